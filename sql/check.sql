@@ -1,0 +1,126 @@
+-- The engine's own audit. There are no foreign keys between hot tables; instead every invariant is a
+-- query here, and the tests run it after everything they do. An empty answer says that the books balance.
+
+drop function if exists pgflow.check;
+create function pgflow.check()
+returns table (invariant text, detail text)
+language sql
+stable
+security definer
+set search_path = pg_catalog, pg_temp
+as $$
+  with place as (
+    select run_id, 'ready' as place, last_seq from pgflow.ready
+    union all select run_id, 'lease', last_seq from pgflow.lease
+    union all select run_id, 'parked', last_seq from pgflow.parked
+    union all select run_id, 'held', last_seq from pgflow.held
+  ), newest as (
+    select run_id, max(seq) as seq, min(seq) as first_seq, count(*) as units from pgflow.unit group by run_id
+  ), terminal as (
+    select u.run_id, u.call, count(*) as n
+    from pgflow.unit u join pgflow.unit_kind k on k.kind = u.kind
+    where k.is_terminal and u.call > 0 group by u.run_id, u.call
+  ), chain_head as (
+    select chain_id, max(run_id) as run_id, max(generation) as generation, count(*) as runs from pgflow.run group by chain_id
+  )
+  select 'an open run has exactly one place', format('run %s has %s', r.run_id, count(p.run_id))
+  from pgflow.run r left join place p on p.run_id = r.run_id
+  where not exists (select from pgflow.outcome o where o.run_id = r.run_id)
+  group by r.run_id having count(p.run_id) <> 1
+  union all
+  select 'a finished run has no place', format('run %s is in %s', p.run_id, p.place)
+  from place p join pgflow.outcome o on o.run_id = p.run_id
+  union all
+  select 'a place belongs to a run', format('run %s in %s', p.run_id, p.place)
+  from place p where not exists (select from pgflow.run r where r.run_id = p.run_id)
+  union all
+  select 'an outcome belongs to a run', format('run %s', o.run_id)
+  from pgflow.outcome o where not exists (select from pgflow.run r where r.run_id = o.run_id)
+  union all
+  select 'the units of a run are dense from 1', format('run %s has %s units from %s to %s', n.run_id, n.units, n.first_seq, n.seq)
+  from newest n where n.first_seq <> 1 or n.units <> n.seq
+  union all
+  select 'units belong to a run', format('run %s', n.run_id)
+  from newest n where not exists (select from pgflow.run r where r.run_id = n.run_id)
+  union all
+  select 'a place knows the last unit', format('run %s in %s says %s, the journal %s', p.run_id, p.place, p.last_seq, coalesce(n.seq, 0))
+  from place p left join newest n on n.run_id = p.run_id
+  where case when p.place = 'lease' then p.last_seq > coalesce(n.seq, 0) else p.last_seq <> coalesce(n.seq, 0) end
+  union all
+  select 'a call ends once', format('call %s of run %s ended %s times', t.call, t.run_id, t.n)
+  from terminal t where t.n > 1
+  union all
+  select 'nothing is recorded after the outcome', format('run %s', o.run_id)
+  from pgflow.outcome o where exists (select from pgflow.unit u where u.run_id = o.run_id and u.recorded_at > o.finished_at)
+  union all
+  select 'a parked run can be woken', format('run %s waits for nothing', p.run_id)
+  from pgflow.parked p
+  where not exists (select from pgflow.wait w where w.run_id = p.run_id) and not exists (select from pgflow.timer m where m.run_id = p.run_id)
+  union all
+  select 'only parked runs wait', format('run %s', w.run_id)
+  from (select run_id from pgflow.wait union select run_id from pgflow.timer) w
+  where not exists (select from pgflow.parked p where p.run_id = w.run_id)
+  union all
+  select 'no wake-up is lost', format('parked run %s has mail it waits for', p.run_id)
+  from pgflow.parked p
+  where exists (
+    select from pgflow.wait w join pgflow.signal s on s.chain_id = p.chain_id and s.kind = w.kind
+    where w.run_id = p.run_id and (w.kind = 'c' and s.run_id = p.run_id or w.kind = 's' and s.name = w.name)
+  ) and not exists (select from pgflow.nudge n where n.chain_id = p.chain_id)
+  union all
+  select 'no request of a person is lost', format('chain %s', s.chain_id)
+  from pgflow.signal s
+  where s.kind in ('x', 'p', 'r', 't')
+    and not exists (select from pgflow.nudge n where n.chain_id = s.chain_id)
+    and exists (select from pgflow.parked p where p.chain_id = s.chain_id)
+  union all
+  select 'mail of the finished is put aside', format('message %s to chain %s', s.signal_id, s.chain_id)
+  from pgflow.signal s join chain_head h on h.chain_id = s.chain_id join pgflow.outcome o on o.run_id = h.run_id
+  where not exists (select from pgflow.nudge n where n.chain_id = s.chain_id)
+  union all
+  select 'mail belongs to a chain', format('message %s to chain %s', s.signal_id, s.chain_id)
+  from pgflow.signal s where not exists (select from pgflow.run r where r.run_id = s.chain_id)
+  union all
+  select 'generations are dense', format('chain %s', h.chain_id)
+  from chain_head h where h.generation <> h.runs
+  union all
+  select 'a continued run has a successor', format('run %s', o.run_id)
+  from pgflow.outcome o join pgflow.run r on r.run_id = o.run_id
+  where o.status = 'continued' and not exists (select from pgflow.run s where s.chain_id = r.chain_id and s.generation = r.generation + 1)
+  union all
+  select 'a run with a successor is continued', format('run %s', r.run_id)
+  from pgflow.run r join pgflow.run s on s.chain_id = r.chain_id and s.generation = r.generation + 1
+  where s.generation > 1 and not exists (select from pgflow.outcome o where o.run_id = r.run_id and o.status = 'continued')
+  union all
+  select 'a key names a chain', format('key %s', k.key)
+  from pgflow.run_key k where not exists (select from pgflow.run r where r.run_id = k.chain_id)
+  union all
+  select 'a child is recorded by its parent', format('run %s', c.run_id)
+  from pgflow.run c
+  where c.parent_run_id is not null and c.generation = 1
+    and not exists (select from pgflow.unit u where u.run_id = c.parent_run_id and u.call = c.parent_call and u.kind = 'k')
+  union all
+  select 'a parent hears of its child', format('run %s', c.run_id)
+  from pgflow.run c join pgflow.outcome o on o.run_id = c.run_id and o.status <> 'continued'
+  where c.parent_run_id is not null
+    and not exists (select from pgflow.outcome po where po.run_id = c.parent_run_id)
+    and not exists (select from pgflow.signal s where s.kind = 'c' and s.run_id = c.parent_run_id and s.call = c.parent_call)
+    and not exists (select from pgflow.unit u where u.run_id = c.parent_run_id and u.call = c.parent_call and u.kind in ('K', 'x'))
+  union all
+  select 'deadlines are of open runs', format('run %s', d.run_id)
+  from pgflow.deadline d where exists (select from pgflow.outcome o where o.run_id = d.run_id)
+  union all
+  select 'beats of steps are of open runs', format('run %s', b.run_id)
+  from pgflow.step_beat b where exists (select from pgflow.outcome o where o.run_id = b.run_id)
+  union all
+  select 'what is owed equals the journal', format('call %s of run %s', coalesce(f.call, w.call), coalesce(f.run_id, w.run_id))
+  from (
+    select u.run_id, u.call from pgflow.unit u
+    where u.kind = 'i' and not exists (
+      select from pgflow.unit e where e.run_id = u.run_id and e.call = u.call and e.kind in ('C', 'F', 'E')
+    )
+  ) f
+  full join (select run_id, call from pgflow.owed where kind = 'effect') w on w.run_id = f.run_id and w.call = f.call
+  where f.run_id is null or w.run_id is null
+$$;
+comment on function pgflow.check() is 'The invariants that do not hold, one a row; empty = sound';

@@ -1,0 +1,259 @@
+-- Claiming: `ready` -> `lease`, with everything a worker needs to go on in the same answer.
+--
+-- The heads of the served lanes are chosen without locks and then locked by ctid, SKIP LOCKED: locking
+-- while merging lanes would lock every lane's heads and cost ten times the WAL, and a LIMIT inside an
+-- IN (...) can be run again by the planner and claim more than was asked for. Arrays and ctids leave
+-- no join whose plan could turn bad with stale statistics. A claim waits for nothing; it commits
+-- asynchronously, since a lost claim only leaves the run where it was.
+--
+-- Tokens are random numbers brought by the worker and compared for equality only: a sequence value
+-- could be issued again after a crash under asynchronous commit and let a zombie pass.
+
+create or replace function pgflow.journal_(run_id bigint, after_seq int, max_bytes int)
+returns text
+language sql
+stable
+set search_path = pg_catalog, pg_temp
+as $$
+  select json_agg(json_build_array(
+      u.seq, u.call, u.kind, u.name, u.payload::text, u.starts, pgflow.micros_(u.at), pgflow.micros_(u.due_at)
+    ) order by u.seq)::text
+  from (
+    select p.*, sum(coalesce(octet_length(p.payload::text), 0) + 100) over (order by p.seq) as upto
+    from (
+      select * from pgflow.unit where run_id = journal_.run_id and seq > after_seq order by seq limit 2000
+    ) p
+  ) u
+  where u.upto <= max_bytes or u.seq = after_seq + 1
+$$;
+comment on function pgflow.journal_(bigint, int, int)
+  is 'Units after a seq as JSON [[seq, call, kind, name, payload as exact text, starts, at, due_at], ...], at most about max_bytes of them';
+
+create or replace function pgflow.load_units(run_id bigint, after_seq int)
+returns text
+language sql
+stable
+security definer
+set search_path = pg_catalog, pg_temp
+as $$
+  select pgflow.journal_(load_units.run_id, load_units.after_seq, 1048576)
+$$;
+comment on function pgflow.load_units(bigint, int) is 'The next page of a journal that was too long for the answer of the claim; null at its end';
+
+create or replace function pgflow.pick_heads_(lanes int[], max int, suspects boolean)
+returns tid[]
+language plpgsql
+volatile
+set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
+as $$
+declare
+  picked tid[];
+begin
+  if suspects then
+    select array_agg(h.ctid) into picked from (
+      select r.ctid from unnest(lanes) as l (id)
+      cross join lateral (
+        select ctid, priority, ready_id from pgflow.ready
+        where lane_id = l.id and suspect > 0 order by priority, ready_id limit max
+      ) r
+      order by r.priority, r.ready_id limit max
+    ) h;
+  elsif cardinality(lanes) = 1 then
+    select array_agg(h.ctid) into picked from (
+      select ctid from pgflow.ready
+      where lane_id = lanes[1] and suspect = 0
+      order by priority, ready_id limit max
+      for update skip locked
+    ) h;
+  else
+    select array_agg(h.ctid) into picked from (
+      select r.ctid from unnest(lanes) as l (id)
+      cross join lateral (
+        select ctid, priority, ready_id from pgflow.ready
+        where lane_id = l.id and suspect = 0 order by priority, ready_id limit max
+      ) r
+      order by r.priority, r.ready_id limit max
+    ) h;
+  end if;
+  return picked;
+end
+$$;
+comment on function pgflow.pick_heads_(int[], int, boolean) is 'Where the first rows of these lanes stand, in the order of claiming';
+
+create or replace function pgflow.take_heads_(lanes int[], max int, suspects boolean, worker_id int, tokens bigint[])
+returns bigint[]
+language plpgsql
+volatile
+set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
+as $$
+#variable_conflict use_variable
+declare
+  heads tid[] := pgflow.pick_heads_(lanes, max, suspects);
+  locked tid[];
+  ids bigint[];
+begin
+  if heads is null then
+    return null;
+  end if;
+  select array_agg(k.ctid) into locked from (
+    select r.ctid from pgflow.ready r where r.ctid = any(heads) and r.lane_id = any(lanes) for update skip locked
+  ) k;
+  if coalesce(cardinality(locked), 0) < cardinality(heads) and cardinality(lanes) > 1 then
+    -- Another worker stands at the same heads: look further down, still without waiting.
+    heads := pgflow.pick_heads_(lanes, 4 * max, suspects);
+    select array_agg(k.ctid) into locked from (
+      select r.ctid from pgflow.ready r where r.ctid = any(heads) and r.lane_id = any(lanes) for update skip locked
+    ) k;
+    locked := locked[1:max];
+  end if;
+  if locked is null then
+    return null;
+  end if;
+  with taken as (
+    delete from pgflow.ready r where r.ctid = any(locked) returning r.*
+  ), leased as (
+    insert into pgflow.lease (run_id, token, claimed_at, worker_id, lane_id, last_seq, attempt, priority, suspect)
+    select n.run_id, tokens[n.rank], pgflow.now_(), worker_id, n.lane_id, n.last_seq, n.attempt + 1, n.priority, n.suspect
+    from (select t.*, row_number() over (order by t.priority, t.ready_id) as rank from taken t) n
+    returning run_id
+  )
+  select array_agg(run_id) into ids from leased;
+  return ids;
+end
+$$;
+comment on function pgflow.take_heads_(int[], int, boolean, int, bigint[]) is 'Moves up to max rows of `ready` to `lease`';
+
+create or replace function pgflow.claim_(worker_id int, lanes int[], max int, tokens bigint[], take_suspect boolean)
+returns bigint[]
+language plpgsql
+volatile
+set search_path = pg_catalog, pg_temp
+as $$
+#variable_conflict use_variable
+declare
+  free_lanes int[];
+  limited text[];
+  queue_name text;
+  queue_lanes int[];
+  quota int;
+  taken bigint[] := '{}';
+  more bigint[];
+begin
+  if not exists (select from pgflow.worker w where w.worker_id = worker_id) then
+    raise exception using errcode = 'PF004', message = format('worker %s is not registered, or was declared dead', worker_id);
+  end if;
+  select array_agg(l.lane_id) filter (where q.max_running is null),
+         array_agg(distinct l.queue order by l.queue) filter (where q.max_running is not null)
+  into free_lanes, limited
+  from pgflow.lane l join pgflow.queue q on q.queue = l.queue
+  where l.lane_id = any(lanes) and l.paused_at is null and q.paused_at is null;
+
+  -- A limit over all workers holds only if claims of that queue go one after the other.
+  foreach queue_name in array coalesce(limited, '{}') loop
+    select q.max_running into quota from pgflow.queue q where q.queue = queue_name for no key update;
+    select array_agg(l.lane_id) into queue_lanes from pgflow.lane l where l.queue = queue_name;
+    quota := least(max - cardinality(taken), quota - (select count(*) from pgflow.lease e where e.lane_id = any(queue_lanes)));
+    queue_lanes := array(select l.lane_id from pgflow.lane l where l.queue = queue_name and l.lane_id = any(lanes) and l.paused_at is null);
+    if quota > 0 then
+      more := pgflow.take_heads_(queue_lanes, quota, false, worker_id, tokens[cardinality(taken) + 1:]);
+      taken := taken || coalesce(more, '{}');
+      if take_suspect and coalesce(cardinality(more), 0) < quota then
+        more := pgflow.take_heads_(queue_lanes, 1, true, worker_id, tokens[cardinality(taken) + 1:]);
+        taken := taken || coalesce(more, '{}');
+        take_suspect := more is null;
+      end if;
+    end if;
+  end loop;
+
+  if free_lanes is not null and take_suspect and cardinality(taken) < max then
+    more := pgflow.take_heads_(free_lanes, 1, true, worker_id, tokens[cardinality(taken) + 1:]);
+    taken := taken || coalesce(more, '{}');
+  end if;
+  if free_lanes is not null and cardinality(taken) < max then
+    more := pgflow.take_heads_(free_lanes, max - cardinality(taken), false, worker_id, tokens[cardinality(taken) + 1:]);
+    taken := taken || coalesce(more, '{}');
+  end if;
+  return taken;
+end
+$$;
+comment on function pgflow.claim_(int, int[], int, bigint[], boolean)
+  is 'Claims up to max runs of the lanes that are not paused, within the limits of their queues, and at most one suspect';
+
+create or replace function pgflow.claimed_(ids bigint[])
+returns table (
+  run_id bigint, token bigint, chain_id bigint, lane_id int, generation int, attempt int, suspect int, last_seq int,
+  key text, root text, input text, units text, has_mail boolean, created_us bigint, now_us bigint, extra jsonb
+)
+language plpgsql
+volatile -- a stable function would not see the leases that the same statement has just inserted
+set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
+set enable_hashjoin = off
+set enable_mergejoin = off
+as $$
+declare
+  t timestamptz := pgflow.now_();
+begin
+  return query
+    select r.run_id, e.token, r.chain_id, e.lane_id, r.generation, e.attempt, e.suspect::int, e.last_seq,
+      r.key, r.root::text, r.input::text,
+      case when e.last_seq > 0 then pgflow.journal_(r.run_id, 0, 262144) end,
+      exists (select from pgflow.signal s where s.chain_id = r.chain_id and s.kind in ('x', 'p')),
+      pgflow.micros_(greatest(r.created_at, r.run_at)), pgflow.micros_(t),
+      case when r.labels is not null or r.metadata is not null or r.parent_run_id is not null or r.deadline_at is not null or r.tenant <> '' then
+        jsonb_build_object('labels', r.labels, 'metadata', r.metadata, 'parent_run_id', r.parent_run_id,
+          'deadline_us', pgflow.micros_(r.deadline_at), 'tenant', r.tenant)
+      end
+    from unnest(ids) as i (id) join pgflow.lease e on e.run_id = i.id join pgflow.run r on r.run_id = i.id;
+end
+$$;
+comment on function pgflow.claimed_(bigint[]) is 'What a worker must know of the runs it has just claimed, with the first page of each journal';
+
+drop function if exists pgflow.claim_runs;
+create function pgflow.claim_runs(worker_id int, lanes int[], max int, tokens bigint[], take_suspect boolean default true)
+returns table (
+  run_id bigint, token bigint, chain_id bigint, lane_id int, generation int, attempt int, suspect int, last_seq int,
+  key text, root text, input text, units text, has_mail boolean, created_us bigint, now_us bigint, extra jsonb
+)
+language plpgsql
+volatile
+security definer
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+  perform set_config('synchronous_commit', 'off', true);
+  return query select * from pgflow.claimed_(pgflow.claim_(worker_id, lanes, max, tokens, take_suspect));
+end
+$$;
+comment on function pgflow.claim_runs(int, int[], int, bigint[], boolean)
+  is 'Claims up to max runs for a worker; tokens are max random numbers that it will fence its writes with';
+
+create or replace function pgflow.release_runs(run_ids bigint[], tokens bigint[])
+returns bigint[]
+language plpgsql
+volatile
+security definer
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+  freed bigint[];
+begin
+  perform from pgflow.lease e where e.run_id = any(run_ids) order by e.run_id for update;
+  with gone as (
+    delete from pgflow.lease e using unnest(run_ids, tokens) as g (id, tk)
+    where e.run_id = g.id and e.token = g.tk
+    returning e.*
+  ), back as (
+    insert into pgflow.ready (run_id, ready_at, lane_id, last_seq, attempt, priority, suspect)
+    select g.run_id, pgflow.now_(), g.lane_id, coalesce((select max(u.seq) from pgflow.unit u where u.run_id = g.run_id), 0),
+      greatest(g.attempt - 1, 0), g.priority, g.suspect
+    from gone g order by g.run_id
+    returning run_id
+  )
+  select array_agg(run_id) into freed from back;
+  return coalesce(freed, '{}');
+end
+$$;
+comment on function pgflow.release_runs(bigint[], bigint[]) is 'Hands runs back for others to claim, without counting it against them; answers those that were still held';

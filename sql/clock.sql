@@ -1,0 +1,36 @@
+-- The one clock. Every function reads it once into a variable, after its locks are taken: a volatile
+-- clock inside a predicate would defeat the index, and a clock read before a lock may be old when the
+-- lock is granted. Tests move time by replacing this function in their own database; there is no
+-- setting that could do it in anyone else's.
+
+create or replace function pgflow.now_()
+returns timestamptz
+language sql
+volatile
+set search_path = pg_catalog, pg_temp
+as $$
+  select clock_timestamp()
+$$;
+comment on function pgflow.now_() is 'The database''s clock, which alone decides what is due or expired';
+
+create or replace function pgflow.micros_(at timestamptz)
+returns bigint
+language sql
+immutable strict
+set search_path = pg_catalog, pg_temp
+as $$
+  select (extract(epoch from at) * 1000000)::bigint
+$$;
+comment on function pgflow.micros_(timestamptz) is 'A time as microseconds since 1970, exactly: the form in which times travel to a worker';
+
+create or replace function pgflow.uuid7_()
+returns uuid
+language sql
+volatile
+set search_path = pg_catalog, pg_temp
+as $$
+  select encode(set_bit(set_bit(overlay(
+    uuid_send(gen_random_uuid()) placing substring(int8send((extract(epoch from clock_timestamp()) * 1000)::bigint) from 3) from 1 for 6
+  ), 52, 1), 53, 1), 'hex')::uuid
+$$;
+comment on function pgflow.uuid7_() is 'A UUID version 7 (RFC 9562, 5.7): milliseconds since 1970, then random bits';

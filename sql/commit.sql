@@ -1,0 +1,205 @@
+-- Group commit: the outcomes of many runs of one worker process in one transaction, each run fenced by
+-- the token of the lease that the worker believes it holds.
+--
+-- The batch is one JSON document; each text inside it that is itself JSON travels as a string, so that
+-- its exact characters are stored (jsonb would change key order, -0.0 and 1e22):
+--   r  [[run_id, token, expected last seq], ...]  sorted by run_id
+--   u  [[run_id, seq, call, kind, name, payload, starts, at in microseconds, delay in seconds, token], ...]
+--   o  [[run_id, status, reason, output, error, chain_id, token], ...]   runs that end
+--   f  [run_id, ...]   those of `o` that have a parent, children, a deadline or beats of steps
+--   x  [{...}, ...]    runs with a question or a change of place: see settle_
+-- The leases are locked first, in the order of run_id and skipping what is locked elsewhere: `busy`,
+-- to be tried in the next batch. Everything else happens in later statements, which see what was
+-- committed while a lock was waited for. No other run is locked.
+--
+-- Fast path: every lease is ours, so the units are inserted plainly; their primary key is the
+-- compare-and-swap, and a duplicate (23505) makes the client send the batch again as careful. The
+-- careful path reads what is there and decides `already` (these seqs exist under our token: the ack
+-- of an earlier try was lost) before it looks at the lease or the outcome.
+--
+-- The answer is null where all is well and nothing is to be told, else
+--   {"bad": [[run_id, "already" | "lost" | "busy"], ...], "x": [answers of settle_], "wake": [chains], "lanes": [lanes]}
+
+create or replace function pgflow.verdict_(p_run_id bigint, p_token bigint, p_expected int, is_locked boolean, held_token bigint)
+returns text
+language plpgsql
+volatile
+set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
+as $$
+declare
+  next_token bigint;
+  last_seq int;
+begin
+  select u.token into next_token from pgflow.unit u where u.run_id = p_run_id and u.seq = p_expected + 1;
+  if next_token = p_token then
+    return 'already';
+  end if;
+  if is_locked and held_token = p_token then
+    select coalesce(max(u.seq), 0) into last_seq from pgflow.unit u where u.run_id = p_run_id;
+    return case when last_seq = p_expected then 'ok' else 'lost' end;
+  end if;
+  if exists (select from pgflow.outcome o where o.run_id = p_run_id and o.token = p_token)
+     or exists (select from pgflow.parked p where p.run_id = p_run_id and p.token = p_token)
+     or exists (select from pgflow.held h where h.run_id = p_run_id and h.token = p_token) then
+    return 'already';
+  end if;
+  if not is_locked and exists (select from pgflow.lease e where e.run_id = p_run_id and e.token = p_token) then
+    return 'busy';
+  end if;
+  return 'lost';
+end
+$$;
+comment on function pgflow.verdict_(bigint, bigint, int, boolean, bigint) is 'What became of one run of a batch: ok, already, busy or lost';
+
+drop function if exists pgflow.commit_units;
+create function pgflow.commit_units(batch jsonb, careful boolean default false)
+returns jsonb
+language plpgsql
+volatile
+security definer
+set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
+set plan_cache_mode = force_generic_plan
+as $$
+declare
+  ids bigint[];
+  tokens bigint[];
+  locked_ids bigint[];
+  locked_tokens bigint[];
+  bad jsonb;
+  good bigint[];
+  ended bigint[];
+  chains bigint[];
+  to_wake bigint[] := '{}';
+  new_lanes int[] := '{}';
+  answer jsonb;
+  answers jsonb := '[]';
+  one jsonb;
+  t timestamptz;
+begin
+  if current_setting('synchronous_commit') = 'off' then
+    perform set_config('synchronous_commit', 'on', true);
+  end if;
+  select array_agg((e->0)::bigint), array_agg((e->1)::bigint) into ids, tokens from jsonb_array_elements(batch->'r') e;
+  select array_agg(k.run_id), array_agg(k.token) into locked_ids, locked_tokens
+  from (
+    select e.run_id, e.token from pgflow.lease e where e.run_id = any(ids) order by e.run_id for no key update skip locked
+  ) k;
+  t := pgflow.now_();
+
+  if careful or locked_ids is distinct from ids or locked_tokens is distinct from tokens then
+    select jsonb_agg(jsonb_build_array(v.id, v.verdict)) filter (where v.verdict <> 'ok'),
+           array_agg(v.id) filter (where v.verdict = 'ok')
+    into bad, good
+    from (
+      select (e->0)::bigint as id,
+        pgflow.verdict_((e->0)::bigint, (e->1)::bigint, (e->2)::int, k.id is not null, k.token) as verdict
+      from jsonb_array_elements(batch->'r') e
+      left join unnest(locked_ids, locked_tokens) as k (id, token) on k.id = (e->0)::bigint
+    ) v;
+    if good is null then
+      return jsonb_build_object('bad', bad);
+    end if;
+    if bad is not null then
+      batch := jsonb_strip_nulls(jsonb_build_object(
+        'r', (select jsonb_agg(e) from jsonb_array_elements(batch->'r') e where (e->0)::bigint = any(good)),
+        'u', (select jsonb_agg(e) from jsonb_array_elements(batch->'u') e where (e->0)::bigint = any(good)),
+        'o', (select jsonb_agg(e) from jsonb_array_elements(batch->'o') e where (e->0)::bigint = any(good)),
+        'f', (select jsonb_agg(e) from jsonb_array_elements(batch->'f') e where e::bigint = any(good)),
+        'x', (select jsonb_agg(e) from jsonb_array_elements(batch->'x') e where (e->'run')::bigint = any(good))
+      ));
+    end if;
+  end if;
+
+  insert into pgflow.unit (run_id, seq, call, kind, name, payload, starts, token, at, recorded_at, due_at)
+  select (e->0)::bigint, (e->1)::int, (e->2)::int, (e->>3)::"char", e->>4, (e->>5)::json, (e->>6)::json,
+    (e->9)::bigint, timestamptz 'epoch' + (e->7)::bigint * interval '1 microsecond', t,
+    t + (e->>8)::float8 * interval '1 second'
+  from jsonb_array_elements(batch->'u') e;
+
+  if batch ? 'x' then
+    for one in select * from jsonb_array_elements(batch->'x') loop
+      answer := pgflow.settle_(one, t);
+      to_wake := to_wake || array(select jsonb_array_elements_text(answer->'wake')::bigint);
+      new_lanes := new_lanes || array(select jsonb_array_elements_text(answer->'lanes')::int);
+      answers := answers || jsonb_build_array(answer - 'wake' - 'lanes');
+    end loop;
+  end if;
+
+  if batch ? 'o' then
+    insert into pgflow.outcome (run_id, token, finished_at, status, reason, output, error)
+    select (e->0)::bigint, (e->6)::bigint, t, e->>1, e->>2, (e->>3)::json, (e->>4)::json
+    from jsonb_array_elements(batch->'o') e;
+    select array_agg((e->0)::bigint), array_agg((e->5)::bigint) into ended, chains from jsonb_array_elements(batch->'o') e;
+    delete from pgflow.lease where run_id = any(ended);
+    if exists (select from pgflow.signal s where s.chain_id = any(chains)) then
+      perform pgflow.put_mail_aside_(chains, t);
+    end if;
+    if batch ? 'f' then
+      to_wake := to_wake || pgflow.wind_up_(array(select e::bigint from jsonb_array_elements(batch->'f') e), t);
+    end if;
+  end if;
+
+  if bad is null and answers = '[]' and to_wake = '{}' then
+    return null;
+  end if;
+  return jsonb_build_object('bad', bad, 'x', answers, 'wake', to_jsonb(to_wake), 'lanes', to_jsonb(new_lanes));
+end
+$$;
+comment on function pgflow.commit_units(jsonb, boolean)
+  is 'Commits units, outcomes and changes of place of many runs, each fenced by its lease; null = all well';
+
+drop function if exists pgflow.commit_and_claim;
+create function pgflow.commit_and_claim(batch jsonb, worker_id int, lanes int[], max int, tokens bigint[], take_suspect boolean)
+returns table (
+  answer jsonb,
+  run_id bigint, token bigint, chain_id bigint, lane_id int, generation int, attempt int, suspect int, last_seq int,
+  key text, root text, input text, units text, has_mail boolean, created_us bigint, now_us bigint, extra jsonb
+)
+language plpgsql
+volatile
+security definer
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+  answer := pgflow.commit_units(batch);
+  return query
+    select answer, c.* from pgflow.claimed_(pgflow.claim_(worker_id, lanes, max, tokens, take_suspect)) c;
+  if not found then
+    return next;
+  end if;
+end
+$$;
+comment on function pgflow.commit_and_claim(jsonb, int, int[], int, bigint[], boolean)
+  is 'commit_units and then claim_runs in one transaction: what a worker that drains a queue does';
+
+drop function if exists pgflow.commit_unit;
+create function pgflow.commit_unit(
+  run_id bigint, token bigint, seq int, call int, kind "char", name text, payload json, starts json, at_us bigint
+)
+returns text
+language plpgsql
+volatile
+security definer
+set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
+as $$
+#variable_conflict use_variable
+declare
+  held_token bigint;
+begin
+  if current_setting('synchronous_commit') = 'off' then
+    perform set_config('synchronous_commit', 'on', true);
+  end if;
+  select e.token into held_token from pgflow.lease e where e.run_id = run_id for no key update skip locked;
+  if held_token is distinct from token then
+    return pgflow.verdict_(run_id, token, seq - 1, held_token is not null, held_token);
+  end if;
+  insert into pgflow.unit (run_id, seq, call, kind, name, payload, starts, token, at, recorded_at)
+  values (run_id, seq, call, kind, name, payload, starts, token, timestamptz 'epoch' + at_us * interval '1 microsecond', pgflow.now_());
+  return null;
+end
+$$;
+comment on function pgflow.commit_unit(bigint, bigint, int, int, "char", text, json, json, bigint)
+  is 'commit_units for one unit of one run, without a document: what a run that is alone in its process pays; null = well';

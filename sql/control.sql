@@ -1,0 +1,78 @@
+-- What people do to runs. These verbs too only post a message: nobody who cancels or pauses waits for
+-- the run, and exactly one order of the two is recorded. The next wake applies it - a worker's within
+-- its poll, or the caller's own `select pgflow.wake()` after the commit.
+
+drop function if exists pgflow.cancel_run;
+create function pgflow.cancel_run(key text, why text default 'cancelled', tenant text default '', sent_by text default null, force boolean default false)
+returns bigint
+language plpgsql
+volatile
+security definer
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+  chain bigint := pgflow.chain_of_(tenant, key);
+begin
+  perform pgflow.post_(chain, 'x', case when force then 'force' else 'cancel' end, json_build_object('why', left(why, 4096)), coalesce(sent_by, session_user));
+  return chain;
+end
+$$;
+comment on function pgflow.cancel_run(text, text, text, text, boolean)
+  is 'Cancels a run: its code may clean up; force ends it without running any more code';
+
+drop function if exists pgflow.pause_run;
+create function pgflow.pause_run(key text, why text default 'paused', tenant text default '', sent_by text default null)
+returns bigint
+language plpgsql
+volatile
+security definer
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+  chain bigint := pgflow.chain_of_(tenant, key);
+begin
+  perform pgflow.post_(chain, 'p', 'pause', json_build_object('why', left(why, 4096)), coalesce(sent_by, session_user));
+  return chain;
+end
+$$;
+comment on function pgflow.pause_run(text, text, text, text) is 'Holds a run: bodies that run finish, nothing new starts until resume_run';
+
+drop function if exists pgflow.resume_run;
+create function pgflow.resume_run(key text, why text default 'resumed', tenant text default '', sent_by text default null)
+returns bigint
+language plpgsql
+volatile
+security definer
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+  chain bigint := pgflow.chain_of_(tenant, key);
+begin
+  perform pgflow.post_(chain, 'r', 'resume', json_build_object('why', left(why, 4096)), coalesce(sent_by, session_user));
+  return chain;
+end
+$$;
+comment on function pgflow.resume_run(text, text, text, text) is 'Lets a paused or stuck run go on';
+
+drop function if exists pgflow.retry_run;
+create function pgflow.retry_run(key text, why text default 'retried', tenant text default '', sent_by text default null)
+returns bigint
+language plpgsql
+volatile
+security definer
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+  chain bigint := pgflow.chain_of_(tenant, key);
+  ended text;
+begin
+  select status into ended from pgflow.outcome where run_id = pgflow.newest_run_(chain);
+  if ended is not null then
+    raise exception using errcode = 'PF006', message = format('run %s is %s: only a stuck run can be retried', quote_literal(key), ended),
+      hint = 'Start a new run with another key.';
+  end if;
+  perform pgflow.post_(chain, 't', 'retry', json_build_object('why', left(why, 4096)), coalesce(sent_by, session_user));
+  return chain;
+end
+$$;
+comment on function pgflow.retry_run(text, text, text, text) is 'Gives a stuck run a fresh budget of attempts and lets it go on; PF006 if the run has ended';

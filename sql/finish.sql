@@ -1,0 +1,83 @@
+-- The end of a run, whoever brings it about: the parent hears of it, children that should not outlive
+-- it are cancelled, mail that nobody will take is put aside, and what only served the open run goes.
+
+create or replace function pgflow.tell_parents_(run_ids bigint[], t timestamptz)
+returns bigint[]
+language plpgsql
+volatile
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+  parents bigint[];
+begin
+  with told as (
+    insert into pgflow.signal (chain_id, run_id, sent_at, call, kind, name, payload)
+    select p.chain_id, p.run_id, t, r.parent_call, 'c', r.parent_call::text,
+      json_build_object('status', o.status, 'reason', o.reason, 'output', o.output, 'error', o.error, 'run_id', r.run_id)
+    from pgflow.run r
+    join pgflow.outcome o on o.run_id = r.run_id
+    join pgflow.run p on p.run_id = r.parent_run_id
+    where r.run_id = any(run_ids) and o.status <> 'continued'
+      and not exists (select from pgflow.outcome po where po.run_id = p.run_id)
+    returning chain_id
+  )
+  select array_agg(distinct chain_id) into parents from told;
+  insert into pgflow.nudge (chain_id) select c from unnest(parents) c;
+  return coalesce(parents, '{}');
+end
+$$;
+comment on function pgflow.tell_parents_(bigint[], timestamptz) is 'Posts the outcome of finished children to their parents that are still open; answers the parents'' chains';
+
+create or replace function pgflow.cancel_children_(run_ids bigint[], t timestamptz)
+returns bigint[]
+language plpgsql
+volatile
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+  children bigint[];
+begin
+  with told as (
+    insert into pgflow.signal (chain_id, sent_at, kind, name, sent_by, payload)
+    select c.chain_id, t, 'x', 'cancel', 'pgflow', json_build_object('why', 'the parent run ended')
+    from pgflow.run c
+    where c.parent_run_id = any(run_ids) and c.generation = 1 and c.close_policy = 'c'
+      and not exists (
+        select from pgflow.outcome o where o.run_id = pgflow.newest_run_(c.chain_id)
+      )
+    returning chain_id
+  )
+  select array_agg(chain_id) into children from told;
+  insert into pgflow.nudge (chain_id) select c from unnest(children) c;
+  return coalesce(children, '{}');
+end
+$$;
+comment on function pgflow.cancel_children_(bigint[], timestamptz) is 'Posts a cancel to the open children that end with these runs; answers their chains';
+
+create or replace function pgflow.put_mail_aside_(chains bigint[], t timestamptz)
+returns void
+language sql
+volatile
+set search_path = pg_catalog, pg_temp
+as $$
+  with gone as (
+    delete from pgflow.signal where chain_id = any(chains) returning *
+  )
+  insert into pgflow.undelivered (signal_id, chain_id, run_id, sent_at, moved_at, call, kind, name, sent_by, payload)
+  select signal_id, chain_id, run_id, sent_at, t, call, kind, name, sent_by, payload from gone
+$$;
+comment on function pgflow.put_mail_aside_(bigint[], timestamptz) is 'Moves what is left in the mailboxes of finished chains to `undelivered`';
+
+create or replace function pgflow.wind_up_(run_ids bigint[], t timestamptz)
+returns bigint[]
+language plpgsql
+volatile
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+  delete from pgflow.deadline where run_id = any(run_ids);
+  delete from pgflow.step_beat where run_id = any(run_ids);
+  return pgflow.tell_parents_(run_ids, t) || pgflow.cancel_children_(run_ids, t);
+end
+$$;
+comment on function pgflow.wind_up_(bigint[], timestamptz) is 'What the end of these runs means to others; answers the chains to wake';

@@ -1,0 +1,103 @@
+-- Lanes and queues. A lane is a number for (queue, workflow, version), made when it is first named;
+-- a queue is a row of policy. Names are data: nothing here ever becomes an identifier.
+
+create or replace function pgflow.intern_lane_(queue text, workflow text, version text)
+returns int
+language plpgsql
+volatile
+set search_path = pg_catalog, pg_temp
+as $$
+#variable_conflict use_column
+declare
+  found_id int;
+begin
+  select lane_id into found_id from pgflow.lane
+  where queue = intern_lane_.queue and workflow = intern_lane_.workflow and version = intern_lane_.version;
+  if found_id is not null then
+    return found_id;
+  end if;
+  perform pgflow.check_name_(intern_lane_.queue, 'the name of a queue');
+  perform pgflow.check_name_(intern_lane_.workflow, 'the name of a workflow');
+  insert into pgflow.queue (queue) values (intern_lane_.queue) on conflict do nothing;
+  insert into pgflow.lane (queue, workflow, version)
+  values (intern_lane_.queue, intern_lane_.workflow, intern_lane_.version)
+  on conflict do nothing returning lane_id into found_id;
+  if found_id is null then
+    select lane_id into strict found_id from pgflow.lane
+    where queue = intern_lane_.queue and workflow = intern_lane_.workflow and version = intern_lane_.version;
+  end if;
+  return found_id;
+end
+$$;
+comment on function pgflow.intern_lane_(text, text, text) is 'The lane of (queue, workflow, version), made if it is new';
+
+create or replace function pgflow.serve_lanes(queues text[], workflows text[])
+returns table (lane_id int, queue text, workflow text, version text)
+language plpgsql
+volatile
+security definer
+set search_path = pg_catalog, pg_temp
+as $$
+#variable_conflict use_column
+begin
+  perform pgflow.intern_lane_(q, w, '')
+  from unnest(queues) q cross join unnest(workflows) w
+  order by q, w;
+  return query
+    select l.lane_id, l.queue, l.workflow, l.version from pgflow.lane l
+    where l.queue = any(queues) and l.workflow = any(workflows)
+    order by l.lane_id;
+end
+$$;
+comment on function pgflow.serve_lanes(text[], text[]) is 'The lanes that a worker of these queues and workflows serves';
+
+create or replace function pgflow.pause_queue(queue text)
+returns void
+language plpgsql
+volatile
+security definer
+set search_path = pg_catalog, pg_temp
+as $$
+#variable_conflict use_column
+begin
+  perform pgflow.check_name_(pause_queue.queue, 'the name of a queue');
+  insert into pgflow.queue (queue, paused_at) values (pause_queue.queue, pgflow.now_())
+  on conflict (queue) do update set paused_at = coalesce(pgflow.queue.paused_at, excluded.paused_at);
+end
+$$;
+comment on function pgflow.pause_queue(text) is 'Stops claims from a queue; what runs goes on';
+
+create or replace function pgflow.resume_queue(queue text)
+returns void
+language plpgsql
+volatile
+security definer
+set search_path = pg_catalog, pg_temp
+as $$
+#variable_conflict use_column
+begin
+  update pgflow.queue set paused_at = null where queue = resume_queue.queue and paused_at is not null;
+end
+$$;
+comment on function pgflow.resume_queue(text) is 'Lets claims from a paused queue go on';
+
+create or replace function pgflow.limit_queue(queue text, max_running int default null, max_deaths int default null)
+returns void
+language plpgsql
+volatile
+security definer
+set search_path = pg_catalog, pg_temp
+as $$
+#variable_conflict use_column
+begin
+  perform pgflow.check_name_(limit_queue.queue, 'the name of a queue');
+  if limit_queue.max_running <= 0 or limit_queue.max_deaths not between 1 and 1000 then
+    raise exception using errcode = 'PF003', message = 'max_running must be at least 1 and max_deaths between 1 and 1000';
+  end if;
+  insert into pgflow.queue (queue, max_running, max_deaths)
+  values (limit_queue.queue, limit_queue.max_running, coalesce(limit_queue.max_deaths, 5))
+  on conflict (queue) do update
+  set max_running = excluded.max_running, max_deaths = coalesce(limit_queue.max_deaths, pgflow.queue.max_deaths);
+end
+$$;
+comment on function pgflow.limit_queue(text, int, int) is 'Sets how many runs of a queue may be leased at once (null = no limit) and how many deaths make a run stuck';

@@ -1,0 +1,74 @@
+-- What a value must satisfy before it is stored, where a CHECK cannot say it. Python decodes JSON by
+-- recursion and refuses integers of more than 4,300 digits, so a value beyond these bounds would be a
+-- row that SQL can read and no worker can: it is refused here, at the door, for callers of any language.
+
+create or replace function pgflow.json_depth_(value text)
+returns int
+language plpgsql
+immutable strict
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+  depth int := 0;
+  deepest int := 0;
+  bracket text;
+begin
+  -- Strings may hold brackets too: take them out first.
+  for bracket in
+    select m[1] from regexp_matches(regexp_replace(value, '"(\\.|[^"\\])*"', '', 'g'), '[][{}]', 'g') m
+  loop
+    if bracket in ('[', '{') then
+      depth := depth + 1;
+      deepest := greatest(deepest, depth);
+    else
+      depth := depth - 1;
+    end if;
+  end loop;
+  return deepest;
+end
+$$;
+comment on function pgflow.json_depth_(text) is 'How deeply a JSON text is nested';
+
+create or replace function pgflow.check_json_(value json, what text)
+returns void
+language plpgsql
+immutable
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+  body text := value::text;
+begin
+  if value is null then
+    return;
+  end if;
+  if octet_length(body) > 1048576 then
+    raise exception using errcode = 'PF003', message = format('%s is %s bytes long; the limit is 1 MiB', what, octet_length(body)),
+      hint = 'Store the data elsewhere and pass a reference to it.';
+  end if;
+  if length(body) - length(translate(body, '[{', '')) > 200 and pgflow.json_depth_(body) > 200 then
+    raise exception using errcode = 'PF003', message = format('%s is nested more than 200 levels deep', what);
+  end if;
+  if length(body) > 4300 and body ~ '[0-9]{4301}' then
+    raise exception using errcode = 'PF003', message = format('%s holds a number of more than 4,300 digits', what);
+  end if;
+  if position('\u0000' in body) > 0 and body ~ '(^|[^\\])(\\\\)*\\u0000' then
+    raise exception using errcode = 'PF003', message = format('%s holds the character NUL, which text in Postgres cannot', what);
+  end if;
+end
+$$;
+comment on function pgflow.check_json_(json, text) is 'Refuses (PF003) a value too long, too deep or too large to be read back by every client';
+
+create or replace function pgflow.check_name_(name text, what text, max_bytes int default 255)
+returns void
+language plpgsql
+immutable
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+  if name is null or name = '' or octet_length(name) > max_bytes then
+    raise exception using errcode = 'PF003',
+      message = format('%s must be 1 to %s bytes long, not %s', what, max_bytes, coalesce(octet_length(name), 0));
+  end if;
+end
+$$;
+comment on function pgflow.check_name_(text, text, int) is 'Refuses (PF003) a name that is missing, empty or too long';

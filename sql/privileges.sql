@@ -1,0 +1,40 @@
+-- Who may do what. Tables are granted to nobody: everything goes through functions, which run with the
+-- rights of the schema's owner, and through views. Where the roles do not exist - they belong to the
+-- whole cluster, and an installer may lack the right to make them - the owner alone may call; the
+-- installer then prints the statements that a database administrator runs.
+-- Applied last, whenever any file changed.
+
+do $$
+declare
+  grants constant jsonb := '{
+    "pgflow_client": ["start_run", "start_runs", "send_signal", "cancel_run", "result", "results", "find_chain", "run_status",
+      "run_state", "read_stream", "wake"],
+    "pgflow_operator": ["start_run", "start_runs", "send_signal", "cancel_run", "pause_run", "resume_run", "retry_run", "result",
+      "results", "find_chain", "run_status", "run_state", "read_stream", "wake", "check", "pause_queue", "resume_queue", "limit_queue",
+      "sweep_keys"],
+    "pgflow_worker": ["start_run", "start_runs", "send_signal", "cancel_run", "result", "results", "find_chain", "run_status",
+      "run_state", "read_stream", "wake", "serve_lanes", "claim_runs", "load_units", "release_runs", "commit_units", "commit_and_claim",
+      "commit_unit", "begin_step", "fence_step", "read_unit", "transaction_status", "beat_step", "step_details", "poll",
+      "register_worker", "beat", "observe_workers", "reap_worker", "leave_worker", "release_stuck", "add_unit_partitions"]
+  }';
+  readers constant text[] := '{pgflow_client,pgflow_worker,pgflow_operator,pgflow_auditor}';
+  role_name text;
+  fn record;
+begin
+  revoke all on all functions in schema pgflow from public;
+  revoke all on all tables in schema pgflow from public;
+  revoke all on all sequences in schema pgflow from public;
+  revoke all on schema pgflow from public;
+  for role_name in select unnest(readers) loop
+    continue when not exists (select from pg_catalog.pg_roles where rolname = role_name);
+    execute format('grant usage on schema pgflow to %I', role_name);
+    execute format('grant select on pgflow.runs, pgflow.steps, pgflow.timeline, pgflow.queues, pgflow.workers to %I', role_name);
+    for fn in
+      select p.oid::regprocedure as signature
+      from pg_catalog.pg_proc p
+      where p.pronamespace = 'pgflow'::regnamespace and grants->role_name ? p.proname
+    loop
+      execute format('grant execute on function %s to %I', fn.signature, role_name);
+    end loop;
+  end loop;
+end $$;

@@ -1,0 +1,116 @@
+-- Reading what became of runs: by key for people and SQL, by chain for the clients that wait.
+
+create or replace function pgflow.status_(run_id bigint)
+returns text
+language sql
+stable
+set search_path = pg_catalog, pg_temp
+as $$
+  select coalesce(
+    (select o.status from pgflow.outcome o where o.run_id = status_.run_id),
+    (select 'running' from pgflow.lease e where e.run_id = status_.run_id),
+    (select 'queued' from pgflow.ready r where r.run_id = status_.run_id),
+    (select 'waiting' from pgflow.parked p where p.run_id = status_.run_id),
+    (select h.state from pgflow.held h where h.run_id = status_.run_id)
+  )
+$$;
+comment on function pgflow.status_(bigint) is 'Status of a run, read from its place';
+
+drop function if exists pgflow.result;
+create function pgflow.result(key text, tenant text default '', out status text, out output json, out error json, out reason text)
+language plpgsql
+stable
+security definer
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+  id bigint := pgflow.newest_run_(pgflow.chain_of_(tenant, key));
+begin
+  status := pgflow.status_(id);
+  select o.output, o.error, o.reason into output, error, reason from pgflow.outcome o where o.run_id = id;
+  if status in ('paused', 'stuck') then
+    select to_json(h.detail), h.reason into error, reason from pgflow.held h where h.run_id = id;
+  end if;
+end
+$$;
+comment on function pgflow.result(text, text) is 'Status of the run that a key names and, once it has ended, its output or error; PF001 if there is none';
+
+drop function if exists pgflow.find_chain;
+create function pgflow.find_chain(key text, tenant text default '')
+returns bigint
+language sql
+stable
+security definer
+set search_path = pg_catalog, pg_temp
+as $$
+  select pgflow.chain_of_(tenant, key)
+$$;
+comment on function pgflow.find_chain(text, text) is 'The chain that a key names; PF001 if there is none';
+
+drop function if exists pgflow.results;
+create function pgflow.results(chains bigint[])
+returns table (chain_id bigint, status text, reason text, output text, error text)
+language sql
+stable
+security definer
+set search_path = pg_catalog, pg_temp
+as $$
+  select c.id, coalesce(o.status, h.state), coalesce(o.reason, h.reason), o.output::text, coalesce(o.error::text, h.detail::text)
+  from unnest(chains) as c (id)
+  cross join lateral (
+    select case when exists (select from pgflow.outcome f where f.run_id = c.id and f.status <> 'continued')
+      then c.id else pgflow.newest_run_(c.id) end as run_id
+  ) n
+  left join pgflow.outcome o on o.run_id = n.run_id
+  left join pgflow.held h on h.run_id = n.run_id and h.state = 'stuck'
+  where o.run_id is not null or h.run_id is not null
+$$;
+comment on function pgflow.results(bigint[]) is 'Those of these chains that have ended or are stuck, with output or error: what a waiting client asks';
+
+drop function if exists pgflow.run_status;
+create function pgflow.run_status(key text, tenant text default '')
+returns text
+language sql
+stable
+security definer
+set search_path = pg_catalog, pg_temp
+as $$
+  select pgflow.status_(pgflow.newest_run_(pgflow.chain_of_(tenant, key)))
+$$;
+comment on function pgflow.run_status(text, text) is 'queued, running, waiting, paused, stuck, completed, failed or cancelled; PF001 if no run has the key';
+
+drop function if exists pgflow.run_state;
+create function pgflow.run_state(key text, tenant text default '')
+returns json
+language sql
+stable
+security definer
+set search_path = pg_catalog, pg_temp
+as $$
+  select coalesce(json_object_agg(l.key, l.value), '{}')
+  from (
+    select distinct on (e.key) e.key, e.value
+    from pgflow.unit u cross join lateral json_each(u.payload) e
+    where u.run_id = pgflow.newest_run_(pgflow.chain_of_(run_state.tenant, run_state.key)) and u.kind = 'v'
+    order by e.key, u.seq desc
+  ) l
+$$;
+comment on function pgflow.run_state(text, text) is 'What the run last said of itself with set_state()';
+
+drop function if exists pgflow.read_stream;
+create function pgflow.read_stream(key text, stream text, after_run bigint default 0, after_seq int default 0, skip int default 0, max int default 1000, tenant text default '')
+returns table (run_id bigint, seq int, value text)
+language sql
+stable
+security definer
+set search_path = pg_catalog, pg_temp
+as $$
+  select u.run_id, u.seq, u.payload::text
+  from pgflow.run r
+  join pgflow.unit u on u.run_id = r.run_id and u.kind = 'e' and u.name = stream
+  where (r.run_id = pgflow.chain_of_(read_stream.tenant, read_stream.key) or r.chain_id = pgflow.chain_of_(read_stream.tenant, read_stream.key) and r.generation > 1)
+    and (u.run_id, u.seq) > (after_run, after_seq)
+  order by u.run_id, u.seq
+  offset skip limit max
+$$;
+comment on function pgflow.read_stream(text, text, bigint, int, int, int, text) is 'Values that a run emitted to a stream, in order, over its generations';

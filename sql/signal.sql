@@ -1,0 +1,70 @@
+-- Messages to a run. A sender only inserts: it takes no lock and reads no place, so sending is safe in
+-- any transaction at any isolation level, and a sender never waits for the run. The nudge row beside
+-- the message makes the next `wake` look at the run; the message is addressed to the chain, so that
+-- it reaches whichever generation is the newest when it is taken.
+
+create or replace function pgflow.chain_of_(tenant text, key text)
+returns bigint
+language plpgsql
+stable
+set search_path = pg_catalog, pg_temp
+as $$
+#variable_conflict use_column
+declare
+  chain bigint;
+begin
+  select chain_id into chain from pgflow.run_key where tenant = chain_of_.tenant and key = chain_of_.key;
+  if chain is null then
+    raise exception using errcode = 'PF001', message = format('no run has the key %s', quote_nullable(chain_of_.key)),
+      hint = 'It was never started, its start was rolled back, or its history has been removed.';
+  end if;
+  return chain;
+end
+$$;
+comment on function pgflow.chain_of_(text, text) is 'The chain that a key names, or PF001';
+
+create or replace function pgflow.newest_run_(chain bigint)
+returns bigint
+language sql
+stable
+set search_path = pg_catalog, pg_temp
+as $$
+  select coalesce(
+    (select run_id from pgflow.run where chain_id = chain and generation > 1 order by generation desc limit 1), chain)
+$$;
+comment on function pgflow.newest_run_(bigint) is 'The newest generation of a chain';
+
+create or replace function pgflow.post_(chain bigint, kind "char", name text, payload json, sent_by text)
+returns void
+language plpgsql
+volatile
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+  insert into pgflow.signal (chain_id, kind, name, sent_at, sent_by, payload)
+  values (chain, kind, name, pgflow.now_(), left(sent_by, 255), payload);
+  insert into pgflow.nudge (chain_id) values (chain);
+end
+$$;
+comment on function pgflow.post_(bigint, "char", text, json, text) is 'Puts a message into the mailbox of a chain';
+
+drop function if exists pgflow.send_signal;
+create function pgflow.send_signal(key text, name text, payload json default 'null', tenant text default '', sent_by text default null)
+returns bigint
+language plpgsql
+volatile
+security definer
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+  chain bigint;
+begin
+  perform pgflow.check_name_(name, 'the name of a signal');
+  perform pgflow.check_json_(payload, 'the payload of a signal');
+  chain := pgflow.chain_of_(tenant, key);
+  perform pgflow.post_(chain, 's', name, coalesce(payload, 'null'), coalesce(sent_by, session_user));
+  return chain;
+end
+$$;
+comment on function pgflow.send_signal(text, text, json, text, text)
+  is 'Sends a signal to a run in the caller''s transaction; answers the chain, for wake(). PF001 if no run has the key';

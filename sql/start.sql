@@ -1,0 +1,214 @@
+-- Starting runs. A key names one chain for good: the same key with the same workflow and input is the
+-- same run, with anything else a conflict, and the first run is unharmed either way. Everything is
+-- plain inserts in the caller's transaction, at any isolation level: the run exists if that commits.
+
+create or replace function pgflow.insert_run_(
+  tenant text, key text, workflow text, queue text, version text, priority int, input json,
+  run_at timestamptz, deadline_at timestamptz, labels jsonb, metadata jsonb,
+  parent_run_id bigint, parent_call int, close_policy "char", root_run_id bigint,
+  out run_id bigint, out run_key text, out is_new boolean, out clash text
+)
+language plpgsql
+volatile
+set search_path = pg_catalog, pg_temp
+as $$
+#variable_conflict use_column
+declare
+  lane int;
+  stem uuid := pgflow.uuid7_();
+  known record;
+  t timestamptz;
+begin
+  lane := pgflow.intern_lane_(insert_run_.queue, insert_run_.workflow, insert_run_.version);
+  run_key := coalesce(insert_run_.key, stem::text);
+  insert into pgflow.run_key (tenant, key, chain_id, root)
+  values (insert_run_.tenant, run_key, nextval('pgflow.run_id_seq'), stem)
+  on conflict do nothing returning chain_id into run_id;
+
+  if run_id is null then
+    select k.chain_id, l.workflow, r.input, r.parent_run_id, r.parent_call into strict known
+    from pgflow.run_key k join pgflow.run r on r.run_id = k.chain_id join pgflow.lane l on l.lane_id = r.lane_id
+    where k.tenant = insert_run_.tenant and k.key = run_key;
+    if known.workflow <> insert_run_.workflow or known.input::jsonb <> insert_run_.input::jsonb
+       or (known.parent_run_id, known.parent_call) is distinct from (insert_run_.parent_run_id, insert_run_.parent_call) then
+      clash := format('key %s already names a run of %s with another workflow, input or parent', quote_literal(run_key), known.workflow);
+    end if;
+    run_id := known.chain_id;
+    is_new := false;
+    return;
+  end if;
+
+  is_new := true;
+  t := pgflow.now_();
+  insert into pgflow.run (
+    run_id, chain_id, root_run_id, parent_run_id, created_at, run_at, deadline_at, root, generation, lane_id,
+    parent_call, priority, close_policy, tenant, key, input, labels, metadata
+  ) values (
+    run_id, run_id, coalesce(insert_run_.root_run_id, run_id), insert_run_.parent_run_id, t, insert_run_.run_at,
+    insert_run_.deadline_at, stem, 1, lane, insert_run_.parent_call, insert_run_.priority, insert_run_.close_policy,
+    insert_run_.tenant, run_key, insert_run_.input, insert_run_.labels, insert_run_.metadata
+  );
+  if insert_run_.deadline_at is not null then
+    insert into pgflow.deadline (run_id, due_at) values (run_id, insert_run_.deadline_at);
+  end if;
+  if insert_run_.run_at > t then
+    insert into pgflow.parked (run_id, chain_id, parked_at, lane_id, last_seq, priority)
+    values (run_id, run_id, t, lane, 0, insert_run_.priority);
+    insert into pgflow.timer (due_at, run_id, call) values (insert_run_.run_at, run_id, 0);
+  else
+    insert into pgflow.ready (run_id, ready_at, lane_id, last_seq, attempt, priority)
+    values (run_id, t, lane, 0, 0, insert_run_.priority);
+  end if;
+end
+$$;
+comment on function pgflow.insert_run_(text, text, text, text, text, int, json, timestamptz, timestamptz, jsonb, jsonb, bigint, int, "char", bigint)
+  is 'Inserts one run with its key and place, or finds the run that the key already names; clash says how that one differs';
+
+create or replace function pgflow.check_start_(key text, priority int, run_at timestamptz, timeout_seconds float8, labels jsonb)
+returns void
+language plpgsql
+immutable
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+  if key is not null and char_length(key) not between 1 and 128 then
+    raise exception using errcode = 'PF003', message = format('a key must be 1 to 128 characters long, not %s', char_length(key));
+  end if;
+  if priority is null or priority not between -32768 and 32767 then
+    raise exception using errcode = 'PF003', message = 'priority must be between -32768 and 32767; lower numbers go first';
+  end if;
+  if not isfinite(run_at) or run_at >= '10000-01-01' then
+    raise exception using errcode = 'PF003', message = 'run_at must be a time before the year 10000';
+  end if;
+  if timeout_seconds is not null and not (timeout_seconds > 0 and timeout_seconds <= 3.2e9) then
+    raise exception using errcode = 'PF003', message = 'timeout_seconds must be more than 0 and at most a hundred years';
+  end if;
+  if exists (select from jsonb_each(labels) where jsonb_typeof(value) <> 'string') then
+    raise exception using errcode = 'PF003', message = 'labels must be an object of strings';
+  end if;
+end
+$$;
+comment on function pgflow.check_start_(text, int, timestamptz, float8, jsonb) is 'Refuses (PF003) options of a start that no run can have';
+
+drop function if exists pgflow.start_run;
+create function pgflow.start_run(
+  workflow text, input json default '{}', key text default null, queue text default 'default',
+  priority int default 0, run_at timestamptz default null, timeout_seconds float8 default null,
+  labels jsonb default null, metadata jsonb default null, tenant text default '', key_retention_seconds int default null,
+  out run_key text, out run_id bigint, out is_new boolean
+)
+language plpgsql
+volatile
+security definer
+set search_path = pg_catalog, pg_temp
+as $$
+#variable_conflict use_column
+declare
+  clash text;
+begin
+  perform pgflow.check_start_(key, priority, run_at, timeout_seconds, labels);
+  perform pgflow.check_json_(input, 'the input');
+  if json_typeof(input) is distinct from 'object' then
+    raise exception using errcode = 'PF003', message = 'the input must be an object of parameter names',
+      hint = 'For example: {"order_id": 7}';
+  end if;
+  select r.run_id, r.run_key, r.is_new, r.clash into run_id, run_key, is_new, clash
+  from pgflow.insert_run_(
+    tenant, key, workflow, queue, '', priority, input, run_at,
+    greatest(run_at, pgflow.now_()) + timeout_seconds * interval '1 second', labels, metadata, null, null, null, null
+  ) r;
+  if clash is not null then
+    raise exception using errcode = 'PF002', message = clash, hint = 'Use another key, or read the result of the first run.';
+  end if;
+  if is_new and key_retention_seconds is not null then
+    update pgflow.run_key k set retention_seconds = key_retention_seconds where k.tenant = start_run.tenant and k.key = run_key;
+  end if;
+end
+$$;
+comment on function pgflow.start_run(text, json, text, text, int, timestamptz, float8, jsonb, jsonb, text, int)
+  is 'Starts a run in the caller''s transaction, or finds the one that the key already names (PF002 if that one differs)';
+
+drop function if exists pgflow.start_runs;
+create function pgflow.start_runs(
+  workflow text, runs jsonb, queue text default 'default', priority int default 0,
+  run_at timestamptz default null, timeout_seconds float8 default null,
+  labels jsonb default null, metadata jsonb default null, tenant text default ''
+)
+returns table (run_key text, run_id bigint, is_new boolean)
+language plpgsql
+volatile
+security definer
+set search_path = pg_catalog, pg_temp
+as $$
+#variable_conflict use_variable
+declare
+  lane int;
+  t timestamptz;
+  due timestamptz;
+  keys text[];
+  inputs text[];
+  ids bigint[];
+  stems uuid[];
+  new_ids bigint[];
+  clash text;
+begin
+  perform pgflow.check_start_(null, priority, run_at, timeout_seconds, labels);
+  lane := pgflow.intern_lane_(queue, workflow, '');
+  select array_agg(coalesce(g.e->>0, g.stem::text)), array_agg(g.e->>1), array_agg(g.id), array_agg(g.stem)
+  into keys, inputs, ids, stems
+  from (
+    select e, pgflow.uuid7_() as stem, nextval('pgflow.run_id_seq') as id
+    from jsonb_array_elements(runs) with ordinality as x (e, n) order by n
+  ) g;
+
+  -- Keys are taken in their own order, so that two batches with common keys wait and never deadlock.
+  with taken as (
+    insert into pgflow.run_key (tenant, key, chain_id, root)
+    select tenant, g.k, g.i, g.s from unnest(keys, ids, stems) as g (k, i, s) order by g.k
+    on conflict do nothing returning chain_id
+  )
+  select array_agg(chain_id) into new_ids from taken;
+
+  t := pgflow.now_();
+  due := greatest(run_at, t) + timeout_seconds * interval '1 second';
+  insert into pgflow.run (run_id, chain_id, root_run_id, created_at, run_at, deadline_at, root, generation, lane_id, priority, tenant, key, input, labels, metadata)
+  select g.i, g.i, g.i, t, run_at, due, g.s, 1, lane, priority, tenant, g.k, g.p::json, labels, metadata
+  from unnest(keys, ids, stems, inputs) as g (k, i, s, p)
+  where cardinality(new_ids) = cardinality(ids) or g.i = any(new_ids);
+  if run_at > t then
+    insert into pgflow.parked (run_id, chain_id, parked_at, lane_id, last_seq, priority)
+    select i, i, t, lane, 0, priority from unnest(new_ids) i;
+    insert into pgflow.timer (due_at, run_id, call) select run_at, i, 0 from unnest(new_ids) i;
+  else
+    insert into pgflow.ready (run_id, ready_at, lane_id, last_seq, attempt, priority)
+    select i, t, lane, 0, 0, priority from unnest(new_ids) with ordinality as g (i, n) order by i;
+  end if;
+  if due is not null then
+    insert into pgflow.deadline (run_id, due_at) select i, due from unnest(new_ids) i;
+  end if;
+
+  if cardinality(new_ids) = cardinality(ids) then
+    return query select g.k, g.i, true from unnest(keys, ids) as g (k, i);
+    return;
+  end if;
+  select g.k into clash
+  from unnest(keys, ids, inputs) as g (k, i, p)
+  join pgflow.run_key rk on rk.tenant = start_runs.tenant and rk.key = g.k
+  join pgflow.run r on r.run_id = rk.chain_id
+  where rk.chain_id <> g.i and (r.lane_id <> lane and (select l.workflow from pgflow.lane l where l.lane_id = r.lane_id) <> workflow
+    or r.input::jsonb <> g.p::jsonb or r.parent_run_id is not null)
+  limit 1;
+  if clash is not null then
+    raise exception using errcode = 'PF002',
+      message = format('key %s already names a run of another workflow, input or parent', quote_literal(clash)),
+      hint = 'Nothing of this batch was started. Use another key, or read the result of the first run.';
+  end if;
+  return query
+    select g.k, rk.chain_id, rk.chain_id = g.i
+    from unnest(keys, ids) with ordinality as g (k, i, n)
+    join pgflow.run_key rk on rk.tenant = start_runs.tenant and rk.key = g.k
+    order by g.n;
+end
+$$;
+comment on function pgflow.start_runs(text, jsonb, text, int, timestamptz, float8, jsonb, jsonb, text)
+  is 'Starts many runs of one workflow, all or none: runs is [[key or null, input as text], ...]; answers in that order';

@@ -1,0 +1,119 @@
+-- A transactional step: its result, the application's writes and whatever it sends or starts commit
+-- together or not at all. The lease is checked without a lock at the beginning and fenced immediately
+-- before COMMIT: engine locks come last, since an application that locks its own rows first and then
+-- calls us would deadlock with one of us that locked the lease first.
+
+drop function if exists pgflow.begin_step;
+create function pgflow.begin_step(run_id bigint, token bigint, call int, idle_timeout_ms int default 0)
+returns void
+language plpgsql
+volatile
+security definer
+set search_path = pg_catalog, pg_temp
+as $$
+#variable_conflict use_variable
+begin
+  if not exists (select from pgflow.lease e where e.run_id = run_id and e.token = token) then
+    raise exception using errcode = 'PF004', message = format('run %s is no longer held by this worker', run_id);
+  end if;
+  perform set_config('pgflow.step', format('%s/%s/%s', run_id, token, call), true);
+  if current_setting('synchronous_commit') = 'off' then
+    perform set_config('synchronous_commit', 'on', true);
+  end if;
+  if idle_timeout_ms > 0 and current_setting('idle_in_transaction_session_timeout') = '0' then
+    perform set_config('idle_in_transaction_session_timeout', idle_timeout_ms::text, true);
+  end if;
+end
+$$;
+comment on function pgflow.begin_step(bigint, bigint, int, int)
+  is 'First call of a transactional step''s transaction: checks the lease and leaves a mark that only this transaction carries';
+
+drop function if exists pgflow.fence_step;
+create function pgflow.fence_step(run_id bigint, token bigint, call int, units jsonb, out at_us bigint, out xid text)
+language plpgsql
+volatile
+security definer
+set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
+as $$
+#variable_conflict use_variable
+declare
+  held_token bigint;
+  t timestamptz;
+begin
+  if current_setting('pgflow.step', true) is distinct from format('%s/%s/%s', run_id, token, call) then
+    raise exception using errcode = 'PF005',
+      message = format('the body of call %s of run %s ended its transaction itself', call, run_id),
+      hint = 'A transactional step must neither commit nor roll back: what it committed cannot be undone.';
+  end if;
+  select e.token into held_token from pgflow.lease e where e.run_id = run_id for no key update;
+  if held_token is distinct from token then
+    raise exception using errcode = 'PF004', message = format('run %s is no longer held by this worker', run_id);
+  end if;
+  t := pgflow.now_();
+  insert into pgflow.unit (run_id, seq, call, kind, name, payload, starts, token, at, recorded_at, due_at)
+  select (e->0)::bigint, (e->1)::int, (e->2)::int, (e->>3)::"char", e->>4, (e->>5)::json, (e->>6)::json,
+    (e->9)::bigint, timestamptz 'epoch' + (e->7)::bigint * interval '1 microsecond', t,
+    t + (e->>8)::float8 * interval '1 second'
+  from jsonb_array_elements(units) e;
+  at_us := pgflow.micros_(t);
+  xid := pg_current_xact_id()::text;
+end
+$$;
+comment on function pgflow.fence_step(bigint, bigint, int, jsonb)
+  is 'Last call of a transactional step''s transaction: fences the lease, appends the buffered units and the step''s own, and names the transaction';
+
+create or replace function pgflow.read_unit(run_id bigint, seq int)
+returns table (token bigint, call int, kind "char", payload text)
+language sql
+stable
+security definer
+set search_path = pg_catalog, pg_temp
+as $$
+  select u.token, u.call, u.kind, u.payload::text from pgflow.unit u where u.run_id = read_unit.run_id and u.seq = read_unit.seq
+$$;
+comment on function pgflow.read_unit(bigint, int) is 'The unit at a seq: how a worker learns what became of a COMMIT whose answer was lost';
+
+create or replace function pgflow.transaction_status(xid text)
+returns text
+language sql
+volatile
+security definer
+set search_path = pg_catalog, pg_temp
+as $$
+  select pg_xact_status(xid::xid8)
+$$;
+comment on function pgflow.transaction_status(text) is 'committed, aborted or in progress: an ambiguous COMMIT in progress must be waited out';
+
+create or replace function pgflow.beat_step(run_id bigint, token bigint, call int, attempt int, details json)
+returns boolean
+language plpgsql
+volatile
+security definer
+set search_path = pg_catalog, pg_temp
+as $$
+#variable_conflict use_variable
+begin
+  perform set_config('synchronous_commit', 'off', true);
+  if not exists (select from pgflow.lease e where e.run_id = run_id and e.token = token) then
+    return false;
+  end if;
+  insert into pgflow.step_beat (run_id, call, attempt, beat_at, details)
+  values (run_id, call, attempt, pgflow.now_(), details)
+  on conflict on constraint step_beat_pkey do update
+  set attempt = excluded.attempt, beat_at = excluded.beat_at, details = coalesce(excluded.details, pgflow.step_beat.details);
+  return true;
+end
+$$;
+comment on function pgflow.beat_step(bigint, bigint, int, int, json) is 'A long step says that it lives and how far it is; false if the lease is lost';
+
+create or replace function pgflow.step_details(run_id bigint, call int)
+returns text
+language sql
+stable
+security definer
+set search_path = pg_catalog, pg_temp
+as $$
+  select b.details::text from pgflow.step_beat b where b.run_id = step_details.run_id and b.call = step_details.call
+$$;
+comment on function pgflow.step_details(bigint, int) is 'What the last attempt of a step said of its progress';

@@ -1,0 +1,331 @@
+-- Waking: what a message, a timer or a person's word does to a run that no worker holds.
+--
+-- Each side publishes before it looks. A sender inserts its message and a nudge; a parker inserts its
+-- place, its waits and a nudge; and after its commit each calls wake, which deletes the nudges it sees
+-- and then, in later statements and so with a newer view, looks at the run. Whichever commits last is
+-- seen with both sides in place. For whoever died in between, the next poll of any worker wakes every
+-- nudge that is left. Rows locked elsewhere are skipped, never waited for, and keep their nudge.
+--
+-- Must run in a READ COMMITTED transaction of its own.
+
+create or replace function pgflow.end_by_force_(me bigint, chain bigint, last_seq int, token bigint, t timestamptz)
+returns void
+language plpgsql
+volatile
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+  request record;
+begin
+  select s.payload->>'why' as why, s.sent_by into request
+  from pgflow.signal s where s.chain_id = chain and s.kind = 'x' order by s.name = 'force' desc, s.signal_id limit 1;
+  perform pgflow.append_(me, last_seq + 1, 0, 'o', 'cancel', json_build_object('why', request.why, 'by', request.sent_by), coalesce(token, 0), t, t);
+  insert into pgflow.outcome (run_id, token, finished_at, status, reason) values (me, token, t, 'cancelled', request.why);
+  delete from pgflow.signal where chain_id = chain and kind in ('x', 'p', 'r', 't');
+  perform pgflow.put_mail_aside_(array[chain], t);
+end
+$$;
+comment on function pgflow.end_by_force_(bigint, bigint, int, bigint, timestamptz) is 'Writes the outcome of a run that is cancelled without its code, and who did it';
+
+create or replace function pgflow.note_operator_(me bigint, chain bigint, kinds "char"[], inout last_seq int, t timestamptz)
+language plpgsql
+volatile
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+  request record;
+begin
+  for request in
+    delete from pgflow.signal s where s.chain_id = chain and s.kind = any(kinds) returning s.*
+  loop
+    last_seq := last_seq + 1;
+    perform pgflow.append_(me, last_seq, 0, 'o', request.name, json_build_object('why', request.payload->'why', 'by', request.sent_by), 0, t, t);
+  end loop;
+end
+$$;
+comment on function pgflow.note_operator_(bigint, bigint, "char"[], int, timestamptz) is 'Turns requests of people into units that say who did what and why';
+
+create or replace function pgflow.wake_parked_(ids bigint[], t timestamptz)
+returns table (run_id bigint, lane_id int)
+language plpgsql
+volatile
+set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
+as $$
+#variable_conflict use_column
+begin
+  delete from pgflow.wait where run_id = any(ids);
+  delete from pgflow.timer where run_id = any(ids);
+  return query
+    with gone as (
+      delete from pgflow.parked p where p.run_id = any(ids) returning p.*
+    )
+    insert into pgflow.ready as r (run_id, ready_at, lane_id, last_seq, attempt, priority)
+    select g.run_id, t, g.lane_id, g.last_seq, 0, g.priority from gone g order by g.run_id
+    returning r.run_id, r.lane_id;
+end
+$$;
+comment on function pgflow.wake_parked_(bigint[], timestamptz) is 'Parked -> ready, for runs whose parked rows are locked';
+
+create or replace function pgflow.apply_controls_(chain bigint, me bigint, t timestamptz, out woken_lane int, out ended boolean, out busy boolean)
+language plpgsql
+volatile
+set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
+as $$
+declare
+  asked record;
+  place record;
+  seq int;
+begin
+  ended := false;
+  busy := false;
+  select bool_or(s.kind = 'x') as cancel, bool_or(s.kind = 'x' and s.name = 'force') as force,
+         bool_or(s.kind = 'p') as pause, bool_or(s.kind in ('r', 't')) as go_on,
+         (array_agg(s.kind order by s.signal_id desc) filter (where s.kind in ('p', 'r', 't')))[1] as latest,
+         (array_agg(s.payload->>'why' order by s.signal_id desc) filter (where s.kind = 'p'))[1] as pause_why,
+         (array_agg(s.sent_by order by s.signal_id desc) filter (where s.kind = 'p'))[1] as pause_by
+  into asked
+  from pgflow.signal s where s.chain_id = chain and s.kind in ('x', 'p', 'r', 't');
+  if asked.cancel is null then
+    return;
+  end if;
+
+  -- The run's place, locked; at most one of the three is there, and none if a worker holds it.
+  select p.lane_id, p.last_seq, 0 as attempt, p.priority, 0::smallint as suspect, 'parked' as place into place
+  from pgflow.parked p where p.run_id = me for update skip locked;
+  if not found then
+    select r.lane_id, r.last_seq, r.attempt, r.priority, r.suspect, 'ready' as place into place
+    from pgflow.ready r where r.run_id = me for update skip locked;
+  end if;
+  if not found then
+    select h.lane_id, h.last_seq, h.attempt, h.priority, 0::smallint as suspect, h.state as place into place
+    from pgflow.held h where h.run_id = me for update skip locked;
+  end if;
+  if not found then
+    busy := exists (select from pgflow.parked where run_id = me) or exists (select from pgflow.ready where run_id = me)
+      or exists (select from pgflow.held where run_id = me);
+    return;
+  end if;
+  seq := place.last_seq;
+
+  if asked.force or (asked.cancel and place.last_seq = 0) then
+    perform pgflow.end_by_force_(me, chain, seq, null, t);
+    ended := true;
+  elsif asked.cancel or asked.latest in ('r', 't') then
+    if place.place = 'ready' then
+      delete from pgflow.signal s where s.chain_id = chain and s.kind in ('p', 'r', 't');
+      return;
+    end if;
+    select n.last_seq into seq from pgflow.note_operator_(me, chain, '{p,r,t}', seq, t) n;
+    insert into pgflow.ready (run_id, ready_at, lane_id, last_seq, attempt, priority)
+    values (me, t, place.lane_id, seq, 0, place.priority);
+    woken_lane := place.lane_id;
+  elsif place.place in ('paused', 'stuck') then
+    delete from pgflow.signal s where s.chain_id = chain and s.kind = 'p';
+    return;
+  else
+    select n.last_seq into seq from pgflow.note_operator_(me, chain, '{p,r,t}', seq, t) n;
+    insert into pgflow.held (run_id, held_at, lane_id, last_seq, attempt, priority, state, reason, held_by)
+    values (me, t, place.lane_id, seq, place.attempt, place.priority, 'paused', coalesce(left(asked.pause_why, 255), 'paused'), asked.pause_by);
+  end if;
+
+  if place.place = 'parked' then
+    delete from pgflow.parked where run_id = me;
+    delete from pgflow.wait where run_id = me;
+    delete from pgflow.timer where run_id = me;
+  elsif place.place = 'ready' then
+    delete from pgflow.ready where run_id = me;
+  else
+    delete from pgflow.held where run_id = me;
+  end if;
+end
+$$;
+comment on function pgflow.apply_controls_(bigint, bigint, timestamptz) is 'Does what people asked of a run that no worker holds';
+
+drop function if exists pgflow.wake;
+create function pgflow.wake(chains bigint[] default null, max int default 1000)
+returns table (lanes int[], mail bigint[], ended bigint[], busy int)
+language plpgsql
+volatile
+security definer
+set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
+as $$
+declare
+  nudged bigint[];
+  nudges bigint[];
+  seen bigint[];
+  ids bigint[];
+  locked bigint[];
+  ready_ids bigint[];
+  keep bigint[];
+  control record;
+  done record;
+  t timestamptz;
+begin
+  lanes := '{}';
+  mail := '{}';
+  ended := '{}';
+  busy := 0;
+  perform set_config('synchronous_commit', 'off', true);
+  -- Only nudges seen before looking may be deleted after it: a later one speaks of a later message.
+  if chains is null then
+    select array_agg(k.chain_id), array_agg(k.nudge_id) into nudged, nudges from (
+      select n.chain_id, n.nudge_id from pgflow.nudge n order by n.chain_id, n.nudge_id limit max for update skip locked
+    ) k;
+  else
+    select array_agg(k.chain_id), array_agg(k.nudge_id) into nudged, nudges from (
+      select n.chain_id, n.nudge_id from pgflow.nudge n where n.chain_id = any(chains)
+      order by n.chain_id, n.nudge_id for update skip locked
+    ) k;
+  end if;
+  seen := coalesce(chains, nudged);
+  if seen is null then
+    return next;
+    return;
+  end if;
+
+  select array_agg(c order by c), array_agg(pgflow.newest_run_(c) order by c) into seen, ids
+  from (select distinct c from unnest(seen) c) d;
+  select array_agg(k.run_id) into locked from (
+    select p.run_id from pgflow.parked p where p.run_id = any(ids) order by p.run_id for update skip locked
+  ) k;
+  keep := array(
+    select p.chain_id from pgflow.parked p where p.run_id = any(ids) and p.run_id <> all(coalesce(locked, '{}'))
+  );
+  t := pgflow.now_();
+
+  for control in
+    select s.c as chain, s.i as me from unnest(seen, ids) as s (c, i)
+    where exists (select from pgflow.signal m where m.chain_id = s.c and m.kind in ('x', 'p', 'r', 't'))
+    order by s.i
+  loop
+    select * into done from pgflow.apply_controls_(control.chain, control.me, t);
+    lanes := lanes || array_remove(array[done.woken_lane], null);
+    if done.ended then
+      ended := ended || control.me;
+    end if;
+    if done.busy then
+      keep := keep || control.chain;
+    end if;
+  end loop;
+  if ended <> '{}' then
+    perform pgflow.wind_up_(ended, t);
+  end if;
+
+  ready_ids := array(
+    select p.run_id from pgflow.parked p
+    where p.run_id = any(locked) and (
+      exists (select from pgflow.timer m where m.run_id = p.run_id and m.due_at <= t)
+      or exists (
+        select from pgflow.wait w join pgflow.signal s on s.chain_id = p.chain_id and s.kind = w.kind
+        where w.run_id = p.run_id and (w.kind = 'c' and s.run_id = p.run_id or w.kind = 's' and s.name = w.name)
+      )
+    )
+  );
+  select lanes || coalesce(array_agg(w.lane_id), '{}') into lanes from pgflow.wake_parked_(ready_ids, t) w;
+
+  -- A worker that holds the run is told that there is mail; mail of the finished is put aside.
+  mail := array(
+    select e.run_id from unnest(seen, ids) as s (c, i) join pgflow.lease e on e.run_id = s.i
+    where exists (select from pgflow.signal m where m.chain_id = s.c)
+  );
+  perform pgflow.put_mail_aside_(array(
+    select s.c from unnest(seen, ids) as s (c, i) join pgflow.outcome o on o.run_id = s.i
+    where exists (select from pgflow.signal m where m.chain_id = s.c)
+  ), t);
+
+  delete from pgflow.nudge n using unnest(nudged, nudges) as g (chain, id)
+  where n.chain_id = g.chain and n.nudge_id = g.id and g.chain <> all(keep);
+  busy := cardinality(keep);
+  return next;
+end
+$$;
+comment on function pgflow.wake(bigint[], int)
+  is 'Looks at the runs of these chains, or of all nudged ones, and moves those with a reason to go on; answers lanes made ready, leased runs with mail, and runs ended';
+
+create or replace function pgflow.wake_due_(max int, t timestamptz)
+returns int[]
+language plpgsql
+volatile
+set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
+as $$
+declare
+  due bigint[];
+  locked bigint[];
+  woken int[];
+begin
+  due := array(select m.run_id from pgflow.timer m where m.due_at <= t order by m.due_at limit max);
+  if due = '{}' then
+    return due;
+  end if;
+  locked := array(
+    select k.run_id from (
+      select p.run_id from pgflow.parked p where p.run_id = any(due) order by p.run_id for update skip locked
+    ) k
+  );
+  -- Whoever held the row before may have parked the run again, for later: look once more.
+  locked := array(
+    select distinct m.run_id from pgflow.timer m where m.run_id = any(locked) and m.due_at <= t
+  );
+  select array_agg(w.lane_id) into woken from pgflow.wake_parked_(locked, t) w;
+  return coalesce(woken, '{}');
+end
+$$;
+comment on function pgflow.wake_due_(int, timestamptz) is 'Parked -> ready for runs with a timer that is due';
+
+create or replace function pgflow.expire_runs_(max int, t timestamptz)
+returns void
+language plpgsql
+volatile
+set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
+as $$
+declare
+  expired bigint[];
+begin
+  with gone as (
+    delete from pgflow.deadline d where d.ctid = any(array(
+      select k.ctid from pgflow.deadline k where k.due_at <= t order by k.due_at limit max for update skip locked
+    )) returning d.run_id
+  )
+  select array_agg(run_id) into expired from gone;
+  if expired is null then
+    return;
+  end if;
+  with told as (
+    insert into pgflow.signal (chain_id, sent_at, kind, name, sent_by, payload)
+    select r.chain_id, t, 'x', 'cancel', 'pgflow', json_build_object('why', 'deadline')
+    from pgflow.run r where r.run_id = any(expired) and not exists (select from pgflow.outcome o where o.run_id = r.run_id)
+    returning chain_id
+  )
+  insert into pgflow.nudge (chain_id) select chain_id from told;
+end
+$$;
+comment on function pgflow.expire_runs_(int, timestamptz) is 'Posts a cancel to runs whose deadline has passed';
+
+drop function if exists pgflow.poll;
+create function pgflow.poll(max int default 1000)
+returns table (lanes int[], mail bigint[], ended bigint[], busy int, next_due_seconds float8)
+language plpgsql
+volatile
+security definer
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+  t timestamptz := pgflow.now_();
+  next_due timestamptz;
+begin
+  perform set_config('synchronous_commit', 'off', true);
+  perform pgflow.expire_runs_(max, t);
+  select w.lanes, w.mail, w.ended, w.busy into lanes, mail, ended, busy from pgflow.wake(null, max) w;
+  lanes := lanes || pgflow.wake_due_(max, t);
+  select least((select min(m.due_at) from pgflow.timer m), (select min(d.due_at) from pgflow.deadline d)) into next_due;
+  next_due_seconds := extract(epoch from next_due - pgflow.now_());
+  return next;
+end
+$$;
+comment on function pgflow.poll(int)
+  is 'The sweep of every worker: expired runs, nudges, due timers; also says in how many seconds the next timer is due';

@@ -1,0 +1,162 @@
+-- Workers: who is alive, and what becomes of the work of those who are not. The only sign of life is a
+-- counter that moves. Nobody's clock says that a worker is late: another worker watches the counter
+-- through its own observations and, when it has not moved for the whole time-out, asks for the death
+-- here, where the counter is compared once more under a lock.
+
+drop function if exists pgflow.register_worker;
+create function pgflow.register_worker(host text, pid int, queues text[], concurrency int, version text)
+returns int
+language plpgsql
+volatile
+security definer
+set search_path = pg_catalog, pg_temp
+as $$
+#variable_conflict use_variable
+declare
+  id int;
+  t timestamptz := pgflow.now_();
+begin
+  insert into pgflow.worker (host, pid, queues, concurrency, version, started_at, beat_at)
+  values (left(host, 255), pid, queues, concurrency, version, t, t)
+  returning worker_id into id;
+  return id;
+end
+$$;
+comment on function pgflow.register_worker(text, int, text[], int, text) is 'A worker process announces itself; answers its number';
+
+drop function if exists pgflow.beat;
+create function pgflow.beat(worker_id int, stopping boolean default false)
+returns table (alive boolean, mail bigint[])
+language plpgsql
+volatile
+security definer
+set search_path = pg_catalog, pg_temp
+as $$
+#variable_conflict use_variable
+begin
+  perform set_config('synchronous_commit', 'off', true);
+  update pgflow.worker w set beat = w.beat + 1, beat_at = pgflow.now_(), stopping = beat.stopping where w.worker_id = worker_id;
+  alive := found;
+  mail := array(
+    select e.run_id from pgflow.lease e join pgflow.run r on r.run_id = e.run_id
+    where e.worker_id = worker_id
+      and exists (select from pgflow.signal s where s.chain_id = r.chain_id and s.kind in ('x', 'p'))
+  );
+  return next;
+end
+$$;
+comment on function pgflow.beat(int, boolean)
+  is 'Sign of life; answers whether the worker still counts as alive and which of its runs somebody wants to cancel or pause';
+
+drop function if exists pgflow.observe_workers;
+create function pgflow.observe_workers()
+returns table (worker_id int, beat bigint)
+language sql
+volatile
+security definer
+set search_path = pg_catalog, pg_temp
+as $$
+  select w.worker_id, w.beat from pgflow.worker w
+  union all
+  select distinct e.worker_id, -1::bigint from pgflow.lease e
+  where not exists (select from pgflow.worker w where w.worker_id = e.worker_id)
+$$;
+comment on function pgflow.observe_workers() is 'The beats of all workers; -1 for one that is gone and still has leases';
+
+drop function if exists pgflow.reap_worker;
+create function pgflow.reap_worker(worker_id int, beat bigint)
+returns table (reclaimed int, stuck bigint[], lanes int[])
+language plpgsql
+volatile
+security definer
+set search_path = pg_catalog, pg_temp
+as $$
+#variable_conflict use_variable
+declare
+  current_beat bigint;
+  t timestamptz;
+begin
+  reclaimed := 0;
+  stuck := '{}';
+  lanes := '{}';
+  select w.beat into current_beat from pgflow.worker w where w.worker_id = worker_id for update;
+  if coalesce(current_beat, -1) <> beat then
+    return next;
+    return;
+  end if;
+  delete from pgflow.worker w where w.worker_id = worker_id;
+  perform from pgflow.lease e where e.worker_id = worker_id order by e.run_id for update;
+  t := pgflow.now_();
+  with gone as (
+    delete from pgflow.lease e where e.worker_id = worker_id returning e.*
+  ), judged as (
+    select g.*, n.newest, case when n.newest > g.last_seq then 0 else g.suspect + 1 end as deaths, q.max_deaths
+    from gone g
+    cross join lateral (select coalesce(max(u.seq), 0) as newest from pgflow.unit u where u.run_id = g.run_id) n
+    join pgflow.lane l on l.lane_id = g.lane_id
+    join pgflow.queue q on q.queue = l.queue
+  ), back as (
+    insert into pgflow.ready as r (run_id, ready_at, lane_id, last_seq, attempt, priority, suspect)
+    select j.run_id, t, j.lane_id, j.newest, case when j.deaths = 0 then 0 else j.attempt end, j.priority, j.deaths
+    from judged j where j.deaths < j.max_deaths order by j.run_id
+    returning r.lane_id
+  ), kept as (
+    insert into pgflow.held as h (run_id, held_at, lane_id, last_seq, attempt, priority, state, reason, held_by, detail)
+    select j.run_id, t, j.lane_id, j.newest, j.attempt, j.priority, 'stuck', 'poison', 'pgflow',
+      jsonb_build_object('deaths', j.deaths, 'message', format('%s workers died holding this run and it recorded nothing', j.deaths))
+    from judged j where j.deaths >= j.max_deaths order by j.run_id
+    returning h.run_id
+  )
+  select (select count(*) from back), coalesce((select array_agg(k.run_id) from kept k), '{}'),
+    coalesce((select array_agg(distinct b.lane_id) from back b), '{}')
+  into reclaimed, stuck, lanes;
+  return next;
+end
+$$;
+comment on function pgflow.reap_worker(int, bigint)
+  is 'Declares a worker dead if its beat is still the one observed, and gives its runs away; those it died on too often are stuck';
+
+drop function if exists pgflow.leave_worker;
+create function pgflow.leave_worker(worker_id int)
+returns void
+language plpgsql
+volatile
+security definer
+set search_path = pg_catalog, pg_temp
+as $$
+#variable_conflict use_variable
+begin
+  delete from pgflow.worker w where w.worker_id = worker_id
+    and not exists (select from pgflow.lease e where e.worker_id = worker_id);
+end
+$$;
+comment on function pgflow.leave_worker(int) is 'A worker that holds nothing any more takes its leave';
+
+drop function if exists pgflow.release_stuck;
+create function pgflow.release_stuck(workflows text[], code_hashes text[])
+returns int
+language plpgsql
+volatile
+security definer
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+  freed int;
+begin
+  with gone as (
+    delete from pgflow.held h where h.run_id in (
+      select k.run_id from pgflow.held k
+      join pgflow.lane l on l.lane_id = k.lane_id
+      join unnest(workflows, code_hashes) as c (workflow, code_hash) on c.workflow = l.workflow
+      where k.state = 'stuck' and k.reason = 'nondeterminism' and k.code_hash is distinct from c.code_hash
+      order by k.run_id for update of k skip locked
+    ) returning h.*
+  )
+  insert into pgflow.ready (run_id, ready_at, lane_id, last_seq, attempt, priority)
+  select g.run_id, pgflow.now_(), g.lane_id, g.last_seq, 0, g.priority from gone g order by g.run_id;
+  get diagnostics freed = row_count;
+  return freed;
+end
+$$;
+comment on function pgflow.release_stuck(text[], text[])
+  is 'A worker with other code than the one that could not replay a run lets it be tried again; answers how many';
