@@ -257,3 +257,25 @@ begin
 end
 $$;
 comment on function pgflow.release_runs(bigint[], bigint[]) is 'Hands runs back for others to claim, without counting it against them; answers those that were still held';
+
+create or replace function pgflow.release_strays(worker_id int, known bigint[], min_age_seconds float8 default 5)
+returns int
+language plpgsql
+volatile
+security definer
+set search_path = pg_catalog, pg_temp
+as $$
+#variable_conflict use_variable
+declare
+  ids bigint[];
+  tokens bigint[];
+begin
+  select array_agg(e.run_id), array_agg(e.token) into ids, tokens
+  from pgflow.lease e
+  where e.worker_id = worker_id and e.run_id <> all(known)
+    and e.claimed_at < pgflow.now_() - min_age_seconds * interval '1 second';
+  return case when ids is null then 0 else cardinality(pgflow.release_runs(ids, tokens)) end;
+end
+$$;
+comment on function pgflow.release_strays(int, bigint[], float8)
+  is 'Hands back leases that a worker does not know it has: the answer to its claim was lost';

@@ -11,7 +11,6 @@
 -- A question is an object:
 --   run, token, chain     whose
 --   seq                   the last seq after the units of this flush
---   at                    now, in microseconds, as the worker shows it to the workflow
 --   children              [[call, workflow, queue, input, key, priority, run_at_us, timeout_seconds, labels, metadata, close policy], ...]
 --   signals               [[call, name], ...]         waits for a signal
 --   timers                [[call, seq of its start, "T" or "W"], ...]   sleeps (T) and time-outs of waits (W)
@@ -60,7 +59,6 @@ declare
   payload json;
   kind "char";
   me bigint := (q->'run')::bigint;
-  at timestamptz := timestamptz 'epoch' + (q->'at')::bigint * interval '1 microsecond';
 begin
   units := '[]';
   lanes := '{}';
@@ -77,14 +75,14 @@ begin
     if child.clash is null then
       kind := 'k';
       payload := json_build_object('run_id', child.run_id, 'key', child.run_key);
-      lanes := lanes || (select r.lane_id from pgflow.run r where r.run_id = child.run_id);
+      lanes := lanes || child.lane_id;
     else
       kind := 'K';
       payload := json_build_object('status', 'refused', 'error', json_build_object(
         'type', 'pgflow.errors.KeyConflict', 'mro', json_build_array('pgflow.errors.KeyConflict'),
         'args', json_build_array(child.clash), 'message', child.clash));
     end if;
-    perform pgflow.append_(me, seq, (c->0)::int, kind, c->>1, payload, (q->'token')::bigint, at, t);
+    perform pgflow.append_(me, seq, (c->0)::int, kind, c->>1, payload, (q->'token')::bigint, t, t);
     units := units || jsonb_build_array(pgflow.unit_json_(seq, (c->0)::int, kind, c->>1, payload));
   end loop;
 end
@@ -149,6 +147,10 @@ begin
       when 'S' then coalesce(happening.payload, 'null')
       when 'K' then happening.payload
     end;
+    if happening.kind = 'K' then
+      select l.workflow into happening.name
+      from pgflow.run r join pgflow.lane l on l.lane_id = r.lane_id where r.run_id = (payload->>'run_id')::bigint;
+    end if;
     seq := seq + 1;
     perform pgflow.append_(me, seq, happening.call, happening.kind, happening.name, payload, (q->'token')::bigint, t, t);
     units := units || jsonb_build_array(pgflow.unit_json_(seq, happening.call, happening.kind, happening.name, payload));

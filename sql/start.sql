@@ -6,7 +6,7 @@ create or replace function pgflow.insert_run_(
   tenant text, key text, workflow text, queue text, version text, priority int, input json,
   run_at timestamptz, deadline_at timestamptz, labels jsonb, metadata jsonb,
   parent_run_id bigint, parent_call int, close_policy "char", root_run_id bigint,
-  out run_id bigint, out run_key text, out is_new boolean, out clash text
+  out run_id bigint, out run_key text, out is_new boolean, out lane_id int, out clash text
 )
 language plpgsql
 volatile
@@ -14,12 +14,11 @@ set search_path = pg_catalog, pg_temp
 as $$
 #variable_conflict use_column
 declare
-  lane int;
   stem uuid := pgflow.uuid7_();
   known record;
   t timestamptz;
 begin
-  lane := pgflow.intern_lane_(insert_run_.queue, insert_run_.workflow, insert_run_.version);
+  lane_id := pgflow.intern_lane_(insert_run_.queue, insert_run_.workflow, insert_run_.version);
   run_key := coalesce(insert_run_.key, stem::text);
   insert into pgflow.run_key (tenant, key, chain_id, root)
   values (insert_run_.tenant, run_key, nextval('pgflow.run_id_seq'), stem)
@@ -45,7 +44,7 @@ begin
     parent_call, priority, close_policy, tenant, key, input, labels, metadata
   ) values (
     run_id, run_id, coalesce(insert_run_.root_run_id, run_id), insert_run_.parent_run_id, t, insert_run_.run_at,
-    insert_run_.deadline_at, stem, 1, lane, insert_run_.parent_call, insert_run_.priority, insert_run_.close_policy,
+    insert_run_.deadline_at, stem, 1, lane_id, insert_run_.parent_call, insert_run_.priority, insert_run_.close_policy,
     insert_run_.tenant, run_key, insert_run_.input, insert_run_.labels, insert_run_.metadata
   );
   if insert_run_.deadline_at is not null then
@@ -53,11 +52,11 @@ begin
   end if;
   if insert_run_.run_at > t then
     insert into pgflow.parked (run_id, chain_id, parked_at, lane_id, last_seq, priority)
-    values (run_id, run_id, t, lane, 0, insert_run_.priority);
+    values (run_id, run_id, t, lane_id, 0, insert_run_.priority);
     insert into pgflow.timer (due_at, run_id, call) values (insert_run_.run_at, run_id, 0);
   else
     insert into pgflow.ready (run_id, ready_at, lane_id, last_seq, attempt, priority)
-    values (run_id, t, lane, 0, 0, insert_run_.priority);
+    values (run_id, t, lane_id, 0, 0, insert_run_.priority);
   end if;
 end
 $$;
@@ -95,7 +94,7 @@ create function pgflow.start_run(
   workflow text, input json default '{}', key text default null, queue text default 'default',
   priority int default 0, run_at timestamptz default null, timeout_seconds float8 default null,
   labels jsonb default null, metadata jsonb default null, tenant text default '', key_retention_seconds int default null,
-  out run_key text, out run_id bigint, out is_new boolean
+  out run_key text, out run_id bigint, out is_new boolean, out lane_id int
 )
 language plpgsql
 volatile
@@ -112,7 +111,7 @@ begin
     raise exception using errcode = 'PF003', message = 'the input must be an object of parameter names',
       hint = 'For example: {"order_id": 7}';
   end if;
-  select r.run_id, r.run_key, r.is_new, r.clash into run_id, run_key, is_new, clash
+  select r.run_id, r.run_key, r.is_new, r.lane_id, r.clash into run_id, run_key, is_new, lane_id, clash
   from pgflow.insert_run_(
     tenant, key, workflow, queue, '', priority, input, run_at,
     greatest(run_at, pgflow.now_()) + timeout_seconds * interval '1 second', labels, metadata, null, null, null, null
@@ -134,7 +133,7 @@ create function pgflow.start_runs(
   run_at timestamptz default null, timeout_seconds float8 default null,
   labels jsonb default null, metadata jsonb default null, tenant text default ''
 )
-returns table (run_key text, run_id bigint, is_new boolean)
+returns table (run_key text, run_id bigint, is_new boolean, lane_id int)
 language plpgsql
 volatile
 security definer
@@ -188,7 +187,7 @@ begin
   end if;
 
   if cardinality(new_ids) = cardinality(ids) then
-    return query select g.k, g.i, true from unnest(keys, ids) as g (k, i);
+    return query select g.k, g.i, true, lane from unnest(keys, ids) as g (k, i);
     return;
   end if;
   select g.k into clash
@@ -204,7 +203,7 @@ begin
       hint = 'Nothing of this batch was started. Use another key, or read the result of the first run.';
   end if;
   return query
-    select g.k, rk.chain_id, rk.chain_id = g.i
+    select g.k, rk.chain_id, rk.chain_id = g.i, lane
     from unnest(keys, ids) with ordinality as g (k, i, n)
     join pgflow.run_key rk on rk.tenant = start_runs.tenant and rk.key = g.k
     order by g.n;

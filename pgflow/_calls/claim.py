@@ -1,0 +1,78 @@
+"""``sql/claim.sql`` and ``sql/lane.sql``: claiming runs and giving them back."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from pgflow._io import Query, Row
+from pgflow.units import Claim, Unit, parse_units
+
+
+class Lane(NamedTuple):
+    """A lane that a worker serves."""
+
+    lane_id: int
+    queue: str
+    workflow: str
+    version: str
+
+
+def serve_lanes(queues: Sequence[str], workflows: Sequence[str]) -> Query[list[Lane]]:
+    """The lanes of these queues and workflows."""
+    sql = "select lane_id, queue, workflow, version from pgflow.serve_lanes(%s::text[], %s::text[])"
+    return Query(sql, (list(queues), list(workflows)), lambda rows: [Lane(*row) for row in rows])
+
+
+COLUMNS = (
+    "run_id, token, chain_id, lane_id, generation, attempt, suspect, last_seq, key, root, input, units, has_mail, created_us, now_us, extra"
+)
+
+
+def new_tokens(count: int) -> list[int]:
+    """Random 63-bit tokens, never a sequence: a number issued twice would let a zombie pass."""
+    return [secrets.randbits(63) for _ in range(count)]
+
+
+def claim_runs(worker_id: int, lanes: Sequence[int], count: int, *, take_suspect: bool) -> Query[list[Claim]]:
+    """Claims up to ``count`` runs."""
+    sql = f"select {COLUMNS} from pgflow.claim_runs(%s::int, %s::int[], %s::int, %s::bigint[], %s::boolean)"  # noqa: S608 - names of columns
+    return Query(sql, (worker_id, list(lanes), count, new_tokens(count), take_suspect), read_claims)
+
+
+def read_claims(rows: list[Row]) -> list[Claim]:
+    """Claims from rows of :data:`COLUMNS`."""
+    return [_claim(row) for row in rows]
+
+
+def _claim(row: Row) -> Claim:
+    *columns, extra = row
+    columns[11] = parse_units(columns[11])
+    claim = Claim(*columns)
+    return _with_extra(claim, extra) if extra is not None else claim
+
+
+def _with_extra(claim: Claim, extra: dict[str, Any]) -> Claim:
+    claim.labels = extra["labels"] or {}
+    claim.metadata = extra["metadata"] or {}
+    claim.parent_run_id = extra["parent_run_id"]
+    claim.deadline_us = extra["deadline_us"]
+    claim.tenant = extra["tenant"]
+    return claim
+
+
+def load_units(run_id: int, after_seq: int) -> Query[list[Unit]]:
+    """The next page of a long journal."""
+    return Query("select pgflow.load_units(%s::bigint, %s::int)", (run_id, after_seq), lambda rows: parse_units(rows[0][0]))
+
+
+def release_runs(claims: Sequence[Claim]) -> Query[list[int]]:
+    """Hands runs back; answers the run ids that were still held."""
+    sql = "select pgflow.release_runs(%s::bigint[], %s::bigint[])"
+    return Query(sql, ([c.run_id for c in claims], [c.token for c in claims]), lambda rows: list(rows[0][0]))
+
+
+def release_strays(worker_id: int, known: Sequence[int]) -> Query[int]:
+    """Hands back leases that the worker does not know it has; answers how many."""
+    return Query("select pgflow.release_strays(%s::int, %s::bigint[])", (worker_id, list(known)), lambda rows: int(rows[0][0]))

@@ -1,0 +1,68 @@
+"""``sql/commit.sql``: the group commit."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from pgflow._calls.claim import COLUMNS, new_tokens, read_claims
+from pgflow._io import Query, Row
+from pgflow.units import Claim
+
+
+@dataclass
+class CommitAnswer:
+    """What became of a batch."""
+
+    bad: dict[int, str] = field(default_factory=dict)
+    settled: dict[int, dict[str, Any]] = field(default_factory=dict)
+    wake: list[int] = field(default_factory=list)
+    lanes: list[int] = field(default_factory=list)
+
+
+ALL_WELL = CommitAnswer()
+
+
+def _answer(data: dict[str, Any] | None) -> CommitAnswer:
+    if data is None:
+        return ALL_WELL
+    return CommitAnswer(
+        bad={run_id: verdict for run_id, verdict in data.get("bad") or ()},
+        settled={answer["run"]: answer for answer in data.get("x") or ()},
+        wake=data.get("wake") or [],
+        lanes=data.get("lanes") or [],
+    )
+
+
+def commit_units(document: str, *, careful: bool = False) -> Query[CommitAnswer]:
+    """Commits a batch."""
+    return Query("select pgflow.commit_units(%s::jsonb, %s::boolean)", (document, careful), lambda rows: _answer(rows[0][0]))
+
+
+def commit_and_claim(
+    document: str, worker_id: int, lanes: Sequence[int], count: int, *, take_suspect: bool
+) -> Query[tuple[CommitAnswer, list[Claim]]]:
+    """Commits a batch and claims up to ``count`` runs."""
+    sql = (
+        f"select answer, {COLUMNS} from pgflow.commit_and_claim("  # noqa: S608 - names of columns
+        "%s::jsonb, %s::int, %s::int[], %s::int, %s::bigint[], %s::boolean)"
+    )
+    return Query(sql, (document, worker_id, list(lanes), count, new_tokens(count), take_suspect), _read_both)
+
+
+def _read_both(rows: list[Row]) -> tuple[CommitAnswer, list[Claim]]:
+    return _answer(rows[0][0]), read_claims([row[1:] for row in rows if row[1] is not None])
+
+
+def commit_unit(
+    run_id: int, token: int, seq: int, call: int, kind: str, name: str | None, payload: str | None, starts: str | None, at_us: int
+) -> Query[CommitAnswer]:
+    """Commits the one unit of one run, without a document."""
+    sql = 'select pgflow.commit_unit(%s::bigint, %s::bigint, %s::int, %s::int, %s::"char", %s::text, %s::json, %s::json, %s::bigint)'
+
+    def read(rows: list[Row]) -> CommitAnswer:
+        verdict = rows[0][0]
+        return ALL_WELL if verdict is None else CommitAnswer(bad={run_id: verdict})
+
+    return Query(sql, (run_id, token, seq, call, kind, name, payload, starts, at_us), read)

@@ -1,0 +1,57 @@
+"""``sql/result.sql``: what became of runs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from pgflow._io import Query, Row
+
+
+class Ended(NamedTuple):
+    """A chain that has ended, or is stuck."""
+
+    chain_id: int
+    status: str
+    reason: str | None
+    output: str | None
+    error: str | None
+
+
+def find_chain(key: str, tenant: str = "") -> Query[int]:
+    """The chain that a key names."""
+    return Query("select pgflow.find_chain(%s::text, %s::text)", (key, tenant), lambda rows: int(rows[0][0]))
+
+
+def results(chains: Sequence[int]) -> Query[dict[int, Ended]]:
+    """Those of these chains that have ended or are stuck."""
+    sql = "select chain_id, status, reason, output, error from pgflow.results(%s::bigint[])"
+    return Query(sql, (list(chains),), lambda rows: {row[0]: Ended(*row) for row in rows})
+
+
+def run_status(key: str, tenant: str = "") -> Query[Any]:
+    """Status of a run."""
+    return Query("select pgflow.run_status(%s::text, %s::text)", (key, tenant), lambda rows: rows[0][0])
+
+
+def run_state(key: str, tenant: str = "") -> Query[dict[str, Any]]:
+    """What a run last said of itself."""
+    return Query("select pgflow.run_state(%s::text, %s::text)", (key, tenant), lambda rows: dict(rows[0][0]))
+
+
+class Emitted(NamedTuple):
+    """A value of a stream, with the cursor after it."""
+
+    run_id: int
+    seq: int
+    value: str
+
+
+def read_stream(key: str, stream: str, after: tuple[int, int], skip: int, count: int, tenant: str = "") -> Query[list[Emitted]]:
+    """The next values of a stream."""
+
+    def read(rows: list[Row]) -> list[Emitted]:
+        return [Emitted(*row) for row in rows]
+
+    sql = "select run_id, seq, value from pgflow.read_stream(%s::text, %s::text, %s::bigint, %s::int, %s::int, %s::int, %s::text)"
+    return Query(sql, (key, stream, *after, skip, count, tenant), read)

@@ -1,0 +1,53 @@
+"""``sql/start.sql``: starting runs."""
+
+from __future__ import annotations
+
+import json
+from typing import NamedTuple
+
+from pgflow._io import Query, Row
+from pgflow.model import StartOptions
+
+
+class Started(NamedTuple):
+    """A run that exists, by this start or by an earlier one with the same key."""
+
+    key: str
+    chain_id: int
+    is_new: bool
+    lane_id: int
+
+
+_START = (
+    "select run_key, run_id, is_new, lane_id from pgflow.start_run(%s::text, %s::json, %s::text, %s::text, %s::int, %s::timestamptz,"
+    " %s::float8, %s::jsonb, %s::jsonb, %s::text)"
+)
+_START_MANY = (
+    "select run_key, run_id, is_new, lane_id from pgflow.start_runs(%s::text, %s::jsonb, %s::text, %s::int, %s::timestamptz,"
+    " %s::float8, %s::jsonb, %s::jsonb, %s::text)"
+)
+
+
+def start_run(workflow: str, input_text: str, options: StartOptions, tenant: str = "") -> Query[Started]:
+    """Starts one run."""
+    params = (workflow, input_text, options.key, options.queue, options.priority, *_shared(options), tenant)
+    return Query(_START, params, lambda rows: Started(*rows[0]))
+
+
+def start_runs(workflow: str, runs: list[tuple[str | None, str]], options: StartOptions, tenant: str = "") -> Query[list[Started]]:
+    """Starts many runs of one workflow, all or none: [(key or None, input text), ...]."""
+    params = (workflow, json.dumps(runs), options.queue, options.priority, *_shared(options), tenant)
+    return Query(_START_MANY, params, _read_all)
+
+
+def _read_all(rows: list[Row]) -> list[Started]:
+    return [Started(*row) for row in rows]
+
+
+def _shared(options: StartOptions) -> tuple[object, ...]:
+    return (
+        options.run_at,
+        None if options.timeout is None else options.timeout.total_seconds(),
+        json.dumps(options.labels) if options.labels else None,
+        json.dumps(options.metadata) if options.metadata else None,
+    )

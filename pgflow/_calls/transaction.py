@@ -1,0 +1,62 @@
+"""``sql/transaction.sql``: the transaction of a step, its fence, and what became of a lost answer."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, NamedTuple
+
+from pgflow._io import Query, Row
+
+
+class Fenced(NamedTuple):
+    """What a fence tells: the database's time and the transaction's number."""
+
+    at_us: int
+    xid: str
+
+
+class Recorded(NamedTuple):
+    """A unit as it is in the journal."""
+
+    token: int
+    call: int
+    kind: str
+    payload: str | None
+
+
+def _nothing(_rows: list[Row]) -> None:
+    return None
+
+
+def begin_step(run_id: int, token: int, call: int, idle_timeout_ms: int) -> Query[None]:
+    """Checks the lease and marks the transaction."""
+    return Query("select pgflow.begin_step(%s::bigint, %s::bigint, %s::int, %s::int)", (run_id, token, call, idle_timeout_ms), _nothing)
+
+
+def fence_step(run_id: int, token: int, call: int, unit_rows: str) -> Query[Fenced]:
+    """Fences the lease and appends units, immediately before COMMIT."""
+    sql = "select at_us, xid from pgflow.fence_step(%s::bigint, %s::bigint, %s::int, %s::jsonb)"
+    return Query(sql, (run_id, token, call, f"[{unit_rows}]"), lambda rows: Fenced(*rows[0]))
+
+
+def read_unit(run_id: int, seq: int) -> Query[Recorded | None]:
+    """The unit at a seq, if any."""
+    sql = "select token, call, kind, payload from pgflow.read_unit(%s::bigint, %s::int)"
+    return Query(sql, (run_id, seq), lambda rows: Recorded(*rows[0]) if rows else None)
+
+
+def transaction_status(xid: str) -> Query[str]:
+    """committed, aborted or in progress."""
+    return Query("select pgflow.transaction_status(%s::text)", (xid,), lambda rows: str(rows[0][0]))
+
+
+def beat_step(run_id: int, token: int, call: int, attempt: int, details: str) -> Query[bool]:
+    """Progress of a long step."""
+    sql = "select pgflow.beat_step(%s::bigint, %s::bigint, %s::int, %s::int, %s::json)"
+    return Query(sql, (run_id, token, call, attempt, details), lambda rows: bool(rows[0][0]))
+
+
+def step_details(run_id: int, call: int) -> Query[Any]:
+    """What the last try said of its progress."""
+    sql = "select pgflow.step_details(%s::bigint, %s::int)"
+    return Query(sql, (run_id, call), lambda rows: None if rows[0][0] is None else json.loads(rows[0][0]))

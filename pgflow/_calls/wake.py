@@ -1,0 +1,42 @@
+"""``sql/wake.sql``: waking runs that no worker holds."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from pgflow._io import Query, Row
+
+
+class Woken(NamedTuple):
+    """What a wake has done."""
+
+    lanes: list[int]
+    mail: list[int]
+    ended: list[int]
+    busy: int
+
+
+class Polled(NamedTuple):
+    """What a poll has done, and when the next timer is due."""
+
+    lanes: list[int]
+    mail: list[int]
+    ended: list[int]
+    busy: int
+    next_due_seconds: float | None
+
+
+def wake(chains: Sequence[int]) -> Query[Woken]:
+    """Looks at the runs of these chains."""
+    sql = "select lanes, mail, ended, busy from pgflow.wake(%s::bigint[])"
+    return Query(sql, (list(chains),), lambda rows: Woken(*rows[0]))
+
+
+def poll(count: int = 1000) -> Query[Polled]:
+    """The sweep: expired runs, nudges, due timers."""
+
+    def read(rows: list[Row]) -> Polled:
+        return Polled(*rows[0])
+
+    return Query("select lanes, mail, ended, busy, next_due_seconds from pgflow.poll(%s::int)", (count,), read)

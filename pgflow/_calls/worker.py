@@ -1,0 +1,70 @@
+"""``sql/worker.sql``: signs of life, and what becomes of the work of the dead."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from pgflow._io import Query, Row
+
+
+class Beat(NamedTuple):
+    """Answer to a sign of life."""
+
+    alive: bool
+    mail: list[int]
+
+
+class Reaped(NamedTuple):
+    """What became of a dead worker's runs."""
+
+    reclaimed: int
+    stuck: list[int]
+    lanes: list[int]
+
+
+def _nothing(_rows: list[Row]) -> None:
+    return None
+
+
+def register_worker(host: str, pid: int, queues: Sequence[str], concurrency: int, version: str) -> Query[int]:
+    """A worker announces itself."""
+    sql = "select pgflow.register_worker(%s::text, %s::int, %s::text[], %s::int, %s::text)"
+    return Query(sql, (host, pid, list(queues), concurrency, version), lambda rows: int(rows[0][0]))
+
+
+def beat(worker_id: int, *, stopping: bool = False) -> Query[Beat]:
+    """A sign of life."""
+    return Query("select alive, mail from pgflow.beat(%s::int, %s::boolean)", (worker_id, stopping), lambda rows: Beat(*rows[0]))
+
+
+def observe_workers() -> Query[dict[int, int]]:
+    """The beats of all workers."""
+    return Query("select worker_id, beat from pgflow.observe_workers()", (), lambda rows: {w: b for w, b in rows})
+
+
+def reap_worker(worker_id: int, seen_beat: int) -> Query[Reaped]:
+    """Declares a worker dead if its beat is still the one seen."""
+    sql = "select reclaimed, stuck, lanes from pgflow.reap_worker(%s::int, %s::bigint)"
+    return Query(sql, (worker_id, seen_beat), lambda rows: Reaped(*rows[0]))
+
+
+def leave_worker(worker_id: int) -> Query[None]:
+    """A worker takes its leave."""
+    return Query("select pgflow.leave_worker(%s::int)", (worker_id,), _nothing)
+
+
+def release_stuck(code: dict[str, str]) -> Query[int]:
+    """Lets runs that other code could not replay be tried with this: {workflow: code hash}."""
+    sql = "select pgflow.release_stuck(%s::text[], %s::text[])"
+    return Query(sql, (list(code), list(code.values())), lambda rows: int(rows[0][0]))
+
+
+def add_unit_partitions() -> Query[int]:
+    """Makes partitions ahead of the newest run."""
+    return Query("select pgflow.add_unit_partitions()", (), lambda rows: int(rows[0][0]))
+
+
+def notify(channel: str, payload: str) -> Query[None]:
+    """Tells whoever listens."""
+    return Query("select pg_notify(%s::text, %s::text)", (channel, payload), _nothing)

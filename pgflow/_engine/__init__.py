@@ -1,0 +1,7 @@
+"""The engine without I/O: a run's journal in, calls out.
+
+An :class:`~pgflow._engine.execution.Execution` is one activation of a run. It replays the journal, runs
+the workflow's code between outcomes, keeps what is not yet durable in a buffer, and says through its
+host which bodies may start and what must be committed. Nothing here knows a database, a socket or a
+clock, so all of it is tested without them.
+"""

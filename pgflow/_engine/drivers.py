@@ -1,0 +1,271 @@
+"""What runs the code of a workflow: a coroutine on the deterministic loop, or a function in a thread.
+
+Both stand still between outcomes. The execution hands one outcome to a waiter and then lets the driver
+run until nothing of the code can go on; only then is the next outcome handed in.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+from pgflow._engine.calls import Call, Waiter
+from pgflow._engine.loop import MAX_SWALLOWED_UNWINDS, TimerHost, Unwind, WorkflowLoop
+
+
+class Driver(Protocol):
+    """See the module."""
+
+    def start(self) -> None:
+        """Runs the code until it first stands still."""
+
+    def resume(self) -> None:
+        """Runs the code after an outcome was handed in."""
+
+    @property
+    def busy(self) -> bool:
+        """Whether code runs elsewhere at this moment: nothing may be handed in."""
+
+    @property
+    def done(self) -> bool:
+        """Whether the workflow has returned or raised."""
+
+    def outcome(self) -> tuple[Any, BaseException | None]:
+        """What it returned, or what it raised."""
+
+    def waiter(self) -> Waiter:
+        """A new place for an outcome."""
+
+    def cancel(self) -> None:
+        """Raises CancelledError in the code, once."""
+
+    def close(self) -> None:
+        """Takes the code apart, wherever it stands."""
+
+    def where(self) -> list[str]:
+        """Source lines at which the code stands."""
+
+
+class CoroutineDriver:
+    """Runs an ``async def`` on a loop of its own."""
+
+    busy = False
+
+    def __init__(self, host: TimerHost, main: Callable[[], Any], context: contextvars.Context) -> None:
+        self.loop = WorkflowLoop(host)
+        self._main = main
+        self._context = context
+        self._task: asyncio.Task[Any] | None = None
+        self._cancelled_early = False
+
+    def start(self) -> None:
+        """Runs the code until it first stands still."""
+        self._task = self.loop.create_task(self._call(), name="main", context=self._context)
+        if self._cancelled_early:
+            self._task.cancel()
+        self.loop.pump()
+
+    async def _call(self) -> Any:
+        return await self._main()
+
+    def resume(self) -> None:
+        """Runs callbacks until none is left."""
+        self.loop.pump()
+
+    @property
+    def done(self) -> bool:
+        """Whether the workflow has returned or raised."""
+        return self._task is not None and self._task.done()
+
+    def outcome(self) -> tuple[Any, BaseException | None]:
+        """What it returned, or what it raised."""
+        assert self._task is not None
+        if self._task.cancelled():
+            return None, asyncio.CancelledError()
+        error = self._task.exception()
+        return (None, error) if error is not None else (self._task.result(), None)
+
+    def waiter(self) -> Waiter:
+        """A future of the loop."""
+        return self.loop.create_future()
+
+    def cancel(self) -> None:
+        """Cancels the main task, which cancels what it awaits."""
+        if self._task is None:
+            self._cancelled_early = True
+        else:
+            self._task.cancel()
+
+    def close(self) -> None:
+        """Takes every coroutine apart."""
+        self.loop.close()
+
+    def where(self) -> list[str]:
+        """The innermost line of each task."""
+        return [line for task in self.loop._tasks if not task.done() for line in _stack_of(task.get_coro())]
+
+
+def _stack_of(coroutine: Any) -> list[str]:
+    """Lines of a chain of suspended coroutines, outermost first, without pgflow's own."""
+    lines = []
+    while coroutine is not None:
+        frame = getattr(coroutine, "cr_frame", None) or getattr(coroutine, "ag_frame", None)
+        if frame is not None and not frame.f_code.co_filename.startswith(_PACKAGE):
+            lines.append(f"{frame.f_code.co_filename}:{frame.f_lineno} in {frame.f_code.co_name}")
+        coroutine = getattr(coroutine, "cr_await", None) or getattr(coroutine, "ag_await", None)
+    return lines
+
+
+_PACKAGE = __file__.rsplit("_engine", 1)[0]
+
+
+class ThreadWaiter:
+    """The place for the outcome of a call made in a thread."""
+
+    __slots__ = ("_done", "_error", "_value")
+
+    def __init__(self) -> None:
+        self._done = False
+        self._value: Any = None
+        self._error: BaseException | None = None
+
+    def done(self) -> bool:
+        """Whether it has an outcome."""
+        return self._done
+
+    def set_result(self, value: Any, /) -> None:
+        """The call returned."""
+        self._value, self._done = value, True
+
+    def set_exception(self, error: BaseException, /) -> None:
+        """The call raised."""
+        self._error, self._done = error, True
+
+    def take(self) -> Any:
+        """The value, or the error raised."""
+        if self._error is not None:
+            raise self._error
+        return self._value
+
+
+class ThreadDriver:
+    """Runs a ``def`` in a thread; the thread stands still while it waits for a call.
+
+    Control passes to and fro: while the thread runs, the execution is busy and nothing of it is touched
+    from outside; while it waits, it touches nothing itself.
+    """
+
+    def __init__(
+        self,
+        spawn: Callable[[Callable[[], None]], Any],
+        yield_control: Callable[[], None],
+        main: Callable[[], Any],
+        context: contextvars.Context,
+    ) -> None:
+        self._spawn = spawn
+        self._yield_control = yield_control
+        self._main = main
+        self._context = context
+        self._go = threading.Semaphore(0)
+        self._waiting: Sequence[Call] = ()
+        self._any_suffices = False
+        self._thread_id: int | None = None
+        self._cancelling = False
+        self._closing = False
+        self._swallowed = 0
+        self._result: tuple[Any, BaseException | None] | None = None
+        self.busy = False
+
+    def start(self) -> None:
+        """Starts the thread."""
+        self.busy = True
+        self._spawn(self._run)
+
+    def _run(self) -> None:
+        self._thread_id = threading.get_ident()
+        try:
+            if self._cancelling:
+                raise asyncio.CancelledError
+            result: tuple[Any, BaseException | None] = (self._context.run(self._main), None)
+        except BaseException as error:  # noqa: BLE001 - whatever it raised is its outcome
+            result = (None, error)
+        self._result = result
+        self.busy = False
+        if not self._closing:
+            self._yield_control()
+
+    def block(self, calls: Sequence[Call], *, any_of_them: bool = False) -> None:
+        """In the workflow's thread: stands still until all calls, or any of them, have an outcome.
+
+        Raises:
+            asyncio.CancelledError: The run was cancelled meanwhile; once.
+            Unwind: The run goes on elsewhere.
+        """
+        self.check_open()
+        self._waiting = calls
+        self._any_suffices = any_of_them
+        self.busy = False
+        self._yield_control()
+        self._go.acquire()
+        self.check_open()
+        if self._cancelling:
+            self._cancelling = False
+            raise asyncio.CancelledError
+
+    def check_open(self) -> None:
+        """Raises Unwind in code that is being taken apart."""
+        if self._closing:
+            self._swallowed += 1
+            if self._swallowed > MAX_SWALLOWED_UNWINDS:
+                self._go.acquire()  # it will not be told: leave the thread to the end of the process
+            raise Unwind
+
+    def resume(self) -> None:
+        """Lets the thread run if all that it waits for is there."""
+        enough = any if self._any_suffices else all
+        if self._result is None and not self.busy and (self._cancelling or enough(_is_done(c) for c in self._waiting)):
+            self.busy = True
+            self._go.release()
+
+    @property
+    def done(self) -> bool:
+        """Whether the function has returned or raised."""
+        return self._result is not None
+
+    def outcome(self) -> tuple[Any, BaseException | None]:
+        """What it returned, or what it raised."""
+        assert self._result is not None
+        return self._result
+
+    def waiter(self) -> Waiter:
+        """A place for an outcome."""
+        return ThreadWaiter()
+
+    def cancel(self) -> None:
+        """The wait at which the thread stands, or its next, raises CancelledError."""
+        self._cancelling = True
+
+    def close(self) -> None:
+        """The wait at which the thread stands, or its next, raises Unwind."""
+        self._closing = True
+        if not self.busy:
+            self._go.release()
+
+    def where(self) -> list[str]:
+        """Lines at which the thread stands, without pgflow's own."""
+        frame = sys._current_frames().get(self._thread_id or 0)
+        lines = []
+        while frame is not None:
+            name = frame.f_code.co_filename
+            if not name.startswith(_PACKAGE) and "threading" not in name and "concurrent" not in name:
+                lines.append(f"{name}:{frame.f_lineno} in {frame.f_code.co_name}")
+            frame = frame.f_back
+        return lines[::-1]
+
+
+def _is_done(call: Call) -> bool:
+    return call.waiter is None or call.waiter.done()

@@ -1,0 +1,113 @@
+"""What leaves an execution in one commit, and the document it travels in.
+
+The document is built by joining text: rows are small, a worker builds tens of thousands a second, and
+each value is JSON text already. ``sql/commit.sql`` says what the document holds.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from pgflow._engine.calls import StepCall
+from pgflow.values import quote_json
+
+MAX_FLUSH_UNITS = 64
+MAX_FLUSH_BYTES = 256 * 1024
+
+
+class Row(NamedTuple):
+    """A unit on its way into the journal. ``delay_from_us``: when the delay began, on the run's clock."""
+
+    seq: int
+    call: int
+    kind: str
+    name: str | None
+    payload: str | None
+    at_us: int
+    delay_seconds: float | None
+
+
+class Ending(NamedTuple):
+    """How a run ends."""
+
+    status: str
+    reason: str | None
+    output: str | None
+    error: str | None
+
+
+@dataclass(eq=False)
+class Flush:
+    """One run's part of a commit."""
+
+    run_id: int
+    token: int
+    chain_id: int
+    expected_seq: int
+    rows: list[Row]
+    starts: list[StepCall] = field(default_factory=list)
+    question: dict[str, Any] | None = None
+    ending: Ending | None = None
+    has_kin: bool = False
+    tries: int = 0
+
+    @property
+    def last_seq(self) -> int:
+        """Last seq that this flush itself writes."""
+        return self.expected_seq + len(self.rows)
+
+    def licences(self) -> str:
+        """The bodies that may start once this is durable, as the column ``starts``."""
+        return "[" + ",".join(
+            f'[{c.number},"{c.spec.effect}",{quote_json(c.name)},{c.ordinal if isinstance(c.ordinal, int) else quote_json(c.ordinal)},{c.args_hash}]'
+            for c in self.starts
+        ) + "]"
+
+    def unit_rows(self, now_us: int) -> str:
+        """The rows of ``u``, joined."""
+        last = len(self.rows) - 1
+        return ",".join(
+            f'[{self.run_id},{r.seq},{r.call},"{r.kind}",{"null" if r.name is None else quote_json(r.name)},'
+            f'{"null" if r.payload is None else quote_json(r.payload)},'
+            f'{quote_json(self.licences()) if i == last and self.starts else "null"},{r.at_us},'
+            f'{"null" if r.delay_seconds is None else max(0.0, r.delay_seconds - (now_us - r.at_us) / 1e6)},{self.token}]'
+            for i, r in enumerate(self.rows)
+        )
+
+    def ending_row(self) -> str:
+        """The row of ``o``."""
+        assert self.ending is not None
+        status, reason, output, error = self.ending
+        return (
+            f'[{self.run_id},"{status}",{_quoted(reason)},{_quoted(output)},{_quoted(error)},{self.chain_id},{self.token}]'
+        )
+
+
+def _quoted(text: str | None) -> str:
+    return "null" if text is None else quote_json(text)
+
+
+def batch_document(flushes: Iterable[tuple[Flush, int]]) -> str:
+    """The document of ``commit_units`` for flushes, each with its run's time in microseconds."""
+    runs, units, endings, kin, questions = [], [], [], [], []
+    for flush, now_us in sorted(flushes, key=lambda pair: pair[0].run_id):
+        runs.append(f"[{flush.run_id},{flush.token},{flush.expected_seq}]")
+        if flush.rows:
+            units.append(flush.unit_rows(now_us))
+        if flush.ending is not None:
+            endings.append(flush.ending_row())
+            if flush.has_kin:
+                kin.append(str(flush.run_id))
+        if flush.question is not None:
+            questions.append(json.dumps(flush.question))
+    parts = [f'"r":[{",".join(runs)}],"u":[{",".join(units)}]']
+    if endings:
+        parts.append(f'"o":[{",".join(endings)}]')
+    if kin:
+        parts.append(f'"f":[{",".join(kin)}]')
+    if questions:
+        parts.append(f'"x":[{",".join(questions)}]')
+    return "{" + ",".join(parts) + "}"

@@ -1,0 +1,38 @@
+"""The journal of one run with a pointer: how far a replay has come."""
+
+from __future__ import annotations
+
+from pgflow.units import OUTCOMES, Start, Unit
+
+
+class Journal:
+    """The units of a run with a pointer: how far the replay has come."""
+
+    def __init__(self, units: list[Unit]) -> None:
+        self._units = units
+        self._next = 0
+        self.starts: dict[int, Start] = {}
+        self.ended: set[int] = set()
+        for unit in units:
+            for start in unit.starts or ():
+                self.starts[start[0]] = Start(*start)
+            if unit.kind in OUTCOMES:
+                self.ended.add(unit.call)
+
+    def __len__(self) -> int:
+        return len(self._units)
+
+    @property
+    def exhausted(self) -> bool:
+        """Whether everything recorded has been repeated."""
+        return self._next >= len(self._units)
+
+    def peek(self) -> Unit | None:
+        """The next unit, if any."""
+        return self._units[self._next] if self._next < len(self._units) else None
+
+    def take(self) -> Unit:
+        """The next unit, taken."""
+        unit = self._units[self._next]
+        self._next += 1
+        return unit

@@ -1,0 +1,331 @@
+"""The deterministic event loop that async workflows run on.
+
+The worker's own loop pumps it: a pump runs callbacks until none is left, and between pumps exactly one
+outcome of a durable call is handed in. Nothing else can wake a task, so the order in which code runs -
+and with it the numbering of its calls - is the same on the first run and on every replay. What a
+coroutine could otherwise not repeat is made repeatable:
+
+- tasks and futures hash by an ordinal, so that a set of tasks (``asyncio.wait``, ``TaskGroup``)
+  iterates in the same order in every process;
+- time is the time of the last outcome; ``asyncio.sleep`` and ``asyncio.timeout`` are durable timers;
+- sockets, threads and subprocesses are refused with the name of the decorator to use;
+- tasks and asynchronous generators are kept alive until the loop is closed, explicitly and in order: if
+  they were left to the garbage collector, a ``finally`` of one run could land in another run's journal.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import logging
+import sys
+from collections import deque
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Generator
+from typing import Any, NoReturn, Protocol, TypeVar
+
+from pgflow.errors import NotInWorkflowError
+
+T = TypeVar("T")
+
+log = logging.getLogger("pgflow")
+
+MAX_SWALLOWED_UNWINDS = 100
+
+
+class Unwind(BaseException):
+    """Thrown into workflow code to take it apart: its run goes on elsewhere or later, from the journal."""
+
+
+class TimerHost(Protocol):
+    """What the loop needs of the execution it belongs to."""
+
+    run_id: int
+
+    def time_seconds(self) -> float:
+        """Seconds since the run was created, as of the last outcome."""
+
+    def start_timer(self, delay_seconds: float, fire: Callable[[], None]) -> Callable[[], None]:
+        """Starts a durable timer; returns what cancels it."""
+
+
+class DurableTimerHandle(asyncio.TimerHandle):
+    """Handle of ``call_later``: a timer that outlives the process."""
+
+    withdraw: Callable[[], None] | None = None
+
+    def cancel(self) -> None:
+        """Gives up the timer, in the journal too."""
+        if not self.cancelled() and self.withdraw is not None:
+            self.withdraw()
+        super().cancel()
+
+
+class WorkflowFuture(asyncio.Future[T]):
+    """A future with an ordinal hash."""
+
+    _ordinal: int
+
+    def __hash__(self) -> int:
+        return self._ordinal
+
+
+class WorkflowTask(asyncio.Task[T]):
+    """A task with an ordinal hash, which remembers the context it runs in."""
+
+    _ordinal: int
+    own_context: contextvars.Context
+
+    def __hash__(self) -> int:
+        return self._ordinal
+
+
+_ADVICE = {
+    "run_in_executor": "asyncio.to_thread() and executors start threads",
+    "call_soon_threadsafe": "another thread cannot take part in a replay",
+    "create_server": "sockets",
+    "create_connection": "sockets",
+    "create_datagram_endpoint": "sockets",
+    "create_unix_connection": "sockets",
+    "create_unix_server": "sockets",
+    "sock_connect": "sockets",
+    "sock_recv": "sockets",
+    "sock_recv_into": "sockets",
+    "sock_recvfrom": "sockets",
+    "sock_recvfrom_into": "sockets",
+    "sock_sendall": "sockets",
+    "sock_sendto": "sockets",
+    "sock_sendfile": "sockets",
+    "sock_accept": "sockets",
+    "getaddrinfo": "name look-ups",
+    "getnameinfo": "name look-ups",
+    "start_tls": "sockets",
+    "sendfile": "sockets",
+    "connect_accepted_socket": "sockets",
+    "connect_read_pipe": "pipes",
+    "connect_write_pipe": "pipes",
+    "subprocess_exec": "subprocesses",
+    "subprocess_shell": "subprocesses",
+    "add_reader": "file descriptors",
+    "remove_reader": "file descriptors",
+    "add_writer": "file descriptors",
+    "remove_writer": "file descriptors",
+    "add_signal_handler": "signal handlers",
+    "remove_signal_handler": "signal handlers",
+    "run_forever": "running a loop",
+    "run_until_complete": "running a loop",
+    "stop": "stopping the loop",
+    "shutdown_asyncgens": "shutting down",
+    "shutdown_default_executor": "shutting down",
+    "set_default_executor": "executors",
+    "set_task_factory": "another task factory",
+    "set_debug": "debug mode",
+}
+
+
+def _refusal(name: str, what: str) -> Callable[..., NoReturn]:
+    def refuse(_self: Any, *_args: Any, **_kwargs: Any) -> NoReturn:
+        raise NotInWorkflowError(
+            f"workflow code cannot use {what} ({name}): a replay would do it again. "
+            "Put it into a function decorated with @pgflow.step, or @pgflow.read if it changes nothing"
+        )
+
+    refuse.__name__ = name
+    return refuse
+
+
+_RefusingLoop: Any = type(
+    "_RefusingLoop", (asyncio.AbstractEventLoop,), {method: _refusal(method, what) for method, what in _ADVICE.items()}
+)
+
+
+class WorkflowLoop(_RefusingLoop):  # type: ignore[misc]
+    """See the module. Only what is deterministic is implemented; everything else is refused."""
+
+    def __init__(self, host: TimerHost) -> None:
+        self._host = host
+        self._ready: deque[asyncio.Handle] = deque()
+        self._tasks: list[WorkflowTask[Any]] = []
+        self._generators: list[AsyncGenerator[Any, Any]] = []
+        self._ordinals = 0
+        self._task_names = 0
+        # Unique over runs, so that asyncio's own tables of tasks do not fill with equal hashes, and above
+        # the bits by which small sets order their members.
+        self._ordinal_base = (host.run_id & 0x1FFFFF) << 40
+        self._closing = False
+        self.swallowed_unwinds = 0
+
+    # ------------------------------------------------------------ running
+
+    def pump(self) -> None:
+        """Runs callbacks until none is left."""
+        ready = self._ready
+        outer = asyncio._get_running_loop()
+        outer_hooks = sys.get_asyncgen_hooks()
+        asyncio._set_running_loop(self)
+        sys.set_asyncgen_hooks(firstiter=self._generators.append, finalizer=_ignore)
+        try:
+            while ready:
+                handle = ready.popleft()
+                if not handle._cancelled:
+                    handle._run()
+        finally:
+            sys.set_asyncgen_hooks(*outer_hooks)
+            asyncio._set_running_loop(outer)
+
+    def close(self) -> None:
+        """Takes apart every coroutine that is still suspended, in the order of their creation."""
+        self._closing = True
+        self._ready.clear()
+        outer = asyncio._get_running_loop()
+        outer_hooks = sys.get_asyncgen_hooks()
+        asyncio._set_running_loop(self)
+        sys.set_asyncgen_hooks(firstiter=self._generators.append, finalizer=_ignore)
+        try:
+            for task in self._tasks:
+                if not task.done():
+                    task._log_destroy_pending = False  # type: ignore[attr-defined]
+                    self._unwind(task)
+            for generator in self._generators:
+                self._drive(generator.athrow(Unwind()))
+        finally:
+            sys.set_asyncgen_hooks(*outer_hooks)
+            asyncio._set_running_loop(outer)
+        self._tasks.clear()
+        self._generators.clear()
+        self._ready.clear()
+
+    def _unwind(self, task: WorkflowTask[Any]) -> None:
+        coroutine = task.get_coro()
+        if coroutine is None:
+            return
+        asyncio.tasks._enter_task(self, task)
+        try:
+            task.own_context.run(self._throw, coroutine)
+        finally:
+            asyncio.tasks._leave_task(self, task)
+
+    def _throw(self, coroutine: Any) -> None:
+        """Throws until the coroutine ends; one that swallows every throw is left behind, and counted."""
+        for _ in range(MAX_SWALLOWED_UNWINDS):
+            try:
+                coroutine.throw(Unwind())
+            except BaseException:  # noqa: BLE001 - Unwind, StopIteration or what a `finally` raised: it has ended
+                return
+        self.swallowed_unwinds += 1
+        log.warning("run %s: a coroutine would not be unwound and was abandoned: %r", self._host.run_id, coroutine)
+
+    def _drive(self, awaitable: Awaitable[Any]) -> None:
+        stepper: Generator[Any, None, Any] = awaitable.__await__()
+        for _ in range(MAX_SWALLOWED_UNWINDS):
+            try:
+                stepper.send(None)
+            except BaseException:  # noqa: BLE001 - as above; also "already running" of a generator whose task was unwound
+                return
+
+    # ------------------------------------------------------------ what asyncio asks for
+
+    def call_soon(self, callback: Callable[..., Any], *args: Any, context: contextvars.Context | None = None) -> asyncio.Handle:
+        """Appends a callback to the queue of this pump."""
+        handle = asyncio.Handle(callback, args, self, context)
+        if not self._closing:
+            self._ready.append(handle)
+        return handle
+
+    def call_later(
+        self, delay: float, callback: Callable[..., Any], *args: Any, context: contextvars.Context | None = None
+    ) -> asyncio.TimerHandle:
+        """Starts a durable timer of so many seconds."""
+        handle = DurableTimerHandle(self.time() + delay, callback, list(args), self, context)
+        if self._closing:
+            raise Unwind
+        if delay <= 0:
+            self._ready.append(handle)
+        else:
+            handle.withdraw = self._host.start_timer(delay, lambda: self._ready.append(handle))
+        return handle
+
+    def call_at(
+        self, when: float, callback: Callable[..., Any], *args: Any, context: contextvars.Context | None = None
+    ) -> asyncio.TimerHandle:
+        """Starts a durable timer until a time of :meth:`time`."""
+        return self.call_later(when - self.time(), callback, *args, context=context)
+
+    def time(self) -> float:
+        """Seconds since the run was created, as of the last outcome."""
+        return self._host.time_seconds()
+
+    def create_future(self) -> asyncio.Future[Any]:
+        """A future with an ordinal."""
+        future: WorkflowFuture[Any] = WorkflowFuture.__new__(WorkflowFuture)
+        future._ordinal = self._next_ordinal()
+        future.__init__(loop=self)  # type: ignore[misc]
+        return future
+
+    def create_task(
+        self, coro: Coroutine[Any, Any, T], *, name: str | None = None, context: contextvars.Context | None = None, **_options: Any
+    ) -> asyncio.Task[T]:
+        """A task with an ordinal and a name that counts within the run."""
+        if _called_from_as_completed():
+            coro.close()
+            raise NotInWorkflowError(
+                "asyncio.as_completed() over coroutines starts them in an order that a replay cannot repeat: "
+                "use pgflow.as_completed(), or make tasks of them first"
+            )
+        self._task_names += 1
+        task: WorkflowTask[T] = WorkflowTask.__new__(WorkflowTask)
+        task._ordinal = self._next_ordinal()
+        task.own_context = context if context is not None else contextvars.copy_context()
+        task.__init__(coro, loop=self, name=name or f"task-{self._task_names}", context=task.own_context)  # type: ignore[misc]
+        self._keep(task)
+        return task
+
+    def _keep(self, task: WorkflowTask[Any]) -> None:
+        if len(self._tasks) >= 64 and len(self._tasks) & 63 == 0:
+            self._tasks = [kept for kept in self._tasks if not kept.done()]
+        self._tasks.append(task)
+
+    def _next_ordinal(self) -> int:
+        self._ordinals += 1
+        return self._ordinal_base | self._ordinals
+
+    def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
+        """asyncio tells its loop; the handle has already told the journal."""
+
+    def call_exception_handler(self, context: dict[str, Any]) -> None:
+        """Logs what asyncio cannot raise anywhere, unless the loop is being taken apart."""
+        if not self._closing:
+            log.debug("run %s: %s", self._host.run_id, context.get("message"), exc_info=context.get("exception"))
+
+    def default_exception_handler(self, context: dict[str, Any]) -> None:
+        """As :meth:`call_exception_handler`."""
+        self.call_exception_handler(context)
+
+    def get_debug(self) -> bool:
+        """No debug mode: it would change the order of nothing, and cost."""
+        return False
+
+    def is_running(self) -> bool:
+        """True while a pump runs, which is whenever code of the workflow can ask."""
+        return not self._closing
+
+    def is_closed(self) -> bool:
+        """True once the loop is being taken apart."""
+        return self._closing
+
+
+def _ignore(_generator: AsyncGenerator[Any, Any]) -> None:
+    """The loop holds every generator until it closes: there is nothing to finalise at collection time."""
+
+
+def _called_from_as_completed() -> bool:
+    """Whether ``ensure_future`` was called by ``as_completed``, which iterates a set of bare coroutines."""
+    frame = sys._getframe(2)
+    if frame.f_code.co_filename != asyncio.tasks.__file__:
+        return False
+    for _ in range(4):
+        if frame is None or frame.f_code.co_filename != asyncio.tasks.__file__:
+            return False
+        if "as_completed" in frame.f_code.co_name or "_AsCompleted" in getattr(frame.f_code, "co_qualname", ""):
+            return True
+        frame = frame.f_back  # type: ignore[assignment]
+    return False

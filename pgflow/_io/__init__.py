@@ -1,0 +1,153 @@
+"""One stored-function call, in both colours.
+
+A :class:`Query` says what to call, with what, and how to read the rows; it is written once, in
+``pgflow/_calls``. :func:`run` and :func:`run_async` drive it, and turn the engine's SQLSTATEs into its
+exceptions. What kind of failure an error of the database is, is decided here and nowhere else.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, Protocol, TypeVar
+
+import psycopg
+
+from pgflow.errors import BY_SQLSTATE, PgflowError
+
+T = TypeVar("T")
+
+Row = tuple[Any, ...]
+
+
+@dataclass(frozen=True)
+class Query(Generic[T]):
+    """A call of a stored function, with psycopg's placeholders; every argument is cast to its exact type."""
+
+    sql: str
+    params: Sequence[Any]
+    read: Callable[[list[Row]], T]
+
+
+def run(conn: psycopg.Connection[Any], query: Query[T]) -> T:
+    """Runs a query on a connection; raises the engine's error for its SQLSTATEs."""
+    try:
+        rows = conn.execute(query.sql, query.params).fetchall()
+    except psycopg.Error as error:
+        raise_ours(error)
+        raise
+    return query.read(rows)
+
+
+async def run_async(conn: psycopg.AsyncConnection[Any], query: Query[T]) -> T:
+    """As :func:`run`, for an async connection."""
+    try:
+        rows = await (await conn.execute(query.sql, query.params)).fetchall()
+    except psycopg.Error as error:
+        raise_ours(error)
+        raise
+    return query.read(rows)
+
+
+class Executor(Protocol):
+    """Something that runs a query in a transaction that somebody else opened: a foreign library's connection."""
+
+    def execute(self, sql: str, params: Sequence[Any]) -> list[Row]:
+        """Rows of a statement with psycopg's placeholders."""
+
+
+class AsyncExecutor(Protocol):
+    """As :class:`Executor`, for async code."""
+
+    async def execute(self, sql: str, params: Sequence[Any]) -> list[Row]:
+        """Rows of a statement with psycopg's placeholders."""
+
+
+def run_on(executor: Executor, query: Query[T]) -> T:
+    """Runs a query through a foreign library."""
+    try:
+        return query.read(executor.execute(query.sql, query.params))
+    except Exception as error:
+        raise_ours(error)
+        raise
+
+
+async def run_on_async(executor: AsyncExecutor, query: Query[T]) -> T:
+    """As :func:`run_on`, for async code."""
+    try:
+        return query.read(await executor.execute(query.sql, query.params))
+    except Exception as error:
+        raise_ours(error)
+        raise
+
+
+def numbered(sql: str) -> tuple[str, list[str]]:
+    """A statement with named placeholders (``:p0``) instead of ``%s``, and their names: for libraries that want names."""
+    names: list[str] = []
+
+    def name(_: re.Match[str]) -> str:
+        names.append(f"p{len(names)}")
+        return f"CAST(:{names[-1]} AS "
+
+    # Every placeholder of ours is written %s::type, and "::" would clash with ":name".
+    text = re.sub(r'%s::("?[a-z0-9 ]+"?(?:\[\])?)', lambda m: name(m) + m.group(1) + ")", sql)
+    return text, names
+
+
+# ---------------------------------------------------------------- what an error means
+
+
+def database_error(error: BaseException | None) -> psycopg.Error | None:
+    """The psycopg error inside an exception of psycopg, SQLAlchemy or Django, if there is one."""
+    for _ in range(6):
+        if error is None:
+            return None
+        if isinstance(error, psycopg.Error):
+            return error
+        error = getattr(error, "orig", None) or error.__cause__
+    return None
+
+
+def raise_ours(error: BaseException) -> None:
+    """Raises the engine's exception if the error carries one of its SQLSTATEs."""
+    cause = database_error(error)
+    cls = BY_SQLSTATE.get(cause.sqlstate or "") if cause is not None else None
+    if cls is None or cause is None:
+        return
+    message = cause.diag.message_primary or str(cause)
+    hint = f" {cause.diag.message_hint}" if cause.diag.message_hint else ""
+    raise cls(f"{message}.{hint}" if hint else message) from error
+
+
+_INFRASTRUCTURE = re.compile(r"08|53|57P0|40001$|40P01$|55P03$|25006$")
+
+
+def is_infrastructure(error: BaseException) -> bool:
+    """Whether an error says something of the connection or server and nothing of the work.
+
+    Lost connections, serialization failures, deadlocks, lock time-outs, full disks, read-only servers and
+    shutdowns are retried and never recorded as the outcome of a step.
+    """
+    if isinstance(error, PgflowError):
+        return False
+    cause = database_error(error)
+    if cause is None:
+        return False
+    if cause.sqlstate is None:
+        return isinstance(cause, (psycopg.OperationalError, psycopg.InterfaceError))
+    return _INFRASTRUCTURE.match(cause.sqlstate) is not None
+
+
+def is_ambiguous(error: BaseException) -> bool:
+    """Whether a COMMIT that raised this may have happened: the connection broke before the answer came."""
+    cause = database_error(error)
+    if cause is None:
+        return True
+    return cause.sqlstate is None or cause.sqlstate.startswith(("08", "57P0"))
+
+
+def is_conflict_on_unit(error: BaseException) -> bool:
+    """Whether another writer has taken the seq: a duplicate key of a partition of the journal."""
+    cause = database_error(error)
+    return cause is not None and cause.sqlstate == "23505" and re.fullmatch(r"unit(_\d+)?_pkey", cause.diag.constraint_name or "") is not None

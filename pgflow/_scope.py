@@ -1,0 +1,90 @@
+"""Where code runs: in a workflow, in the body of a step, or in neither.
+
+The scope is ambient - a context variable - because helpers and callbacks of frameworks cannot thread an
+argument through. Each execution sets it in a fresh context of its own, and each body in a copy of the
+worker's, so no scope leaks into another run.
+"""
+
+from __future__ import annotations
+
+import contextvars
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from pgflow._engine.calls import StepCall
+from pgflow._engine.drivers import ThreadDriver
+from pgflow._engine.execution import Execution
+from pgflow.errors import NotInRunError, WrongColourError
+from pgflow.failures import ErrorClasses
+from pgflow.units import Claim
+
+
+@dataclass(eq=False)
+class WorkflowScope:
+    """The code of a workflow."""
+
+    execution: Execution
+    app_errors: tuple[type[Exception], ...]
+    definition: Any
+    thread: ThreadDriver | None = None
+    """The driver of a sync workflow; None in an async one."""
+    thread_id: int | None = None
+    muted: threading.Event | None = None
+
+    @property
+    def claim(self) -> Claim:
+        """The run."""
+        return self.execution.claim
+
+
+@dataclass(eq=False)
+class StepScope:
+    """The body of a step."""
+
+    claim: Claim
+    call: StepCall
+    attempt: int
+    key: str
+    beat: Callable[[Any], None]
+    last_details: Any = None
+    chains_to_wake: list[int] = field(default_factory=list)
+    lanes_made_ready: set[int] = field(default_factory=set)
+    connection: Any = None
+
+
+Scope = WorkflowScope | StepScope
+
+current: contextvars.ContextVar[Scope | None] = contextvars.ContextVar("pgflow_scope", default=None)
+
+
+def workflow_scope(what: str) -> WorkflowScope:
+    """The workflow whose code calls, or NotInRunError."""
+    scope = current.get()
+    if isinstance(scope, WorkflowScope):
+        return scope
+    if scope is None:
+        raise NotInRunError(f"{what} works only in the code of a workflow")
+    raise NotInRunError(f"{what} works in the code of a workflow, not in the body of step {scope.call.name!r}")
+
+
+def async_scope(what: str, twin: str) -> WorkflowScope:
+    """The async workflow whose code calls; a sync one is told the name of its twin."""
+    scope = workflow_scope(what)
+    if scope.thread is not None:
+        raise WrongColourError(f"{what} is for async workflows: in this sync one, call {twin}")
+    return scope
+
+
+def sync_scope(what: str, twin: str) -> tuple[WorkflowScope, ThreadDriver]:
+    """The sync workflow whose code calls; an async one is told the name of its twin."""
+    scope = workflow_scope(what)
+    if scope.thread is None:
+        raise WrongColourError(f"{what} is for sync workflows: in this async one, await {twin}")
+    return scope, scope.thread
+
+
+def known_errors(scope: WorkflowScope, *more: tuple[type[Exception], ...]) -> ErrorClasses:
+    """The classes as which errors may be rebuilt here."""
+    return ErrorClasses(scope.app_errors, *more)

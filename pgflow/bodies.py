@@ -1,0 +1,283 @@
+"""Running the bodies of steps: outside the workflow's loop, where they may do anything.
+
+An ``async def`` body is a task of the worker's loop, a ``def`` body a call in a thread. What it returns
+is encoded at once; what it raises is judged: infrastructure is tried again and never recorded, an error
+of ``raises=`` or of the last try is the outcome, any other is a failed attempt with a delay.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import json
+import logging
+import random
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Protocol
+
+from pgflow import transactions
+from pgflow._calls import transaction as calls
+from pgflow._engine.calls import StepCall
+from pgflow._engine.execution import Execution, StepResult
+from pgflow._engine.flush import Flush
+from pgflow._io import Query, is_conflict_on_unit, is_infrastructure
+from pgflow._scope import StepScope, current
+from pgflow.errors import LeaseLost, StepCommitted
+from pgflow.failures import encode_error
+from pgflow.model import Retries
+from pgflow.providers import provider_for
+from pgflow.step import Step
+
+log = logging.getLogger("pgflow")
+
+_INFRASTRUCTURE_RETRIES = Retries(max_attempts=1)
+
+
+class BodyHost(Protocol):
+    """What bodies need of the worker they run in."""
+
+    providers: list[Any]
+    replacements: dict[Step[Any, Any], Callable[..., Any]]
+    threads: ThreadPoolExecutor
+
+    @property
+    def around_step(self) -> Callable[[StepScope], Any] | None:
+        """What is entered around a body, if anything."""
+
+    async def ask(self, query: Query[Any]) -> Any:
+        """Runs a query on one of the worker's connections, once there is one."""
+
+    def wake_soon(self, chains: list[int], lanes: set[int]) -> None:
+        """Wakes runs after a commit that sent them something."""
+
+    async def turn_of(self, execution: Execution) -> None:
+        """Waits until no flush of the run is on its way and nothing else has its turn."""
+
+    def turn_changed(self, execution: Execution) -> None:
+        """Somebody's turn is over, or its run is."""
+
+    def discard(self, execution: Execution, why: str) -> None:
+        """Takes an execution apart."""
+
+
+class Bodies:
+    """The bodies that run in this worker."""
+
+    def __init__(self, host: BodyHost, loop: asyncio.AbstractEventLoop) -> None:
+        self._host = host
+        self._loop = loop
+        self._tasks: dict[StepCall, asyncio.Task[None]] = {}
+
+    def __len__(self) -> int:
+        return len(self._tasks)
+
+    def start(self, execution: Execution, call: StepCall) -> None:
+        """Runs a body."""
+        context = contextvars.copy_context()
+        task = self._loop.create_task(self._run(execution, call), context=context)
+        self._tasks[call] = task
+        task.add_done_callback(lambda _: self._tasks.pop(call, None))
+
+    def stop(self, call: StepCall) -> None:
+        """Nobody waits for it any more: a task is cancelled, a thread left to finish; past its fence it goes on."""
+        task = self._tasks.get(call)
+        if task is not None and not call.fencing:
+            task.cancel()
+
+    def stop_all(self) -> list[asyncio.Task[None]]:
+        """Cancels every task, for the end of the process."""
+        tasks = list(self._tasks.values())
+        for task in tasks:
+            task.cancel()
+        return tasks
+
+    # ------------------------------------------------------------ one body
+
+    async def _run(self, execution: Execution, call: StepCall) -> None:
+        claim = execution.claim
+        scope = StepScope(
+            claim=claim,
+            call=call,
+            attempt=call.failed_attempts + 1,
+            key=f"{claim.stem}/{call.name}/{call.ordinal}",
+            beat=lambda details: self._beat(execution, call, details),
+        )
+        current.set(scope)
+        if call.failed_attempts > 0 or execution.claim.attempt > 1:
+            scope.last_details = await self._last_details(execution, call)
+        tries = 0
+        while True:
+            try:
+                await self._attempt(execution, call, scope)
+            except asyncio.CancelledError:
+                if self._loop.is_closed() or execution.over or not execution.wants(call):
+                    raise
+                self._return(execution, StepResult(call, None, encode_error(asyncio.CancelledError("the body cancelled itself"))))
+            except LeaseLost as error:
+                self._host.discard(execution, str(error))
+            except StepCommitted as error:
+                execution.hold_for("committed_outside", {"message": str(error), "step": call.name, "call": call.number})
+            except (KeyboardInterrupt, GeneratorExit):
+                raise
+            except BaseException as error:  # noqa: BLE001 - whatever a body raises is its outcome
+                if is_infrastructure(error) or is_conflict_on_unit(error):
+                    tries += 1
+                    await self._wait_out(call, error, tries)
+                    continue
+                self._return(execution, _judge(call, error))
+            return
+
+    async def _wait_out(self, call: StepCall, error: BaseException, tries: int) -> None:
+        is_contention = getattr(error, "sqlstate", None) in ("40001", "40P01", "55P03") or is_conflict_on_unit(error)
+        delay = random.uniform(0.5, 1) * 0.005 * 2 ** min(tries, 8) if is_contention else _INFRASTRUCTURE_RETRIES.delay_seconds(tries)  # noqa: S311
+        log.log(
+            logging.DEBUG if is_contention else logging.WARNING,
+            "step %s, call %s: %s; tried again in %.2f s and not recorded", call.name, call.number, str(error).strip(), delay,
+        )
+        await asyncio.sleep(delay)
+
+    def _return(self, execution: Execution, result: StepResult) -> None:
+        self._loop.call_soon(execution.step_returned, result)
+
+    async def _attempt(self, execution: Execution, call: StepCall, scope: StepScope) -> None:
+        step: Step[Any, Any] = call.spec.definition
+        if step.effect == "t":
+            await self._transactional_attempt(execution, call, scope, step)
+            return
+        value = await self._call_body(call, scope, self._host.replacements.get(step.origin, step.fn), ())
+        text = call.spec.result.encode(value, f"the result of step {call.name}")
+        self._return(execution, StepResult(call, text, None))
+
+    async def _call_body(self, call: StepCall, scope: StepScope, fn: Callable[..., Any], first: tuple[Any, ...]) -> Any:
+        if call.spec.timeout_seconds is None:
+            return await self._call_untimed(call, scope, fn, first)
+        async with asyncio.timeout(call.spec.timeout_seconds):
+            return await self._call_untimed(call, scope, fn, first)
+
+    async def _call_untimed(self, call: StepCall, scope: StepScope, fn: Callable[..., Any], first: tuple[Any, ...]) -> Any:
+        if not call.spec.definition.is_async:
+            context = contextvars.copy_context()
+            return await self._loop.run_in_executor(self._host.threads, context.run, self._call_sync, call, scope, fn, first)
+        if self._host.around_step is None:
+            return await fn(*first, *call.args, **call.kwargs)
+        with self._host.around_step(scope):
+            return await fn(*first, *call.args, **call.kwargs)
+
+    def _call_sync(self, call: StepCall, scope: StepScope, fn: Callable[..., Any], first: tuple[Any, ...]) -> Any:
+        if self._host.around_step is None:
+            return fn(*first, *call.args, **call.kwargs)
+        with self._host.around_step(scope):
+            return fn(*first, *call.args, **call.kwargs)
+
+    # ------------------------------------------------------------ transactional bodies
+
+    async def _transactional_attempt(self, execution: Execution, call: StepCall, scope: StepScope, step: Any) -> None:
+        provider = provider_for(step, self._host.providers)
+        takes_connection = step.connection_parameter is not None
+        fn = self._host.replacements.get(step.origin, step.fn)
+        turns = _Turns(self._host, execution)
+        scope.chains_to_wake.clear()
+        scope.lanes_made_ready.clear()
+
+        def encode(value: Any) -> str:
+            return call.spec.result.encode(value, f"the result of step {call.name}")
+
+        protocol = transactions.attempt(execution.claim, call, encode)
+        if step.is_async:
+            async with provider.begin_async(step.isolation) as transaction:
+                scope.connection = transaction.connection
+                wanted = await transactions.drive_async(
+                    protocol, transaction, lambda c: self._call_body(call, scope, fn, (c,) if takes_connection else ()), turns
+                )
+        else:
+            context = contextvars.copy_context()
+            wanted = await self._loop.run_in_executor(
+                self._host.threads, context.run, self._sync_transaction, provider, step, protocol, call, scope, fn, turns
+            )
+        if wanted:
+            self._host.wake_soon(scope.chains_to_wake, scope.lanes_made_ready)
+
+    def _sync_transaction(
+        self, provider: Any, step: Any, protocol: transactions.Protocol_, call: StepCall, scope: StepScope, fn: Callable[..., Any],
+        turns: _Turns,
+    ) -> bool:
+        takes_connection = step.connection_parameter is not None
+        with provider.begin(step.isolation) as transaction:
+            scope.connection = transaction.connection
+
+            def body(connection: Any) -> Any:
+                return self._call_sync(call, scope, fn, (connection,) if takes_connection else ())
+
+            return transactions.drive(protocol, transaction, body, _TurnsFromThread(turns, self._loop))
+
+    # ------------------------------------------------------------ heartbeats
+
+    def _beat(self, execution: Execution, call: StepCall, details: str) -> None:
+        execution.beat = True
+        call.details = details
+        self._loop.call_soon_threadsafe(lambda: self._loop.create_task(self._send_beat(execution, call, details)))
+
+    async def _send_beat(self, execution: Execution, call: StepCall, details: str) -> None:
+        query = calls.beat_step(execution.run_id, execution.claim.token, call.number, call.failed_attempts + 1, details)
+        try:
+            if not await self._host.ask(query):
+                self._host.discard(execution, "another worker holds it")
+        except Exception as error:  # noqa: BLE001 - a heartbeat that does not arrive is not an outcome
+            log.warning("a heartbeat of step %s was not recorded: %s", call.name, error)
+
+    async def _last_details(self, execution: Execution, call: StepCall) -> Any:
+        if call.details is not None:
+            return json.loads(call.details)
+        return await self._host.ask(calls.step_details(execution.run_id, call.number))
+
+
+def _judge(call: StepCall, error: BaseException) -> StepResult:
+    """A failed attempt with a delay, or the outcome."""
+    is_final = isinstance(error, call.spec.raises) or not isinstance(error, Exception)
+    attempts = call.failed_attempts + 1
+    delay = None if is_final or attempts >= call.spec.retries.max_attempts else call.spec.retries.delay_seconds(attempts)
+    return StepResult(call, None, encode_error(error), delay)
+
+
+class _Turns:
+    """What a transactional attempt needs of the engine, for a body on the worker's loop."""
+
+    def __init__(self, host: BodyHost, execution: Execution) -> None:
+        self._host = host
+        self._execution = execution
+
+    async def take_turn(self, call: StepCall, text: str) -> Flush | None:
+        await self._host.turn_of(self._execution)
+        return self._execution.begin_fence(call, text)
+
+    async def end_turn(self, call: StepCall, flush: Flush, committed: bool, at_us: int) -> None:  # noqa: RUF029 - the other colour awaits
+        self._execution.end_fence(call, flush, committed=committed, at_us=at_us)
+        self._host.turn_changed(self._execution)
+        asyncio.get_running_loop().call_soon(self._execution.advance)
+
+    async def ask_elsewhere(self, query: Query[Any]) -> Any:
+        return await self._host.ask(query)
+
+    async def pause(self, tries: int) -> None:
+        await asyncio.sleep(min(0.01 * 2**tries, 0.5))
+
+
+class _TurnsFromThread:
+    """The same for a body in a thread: each move is made on the worker's loop."""
+
+    def __init__(self, turns: _Turns, loop: asyncio.AbstractEventLoop) -> None:
+        self._turns = turns
+        self._loop = loop
+
+    def take_turn(self, call: StepCall, text: str) -> Flush | None:
+        return asyncio.run_coroutine_threadsafe(self._turns.take_turn(call, text), self._loop).result()
+
+    def end_turn(self, call: StepCall, flush: Flush, committed: bool, at_us: int) -> None:
+        asyncio.run_coroutine_threadsafe(self._turns.end_turn(call, flush, committed, at_us), self._loop).result()
+
+    def ask_elsewhere(self, query: Query[Any]) -> Any:
+        return asyncio.run_coroutine_threadsafe(self._turns.ask_elsewhere(query), self._loop).result()
+
+    def pause(self, tries: int) -> None:
+        asyncio.run_coroutine_threadsafe(self._turns.pause(tries), self._loop).result()

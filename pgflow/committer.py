@@ -1,0 +1,237 @@
+"""Group commit: everything that the runs of this process have to make durable goes through two connections.
+
+While one batch is on its way, what other runs want committed piles up, and goes as one. At most half of
+the active runs go in one batch, and the second connection sets out only when half are waiting: with one
+connection client and server would work in lockstep, with a free-for-all the batches would be crumbs. A run
+that is alone takes a direct path without a document.
+
+A batch whose answer is lost is sent again, exactly as it was, on a new connection: the careful path on the
+server says what is there already. Nothing that rests on it starts before that is known.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from typing import Any, Protocol
+
+import psycopg
+
+from pgflow._calls import commit as calls
+from pgflow._engine.execution import Execution
+from pgflow._engine.flush import Flush, batch_document
+from pgflow._io import Query, is_conflict_on_unit, is_infrastructure, run_async
+from pgflow._io.connect import ConnectOptions, connect_async
+from pgflow.errors import PgflowError
+from pgflow.units import Claim
+
+log = logging.getLogger("pgflow")
+
+MAX_BATCH_RUNS = 256
+MAX_BATCH_BYTES = 4 * 1024 * 1024
+COMMIT_TIMEOUT_SECONDS = 30.0
+
+Item = tuple[Execution, Flush]
+
+
+class CommitHost(Protocol):
+    """What the committer needs of the worker it commits for."""
+
+    @property
+    def active(self) -> int:
+        """How many executions there are."""
+
+    def claim_request(self, ending: int) -> tuple[int, list[int], int, bool] | None:
+        """(worker, lanes, how many, whether a suspect) to claim together with a batch that ends so many runs; None for no claim."""
+
+    def claims_arrived(self, claims: list[Claim], asked: int) -> None:
+        """The answer to a claim."""
+
+    def committed(self, execution: Execution, flush: Flush, answer: dict[str, Any] | None) -> None:
+        """A flush is durable."""
+
+    def lost(self, execution: Execution) -> None:
+        """Somebody else holds the run."""
+
+    def give_back(self, execution: Execution) -> None:
+        """What was answered is lost, the lease is not: the run must be replayed."""
+
+    def refused(self, execution: Execution, flush: Flush, error: Exception) -> None:
+        """The server cannot store what the run wants to record."""
+
+    def wake_soon(self, chains: list[int], lanes: set[int]) -> None:
+        """Runs to wake and lanes with new runs."""
+
+    def runs_ended(self, run_ids: list[int]) -> None:
+        """Chains whose outcome is durable, for those who wait."""
+
+
+class Committer:
+    """See the module."""
+
+    def __init__(self, host: CommitHost, options: ConnectOptions, connections: int = 2) -> None:
+        self._host = host
+        self._options = options
+        self._connections = connections
+        self._pending: dict[int, Execution] = {}
+        self._again: list[Item] = []
+        self._wake = asyncio.Event()
+        self._busy = 0
+        self._closing = False
+        self._tasks: list[asyncio.Task[None]] = []
+        self.batches = 0
+        self.flushes = 0
+
+    def start(self) -> None:
+        """Starts the connections' tasks."""
+        self._tasks = [asyncio.create_task(self._serve(), name=f"pgflow-committer-{n}") for n in range(self._connections)]
+
+    def submit(self, execution: Execution) -> None:
+        """This run has something to make durable."""
+        self._pending[execution.run_id] = execution
+        self._wake.set()
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing waits and nothing is on its way."""
+        return not (self._pending or self._again or self._busy)
+
+    async def close(self) -> None:
+        """Ends the tasks, once what is on its way has arrived."""
+        self._closing = True
+        self._wake.set()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    # ------------------------------------------------------------ one connection
+
+    async def _serve(self) -> None:
+        connection: psycopg.AsyncConnection[Any] | None = None
+        try:
+            while not self._closing:
+                items = self._take_batch()
+                if not items:
+                    self._wake.clear()
+                    await self._wake.wait()
+                    continue
+                self._busy += 1
+                try:
+                    connection = await self._deliver(connection, items)
+                finally:
+                    self._busy -= 1
+                    self._wake.set()
+        finally:
+            if connection is not None:
+                await connection.close()
+
+    def _take_batch(self) -> list[Item]:
+        """What goes next; empty if nothing does, or if the other connection should go on alone."""
+        again, self._again = self._again, []
+        limit = min(MAX_BATCH_RUNS, max(1, (self._host.active + 1) // 2))
+        if not again and self._busy and len(self._pending) < limit:
+            return []
+        items = again
+        size = 0
+        while self._pending and len(items) < limit and size < MAX_BATCH_BYTES:
+            execution = self._pending.pop(next(iter(self._pending)))
+            flush = execution.take_flush()
+            if flush is not None:
+                items.append((execution, flush))
+                size += sum(len(row.payload or "") + 100 for row in flush.rows)
+        return items
+
+    async def _deliver(self, connection: psycopg.AsyncConnection[Any] | None, items: list[Item]) -> psycopg.AsyncConnection[Any] | None:
+        """Commits a batch, whatever it takes."""
+        tries = 0
+        careful = any(flush.tries > 0 for _, flush in items)
+        while True:
+            try:
+                if connection is None or connection.closed:
+                    connection = await connect_async(self._options, "pgflow committer")
+                async with asyncio.timeout(COMMIT_TIMEOUT_SECONDS):
+                    await self._commit(connection, items, careful=careful)
+                return connection
+            except (psycopg.Error, TimeoutError, OSError, PgflowError) as error:
+                if is_conflict_on_unit(error):
+                    careful = True
+                elif isinstance(error, (TimeoutError, OSError)) or is_infrastructure(error):
+                    careful = True
+                    tries += 1
+                    connection = await self._back_off(connection, error, tries)
+                elif len(items) > 1:
+                    for item in items:  # something in it cannot be stored: find out whose it is
+                        connection = await self._deliver(connection, [item])
+                    return connection
+                else:
+                    self._host.refused(*items[0], error)
+                    return connection
+
+    async def _back_off(
+        self, connection: psycopg.AsyncConnection[Any] | None, error: Exception, tries: int
+    ) -> psycopg.AsyncConnection[Any] | None:
+        delay = min(5.0, 0.02 * 2 ** min(tries, 8)) * random.uniform(0.5, 1)  # noqa: S311 - not a secret
+        log.warning("a commit failed (%s); it is sent again in %.2f s", str(error).strip() or type(error).__name__, delay)
+        if connection is not None and not isinstance(error, psycopg.errors.TransactionRollback):
+            await connection.close()
+            connection = None
+        await asyncio.sleep(delay)
+        return connection
+
+    async def _commit(self, connection: psycopg.AsyncConnection[Any], items: list[Item], *, careful: bool) -> None:
+        ending = sum(1 for _, flush in items if flush.ending is not None)
+        request = None if careful or not ending else self._host.claim_request(ending)
+        claims: list[Claim] = []
+        asked = 0
+        try:
+            if request is not None:
+                worker_id, lanes, asked, take_suspect = request
+                document = _document(items)
+                answer, claims = await run_async(
+                    connection, calls.commit_and_claim(document, worker_id, lanes, asked, take_suspect=take_suspect)
+                )
+            else:
+                answer = await run_async(connection, _query(items, careful=careful))
+        finally:
+            if request is not None:
+                self._host.claims_arrived(claims, asked)
+        self.batches += 1
+        self.flushes += len(items)
+        self._spread(items, answer)
+
+    def _spread(self, items: list[Item], answer: calls.CommitAnswer) -> None:
+        """Tells each run what became of its flush."""
+        ended = []
+        for execution, flush in items:
+            verdict = answer.bad.get(execution.run_id) if answer.bad else None
+            if verdict is None or (verdict == "already" and flush.question is None):
+                if flush.ending is not None:
+                    ended.append(flush.chain_id)
+                self._host.committed(execution, flush, answer.settled.get(execution.run_id))
+            elif verdict == "busy":
+                flush.tries += 1
+                self._again.append((execution, flush))
+            elif verdict == "already":
+                self._host.give_back(execution)
+            else:
+                self._host.lost(execution)
+        if answer.wake or answer.lanes:
+            self._host.wake_soon(answer.wake, set(answer.lanes))
+        if ended:
+            self._host.runs_ended(ended)
+
+
+def _document(items: list[Item]) -> str:
+    return batch_document((flush, execution.estimate_us()) for execution, flush in items)
+
+
+def _query(items: list[Item], *, careful: bool) -> Query[calls.CommitAnswer]:
+    """The direct path for a lone unit, else the batch."""
+    flush = items[0][1]
+    if len(items) == 1 and not careful and len(flush.rows) == 1 and flush.question is None and flush.ending is None:
+        row = flush.rows[0]
+        if row.delay_seconds is None:
+            starts = flush.licences() if flush.starts else None
+            return calls.commit_unit(flush.run_id, flush.token, row.seq, row.call, row.kind, row.name, row.payload, starts, row.at_us)
+    return calls.commit_units(_document(items), careful=careful)

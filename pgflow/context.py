@@ -1,0 +1,467 @@
+"""What the code of workflows and steps may call, and what it gets told.
+
+Functions that wait (``sleep``, ``run_child``, ``map``, ``gate``) are coroutines for async workflows;
+their twins for sync ones are in :mod:`pgflow.sync`. All others are plain calls in both colours.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import uuid as uuid_module
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, MutableMapping, Sequence
+from contextlib import AbstractAsyncContextManager, AbstractContextManager
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from typing import Any, Generic, Literal, Never, ParamSpec, TypeVar, cast, overload
+
+from pgflow._engine.calls import ChildRequest
+from pgflow._engine.execution import ContinueAsNew
+from pgflow._scope import StepScope, WorkflowScope, async_scope, current, known_errors, sync_scope, workflow_scope
+from pgflow.errors import InvalidArgument, NotBuiltError, NotInRunError, TooManyFailures
+from pgflow.model import Approved, Decision, Escalated, Expired, GateRequest, MapResult, Rejected
+from pgflow.step import Step
+from pgflow.values import MAX_BYTES, codec_for, encode_plain
+from pgflow.workflow import Workflow
+
+T = TypeVar("T")
+A = TypeVar("A")
+R = TypeVar("R")
+P = ParamSpec("P")
+
+Verdict = Approved[T] | Rejected | Escalated | Expired
+"""What a gate comes back with."""
+
+
+# ---------------------------------------------------------------- waiting
+
+
+async def sleep(delay: timedelta | float) -> None:
+    """Sleeps durably: the wait goes on over crashes and deploys, and holds nothing while it lasts.
+
+    Args:
+        delay: How long; a number means seconds.
+    """
+    scope = async_scope("pgflow.sleep()", "pgflow.sync.sleep()")
+    del scope
+    await asyncio.sleep(seconds_of(delay))
+
+
+def seconds_of(delay: timedelta | float) -> float:
+    """A duration in seconds; refuses one that is not a duration."""
+    seconds = delay.total_seconds() if isinstance(delay, timedelta) else float(delay)
+    if not 0 <= seconds <= 3.2e9:
+        raise InvalidArgument(f"a delay must be between 0 seconds and a hundred years, not {delay!r}")
+    return seconds
+
+
+async def run_child(workflow: Workflow[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
+    """Starts another workflow as a child of this run and waits for its result.
+
+    Raises:
+        RunFailed: The child failed; its error is the ``__cause__``.
+        RunCancelled: The child was cancelled.
+        KeyConflict: ``options(key=...)`` named a run that is not this child.
+    """
+    scope = async_scope("pgflow.run_child()", "pgflow.sync.run_child()")
+    call = scope.execution.issue_child(
+        child_request(scope, workflow, args, kwargs), workflow.result_codec, known_errors(scope, workflow.raises)
+    )
+    try:
+        return cast("R", await call.waiter)  # type: ignore[misc]
+    except asyncio.CancelledError:
+        scope.execution.cancel_call(call)
+        raise
+
+
+def child_request(scope: WorkflowScope, workflow: Workflow[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> ChildRequest:
+    """A child run as the database is asked for it."""
+    options = workflow.start_options
+    return ChildRequest(
+        workflow=workflow.name,
+        queue=options.queue,
+        input=workflow.encode_input(args, kwargs),
+        key=options.key,
+        priority=options.priority,
+        run_at_us=None if options.run_at is None else int(options.run_at.timestamp() * 1e6),
+        timeout_seconds=None if options.timeout is None else options.timeout.total_seconds(),
+        labels=options.labels or None,
+        metadata={**scope.claim.metadata, **options.metadata} or None,
+        close_policy="c" if options.when_parent_ends == "cancel" else "a",
+    )
+
+
+class SyncSignal(Generic[T]):
+    """A signal as a sync workflow waits for it."""
+
+    def __init__(self, signal: Signal[T]) -> None:
+        self._signal = signal
+
+    def wait(self, *, timeout: timedelta | None = None) -> T:
+        """Waits for the next message of this name; TimeoutError if none comes in time."""
+        scope, thread = sync_scope(f"signal {self._signal.name!r}.sync.wait()", "its .wait()")
+        call = scope.execution.issue_signal(self._signal.name, self._signal.codec, timeout)
+        try:
+            thread.block([call])
+        except asyncio.CancelledError:
+            scope.execution.cancel_call(call)
+            raise
+        return cast("T", call.waiter.take())  # type: ignore[union-attr]
+
+
+class Signal(Generic[T]):
+    """A typed, durable message to a run: each one sent is taken by exactly one wait, in order.
+
+    Args:
+        name: Its name; senders and receivers meet by it.
+        type: Class of the payload.
+
+    Example::
+
+        paid = Signal("paid", Payment)
+        payment = await paid.wait(timeout=timedelta(days=3))   # in the workflow
+        await app.send("order-1", paid, Payment(...))          # anywhere else
+    """
+
+    def __init__(self, name: str, type: type[T]) -> None:  # noqa: A002 - the word users write
+        if not 1 <= len(name.encode()) <= 255:
+            raise InvalidArgument(f"the name of a signal must be 1 to 255 bytes long, not {name!r}")
+        self.name = name
+        self.type = type
+        self.codec = codec_for(type)
+
+    async def wait(self, *, timeout: timedelta | None = None) -> T:  # noqa: ASYNC109 - recorded, not of this process
+        """Waits for the next message of this name.
+
+        Args:
+            timeout: Give up after this long; a later message stays for the next wait.
+
+        Raises:
+            TimeoutError: None came in time.
+            NotStorable: The payload does not fit the type.
+        """
+        scope = async_scope(f"signal {self.name!r}.wait()", "its .sync.wait()")
+        call = scope.execution.issue_signal(self.name, self.codec, timeout)
+        try:
+            return cast("T", await call.waiter)  # type: ignore[misc]
+        except asyncio.CancelledError:
+            scope.execution.cancel_call(call)
+            raise
+
+    @property
+    def sync(self) -> SyncSignal[T]:
+        """The same signal for sync workflows."""
+        return SyncSignal(self)
+
+
+@overload
+async def gate(
+    name: str, request: T, *, approvers: Sequence[str] = (), quorum: int = 1, timeout: timedelta | None = None,
+    on_timeout: Literal["expire", "reject", "escalate", "approve"] = "expire", notify: Step[[GateRequest], Any] | None = None,
+) -> Verdict[T]: ...
+@overload
+async def gate(
+    name: str, request: Any, *, answer: type[A], approvers: Sequence[str] = (), quorum: int = 1, timeout: timedelta | None = None,
+    on_timeout: Literal["expire", "reject", "escalate", "approve"] = "expire", notify: Step[[GateRequest], Any] | None = None,
+) -> Verdict[A]: ...
+async def gate(name: str, request: Any, **options: Any) -> Any:  # noqa: ARG001, RUF029 - the surface stands, the gate does not
+    """Waits for an authorised answer. Declared now; gates are not built yet."""
+    raise NotBuiltError(f"gates are not built yet: gate({name!r})")
+
+
+# ---------------------------------------------------------------- many at once
+
+
+async def map(  # noqa: A001 - the field's word; users write pgflow.map
+    step: Step[[T], R] | Workflow[[T], R],
+    items: Iterable[T],
+    *,
+    max_parallel: int | None = None,
+    min_successful: int | None = None,
+    tolerated_failures: int = 0,
+) -> MapResult[T, R]:
+    """Calls a step, or runs a child workflow, for every item.
+
+    Args:
+        step: A step or workflow of one parameter.
+        items: What to call it with.
+        max_parallel: How many at a time; all at once if not given.
+        min_successful: Enough: when so many have succeeded the rest is cancelled.
+        tolerated_failures: How many items may fail.
+
+    Returns:
+        The results in the order of the items, and the items that failed with their errors.
+
+    Raises:
+        TooManyFailures: More items failed than tolerated, or fewer than ``min_successful`` can still succeed.
+            With ``tolerated_failures=0`` the item's own error is raised instead.
+    """
+    async_scope("pgflow.map()", "pgflow.sync.map()")
+    tally: Tally[T, R] = Tally(list(items), min_successful, tolerated_failures)
+    slots = asyncio.Semaphore(max_parallel if max_parallel is not None else max(1, len(tally.items)))
+
+    async def one(item: T) -> R:
+        async with slots:
+            return await (step.aio(item) if isinstance(step, Step) else run_child(step, item))
+
+    tasks = [asyncio.ensure_future(one(item)) for item in tally.items]
+    try:
+        pending = set(tasks)
+        while pending and not tally.enough:
+            done, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
+            for task in sorted(done, key=tasks.index):
+                tally.count(tasks.index(task), task.exception(), None if task.exception() else task.result())
+    finally:
+        for task in tasks:
+            task.cancel()
+    return tally.result()
+
+
+class Tally(Generic[T, R]):
+    """Counts what comes back to ``map`` and knows when to stop."""
+
+    def __init__(self, items: list[T], min_successful: int | None, tolerated_failures: int) -> None:
+        self.items = items
+        self._min_successful = min_successful
+        self._tolerated = tolerated_failures
+        self._values: dict[int, R] = {}
+        self._failed: dict[int, Exception] = {}
+
+    @property
+    def enough(self) -> bool:
+        """Whether ``min_successful`` is reached."""
+        return self._min_successful is not None and len(self._values) >= self._min_successful
+
+    def count(self, index: int, error: BaseException | None, value: Any) -> None:
+        """Takes one outcome; raises when too many have failed."""
+        if error is None:
+            self._values[index] = value
+            return
+        if not isinstance(error, Exception):
+            raise error
+        self._failed[index] = error
+        if len(self._failed) > self._tolerated:
+            if self._tolerated == 0:
+                raise error
+            raise TooManyFailures(f"{len(self._failed)} of {len(self.items)} items failed; {self._tolerated} are tolerated") from error
+
+    def result(self) -> MapResult[T, R]:
+        """What ``map`` returns."""
+        if self._min_successful is not None and len(self._values) < self._min_successful:
+            last = next(reversed(self._failed.values()), None)
+            raise TooManyFailures(f"{len(self._values)} of {len(self.items)} items succeeded; {self._min_successful} must") from last
+        return MapResult(
+            [self._values[i] for i in sorted(self._values)], [(self.items[i], self._failed[i]) for i in sorted(self._failed)]
+        )
+
+
+async def as_completed(awaitables: Iterable[Awaitable[T]]) -> AsyncIterator[Awaitable[T]]:
+    """Yields awaitables in the order in which they finish - the same order on every replay.
+
+    Example::
+
+        async for done in pgflow.as_completed([charge(a), charge(b)]):
+            print(await done)
+    """
+    async_scope("pgflow.as_completed()", "pgflow.sync.map()")
+    finished: asyncio.Queue[asyncio.Future[T]] = asyncio.Queue()
+    tasks = [asyncio.ensure_future(a) for a in awaitables]
+    for task in tasks:
+        task.add_done_callback(finished.put_nowait)
+    for _ in tasks:
+        yield await finished.get()
+
+
+# ---------------------------------------------------------------- what a run says and is told
+
+
+def now() -> datetime:
+    """The time, on the database's clock: when the last outcome happened. The same on every replay; never goes back."""
+    scope = workflow_scope("pgflow.now()")
+    return _EPOCH + timedelta(microseconds=scope.execution.now_us())
+
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def random() -> float:
+    """A random number between 0 and 1 that a replay draws again."""
+    return workflow_scope("pgflow.random()").execution.random.random()
+
+
+def uuid() -> uuid_module.UUID:
+    """A random UUID that a replay makes again."""
+    return workflow_scope("pgflow.uuid()").execution.uuid()
+
+
+def patched(id: str) -> bool:  # noqa: A002 - the word of the surface
+    """Whether to take the new side of a code change: False only for runs that passed here before the change.
+
+    Args:
+        id: Name of the change.
+    """
+    return workflow_scope("pgflow.patched()").execution.patched(id)
+
+
+def set_state(**state: Any) -> None:
+    """Publishes values by name, readable with ``run.state()`` once durable; a later value replaces an earlier one."""
+    scope = workflow_scope("pgflow.set_state()")
+    scope.execution.set_state(encode_plain(state, "the state of a run"))
+
+
+def emit(stream: str, value: Any) -> None:
+    """Appends a value to an output stream of this run, readable with ``run.stream(name)`` once durable."""
+    scope = workflow_scope("pgflow.emit()")
+    if not 1 <= len(stream.encode()) <= 255:
+        raise InvalidArgument("the name of a stream must be 1 to 255 bytes long")
+    scope.execution.emit(stream, encode_plain(value, f"a value of stream {stream!r}"))
+
+
+def continue_as_new(*args: Any, **kwargs: Any) -> Never:
+    """Ends this run as a new one of the same key with a fresh journal: for loops that never end.
+
+    Args:
+        *args: Arguments of the workflow for its next generation.
+        **kwargs: The same by name.
+    """
+    scope = workflow_scope("pgflow.continue_as_new()")
+    raise ContinueAsNew(scope.definition.encode_input(args, kwargs))
+
+
+def idempotency_key(*, form: Literal["text", "uuid"] = "text") -> str:
+    """The key under which this step acts on the outside: the same on every try, for no other call.
+
+    Args:
+        form: ``text`` reads ``<root>/<step>/<n>``; ``uuid`` is a UUID made of that.
+    """
+    scope = current.get()
+    if isinstance(scope, StepScope):
+        key = scope.key
+    elif isinstance(scope, WorkflowScope):
+        key = f"{scope.claim.stem}//{scope.execution.next_ordinal('')}"
+    else:
+        raise NotInRunError("pgflow.idempotency_key() works only in the code of a workflow or step")
+    return key if form == "text" else str(uuid_module.uuid5(_KEY_NAMESPACE, key))
+
+
+_KEY_NAMESPACE = uuid_module.UUID("9f6f1ce3-7a5f-5f9f-8b5e-3c8b1d8c1e11")
+
+
+def heartbeat(details: Any = None) -> None:
+    """In a long step: says that it lives and how far it is. The details are there for its next try.
+
+    Args:
+        details: Anything JSON, at most 64 KiB.
+    """
+    scope = _step_scope("pgflow.heartbeat()")
+    text = encode_plain(details, "the details of a heartbeat")
+    if len(text) > MAX_BYTES // 16:
+        raise InvalidArgument("the details of a heartbeat may be 64 KiB at most")
+    scope.beat(text)
+
+
+def heartbeat_details() -> Any:
+    """In a step: what its last try said with :func:`heartbeat`; None if it said nothing."""
+    return _step_scope("pgflow.heartbeat_details()").last_details
+
+
+def _step_scope(what: str) -> StepScope:
+    scope = current.get()
+    if not isinstance(scope, StepScope):
+        raise NotInRunError(f"{what} works only in the body of a step that a workflow called")
+    return scope
+
+
+@dataclass(frozen=True)
+class RunInfo:
+    """What a run knows of itself.
+
+    Attributes:
+        key: Its public key.
+        workflow: Name of its workflow.
+        generation: 1, and one more after each ``continue_as_new``.
+        attempt: Which claim this is since the run last made progress.
+        labels: Labels given at its start.
+        metadata: Data that has travelled from the start.
+        tenant: Whose it is.
+        deadline: When it will be cancelled, if ever.
+        is_child: Whether another run started it.
+        step: In the body of a step: its name.
+        step_attempt: In the body of a step: which try this is.
+    """
+
+    key: str
+    workflow: str
+    generation: int
+    attempt: int
+    labels: dict[str, str]
+    metadata: dict[str, Any]
+    tenant: str
+    deadline: datetime | None
+    is_child: bool
+    step: str | None = None
+    step_attempt: int | None = None
+
+
+def run_info() -> RunInfo:
+    """What the run of this workflow or step knows of itself."""
+    scope = current.get()
+    if scope is None:
+        raise NotInRunError("pgflow.run_info() works only in the code of a workflow or step")
+    claim = scope.claim
+    return RunInfo(
+        key=claim.key, workflow=claim.workflow, generation=claim.generation, attempt=claim.attempt, labels=dict(claim.labels),
+        metadata=dict(claim.metadata), tenant=claim.tenant, is_child=claim.parent_run_id is not None,
+        deadline=None if claim.deadline_us is None else _EPOCH + timedelta(microseconds=claim.deadline_us),
+        step=scope.call.name if isinstance(scope, StepScope) else None,
+        step_attempt=scope.attempt if isinstance(scope, StepScope) else None,
+    )
+
+
+class _RunLogger(logging.LoggerAdapter[logging.Logger]):
+    """Logs with run, step and attempt; silent while a workflow replays what it has logged before."""
+
+    def isEnabledFor(self, level: int) -> bool:  # noqa: N802 - the name of the standard library
+        scope = current.get()
+        if isinstance(scope, WorkflowScope) and (scope.execution.replaying or scope.execution.closing):
+            return False
+        return super().isEnabledFor(level)
+
+    def process(self, msg: Any, kwargs: MutableMapping[str, Any]) -> tuple[Any, MutableMapping[str, Any]]:
+        scope = current.get()
+        extra: dict[str, Any] = dict(kwargs.get("extra") or {})
+        if scope is not None:
+            extra.update(run=scope.claim.key, workflow=scope.claim.workflow, generation=scope.claim.generation)
+        if isinstance(scope, StepScope):
+            extra.update(step=scope.call.name, attempt=scope.attempt)
+        return msg, {**kwargs, "extra": extra}
+
+
+logger = _RunLogger(logging.getLogger("pgflow.run"), {})
+"""Logger for the code of workflows and steps: silent on replay; records carry ``run``, ``workflow``, ``step``, ``attempt``."""
+
+
+# ---------------------------------------------------------------- declared, not built
+
+
+def because(decision: Decision[Any], item: str | int | None = None) -> AbstractContextManager[None]:
+    """What is called inside rests on a decision. Declared now; decisions are not built yet."""
+    del item
+    raise NotBuiltError(f"decisions are not built yet: because({decision!r})")
+
+
+def saga() -> AbstractAsyncContextManager[None]:
+    """What is done inside is taken back when an exception leaves it. Declared now; sagas are not built yet."""
+    raise NotBuiltError("sagas are not built yet: saga()")
+
+
+def charge(*, usd: Decimal = Decimal(0), tokens: int = 0) -> None:
+    """Charges a budget. Declared now; budgets are not built yet."""
+    raise NotBuiltError(f"budgets are not built yet: charge(usd={usd}, tokens={tokens})")
+
+
+def owe(what: str, *, to: str = "", by: timedelta | None = None) -> None:
+    """Opens an obligation. Declared now; obligations are not built yet."""
+    raise NotBuiltError(f"obligations are not built yet: owe({what!r}, to={to!r}, by={by})")

@@ -1,0 +1,69 @@
+"""The worker's connection for everything that is not a commit: claims, polls, wakes, notifications."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from typing import Any, TypeVar
+
+import psycopg
+
+from pgflow._io import Query, is_infrastructure, run_async
+from pgflow._io.connect import ConnectOptions, connect_async
+
+log = logging.getLogger("pgflow")
+
+T = TypeVar("T")
+
+CALL_TIMEOUT_SECONDS = 30.0
+
+
+class Control:
+    """One connection, used by one call at a time, opened again when it is lost."""
+
+    def __init__(self, options: ConnectOptions, name: str) -> None:
+        self._options = options
+        self._name = name
+        self._lock = asyncio.Lock()
+        self._connection: psycopg.AsyncConnection[Any] | None = None
+
+    async def ask(self, query: Query[T]) -> T:
+        """Runs a query once.
+
+        Raises:
+            psycopg.Error: What the server or the connection said.
+            TimeoutError: No answer in time; the connection is given up.
+        """
+        async with self._lock:
+            if self._connection is None or self._connection.closed:
+                self._connection = await connect_async(self._options, self._name)
+            try:
+                async with asyncio.timeout(CALL_TIMEOUT_SECONDS):
+                    return await run_async(self._connection, query)
+            except TimeoutError:
+                await self._connection.close()
+                raise
+
+    async def insist(self, query: Query[T]) -> T:
+        """Runs a query that may be run twice, until there is an answer."""
+        tries = 0
+        while True:
+            try:
+                return await self.ask(query)
+            except (psycopg.Error, OSError, TimeoutError) as error:
+                if isinstance(error, psycopg.Error) and not is_infrastructure(error):
+                    raise
+                tries += 1
+                log.log(logging.WARNING if tries == 3 else logging.DEBUG, "%s: %s; asked again", self._name, str(error).strip())
+                await asyncio.sleep(min(5.0, 0.02 * 2 ** min(tries, 8)) * random.uniform(0.5, 1))  # noqa: S311 - spreads the load
+
+    @property
+    def backend_pid(self) -> int | None:
+        """Server process of the connection."""
+        return None if self._connection is None or self._connection.closed else self._connection.info.backend_pid
+
+    async def close(self) -> None:
+        """Closes the connection."""
+        if self._connection is not None:
+            await self._connection.close()

@@ -1,0 +1,88 @@
+"""Which database is meant, and how to name it in public.
+
+The first of these wins: the argument, ``PGFLOW_DSN``, ``DATABASE_URL``; none means the embedded server. The
+last of the three belongs to the application, whose framework may write the scheme in its own way.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from urllib.parse import unquote
+
+from pgflow.errors import InvalidArgument
+
+VARIABLES = ("PGFLOW_DSN", "DATABASE_URL")
+SCHEMES = ("postgresql", "postgres", "pgsql", "postgis")
+SECRETS = ("password", "sslpassword", "oauth_client_secret", "scram_client_key", "scram_server_key")
+MASK = "***"
+
+_URL = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9.-]*)(?:\+(?P<driver>\w+))?://(?P<rest>.*)", re.DOTALL)
+# A value ends at its closing quote, or else at the next space; an unclosed quote hides the rest.
+_KEYWORD_SECRET = re.compile(rf"\b({'|'.join(SECRETS)})(\s*=\s*)('(?:[^'\\]|\\.)*'?|(?:[^\s\\]|\\.)*)", re.IGNORECASE | re.DOTALL)
+
+
+def resolve_dsn(dsn: str | None = None) -> str | None:
+    """Say which database is meant.
+
+    Args:
+        dsn: What the caller was given: a URL, ``keyword=value`` pairs, or None.
+
+    Returns:
+        A connection string that libpq understands, or None, which means the embedded server.
+
+    Raises:
+        InvalidArgument: The first one that is set names another kind of database.
+
+    Example::
+
+        resolve_dsn("postgresql+psycopg://app@db/orders")  # 'postgresql://app@db/orders'
+    """
+    for origin, value in (("the DSN", dsn), *((name, os.environ.get(name)) for name in VARIABLES)):
+        if value and value.strip():
+            return _normalise(origin, value.strip())
+    return None
+
+
+def _normalise(origin: str, dsn: str) -> str:
+    url = _URL.fullmatch(dsn)
+    if url is None:
+        return dsn
+    if url["scheme"].lower() not in SCHEMES:
+        raise InvalidArgument(f"{origin} names a {url['scheme']} database: pgflow needs Postgres, set PGFLOW_DSN to one")
+    return f"postgresql://{url['rest']}"
+
+
+def redact_dsn(dsn: str) -> str:
+    """Hide what is secret in a connection string, for logs and messages.
+
+    Args:
+        dsn: A URL or ``keyword=value`` pairs, well-formed or not.
+
+    Returns:
+        The same with each password replaced by ``***``.
+
+    Example::
+
+        redact_dsn("postgresql://app:hunter2@db/orders")  # 'postgresql://app:***@db/orders'
+    """
+    url = _URL.fullmatch(dsn)
+    if url is None:
+        return _KEYWORD_SECRET.sub(rf"\1\2{MASK}", dsn)
+    prefix = dsn[: url.start("rest")]
+    # A password with an unescaped character in it is still a password: up to the last @ is better than too little.
+    before_query, mark, query = url["rest"].partition("?")
+    if "@" not in before_query and "@" in query and ":" in before_query.partition("/")[0]:
+        before_query, mark, query = url["rest"], "", ""
+    return prefix + _redact_user(before_query) + mark + "&".join(map(_redact_parameter, query.split("&")))
+
+
+def _redact_user(address: str) -> str:
+    userinfo, at, host = address.rpartition("@")
+    user, colon, _ = userinfo.partition(":")
+    return f"{user}:{MASK}{at}{host}" if colon else address
+
+
+def _redact_parameter(parameter: str) -> str:
+    name, equals, _ = parameter.partition("=")
+    return f"{name}={MASK}" if equals and unquote(name).lower() in SECRETS else parameter

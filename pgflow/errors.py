@@ -1,0 +1,178 @@
+"""Every error that pgflow raises, in one tree.
+
+    Exception
+    └── PgflowError
+        ├── RunNotFound          PF001   no run has this key
+        ├── KeyConflict          PF002   the key names a run with another workflow or input
+        ├── InvalidArgument      PF003   a value that no run can have or store
+        │   └── NotStorable              a value that cannot be written as JSON and read back
+        ├── LeaseLost            PF004   another worker holds the run
+        ├── StepCommitted        PF005   a transactional step ended its transaction itself
+        ├── WrongState           PF006   the run is not in a state that allows this
+        ├── RunFailed                    the workflow raised; its error is the __cause__
+        ├── RunCancelled                 the run was cancelled, or its deadline passed
+        ├── RunStuck                     the run cannot go on without a person
+        ├── StepFailed                   a step raised an error of a class that is not known here
+        ├── TooManyFailures              map() lost more items than it may
+        ├── NonDeterminismError          the code does not repeat what the journal says it did
+        ├── NotInRunError                only workflow or step code may call this
+        ├── NotInWorkflowError           workflow code must not do this itself: a step may
+        ├── WrongColourError             the other colour (async or sync) must be called
+        ├── DefinitionError              a workflow or step that cannot work
+        ├── NotBuiltError                part of the surface, not of this version
+        ├── BudgetExceeded               a budget refused to admit the call
+        └── SetupError                   the database is not ready for pgflow
+            ├── SchemaMissing            nothing is installed
+            ├── SchemaForeign            a schema "pgflow" that is not ours
+            ├── SchemaOutdated           `pgflow migrate` has not run for this version
+            ├── SchemaNewer              the database belongs to a newer version
+            ├── ServerUnsupported        the server is too old
+            └── EmbeddedServerError      the embedded server does not start
+
+Those with a code are raised by the stored functions under that SQLSTATE. Messages say what happened,
+to which run or step, and what to do next.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+
+class PgflowError(Exception):
+    """Base of all errors of pgflow."""
+
+    sqlstate: ClassVar[str | None] = None
+
+
+class RunNotFound(PgflowError):
+    """No run has this key: never started, rolled back, or removed with its history."""
+
+    sqlstate = "PF001"
+
+
+class KeyConflict(PgflowError):
+    """The key already names a run with another workflow or input; that run is unharmed."""
+
+    sqlstate = "PF002"
+
+
+class InvalidArgument(PgflowError, ValueError):
+    """A name, option or value that no run can have."""
+
+    sqlstate = "PF003"
+
+
+class NotStorable(InvalidArgument):
+    """A value that cannot be written as JSON within the limits, or not be read back as its annotation says."""
+
+
+class LeaseLost(PgflowError):
+    """Another worker holds the run now: nothing was written."""
+
+    sqlstate = "PF004"
+
+
+class StepCommitted(PgflowError):
+    """A transactional step committed or rolled back by itself; the run is held, since that cannot be undone."""
+
+    sqlstate = "PF005"
+
+
+class WrongState(PgflowError):
+    """The run is not in a state that allows this."""
+
+    sqlstate = "PF006"
+
+
+class RunFailed(PgflowError):
+    """The workflow raised. Its error, rebuilt, is the ``__cause__``."""
+
+
+class RunCancelled(PgflowError):
+    """The run was cancelled, by somebody or by its deadline."""
+
+
+class RunStuck(PgflowError):
+    """The run cannot go on without a person; the message says why."""
+
+
+class StepFailed(PgflowError):
+    """A step raised an error whose class is known neither to Python, nor to ``raises=``, nor to the app.
+
+    Attributes:
+        error_type: Module and qualified name of the error's class.
+        message: Its text.
+        attempts: How often the step was tried.
+    """
+
+    def __init__(self, error_type: str, message: str, attempts: int = 1) -> None:
+        super().__init__(f"{error_type}: {message}" if message else error_type)
+        self.error_type = error_type
+        self.message = message
+        self.attempts = attempts
+
+
+class TooManyFailures(PgflowError):
+    """``map()`` lost more items than it may, or too few succeeded."""
+
+
+class NonDeterminismError(PgflowError):
+    """The workflow code does not repeat what the journal says it did; nothing was written."""
+
+
+class NotInRunError(PgflowError):
+    """Only the code of a workflow or a step may call this: outside it would not be durable."""
+
+
+class NotInWorkflowError(PgflowError):
+    """Workflow code must not do this itself, since a replay would do it again; a step may."""
+
+
+class WrongColourError(PgflowError):
+    """The function of the other colour (async or sync) must be called here; the message names it."""
+
+
+class DefinitionError(PgflowError):
+    """A workflow, step or app that cannot work as it is declared."""
+
+
+class NotBuiltError(PgflowError, NotImplementedError):
+    """Part of the public surface that this version does not have yet."""
+
+
+class BudgetExceeded(PgflowError):
+    """A budget refused to admit the call."""
+
+
+class SetupError(PgflowError):
+    """The database is not ready for pgflow."""
+
+
+class SchemaMissing(SetupError):
+    """Nothing is installed in this database: run ``pgflow migrate``."""
+
+
+class SchemaForeign(SetupError):
+    """The database has a schema named pgflow that belongs to something else."""
+
+
+class SchemaOutdated(SetupError):
+    """The schema is older than this version of pgflow: run ``pgflow migrate``."""
+
+
+class SchemaNewer(SetupError):
+    """The schema was written by a newer version of pgflow than this one."""
+
+
+class ServerUnsupported(SetupError):
+    """The server is older than Postgres 15."""
+
+
+class EmbeddedServerError(SetupError):
+    """The embedded server cannot be started; the message says why."""
+
+
+BY_SQLSTATE: dict[str, type[PgflowError]] = {
+    cls.sqlstate: cls for cls in (RunNotFound, KeyConflict, InvalidArgument, LeaseLost, StepCommitted, WrongState) if cls.sqlstate
+}
+"""The error class of each SQLSTATE that the stored functions raise."""

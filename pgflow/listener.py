@@ -1,0 +1,100 @@
+"""Notifications: a hint that something has become ready, never more.
+
+A process says so after its commit, on another connection than the one that wrote, and at most once in a
+few milliseconds: NOTIFY inside a writing transaction takes a lock that all writers of the database share.
+Whoever misses a notification finds the work with the next poll.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Callable
+from typing import Any
+
+import psycopg
+
+from pgflow._io.connect import ConnectOptions, connect_async
+
+log = logging.getLogger("pgflow")
+
+WORK_CHANNEL = "pgflow_work"
+DONE_CHANNEL = "pgflow_done"
+MAX_PAYLOAD_CHARS = 7_900
+
+
+class Listener:
+    """Listens on one channel, and comes back after every loss of its connection."""
+
+    def __init__(self, options: ConnectOptions, channel: str, heard: Callable[[str], None], connected: Callable[[], None]) -> None:
+        self._options = options
+        self._channel = channel
+        self._heard = heard
+        self._connected = connected
+        self._task: asyncio.Task[None] | None = None
+        self.listening = False
+
+    def start(self) -> None:
+        """Starts listening."""
+        self._task = asyncio.create_task(self._run(), name=f"pgflow-listener-{self._channel}")
+
+    async def close(self) -> None:
+        """Stops listening."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    async def _run(self) -> None:
+        tries = 0
+        while True:
+            connection: psycopg.AsyncConnection[Any] | None = None
+            try:
+                connection = await connect_async(self._options, "pgflow listener")
+                await connection.execute(psycopg.sql.SQL("listen {}").format(psycopg.sql.Identifier(self._channel)))
+                tries, self.listening = 0, True
+                self._connected()
+                async for notification in connection.notifies():
+                    self._heard(notification.payload)
+            except (psycopg.Error, OSError) as error:
+                log.log(logging.WARNING if tries == 0 else logging.DEBUG, "not listening (%s); polling goes on", str(error).strip())
+            finally:
+                self.listening = False
+                if connection is not None:
+                    await connection.close()
+            tries += 1
+            await asyncio.sleep(min(10.0, 0.1 * 2 ** min(tries, 7)) * random.uniform(0.5, 1))  # noqa: S311 - spreads reconnects
+
+
+def payloads(lanes: set[int], mail: set[int]) -> list[str]:
+    """What to say on the work channel: ``r1,2;m7,8`` - lanes with ready runs, leased runs with mail."""
+    parts = [f"r{','.join(map(str, sorted(lanes)))}"] if lanes else []
+    if mail:
+        parts += [f"m{chunk}" for chunk in chunks(mail)]
+    return [";".join(parts)] if sum(map(len, parts)) < MAX_PAYLOAD_CHARS else parts
+
+
+def chunks(numbers: set[int]) -> list[str]:
+    """Numbers as comma-separated texts, none longer than a notification may be."""
+    texts, text = [], ""
+    for number in sorted(numbers):
+        if len(text) > MAX_PAYLOAD_CHARS - 30:
+            texts.append(text)
+            text = ""
+        text += f",{number}" if text else str(number)
+    return [*texts, text] if text else texts
+
+
+def parse_work(payload: str) -> tuple[set[int], set[int]]:
+    """Lanes and runs of a payload; what cannot be read says nothing."""
+    lanes: set[int] = set()
+    mail: set[int] = set()
+    for part in payload.split(";"):
+        group = lanes if part.startswith("r") else mail
+        group.update(int(n) for n in part[1:].split(",") if n.isdigit())
+    return lanes, mail
+
+
+def parse_done(payload: str) -> set[int]:
+    """Chains of a payload on the done channel."""
+    return {int(n) for n in payload.split(",") if n.isdigit()}

@@ -1,0 +1,223 @@
+"""The vocabulary: small values that every layer shares, and nothing that acts."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from decimal import Decimal
+from typing import Any, Final, Generic, Literal, TypeVar
+
+T = TypeVar("T")
+R_co = TypeVar("R_co", covariant=True)
+
+Status = Literal["queued", "running", "waiting", "paused", "stuck", "completed", "failed", "cancelled"]
+"""What a run is doing, as users see it."""
+
+Risk = Literal["reversible", "compensable", "irreversible"]
+"""What it takes to take an effect back."""
+
+
+class Kind:
+    """Kinds of units, as one byte; the table ``pgflow.unit_kind`` documents them and a test holds the two equal."""
+
+    STEP_STARTED: Final = "s"
+    STEP_COMPLETED: Final = "c"
+    STEP_FAILED: Final = "f"
+    ATTEMPT_FAILED: Final = "a"
+    TIMER_STARTED: Final = "t"
+    TIMER_FIRED: Final = "T"
+    SIGNAL_RECEIVED: Final = "S"
+    WAIT_TIMED_OUT: Final = "W"
+    CHILD_STARTED: Final = "k"
+    CHILD_FINISHED: Final = "K"
+    CALL_CANCELLED: Final = "x"
+    STEP_ABANDONED: Final = "X"
+    PATCHED: Final = "p"
+    CLOCK_READ: Final = "w"
+    STATE_SET: Final = "v"
+    EMITTED: Final = "e"
+    CONTINUED: Final = "n"
+    OPERATOR: Final = "o"
+
+
+@dataclass(frozen=True)
+class Retries:
+    """How often a step is tried and how long to wait between tries.
+
+    Attributes:
+        max_attempts: Tries in all, the first included.
+        first_delay: Wait before the second try.
+        backoff: Factor from one wait to the next.
+        max_delay: No wait is longer.
+    """
+
+    max_attempts: int = 3
+    first_delay: timedelta = timedelta(seconds=0.5)
+    backoff: float = 2.0
+    max_delay: timedelta = timedelta(seconds=60)
+
+    def __post_init__(self) -> None:
+        if self.max_attempts < 1 or self.backoff < 1 or self.first_delay < timedelta(0) or self.max_delay < timedelta(0):
+            raise ValueError("max_attempts and backoff must be at least 1 and the delays not negative")
+
+    def delay_seconds(self, failed_attempts: int) -> float:
+        """Wait after so many failed tries, with up to a fifth of it left to chance so that many do not return as one."""
+        ceiling = self.max_delay.total_seconds()
+        try:
+            delay = self.first_delay.total_seconds() * self.backoff ** (failed_attempts - 1)
+        except OverflowError:
+            delay = ceiling
+        return min(delay, ceiling) * random.uniform(0.8, 1.0)  # noqa: S311 - not a secret
+
+
+DEFAULT_QUEUE = "default"
+
+
+@dataclass(frozen=True)
+class StartOptions:
+    """How a run is started."""
+
+    key: str | None = None
+    queue: str = DEFAULT_QUEUE
+    priority: int = 0
+    run_at: datetime | None = None
+    timeout: timedelta | None = None
+    labels: dict[str, str] = field(default_factory=dict)
+    metadata: dict[str, Any] = field(default_factory=dict)
+    when_parent_ends: Literal["cancel", "abandon"] = "cancel"
+
+
+@dataclass(frozen=True)
+class Usage:
+    """What a call to a model cost."""
+
+    usd: Decimal = Decimal(0)
+    tokens: int = 0
+
+
+@dataclass(frozen=True)
+class Choice(Generic[T]):
+    """What the body of a ``@decision`` returns: the value chosen, and why."""
+
+    value: T
+    why: str
+    evidence: Sequence[str] = ()
+    alternatives: Sequence[str] = ()
+    policy: str | None = None
+    model: str | None = None
+    usage: Usage | None = None
+
+
+class Decision(Generic[R_co]):
+    """A recorded choice. ``id`` is its idempotency key, which the keys of what rests on it name."""
+
+    id: str
+    value: R_co
+    why: str
+
+
+@dataclass(frozen=True)
+class Confirmed(Generic[T]):
+    """The counterparty knows the effect; this is its result."""
+
+    value: T
+
+
+@dataclass(frozen=True)
+class Absent:
+    """The counterparty has never heard of the effect."""
+
+
+@dataclass(frozen=True)
+class StillUnknown:
+    """The counterparty cannot say yet."""
+
+
+@dataclass(frozen=True)
+class Approved(Generic[R_co]):
+    """A gate was approved, with the value as edited by whoever approved."""
+
+    value: R_co
+    by: tuple[str, ...]
+    edited: bool
+
+
+@dataclass(frozen=True)
+class Rejected:
+    """A gate was rejected."""
+
+    reason: str
+    by: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Escalated:
+    """A gate was handed on to somebody else."""
+
+    to: str
+
+
+@dataclass(frozen=True)
+class Expired:
+    """Nobody answered a gate in time."""
+
+
+@dataclass(frozen=True)
+class Approve:
+    """Answer to a gate: go ahead, perhaps with an edited value."""
+
+    edit: Any = None
+    comment: str = ""
+
+
+@dataclass(frozen=True)
+class Reject:
+    """Answer to a gate: do not."""
+
+    reason: str
+
+
+@dataclass(frozen=True)
+class Escalate:
+    """Answer to a gate: somebody else must decide."""
+
+    to: str
+
+
+class GateRequest:
+    """What the ``notify`` step of a gate is told."""
+
+    id: str
+    name: str
+    run_key: str
+    request: Any
+
+
+class Slot:
+    """The time for which a schedule started a run."""
+
+    at: datetime
+
+
+@dataclass(frozen=True)
+class Admit:
+    """What a call may cost at most, reserved before it starts."""
+
+    usd: Decimal = Decimal(0)
+    tokens: int = 0
+    pool: str | None = None
+
+
+@dataclass(frozen=True)
+class MapResult(Generic[T, R_co]):
+    """What ``map()`` brought back.
+
+    Attributes:
+        values: Results of the items that succeeded, in the order of the items.
+        failed: Items that did not, with their errors.
+    """
+
+    values: list[R_co] = field(default_factory=list)
+    failed: list[tuple[T, Exception]] = field(default_factory=list)

@@ -1,0 +1,178 @@
+"""Where a ``@transaction`` gets its connection from.
+
+A provider hands out transactions of one library. It is picked by the annotation of the step's first
+parameter. psycopg's own connections are built in; SQLAlchemy's come with ``pgflow.sqlalchemy``, Django's
+with ``pgflow.django``. A provider knows nothing of the engine: it opens, runs a statement, commits.
+"""
+
+from __future__ import annotations
+
+import inspect
+import typing
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager, contextmanager
+from typing import Any, Protocol, runtime_checkable
+
+import psycopg
+from psycopg_pool import AsyncConnectionPool, ConnectionPool
+
+from pgflow._io import Row
+from pgflow.errors import DefinitionError
+
+_BEGIN = {
+    None: "begin",
+    "read committed": "begin isolation level read committed",
+    "repeatable read": "begin isolation level repeatable read",
+    "serializable": "begin isolation level serializable",
+}
+
+
+class Transaction(Protocol):
+    """An open transaction of a sync library."""
+
+    connection: Any
+    """What the body of the step gets."""
+
+    def execute(self, sql: str, params: Sequence[Any]) -> list[Row]:
+        """Runs a statement (psycopg's placeholders) inside it."""
+
+    def flush(self) -> None:
+        """Sends what the library still holds back."""
+
+    def commit(self) -> None:
+        """Commits."""
+
+
+class AsyncTransaction(Protocol):
+    """An open transaction of an async library."""
+
+    connection: Any
+    """What the body of the step gets."""
+
+    async def execute(self, sql: str, params: Sequence[Any]) -> list[Row]:
+        """Runs a statement (psycopg's placeholders) inside it."""
+
+    async def flush(self) -> None:
+        """Sends what the library still holds back."""
+
+    async def commit(self) -> None:
+        """Commits."""
+
+
+@runtime_checkable
+class TransactionProvider(Protocol):
+    """Hands out transactions to ``def`` steps. Leaving the context without a commit rolls back."""
+
+    def provides(self, annotation: Any) -> bool:
+        """Whether a parameter annotated so is what this provider hands out."""
+
+    def begin(self, isolation: str | None) -> AbstractContextManager[Transaction]:
+        """Opens a transaction."""
+
+
+@runtime_checkable
+class AsyncTransactionProvider(Protocol):
+    """Hands out transactions to ``async def`` steps."""
+
+    def provides(self, annotation: Any) -> bool:
+        """Whether a parameter annotated so is what this provider hands out."""
+
+    def begin_async(self, isolation: str | None) -> AbstractAsyncContextManager[AsyncTransaction]:
+        """Opens a transaction."""
+
+
+def is_class(annotation: Any, *classes: type) -> bool:
+    """Whether an annotation is one of these classes, with or without parameters, or a subclass."""
+    origin = typing.get_origin(annotation) or annotation
+    return inspect.isclass(origin) and issubclass(origin, classes)
+
+
+class _PsycopgTransaction:
+    def __init__(self, connection: psycopg.Connection[Any]) -> None:
+        self.connection = connection
+
+    def execute(self, sql: str, params: Sequence[Any]) -> list[Row]:
+        return self.connection.execute(sql, params).fetchall()
+
+    def flush(self) -> None:
+        """psycopg holds nothing back."""
+
+    def commit(self) -> None:
+        self.connection.execute("commit")
+
+
+class PsycopgProvider:
+    """psycopg connections for ``def`` steps, from a pool."""
+
+    def __init__(self, pool: ConnectionPool[Any]) -> None:
+        self._pool = pool
+
+    def provides(self, annotation: Any) -> bool:
+        """``psycopg.Connection``."""
+        return is_class(annotation, psycopg.Connection)
+
+    @contextmanager
+    def begin(self, isolation: str | None) -> Iterator[Transaction]:
+        """Opens a transaction on a connection of the pool."""
+        with self._pool.connection() as connection:
+            connection.execute(_BEGIN[isolation])
+            try:
+                yield _PsycopgTransaction(connection)
+            finally:
+                if not connection.closed:
+                    connection.rollback()
+
+
+class _AsyncPsycopgTransaction:
+    def __init__(self, connection: psycopg.AsyncConnection[Any]) -> None:
+        self.connection = connection
+
+    async def execute(self, sql: str, params: Sequence[Any]) -> list[Row]:
+        return await (await self.connection.execute(sql, params)).fetchall()
+
+    async def flush(self) -> None:
+        """psycopg holds nothing back."""
+
+    async def commit(self) -> None:
+        await self.connection.execute("commit")
+
+
+class AsyncPsycopgProvider:
+    """psycopg connections for ``async def`` steps, from a pool."""
+
+    def __init__(self, pool: AsyncConnectionPool[Any]) -> None:
+        self._pool = pool
+
+    def provides(self, annotation: Any) -> bool:
+        """``psycopg.AsyncConnection``."""
+        return is_class(annotation, psycopg.AsyncConnection)
+
+    @asynccontextmanager
+    async def begin_async(self, isolation: str | None) -> AsyncIterator[AsyncTransaction]:
+        """Opens a transaction on a connection of the pool."""
+        async with self._pool.connection() as connection:
+            await connection.execute(_BEGIN[isolation])
+            try:
+                yield _AsyncPsycopgTransaction(connection)
+            finally:
+                if not connection.closed:
+                    await connection.rollback()
+
+
+def provider_for(step: Any, providers: Sequence[Any]) -> Any:
+    """The provider of a step's transactions: its own, else the first that provides what its first parameter is annotated with.
+
+    Raises:
+        DefinitionError: None does.
+    """
+    if step.provider is not None:
+        return step.provider
+    annotation = step.hints.get(step.connection_parameter, inspect.Parameter.empty)
+    wanted = AsyncTransactionProvider if step.is_async else TransactionProvider
+    for provider in providers:
+        if isinstance(provider, wanted) and provider.provides(annotation):
+            return provider
+    raise DefinitionError(
+        f"no provider hands out what @transaction {step.name} wants as {step.connection_parameter!r} "
+        f"({'async' if step.is_async else 'sync'}, annotated {annotation!r}): pass one with App(providers=[...])"
+    )

@@ -1,0 +1,444 @@
+"""Steps: named pieces of work whose outcome is a unit of the journal.
+
+The decorator says what a retry may do. ``@read`` may be run again freely. ``@step`` is run again under
+the same idempotency key. ``@transaction`` writes the application's rows and its own result in one
+transaction. ``@effect`` and ``@decision`` belong to the ledgers.
+
+Outside a workflow ``@read`` and ``@step`` are plain functions. ``@transaction``, ``@effect`` and
+``@decision`` refuse to run there: a forgotten ``start`` must not charge anybody undurably.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import inspect
+import typing
+from collections.abc import Callable, Coroutine, Sequence
+from datetime import timedelta
+from typing import Any, Concatenate, Generic, Literal, ParamSpec, Protocol, Self, TypeVar, overload
+
+from pgflow._engine.calls import Effect, StepCall, StepSpec
+from pgflow._scope import WorkflowScope, current
+from pgflow.errors import DefinitionError, NotBuiltError, NotInRunError, WrongColourError
+from pgflow.failures import ErrorClasses
+from pgflow.model import Absent, Admit, Choice, Confirmed, Decision, Retries, Risk, StillUnknown
+from pgflow.values import Codec, codec_for
+
+P = ParamSpec("P")
+R = TypeVar("R")
+R_co = TypeVar("R_co", covariant=True)
+F = TypeVar("F")
+
+
+class Connection(Protocol):
+    """What the first parameter of a ``@transaction`` must be: anything that commits and rolls back."""
+
+    def commit(self) -> Any:
+        """Makes its writes durable."""
+
+    def rollback(self) -> Any:
+        """Takes its writes back."""
+
+
+C = TypeVar("C", bound=Connection)
+
+MAX_NAME_CHARS = 64
+
+
+class Step(Generic[P, R_co]):
+    """A step of either colour. ``fn`` is the undecorated function, for tests."""
+
+    name: str
+    fn: Any
+
+    def __init__(
+        self, fn: Callable[..., Any], effect: str, name: str | None, retries: Retries | int, timeout: timedelta | None,
+        raises: Sequence[type[Exception]],
+    ) -> None:
+        self.fn = fn
+        self.name = name or fn.__name__
+        self.effect = effect
+        self.retries = retries if isinstance(retries, Retries) else Retries(max_attempts=retries)
+        self.timeout = timeout
+        self.raises = tuple(raises)
+        self.is_async = inspect.iscoroutinefunction(fn)
+        self.origin: Step[Any, Any] = self
+        self._specs: dict[tuple[type[Exception], ...], StepSpec] = {}
+        self._hints: dict[str, Any] | None = None
+        if not 1 <= len(self.name) <= MAX_NAME_CHARS:
+            raise DefinitionError(f"the name of step {self.name!r} must be 1 to {MAX_NAME_CHARS} characters long: pass name=")
+        self.__doc__ = fn.__doc__
+        self.__wrapped__ = fn
+
+    def __repr__(self) -> str:
+        """As in error messages."""
+        return f"<{type(self).__name__} {self.name}>"
+
+    @property
+    def hints(self) -> dict[str, Any]:
+        """Annotations of the function, resolved when first needed: they may name what is defined after it."""
+        if self._hints is None:
+            self._hints = resolve_hints(self.fn)
+        return self._hints
+
+    def spec(self, app_errors: tuple[type[Exception], ...]) -> StepSpec:
+        """What the engine must know of this step in an app that knows these errors."""
+        found = self._specs.get(app_errors)
+        if found is None:
+            effect: Effect = self.effect  # type: ignore[assignment]
+            found = StepSpec(
+                name=self.name, effect=effect, result=self._result_codec(), errors=ErrorClasses(app_errors, self.raises),
+                retries=self.retries, raises=self.raises, definition=self,
+                timeout_seconds=None if self.timeout is None else self.timeout.total_seconds(),
+            )
+            self._specs[app_errors] = found
+        return found
+
+    def _result_codec(self) -> Codec[Any]:
+        return codec_for(self.hints.get("return", Any))
+
+    def options(self, *, retries: Retries | int | None = None, timeout: timedelta | None = None, admit: Admit | None = None) -> Self:
+        """The same step with other options for the calls made through what is returned.
+
+        Args:
+            retries: Tries in all, or how to space them.
+            timeout: How long one try may take.
+            admit: What the call may cost at most.
+        """
+        if admit is not None:
+            raise NotBuiltError("budgets are not built yet: options(admit=...)")
+        other = copy.copy(self)
+        other._specs = {}
+        if retries is not None:
+            other.retries = retries if isinstance(retries, Retries) else Retries(max_attempts=retries)
+        if timeout is not None:
+            other.timeout = timeout
+        return other
+
+    def because(self, decision: Decision[Any], item: str | int | None = None) -> Self:
+        """The same step, its calls resting on a decision, which their idempotency keys name."""
+        raise NotBuiltError("decisions are not built yet: because()")
+
+    def aio(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R_co]:
+        """Calls the step from async code, whatever its own colour."""
+        scope = self._scope()
+        if scope is None:
+            return self._plain_async(args, kwargs)
+        if scope.thread is not None:
+            raise WrongColourError(f"{self.name}.aio() is for async workflows: in this sync one, call {self.name}.sync()")
+        return self._call_async(scope, args, kwargs)
+
+    def sync(self, *args: P.args, **kwargs: P.kwargs) -> R_co:
+        """Calls the step from sync code, whatever its own colour."""
+        scope = self._scope()
+        if scope is None:
+            return self._plain_sync(args, kwargs)
+        if scope.thread is None:
+            raise WrongColourError(f"{self.name}.sync() is for sync workflows: in this async one, await {self.name}.aio()")
+        call = self.issue(scope, args, kwargs)
+        try:
+            scope.thread.block([call])
+        except asyncio.CancelledError:
+            scope.execution.cancel_call(call)
+            raise
+        return typing.cast("R_co", call.waiter.take())  # type: ignore[union-attr]
+
+    def _scope(self) -> WorkflowScope | None:
+        scope = current.get()
+        if isinstance(scope, WorkflowScope):
+            return scope
+        if self.effect not in ("r", "s"):
+            where = "outside a workflow" if scope is None else f"in the body of step {scope.call.name!r}"
+            raise NotInRunError(
+                f"{self.name}() was called {where}, where its outcome would not be recorded: "
+                f"call it from a workflow, or {self.name}.fn() for the undecorated function"
+            )
+        return None
+
+    def issue(self, scope: WorkflowScope, args: tuple[Any, ...], kwargs: dict[str, Any]) -> StepCall:
+        """Asks the engine to run the body."""
+        if self.effect not in ("r", "s", "t"):
+            raise NotBuiltError(f"the ledgers are not built yet: {self!r} cannot run in a workflow")
+        return scope.execution.issue_step(self.spec(scope.app_errors), args, kwargs)
+
+    async def _call_async(self, scope: WorkflowScope, args: tuple[Any, ...], kwargs: dict[str, Any]) -> R_co:
+        call = self.issue(scope, args, kwargs)
+        try:
+            return await call.waiter  # type: ignore[misc,no-any-return]
+        except asyncio.CancelledError:
+            scope.execution.cancel_call(call)
+            raise
+
+    async def _plain_async(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> R_co:
+        if self.is_async:
+            return await self.fn(*args, **kwargs)  # type: ignore[no-any-return]
+        return await asyncio.to_thread(self.fn, *args, **kwargs)
+
+    def _plain_sync(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> R_co:
+        if self.is_async:
+            return asyncio.run(self.fn(*args, **kwargs))  # type: ignore[no-any-return]
+        return self.fn(*args, **kwargs)  # type: ignore[no-any-return]
+
+
+class AsyncStep(Step[P, R_co], Generic[P, R_co, F]):
+    """A step made of an ``async def``."""
+
+    fn: F
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R_co]:
+        """Calls the step: await it."""
+        return self.aio(*args, **kwargs)
+
+
+class SyncStep(Step[P, R_co], Generic[P, R_co, F]):
+    """A step made of a ``def``."""
+
+    fn: F
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R_co:
+        """Calls the step from sync code."""
+        scope = current.get()
+        if isinstance(scope, WorkflowScope) and scope.thread is None:
+            raise WrongColourError(f"{self.name}() is a sync step: in this async workflow, await {self.name}.aio()")
+        return self.sync(*args, **kwargs)
+
+
+def resolve_hints(fn: Callable[..., Any]) -> dict[str, Any]:
+    """Annotations of a function with their names looked up."""
+    try:
+        return typing.get_type_hints(fn, include_extras=True)
+    except (NameError, TypeError, AttributeError) as error:
+        raise DefinitionError(
+            f"the annotations of {fn.__qualname__} ({fn.__code__.co_filename}:{fn.__code__.co_firstlineno}) cannot be read: {error}"
+        ) from error
+
+
+def _make(effect: str, fn: Callable[..., Any], **options: Any) -> Any:
+    kind: type[Step[..., Any]] = AsyncStep if inspect.iscoroutinefunction(fn) else SyncStep
+    return kind(fn, effect, options.get("name"), options.get("retries", 3), options.get("timeout"), options.get("raises", ()))
+
+
+# ---------------------------------------------------------------- @step, @read
+
+
+class _Step:
+    def __init__(self, effect: str, options: dict[str, Any]) -> None:
+        self._effect = effect
+        self._options = options
+
+    @overload
+    def __call__(self, fn: Callable[P, Coroutine[Any, Any, R]], /) -> AsyncStep[P, R, Callable[P, Coroutine[Any, Any, R]]]: ...  # type: ignore[overload-overlap]  # pyright: ignore[reportOverlappingOverload]
+    @overload
+    def __call__(self, fn: Callable[P, R], /) -> SyncStep[P, R, Callable[P, R]]: ...
+    def __call__(self, fn: Callable[..., Any], /) -> Any:
+        return _make(self._effect, fn, **self._options)
+
+
+@overload
+def step(fn: Callable[P, Coroutine[Any, Any, R]], /) -> AsyncStep[P, R, Callable[P, Coroutine[Any, Any, R]]]: ...  # type: ignore[overload-overlap]  # pyright: ignore[reportOverlappingOverload]
+@overload
+def step(fn: Callable[P, R], /) -> SyncStep[P, R, Callable[P, R]]: ...
+@overload
+def step(
+    *, name: str | None = None, retries: Retries | int = 3, timeout: timedelta | None = None, raises: Sequence[type[Exception]] = ()
+) -> _Step: ...
+def step(fn: Callable[..., Any] | None = None, /, **options: Any) -> Any:
+    """Declares an idempotent write to the outside: after a crash the body runs again under the same key.
+
+    Args:
+        name: Its name in the journal, at most 64 characters; the function's own if not given.
+        retries: Tries in all (3 if not given), or how to space them.
+        timeout: How long one try may take.
+        raises: Errors that are final: never tried again, and raised in the workflow as themselves.
+
+    Example::
+
+        @step(retries=5)
+        async def ship(order_id: int) -> str:
+            return await carrier.book(order_id, key=pgflow.idempotency_key())
+    """
+    return _make("s", fn) if fn is not None else _Step("s", options)
+
+
+@overload
+def read(fn: Callable[P, Coroutine[Any, Any, R]], /) -> AsyncStep[P, R, Callable[P, Coroutine[Any, Any, R]]]: ...  # type: ignore[overload-overlap]  # pyright: ignore[reportOverlappingOverload]
+@overload
+def read(fn: Callable[P, R], /) -> SyncStep[P, R, Callable[P, R]]: ...
+@overload
+def read(
+    *, name: str | None = None, retries: Retries | int = 3, timeout: timedelta | None = None, max_age: timedelta | None = None,
+    raises: Sequence[type[Exception]] = (),
+) -> _Step: ...
+def read(fn: Callable[..., Any] | None = None, /, **options: Any) -> Any:
+    """Declares a pure read: it may run again freely, and its result needs no commit of its own.
+
+    Args:
+        name: Its name in the journal, at most 64 characters; the function's own if not given.
+        retries: Tries in all (3 if not given), or how to space them.
+        timeout: How long one try may take.
+        max_age: How old the result may be when an effect rests on it; comes with the ledgers.
+        raises: Errors that are final: never tried again, and raised in the workflow as themselves.
+    """
+    if options.pop("max_age", None) is not None:
+        raise NotBuiltError("the effect ledger is not built yet: read(max_age=...)")
+    return _make("r", fn) if fn is not None else _Step("r", options)
+
+
+# ---------------------------------------------------------------- @transaction
+
+
+class _Transaction:
+    def __init__(self, options: dict[str, Any]) -> None:
+        self._options = options
+
+    @overload
+    def __call__(self, fn: Callable[Concatenate[C, P], Coroutine[Any, Any, R]], /) -> AsyncStep[P, R, Callable[Concatenate[C, P], Coroutine[Any, Any, R]]]: ...  # type: ignore[overload-overlap]  # pyright: ignore[reportOverlappingOverload]
+    @overload
+    def __call__(self, fn: Callable[Concatenate[C, P], R], /) -> SyncStep[P, R, Callable[Concatenate[C, P], R]]: ...
+    def __call__(self, fn: Callable[..., Any], /) -> Any:
+        return make_transaction(fn, **self._options)
+
+
+Isolation = Literal["read committed", "repeatable read", "serializable"]
+
+
+def make_transaction(
+    fn: Callable[..., Any], isolation: Isolation | None = None, raises: Sequence[type[Exception]] = (), provider: Any = None
+) -> Any:
+    """A transactional step whose connection comes from a provider: by the annotation of the first parameter, if none is given."""
+    step = _make("t", fn, retries=1, raises=raises)
+    parameters = list(inspect.signature(fn).parameters.values())
+    if provider is None and (not parameters or parameters[0].kind not in (parameters[0].POSITIONAL_ONLY, parameters[0].POSITIONAL_OR_KEYWORD)):
+        raise DefinitionError(f"{fn.__qualname__} is a @transaction: its first parameter must be the connection, annotated with its class")
+    step.isolation = isolation
+    step.provider = provider
+    step.connection_parameter = None if provider is not None else parameters[0].name
+    return step
+
+
+@overload
+def transaction(fn: Callable[Concatenate[C, P], Coroutine[Any, Any, R]], /) -> AsyncStep[P, R, Callable[Concatenate[C, P], Coroutine[Any, Any, R]]]: ...  # type: ignore[overload-overlap]  # pyright: ignore[reportOverlappingOverload]
+@overload
+def transaction(fn: Callable[Concatenate[C, P], R], /) -> SyncStep[P, R, Callable[Concatenate[C, P], R]]: ...
+@overload
+def transaction(*, isolation: Isolation = "read committed", raises: Sequence[type[Exception]] = ()) -> _Transaction: ...
+def transaction(fn: Callable[..., Any] | None = None, /, **options: Any) -> Any:
+    """Declares a transactional write: the step's result and what the body writes commit together or not at all.
+
+    The first parameter is the connection; the class it is annotated with picks the provider (psycopg's
+    connections are built in). The caller does not pass it. The body must not commit or roll back.
+
+    Args:
+        isolation: Isolation level of the transaction; the server's default if not given.
+        raises: Errors that are raised in the workflow as themselves.
+
+    Example::
+
+        @transaction
+        async def reserve(conn: psycopg.AsyncConnection, sku: str, quantity: int) -> None:
+            await conn.execute("update stock set n = n - %s where sku = %s", (quantity, sku))
+    """
+    return make_transaction(fn) if fn is not None else _Transaction(options)
+
+
+# ---------------------------------------------------------------- @effect
+
+
+class AsyncEffect(AsyncStep[P, R_co, F]):
+    """An effect made of an ``async def``."""
+
+    def settle(self, fn: Callable[P, Coroutine[Any, Any, Confirmed[R_co] | Absent | StillUnknown]], /) -> None:
+        """Declares how the counterparty is asked what became of an attempt."""
+        self.settler = fn
+
+    def compensate(self, fn: Callable[Concatenate[R_co, P], Coroutine[Any, Any, Any]], /) -> None:
+        """Declares how the effect is taken back."""
+        self.compensator = fn
+
+    def precondition(self, fn: Callable[P, Coroutine[Any, Any, bool]], /) -> None:
+        """Declares what must hold immediately before the act."""
+        self.guard = fn
+
+    def verify(self, fn: Callable[Concatenate[R_co, P], Coroutine[Any, Any, bool]], /) -> None:
+        """Declares what must hold after the act."""
+        self.verifier = fn
+
+
+class SyncEffect(SyncStep[P, R_co, F]):
+    """An effect made of a ``def``."""
+
+    def settle(self, fn: Callable[P, Confirmed[R_co] | Absent | StillUnknown], /) -> None:
+        """Declares how the counterparty is asked what became of an attempt."""
+        self.settler = fn
+
+    def compensate(self, fn: Callable[Concatenate[R_co, P], Any], /) -> None:
+        """Declares how the effect is taken back."""
+        self.compensator = fn
+
+    def precondition(self, fn: Callable[P, bool], /) -> None:
+        """Declares what must hold immediately before the act."""
+        self.guard = fn
+
+    def verify(self, fn: Callable[Concatenate[R_co, P], bool], /) -> None:
+        """Declares what must hold after the act."""
+        self.verifier = fn
+
+
+class _Effect:
+    def __init__(self, options: dict[str, Any]) -> None:
+        self._options = options
+
+    @overload
+    def __call__(self, fn: Callable[P, Coroutine[Any, Any, R]], /) -> AsyncEffect[P, R, Callable[P, Coroutine[Any, Any, R]]]: ...  # type: ignore[overload-overlap]  # pyright: ignore[reportOverlappingOverload]
+    @overload
+    def __call__(self, fn: Callable[P, R], /) -> SyncEffect[P, R, Callable[P, R]]: ...
+    def __call__(self, fn: Callable[..., Any], /) -> Any:
+        kind: type[Step[..., Any]] = AsyncEffect if inspect.iscoroutinefunction(fn) else SyncEffect
+        made: Any = kind(fn, "e", None, 1, self._options["timeout"], self._options["raises"])
+        made.effect_options = self._options
+        return made
+
+
+def effect(
+    *, risk: Risk, raises: Sequence[type[Exception]] = (), dedup_window: timedelta | None = None, settle_after: timedelta | None = None,
+    keyed: bool = True, timeout: timedelta | None = None,
+) -> _Effect:
+    """Declares a write to the outside that must not be repeated blindly. Declared now; runs once the effect ledger is built.
+
+    Args:
+        risk: What it takes to take it back.
+        raises: The counterparty's definite refusals; any other exception leaves the outcome unknown.
+        dedup_window: How long the counterparty remembers a key.
+        settle_after: How long to wait before "absent" is believed.
+        keyed: Whether the counterparty deduplicates by key.
+        timeout: How long one attempt may take.
+    """
+    return _Effect({
+        "risk": risk, "raises": raises, "dedup_window": dedup_window, "settle_after": settle_after, "keyed": keyed, "timeout": timeout,
+    })
+
+
+# ---------------------------------------------------------------- @decision
+
+
+class _Decision:
+    def __init__(self, options: dict[str, Any]) -> None:
+        self._options = options
+
+    @overload
+    def __call__(self, fn: Callable[P, Coroutine[Any, Any, Choice[R]]], /) -> AsyncStep[P, Decision[R], Callable[P, Coroutine[Any, Any, Choice[R]]]]: ...  # pyright: ignore[reportOverlappingOverload]
+    @overload
+    def __call__(self, fn: Callable[P, Choice[R]], /) -> SyncStep[P, Decision[R], Callable[P, Choice[R]]]: ...
+    def __call__(self, fn: Callable[..., Any], /) -> Any:
+        return _make("d", fn, **self._options)
+
+
+def decision(*, retries: Retries | int = 3, timeout: timedelta | None = None) -> _Decision:
+    """Declares a sampled choice with its reasons. Declared now; runs once the decision ledger is built.
+
+    Args:
+        retries: Tries in all, or how to space them.
+        timeout: How long one try may take.
+    """
+    return _Decision({"retries": retries, "timeout": timeout})

@@ -1,0 +1,111 @@
+"""For sync workflows: the twins of what waits. Everything else is a plain call in both colours."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager
+from datetime import timedelta
+from typing import Any, ParamSpec, TypeVar, cast, overload
+
+from pgflow._engine.calls import Call
+from pgflow._scope import WorkflowScope, known_errors, sync_scope
+from pgflow.context import Tally, Verdict, child_request, seconds_of
+from pgflow.errors import NotBuiltError
+from pgflow.model import GateRequest, MapResult
+from pgflow.step import Step
+from pgflow.workflow import Workflow
+
+T = TypeVar("T")
+A = TypeVar("A")
+R = TypeVar("R")
+P = ParamSpec("P")
+
+
+def sleep(delay: timedelta | float) -> None:
+    """Sleeps durably; see :func:`pgflow.sleep`."""
+    scope, thread = sync_scope("pgflow.sync.sleep()", "pgflow.sleep()")
+    seconds = seconds_of(delay)
+    if seconds == 0:
+        return
+    call = scope.execution.issue_sleep(seconds)
+    try:
+        thread.block([call])
+    except asyncio.CancelledError:
+        scope.execution.cancel_call(call)
+        raise
+
+
+def run_child(workflow: Workflow[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
+    """Starts another workflow as a child of this run and waits for its result; see :func:`pgflow.run_child`."""
+    scope, thread = sync_scope("pgflow.sync.run_child()", "pgflow.run_child()")
+    call = _issue_child(scope, workflow, args, kwargs)
+    try:
+        thread.block([call])
+    except asyncio.CancelledError:
+        scope.execution.cancel_call(call)
+        raise
+    return cast("R", call.waiter.take())  # type: ignore[union-attr]
+
+
+def _issue_child(scope: WorkflowScope, workflow: Workflow[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call:
+    return scope.execution.issue_child(
+        child_request(scope, workflow, args, kwargs), workflow.result_codec, known_errors(scope, workflow.raises)
+    )
+
+
+def map(  # noqa: A001 - the field's word; users write pgflow.sync.map
+    step: Step[[T], R] | Workflow[[T], R],
+    items: Iterable[T],
+    *,
+    max_parallel: int | None = None,
+    min_successful: int | None = None,
+    tolerated_failures: int = 0,
+) -> MapResult[T, R]:
+    """Calls a step, or runs a child workflow, for every item, in parallel; see :func:`pgflow.map`."""
+    scope, thread = sync_scope("pgflow.sync.map()", "pgflow.map()")
+    tally: Tally[T, R] = Tally(list(items), min_successful, tolerated_failures)
+    waiting = dict(enumerate(tally.items))
+    running: dict[int, Call] = {}
+    try:
+        while (waiting or running) and not tally.enough:
+            while waiting and (max_parallel is None or len(running) < max_parallel):
+                index = next(iter(waiting))
+                item = waiting.pop(index)
+                running[index] = step.issue(scope, (item,), {}) if isinstance(step, Step) else _issue_child(scope, step, (item,), {})
+            thread.block(list(running.values()), any_of_them=True)
+            for index in [i for i, call in running.items() if call.waiter.done()]:  # type: ignore[union-attr]
+                _count(tally, index, running.pop(index))
+    finally:
+        for call in running.values():
+            scope.execution.cancel_call(call)
+    return tally.result()
+
+
+def _count(tally: Tally[Any, Any], index: int, call: Call) -> None:
+    try:
+        value = call.waiter.take()  # type: ignore[union-attr]
+    except Exception as error:  # noqa: BLE001 - an item's error is its outcome
+        tally.count(index, error, None)
+    else:
+        tally.count(index, None, value)
+
+
+@overload
+def gate(
+    name: str, request: T, *, approvers: Sequence[str] = (), quorum: int = 1, timeout: timedelta | None = None,
+    notify: Step[[GateRequest], Any] | None = None,
+) -> Verdict[T]: ...
+@overload
+def gate(
+    name: str, request: Any, *, answer: type[A], approvers: Sequence[str] = (), quorum: int = 1, timeout: timedelta | None = None,
+    notify: Step[[GateRequest], Any] | None = None,
+) -> Verdict[A]: ...
+def gate(name: str, request: Any, **options: Any) -> Any:  # noqa: ARG001 - the surface stands, the gate does not
+    """Waits for an authorised answer. Declared now; gates are not built yet."""
+    raise NotBuiltError(f"gates are not built yet: gate({name!r})")
+
+
+def saga() -> AbstractContextManager[None]:
+    """What is done inside is taken back when an exception leaves it. Declared now; sagas are not built yet."""
+    raise NotBuiltError("sagas are not built yet: saga()")

@@ -1,0 +1,164 @@
+"""One attempt at a transactional step, written once for both colours.
+
+The protocol is a generator that yields what it wants done and is told how it went; :func:`drive` and
+:func:`drive_async` do it. Its order is the whole of the guarantee: check the lease, run the body, encode
+its result, take the run's turn, fence and append, COMMIT - and, where the answer to COMMIT was lost, read
+what is there before anything else of the run goes on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+
+from pgflow._calls import transaction as calls
+from pgflow._engine.calls import StepCall
+from pgflow._engine.flush import Flush
+from pgflow._io import Query, is_ambiguous, run_on, run_on_async
+from pgflow.providers import AsyncTransaction, Transaction
+from pgflow.units import Claim
+
+IDLE_TIMEOUT_MS = 300_000
+"""A body that leaves its transaction idle so long holds locks and the xmin horizon for nothing."""
+
+
+class Turns(Protocol):
+    """What the protocol needs of the engine and of another connection; the driver calls it where it lives."""
+
+    def take_turn(self, call: StepCall, text: str) -> Flush | None:
+        """Waits for the run's turn; None if nobody wants the step any more."""
+
+    def end_turn(self, call: StepCall, flush: Flush, committed: bool, at_us: int) -> None:
+        """The turn is over."""
+
+    def ask_elsewhere(self, query: Query[Any]) -> Any:
+        """Runs a query on another connection, however long it takes to get one."""
+
+    def pause(self, tries: int) -> None:
+        """Waits a little before asking again."""
+
+
+@dataclass(frozen=True)
+class Op:
+    """Something the protocol wants done."""
+
+    what: Literal["query", "body", "flush", "commit", "turn", "end", "elsewhere", "pause"]
+    args: tuple[Any, ...] = ()
+
+
+Protocol_ = Generator[Op, Any, bool]
+
+
+def attempt(claim: Claim, call: StepCall, encode: Callable[[Any], str]) -> Protocol_:
+    """The protocol of one attempt, inside an open transaction. Returns False if nobody wanted the result any more."""
+    yield Op("query", (calls.begin_step(claim.run_id, claim.token, call.number, IDLE_TIMEOUT_MS),))
+    text = encode((yield Op("body")))
+    yield Op("flush")
+    flush: Flush | None = yield Op("turn", (call, text))
+    if flush is None:
+        return False
+    committed, at_us = False, 0
+    try:
+        rows = flush.unit_rows(flush.rows[-1].at_us)
+        fenced: calls.Fenced = yield Op("query", (calls.fence_step(claim.run_id, claim.token, call.number, rows),))
+        at_us = fenced.at_us
+        try:
+            yield Op("commit")
+            committed = True
+        except Exception as error:
+            if not is_ambiguous(error):
+                raise
+            committed = yield from _resolve(claim, flush, fenced.xid)
+            if not committed:
+                raise
+    finally:
+        yield Op("end", (call, flush, committed, at_us))
+    return True
+
+
+def _resolve(claim: Claim, flush: Flush, xid: str) -> Generator[Op, Any, bool]:
+    """What became of a COMMIT whose answer was lost. In progress is not failed: it is waited out."""
+    tries = 0
+    while True:
+        recorded: calls.Recorded | None = yield Op("elsewhere", (calls.read_unit(claim.run_id, flush.last_seq),))
+        if recorded is not None:
+            return recorded.token == claim.token and recorded.call == flush.rows[-1].call
+        status = yield Op("elsewhere", (calls.transaction_status(xid),))
+        if status != "in progress":
+            again: calls.Recorded | None = yield Op("elsewhere", (calls.read_unit(claim.run_id, flush.last_seq),))
+            return again is not None and again.token == claim.token
+        tries += 1
+        yield Op("pause", (tries,))
+
+
+def drive(protocol: Protocol_, transaction: Transaction, body: Callable[[Any], Any], turns: Turns) -> bool:
+    """Drives the protocol in sync code."""
+
+    def do(op: Op) -> Any:
+        match op.what:
+            case "query":
+                return run_on(transaction, op.args[0])
+            case "body":
+                return body(transaction.connection)
+            case "flush":
+                return transaction.flush()
+            case "commit":
+                return transaction.commit()
+            case "turn":
+                return turns.take_turn(*op.args)
+            case "end":
+                return turns.end_turn(*op.args)
+            case "elsewhere":
+                return turns.ask_elsewhere(*op.args)
+            case "pause":
+                return turns.pause(*op.args)
+
+    answer: Any = None
+    error: Exception | None = None
+    while True:
+        try:
+            op = protocol.throw(error) if error is not None else protocol.send(answer)
+        except StopIteration as stop:
+            return bool(stop.value)
+        answer, error = None, None
+        try:
+            answer = do(op)
+        except Exception as raised:  # noqa: BLE001 - the protocol decides what an error means
+            error = raised
+
+
+async def drive_async(protocol: Protocol_, transaction: AsyncTransaction, body: Callable[[Any], Any], turns: Any) -> bool:
+    """Drives the protocol in async code; ``turns`` is a :class:`Turns` of coroutines."""
+
+    async def do(op: Op) -> Any:
+        match op.what:
+            case "query":
+                return await run_on_async(transaction, op.args[0])
+            case "body":
+                return await body(transaction.connection)
+            case "flush":
+                return await transaction.flush()
+            case "commit":
+                return await transaction.commit()
+            case "turn":
+                return await turns.take_turn(*op.args)
+            case "end":
+                return await turns.end_turn(*op.args)
+            case "elsewhere":
+                return await turns.ask_elsewhere(*op.args)
+            case "pause":
+                return await turns.pause(*op.args)
+
+    answer: Any = None
+    error: BaseException | None = None
+    while True:
+        try:
+            op = protocol.throw(error) if error is not None else protocol.send(answer)
+        except StopIteration as stop:
+            return bool(stop.value)
+        answer, error = None, None
+        try:
+            answer = await do(op)
+        except BaseException as raised:  # noqa: BLE001 - cancellation too must pass through the protocol, which ends its turn
+            error = raised

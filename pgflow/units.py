@@ -1,0 +1,114 @@
+"""A run as a worker claims it, and the units of its journal: what stored functions answer and the engine reads.
+
+The order of units is the whole of a run's history. During a replay they fall into three sorts:
+
+- *outcomes* are released to the code, one at a time;
+- *notes* were written while the code ran (a timer started, state set, a call given up): the code must
+  produce each of them again, at the same point;
+- *marks* were written beside the code (a licence, a failed attempt, a child's start, an operator's
+  word): they are read and not expected of it.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from pgflow.model import Kind
+
+OUTCOMES = frozenset(
+    {Kind.STEP_COMPLETED, Kind.STEP_FAILED, Kind.TIMER_FIRED, Kind.SIGNAL_RECEIVED, Kind.WAIT_TIMED_OUT, Kind.CHILD_FINISHED}
+)
+MARKS = frozenset({Kind.STEP_STARTED, Kind.ATTEMPT_FAILED, Kind.CHILD_STARTED, Kind.OPERATOR})
+
+KIND_NAMES = {
+    Kind.STEP_STARTED: "step started",
+    Kind.STEP_COMPLETED: "step completed",
+    Kind.STEP_FAILED: "step failed",
+    Kind.ATTEMPT_FAILED: "attempt failed",
+    Kind.TIMER_STARTED: "timer started",
+    Kind.TIMER_FIRED: "timer fired",
+    Kind.SIGNAL_RECEIVED: "signal received",
+    Kind.WAIT_TIMED_OUT: "wait timed out",
+    Kind.CHILD_STARTED: "child started",
+    Kind.CHILD_FINISHED: "child finished",
+    Kind.CALL_CANCELLED: "call cancelled",
+    Kind.STEP_ABANDONED: "step abandoned",
+    Kind.PATCHED: "patched",
+    Kind.CLOCK_READ: "clock read",
+    Kind.STATE_SET: "state set",
+    Kind.EMITTED: "emitted",
+    Kind.CONTINUED: "continued",
+    Kind.OPERATOR: "operator",
+}
+
+
+class Unit(NamedTuple):
+    """One row of the journal."""
+
+    seq: int
+    call: int
+    kind: str
+    name: str | None
+    payload: str | None
+    starts: list[Any] | None
+    at_us: int
+    due_us: int | None
+
+    @property
+    def is_outcome(self) -> bool:
+        """Whether it is released to the code; the cancellation of the whole run (call 0) is too."""
+        return self.kind in OUTCOMES or (self.kind == Kind.CALL_CANCELLED and self.call == 0)
+
+    def __str__(self) -> str:
+        """As a person reads it in a diff."""
+        name = f" {self.name!r}" if self.name else ""
+        return f"unit {self.seq}: {KIND_NAMES.get(self.kind, self.kind)}{name}, call {self.call}"
+
+
+def parse_units(text: str | None) -> list[Unit]:
+    """Units from the JSON of a claim or of ``load_units``."""
+    return [Unit(*row) for row in json.loads(text)] if text else []
+
+
+class Start(NamedTuple):
+    """A licence: the body of this call may have run."""
+
+    call: int
+    effect: str
+    name: str
+    ordinal: int | str
+    args_hash: int
+
+
+@dataclass
+class Claim:
+    """A run that this worker holds."""
+
+    run_id: int
+    token: int
+    chain_id: int
+    lane_id: int
+    generation: int
+    attempt: int
+    suspect: int
+    last_seq: int
+    key: str
+    root: str
+    input: str
+    units: list[Unit]
+    has_mail: bool
+    created_us: int
+    now_us: int
+    workflow: str = ""
+    tenant: str = ""
+    parent_run_id: int | None = None
+    deadline_us: int | None = None
+    labels: dict[str, str] = field(default_factory=dict)
+    metadata: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def stem(self) -> str:
+        """What the idempotency keys of this generation begin with."""
+        return self.root if self.generation == 1 else f"{self.root}~{self.generation}"

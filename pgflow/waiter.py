@@ -1,0 +1,91 @@
+"""Waiting for results: all waits of a process share one query, woken by notifications and by polling.
+
+Polling backs off while nothing comes and never stops: a lost notification costs one poll.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import random
+
+import psycopg
+
+from pgflow._calls import result as calls
+from pgflow._io.connect import ConnectOptions
+from pgflow.control import Control
+from pgflow.listener import DONE_CHANNEL, Listener, parse_done
+
+log = logging.getLogger("pgflow")
+
+FIRST_POLL_SECONDS = 0.02
+LONGEST_POLL_SECONDS = 1.0
+
+
+class ResultWaiter:
+    """See the module. Belongs to one event loop."""
+
+    def __init__(self, connect: ConnectOptions, *, listen: bool = True) -> None:
+        self._control = Control(connect, "pgflow results")
+        self._listener = Listener(connect, DONE_CHANNEL, self._heard, self._look_now)
+        self._listen = listen
+        self._waits: dict[int, set[asyncio.Future[calls.Ended]]] = {}
+        self._look = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    async def wait(self, chain_id: int) -> calls.Ended:
+        """Waits until a chain has ended, or is stuck."""
+        future: asyncio.Future[calls.Ended] = asyncio.get_running_loop().create_future()
+        self._waits.setdefault(chain_id, set()).add(future)
+        if self._task is None or self._task.done():
+            if self._listen and self._task is None:
+                self._listener.start()
+            self._task = asyncio.create_task(self._run(), name="pgflow-results")
+        self._look.set()
+        try:
+            return await future
+        finally:
+            waits = self._waits.get(chain_id)
+            if waits is not None:
+                waits.discard(future)
+                if not waits:
+                    self._waits.pop(chain_id, None)
+
+    def ended(self, chains: list[int]) -> None:
+        """These chains have ended: whoever waits for one need not wait for a poll."""
+        if any(chain in self._waits for chain in chains):
+            self._look.set()
+
+    def _heard(self, payload: str) -> None:
+        if not self._waits.keys().isdisjoint(parse_done(payload)):
+            self._look.set()
+
+    def _look_now(self) -> None:
+        self._look.set()
+
+    async def _run(self) -> None:
+        delay = FIRST_POLL_SECONDS
+        while self._waits:
+            self._look.clear()
+            try:
+                found = await self._control.ask(calls.results(list(self._waits)))
+            except (psycopg.Error, OSError, TimeoutError) as error:
+                log.debug("cannot look for results: %s", error)
+                found = {}
+            for chain_id, ended in found.items():
+                for future in self._waits.pop(chain_id, ()):
+                    if not future.done():
+                        future.set_result(ended)
+            delay = FIRST_POLL_SECONDS if found else min(LONGEST_POLL_SECONDS, delay * 1.5)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(delay * random.uniform(0.8, 1.0)):  # noqa: S311 - spreads the load
+                    await self._look.wait()
+
+    async def close(self) -> None:
+        """Ends; whoever still waits is cancelled."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+        await self._listener.close()
+        await self._control.close()

@@ -1,0 +1,236 @@
+"""Workflows: functions that orchestrate steps, and whose every activation replays their journal."""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import inspect
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import replace
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any, Generic, Literal, NoReturn, ParamSpec, Self, TypeVar, overload
+
+import pydantic
+from typing_extensions import NotRequired, TypedDict
+
+from pgflow.errors import DefinitionError, InvalidArgument
+from pgflow.model import DEFAULT_QUEUE, Slot, StartOptions
+from pgflow.step import resolve_hints
+from pgflow.values import Codec, codec_for
+
+P = ParamSpec("P")
+R = TypeVar("R")
+R_co = TypeVar("R_co", covariant=True)
+
+class Workflow(Generic[P, R_co]):
+    """A workflow of either colour. ``fn`` is the undecorated function."""
+
+    name: str
+    fn: Callable[P, Any]
+
+    def __init__(
+        self, fn: Callable[..., Any], name: str | None, queue: str, timeout: timedelta | None, raises: Sequence[type[Exception]]
+    ) -> None:
+        self.fn = fn
+        self.name = name or fn.__qualname__.replace(".<locals>.", ".")
+        self.raises = tuple(raises)
+        self.start_options = StartOptions(queue=queue, timeout=timeout)
+        self.is_async = inspect.iscoroutinefunction(fn)
+        self.origin: Workflow[Any, Any] = self
+        self._signature = inspect.signature(fn)
+        self._input: Codec[dict[str, Any]] | None = None
+        self._result: Codec[Any] | None = None
+        self.__doc__ = fn.__doc__
+        self.__wrapped__ = fn
+        if not 1 <= len(self.name.encode()) <= 255:
+            raise DefinitionError(f"the name of workflow {self.name!r} must be 1 to 255 bytes long: pass name=")
+        for parameter in self._signature.parameters.values():
+            if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
+                raise DefinitionError(
+                    f"workflow {self.name} takes *{parameter.name}: its input is an object of parameter names, so each must be named"
+                )
+
+    def __repr__(self) -> str:
+        """As in error messages."""
+        return f"<Workflow {self.name}>"
+
+    if not TYPE_CHECKING:
+
+        def __call__(self, *_args: Any, **_kwargs: Any) -> NoReturn:
+            """A workflow is started, not called."""
+            raise TypeError(
+                f"workflow {self.name} is not called: start it with app.start({self.name}, ...), "
+                f"from another workflow with pgflow.run_child({self.name}, ...), or call {self.name}.fn(...) in a test"
+            )
+
+    def options(
+        self,
+        *,
+        key: str | None = None,
+        queue: str | None = None,
+        priority: int | None = None,
+        run_at: datetime | None = None,
+        timeout: timedelta | None = None,
+        labels: dict[str, str] | None = None,
+        metadata: dict[str, Any] | None = None,
+        when_parent_ends: Literal["cancel", "abandon"] | None = None,
+    ) -> Self:
+        """The same workflow with options for the runs started through what is returned.
+
+        Args:
+            key: Idempotency key, at most 128 characters: a second start with it is the same run.
+            queue: Queue to wait in.
+            priority: Lower numbers go first.
+            run_at: Do not start before this time (with time zone).
+            timeout: The run is cancelled when it is not over by then.
+            labels: Names and values to list runs by.
+            metadata: Data that travels from the start to every child and step.
+            when_parent_ends: What the end of a parent does to this child.
+        """
+        if run_at is not None and run_at.tzinfo is None:
+            raise InvalidArgument("run_at has no time zone: pass datetime.now(timezone.utc) + ..., or one with tzinfo")
+        given: dict[str, Any] = {
+            "key": key, "queue": queue, "priority": priority, "run_at": run_at, "timeout": timeout, "labels": labels,
+            "metadata": metadata, "when_parent_ends": when_parent_ends,
+        }
+        other = copy.copy(self)
+        other.start_options = replace(self.start_options, **{k: v for k, v in given.items() if v is not None})
+        return other
+
+    # ------------------------------------------------------------ input and result
+
+    @property
+    def input_codec(self) -> Codec[dict[str, Any]]:
+        """Codec of the input: an object of the parameters, whoever starts the run."""
+        if self._input is None:
+            self.origin._input = self._input = self._make_input_codec()
+        return self._input
+
+    def _make_input_codec(self) -> Codec[dict[str, Any]]:
+        hints = resolve_hints(self.fn)
+        fields = {}
+        for name, parameter in self._signature.parameters.items():
+            hint = hints.get(name, Any)
+            fields[name] = hint if parameter.default is parameter.empty else NotRequired[hint]
+        shape = TypedDict(f"the parameters of {self.name}", fields)  # type: ignore[misc]
+        shape.__pydantic_config__ = pydantic.ConfigDict(  # type: ignore[attr-defined]
+            extra="forbid", ser_json_bytes="base64", val_json_bytes="base64", ser_json_inf_nan="constants"
+        )
+        try:
+            return Codec(shape)
+        except pydantic.PydanticSchemaGenerationError as error:
+            raise DefinitionError(f"a parameter of workflow {self.name} cannot be stored: {str(error).splitlines()[0]}") from error
+
+    @property
+    def result_codec(self) -> Codec[Any]:
+        """Codec of the result."""
+        if self._result is None:
+            self.origin._result = self._result = codec_for(resolve_hints(self.fn).get("return", Any))
+        return self._result
+
+    def encode_input(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+        """The input as JSON text, checked to be readable by the workflow.
+
+        Raises:
+            TypeError: The arguments do not fit the signature.
+            NotStorable: A value cannot be stored, or not be read back as its annotation says.
+        """
+        what = f"the input of workflow {self.name}"
+        text = self.input_codec.encode(dict(self._signature.bind(*args, **kwargs).arguments), what)
+        self.input_codec.decode(text, what)
+        return text
+
+    def bind_input(self, text: str) -> inspect.BoundArguments:
+        """Arguments for ``fn`` from a stored input."""
+        values = self.input_codec.decode(text, f"the input of workflow {self.name}")
+        bound = self._signature.bind_partial()
+        bound.arguments.update({name: values[name] for name in self._signature.parameters if name in values})
+        return bound
+
+    @property
+    def code_hash(self) -> str:
+        """Hash of the module the workflow is written in: a fix changes it."""
+        module = inspect.getmodule(self.fn)
+        try:
+            source = inspect.getsource(module) if module is not None else inspect.getsource(self.fn)
+        except (OSError, TypeError):
+            source = self.fn.__code__.co_code.hex()
+        return hashlib.blake2b(source.encode(), digest_size=8).hexdigest()
+
+
+class _Workflow:
+    def __init__(self, options: dict[str, Any]) -> None:
+        self._options = options
+
+    @overload
+    def __call__(self, fn: Callable[P, Coroutine[Any, Any, R]], /) -> Workflow[P, R]: ...  # pyright: ignore[reportOverlappingOverload]
+    @overload
+    def __call__(self, fn: Callable[P, R], /) -> Workflow[P, R]: ...
+    def __call__(self, fn: Callable[..., Any], /) -> Any:
+        return _make(fn, **self._options)
+
+
+def _make(
+    fn: Callable[..., Any], name: str | None = None, queue: str = DEFAULT_QUEUE, timeout: timedelta | None = None,
+    raises: Sequence[type[Exception]] = (),
+) -> Any:
+    return Workflow(fn, name, queue, timeout, raises)
+
+
+@overload
+def workflow(fn: Callable[P, Coroutine[Any, Any, R]], /) -> Workflow[P, R]: ...  # pyright: ignore[reportOverlappingOverload]
+@overload
+def workflow(fn: Callable[P, R], /) -> Workflow[P, R]: ...
+@overload
+def workflow(
+    *, name: str | None = None, queue: str = DEFAULT_QUEUE, timeout: timedelta | None = None, raises: Sequence[type[Exception]] = ()
+) -> _Workflow: ...
+def workflow(fn: Callable[..., Any] | None = None, /, **options: Any) -> Any:
+    """Declares a workflow: a function, async or not, that orchestrates steps and survives its process.
+
+    Its code must do the same again when it is replayed: everything that touches the world belongs into a step.
+
+    Args:
+        name: Its name in the database; the function's own if not given.
+        queue: Queue in which its runs wait.
+        timeout: A run that is not over by then is cancelled.
+        raises: Errors that a waiting client gets back as themselves.
+
+    Example::
+
+        @workflow(queue="orders")
+        async def checkout(order: Order) -> str:
+            return await charge(order.card, order.cents)
+    """
+    return _make(fn) if fn is not None else _Workflow(options)
+
+
+class _Schedule:
+    def __init__(self, options: dict[str, Any]) -> None:
+        self._options = options
+
+    @overload
+    def __call__(self, wf: Workflow[[Slot], R], /) -> Workflow[[Slot], R]: ...
+    @overload
+    def __call__(self, wf: Workflow[[], R], /) -> Workflow[[], R]: ...
+    def __call__(self, wf: Any, /) -> Any:
+        wf.schedule_options = self._options
+        return wf
+
+
+def schedule(
+    cron: str,
+    *,
+    tz: str = "UTC",
+    overlap: Literal["skip", "buffer_one", "buffer_all", "cancel_other", "allow"] = "skip",
+    catch_up: Literal["skip", "latest", "all"] = "latest",
+) -> _Schedule:
+    """Declares when runs of a workflow start by themselves. Declared now; runs once schedules are built.
+
+    Args:
+        cron: Five fields: minute, hour, day of month, month, day of week.
+        tz: Time zone in which they are meant.
+        overlap: What happens when the last run is not over.
+        catch_up: What happens to slots that were missed.
+    """
+    return _Schedule({"cron": cron, "tz": tz, "overlap": overlap, "catch_up": catch_up})

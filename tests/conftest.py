@@ -1,0 +1,67 @@
+"""Fixtures: one server a session, one database a test, and the engine's own audit after each.
+
+The schema is installed once, into a template; each test gets a copy of it, which costs some hundredths of a
+second. A test that breaks the database on purpose says so with ``@pytest.mark.unsound``.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+import psycopg
+import pytest
+import servers
+from servers import postgresql_proc  # noqa: F401  a fixture
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+@pytest.fixture(scope="session")
+def server_dsn(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """DSN of a database of the tests' server that stays, as superuser."""
+    if dsn := os.environ.get("PGFLOW_TEST_DSN"):
+        return dsn
+    request.config.option.postgresql_exec = str(servers.write_pg_ctl(tmp_path_factory.mktemp("bin")))
+    request.config.option.postgresql_unixsocketdir = str(tmp_path_factory.mktemp("run"))
+    process = request.getfixturevalue("postgresql_proc")
+    address = psycopg.conninfo.make_conninfo(host=process.host, port=process.port, user=process.user, password=process.password)
+    return servers.dsn_of(address, "postgres")
+
+
+@pytest.fixture(scope="session")
+def template(server_dsn: str) -> Iterator[str]:
+    """Name of a database with the schema installed, with which nobody is connected."""
+    name = servers.create_database(server_dsn)
+    servers.install_schema(servers.dsn_of(server_dsn, name))
+    yield name
+    servers.drop_database(server_dsn, name)
+
+
+@pytest.fixture
+def dsn(request: pytest.FixtureRequest, server_dsn: str, template: str) -> Iterator[str]:
+    """DSN of a fresh database with the schema; its books must balance when the test is over."""
+    name = servers.create_database(server_dsn, template)
+    fresh = servers.dsn_of(server_dsn, name)
+    yield fresh
+    try:
+        if request.node.get_closest_marker("unsound") is None:
+            assert servers.unsound(fresh) == []
+    finally:
+        servers.drop_database(server_dsn, name)
+
+
+@pytest.fixture
+def empty_dsn(server_dsn: str) -> Iterator[str]:
+    """DSN of a fresh database without the schema."""
+    name = servers.create_database(server_dsn)
+    yield servers.dsn_of(server_dsn, name)
+    servers.drop_database(server_dsn, name)
+
+
+@pytest.fixture
+def conn(dsn: str) -> Iterator[psycopg.Connection]:
+    """A connection to the fresh database, in autocommit."""
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        yield connection

