@@ -24,10 +24,9 @@ from __future__ import annotations
 
 import hashlib
 import re
-import tomllib
 from dataclasses import dataclass
 from functools import cache, cached_property
-from importlib import metadata, resources
+from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -36,6 +35,7 @@ from psycopg import sql
 from psycopg.pq import TransactionStatus
 from psycopg.rows import tuple_row
 
+from pgflow._version import __version__
 from pgflow.errors import SchemaForeign, SchemaMissing, SchemaNewer, SchemaOutdated, ServerUnsupported, SetupError
 
 if TYPE_CHECKING:
@@ -239,11 +239,7 @@ def _sql_files(folder: Traversable, prefix: str = "") -> Iterator[SqlFile]:
 def own_assets() -> Assets:
     """The SQL of this version: inside the installed package, else beside it in a checkout."""
     packaged = resources.files("pgflow")
-    if (packaged / "migrations").is_dir():
-        return read_assets(packaged, metadata.version(DISTRIBUTION))
-    checkout = Path(__file__).parent.parent
-    project = tomllib.loads((checkout / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    return read_assets(checkout, project["version"])
+    return read_assets(packaged if (packaged / "migrations").is_dir() else Path(__file__).parent.parent, __version__)
 
 
 @dataclass(frozen=True)

@@ -130,7 +130,7 @@ def end_server(home: Path) -> None:
     """Stop the server, and leave nothing of it outside of its home."""
     embedded.stop(home)
     state = folder_of(home).read_state()
-    if state is not None and not Path(state.socket_dir).is_relative_to(home):
+    if state is not None and Path(state.socket_dir).parent == Path("/tmp"):
         Path(state.socket_dir).rmdir()
 
 
@@ -534,13 +534,13 @@ def test_a_path_too_long_for_a_socket_gets_a_short_private_folder(home):
     end_server(deep)
 
 
-def test_a_home_with_odd_characters_works():
+@pytest.mark.parametrize("name", ["a b\"c'd%e?f&g=é", "a,b"])
+def test_a_home_with_odd_characters_works(name):
     with tempfile.TemporaryDirectory(dir="/tmp") as short:
-        odd = Path(short) / "a b,c\"d'e%f?g&h=é"
-        with embedded.acquire(odd) as server:
-            assert server.socket_dir.is_relative_to(odd)
+        with embedded.acquire(Path(short) / name) as server:
+            assert server.socket_dir.is_relative_to(short) == ("," not in name)
             assert select(server.dsn, "select current_database()") == "pgflow"
-        embedded.stop(odd)
+        end_server(Path(short) / name)
 
 
 def test_settings_are_those_of_a_small_server_that_keeps_its_promises(home):

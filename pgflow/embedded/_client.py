@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Self
@@ -20,7 +21,7 @@ from psycopg import sql
 
 import pgflow
 from pgflow.embedded._binaries import find_programs
-from pgflow.embedded._cluster import PidFile
+from pgflow.embedded._cluster import PidFile, command_line
 from pgflow.embedded._folder import DATABASE, Folder, State
 from pgflow.embedded._locks import POLL_SECONDS, FileLock, is_locked
 from pgflow.errors import EmbeddedServerError
@@ -28,6 +29,7 @@ from pgflow.errors import EmbeddedServerError
 START_SECONDS = 60.0
 STOP_SECONDS = 60.0
 LOG_BYTES = 10_000_000
+SUPERVISOR = "pgflow.embedded._supervisor"
 
 
 @dataclass(frozen=True)
@@ -84,7 +86,9 @@ class EmbeddedServer:
         """Say that this process no longer needs the server; a second call does nothing."""
         self._user.close()
         if is_locked(self._folder.postgres_lock) and not is_locked(self._folder.supervisor_lock):
-            launch_supervisor(self._folder)  # the former one was killed, and nobody else would stop the server
+            # The former one was killed, and nobody else would stop the server until somebody needs it again.
+            with suppress(EmbeddedServerError):
+                launch_supervisor(self._folder)
 
 
 def acquire(home: Path | None = None) -> EmbeddedServer:
@@ -157,27 +161,27 @@ def stop(home: Path | None = None) -> None:
         return
     deadline = time.monotonic() + STOP_SECONDS
     with _take_turn(folder, deadline):
-        if is_locked(folder.postgres_lock) and not is_locked(folder.supervisor_lock):
-            launch_supervisor(folder)
-        while (pid := _supervisor_pid(folder)) is not None:
-            _ask_to_stop(pid)
+        while is_locked(folder.supervisor_lock) or is_locked(folder.postgres_lock):
+            _have_supervisor_stop(folder)
             if time.monotonic() > deadline:
                 raise EmbeddedServerError(f"the embedded server under {folder.home} does not stop: see {folder.log}")
             time.sleep(POLL_SECONDS)
 
 
-def _ask_to_stop(supervisor_pid: int) -> None:
-    try:
-        os.kill(supervisor_pid, signal.SIGTERM)
-    except ProcessLookupError:
-        pass  # it has just gone
+def _have_supervisor_stop(folder: Folder) -> None:
+    if not is_locked(folder.supervisor_lock):
+        launch_supervisor(folder)  # to look after what a killed one left behind
+    if pid := _supervisor_pid(folder):
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGTERM)
 
 
 def _supervisor_pid(folder: Folder) -> int | None:
     if not is_locked(folder.supervisor_lock):
         return None
     text = folder.supervisor_lock.read_text()
-    return int(text) if text else None
+    # A supervisor that has only just begun has not yet written over the number of the one before.
+    return int(text) if text and SUPERVISOR in command_line(int(text)) else None
 
 
 def _ensure_running(folder: Folder, deadline: float) -> State:
@@ -190,28 +194,36 @@ def _ensure_running(folder: Folder, deadline: float) -> State:
             return state
         if failure := folder.read_failure():
             raise EmbeddedServerError(failure)
-    raise EmbeddedServerError(f"the embedded server does not start within {START_SECONDS:.0f} seconds: see {folder.log}")
+    raise _too_late(folder)
 
 
 def _wait_for_server(folder: Folder, deadline: float) -> State | None:
-    """Wait while a supervisor lives; None when it ended, or time is up."""
-    while is_locked(folder.supervisor_lock) and time.monotonic() < deadline:
+    """Wait for a server that takes connections; None when the supervisor ended instead."""
+    refusal: psycopg.OperationalError | None = None
+    while is_locked(folder.supervisor_lock):
         state = folder.read_state()
-        if state is not None and state.pid and _has_database(state):
-            return state
+        if state is not None and state.pid:
+            try:
+                _have_database(state)
+            except psycopg.OperationalError as error:
+                refusal = error
+            else:
+                return state
+        if time.monotonic() > deadline:
+            raise _too_late(folder) from refusal
         time.sleep(POLL_SECONDS)
     return None
 
 
-def _has_database(state: State) -> bool:
-    """Whether the server takes connections; its database is made if missing."""
-    try:
-        with psycopg.connect(state.dsn("postgres"), autocommit=True, connect_timeout=5) as connection:
-            if connection.execute("select from pg_catalog.pg_database where datname = %s", [DATABASE]).rowcount == 0:
-                connection.execute(sql.SQL("create database {}").format(sql.Identifier(DATABASE)))
-    except psycopg.OperationalError:
-        return False
-    return True
+def _too_late(folder: Folder) -> EmbeddedServerError:
+    return EmbeddedServerError(f"the embedded server under {folder.home} is not ready in time: see {folder.log}")
+
+
+def _have_database(state: State) -> None:
+    """Make our database if it is missing; an OperationalError says that the server takes no connections."""
+    with psycopg.connect(state.dsn("postgres"), autocommit=True, connect_timeout=5) as connection:
+        if connection.execute("select from pg_catalog.pg_database where datname = %s", [DATABASE]).rowcount == 0:
+            connection.execute(sql.SQL("create database {}").format(sql.Identifier(DATABASE)))
 
 
 def launch_supervisor(folder: Folder) -> None:
@@ -219,7 +231,7 @@ def launch_supervisor(folder: Folder) -> None:
     find_programs()  # to fail here, where the trace is of use
     with open_log(folder) as log:
         launched = subprocess.run(  # noqa: S603  our own module
-            [sys.executable, "-P", "-m", "pgflow.embedded._supervisor", str(folder.home)],
+            [sys.executable, "-P", "-m", SUPERVISOR, str(folder.home)],
             cwd=folder.root,
             env=_environment(),
             stdin=subprocess.DEVNULL,

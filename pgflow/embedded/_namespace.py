@@ -10,7 +10,6 @@ an account that exists anyway (`find_account`) runs the server, in a folder of i
 
 from __future__ import annotations
 
-import ctypes
 import os
 import pwd
 import sys
@@ -50,17 +49,22 @@ def enter_user_namespace() -> None:
 
 
 def _inner_ids() -> tuple[int, int]:
-    # initdb wants a name for its user: 1 has one nearly everywhere, and any other entry will do.
-    entries = {entry.pw_uid: entry.pw_gid for entry in pwd.getpwall() if entry.pw_uid != 0}
-    if 1 in entries or not entries:
-        return 1, 1
-    return next(iter(entries.items()))
+    # initdb wants a name for its user. 1 has one nearly everywhere, and elsewhere any other account will do.
+    try:
+        pwd.getpwuid(1)
+    except KeyError:
+        for entry in pwd.getpwall():
+            if entry.pw_uid != 0:
+                return entry.pw_uid, entry.pw_gid
+    return 1, 1
 
 
 def _unshare_user() -> None:
     if sys.version_info >= (3, 12):
         os.unshare(os.CLONE_NEWUSER)
         return
+    import ctypes  # os has no unshare before 3.12
+
     if ctypes.CDLL(None, use_errno=True).unshare(CLONE_NEWUSER) != 0:
         code = ctypes.get_errno()
         raise OSError(code, os.strerror(code))

@@ -53,25 +53,18 @@ def main() -> int:
         os._exit(0)  # the child's copy of the descriptor keeps the lock
     os.write(own_lock.descriptor, str(os.getpid()).encode())
     try:
-        supervise(folder, own_lock)
+        Supervisor(folder).run()
     except EmbeddedServerError as error:
         report_failure(folder, str(error))
     except Exception as error:  # noqa: BLE001  whatever it is, somebody waits to hear of it
         traceback.print_exc()
         report_failure(folder, repr(error))
+    finally:
+        # Before the users' lock, which ends with this process: whoever gets that one must find no supervisor.
+        own_lock.close()
     return 0
 
 
-def supervise(folder: Folder, own_lock: FileLock) -> None:
-    """Look after the server until the end, and give our lock back before that of the users.
-
-    Whoever gets the users' lock, which ends with this process, must find no supervisor.
-    """
-    with own_lock:
-        try:
-            supervisor = Supervisor(folder)
-            supervisor.run()
-XX
 def report_failure(folder: Folder, reason: str) -> None:
     """Leave word for the process that waits for the server, while it still sees us alive."""
     replace_file(folder.failure, f"{reason}\nThe log {folder.log} ends:\n{folder.read_log_tail()}")
@@ -189,9 +182,10 @@ class Supervisor:
 
 
 def choose_socket_dir(cluster: Cluster, previous: State | None) -> Path:
-    """A private folder whose name is short enough for the address of a socket."""
+    """A private folder whose name can be the address of a socket."""
     beside_data = cluster.data.parent / "run"
-    if len(os.fsencode(beside_data / ".s.PGSQL.65535")) <= SOCKET_PATH_BYTES:
+    # A client reads a comma as the end of the first of several hosts.
+    if len(os.fsencode(beside_data / ".s.PGSQL.65535")) <= SOCKET_PATH_BYTES and "," not in str(beside_data):
         beside_data.mkdir(mode=0o700, exist_ok=True)
         return cluster.give(beside_data)
     owner = cluster.data.stat().st_uid

@@ -1,0 +1,166 @@
+"""Django: transactions for steps, starts inside ``atomic``, and the app made from the settings.
+
+    @pgflow.django.transaction
+    def reserve(order_id: int) -> int:
+        Order.objects.filter(pk=order_id).update(state="reserved")
+        ...
+
+    with transaction.atomic():
+        order.save()
+        pgflow.django.app.using(connection).start(checkout.options(key=f"order-{order.pk}"), order.pk)
+
+Settings: ``PGFLOW = {"INCLUDE": ["shop.workflows"], "DATABASE": "default", "DSN": None}``; without ``DSN`` the
+parameters of the database named are used.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import cache
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+
+from django.conf import settings
+from django.db import close_old_connections, connections
+from django.db import transaction as django_transaction
+from psycopg.conninfo import make_conninfo
+
+from pgflow._io import Row
+from pgflow.adapters import Adapted, refuse_without_transaction
+from pgflow.app import App
+from pgflow.errors import DefinitionError
+from pgflow.providers import Transaction
+from pgflow.step import SyncStep, make_transaction
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class _Executor:
+    """Runs statements on a connection of Django, in its transaction."""
+
+    def __init__(self, connection: Any) -> None:
+        self._connection = connection
+
+    def execute(self, sql: str, params: Sequence[Any]) -> list[Row]:
+        with self._connection.cursor() as cursor:
+            cursor.execute(sql, list(params))
+            return list(cursor.fetchall())
+
+
+class _DjangoTransaction(_Executor):
+    def __init__(self, connection: Any) -> None:
+        super().__init__(connection)
+        self.connection = connection
+
+    def flush(self) -> None:
+        """Django holds nothing back."""
+
+    def commit(self) -> None:
+        """Leaves ``atomic``, which commits; what was registered with ``on_commit`` runs after it."""
+        self._atomic.__exit__(None, None, None)
+        self._is_open = False
+
+    def begin(self, isolation: str | None) -> None:
+        self._atomic = django_transaction.atomic(using=self.connection.alias)
+        self._atomic.__enter__()
+        self._is_open = True
+        if isolation is not None:
+            with self.connection.cursor() as cursor:
+                cursor.execute(f"set transaction isolation level {isolation}")  # one of three literals of ours
+
+    def close(self, error: BaseException | None) -> None:
+        if self._is_open:
+            self.connection.set_rollback(True)  # noqa: FBT003 - Django's own signature
+            self._atomic.__exit__(type(error), error, None) if error else self._atomic.__exit__(None, None, None)
+
+
+class DjangoProvider:
+    """Transactions on one of Django's databases, for ``def`` steps.
+
+    Args:
+        alias: Which of ``DATABASES``; it must be the one that pgflow lives in.
+    """
+
+    def __init__(self, alias: str = "default") -> None:
+        self._alias = alias
+
+    def provides(self, annotation: Any) -> bool:
+        """None by annotation: steps of :func:`transaction` name this provider."""
+        del annotation
+        return False
+
+    @contextmanager
+    def begin(self, isolation: str | None) -> Iterator[Transaction]:
+        """An ``atomic`` block on this thread's connection."""
+        close_old_connections()
+        connection = connections[self._alias]
+        if connection.in_atomic_block:
+            raise DefinitionError("a transactional step cannot run inside another atomic block of the same thread")
+        opened = _DjangoTransaction(connection)
+        opened.begin(isolation)
+        error: BaseException | None = None
+        try:
+            yield opened
+        except BaseException as raised:
+            error = raised
+            raise
+        finally:
+            opened.close(error)
+            close_old_connections()
+
+
+def transaction(fn: Callable[P, R], /) -> SyncStep[P, R, Callable[P, R]]:
+    """Declares a transactional step on Django's database: the ORM calls of its body and its result commit together."""
+    made: SyncStep[P, R, Callable[P, R]] = make_transaction(fn, provider=DjangoProvider(_config().get("DATABASE", "default")))
+    return made
+
+
+def _config() -> dict[str, Any]:
+    config: dict[str, Any] = getattr(settings, "PGFLOW", {})
+    return config
+
+
+def adapt(connection: Any) -> Adapted:
+    """A connection of Django as the engine uses it; pgflow calls this for ``app.using(...)``."""
+    alias = str(getattr(connection, "alias", None) or getattr(connection, "_alias", "default"))
+    actual = connections[alias]
+    if not actual.in_atomic_block:
+        raise refuse_without_transaction(actual)
+
+    def after_commit(action: Callable[[], None]) -> None:
+        django_transaction.on_commit(action, using=alias)
+
+    return Adapted(_Executor(actual), is_async=False, after_commit=after_commit)
+
+
+def _dsn() -> str:
+    config = _config()
+    if config.get("DSN"):
+        return str(config["DSN"])
+    database = connections[config.get("DATABASE", "default")]
+    if database.vendor != "postgresql":
+        raise DefinitionError(f"PGFLOW['DATABASE'] is a {database.vendor} database: pgflow needs Postgres")
+    parameters = {
+        k: v for k, v in database.get_connection_params().items()
+        if k in ("dbname", "user", "password", "host", "port", "sslmode", "sslrootcert", "service", "passfile")
+    }
+    return make_conninfo("", **parameters)
+
+
+@cache
+def _make_app() -> App:
+    include = [importlib.import_module(name) for name in _config().get("INCLUDE", ())]
+    return App(_dsn(), include=include)
+
+
+if TYPE_CHECKING:
+    app: App
+else:
+
+    def __getattr__(name: str) -> Any:
+        """``pgflow.django.app`` is made when first used, once Django's settings are there."""
+        if name == "app":
+            return _make_app()
+        raise AttributeError(name)

@@ -1,0 +1,173 @@
+"""SQLAlchemy 2: transactions for steps, and starts inside the application's own.
+
+    engine = create_engine("postgresql+psycopg://...")
+    app = App(include=[checkout], providers=[SessionProvider(sessionmaker(engine))])
+
+    @transaction
+    def reserve(session: Session, sku: str) -> int: ...
+
+``app.using(session)`` takes a ``Session``, ``AsyncSession``, ``Connection`` or ``AsyncConnection``. The
+providers for async code are in :mod:`pgflow.sqlalchemy.asyncio`, which needs ``sqlalchemy[asyncio]``.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from sqlalchemy import Connection, Engine, event, text
+from sqlalchemy.orm import Session, scoped_session, sessionmaker
+
+from pgflow._io import Row, numbered
+from pgflow.adapters import Adapted, refuse_without_transaction
+from pgflow.errors import InvalidArgument
+from pgflow.providers import Transaction, is_class
+
+__all__ = ["EngineProvider", "SessionProvider", "adapt"]
+
+_ISOLATION = {"read committed": "READ COMMITTED", "repeatable read": "REPEATABLE READ", "serializable": "SERIALIZABLE"}
+
+
+def statement(sql: str, params: Sequence[Any]) -> tuple[Any, dict[str, Any]]:
+    """A statement of ours with SQLAlchemy's named parameters."""
+    named, names = numbered(sql)
+    return text(named), dict(zip(names, params, strict=True))
+
+
+def rows_of(result: Any) -> list[Row]:
+    """All rows of a result."""
+    return [tuple(row) for row in result.all()]
+
+
+def isolation_options(isolation: str | None) -> dict[str, Any]:
+    """Execution options of an isolation level."""
+    return {} if isolation is None else {"isolation_level": _ISOLATION[isolation]}
+
+
+class _Executor:
+    """Runs statements on a Session or Connection, in its transaction."""
+
+    def __init__(self, target: Session | Connection) -> None:
+        self._target = target
+
+    def execute(self, sql: str, params: Sequence[Any]) -> list[Row]:
+        return rows_of(self._target.execute(*statement(sql, params)))
+
+
+# ---------------------------------------------------------------- transactions for steps
+
+
+class _SessionTransaction(_Executor):
+    def __init__(self, session: Session) -> None:
+        super().__init__(session)
+        self.connection: Any = session
+
+    def flush(self) -> None:
+        self.connection.flush()
+
+    def commit(self) -> None:
+        self.connection.commit()
+
+
+class _ConnectionTransaction(_Executor):
+    def __init__(self, connection: Connection) -> None:
+        super().__init__(connection)
+        self.connection: Any = connection
+
+    def flush(self) -> None:
+        """A Connection holds nothing back."""
+
+    def commit(self) -> None:
+        self.connection.commit()
+
+
+class SessionProvider:
+    """Hands ``Session`` objects to ``def`` steps.
+
+    Args:
+        sessions: A ``sessionmaker`` or ``scoped_session`` factory bound to an engine on the same database as pgflow.
+    """
+
+    def __init__(self, sessions: sessionmaker[Any] | Callable[[], Session]) -> None:
+        self._sessions = sessions
+
+    def provides(self, annotation: Any) -> bool:
+        """``sqlalchemy.orm.Session``."""
+        return is_class(annotation, Session)
+
+    @contextmanager
+    def begin(self, isolation: str | None) -> Iterator[Transaction]:
+        """A new session in a transaction."""
+        with self._sessions() as session:
+            session.connection(execution_options=isolation_options(isolation))
+            yield _SessionTransaction(session)
+
+
+class EngineProvider:
+    """Hands ``Connection`` objects to ``def`` steps.
+
+    Args:
+        engine: An engine on the same database as pgflow.
+    """
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    def provides(self, annotation: Any) -> bool:
+        """``sqlalchemy.Connection``."""
+        return is_class(annotation, Connection)
+
+    @contextmanager
+    def begin(self, isolation: str | None) -> Iterator[Transaction]:
+        """A connection in a transaction."""
+        with self._engine.connect() as connection:
+            yield _ConnectionTransaction(connection.execution_options(**isolation_options(isolation)))
+
+
+# ---------------------------------------------------------------- app.using(...)
+
+
+def adapt(target: Any) -> Adapted:
+    """A Session or Connection of SQLAlchemy as the engine uses it; pgflow calls this for ``app.using(...)``."""
+    if isinstance(target, scoped_session):
+        target = target()
+    if isinstance(target, Session):
+        return Adapted(_Executor(target), is_async=False, after_commit=after_commit(target))
+    if isinstance(target, Connection):
+        refuse_autocommit(target, target)
+        return Adapted(_Executor(target), is_async=False)
+    if type(target).__module__.startswith("sqlalchemy.ext.asyncio"):
+        adapted: Adapted = importlib.import_module("pgflow.sqlalchemy.asyncio").adapt(target)
+        return adapted
+    raise InvalidArgument(f"app.using() takes a Session, AsyncSession, Connection or AsyncConnection of SQLAlchemy, not {target!r}")
+
+
+def refuse_autocommit(target: Any, connection: Connection) -> None:
+    """A connection in autocommit mode has no transaction to join."""
+    if connection.get_execution_options().get("isolation_level") == "AUTOCOMMIT":
+        raise refuse_without_transaction(target)
+
+
+def after_commit(session: Session) -> Callable[[Callable[[], None]], None]:
+    """Registers what to do after the outermost commit of a session."""
+
+    def register(action: Callable[[], None]) -> None:
+        if _ACTIONS not in session.info:
+            session.info[_ACTIONS] = []
+            event.listen(session, "after_commit", _committed)
+        if action not in session.info[_ACTIONS]:
+            session.info[_ACTIONS].append(action)
+
+    return register
+
+
+_ACTIONS = "pgflow_after_commit"
+
+
+def _committed(session: Session) -> None:
+    if not session.in_nested_transaction():
+        actions, session.info[_ACTIONS] = session.info[_ACTIONS], []
+        for action in actions:
+            action()

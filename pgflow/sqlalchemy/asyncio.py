@@ -1,0 +1,105 @@
+"""The async twins of :mod:`pgflow.sqlalchemy`; needs ``sqlalchemy[asyncio]``."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession, async_sessionmaker
+
+from pgflow._io import Row
+from pgflow.adapters import Adapted
+from pgflow.errors import InvalidArgument
+from pgflow.providers import AsyncTransaction, is_class
+from pgflow.sqlalchemy import after_commit, isolation_options, refuse_autocommit, rows_of, statement
+
+__all__ = ["AsyncEngineProvider", "AsyncSessionProvider", "adapt"]
+
+
+class _AsyncExecutor:
+    """The same for the async twins."""
+
+    def __init__(self, target: AsyncSession | AsyncConnection) -> None:
+        self._target = target
+
+    async def execute(self, sql: str, params: Sequence[Any]) -> list[Row]:
+        return rows_of(await self._target.execute(*statement(sql, params)))
+
+
+class _AsyncSessionTransaction(_AsyncExecutor):
+    def __init__(self, session: AsyncSession) -> None:
+        super().__init__(session)
+        self.connection: Any = session
+
+    async def flush(self) -> None:
+        await self.connection.flush()
+
+    async def commit(self) -> None:
+        await self.connection.commit()
+
+
+class _AsyncConnectionTransaction(_AsyncExecutor):
+    def __init__(self, connection: AsyncConnection) -> None:
+        super().__init__(connection)
+        self.connection: Any = connection
+
+    async def flush(self) -> None:
+        """An AsyncConnection holds nothing back."""
+
+    async def commit(self) -> None:
+        await self.connection.commit()
+
+
+class AsyncSessionProvider:
+    """Hands ``AsyncSession`` objects to ``async def`` steps.
+
+    Args:
+        sessions: An ``async_sessionmaker`` bound to an async engine on the same database as pgflow.
+    """
+
+    def __init__(self, sessions: async_sessionmaker[Any]) -> None:
+        self._sessions = sessions
+
+    def provides(self, annotation: Any) -> bool:
+        """``sqlalchemy.ext.asyncio.AsyncSession``."""
+        return is_class(annotation, AsyncSession)
+
+    @asynccontextmanager
+    async def begin_async(self, isolation: str | None) -> AsyncIterator[AsyncTransaction]:
+        """A new session in a transaction."""
+        async with self._sessions() as session:
+            await session.connection(execution_options=isolation_options(isolation))
+            yield _AsyncSessionTransaction(session)
+
+
+class AsyncEngineProvider:
+    """Hands ``AsyncConnection`` objects to ``async def`` steps.
+
+    Args:
+        engine: An async engine on the same database as pgflow.
+    """
+
+    def __init__(self, engine: AsyncEngine) -> None:
+        self._engine = engine
+
+    def provides(self, annotation: Any) -> bool:
+        """``sqlalchemy.ext.asyncio.AsyncConnection``."""
+        return is_class(annotation, AsyncConnection)
+
+    @asynccontextmanager
+    async def begin_async(self, isolation: str | None) -> AsyncIterator[AsyncTransaction]:
+        """A connection in a transaction."""
+        async with self._engine.connect() as connection:
+            yield _AsyncConnectionTransaction(await connection.execution_options(**isolation_options(isolation)))
+
+
+def adapt(target: Any) -> Adapted:
+    """An AsyncSession or AsyncConnection as the engine uses it."""
+    if isinstance(target, AsyncSession):
+        return Adapted(_AsyncExecutor(target), is_async=True, after_commit=after_commit(target.sync_session))
+    if isinstance(target, AsyncConnection):
+        assert target.sync_connection is not None, "the connection is not open"
+        refuse_autocommit(target, target.sync_connection)
+        return Adapted(_AsyncExecutor(target), is_async=True)
+    raise InvalidArgument(f"app.using() takes an AsyncSession or AsyncConnection of SQLAlchemy, not {target!r}")
