@@ -226,7 +226,7 @@ class AsyncApp(AppBase, AsyncClient):
                 answer = await run_async(connection, query)
         if wakes:
             self._note(chains=[answer])  # type: ignore[list-item]
-            self._nudge_soon()
+            await self.nudge()
         return answer
 
     async def ask(self, query: Query[T], *, wakes: bool = False) -> T:

@@ -108,8 +108,7 @@ class Committer:
     # ------------------------------------------------------------ one connection
 
     async def _serve(self) -> None:
-        connection: psycopg.AsyncConnection[Any] | None = None
-        try:
+        async with _Line(self._options) as line:
             while not self._closing:
                 items = self._take_batch()
                 if not items:
@@ -118,13 +117,10 @@ class Committer:
                     continue
                 self._busy += 1
                 try:
-                    connection = await self._deliver(connection, items)
+                    await self._deliver(line, items)
                 finally:
                     self._busy -= 1
                     self._wake.set()
-        finally:
-            if connection is not None:
-                await connection.close()
 
     def _take_batch(self) -> list[Item]:
         """What goes next; empty if nothing does, or if the other connection should go on alone."""
@@ -142,42 +138,28 @@ class Committer:
                 size += sum(len(row.payload or "") + 100 for row in flush.rows)
         return items
 
-    async def _deliver(self, connection: psycopg.AsyncConnection[Any] | None, items: list[Item]) -> psycopg.AsyncConnection[Any] | None:
+    async def _deliver(self, line: _Line, items: list[Item]) -> None:
         """Commits a batch, whatever it takes."""
         tries = 0
         careful = any(flush.tries > 0 for _, flush in items)
         while True:
             try:
-                if connection is None or connection.closed:
-                    connection = await connect_async(self._options, "pgflow committer")
+                connection = await line.connected()
                 async with asyncio.timeout(COMMIT_TIMEOUT_SECONDS):
-                    await self._commit(connection, items, careful=careful)
-                return connection
+                    return await self._commit(connection, items, careful=careful)
             except (psycopg.Error, TimeoutError, OSError, PgflowError) as error:
+                careful = True
                 if is_conflict_on_unit(error):
-                    careful = True
-                elif isinstance(error, (TimeoutError, OSError)) or is_infrastructure(error):
-                    careful = True
+                    continue
+                if isinstance(error, (TimeoutError, OSError)) or is_infrastructure(error):
                     tries += 1
-                    connection = await self._back_off(connection, error, tries)
-                elif len(items) > 1:
-                    for item in items:  # something in it cannot be stored: find out whose it is
-                        connection = await self._deliver(connection, [item])
-                    return connection
+                    await line.back_off(error, tries)
+                elif len(items) == 1:
+                    return self._host.refused(*items[0], error)
                 else:
-                    self._host.refused(*items[0], error)
-                    return connection
-
-    async def _back_off(
-        self, connection: psycopg.AsyncConnection[Any] | None, error: Exception, tries: int
-    ) -> psycopg.AsyncConnection[Any] | None:
-        delay = min(5.0, 0.02 * 2 ** min(tries, 8)) * random.uniform(0.5, 1)  # noqa: S311 - not a secret
-        log.warning("a commit failed (%s); it is sent again in %.2f s", str(error).strip() or type(error).__name__, delay)
-        if connection is not None and not isinstance(error, psycopg.errors.TransactionRollback):
-            await connection.close()
-            connection = None
-        await asyncio.sleep(delay)
-        return connection
+                    break
+        for item in items:  # something in it cannot be stored: find out whose it is
+            await self._deliver(line, [item])
 
     async def _commit(self, connection: psycopg.AsyncConnection[Any], items: list[Item], *, careful: bool) -> None:
         ending = sum(1 for _, flush in items if flush.ending is not None)
@@ -220,6 +202,37 @@ class Committer:
             self._host.wake_soon(answer.wake, set(answer.lanes))
         if ended:
             self._host.runs_ended(ended)
+
+
+class _Line:
+    """A connection that is opened when needed and again when lost."""
+
+    def __init__(self, options: ConnectOptions) -> None:
+        self._options = options
+        self._connection: psycopg.AsyncConnection[Any] | None = None
+
+    async def __aenter__(self) -> _Line:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._close()
+
+    async def _close(self) -> None:
+        if self._connection is not None:
+            await self._connection.close()
+            self._connection = None
+
+    async def connected(self) -> psycopg.AsyncConnection[Any]:
+        if self._connection is None or self._connection.closed:
+            self._connection = await connect_async(self._options, "pgflow committer")
+        return self._connection
+
+    async def back_off(self, error: Exception, tries: int) -> None:
+        delay = min(5.0, 0.02 * 2 ** min(tries, 8)) * random.uniform(0.5, 1)  # noqa: S311 - spreads the load
+        log.warning("a commit failed (%s); it is sent again in %.2f s", str(error).strip() or type(error).__name__, delay)
+        if not isinstance(error, psycopg.errors.TransactionRollback):
+            await self._close()
+        await asyncio.sleep(delay)
 
 
 def _document(items: list[Item]) -> str:

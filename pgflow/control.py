@@ -11,6 +11,7 @@ import psycopg
 
 from pgflow._io import Query, is_infrastructure, run_async
 from pgflow._io.connect import ConnectOptions, connect_async
+from pgflow.errors import PgflowError
 
 log = logging.getLogger("pgflow")
 
@@ -27,6 +28,7 @@ class Control:
         self._name = name
         self._lock = asyncio.Lock()
         self._connection: psycopg.AsyncConnection[Any] | None = None
+        self._closed = False
 
     async def ask(self, query: Query[T]) -> T:
         """Runs a query once.
@@ -34,8 +36,11 @@ class Control:
         Raises:
             psycopg.Error: What the server or the connection said.
             TimeoutError: No answer in time; the connection is given up.
+            PgflowError: It was closed.
         """
         async with self._lock:
+            if self._closed:
+                raise PgflowError(f"{self._name} has ended")
             if self._connection is None or self._connection.closed:
                 self._connection = await connect_async(self._options, self._name)
             try:
@@ -64,6 +69,7 @@ class Control:
         return None if self._connection is None or self._connection.closed else self._connection.info.backend_pid
 
     async def close(self) -> None:
-        """Closes the connection."""
+        """Closes the connection for good."""
+        self._closed = True
         if self._connection is not None:
             await self._connection.close()

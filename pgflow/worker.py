@@ -8,7 +8,6 @@ listens, one of the heart. However many runs it works on, it needs no more.
 from __future__ import annotations
 
 import asyncio
-import contextvars
 import logging
 import os
 import random
@@ -27,12 +26,12 @@ from pgflow._calls import claim as claim_calls
 from pgflow._calls import wake as wake_calls
 from pgflow._calls import worker as worker_calls
 from pgflow._engine.calls import StepCall
-from pgflow._engine.drivers import CoroutineDriver, Driver, ThreadDriver
+from pgflow._engine.drivers import Driver
 from pgflow._engine.execution import Execution
 from pgflow._engine.flush import Flush
 from pgflow._io import Query
 from pgflow._io.connect import ConnectOptions
-from pgflow._scope import StepScope, WorkflowScope, current
+from pgflow._scope import StepScope
 from pgflow._version import __version__
 from pgflow.bodies import Bodies
 from pgflow.committer import Committer
@@ -43,6 +42,7 @@ from pgflow.heart import Heart, Rhythm
 from pgflow.interceptor import Interceptor, around
 from pgflow.listener import DONE_CHANNEL, WORK_CHANNEL, Listener, chunks, parse_work, payloads
 from pgflow.model import DEFAULT_QUEUE
+from pgflow.replay import make_driver
 from pgflow.step import Step
 from pgflow.units import Claim
 from pgflow.workflow import Workflow
@@ -165,6 +165,8 @@ class Worker:
 
     async def stop(self) -> None:
         """Claims nothing more, lets running bodies finish within the grace, hands everything back, and leaves."""
+        if self._stopping:
+            return
         self._stopping = True
         self._heart.stopping = True
         deadline = self._loop.time() + self.options.grace_seconds
@@ -225,6 +227,10 @@ class Worker:
             await awaitable
         except (psycopg.Error, OSError, TimeoutError, PgflowError) as error:
             log.debug("at the end of the worker: %s", error)
+
+    def poll_now(self) -> None:
+        """Sweeps at once instead of at the next poll."""
+        self._poll_wanted.set()
 
     # ================================================================ loops
 
@@ -346,36 +352,13 @@ class Worker:
         self._guard(execution, execution.start)
 
     def _driver(self, execution: Execution, workflow: Workflow[..., Any]) -> Driver:
-        scope = WorkflowScope(execution, self.definitions.errors, workflow)
-        context = contextvars.Context()
-        context.run(current.set, scope)
-        main = self._main(execution, workflow)
-        if workflow.is_async:
-            return CoroutineDriver(execution, main, context)
-
         def yield_control() -> None:
             self._loop.call_soon_threadsafe(self._guard, execution, execution.advance)
 
-        driver = ThreadDriver(self._workflow_threads.submit, yield_control, main, context)
-        scope.thread = driver
-        return driver
-
-    def _main(self, execution: Execution, workflow: Workflow[..., Any]) -> Callable[[], Any]:
-        interceptors = self.definitions.interceptors
-
-        async def main_async() -> Any:
-            bound = workflow.bind_input(execution.claim.input)
-            if not interceptors:
-                return await workflow.fn(*bound.args, **bound.kwargs)
-            with around(interceptors, "around_workflow", run_info):
-                return await workflow.fn(*bound.args, **bound.kwargs)
-
-        def main_sync() -> Any:
-            bound = workflow.bind_input(execution.claim.input)
-            with around(interceptors, "around_workflow", run_info):
-                return workflow.fn(*bound.args, **bound.kwargs)
-
-        return main_async if workflow.is_async else main_sync
+        definitions = self.definitions
+        return make_driver(
+            execution, workflow, definitions.errors, definitions.interceptors, self._workflow_threads.submit, yield_control
+        )
 
     @property
     def around_step(self) -> Callable[[StepScope], AbstractContextManager[Any]] | None:

@@ -15,7 +15,7 @@ declare
     "pgflow_worker": ["start_run", "start_runs", "send_signal", "cancel_run", "result", "results", "find_chain", "run_status",
       "run_state", "read_stream", "wake", "serve_lanes", "claim_runs", "load_units", "release_runs", "release_strays", "commit_units", "commit_and_claim",
       "commit_unit", "begin_step", "fence_step", "read_unit", "transaction_status", "beat_step", "step_details", "poll",
-      "register_worker", "beat", "observe_workers", "reap_worker", "leave_worker", "release_stuck", "add_unit_partitions"]
+      "recorded_runs", "idle_state", "register_worker", "beat", "observe_workers", "reap_worker", "leave_worker", "release_stuck", "add_unit_partitions"]
   }';
   readers constant text[] := '{pgflow_client,pgflow_worker,pgflow_operator,pgflow_auditor}';
   role_name text;
@@ -27,6 +27,8 @@ begin
   revoke all on schema pgflow from public;
   for role_name in select unnest(readers) loop
     continue when not exists (select from pg_catalog.pg_roles where rolname = role_name);
+    execute format('revoke all on all functions in schema pgflow from %I', role_name);
+    execute format('revoke all on all tables in schema pgflow from %I', role_name);
     execute format('grant usage on schema pgflow to %I', role_name);
     execute format('grant select on pgflow.runs, pgflow.steps, pgflow.timeline, pgflow.queues, pgflow.workers to %I', role_name);
     for fn in

@@ -2,7 +2,8 @@
 -- same run, with anything else a conflict, and the first run is unharmed either way. Everything is
 -- plain inserts in the caller's transaction, at any isolation level: the run exists if that commits.
 
-create or replace function pgflow.insert_run_(
+drop function if exists pgflow.insert_run_;
+create function pgflow.insert_run_(
   tenant text, key text, workflow text, queue text, version text, priority int, input json,
   run_at timestamptz, deadline_at timestamptz, labels jsonb, metadata jsonb,
   parent_run_id bigint, parent_call int, close_policy "char", root_run_id bigint,

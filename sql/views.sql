@@ -1,7 +1,7 @@
 -- What anybody may read with any SQL client. Status comes from the place a run is in, so each place is
 -- a branch of its own: a filter on status reads that place only.
 
-drop view if exists pgflow.runs cascade;
+drop view if exists pgflow.runs;
 create view pgflow.runs as
 select r.key, p.status, l.workflow, l.queue, p.reason, r.priority, r.created_at, p.since, r.run_at, r.deadline_at, p.finished_at,
   p.attempt, p.worker_id, r.generation, r.labels, r.input, p.output, p.error, r.tenant, l.version, r.run_id, r.chain_id, r.parent_run_id

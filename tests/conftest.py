@@ -65,3 +65,9 @@ def conn(dsn: str) -> Iterator[psycopg.Connection]:
     """A connection to the fresh database, in autocommit."""
     with psycopg.connect(dsn, autocommit=True) as connection:
         yield connection
+
+
+@pytest.fixture
+def pgflow_dsn(dsn: str) -> str:
+    """The testing kit's fixtures (`flow`, `aflow`) work on the same databases as everything else here."""
+    return dsn

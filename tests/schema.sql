@@ -643,11 +643,18 @@ function pgflow.hold_(q jsonb, seq integer, t timestamp with time zone) returns 
   set search_path=pg_catalog, pg_temp
   md5 bd1bac4c1486ca697d688a763c7da876
 
-function pgflow.insert_run_(tenant text, key text, workflow text, queue text, version text, priority integer, input json, run_at timestamp with time zone, deadline_at timestamp with time zone, labels jsonb, metadata jsonb, parent_run_id bigint, parent_call integer, close_policy "char", root_run_id bigint, OUT run_id bigint, OUT run_key text, OUT is_new boolean, OUT clash text) returns record, owner pgflow_owner
+function pgflow.idle_state() returns TABLE(idle boolean, next_due_at timestamp with time zone), owner pgflow_owner
+  -- Whether nothing is ready, leased, nudged or due; and when the next timer is
+  sql volatile security definer
+  set search_path=pg_catalog, pg_temp
+  md5 22faaf30af11efeeb02c7b0ea603c897
+  grant execute to pgflow_worker
+
+function pgflow.insert_run_(tenant text, key text, workflow text, queue text, version text, priority integer, input json, run_at timestamp with time zone, deadline_at timestamp with time zone, labels jsonb, metadata jsonb, parent_run_id bigint, parent_call integer, close_policy "char", root_run_id bigint, OUT run_id bigint, OUT run_key text, OUT is_new boolean, OUT lane_id integer, OUT clash text) returns record, owner pgflow_owner
   -- Inserts one run with its key and place, or finds the run that the key already names; clash says how that one differs
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 2aa136df6eb5893354555d395716d3e2
+  md5 6313ed7bdc091a958f49645117381515
 
 function pgflow.intern_lane_(queue text, workflow text, version text) returns integer, owner pgflow_owner
   -- The lane of (queue, workflow, version), made if it is new
@@ -802,6 +809,13 @@ function pgflow.reap_worker(worker_id integer, beat bigint) returns TABLE(reclai
   md5 a7cf438912076af10f4ae3bcdc8a9141
   grant execute to pgflow_worker
 
+function pgflow.recorded_runs(after_run bigint DEFAULT 0, max integer DEFAULT 100) returns TABLE(run_id bigint, token bigint, chain_id bigint, lane_id integer, generation integer, attempt integer, suspect integer, last_seq integer, key text, root text, input text, units text, has_mail boolean, created_us bigint, now_us bigint, extra jsonb, workflow text, status text, output text), owner pgflow_owner
+  -- Runs with their journals, in order, for a replay that changes nothing
+  sql stable security definer
+  set search_path=pg_catalog, pg_temp
+  md5 e3a480289751141add7a69ae010f0af3
+  grant execute to pgflow_worker
+
 function pgflow.register_worker(host text, pid integer, queues text[], concurrency integer, version text) returns integer, owner pgflow_owner
   -- A worker process announces itself; answers its number
   plpgsql volatile security definer
@@ -814,6 +828,13 @@ function pgflow.release_runs(run_ids bigint[], tokens bigint[]) returns bigint[]
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   md5 a5a497e9b38e7d1ff9b68c33e186a198
+  grant execute to pgflow_worker
+
+function pgflow.release_strays(worker_id integer, known bigint[], min_age_seconds double precision DEFAULT 5) returns integer, owner pgflow_owner
+  -- Hands back leases that a worker does not know it has: the answer to its claim was lost
+  plpgsql volatile security definer
+  set search_path=pg_catalog, pg_temp
+  md5 7bd677ac8ffcfa7655fb56701b260d72
   grant execute to pgflow_worker
 
 function pgflow.release_stuck(workflows text[], code_hashes text[]) returns integer, owner pgflow_owner
@@ -907,22 +928,22 @@ function pgflow.start_children_(q jsonb, t timestamp with time zone, INOUT seq i
   -- Starts the children that a flush asks for, each recorded as started or refused
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 0d823d22cc97d1ef2c0b3a2f85417f2c
+  md5 92469ef50363fcdc33cdeae7e26954a9
 
-function pgflow.start_run(workflow text, input json DEFAULT '{}'::json, key text DEFAULT NULL::text, queue text DEFAULT 'default'::text, priority integer DEFAULT 0, run_at timestamp with time zone DEFAULT NULL::timestamp with time zone, timeout_seconds double precision DEFAULT NULL::double precision, labels jsonb DEFAULT NULL::jsonb, metadata jsonb DEFAULT NULL::jsonb, tenant text DEFAULT ''::text, key_retention_seconds integer DEFAULT NULL::integer, OUT run_key text, OUT run_id bigint, OUT is_new boolean) returns record, owner pgflow_owner
+function pgflow.start_run(workflow text, input json DEFAULT '{}'::json, key text DEFAULT NULL::text, queue text DEFAULT 'default'::text, priority integer DEFAULT 0, run_at timestamp with time zone DEFAULT NULL::timestamp with time zone, timeout_seconds double precision DEFAULT NULL::double precision, labels jsonb DEFAULT NULL::jsonb, metadata jsonb DEFAULT NULL::jsonb, tenant text DEFAULT ''::text, key_retention_seconds integer DEFAULT NULL::integer, OUT run_key text, OUT run_id bigint, OUT is_new boolean, OUT lane_id integer) returns record, owner pgflow_owner
   -- Starts a run in the caller's transaction, or finds the one that the key already names (PF002 if that one differs)
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
-  md5 f8a44f1e2b154fe2a7b587c87f961658
+  md5 7b958de194f9b2e2899b7bf3fbd77e7a
   grant execute to pgflow_client
   grant execute to pgflow_operator
   grant execute to pgflow_worker
 
-function pgflow.start_runs(workflow text, runs jsonb, queue text DEFAULT 'default'::text, priority integer DEFAULT 0, run_at timestamp with time zone DEFAULT NULL::timestamp with time zone, timeout_seconds double precision DEFAULT NULL::double precision, labels jsonb DEFAULT NULL::jsonb, metadata jsonb DEFAULT NULL::jsonb, tenant text DEFAULT ''::text) returns TABLE(run_key text, run_id bigint, is_new boolean), owner pgflow_owner
+function pgflow.start_runs(workflow text, runs jsonb, queue text DEFAULT 'default'::text, priority integer DEFAULT 0, run_at timestamp with time zone DEFAULT NULL::timestamp with time zone, timeout_seconds double precision DEFAULT NULL::double precision, labels jsonb DEFAULT NULL::jsonb, metadata jsonb DEFAULT NULL::jsonb, tenant text DEFAULT ''::text) returns TABLE(run_key text, run_id bigint, is_new boolean, lane_id integer), owner pgflow_owner
   -- Starts many runs of one workflow, all or none: runs is [[key or null, input as text], ...]; answers in that order
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
-  md5 9fc2a8a0d9c5cabdc9d0ce145a962707
+  md5 5b59489ebe42842e35642bef118755f2
   grant execute to pgflow_client
   grant execute to pgflow_operator
   grant execute to pgflow_worker

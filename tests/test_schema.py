@@ -648,7 +648,6 @@ def test_an_upgraded_install_equals_a_fresh_one(empty):
     assert dump_catalog(empty, with_server_details=True) == fresh_dump(empty)
 
 
-@pytest.mark.xfail(reason="privileges.sql does not take back what an older version of it granted")
 def test_an_upgrade_takes_back_what_only_an_older_version_granted(empty):
     grant = "\ngrant execute on function pgflow.serve_lanes to pgflow_auditor;\n"
     schema.install(empty, dataclasses.replace(changed_assets(privileges=grant), version="0.0.1"))

@@ -531,16 +531,16 @@ class Execution:
         self._host.want_flush(self)
 
     def _judge_end(self) -> None:
+        value, error = self._driver.outcome()
         if self.replaying:
             self._skip_marks()
             unit = self.journal.peek()
-            if unit is not None:
+            if unit is not None and not (unit.kind == Kind.CONTINUED and isinstance(error, ContinueAsNew)):
                 self.diverge(f"the code ends where the journal goes on with {unit}")
             self.replaying = False
         self._unlicensed.clear()
         self._startable.clear()
         self._new_children.clear()
-        value, error = self._driver.outcome()
         if isinstance(error, ContinueAsNew):
             self._continue_input = error.input_text
         elif isinstance(error, asyncio.CancelledError):
@@ -626,6 +626,16 @@ class Execution:
         """A body has come back."""
         self._inbox.append(result)
         self.advance()
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether its code runs in a thread at this moment."""
+        return self._driver.busy
+
+    @property
+    def ending(self) -> Ending | None:
+        """How the code ended, once it has."""
+        return self._ending
 
     @property
     def waits_for_database(self) -> bool:

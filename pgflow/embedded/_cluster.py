@@ -82,6 +82,10 @@ class Postmaster:
             return self._process.poll() is None
         return process_exists(self.pid) and is_locked(self._lock)
 
+    def was_killed(self) -> bool:
+        """Whether our child was ended by a signal that it does not handle."""
+        return self._process is not None and self._process.returncode is not None and self._process.returncode < 0
+
     def stop(self) -> None:
         """Stop the server, and return once none of its processes is left."""
         for number, patience_seconds in STOP_SIGNALS:

@@ -157,8 +157,9 @@ class Supervisor:
             self._server = self._cluster.start(port, socket_dir)
             if self._wait_until_ready(self._server):
                 return self._server
-            if is_port_free(port):
-                break  # it was not the port that kept it from starting
+            self._server.wait_until_gone(LEFTOVER_SECONDS)
+            if is_port_free(port) and not self._server.was_killed():
+                break  # it has a reason of its own, which will not go away
         raise EmbeddedServerError("Postgres does not start")
 
     def _wait_until_ready(self, server: Postmaster) -> bool:
@@ -222,13 +223,19 @@ def find_free_port() -> int:
 
 
 def set_password(folder: Folder, server: State) -> None:
-    """Give the superuser the password in its file, which is made if missing; only its hash is sent."""
+    """Give the superuser the password in its file, which is made if missing; only its hash is sent.
+
+    Without a password there is no way in by TCP, and nothing else amiss: a failure is noted and no more.
+    """
     if not folder.password.exists():
         replace_file(folder.password, secrets.token_urlsafe(24))
     password = folder.password.read_text().strip()
-    with psycopg.connect(server.dsn("postgres"), autocommit=True) as connection:
-        hashed = connection.pgconn.encrypt_password(password.encode(), SUPERUSER.encode(), b"scram-sha-256").decode()
-        connection.execute(sql.SQL("alter role {} password {}").format(sql.Identifier(SUPERUSER), hashed))
+    try:
+        with psycopg.connect(server.dsn("postgres"), autocommit=True) as connection:
+            hashed = connection.pgconn.encrypt_password(password.encode(), SUPERUSER.encode(), b"scram-sha-256").decode()
+            connection.execute(sql.SQL("alter role {} password {}").format(sql.Identifier(SUPERUSER), hashed))
+    except psycopg.Error as error:
+        sys.stderr.write(f"cannot set the password: {error}\n")
 
 
 if __name__ == "__main__":

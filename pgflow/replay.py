@@ -1,0 +1,124 @@
+"""Replaying recorded runs against the code at hand, changing nothing.
+
+A history that the code repeats to its end, with the same result, is safe to go on with. No body runs: a
+replay needs only the journal.
+"""
+
+from __future__ import annotations
+
+import contextvars
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+from pgflow._calls.replay import RecordedRun
+from pgflow._engine.calls import StepCall
+from pgflow._engine.drivers import CoroutineDriver, Driver, ThreadDriver
+from pgflow._engine.execution import Execution
+from pgflow._scope import WorkflowScope, current
+from pgflow.context import run_info
+from pgflow.errors import NonDeterminismError
+from pgflow.interceptor import Interceptor, around
+from pgflow.workflow import Workflow
+
+
+class _NoHost:
+    """A host under which nothing starts and nothing is committed."""
+
+    def start_body(self, execution: Execution, call: StepCall) -> None:
+        """Not in a replay."""
+
+    def stop_body(self, execution: Execution, call: StepCall) -> None:
+        """Not in a replay."""
+
+    def retry_body_later(self, execution: Execution, call: StepCall, delay_seconds: float) -> None:
+        """Not in a replay."""
+
+    def want_flush(self, execution: Execution) -> None:
+        """Not in a replay."""
+
+    def look_later(self, execution: Execution, delay_seconds: float) -> None:
+        """Not in a replay."""
+
+    def monotonic_us(self) -> int:
+        """Time stands still."""
+        return 0
+
+
+def make_main(execution: Execution, workflow: Workflow[..., Any], interceptors: Sequence[Interceptor]) -> Any:
+    """The workflow's function with its stored input, inside the interceptors' contexts."""
+
+    async def main_async() -> Any:
+        bound = workflow.bind_input(execution.claim.input)
+        if not interceptors:
+            return await workflow.fn(*bound.args, **bound.kwargs)
+        with around(interceptors, "around_workflow", run_info):
+            return await workflow.fn(*bound.args, **bound.kwargs)
+
+    def main_sync() -> Any:
+        bound = workflow.bind_input(execution.claim.input)
+        with around(interceptors, "around_workflow", run_info):
+            return workflow.fn(*bound.args, **bound.kwargs)
+
+    return main_async if workflow.is_async else main_sync
+
+
+def make_driver(
+    execution: Execution, workflow: Workflow[..., Any], errors: tuple[type[Exception], ...], interceptors: Sequence[Interceptor],
+    spawn: Any, yield_control: Any,
+) -> Driver:
+    """What runs the code of a workflow, with its scope in a context of its own."""
+    scope = WorkflowScope(execution, errors, workflow)
+    context = contextvars.Context()
+    context.run(current.set, scope)
+    main = make_main(execution, workflow, interceptors)
+    if workflow.is_async:
+        return CoroutineDriver(execution, main, context)
+    scope.thread = ThreadDriver(spawn, yield_control, main, context)
+    return scope.thread
+
+
+def replay(
+    recorded: RecordedRun, workflow: Workflow[..., Any], errors: tuple[type[Exception], ...] = (), interceptors: Sequence[Interceptor] = ()
+) -> NonDeterminismError | None:
+    """Replays one recorded run.
+
+    Args:
+        recorded: The run with its whole journal.
+        workflow: The code.
+        errors: The app's ``errors=``.
+        interceptors: The app's ``interceptors=``.
+
+    Returns:
+        How the code diverges from the record; None if it repeats it.
+    """
+    moved = threading.Event()
+
+    def spawn(job: Any) -> None:
+        threading.Thread(target=job, name="pgflow-replay", daemon=True).start()
+
+    execution = Execution(
+        recorded.claim, _NoHost(), lambda e: make_driver(e, workflow, errors, interceptors, spawn, moved.set), workflow.result_codec
+    )
+    try:
+        execution.start()
+        while execution.is_busy:
+            moved.wait()
+            moved.clear()
+            execution.advance()
+        return execution.divergence or _judge(recorded, execution)
+    finally:
+        execution.close()
+
+
+def _judge(recorded: RecordedRun, execution: Execution) -> NonDeterminismError | None:
+    """Whether the replay came to where the record did."""
+    key, workflow = recorded.claim.key, recorded.claim.workflow
+    if recorded.status == "completed":
+        if execution.ending is None:
+            return NonDeterminismError(f"run {key!r} ({workflow}) was completed, the code goes on")
+        if execution.ending.output != recorded.output:
+            return NonDeterminismError(f"run {key!r} ({workflow}) returned {recorded.output}, the code returns {execution.ending.output}")
+    elif recorded.status == "failed" and (execution.ending is None or execution.ending.status != "failed"):
+        return NonDeterminismError(f"run {key!r} ({workflow}) failed, the code does not")
+    return None

@@ -1,0 +1,317 @@
+"""Testing kit: workflows in tests, on a real database, without waiting.
+
+As a pytest plugin it brings two fixtures, ``flow`` and ``aflow``, each on a fresh database::
+
+    async def test_an_order_nobody_approves_expires(aflow: AsyncHarness) -> None:
+        aflow.include(ship)
+        aflow.replace(post_to_slack, fake_post)
+        run = await aflow.start(ship, order)
+        await aflow.until_idle()
+        await aflow.skip(timedelta(hours=9))
+        assert await run.result() == "late"
+
+At the end of the test every run is replayed against the code, and the database's own audit must be empty.
+The server is the one of ``PGFLOW_TEST_DSN`` (a superuser's; databases are made and dropped on it), else the
+embedded one. Override the fixture ``pgflow_dsn`` to bring databases of your own, with the schema installed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import inspect
+import os
+import uuid
+from collections.abc import Callable, Coroutine, Iterator
+from datetime import datetime, timedelta
+from types import ModuleType
+from typing import Any, ParamSpec, TypeVar, overload
+
+import psycopg
+import pytest
+from psycopg import sql
+from psycopg.conninfo import make_conninfo
+
+from pgflow._calls import replay as replay_calls
+from pgflow._calls import worker as worker_calls
+from pgflow._io import run
+from pgflow.app import App, AsyncApp
+from pgflow.client import AsyncRun, Run
+from pgflow.errors import NonDeterminismError
+from pgflow.replay import replay
+from pgflow.step import AsyncStep, Step, SyncStep
+from pgflow.worker import Worker, WorkerOptions
+from pgflow.workflow import Workflow
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+IDLE_TIMEOUT_SECONDS = 60.0
+
+
+class AsyncHarness:
+    """An app with a worker under the test's control.
+
+    Attributes:
+        app: The app.
+    """
+
+    app: AsyncApp
+
+    def __init__(self, dsn: str) -> None:
+        self.app = AsyncApp(dsn)
+        self._dsn = dsn
+        self._skipped = timedelta(0)
+        self._stack = contextlib.AsyncExitStack()
+        self._worker: Worker | None = None
+
+    async def __aenter__(self) -> AsyncHarness:
+        """Opens the app."""
+        await self._stack.enter_async_context(self.app)
+        return self
+
+    async def __aexit__(self, *details: object) -> None:
+        """Stops the worker, and closes the app."""
+        await self._stack.__aexit__(*details)  # type: ignore[arg-type]
+
+    def include(self, *things: Workflow[..., Any] | ModuleType) -> None:
+        """Adds workflows, or modules of them, before anything is started."""
+        self.app.include(*things)
+
+    @overload
+    def replace(self, step: AsyncStep[P, R, Any], fake: Callable[P, Coroutine[Any, Any, R]]) -> None: ...
+    @overload
+    def replace(self, step: SyncStep[P, R, Any], fake: Callable[P, R]) -> None: ...
+    def replace(self, step: Step[Any, Any], fake: Callable[..., Any]) -> None:
+        """Runs a fake instead of a step's body; a fake of a ``@transaction`` gets the connection too."""
+        self.app.definitions.replacements[step.origin] = fake
+
+    async def start(self, workflow: Workflow[P, R], /, *args: P.args, **kwargs: P.kwargs) -> AsyncRun[R]:
+        """Starts a run; :meth:`until_idle` works on it."""
+        await self._work()
+        return await self.app.start(workflow, *args, **kwargs)
+
+    async def _work(self) -> Worker:
+        if self._worker is None:
+            served = {w.start_options.queue for w in self.app.definitions.workflows.values()}
+            options = WorkerOptions(queues=sorted(served | {"default"}), concurrency=20, poll_seconds=0.2, grace_seconds=5.0)
+            self._worker = await self._stack.enter_async_context(self.app._work(options))
+        return self._worker
+
+    async def until_idle(self) -> datetime | None:
+        """Lets the worker work until nothing is left to do before time passes.
+
+        Returns:
+            When the next timer is due, on the database's clock; None if nothing waits for one.
+
+        Raises:
+            TimeoutError: It has not become idle within a minute.
+        """
+        await self._work()
+        try:
+            async with asyncio.timeout(IDLE_TIMEOUT_SECONDS):
+                while True:
+                    state = await self.app.ask(replay_calls.idle_state())
+                    if state.idle:
+                        return state.next_due_at
+                    await asyncio.sleep(0.005)
+        except TimeoutError:
+            raise TimeoutError(f"not idle after {IDLE_TIMEOUT_SECONDS:g} s: a step that does not end, or a run that cannot") from None
+
+    async def skip(self, by: timedelta) -> None:
+        """Moves the database's clock forward, and lets happen what is due then.
+
+        Args:
+            by: How far.
+        """
+        self._skipped += by
+        await asyncio.to_thread(set_clock, self._dsn, self._skipped)
+        worker = await self._work()
+        worker.poll_now()
+        await self.until_idle()
+
+    async def crash(self) -> None:
+        """Kills the worker, in the middle of whatever it does, and lets its death be noticed; the next call starts another."""
+        worker = await self._work()
+        await worker.abandon()
+        beats = await self.app.ask(worker_calls.observe_workers())
+        await self.app.ask(worker_calls.reap_worker(worker.worker_id, beats.get(worker.worker_id, -1)))
+        self._worker = None
+
+
+class Harness:
+    """An app with a worker under the test's control; see :class:`AsyncHarness`.
+
+    Attributes:
+        app: The app.
+    """
+
+    app: App
+
+    def __init__(self, dsn: str) -> None:
+        self.app = App(dsn)
+        self._portal, background = self.app._async_app()
+        self._harness = AsyncHarness(dsn)
+        self._harness.app = background
+        self._portal.call(self._harness.__aenter__())
+
+    def close(self) -> None:
+        """Stops the worker, and closes the app."""
+        self._portal.call(self._harness.__aexit__(None, None, None))
+        self.app.close()
+
+    def include(self, *things: Workflow[..., Any] | ModuleType) -> None:
+        """Adds workflows, or modules of them, before anything is started."""
+        self.app.include(*things)
+
+    @overload
+    def replace(self, step: AsyncStep[P, R, Any], fake: Callable[P, Coroutine[Any, Any, R]]) -> None: ...
+    @overload
+    def replace(self, step: SyncStep[P, R, Any], fake: Callable[P, R]) -> None: ...
+    def replace(self, step: Step[Any, Any], fake: Callable[..., Any]) -> None:
+        """Runs a fake instead of a step's body; a fake of a ``@transaction`` gets the connection too."""
+        self.app.definitions.replacements[step.origin] = fake
+
+    def start(self, workflow: Workflow[P, R], /, *args: P.args, **kwargs: P.kwargs) -> Run[R]:
+        """Starts a run; :meth:`until_idle` works on it."""
+        self._portal.call(self._harness._work())
+        return self.app.start(workflow, *args, **kwargs)
+
+    def until_idle(self) -> datetime | None:
+        """Lets the worker work until nothing is left to do before time passes; see :meth:`AsyncHarness.until_idle`."""
+        return self._portal.call(self._harness.until_idle())
+
+    def skip(self, by: timedelta) -> None:
+        """Moves the database's clock forward, and lets happen what is due then."""
+        self._portal.call(self._harness.skip(by))
+
+    def crash(self) -> None:
+        """Kills the worker and lets its death be noticed; the next call starts another."""
+        self._portal.call(self._harness.crash())
+
+
+# ---------------------------------------------------------------- what the fixtures do
+
+
+def set_clock(dsn: str, ahead: timedelta) -> None:
+    """Replaces the clock of a test database by one that goes ahead. There is no setting that could: only its owner can do this."""
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        connection.execute(
+            sql.SQL(
+                "create or replace function pgflow.now_() returns timestamptz language sql volatile "
+                "set search_path = pg_catalog, pg_temp as $$ select clock_timestamp() + {} * interval '1 second' $$"
+            ).format(sql.Literal(ahead.total_seconds()))
+        )
+
+
+def replay_all(app: AsyncApp | App) -> None:
+    """Replays every run of the app's workflows; raises the first divergence."""
+    with psycopg.connect(app.dsn, autocommit=True) as connection:
+        after = 0
+        while page := run(connection, replay_calls.recorded_runs(after)):
+            for recorded in page:
+                workflow = app.definitions.workflows.get(recorded.claim.workflow)
+                if workflow is not None and len(recorded.claim.units) == recorded.claim.last_seq and recorded.status != "stuck":
+                    divergence = replay(recorded, workflow, app.definitions.errors, app.definitions.interceptors)
+                    if divergence is not None:
+                        raise NonDeterminismError(f"replayed after the test: {divergence}") from divergence
+            after = page[-1].claim.run_id
+
+
+def audit(dsn: str) -> None:
+    """Fails if an invariant of the database does not hold."""
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        violations = connection.execute("select invariant, detail from pgflow.check()").fetchall()
+    assert not violations, f"pgflow.check() found: {violations}"
+
+
+@pytest.fixture(scope="session")
+def pgflow_server() -> Iterator[str]:
+    """DSN of the server on which test databases are made."""
+    given = os.environ.get("PGFLOW_TEST_DSN")
+    if given:
+        yield given
+        return
+    from pgflow.embedded import acquire
+
+    server = acquire()
+    try:
+        yield server.dsn
+    finally:
+        server.release()
+
+
+@pytest.fixture(scope="session")
+def pgflow_template(pgflow_server: str) -> Iterator[str]:
+    """A database with the schema, from which those of the tests are cloned."""
+    from pgflow.schema import migrate_dsn
+
+    name = f"pgflow_template_{uuid.uuid4().hex[:12]}"
+    _on_server(pgflow_server, "create database {}", name)
+    try:
+        migrate_dsn(make_conninfo(pgflow_server, dbname=name))
+        yield name
+    finally:
+        _on_server(pgflow_server, "drop database {} with (force)", name)
+
+
+@pytest.fixture
+def pgflow_dsn(pgflow_server: str, pgflow_template: str) -> Iterator[str]:
+    """DSN of a fresh database with the schema installed."""
+    name = f"pgflow_test_{uuid.uuid4().hex[:12]}"
+    _on_server(pgflow_server, "create database {} template {}", name, pgflow_template)
+    try:
+        yield make_conninfo(pgflow_server, dbname=name)
+    finally:
+        _on_server(pgflow_server, "drop database {} with (force)", name)
+
+
+def _on_server(dsn: str, statement: str, *names: str) -> None:
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        connection.execute(sql.SQL(statement).format(*map(sql.Identifier, names)))
+
+
+@pytest.fixture
+def flow(pgflow_dsn: str) -> Iterator[Harness]:
+    """A :class:`Harness` on a fresh database."""
+    harness = Harness(pgflow_dsn)
+    try:
+        yield harness
+        harness._portal.call(_stop(harness._harness))
+        replay_all(harness.app)
+        audit(pgflow_dsn)
+    finally:
+        harness.close()
+
+
+@pytest.fixture
+def aflow(pgflow_dsn: str) -> Iterator[AsyncHarness]:
+    """An :class:`AsyncHarness` on a fresh database; tests that use it may be coroutines without any other plugin."""
+    with asyncio.Runner() as runner:
+        harness = AsyncHarness(pgflow_dsn)
+        harness._runner = runner  # type: ignore[attr-defined]
+        runner.run(harness.__aenter__())
+        try:
+            yield harness
+            runner.run(_stop(harness))
+            replay_all(harness.app)
+            audit(pgflow_dsn)
+        finally:
+            runner.run(harness.__aexit__(None, None, None))
+
+
+async def _stop(harness: AsyncHarness) -> None:
+    if harness._worker is not None:
+        await harness._worker.stop()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    """Runs coroutine tests that use ``aflow`` on the harness's own event loop."""
+    harness = pyfuncitem.funcargs.get("aflow")
+    if not isinstance(harness, AsyncHarness) or not inspect.iscoroutinefunction(pyfuncitem.obj):
+        return None
+    arguments = {name: pyfuncitem.funcargs[name] for name in inspect.signature(pyfuncitem.obj).parameters}
+    runner: asyncio.Runner = harness._runner  # type: ignore[attr-defined]
+    runner.run(pyfuncitem.obj(**arguments))
+    return True

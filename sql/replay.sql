@@ -1,0 +1,50 @@
+-- Recorded runs as a worker would have claimed them, to be replayed against the code at hand. Reads only.
+
+drop function if exists pgflow.recorded_runs;
+create function pgflow.recorded_runs(after_run bigint default 0, max int default 100)
+returns table (
+  run_id bigint, token bigint, chain_id bigint, lane_id int, generation int, attempt int, suspect int, last_seq int,
+  key text, root text, input text, units text, has_mail boolean, created_us bigint, now_us bigint, extra jsonb,
+  workflow text, status text, output text
+)
+language sql
+stable
+security definer
+set search_path = pg_catalog, pg_temp
+as $$
+  select r.run_id, 0::bigint, r.chain_id, r.lane_id, r.generation, 1, 0,
+    coalesce((select max(u.seq) from pgflow.unit u where u.run_id = r.run_id), 0),
+    r.key, r.root::text, r.input::text, pgflow.journal_(r.run_id, 0, 262144), false,
+    pgflow.micros_(greatest(r.created_at, r.run_at)), pgflow.micros_(coalesce(o.finished_at, pgflow.now_())),
+    jsonb_build_object('labels', r.labels, 'metadata', r.metadata, 'parent_run_id', r.parent_run_id,
+      'deadline_us', pgflow.micros_(r.deadline_at), 'tenant', r.tenant),
+    l.workflow, pgflow.status_(r.run_id), o.output::text
+  from pgflow.run r
+  join pgflow.lane l on l.lane_id = r.lane_id
+  left join pgflow.outcome o on o.run_id = r.run_id
+  where r.run_id > after_run
+  order by r.run_id limit max
+$$;
+comment on function pgflow.recorded_runs(bigint, int) is 'Runs with their journals, in order, for a replay that changes nothing';
+
+drop function if exists pgflow.idle_state;
+create function pgflow.idle_state()
+returns table (idle boolean, next_due_at timestamptz)
+language sql
+volatile
+security definer
+set search_path = pg_catalog, pg_temp
+as $$
+  select not exists (
+      select from pgflow.ready r join pgflow.lane l on l.lane_id = r.lane_id join pgflow.queue q on q.queue = l.queue
+      where l.paused_at is null and q.paused_at is null
+    )
+    and not exists (select from pgflow.lease)
+    and not exists (select from pgflow.nudge)
+    and not exists (select from pgflow.timer t where t.due_at <= pgflow.now_())
+    and not exists (select from pgflow.deadline d where d.due_at <= pgflow.now_()),
+    (select min(d.due_at) from (
+      select min(t.due_at) as due_at from pgflow.timer t union all select min(x.due_at) from pgflow.deadline x
+    ) d)
+$$;
+comment on function pgflow.idle_state() is 'Whether nothing is ready, leased, nudged or due; and when the next timer is';
