@@ -118,6 +118,25 @@ class AppBase:
         assert self._connect is not None, "the app is not open"
         return self._connect.dsn
 
+    @property
+    def queues(self) -> list[str]:
+        """The queues of the app's workflows."""
+        return sorted({w.start_options.queue for w in self.definitions.workflows.values()})
+
+    @property
+    def listens(self) -> bool:
+        """Whether LISTEN works on this connection string."""
+        return self._listen
+
+    def on(self, dsn: str | None) -> AsyncApp:
+        """An async app of the same definitions, on another database if one is named."""
+        other = AsyncApp(
+            dsn or self._dsn, errors=self._errors, interceptors=self._interceptors, prepare_threshold=self._prepare_threshold,
+            listen=self._listen,
+        )
+        other.definitions = self.definitions
+        return other
+
     def include(self, *things: Workflow[..., Any] | ModuleType) -> None:
         """Adds workflows, or modules of them."""
         self.definitions.workflows.update(collect_workflows([*self.definitions.workflows.values(), *things]))
@@ -145,8 +164,8 @@ class AppBase:
             self._embedded = None
 
     def _worker_options(self, concurrency: int, queues: Sequence[str] | None, options: dict[str, Any]) -> WorkerOptions:
-        served = {w.start_options.queue for w in self.definitions.workflows.values()} if queues is None else set(queues)
-        return WorkerOptions(queues=sorted(served), concurrency=concurrency, listen=self._listen, **options)
+        served = self.queues if queues is None else sorted(set(queues))
+        return WorkerOptions(queues=served, concurrency=concurrency, listen=self._listen, **options)
 
     def _note(self, chains: Iterable[int] = (), lanes: Iterable[int] = ()) -> None:
         """Remembers whom to wake once the caller has committed."""
@@ -469,11 +488,7 @@ class App(AppBase, Client):
             if self._portal is None or self._background is None:
                 self._open()
                 self._portal = Portal()
-                background = AsyncApp(self.dsn, prepare_threshold=self._prepare_threshold, listen=self._listen)
-                background.definitions = self.definitions
-                background._errors = self._errors
-                background._interceptors = self._interceptors
-                self._background = background
+                self._background = self.on(self.dsn)
             return self._portal, self._background
 
     def close(self) -> None:

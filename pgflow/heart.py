@@ -23,7 +23,6 @@ from pgflow._calls import worker as calls
 from pgflow._engine.execution import Execution
 from pgflow._io import run
 from pgflow._io.connect import ConnectOptions, connect
-from pgflow.errors import PgflowError
 
 log = logging.getLogger("pgflow")
 
@@ -113,7 +112,7 @@ class Heart:
                     self._beat()
                     next_beat = time.monotonic() + self._rhythm.beat
                 self._look()
-            except (psycopg.Error, OSError, PgflowError) as error:
+            except Exception as error:  # noqa: BLE001 - a heart that stops for whatever reason would be taken for a death
                 self._lose(error)
             self._watch_loop()
             self._stop.wait(min(self._rhythm.look, self._rhythm.beat) * random.uniform(0.8, 1.0))  # noqa: S311 - spreads the load

@@ -114,6 +114,7 @@ class Worker:
         self._claim_wanted = asyncio.Event()
         self._poll_wanted = asyncio.Event()
         self._changed = asyncio.Event()
+        self.failed = asyncio.Event()
         self._stopping = False
         self._tasks: set[asyncio.Task[Any]] = set()
         self._looks: dict[Execution, asyncio.TimerHandle] = {}
@@ -141,7 +142,7 @@ class Worker:
         if self.options.listen:
             self._listener.start()
         for loop in (self._claim_loop, self._poll_loop, self._sweep_loop, self._upkeep_loop):
-            self._spawn(loop())
+            self._spawn(loop()).add_done_callback(self._part_ended)
         self._claim_wanted.set()
 
     async def _register(self) -> None:
@@ -162,6 +163,11 @@ class Worker:
         self._tasks.discard(task)
         if not task.cancelled() and task.exception() is not None:
             log.error("a task of the worker ended with an error", exc_info=task.exception())
+
+    def _part_ended(self, task: asyncio.Task[Any]) -> None:
+        """A loop that must go on has ended: this worker is of no more use."""
+        if not task.cancelled() and not self._stopping:
+            self.failed.set()
 
     async def stop(self) -> None:
         """Claims nothing more, lets running bodies finish within the grace, hands everything back, and leaves."""

@@ -144,14 +144,13 @@ def select(dsn: str, query: str) -> object:
 
 
 def kill_supervisor(home: Path) -> None:
-    pid = embedded.status(home).supervisor_pid
-    os.kill(pid, signal.SIGKILL)
-    wait_until(lambda: embedded.status(home).supervisor_pid is None, "the supervisor is gone")
+    os.kill(embedded.status(home).supervisor_pid, signal.SIGKILL)
+    wait_until(lambda: not is_locked(folder_of(home).supervisor_lock), "the supervisor is gone")
 
 
 def wait_until_stopped(home: Path) -> None:
     wait_until(lambda: not is_locked(folder_of(home).postgres_lock), "no process of the server is left")
-    wait_until(lambda: embedded.status(home).supervisor_pid is None, "the supervisor is gone")
+    wait_until(lambda: not is_locked(folder_of(home).supervisor_lock), "the supervisor is gone")
 
 
 def assert_stopped_in_order(home: Path) -> None:
