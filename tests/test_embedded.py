@@ -11,6 +11,7 @@ import os
 import pwd
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -161,8 +162,13 @@ def assert_stopped_in_order(home: Path) -> None:
 
 def hand_started(home: Path, action: str, *arguments: str) -> None:
     """Use `pg_ctl` on the data folder, as a developer might."""
-    command = [sys.executable, "-m", "pgflow.embedded._namespace", find_programs() / "pg_ctl", "-D", folder_of(home).data, "-w", action]
-    subprocess.run([*command, *arguments], check=True, stdout=subprocess.DEVNULL, cwd=REPOSITORY)
+    in_namespace(find_programs() / "pg_ctl", "-D", folder_of(home).data, "-w", action, *arguments).check_returncode()
+
+
+def in_namespace(program: str | Path, *arguments: str | Path) -> subprocess.CompletedProcess[bytes]:
+    """Run a program as an ordinary user, as far as it can see."""
+    command = [sys.executable, "-m", "pgflow.embedded._namespace", shutil.which(program), *arguments]
+    return subprocess.run(command, check=False, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd=REPOSITORY)
 
 
 # Starting and ending
@@ -234,6 +240,14 @@ def test_data_and_address_outlive_the_server(home):
     with embedded.acquire(home) as again:
         assert again.dsn == server.dsn
         assert select(again.dsn, "select answer from kept") == 42
+
+
+def test_a_port_that_was_taken_meanwhile_is_left_to_its_new_owner(home):
+    with embedded.acquire(home) as server:
+        embedded.stop(home)
+    with socket.create_server(("127.0.0.1", server.port)), embedded.acquire(home) as again:
+        assert again.port != server.port
+        assert select(again.dsn, "select 1") == 1
 
 
 def test_stopping_ends_it_under_its_users_and_the_next_one_starts_it_again(home):
@@ -416,6 +430,12 @@ def test_a_server_stopped_by_hand_is_not_started_until_it_is_asked_for(home):
             assert select(server.dsn, "select 1") == 1
 
 
+def test_a_server_whose_home_was_removed_ends_too(home):
+    with embedded.acquire(home) as server:
+        shutil.rmtree(folder_of(home).root)
+    wait_until(lambda: not _cluster.process_exists(server.pid), "the server ends")
+
+
 # Errors
 
 
@@ -553,6 +573,7 @@ def test_settings_are_those_of_a_small_server_that_keeps_its_promises(home):
 
 
 @pytest.mark.skipif(not IS_ROOT, reason="needs root")
+@pytest.mark.skipif(bool(in_namespace("true").returncode), reason="needs user namespaces")
 def test_root_runs_it_with_no_more_rights_than_an_ordinary_user(home):
     with embedded.acquire(home) as server:
         granted = Path(f"/proc/{server.pid}/status").read_text()
@@ -566,6 +587,8 @@ def nobody() -> tuple[str, ...]:
     """A prefix that runs a command as an ordinary user who can reach this Python."""
     if not IS_ROOT:
         pytest.skip("the other tests run as an ordinary user already")
+    if shutil.which("setpriv") is None or "nobody" not in {entry.pw_name for entry in pwd.getpwall()}:
+        pytest.skip("needs setpriv and the user nobody")
     entry = pwd.getpwnam("nobody")
     plain = ("setpriv", f"--reuid={entry.pw_uid}", f"--regid={entry.pw_gid}", "--clear-groups")
     # Where the interpreter is below root's own folder, the user may read that, and nothing more.

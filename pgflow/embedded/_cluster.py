@@ -62,11 +62,11 @@ class PidFile:
         try:
             lines = (data / "postmaster.pid").read_text().splitlines()
             pid = abs(int(lines[0]))  # negative while a stand-alone backend runs
+            if len(lines) < 8:  # pid, data folder, start time, port, socket folder, host, shared memory, status
+                return cls(pid)
+            return cls(pid, int(lines[3]), lines[4], lines[7].strip())
         except (OSError, ValueError, IndexError):
             return None
-        if len(lines) < 8:  # pid, data folder, start time, port, socket folder, host, shared memory, status
-            return cls(pid)
-        return cls(pid, int(lines[3]), lines[4], lines[7].strip())
 
 
 class Postmaster:

@@ -108,6 +108,8 @@ def find_account() -> Account:
 def main() -> None:
     """Replace this process by the program that its arguments name, as an ordinary user."""
     if os.geteuid() == 0:
+        if not user_namespaces_work():
+            sys.exit("Postgres does not run as root, and user namespaces are refused here: run this as an ordinary user")
         enter_user_namespace()
     os.execv(sys.argv[1], sys.argv[1:])  # noqa: S606  no shell is the point
 

@@ -111,7 +111,12 @@ class Supervisor:
             while self._has_crashed(self._adopt() or self._start()):
                 self._withdraw()
         finally:
+            self._end()
+
+    def _end(self) -> None:
+        try:
             self._withdraw()
+        finally:
             if self._server is not None:
                 self._server.stop()
 

@@ -1,0 +1,67 @@
+"""How the steps speak with the bank: one connection a request, so that a lost answer is a closed connection.
+
+Where the bank is, the environment says: ``TREASURY_BANK=127.0.0.1:40123``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from dataclasses import asdict
+from datetime import date
+from typing import Any
+
+from pgflow_cli.treasury.ledger import Booked
+from pgflow_cli.treasury.policy import Instruction, Statement
+
+ADDRESS = "TREASURY_BANK"
+
+
+class AckLost(Exception):
+    """The connection ended before the answer: whether the instruction was executed, only the bank knows."""
+
+
+class Refused(Exception):
+    """The bank does not execute the instruction, and has not."""
+
+
+class KeyReused(Exception):
+    """The key was another instruction's: a bug on our side, which trying again cannot heal."""
+
+
+async def read_statement(account: str, day: date) -> Statement:
+    """The bank's statement of an account for a day."""
+    return Statement(**await _ask({"ask": "statement", "account": account, "day": day.isoformat()}))
+
+
+async def instruct(order: Instruction, key: str) -> Booked:
+    """Has an instruction executed: once, however often it is sent under the key.
+
+    Raises:
+        Refused, KeyReused: A definite no.
+        AckLost, OSError: No answer: send it again under the same key.
+    """
+    answer = await _ask({"ask": "instruct", "key": key, "order": {**asdict(order), "day": order.day.isoformat()}})
+    return Booked(order, answer["reference"])
+
+
+async def read_counts() -> dict[str, int]:
+    """What the bank has counted since its process began."""
+    return await _ask({"ask": "counts"})
+
+
+async def _ask(request: dict[str, Any]) -> dict[str, Any]:
+    host, _, port = os.environ[ADDRESS].rpartition(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    try:
+        writer.write(json.dumps(request).encode() + b"\n")
+        line = await reader.readline()
+    finally:
+        writer.close()
+    if not line.endswith(b"\n"):
+        raise AckLost(f"the bank at {host}:{port} closed the connection before its answer")
+    answer: dict[str, Any] = json.loads(line)
+    if "error" in answer:
+        raise {"refused": Refused, "key_reused": KeyReused}[answer["error"]](answer["message"])
+    return answer

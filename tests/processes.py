@@ -1,0 +1,77 @@
+"""Worker processes for tests, and waiting for a condition without guessing how long it takes."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import psycopg
+
+TESTS = Path(__file__).parent
+
+
+def eventually(condition: Callable[[], Any], what: str, timeout_seconds: float = 30.0) -> Any:
+    """Returns the condition's first true value."""
+    deadline = time.monotonic() + timeout_seconds
+    while True:
+        value = condition()
+        if value:
+            return value
+        assert time.monotonic() < deadline, f"{what}: not within {timeout_seconds} s"
+        time.sleep(0.01)
+
+
+class WorkerProcess:
+    """`pgflow workers` as a process of its own."""
+
+    def __init__(self, dsn: str, *options: str, module: str = "worker_jobs") -> None:
+        command = [sys.executable, "-m", "pgflow_cli", "workers", module, "--dead-after", "1", "--poll", "0.2", *options]
+        environment = {**os.environ, "PGFLOW_DSN": dsn, "PYTHONPATH": f"{TESTS}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"}
+        self._dsn = dsn
+        self.process = subprocess.Popen(command, env=environment, cwd=TESTS, stderr=subprocess.PIPE, text=True)
+        self.pid = self.process.pid
+
+    def registered(self) -> int:
+        """Waits until the worker has registered; its number."""
+        with psycopg.connect(self._dsn, autocommit=True) as conn:
+            def number() -> Any:
+                assert self.process.poll() is None, f"the worker ended with {self.process.returncode}"
+                row = conn.execute("select worker_id from pgflow.workers where pid = %s", (self.pid,)).fetchone()
+                return row and row[0]
+
+            return int(eventually(number, "a worker registers"))
+
+    def send(self, number: int) -> None:
+        """Sends a signal."""
+        self.process.send_signal(number)
+
+    def finish(self, timeout_seconds: float = 30.0) -> tuple[int, str]:
+        """Waits for the end: exit code and what it logged."""
+        _, log = self.process.communicate(timeout=timeout_seconds)
+        return self.process.returncode, log
+
+
+@contextmanager
+def worker(dsn: str, *options: str, module: str = "worker_jobs") -> Iterator[WorkerProcess]:
+    """A worker process that is gone when the block ends."""
+    started = WorkerProcess(dsn, *options, module=module)
+    try:
+        yield started
+    finally:
+        if started.process.poll() is None:
+            started.process.send_signal(signal.SIGKILL)
+        started.process.communicate()
+
+
+def one(conn: psycopg.Connection[Any], query: str, *params: Any) -> Any:
+    """The only value of the only row."""
+    row = conn.execute(query, params).fetchone()
+    assert row is not None
+    return row[0]

@@ -1,0 +1,59 @@
+"""What the views and tables say of a run, in the shape in which tests compare it; and waiting for a condition."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import time
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+import servers
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import psycopg
+
+SOON = timedelta(seconds=10)
+"""How long a test waits for a result that should be there at once."""
+
+HOUR = timedelta(hours=1)
+
+wait_until = servers.wait_until
+
+
+async def eventually(condition: Callable[[], Any], what: str, patience_seconds: float = 10) -> None:
+    """Return as soon as the condition, which may be a coroutine function, holds; fail when it takes too long."""
+    deadline = time.monotonic() + patience_seconds
+    while True:
+        holds = condition()
+        if await holds if inspect.isawaitable(holds) else holds:
+            return
+        assert time.monotonic() < deadline, f"not within {patience_seconds} seconds: {what}"
+        await asyncio.sleep(0.005)
+
+
+def run_row(conn: psycopg.Connection, key: str, columns: str) -> tuple[Any, ...]:
+    """Columns of a run's row in the view `runs`."""
+    row = conn.execute(f"select {columns} from pgflow.runs where key = %s", (key,)).fetchone()
+    assert row is not None, f"no run {key}"
+    return row
+
+
+def events(conn: psycopg.Connection, key: str) -> list[tuple[str, str | None]]:
+    """The journal of all generations of a run: (what happened, to what)."""
+    sql = "select event, name from pgflow.timeline where key = %s order by generation, seq"
+    return conn.execute(sql, (key,)).fetchall()
+
+
+def steps(conn: psycopg.Connection, key: str) -> list[tuple[str, str, int]]:
+    """The steps of a run in the order in which they were called: (name, status, attempts)."""
+    sql = "select step, status, attempts from pgflow.steps where key = %s order by run_id, call"
+    return conn.execute(sql, (key,)).fetchall()
+
+
+def count(conn: psycopg.Connection, table: str, condition: str = "true") -> int:
+    """Rows of a table."""
+    (number,) = conn.execute(f"select count(*) from {table} where {condition}").fetchone()
+    return number

@@ -1,0 +1,195 @@
+"""`pgflow workers` as processes: stopping, dying, freezing, losing the database, holding up the loop."""
+
+from __future__ import annotations
+
+import json
+import random
+import signal
+import threading
+import time
+
+import psycopg
+import pytest
+from processes import eventually, one, worker
+
+
+@pytest.fixture
+def app_conn(conn):
+    conn.execute("create schema app; create table app.booked (key text, n int)")
+    return conn
+
+
+def start(conn, workflow, key=None, /, **input_):
+    return one(conn, "select run_key from pgflow.start_run(%s, %s::json, %s)", workflow, json.dumps(input_), key)
+
+
+def start_bookings(conn, count, steps=5, pause=0.0):
+    keys = [f"k{i}" for i in range(count)]
+    for key in keys:
+        start(conn, "booking", key, key=key, steps=steps, pause=pause)
+    return keys
+
+
+def unfinished(conn):
+    return one(conn, "select count(*) from pgflow.runs where status not in ('completed', 'failed', 'cancelled', 'stuck')")
+
+
+def assert_booked_once(conn, keys, steps):
+    rows = conn.execute("select key, count(*), count(distinct n) from app.booked group by key").fetchall()
+    assert sorted(rows) == sorted((key, steps, steps) for key in keys)
+
+
+def test_two_processes_share_a_queue_and_do_everything_once(dsn, app_conn):
+    keys = start_bookings(app_conn, 200)
+    with worker(dsn) as first, worker(dsn) as second:
+        first.registered(), second.registered()
+        eventually(lambda: unfinished(app_conn) == 0, "the queue is drained")
+    assert_booked_once(app_conn, keys, 5)
+
+
+def test_after_sigterm_nothing_is_leased_and_the_exit_code_is_zero(dsn, app_conn):
+    keys = start_bookings(app_conn, 60, steps=20, pause=0.01)
+    for _ in range(6):
+        with worker(dsn, "--concurrency", "10") as process:
+            process.registered()
+            pause = threading.Event()
+            pause.wait(random.uniform(0, 0.4))  # a random moment of its work, which is what is tested
+            process.send(signal.SIGTERM)
+            code, log = process.finish()
+            assert code == 0, log
+        assert one(app_conn, "select count(*) from pgflow.lease") == 0
+        assert one(app_conn, "select count(*) from pgflow.workers") == 0
+    with worker(dsn):
+        eventually(lambda: unfinished(app_conn) == 0, "the queue is drained")
+    assert_booked_once(app_conn, keys, 20)
+
+
+def test_a_stop_that_comes_during_the_start_is_not_lost(dsn, app_conn):
+    with worker(dsn, module="stop_during_start") as process:
+        code, log = process.finish()
+    assert code == 0, log
+    assert one(app_conn, "select count(*) from pgflow.workers") == 0
+
+
+def test_a_second_sigterm_is_a_crash_and_the_runs_go_on_elsewhere(dsn, app_conn):
+    start(app_conn, "booking", "slow", key="slow", steps=3, pause=1.0)
+    with worker(dsn, "--grace", "60") as process:
+        process.registered()
+        eventually(lambda: one(app_conn, "select count(*) from pgflow.steps where step = 'rest' and status = 'started'"), "it is in its step")
+        process.send(signal.SIGTERM)
+        eventually(lambda: one(app_conn, "select bool_or(stopping) from pgflow.workers"), "the worker is stopping")
+        process.send(signal.SIGTERM)
+        assert process.finish()[0] == 1
+    assert one(app_conn, "select count(*) from pgflow.lease") == 1
+    with worker(dsn):
+        eventually(lambda: unfinished(app_conn) == 0, "the run goes on elsewhere")
+    assert_booked_once(app_conn, ["slow"], 3)
+
+
+def test_a_frozen_worker_that_wakes_up_commits_nothing_and_begins_anew(dsn, app_conn):
+    keys = start_bookings(app_conn, 20, steps=30, pause=0.02)
+    with worker(dsn, "--concurrency", "20") as frozen:
+        dead = frozen.registered()
+        eventually(lambda: one(app_conn, "select count(*) from app.booked") > 20, "it works")
+        frozen.send(signal.SIGSTOP)
+        with worker(dsn) as other:
+            other.registered()
+            eventually(lambda: one(app_conn, "select count(*) from pgflow.lease where worker_id = %s", dead) == 0, "its runs are taken")
+            frozen.send(signal.SIGCONT)
+            eventually(lambda: one(app_conn, "select count(*) from pgflow.workers") == 2, "it registers anew")
+            eventually(lambda: unfinished(app_conn) == 0, "everything is done")
+    assert_booked_once(app_conn, keys, 30)
+
+
+def test_a_poison_run_is_stuck_in_the_end_and_condemns_no_neighbour(dsn, app_conn):
+    app_conn.execute("select pgflow.limit_queue('default', null, 3)")
+    keys = start_bookings(app_conn, 12, steps=40, pause=0.05)
+    start(app_conn, "poison", "bad")
+    deaths = 0
+    processes = []
+    try:
+        def stuck():
+            nonlocal deaths
+            for entry in [p for p in processes if p[1].process.poll() is not None]:
+                deaths += 1
+                entry[0].__exit__(None, None, None)
+                processes.remove(entry)
+            while len(processes) < 2:
+                manager = worker(dsn)
+                processes.append((manager, manager.__enter__()))
+            return one(app_conn, "select count(*) from pgflow.runs where status = 'stuck'")
+
+        eventually(stuck, "the poison run is stuck", 60)
+        assert app_conn.execute("select key, reason from pgflow.runs where status = 'stuck'").fetchall() == [("bad", "poison")]
+        eventually(lambda: (stuck(), unfinished(app_conn) == 0)[1], "its neighbours finish", 60)
+    finally:
+        for manager, _ in processes:
+            manager.__exit__(None, None, None)
+    assert deaths == 4  # the licence of its step is progress: the first death is not counted
+    assert_booked_once(app_conn, keys, 40)
+
+
+def test_work_goes_on_while_connections_are_killed_again_and_again(dsn, app_conn):
+    keys = start_bookings(app_conn, 60, steps=20, pause=0.01)
+    kills, last = 0, 0.0
+    with worker(dsn, "--concurrency", "30") as process:
+        process.registered()
+
+        def drained():
+            nonlocal kills, last
+            if time.monotonic() - last < 0.1:
+                return unfinished(app_conn) == 0
+            last = time.monotonic()
+            kills += one(
+                app_conn,
+                "select count(pg_terminate_backend(pid)) from (select pid from pg_stat_activity where datname = current_database() "
+                "and pid <> pg_backend_pid() and application_name like 'pgflow%%' order by random() limit 1) x",
+            )
+            return unfinished(app_conn) == 0
+
+        eventually(drained, "everything is done", 60)
+    assert kills > 20
+    assert_booked_once(app_conn, keys, 20)
+
+
+def test_a_step_that_hogs_the_processor_is_not_taken_for_a_death(dsn, app_conn):
+    key = start(app_conn, "hogging", seconds=3.0)
+    with worker(dsn) as process, worker(dsn) as other:
+        process.registered(), other.registered()
+        eventually(lambda: unfinished(app_conn) == 0, "the run is done")
+    assert one(app_conn, "select count(*) from pgflow.steps where key = %s and attempts = 1", key) == 1
+
+
+def test_code_that_blocks_the_loop_is_named_in_the_log(dsn, app_conn):
+    key = start(app_conn, "blocking", "blocker", seconds=2.5)
+    with worker(dsn) as process:
+        process.registered()
+        eventually(lambda: unfinished(app_conn) == 0, "the run is done")
+        process.send(signal.SIGTERM)
+        code, log = process.finish()
+    assert code == 0
+    assert f"stood still for" in log and f"the code of run {key!r}" in log
+
+
+def test_a_worker_finds_work_by_polling_when_nobody_notifies(dsn, app_conn):
+    with worker(dsn) as process:
+        process.registered()
+        start(app_conn, "booking", "quiet", key="quiet", steps=1)
+        eventually(lambda: unfinished(app_conn) == 0, "the run is done", 5)
+
+
+def test_an_unreachable_database_is_one_line_and_exit_code_69():
+    with worker("host=127.0.0.1 port=1 connect_timeout=2") as process:
+        code, log = process.finish()
+    assert code == 69
+    assert log.startswith("pgflow: the database cannot be reached") and log.count("\n") == 1
+
+
+def test_waiting_runs_are_woken_by_a_signal_from_sql(dsn, app_conn):
+    start(app_conn, "waiting", "w")
+    with worker(dsn) as process:
+        process.registered()
+        eventually(lambda: one(app_conn, "select status from pgflow.runs where key = 'w'") == "waiting", "it waits")
+        app_conn.execute("select pgflow.send_signal('w', 'go', '5')")
+        eventually(lambda: one(app_conn, "select status from pgflow.runs where key = 'w'") == "completed", "it goes on")
+    assert one(app_conn, "select output::text from pgflow.runs where key = 'w'") == "5"

@@ -1,0 +1,76 @@
+"""Workflows that the worker processes of the tests run."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import time
+from datetime import timedelta
+from typing import Any
+
+import psycopg
+
+from pgflow import AsyncApp, Signal, step, transaction, workflow
+
+go = Signal("go", int)
+
+
+@transaction
+async def book(conn: psycopg.AsyncConnection[Any], key: str, n: int) -> int:
+    await conn.execute("insert into app.booked values (%s, %s)", (key, n))
+    return n
+
+
+@step
+async def rest(seconds: float) -> None:
+    await asyncio.sleep(seconds)
+
+
+@step
+def hog(seconds: float) -> None:
+    """Holds the interpreter as an extension that never lets go of it would, but for its switch interval."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        pass
+
+
+@workflow
+async def booking(key: str, steps: int, pause: float = 0.0) -> int:
+    total = 0
+    for n in range(steps):
+        total += await book(key, n)
+        if pause:
+            await rest(pause)
+    return total
+
+
+@workflow
+async def hogging(seconds: float) -> str:
+    await hog.aio(seconds)
+    return "done"
+
+
+@workflow
+async def blocking(seconds: float) -> str:
+    time.sleep(seconds)
+    await rest(0)
+    return "done"
+
+
+@step
+async def die() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+@workflow
+async def poison() -> None:
+    await die()
+
+
+@workflow
+async def waiting() -> int:
+    return await go.wait(timeout=timedelta(hours=1))
+
+
+app = AsyncApp(include=[booking, hogging, blocking, poison, waiting])
