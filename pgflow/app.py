@@ -285,11 +285,11 @@ class AsyncApp(AppBase, AsyncClient):
             if chains:
                 woken = await run_async(connection, wake.wake(chains))
                 lanes.update(woken.lanes)
-                for text in payloads(set(), set(woken.mail)) if woken.mail else ():
+                for text in payloads(set(), set(woken.mail)):
                     await run_async(connection, worker_calls.notify(WORK_CHANNEL, text))
             for worker in self._workers:
                 worker.wake_soon([], lanes)
-            for text in payloads(lanes, set()) if lanes and not self._workers else ():
+            for text in payloads(set() if self._workers else lanes, set()):
                 await run_async(connection, worker_calls.notify(WORK_CHANNEL, text))
 
     async def start_many(self, workflow: Workflow[P, R], inputs: Iterable[tuple[Any, ...]]) -> list[AsyncRun[R]]:
@@ -412,6 +412,9 @@ class _BoundAsyncClient(AsyncClient):
 
     def _session(self) -> AsyncSession:
         return self._app
+
+    def _run_handle(self, key: str, workflow: Workflow[..., Any], chain_id: int | None = None) -> AsyncRun[Any]:
+        return super()._run_handle(key, workflow)  # whether there is such a chain is decided by the caller's commit
 
     def _started(self, started: start.Started) -> None:
         self._wake_after_commit(lanes=[started.lane_id])
@@ -545,7 +548,7 @@ class App(AppBase, Client):
                 woken = run(connection, wake.wake(chains))
                 lanes.update(woken.lanes)
                 mailed.update(woken.mail)
-            for text in payloads(lanes, mailed) if lanes or mailed else ():
+            for text in payloads(lanes, mailed):
                 run(connection, worker_calls.notify(WORK_CHANNEL, text))
 
     def start_many(self, workflow: Workflow[P, R], inputs: Iterable[tuple[Any, ...]]) -> list[Run[R]]:
@@ -623,6 +626,9 @@ class _BoundClient(Client):
 
     def _session(self) -> Session:
         return self._app
+
+    def _run_handle(self, key: str, workflow: Workflow[..., Any], chain_id: int | None = None) -> Run[Any]:
+        return super()._run_handle(key, workflow)  # whether there is such a chain is decided by the caller's commit
 
     def _started(self, started: start.Started) -> None:
         self._wake_after_commit(lanes=[started.lane_id])

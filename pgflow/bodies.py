@@ -14,6 +14,7 @@ import logging
 import random
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
 from typing import Any, Protocol
 
 from pgflow import transactions
@@ -31,7 +32,7 @@ from pgflow.step import Step
 
 log = logging.getLogger("pgflow")
 
-_INFRASTRUCTURE_RETRIES = Retries(max_attempts=1)
+_INFRASTRUCTURE_RETRIES = Retries(first_delay=timedelta(seconds=0.1), max_delay=timedelta(seconds=5))
 
 
 class BodyHost(Protocol):

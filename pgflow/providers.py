@@ -14,6 +14,7 @@ from contextlib import AbstractAsyncContextManager, AbstractContextManager, asyn
 from typing import Any, Protocol, runtime_checkable
 
 import psycopg
+from psycopg.rows import tuple_row
 from psycopg_pool import AsyncConnectionPool, ConnectionPool
 
 from pgflow._io import Row
@@ -92,7 +93,8 @@ class _PsycopgTransaction:
         self.connection = connection
 
     def execute(self, sql: str, params: Sequence[Any]) -> list[Row]:
-        return self.connection.execute(sql, params).fetchall()
+        with self.connection.cursor(row_factory=tuple_row) as cursor:
+            return cursor.execute(sql, params).fetchall()
 
     def flush(self) -> None:
         """psycopg holds nothing back."""
@@ -114,13 +116,28 @@ class PsycopgProvider:
     @contextmanager
     def begin(self, isolation: str | None) -> Iterator[Transaction]:
         """Opens a transaction on a connection of the pool."""
-        with self._pool.connection() as connection:
-            connection.execute(_BEGIN[isolation])
+        connection = self._begun(_BEGIN[isolation])
+        try:
+            yield _PsycopgTransaction(connection)
+        finally:
+            if not connection.closed:
+                connection.rollback()
+            self._pool.putconn(connection)
+
+    def _begun(self, begin: str) -> psycopg.Connection[Any]:
+        """A connection on which BEGIN worked: one that died while idle is found out here, without a look before each use."""
+        for tries_left in reversed(range(self._pool.max_size + 1)):
+            connection: psycopg.Connection[Any] = self._pool.getconn()
+            connection.row_factory = tuple_row  # whatever its last user liked better
             try:
-                yield _PsycopgTransaction(connection)
-            finally:
-                if not connection.closed:
-                    connection.rollback()
+                connection.execute(begin)
+            except BaseException as error:
+                self._pool.putconn(connection)
+                if not tries_left or not isinstance(error, psycopg.OperationalError):
+                    raise
+            else:
+                return connection
+        raise AssertionError
 
 
 class _AsyncPsycopgTransaction:
@@ -128,7 +145,8 @@ class _AsyncPsycopgTransaction:
         self.connection = connection
 
     async def execute(self, sql: str, params: Sequence[Any]) -> list[Row]:
-        return await (await self.connection.execute(sql, params)).fetchall()
+        async with self.connection.cursor(row_factory=tuple_row) as cursor:
+            return await (await cursor.execute(sql, params)).fetchall()
 
     async def flush(self) -> None:
         """psycopg holds nothing back."""
@@ -150,13 +168,28 @@ class AsyncPsycopgProvider:
     @asynccontextmanager
     async def begin_async(self, isolation: str | None) -> AsyncIterator[AsyncTransaction]:
         """Opens a transaction on a connection of the pool."""
-        async with self._pool.connection() as connection:
-            await connection.execute(_BEGIN[isolation])
+        connection = await self._begun(_BEGIN[isolation])
+        try:
+            yield _AsyncPsycopgTransaction(connection)
+        finally:
+            if not connection.closed:
+                await connection.rollback()
+            await self._pool.putconn(connection)
+
+    async def _begun(self, begin: str) -> psycopg.AsyncConnection[Any]:
+        """As :meth:`PsycopgProvider._begun`."""
+        for tries_left in reversed(range(self._pool.max_size + 1)):
+            connection: psycopg.AsyncConnection[Any] = await self._pool.getconn()
+            connection.row_factory = tuple_row  # whatever its last user liked better
             try:
-                yield _AsyncPsycopgTransaction(connection)
-            finally:
-                if not connection.closed:
-                    await connection.rollback()
+                await connection.execute(begin)
+            except BaseException as error:
+                await self._pool.putconn(connection)
+                if not tries_left or not isinstance(error, psycopg.OperationalError):
+                    raise
+            else:
+                return connection
+        raise AssertionError
 
 
 def provider_for(step: Any, providers: Sequence[Any]) -> Any:

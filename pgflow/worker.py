@@ -561,7 +561,7 @@ class Worker:
     async def _send_notifications(self) -> None:
         self._notify_timer = None
         (lanes, mail, done), self._to_notify = self._to_notify, (set(), set(), set())
-        messages = [(WORK_CHANNEL, text) for text in payloads(lanes, mail)] if lanes or mail else []
+        messages = [(WORK_CHANNEL, text) for text in payloads(lanes, mail)]
         messages += [(DONE_CHANNEL, text) for text in chunks(done)]
         for channel, text in messages:
             await self._quietly(self._control.ask(worker_calls.notify(channel, text)))

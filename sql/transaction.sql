@@ -50,6 +50,8 @@ begin
   if held_token is distinct from token then
     raise exception using errcode = 'PF004', message = format('run %s is no longer held by this worker', run_id);
   end if;
+  -- From here to COMMIT no code of the application runs: a client that takes so long is frozen or gone.
+  perform set_config('idle_in_transaction_session_timeout', '5000', true);
   t := pgflow.now_();
   insert into pgflow.unit (run_id, seq, call, kind, name, payload, starts, token, at, recorded_at, due_at)
   select (e->0)::bigint, (e->1)::int, (e->2)::int, (e->>3)::"char", e->>4, (e->>5)::json, (e->>6)::json,

@@ -74,6 +74,7 @@ as $$
 #variable_conflict use_variable
 declare
   current_beat bigint;
+  ids bigint[];
   t timestamptz;
 begin
   reclaimed := 0;
@@ -85,10 +86,14 @@ begin
     return;
   end if;
   delete from pgflow.worker w where w.worker_id = worker_id;
-  perform from pgflow.lease e where e.worker_id = worker_id order by e.run_id for update;
+  -- A worker that froze between its fence and its COMMIT still locks a lease: whoever waited for it here
+  -- would freeze too. It stays behind as the lease of nobody, and is taken once its session has timed out.
+  select array_agg(k.run_id) into ids from (
+    select e.run_id from pgflow.lease e where e.worker_id = worker_id order by e.run_id for update skip locked
+  ) k;
   t := pgflow.now_();
   with gone as (
-    delete from pgflow.lease e where e.worker_id = worker_id returning e.*
+    delete from pgflow.lease e where e.run_id = any(ids) returning e.*
   ), judged as (
     select g.*, n.newest, case when n.newest > g.last_seq then 0 else g.suspect + 1 end as deaths, q.max_deaths
     from gone g

@@ -12,6 +12,7 @@ import secrets
 import threading
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -22,7 +23,7 @@ from psycopg import sql
 from psycopg.conninfo import make_conninfo
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
 T0 = datetime(2030, 1, 1, tzinfo=UTC)
 """Where tests that move the clock begin."""
@@ -35,6 +36,18 @@ IMPATIENT = "-c lock_timeout=300ms"
 def connect(dsn: str, options: str = PATIENT) -> psycopg.Connection[Any]:
     """A further connection, in autocommit."""
     return psycopg.connect(make_conninfo(dsn, options=options), autocommit=True)
+
+
+@contextmanager
+def shared_database(server_dsn: str, template: str) -> Iterator[str]:
+    """A database for a whole file, whose tests neither disturb each other nor leave it unsound."""
+    name = servers.create_database(server_dsn, template)
+    dsn = servers.dsn_of(server_dsn, name)
+    try:
+        yield dsn
+        assert servers.unsound(dsn) == []
+    finally:
+        servers.drop_database(server_dsn, name)
 
 
 def rows(conn: psycopg.Connection[Any], query: str, *params: Any) -> list[Any]:

@@ -572,6 +572,7 @@ BAD_OBJECTS = {
     "metadata that is too long": "pgflow.start_run('w', metadata => jsonb_build_object('a', repeat('x', 20000)))",
     "many runs whose inputs are no objects": "pgflow.start_runs('w', '[[null, \"[1]\"]]')",
     "many runs whose keys are too long": "pgflow.start_runs('w', jsonb_build_array(jsonb_build_array(repeat('k', 129), '{}')))",
+    "many runs whose inputs are nested too deep": f"pgflow.start_runs('w', '[[null, \"{{\\\"a\\\": {'[' * 201}{']' * 201}}}\"]]')",
 }
 
 
@@ -582,11 +583,18 @@ def test_sql_refuses_what_no_run_can_be(conn: psycopg.Connection, call: str) -> 
     assert refused.value.sqlstate == "PF003"
 
 
+@pytest.mark.xfail(strict=True, reason="check_start_ and start_runs leave these to constraints of tables, or to nobody")
 @pytest.mark.parametrize("call", BAD_OBJECTS.values(), ids=BAD_OBJECTS)
-def test_sql_refuses_what_only_a_constraint_of_a_table_refuses(conn: psycopg.Connection, call: str) -> None:
+def test_sql_refuses_with_an_error_of_its_own_what_is_no_object_or_too_long(conn: psycopg.Connection, call: str) -> None:
     with pytest.raises(psycopg.Error) as refused:
         conn.execute(f"select {call}")  # type: ignore[arg-type]
-    assert refused.value.sqlstate == "PF003", refused.value
+    assert refused.value.sqlstate == "PF003"
+
+
+@pytest.mark.xfail(strict=True, reason="the constraint of the table is raised as psycopg's CheckViolation, with the whole row in its text")
+def test_metadata_that_are_too_long_are_refused_with_an_error_of_ours(flow: Harness) -> None:
+    with pytest.raises(InvalidArgument, match="metadata"):
+        flow.app.start(total.options(metadata={"m": "x" * 20_000}), 1)
 
 
 def test_an_input_from_sql_that_does_not_fit_fails_the_run_with_a_typed_error(flow: Harness, conn: psycopg.Connection) -> None:

@@ -81,7 +81,9 @@ def workers(
         queues=sorted(set(queue)) if queue else app.queues, concurrency=concurrency, poll_seconds=poll, grace_seconds=grace,
         rhythm=Rhythm(beat=dead_after / 5, look=min(0.5, dead_after / 10), dead_after=dead_after), listen=app.listens,
     )
-    raise typer.Exit(asyncio.run(_serve(app, options, stop)))
+    code = asyncio.run(_serve(app, options, stop))
+    logging.shutdown()
+    os._exit(code)  # a thread that a step never gives back must not keep the process
 
 
 class _Stop:

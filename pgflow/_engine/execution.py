@@ -854,14 +854,17 @@ def decode_child(data: dict[str, Any], call: ChildCall) -> tuple[Any, Exception 
     """The result of a child run, or the error that awaiting it raises."""
     status = data["status"]
     if status == "completed":
-        return call.result.decode(json.dumps(data["output"]), f"the result of child {call.name}"), None
+        try:
+            return call.result.decode(json.dumps(data["output"]), f"the result of child {call.name}"), None
+        except NotStorable as error:
+            return None, error
     if status == "refused":
         return None, KeyConflict(data["error"]["message"])
     if status == "cancelled":
         return None, RunCancelled(f"child {call.name} was cancelled: {data.get('reason')}")
-    error = RunFailed(f"child {call.name} failed: {data['error'].get('message')}")
-    error.__cause__ = rebuild_error(data["error"], call.errors)
-    return None, error
+    failed = RunFailed(f"child {call.name} failed: {data['error'].get('message')}")
+    failed.__cause__ = rebuild_error(data["error"], call.errors)
+    return None, failed
 
 
 _FITTING: dict[type[Call], frozenset[str]] = {

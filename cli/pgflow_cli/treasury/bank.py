@@ -24,6 +24,7 @@ import json
 import os
 import random
 from collections import Counter
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -42,6 +43,12 @@ class Declined(Exception):
     def __init__(self, code: str, message: str) -> None:
         super().__init__(message)
         self.code = code
+
+
+def create_book(path: Path, lines: Sequence[Line]) -> None:
+    """Writes the book of a bank that has not executed anything yet; FileExistsError if there is one."""
+    with path.open("x") as file:
+        file.writelines(json.dumps(line) + "\n" for line in lines)
 
 
 class Book:

@@ -46,13 +46,13 @@ async def instruct(order: Instruction, key: str) -> Booked:
     return Booked(order, answer["reference"])
 
 
-async def read_counts() -> dict[str, int]:
-    """What the bank has counted since its process began."""
-    return await _ask({"ask": "counts"})
+async def read_counts(address: str) -> dict[str, int]:
+    """What the bank at an address has counted since its process began."""
+    return await _ask({"ask": "counts"}, address)
 
 
-async def _ask(request: dict[str, Any]) -> dict[str, Any]:
-    host, _, port = os.environ[ADDRESS].rpartition(":")
+async def _ask(request: dict[str, Any], address: str | None = None) -> dict[str, Any]:
+    host, _, port = (address or os.environ[ADDRESS]).rpartition(":")
     reader, writer = await asyncio.open_connection(host, int(port))
     try:
         writer.write(json.dumps(request).encode() + b"\n")

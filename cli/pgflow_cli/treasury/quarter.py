@@ -1,0 +1,277 @@
+"""A quarter of treasury days, with crashes: starts everything, watches, kills, and proves the books.
+
+    database   the one that is named, else the embedded server
+    bank       a process, on a fresh book
+    workers    two processes of ``pgflow workers``
+    days       started in one transaction: a quarter starts whole or not at all
+
+The days share a database with those of earlier quarters. Their keys begin with the name of their books, their
+queue has that name too, so no worker of this quarter touches what an interrupted one has left.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import dataclass
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import psycopg
+
+from pgflow import App
+from pgflow.dsn import redact_dsn, resolve_dsn
+from pgflow.schema import migrate_dsn
+from pgflow_cli.treasury import client, ledger, world
+from pgflow_cli.treasury.bank import create_book
+from pgflow_cli.treasury.chaos import Chaos
+from pgflow_cli.treasury.processes import BankProcess, Workers
+from pgflow_cli.treasury.proof import Proof, bank_book_of, count_tries, prove, table
+from pgflow_cli.treasury.rates import business_days
+from pgflow_cli.treasury.workflow import cfo_ack, key_of, opening, treasury_day
+
+FIRST_DAY = date(2024, 1, 2)
+LOOK_SECONDS = 0.02
+PROGRESS_SECONDS = 2.0
+WORKER_COUNT = 2
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Options:
+    """How a quarter is run.
+
+    Attributes:
+        dsn: The database; else ``PGFLOW_DSN``, else ``DATABASE_URL``, else the embedded server.
+        days: How many business days, from 2 January 2024 on; 63 are the quarter.
+        kills: How many workers to kill.
+        seed: Of the flows, and of which acknowledgements are lost.
+        folder: Where the bank's book and the logs go; a new temporary folder if not given.
+        latency_ms: How long a message to or from the bank takes, on average.
+        lost_acks: Which part of the bank's acknowledgements is lost.
+        concurrency: How many runs a worker works on at once.
+        dead_after_seconds: Without a sign of life for so long, a worker is dead.
+        patience_seconds: When to give up on runs that do not end.
+    """
+
+    dsn: str | None = None
+    days: int = 63
+    kills: int = 3
+    seed: int = 2024
+    folder: Path | None = None
+    latency_ms: float = 60.0
+    lost_acks: float = 0.05
+    concurrency: int = 6
+    dead_after_seconds: float = 1.5
+    patience_seconds: float = 75.0
+
+
+class TreasuryError(Exception):
+    """The quarter cannot be run here; the message says why."""
+
+
+# ---------------------------------------------------------------- the program
+
+
+def run_quarter(options: Options, say: Say = print) -> bool:
+    """Runs a quarter and proves its books.
+
+    Args:
+        options: How.
+        say: Takes one line of what happens.
+
+    Returns:
+        Whether every proof holds.
+
+    Raises:
+        TreasuryError, PgflowError, psycopg.Error: It could not be run.
+    """
+    clock = time.monotonic()
+    folder = options.folder or Path(tempfile.mkdtemp(prefix="treasury-"))
+    book = folder / "bank-book.jsonl"
+    days = business_days(FIRST_DAY, options.days)
+    with ExitStack() as stack:
+        dsn = stack.enter_context(database(options.dsn, say))
+        conn = stack.enter_context(psycopg.connect(dsn, autocommit=True))
+        name = open_books(conn, options.seed, book)
+        create_book(book, world.opening_lines(days, options.seed))
+        bank = stack.enter_context(
+            closing(BankProcess(book, latency_ms=options.latency_ms, lost_acks=options.lost_acks, seed=options.seed))
+        )
+        say(f"bank     pid {bank.pid} at {bank.address}, its book is {book}")
+        workers = Workers(
+            folder, dsn, bank.address, name, concurrency=options.concurrency, dead_after_seconds=options.dead_after_seconds
+        )
+        with closing(workers):
+            for _ in range(WORKER_COUNT):
+                say(f"worker   pid {workers.start_one()}")
+            quarter = Quarter(conn, stack.enter_context(App(dsn)), workers, name, days, options, say)
+            quarter.start()
+            quarter.watch()
+        counts = asyncio.run(client.read_counts(bank.address))
+        proofs = [*quarter.chaos.proofs(), *prove(conn, book)]
+        _print_figures(conn, counts, say)
+    _print_proofs(proofs, say)
+    say(f"{options.days} days in {time.monotonic() - clock:.1f} s; the bank's book and the logs are in {folder}")
+    return all(proof.holds for proof in proofs)
+
+
+def prove_only(dsn: str | None = None, book: Path | None = None, say: Say = print) -> bool:
+    """Proves the books of the last quarter once more, as they are now.
+
+    Args:
+        dsn: As in :class:`Options`.
+        book: The bank's book; where the quarter left it if not given.
+        say: Takes one line.
+
+    Returns:
+        Whether every proof holds.
+
+    Raises:
+        LookupError: There are no books in this database.
+    """
+    with database(dsn, say) as found, psycopg.connect(found, autocommit=True) as conn:
+        proofs = prove(conn, book or bank_book_of(conn))
+    _print_proofs(proofs, say)
+    return all(proof.holds for proof in proofs)
+
+
+@contextmanager
+def database(dsn: str | None, say: Say) -> Iterator[str]:
+    """The database, with the schema installed."""
+    named = resolve_dsn(dsn)
+    with ExitStack() as stack:
+        if named is None:
+            from pgflow.embedded import acquire
+
+            named = stack.enter_context(acquire()).dsn
+            say("postgres the embedded server")
+        else:
+            say(f"postgres {redact_dsn(named)}")
+        migrate_dsn(named)
+        yield named
+
+
+def open_books(conn: psycopg.Connection[Any], seed: int, book: Path) -> str:
+    """Makes an empty ledger for a new set of books; answers its name. One program at a time in a database."""
+    if conn.execute("select pg_try_advisory_lock(hashtextextended('pgflow treasury', 0))").fetchone() != (True,):
+        raise TreasuryError("another treasury is running in this database: wait for it, or name another one with --dsn")
+    row = conn.execute("select count(distinct labels->>'books') from pgflow.runs where workflow = %s", (treasury_day.name,)).fetchone()
+    assert row is not None
+    name = "treasury" if row[0] == 0 else f"treasury-{row[0] + 1}"
+    try:
+        ledger.create(conn, name, seed, str(book))
+    except ValueError as error:
+        raise TreasuryError(str(error)) from error
+    return name
+
+
+def _print_figures(conn: psycopg.Connection[Any], counts: dict[str, int], say: Say) -> None:
+    """What it took: how often the bank was asked, and how often each step was tried."""
+    words = ("executed", "asked again", "acks lost", "refused", "key_reused")
+    say("bank     " + ", ".join(f"{counts.get(word, 0)} {word.replace('_', ' ')}" for word in words))
+    say("step             calls  attempts  most for one call")
+    for tries in count_tries(conn):
+        say(f"{tries.step:15} {tries.calls:6} {tries.attempts:9} {tries.most:18}")
+
+
+def _print_proofs(proofs: Sequence[Proof], say: Say) -> None:
+    for line in table(proofs):
+        say(line)
+    failed = sum(not proof.holds for proof in proofs)
+    say(f"{failed} of {len(proofs)} proofs FAILED" if failed else f"all {len(proofs)} proofs hold: every day closed exactly once")
+
+
+# ---------------------------------------------------------------- the quarter
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far the work is, as the database says."""
+
+    queued: int
+    running: int
+    waiting: int
+    closed: int
+    broken: int
+    posted: int
+
+    def __str__(self) -> str:
+        """As it is printed."""
+        return f"{self.posted} days posted, {self.closed} closed; {self.running} running, {self.waiting} waiting, {self.queued} queued"
+
+
+class Quarter:
+    """The days of one set of books, and whoever has a hand in them: the CFO, and chaos."""
+
+    def __init__(
+        self, conn: psycopg.Connection[Any], app: App, workers: Workers, name: str, days: list[date], options: Options, say: Say
+    ) -> None:
+        self._conn = conn
+        self._app = app
+        self._workers = workers
+        self._name = name
+        self._days = days
+        self._patience_seconds = options.patience_seconds
+        self._say = say
+        self._acknowledged: set[str] = set()
+        self.chaos = Chaos(conn, workers, say, kills=options.kills, days=len(days))
+
+    def start(self) -> None:
+        """Starts every day, and gives the first one the fund it begins with, in one transaction."""
+        with psycopg.connect(self._app.dsn) as conn:
+            client = self._app.using(conn)
+            for day, next_day in itertools.zip_longest(self._days, self._days[1:]):
+                labels = {"books": self._name, "day": str(day)}
+                client.start(treasury_day.options(key=key_of(self._name, day), queue=self._name, labels=labels), day, next_day)
+            client.send(key_of(self._name, self._days[0]), opening, world.FUND)
+        self._app.nudge()
+        self._say(f"start    {len(self._days)} runs, {key_of(self._name, self._days[0])} to {key_of(self._name, self._days[-1])}")
+
+    def watch(self) -> None:
+        """Looks at the work until it is over, or takes too long: kills, and acknowledges what the CFO is asked."""
+        deadline = time.monotonic() + self._patience_seconds
+        next_line = time.monotonic() + PROGRESS_SECONDS
+        while True:
+            progress = self._look()
+            self._acknowledge()
+            self.chaos.strike(progress.posted)
+            is_over = progress.closed == len(self._days) or progress.broken > 0 or time.monotonic() > deadline
+            if is_over or time.monotonic() > next_line:
+                self._say(f"progress {progress}")
+                next_line = time.monotonic() + PROGRESS_SECONDS
+            if is_over:
+                return
+            if ended := self._workers.find_ended():
+                raise TreasuryError(f"worker {ended[0]} ended by itself: its log is beside the bank's book")
+            time.sleep(LOOK_SECONDS)
+
+    def _look(self) -> Progress:
+        row = self._conn.execute(
+            "select count(*) filter (where status = 'queued'), count(*) filter (where status = 'running'),"
+            " count(*) filter (where status = 'waiting'), count(*) filter (where status = 'completed'),"
+            " count(*) filter (where status in ('failed', 'cancelled', 'stuck')), (select count(distinct day) from treasury.gl_entry) "
+            "from pgflow.runs where labels->>'books' = %s",
+            (self._name,),
+        ).fetchone()
+        assert row is not None
+        return Progress(*row)
+
+    def _acknowledge(self) -> None:
+        """For the CFO: whatever run waits for an acknowledgement gets it."""
+        waiting = self._conn.execute(
+            "select key from pgflow.runs where status = 'waiting' and reason = %s and labels->>'books' = %s order by key",
+            (f"signal {cfo_ack.name}", self._name),
+        ).fetchall()
+        for (key,) in waiting:
+            if key not in self._acknowledged:
+                self._acknowledged.add(key)
+                questions = self._app.get(key, treasury_day).state()["questions"]
+                self._say(f"cfo      acknowledges {key}: {'; '.join(questions)}")
+                self._app.send(key, cfo_ack, "cfo")

@@ -1,0 +1,1 @@
+"""Programs that use pgflow as anybody would; each is run by a test."""

@@ -1,0 +1,1 @@
+"""The main example: see README.md beside this file."""

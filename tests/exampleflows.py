@@ -1,0 +1,441 @@
+"""Workflows that between them use everything the engine offers, each with what happens to it from outside.
+
+Used by the tests of replay, divergence and determinism; run as a program, this file runs or replays them and
+speaks JSON, so that another Python can be asked to do the same.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random as random_module
+import sys
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any
+
+import enginekit as kit
+from enginekit import Store, Worker, saw
+
+import pgflow
+from pgflow import Retries, Signal, read, step, transaction, workflow
+from pgflow.units import Unit
+
+# ---------------------------------------------------------------- steps
+
+
+class Declined(Exception):
+    """An error that a step declares."""
+
+    def __init__(self, code: int, *, reason: str) -> None:
+        super().__init__(f"declined with {code}")
+        self.code = code
+        self.reason = reason
+
+
+@read
+async def look_up(name: str) -> dict[str, Any]:
+    return {"name": name, "size": len(name), "pair": (1, 2)}
+
+
+@step
+async def add(a: int, b: int) -> int:
+    return a + b
+
+
+@step
+async def book(item: str) -> tuple[str, int]:
+    return item, len(item)
+
+
+@step
+async def ship(item: Any) -> Any:
+    return {"shipped": item, 7: (1, 2)}
+
+
+@step(raises=(Declined,))
+async def charge(cents: int) -> str:
+    if cents > 100:
+        raise Declined(402, reason="too much")
+    return f"receipt {cents}"
+
+
+@step(retries=Retries(3, first_delay=timedelta(seconds=0.2), backoff=20))
+async def flaky(item: int) -> int:
+    if item % 3 == 0:
+        raise ValueError(f"no {item}", {"item": item})
+    return item * 10
+
+
+@step
+async def clean_up(what: str) -> None:
+    return None
+
+
+@step
+def count(text: str) -> int:
+    return len(text)
+
+
+@transaction
+def write_row(conn: Any, row: int) -> int:
+    return row + 1000
+
+
+paid = Signal("paid", int)
+news = Signal("news", str)
+
+
+# ---------------------------------------------------------------- workflows
+
+
+@workflow
+async def in_sequence(n: int) -> list[Any]:
+    found = await look_up("ab" * n)
+    total = 0
+    for i in range(n):
+        total = await add(total, i)
+        saw(total)
+    pair = await book("x")
+    saw(pair)
+    return [found, total, pair, await ship((1, 2))]
+
+
+async def _chain(i: int) -> int:
+    first = await add(i, 1)
+    saw("first", i, first)
+    second = await look_up(str(first))
+    return await add(second["size"], first)
+
+
+@workflow
+async def gathering(n: int) -> list[int]:
+    return await asyncio.gather(*(_chain(i) for i in range(n)))
+
+
+@workflow
+async def timing_out(n: int) -> list[Any]:
+    outcome: list[Any] = []
+    for i in range(n):
+        try:
+            async with asyncio.timeout(0.5 + i):
+                outcome.append(await add(i, i))
+        except TimeoutError as error:
+            saw(error)
+            outcome.append("late")
+            await clean_up(f"late {i}")
+    try:
+        outcome.append(await asyncio.wait_for(ship("slow"), 30))
+    except TimeoutError:
+        outcome.append("too slow")
+    saw(outcome)
+    return outcome
+
+
+@workflow
+async def waiting_for_signals(n: int) -> list[Any]:
+    got: list[Any] = []
+    for _ in range(n):
+        try:
+            got.append(await paid.wait(timeout=timedelta(seconds=3)))
+        except TimeoutError as error:
+            saw(error)
+            got.append(None)
+        got.append(await add(len(got), 1))
+        saw(got)
+    await asyncio.sleep(0.3)
+    await pgflow.sleep(timedelta(hours=1))
+    got.append(await news.wait())
+    return got
+
+
+@workflow(raises=(Declined,))
+async def charged_child(cents: int) -> str:
+    return await charge(cents)
+
+
+@workflow
+async def having_children(n: int) -> list[Any]:
+    results = await asyncio.gather(*(pgflow.run_child(charged_child, 99 + i) for i in range(n)), return_exceptions=True)
+    saw(*results)
+    for result in results:
+        saw(result.__cause__ if isinstance(result, BaseException) else result)
+    return [r if isinstance(r, str) else type(r).__name__ for r in results]
+
+
+@workflow
+async def telling_of_children(n: int) -> int:
+    """Notes something as each child comes back: two may come back in one answer of the database."""
+
+    async def one(i: int) -> None:
+        await pgflow.run_child(charged_child, i)
+        pgflow.set_state(**{f"child {i}": "done"})
+
+    async with asyncio.TaskGroup() as group:
+        for i in range(n):
+            group.create_task(one(i))
+    return await add(n, n)
+
+
+@workflow
+async def leaving_children(n: int) -> str:
+    """Ends with the first child that comes back, although others may have come back with it."""
+    tasks = [asyncio.create_task(pgflow.run_child(charged_child, i)) for i in range(n)]
+    done, _pending = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    return sorted(task.result() for task in done)[0]
+
+
+@workflow
+async def napping(n: int) -> int:
+    """Sleeps that are due together, and something noted after each."""
+
+    async def one(i: int) -> None:
+        await asyncio.sleep(5)
+        pgflow.set_state(nap=i)
+
+    await asyncio.gather(*(one(i) for i in range(n)))
+    return await add(n, 1)
+
+
+@workflow
+async def mapping(n: int) -> list[Any]:
+    result = await pgflow.map(flaky, range(n), max_parallel=2, tolerated_failures=n)
+    saw(result.values, *[error for _, error in result.failed])
+    return [result.values, [item for item, _ in result.failed]]
+
+
+@workflow
+async def catching(n: int) -> list[str]:
+    heard: list[str] = []
+    for i in range(n):
+        try:
+            heard.append(await charge(99 + i * 5))
+        except Declined as error:
+            saw(error, error.code, error.reason)
+            heard.append(f"{error.code} {error.reason}")
+        except ValueError:
+            heard.append("never")
+        finally:
+            await clean_up(str(i))
+    try:
+        await flaky(3)
+    except ValueError as error:
+        saw(error)
+        heard.append(str(error.args[0]))
+    return heard
+
+
+@workflow
+async def failing(n: int) -> None:
+    await add(n, 1)
+    try:
+        await flaky(0)
+    finally:
+        await clean_up("after")
+
+
+async def _pages(n: int) -> AsyncIterator[int]:
+    try:
+        for i in range(n):
+            yield await add(i, 100)
+    finally:
+        saw("the generator ends")
+
+
+@workflow
+async def generating(n: int) -> list[int]:
+    pages = [page async for page in _pages(n)]
+    async for page in _pages(n):
+        pages.append(page)
+        break
+    first = await anext(_pages(1))
+    return [*pages, first, await add(0, 0)]
+
+
+@workflow
+async def aborting(n: int) -> list[Any]:
+    async def patient(i: int) -> None:
+        try:
+            await paid.wait()
+        except asyncio.CancelledError:
+            await clean_up(f"gave up {i}")
+            raise
+
+    heard: list[Any] = []
+    try:
+        async with asyncio.TaskGroup() as group:
+            for i in range(n):
+                group.create_task(patient(i))
+                group.create_task(_chain(i))
+            group.create_task(charge.aio(1000))
+    except* Declined as errors:
+        saw(*errors.exceptions)
+        heard.append(len(errors.exceptions))
+    return [*heard, await add(n, n)]
+
+
+@workflow
+async def telling(n: int) -> list[Any]:
+    started = pgflow.now()
+    pgflow.set_state(stage=0, by="telling")
+    drawn = [pgflow.random(), str(pgflow.uuid()), pgflow.idempotency_key()]
+    for i in range(n):
+        pgflow.emit("progress", {"i": i})
+        if pgflow.patched(f"change {i}"):
+            await add(i, 1)
+        pgflow.set_state(stage=i)
+        saw(pgflow.now() >= started, pgflow.now())
+    drawn.append(pgflow.random())
+    saw(started, drawn)
+    return [len(drawn), pgflow.patched("end")]
+
+
+@workflow
+async def continuing(n: int, total: int = 0) -> int:
+    total = await add(total, n)
+    pgflow.set_state(total=total)
+    if n > 1:
+        pgflow.continue_as_new(n - 1, total)
+    return total
+
+
+@workflow
+def in_a_thread(n: int) -> list[Any]:
+    first = count("abc")
+    result = pgflow.sync.map(flaky, range(n), max_parallel=2, tolerated_failures=n)
+    saw(result.values)
+    pgflow.sync.sleep(0.5)
+    try:
+        got = paid.sync.wait(timeout=timedelta(seconds=3))
+    except TimeoutError as error:
+        saw(error)
+        got = -1
+    pgflow.set_state(got=got)
+    child = pgflow.sync.run_child(charged_child, 5)
+    try:
+        charge.sync(101)
+    except Declined as error:
+        saw(error)
+    return [first, result.values, got, child]
+
+
+@workflow
+async def writing(n: int) -> list[int]:
+    rows = [await write_row.aio(i) for i in range(n)]
+    rows += await asyncio.gather(write_row.aio(50), write_row.aio(51), add(1, 1))
+    return rows
+
+
+@workflow
+async def writing_and_telling(n: int) -> int:
+    """Notes something as each of several parallel transactions comes back."""
+
+    async def one(i: int) -> int:
+        row = await write_row.aio(i)
+        pgflow.set_state(row=row)
+        return row
+
+    return sum(await asyncio.gather(*(one(i) for i in range(n))))
+
+
+@workflow
+async def passing_on(n: int) -> list[int]:
+    queue: asyncio.Queue[int] = asyncio.Queue(maxsize=2)
+    lock = asyncio.Lock()
+    done: list[int] = []
+
+    async def produce() -> None:
+        for i in range(n):
+            await queue.put(await add(i, 10))
+
+    async def consume() -> None:
+        while True:
+            item = await queue.get()
+            async with lock:
+                done.append((await look_up("z" * item))["size"])
+            queue.task_done()
+
+    consumers = [asyncio.create_task(consume()) for _ in range(2)]
+    await produce()
+    await queue.join()
+    for task in consumers:
+        task.cancel()
+    await asyncio.wait(consumers)
+    async for finished in pgflow.as_completed([add(i, 20) for i in range(n)]):
+        saw(await finished)
+    return sorted(done)
+
+
+@workflow
+async def being_cancelled(n: int) -> None:
+    try:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(news.wait())
+            for i in range(n):
+                await add(i, 1)
+            await paid.wait(timeout=timedelta(days=1))
+    finally:
+        saw("ending")
+        await clean_up("cancelled")
+        await asyncio.sleep(0.1)
+
+
+# ---------------------------------------------------------------- what is known of them
+
+
+@dataclass(frozen=True)
+class Example:
+    """A workflow, its argument, and what the world does meanwhile.
+
+    ``result``: what it always comes to; None if that depends on what happens first.
+    """
+
+    workflow: Any
+    n: int
+    result: Any = None
+    events: tuple[Callable[[Store], None], ...] = ()
+    children: tuple[Any, ...] = ()
+    status: str = "completed"
+    known_bug: str | None = None
+
+    @property
+    def name(self) -> str:
+        return self.workflow.name
+
+    def start(self) -> tuple[Store, kit.StoredRun]:
+        store = Store(self.workflow, *self.children)
+        return store, store.start(self.workflow, self.n)
+
+
+def _send(name: str, payload: Any) -> Callable[[Store], None]:
+    return lambda store: store.send(store.runs[1], name, payload)
+
+
+def _cancel(store: Store) -> None:
+    store.cancel(store.runs[1], "no longer wanted")
+
+
+EXAMPLES = [
+    Example(in_sequence, 3, [{"name": "ababab", "size": 6, "pair": [1, 2]}, 3, ["x", 1], {"shipped": [1, 2], "7": [1, 2]}]),
+    Example(gathering, 3, [2, 3, 4]),
+    Example(timing_out, 2),
+    Example(waiting_for_signals, 2, events=(_send("paid", 5), _send("paid", 6), _send("news", "good"))),
+    Example(having_children, 3, ["receipt 99", "receipt 100", "RunFailed"], children=(charged_child,)),
+    Example(telling_of_children, 3, 6, children=(charged_child,)),
+    Example(leaving_children, 3, children=(charged_child,)),
+    Example(napping, 3, 4),
+    Example(mapping, 5, [[10, 20, 40], [0, 3]]),
+    Example(catching, 2, ["receipt 99", "402 too much", "no 3"]),
+    Example(failing, 2, status="failed"),
+    Example(generating, 2, [100, 101, 100, 100, 0]),
+    Example(aborting, 2),
+    Example(telling, 3, [4, True]),
+    Example(continuing, 3, 6),
+    Example(in_a_thread, 3, events=(_send("paid", 5),), children=(charged_child,)),
+    Example(writing, 2, [1000, 1001, 1050, 1051, 2]),
+    Example(writing_and_telling, 3, 3003),
+    Example(passing_on, 4, [10, 11, 12, 13]),
+    Example(being_cancelled, 2, events=(_cancel,), status="cancelled"),
+]
+BY_NAME = {example.name: example for example in EXAMPLES}

@@ -1,0 +1,975 @@
+"""Steps: what is tried again and what is not, what is recorded, under which key, and who may call what."""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+import threading
+import uuid
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any
+
+import psycopg
+import pydantic
+import pytest
+from records import HOUR, SOON, count, events, eventually, steps, wait_until
+
+import pgflow
+from pgflow import (
+    DefinitionError,
+    InvalidArgument,
+    NotInRunError,
+    NotInWorkflowError,
+    NotStorable,
+    Retries,
+    RunFailed,
+    Signal,
+    StepFailed,
+    WrongColourError,
+    read,
+    step,
+    transaction,
+    workflow,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pgflow.testing import AsyncHarness, Harness
+
+pytestmark = pytest.mark.timeout(30)
+
+AT_ONCE = timedelta(milliseconds=1)
+go = Signal("go", int)
+
+
+# ---------------------------------------------------------------- retries
+
+
+async def test_a_step_is_tried_again_until_it_succeeds_and_every_attempt_is_on_record(
+    aflow: AsyncHarness, conn: psycopg.Connection
+) -> None:
+    tries = []
+
+    @step(retries=Retries(max_attempts=5, first_delay=AT_ONCE))
+    async def shaky() -> int:
+        tries.append(pgflow.run_info().step_attempt)
+        if len(tries) < 3:
+            raise ConnectionError(f"try {len(tries)}")
+        return len(tries)
+
+    @workflow
+    async def patient() -> int:
+        return await shaky()
+
+    aflow.include(patient)
+    run = await aflow.start(patient)
+    assert await run.result(SOON) == 3
+    assert tries == [1, 2, 3]
+    assert steps(conn, run.key) == [("shaky", "completed", 3)]
+    failed = "select payload->>'message' from pgflow.timeline where event = 'attempt_failed' order by seq"
+    assert conn.execute(failed).fetchall() == [("try 1",), ("try 2",)]
+
+
+async def test_after_the_last_attempt_the_last_error_itself_is_raised_and_no_wait_follows_it(
+    aflow: AsyncHarness, conn: psycopg.Connection
+) -> None:
+    tries = []
+
+    @step(retries=Retries(max_attempts=3, first_delay=AT_ONCE))
+    async def hopeless() -> None:
+        tries.append(1)
+        raise LookupError(f"try {len(tries)}")
+
+    @workflow
+    async def copes() -> list[str]:
+        try:
+            await hopeless()
+        except LookupError as error:
+            return [type(error).__name__, str(error)]
+        return []
+
+    aflow.include(copes)
+    run = await aflow.start(copes)
+    assert await run.result(SOON) == ["LookupError", "try 3"]
+    assert steps(conn, run.key) == [("hopeless", "failed", 3)]
+    assert [event for event, _ in events(conn, run.key)].count("attempt_failed") == 2
+    (last_due,) = conn.execute("select due_at from pgflow.timeline order by seq desc limit 1").fetchone()
+    assert last_due is None
+
+
+async def test_the_waits_between_attempts_grow_by_the_backoff_up_to_the_longest(aflow: AsyncHarness, conn: psycopg.Connection) -> None:
+    delay = timedelta(milliseconds=10)
+
+    @step(retries=Retries(max_attempts=6, first_delay=delay, backoff=3, max_delay=9 * delay))
+    async def hopeless() -> None:
+        raise OSError
+
+    @workflow
+    async def stubborn() -> None:
+        await hopeless()
+
+    aflow.include(stubborn)
+    with pytest.raises(RunFailed):
+        await (await aflow.start(stubborn)).result(SOON)
+    rows = conn.execute("select due_at - at from pgflow.timeline where event = 'attempt_failed' order by seq").fetchall()
+    waits = [wait / delay for (wait,) in rows]
+    for wait, most in zip(waits, (1, 3, 9, 9, 9), strict=True):
+        assert 0.75 * most < wait < 1.25 * most
+
+
+async def test_a_long_wait_between_attempts_holds_no_worker_and_survives_a_crash(aflow: AsyncHarness) -> None:
+    tries = []
+
+    @step(retries=Retries(max_attempts=2, first_delay=HOUR))
+    async def shaky() -> str:
+        tries.append(pgflow.run_info().step_attempt)
+        if len(tries) == 1:
+            raise OSError
+        return "done"
+
+    @workflow
+    async def patient() -> str:
+        return await shaky()
+
+    aflow.include(patient)
+    run = await aflow.start(patient)
+    assert await aflow.until_idle() is not None
+    assert await run.status() == "waiting"
+    await aflow.crash()
+    await aflow.until_idle()
+    assert tries == [1]
+    await aflow.skip(HOUR)
+    assert await run.result(SOON) == "done"
+    assert tries == [1, 2]
+
+
+class OutOfStockError(Exception):
+    def __init__(self, sku: str, left: int) -> None:
+        super().__init__(f"{sku}: {left} left")
+        self.sku = sku
+        self.left = left
+
+
+async def test_an_error_named_in_raises_is_final_and_comes_back_as_itself_on_replay_too(
+    aflow: AsyncHarness, conn: psycopg.Connection
+) -> None:
+    seen = []
+
+    @step(retries=5, raises=[OutOfStockError])
+    async def reserve(sku: str) -> None:
+        raise OutOfStockError(sku, 0)
+
+    @workflow
+    async def order() -> str:
+        try:
+            await reserve("sku-7")
+        except OutOfStockError as error:
+            seen.append((error.sku, error.left, str(error)))
+        await go.wait()
+        return "sold out"
+
+    aflow.include(order)
+    run = await aflow.start(order)
+    await aflow.until_idle()
+    assert steps(conn, run.key) == [("reserve", "failed", 1)]
+    await aflow.crash()
+    await aflow.until_idle()
+    await run.send(go, 1)
+    assert await run.result(SOON) == "sold out"
+    assert seen == [("sku-7", 0, "sku-7: 0 left")] * 2
+
+
+async def test_an_error_of_an_unknown_class_comes_back_as_step_failed_with_its_attempts(aflow: AsyncHarness) -> None:
+    @step(retries=Retries(max_attempts=2, first_delay=AT_ONCE))
+    async def reserve() -> None:
+        raise OutOfStockError("sku-7", 1)
+
+    @workflow
+    async def order() -> list[Any]:
+        try:
+            await reserve()
+        except StepFailed as error:
+            return [error.error_type, error.message, error.attempts]
+        return []
+
+    aflow.include(order)
+    run = await aflow.start(order)
+    assert await run.result(SOON) == [f"{__name__}.OutOfStockError", "sku-7: 1 left", 2]
+
+
+async def test_a_subclass_of_a_known_error_comes_back_as_the_nearest_known_class(aflow: AsyncHarness) -> None:
+    class TooManyRequestsError(ConnectionError):
+        pass
+
+    @step(retries=1)
+    async def call() -> None:
+        raise TooManyRequestsError("429")
+
+    @workflow
+    async def caller() -> str:
+        try:
+            await call()
+        except OSError as error:
+            return type(error).__name__
+        return ""
+
+    aflow.include(caller)
+    assert await (await aflow.start(caller)).result(SOON) == "ConnectionError"
+
+
+async def test_options_change_one_call_and_not_the_step(aflow: AsyncHarness, conn: psycopg.Connection) -> None:
+    @step(retries=1)
+    async def shaky() -> None:
+        raise OSError
+
+    @workflow
+    async def order() -> None:
+        for called in (shaky.options(retries=Retries(max_attempts=3, first_delay=AT_ONCE)), shaky, shaky.options(retries=1)):
+            with pytest.raises(OSError):
+                await called()
+
+    aflow.include(order)
+    run = await aflow.start(order)
+    await run.result(SOON)
+    assert steps(conn, run.key) == [("shaky", "failed", 3), ("shaky", "failed", 1), ("shaky", "failed", 1)]
+
+
+BAD_RETRIES = [{"max_attempts": 0}, {"backoff": 0.5}, {"first_delay": timedelta(seconds=-1)}, {"max_delay": timedelta(seconds=-1)}]
+
+
+@pytest.mark.parametrize("fields", BAD_RETRIES)
+def test_retries_that_make_no_sense_are_refused(fields: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="at least 1"):
+        Retries(**fields)
+
+
+# ---------------------------------------------------------------- infrastructure
+
+
+async def test_failures_of_the_infrastructure_are_tried_again_and_never_recorded(aflow: AsyncHarness, conn: psycopg.Connection) -> None:
+    troubles = [
+        psycopg.errors.SerializationFailure("40001"), psycopg.errors.DeadlockDetected("40P01"), psycopg.errors.LockNotAvailable("55P03"),
+        psycopg.OperationalError("the connection is lost"),
+    ]  # fmt: skip
+
+    @step(retries=1)
+    async def shaky() -> str:
+        if troubles:
+            raise troubles.pop(0)
+        return "fine"
+
+    @workflow
+    async def lucky() -> str:
+        return await shaky()
+
+    aflow.include(lucky)
+    run = await aflow.start(lucky)
+    assert await run.result(SOON) == "fine"
+    assert steps(conn, run.key) == [("shaky", "completed", 1)]
+    assert "attempt_failed" not in dict(events(conn, run.key))
+
+
+async def test_an_error_of_the_database_that_is_not_infrastructure_is_an_outcome(aflow: AsyncHarness, dsn: str) -> None:
+    @step(retries=1)
+    async def divide() -> None:
+        with psycopg.connect(dsn) as connection:
+            connection.execute("select 1/0")
+
+    @workflow
+    async def order() -> str:
+        try:
+            await divide()
+        except StepFailed as error:
+            return error.error_type
+        return ""
+
+    aflow.include(order)
+    assert await (await aflow.start(order)).result(SOON) == "psycopg.errors.DivisionByZero"
+
+
+# ---------------------------------------------------------------- timeouts
+
+
+async def test_an_attempt_that_takes_too_long_is_stopped_and_counts_as_failed(aflow: AsyncHarness, conn: psycopg.Connection) -> None:
+    stopped = []
+
+    @step(retries=Retries(max_attempts=2, first_delay=AT_ONCE), timeout=timedelta(milliseconds=20))
+    async def endless() -> None:
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            stopped.append(pgflow.run_info().step_attempt)
+            raise
+
+    @workflow
+    async def impatient() -> str:
+        try:
+            await endless()
+        except TimeoutError:
+            return "too long"
+        return ""
+
+    aflow.include(impatient)
+    run = await aflow.start(impatient)
+    assert await run.result(SOON) == "too long"
+    assert stopped == [1, 2]
+    assert steps(conn, run.key) == [("endless", "failed", 2)]
+
+
+def test_an_attempt_in_a_thread_that_takes_too_long_is_given_up(flow: Harness, conn: psycopg.Connection) -> None:
+    release = threading.Event()
+
+    @step(retries=1)
+    def endless() -> None:
+        release.wait(20)
+
+    @workflow
+    def impatient() -> str:
+        try:
+            endless.options(timeout=timedelta(milliseconds=20))()
+        except TimeoutError:
+            return "too long"
+        return ""
+
+    flow.include(impatient)
+    run = flow.start(impatient)
+    try:
+        assert run.result(SOON) == "too long"
+    finally:
+        release.set()
+    assert steps(conn, run.key) == [("endless", "failed", 1)]
+
+
+# ---------------------------------------------------------------- crashes and keys
+
+
+async def test_after_a_crash_recorded_steps_are_not_run_again_and_the_open_one_is_under_the_same_key(aflow: AsyncHarness) -> None:
+    bodies: list[tuple[str, str]] = []
+    hanging = asyncio.Event()
+
+    @step
+    async def act(name: str) -> str:
+        bodies.append((name, pgflow.idempotency_key()))
+        if name == "second" and len(bodies) == 2:
+            hanging.set()
+            await asyncio.Event().wait()
+        return name
+
+    @workflow
+    async def order() -> list[str]:
+        return [await act(name) for name in ("first", "second", "third")]
+
+    aflow.include(order)
+    run = await aflow.start(order)
+    await hanging.wait()
+    await aflow.crash()
+    await aflow.until_idle()
+    assert await run.result(SOON) == ["first", "second", "third"]
+    assert [name for name, _ in bodies] == ["first", "second", "second", "third"]
+    keys = [key for _, key in bodies]
+    assert keys[1] == keys[2]
+    assert len(set(keys)) == 3
+
+
+async def test_the_key_of_a_call_is_equal_on_every_attempt_and_different_for_every_call(
+    aflow: AsyncHarness, conn: psycopg.Connection
+) -> None:
+    keys: dict[int, list[str]] = {}
+
+    @step(retries=Retries(max_attempts=3, first_delay=AT_ONCE))
+    async def act(n: int) -> str:
+        attempts = keys.setdefault(n, [])
+        attempts += [pgflow.idempotency_key(), pgflow.idempotency_key(form="uuid")]
+        if len(attempts) < 6:
+            raise OSError
+        return attempts[0]
+
+    @workflow
+    async def order() -> list[str]:
+        return [*await asyncio.gather(act(1), act(2)), pgflow.idempotency_key(), pgflow.idempotency_key()]
+
+    aflow.include(order)
+    run = await aflow.start(order)
+    (one, two, *own) = await run.result(SOON)
+    assert keys[1][::2] == [one] * 3
+    assert keys[2][::2] == [two] * 3
+    assert len({one, two, *own}) == 4
+    assert len({*keys[1][1::2], *keys[2][1::2]}) == 2
+    assert uuid.UUID(keys[1][1]) != uuid.UUID(keys[2][1])
+    recorded = conn.execute("select idempotency_key from pgflow.steps order by call").fetchall()
+    assert recorded == [(one,), (two,)]
+    root, name, n = one.split("/")
+    assert (uuid.UUID(root).version, name, n) == (7, "act", "1")
+
+
+async def test_keys_of_a_continued_run_carry_its_generation(aflow: AsyncHarness) -> None:
+    keys = []
+
+    @step
+    async def act() -> None:
+        keys.append(pgflow.idempotency_key())
+
+    @workflow
+    async def loop(left: int) -> None:
+        await act()
+        if left:
+            pgflow.continue_as_new(left - 1)
+
+    aflow.include(loop)
+    await (await aflow.start(loop, 2)).result(SOON)
+    root = keys[0].partition("/")[0]
+    assert keys == [f"{root}/act/1", f"{root}~2/act/1", f"{root}~3/act/1"]
+
+
+async def test_a_step_that_nobody_waits_for_any_more_is_stopped_and_its_late_result_ignored(
+    aflow: AsyncHarness, conn: psycopg.Connection
+) -> None:
+    stopped = []
+    started = asyncio.Event()
+
+    @step
+    async def slow() -> str:
+        started.set()
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            stopped.append(True)
+            return "late"
+        return "never"
+
+    @step
+    async def after() -> str:
+        return "after"
+
+    @workflow
+    async def order() -> str:
+        task = asyncio.create_task(slow())
+        await go.wait()
+        task.cancel()
+        return await after()
+
+    aflow.include(order)
+    run = await aflow.start(order)
+    await started.wait()
+    await run.send(go, 1)
+    assert await run.result(SOON) == "after"
+    await eventually(lambda: stopped, "the body is cancelled")
+    assert steps(conn, run.key) == [("slow", "abandoned", 0), ("after", "completed", 1)]
+
+
+# ---------------------------------------------------------------- heartbeats
+
+
+async def test_the_next_attempt_learns_what_the_last_one_said_of_its_progress(aflow: AsyncHarness) -> None:
+    learned = []
+
+    @step(retries=Retries(max_attempts=3, first_delay=AT_ONCE))
+    async def copy() -> int:
+        done = pgflow.heartbeat_details()
+        learned.append(done)
+        start = done["row"] if done else 0
+        if start == 20:
+            return start
+        pgflow.heartbeat({"row": start + 10})
+        raise OSError
+
+    @workflow
+    async def job() -> int:
+        return await copy()
+
+    aflow.include(job)
+    run = await aflow.start(job)
+    assert await run.result(SOON) == 20
+    assert learned == [None, {"row": 10}, {"row": 20}]
+
+
+@pytest.mark.parametrize("decorator", [read, step], ids=["read", "step"])
+async def test_progress_is_known_after_a_crash(aflow: AsyncHarness, conn: psycopg.Connection, decorator: Any) -> None:
+    learned = []
+
+    @decorator
+    async def copy() -> int:
+        learned.append(pgflow.heartbeat_details())
+        if len(learned) == 1:
+            pgflow.heartbeat("halfway")
+            await asyncio.Event().wait()
+        return 1
+
+    @workflow
+    async def job() -> int:
+        return await copy()
+
+    aflow.include(job)
+    run = await aflow.start(job)
+    await eventually(lambda: count(conn, "pgflow.step_beat"), "the heartbeat is recorded")
+    await aflow.crash()
+    await aflow.until_idle()
+    assert await run.result(SOON) == 1
+    assert learned == [None, "halfway"]
+
+
+def test_a_heartbeat_works_from_a_thread(flow: Harness, conn: psycopg.Connection) -> None:
+    @step(retries=1)
+    def long() -> bool:
+        for row in range(5):
+            pgflow.heartbeat(row)
+        wait_until(lambda: count(conn, "pgflow.step_beat", "details::text = '4'"), "the last heartbeat is recorded")
+        return True
+
+    @workflow
+    def job() -> bool:
+        return long()
+
+    flow.include(job)
+    assert flow.start(job).result(SOON)
+
+
+async def test_details_of_a_heartbeat_must_be_small_and_storable(aflow: AsyncHarness) -> None:
+    @step(retries=1)
+    async def chatty() -> list[str]:
+        said = []
+        for details in ("x" * 70_000, object()):
+            try:
+                pgflow.heartbeat(details)
+            except InvalidArgument as error:
+                said.append(str(error))
+        return said
+
+    @workflow
+    async def job() -> list[str]:
+        return await chatty()
+
+    aflow.include(job)
+    too_long, not_storable = await (await aflow.start(job)).result(SOON)
+    assert "64 KiB" in too_long
+    assert "heartbeat" in not_storable
+
+
+# ---------------------------------------------------------------- values
+
+
+class Colour(enum.Enum):
+    RED = "red"
+
+
+@dataclass(frozen=True)
+class Line:
+    sku: str
+    cents: Decimal
+
+
+class Basket(pydantic.BaseModel):
+    lines: list[Line]
+    at: datetime
+    by: uuid.UUID
+
+
+Values = tuple[Basket, Colour, bytes, dict[int, timedelta], frozenset[str] | None]
+
+
+@step
+async def pack(values: Values) -> Values:
+    return values
+
+
+@workflow
+async def send_parcel(values: Values) -> Values:
+    packed = await pack(values)
+    await go.wait()
+    assert packed == values
+    return packed
+
+
+async def test_annotated_values_come_back_as_what_they_were(aflow: AsyncHarness) -> None:
+    aflow.include(send_parcel)
+    basket = Basket(lines=[Line("a", Decimal("1.10"))], at=datetime(2031, 2, 3, tzinfo=UTC), by=uuid.UUID(int=7))
+    values: Values = (basket, Colour.RED, b"\x00\xff", {3: timedelta(seconds=1.5)}, frozenset({"x"}))
+    run = await aflow.start(send_parcel, values)
+    await aflow.until_idle()
+    await aflow.crash()
+    await aflow.until_idle()
+    await run.send(go, 1)
+    assert await run.result(SOON) == values
+
+
+async def test_the_first_run_sees_what_a_replay_will_see(aflow: AsyncHarness) -> None:
+    seen = []
+
+    @step
+    async def unannotated():
+        return {"pair": (1, 2), 3: None}
+
+    @workflow
+    async def order() -> None:
+        seen.append(await unannotated())
+        await go.wait()
+
+    aflow.include(order)
+    run = await aflow.start(order)
+    await aflow.until_idle()
+    await aflow.crash()
+    await aflow.until_idle()
+    await run.send(go, 1)
+    await run.result(SOON)
+    assert seen == [{"pair": [1, 2], "3": None}] * 2
+
+
+async def test_none_false_and_empty_results_count_as_recorded(aflow: AsyncHarness) -> None:
+    bodies = []
+
+    @step
+    async def nothing(n: int) -> Any:
+        bodies.append(n)
+        return [None, False, "", [], 0][n]
+
+    @workflow
+    async def order() -> list[Any]:
+        got = [await nothing(n) for n in range(5)]
+        await go.wait()
+        return got
+
+    aflow.include(order)
+    run = await aflow.start(order)
+    await aflow.until_idle()
+    await aflow.crash()
+    await aflow.until_idle()
+    await run.send(go, 1)
+    assert await run.result(SOON) == [None, False, "", [], 0]
+    assert bodies == [0, 1, 2, 3, 4]
+
+
+UNSTORABLE: dict[str, Any] = {
+    "an object": object(),
+    "a NUL": "a\0b",
+    "half a surrogate pair": "\ud800",
+    "not a number": float("nan"),
+    "more than a mebibyte": "x" * (1 << 20),
+    "a number of five thousand digits": 10**4999,
+}
+
+
+@pytest.mark.parametrize("value", UNSTORABLE.values(), ids=UNSTORABLE)
+async def test_a_result_that_cannot_be_stored_is_a_typed_error_in_the_workflow(aflow: AsyncHarness, value: Any) -> None:
+    @step(retries=1)
+    async def produce() -> Any:
+        return value
+
+    @workflow
+    async def order() -> str:
+        try:
+            await produce()
+        except NotStorable as error:
+            return str(error)
+        return ""
+
+    aflow.include(order)
+    assert "the result of step produce" in await (await aflow.start(order)).result(SOON)
+
+
+async def test_a_result_that_cannot_be_stored_is_not_tried_for_ever(aflow: AsyncHarness) -> None:
+    bodies = []
+
+    @step(retries=Retries(max_attempts=3, first_delay=AT_ONCE))
+    async def produce() -> Any:
+        bodies.append(1)
+        return object()
+
+    @workflow
+    async def order() -> None:
+        await produce()
+
+    aflow.include(order)
+    with pytest.raises(RunFailed) as failed:
+        await (await aflow.start(order)).result(SOON)
+    assert isinstance(failed.value.__cause__, NotStorable)
+    assert len(bodies) <= 3
+
+
+async def test_a_result_that_does_not_fit_the_annotation_is_a_typed_error_in_the_workflow(aflow: AsyncHarness) -> None:
+    @step
+    async def produce() -> int:
+        return "seven"  # type: ignore[return-value]
+
+    @workflow
+    async def order() -> str:
+        try:
+            await produce()
+        except NotStorable as error:
+            return str(error)
+        return ""
+
+    aflow.include(order)
+    assert "the result of step produce does not fit its annotation int" in await (await aflow.start(order)).result(SOON)
+
+
+class BrokenTextError(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("no text")
+
+
+HOSTILE_ERRORS = {
+    "a broken __str__": BrokenTextError("x"),
+    "a NUL and half a surrogate pair": ValueError("a\0b\ud800"),
+    "an argument that is no JSON": ValueError(object()),
+    "a very long text": ValueError("x" * 3_000_000),
+    "a group": ExceptionGroup("two", [ValueError(1), KeyError(2)]),
+}
+
+
+@pytest.mark.parametrize("error", HOSTILE_ERRORS.values(), ids=HOSTILE_ERRORS)
+async def test_any_error_of_a_step_can_be_recorded(aflow: AsyncHarness, error: Exception) -> None:
+    @step(retries=Retries(max_attempts=2, first_delay=AT_ONCE))
+    async def hostile() -> None:
+        raise error
+
+    @workflow
+    async def order() -> str:
+        try:
+            await hostile()
+        except Exception as raised:
+            return type(raised).__name__
+        return ""
+
+    aflow.include(order)
+    assert await (await aflow.start(order)).result(SOON) in ("ValueError", "StepFailed")
+
+
+@pytest.mark.parametrize("where", ["arguments", "fields"])
+async def test_an_error_of_any_size_can_be_recorded(aflow: AsyncHarness, where: str) -> None:
+    @step(retries=1)
+    async def verbose() -> None:
+        error = ValueError(*["x" * 60_000] * 30) if where == "arguments" else ValueError("x")
+        if where == "fields":
+            vars(error).update({f"field_{n}": "x" * 60_000 for n in range(30)})
+        raise error
+
+    @workflow
+    async def order() -> None:
+        await verbose()
+
+    aflow.include(order)
+    with pytest.raises(RunFailed) as failed:
+        await (await aflow.start(order)).result(SOON)
+    assert isinstance(failed.value.__cause__, ValueError)
+
+
+async def test_an_argument_that_cannot_be_compared_later_is_refused_at_the_call(aflow: AsyncHarness) -> None:
+    @step
+    async def take(thing: Any) -> None: ...
+
+    @workflow
+    async def order() -> str:
+        try:
+            await take(object())
+        except NotStorable as error:
+            return str(error)
+        return ""
+
+    aflow.include(order)
+    assert "an argument of step take" in await (await aflow.start(order)).result(SOON)
+
+
+async def test_a_call_that_was_refused_is_not_made_after_a_crash_either(aflow: AsyncHarness) -> None:
+    bodies = []
+
+    @step
+    async def take(thing: Any) -> None:
+        bodies.append(thing)
+
+    @workflow
+    async def order() -> int:
+        with pytest.raises(NotStorable):
+            await take(object())
+        await take("a")
+        return await go.wait()
+
+    aflow.include(order)
+    run = await aflow.start(order)
+    await aflow.until_idle()
+    await aflow.crash()
+    await aflow.until_idle()
+    await run.send(go, 1)
+    assert await run.result(SOON) == 1
+    assert bodies == ["a"]
+
+
+# ---------------------------------------------------------------- who may call what
+
+
+@step
+async def add(a: int, b: int) -> int:
+    return a + b
+
+
+@read
+def add_sync(a: int, b: int) -> int:
+    return a + b
+
+
+@transaction
+async def write(conn: psycopg.AsyncConnection[Any]) -> int:
+    return 1
+
+
+@transaction
+def write_sync(conn: psycopg.Connection[Any]) -> int:
+    return 1
+
+
+def test_outside_a_workflow_reads_and_steps_are_plain_functions_in_both_colours() -> None:
+    async def main() -> list[int]:
+        return [await add(1, 2), await add.aio(1, 2), await add_sync.aio(1, 2), add_sync(1, 2)]
+
+    assert asyncio.run(main()) == [3, 3, 3, 3]
+    assert [add_sync(1, 2), add_sync.sync(1, 2), add.sync(1, 2), add_sync.fn(1, 2)] == [3, 3, 3, 3]
+
+
+def test_in_the_body_of_a_step_other_steps_are_plain_functions(flow: Harness, conn: psycopg.Connection) -> None:
+    @step
+    async def outer() -> int:
+        return await add(1, 2) + await add_sync.aio(3, 4)
+
+    @workflow
+    async def order() -> int:
+        return await outer()
+
+    flow.include(order)
+    run = flow.start(order)
+    assert run.result(SOON) == 10
+    assert steps(conn, run.key) == [("outer", "completed", 1)]
+
+
+OUTSIDE: dict[str, Callable[[], Any]] = {
+    "write() was called outside a workflow": lambda: write.aio(),
+    "write_sync() was called outside a workflow": lambda: write_sync(),
+    "pgflow.now()": pgflow.now,
+    "pgflow.random()": pgflow.random,
+    "pgflow.uuid()": pgflow.uuid,
+    "pgflow.patched()": lambda: pgflow.patched("x"),
+    "pgflow.set_state()": lambda: pgflow.set_state(a=1),
+    "pgflow.emit()": lambda: pgflow.emit("s", 1),
+    "pgflow.continue_as_new()": lambda: pgflow.continue_as_new(1),
+    "pgflow.idempotency_key()": pgflow.idempotency_key,
+    "pgflow.run_info()": pgflow.run_info,
+    "pgflow.heartbeat()": pgflow.heartbeat,
+    "pgflow.heartbeat_details()": pgflow.heartbeat_details,
+    "pgflow.sync.sleep()": lambda: pgflow.sync.sleep(1),
+    "pgflow.sleep()": lambda: asyncio.run(pgflow.sleep(1)),
+    "signal 'go'.wait()": lambda: asyncio.run(go.wait()),
+    "signal 'go'.sync.wait()": lambda: go.sync.wait(),
+}
+
+
+@pytest.mark.parametrize("what", OUTSIDE)
+def test_what_only_a_run_can_do_is_refused_outside_by_name(what: str) -> None:
+    with pytest.raises(NotInRunError) as refused:
+        OUTSIDE[what]()
+    assert what in str(refused.value)
+
+
+async def test_a_transaction_or_a_wait_in_the_body_of_a_step_is_refused_by_name(aflow: AsyncHarness) -> None:
+    @step(retries=1)
+    async def confused() -> list[str]:
+        said = []
+        for forbidden in (write.aio, pgflow.now, pgflow.uuid, lambda: pgflow.emit("s", 1)):
+            try:
+                forbidden()
+            except NotInRunError as error:
+                said.append(str(error))
+        return said
+
+    @workflow
+    async def order() -> list[str]:
+        return await confused()
+
+    aflow.include(order)
+    said = await (await aflow.start(order)).result(SOON)
+    assert len(said) == 4
+    assert all("the body of step 'confused'" in text for text in said)
+
+
+def collect(*calls: Callable[[], Any]) -> list[str]:
+    said = []
+    for call in calls:
+        try:
+            call()
+        except WrongColourError as error:
+            said.append(str(error))
+    return said
+
+
+@workflow
+async def child() -> None: ...
+
+
+def test_the_wrong_colour_in_an_async_workflow_names_its_twin(flow: Harness) -> None:
+    @workflow
+    async def asynchronous() -> list[str]:
+        return collect(
+            lambda: add.sync(1, 2), lambda: add_sync(1, 2), lambda: write_sync(), lambda: pgflow.sync.sleep(1), lambda: go.sync.wait(),
+            lambda: pgflow.sync.run_child(child), lambda: pgflow.sync.map(add_sync.options(), []),
+        )  # fmt: skip
+
+    flow.include(asynchronous)
+    said = flow.start(asynchronous).result(SOON)
+    twins = ["add.aio()", "add_sync.aio()", "write_sync.aio()", "pgflow.sleep()", ".wait()", "pgflow.run_child()", "pgflow.map()"]
+    assert [twin in text for twin, text in zip(twins, said, strict=True)] == [True] * 7
+
+
+def test_the_wrong_colour_in_a_sync_workflow_names_its_twin(flow: Harness) -> None:
+    @workflow
+    def synchronous() -> list[str]:
+        return collect(lambda: add.aio(1, 2), lambda: add(1, 2), lambda: add_sync.aio(1, 2))
+
+    flow.include(synchronous)
+    said = flow.start(synchronous).result(SOON)
+    assert [twin in text for twin, text in zip(["add.sync()", "add.sync()", "add_sync.sync()"], said, strict=True)] == [True] * 3
+
+
+@pytest.mark.filterwarnings("ignore:coroutine .* was never awaited:RuntimeWarning")
+def test_what_waits_in_the_wrong_colour_is_refused_when_it_is_called(flow: Harness) -> None:
+    @workflow
+    def synchronous() -> list[str]:
+        return collect(
+            lambda: pgflow.sleep(1), go.wait, lambda: pgflow.run_child(child), lambda: pgflow.map(add_sync.options(), [])
+        )  # fmt: skip
+
+    flow.include(synchronous)
+    said = flow.start(synchronous).result(SOON)
+    twins = ["pgflow.sync.sleep()", ".sync.wait()", "pgflow.sync.run_child()", "pgflow.sync.map()"]
+    assert [twin in text for twin, text in zip(twins, said, strict=True)] == [True] * 4
+
+
+async def test_workflow_code_cannot_reach_the_world_and_is_told_which_decorator_can(aflow: AsyncHarness, dsn: str) -> None:
+    @workflow
+    async def reckless() -> list[str]:
+        said = []
+        for reach in (
+            lambda: asyncio.open_connection("127.0.0.1", 1), lambda: asyncio.to_thread(print), lambda: asyncio.create_subprocess_exec("true"),
+            lambda: aflow.app.start(child),
+        ):  # fmt: skip
+            try:
+                await reach()  # type: ignore[no-untyped-call]
+            except NotInWorkflowError as error:
+                said.append(str(error))
+        return said
+
+    aflow.include(reckless)
+    said = await (await aflow.start(reckless)).result(SOON)
+    assert len(said) == 4
+    assert all("@pgflow.step" in text for text in said)
+
+
+def test_a_step_whose_name_is_too_long_is_refused() -> None:
+    with pytest.raises(DefinitionError, match="64 characters"):
+        step(name="s" * 65)(add.fn)
+
+
+def test_annotations_that_name_nothing_are_refused_with_the_place() -> None:
+    def odd(x: NoSuchThing) -> None: ...  # type: ignore[name-defined]  # noqa: F821
+
+    with pytest.raises(DefinitionError, match=r"odd \(.*test_steps\.py:\d+\)"):
+        _ = step(odd).hints
