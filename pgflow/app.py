@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import AsyncIterator, Coroutine, Iterable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from datetime import timedelta
@@ -49,6 +50,8 @@ T = TypeVar("T")
 
 CLIENT_CONNECTIONS = 4
 TRANSACTION_CONNECTIONS = 8
+WAKE_AGAIN_SECONDS = (0.0, 0.002, 0.008)
+"""Waits before each try to wake: a run's place may be locked for a moment by another who looks at it. Then the next poll will."""
 
 
 def collect_workflows(include: Iterable[Workflow[..., Any] | ModuleType]) -> dict[str, Workflow[..., Any]]:
@@ -282,14 +285,17 @@ class AsyncApp(AppBase, AsyncClient):
             return
         pool = await self._open()
         async with pool.connection() as connection:
-            if chains:
+            mailed: set[int] = set()
+            for delay in WAKE_AGAIN_SECONDS if chains else ():
+                await asyncio.sleep(delay)
                 woken = await run_async(connection, wake.wake(chains))
                 lanes.update(woken.lanes)
-                for text in payloads(set(), set(woken.mail)):
-                    await run_async(connection, worker_calls.notify(WORK_CHANNEL, text))
+                mailed.update(woken.mail)
+                if not woken.busy:
+                    break
             for worker in self._workers:
-                worker.wake_soon([], lanes)
-            for text in payloads(set() if self._workers else lanes, set()):
+                worker.woken(list(lanes), list(mailed))
+            for text in payloads(lanes, mailed) if not self._workers else ():
                 await run_async(connection, worker_calls.notify(WORK_CHANNEL, text))
 
     async def start_many(self, workflow: Workflow[P, R], inputs: Iterable[tuple[Any, ...]]) -> list[AsyncRun[R]]:
@@ -544,10 +550,13 @@ class App(AppBase, Client):
             return
         with self._open().connection() as connection:
             mailed: set[int] = set()
-            if chains:
+            for delay in WAKE_AGAIN_SECONDS if chains else ():
+                time.sleep(delay)
                 woken = run(connection, wake.wake(chains))
                 lanes.update(woken.lanes)
                 mailed.update(woken.mail)
+                if not woken.busy:
+                    break
             for text in payloads(lanes, mailed):
                 run(connection, worker_calls.notify(WORK_CHANNEL, text))
 

@@ -121,7 +121,9 @@ class Run(Generic[R_co]):
             RunNotFound: There is no such run: its start was rolled back.
             TimeoutError: It has not ended in time.
         """
-        chain_id = self._chain_id or self._session.ask(result.find_chain(self.key))
+        chain_id = self._chain_id
+        if chain_id is None:
+            chain_id = self._session.ask(result.find_chain(self.key))
         return self._outcome.read(self._session.wait(self.key, chain_id, timeout))
 
     def send(self, signal: Signal[T], value: T) -> None:
@@ -267,7 +269,9 @@ class AsyncRun(Generic[R_co]):
 
     async def result(self, timeout: timedelta | None = None) -> R_co:  # noqa: ASYNC109 - of the surface
         """Waits for the run to end and returns its value; see :meth:`Run.result`."""
-        chain_id = self._chain_id or await self._session.ask(result.find_chain(self.key))
+        chain_id = self._chain_id
+        if chain_id is None:
+            chain_id = await self._session.ask(result.find_chain(self.key))
         return self._outcome.read(await self._session.wait(self.key, chain_id, timeout))
 
     async def send(self, signal: Signal[T], value: T) -> None:

@@ -272,7 +272,7 @@ class Worker:
             wait = self.options.poll_seconds * random.uniform(0.8, 1.0)  # noqa: S311 - spreads the load
             try:
                 polled = await self._control.ask(wake_calls.poll())
-                self._woken(polled.lanes, polled.mail)
+                self.woken(polled.lanes, polled.mail)
                 if polled.ended:
                     self.runs_ended(polled.ended)
                 if polled.next_due_seconds is not None:
@@ -514,7 +514,7 @@ class Worker:
     def wake_soon(self, chains: list[int], lanes: set[int]) -> None:
         """Wakes runs in a transaction of its own, after the commit that gave a reason to."""
         if lanes:
-            self._woken(list(lanes), [])
+            self.woken(list(lanes), [])
         if chains:
             if not self._to_wake:
                 self._spawn(self._wake())
@@ -528,13 +528,14 @@ class Worker:
             except (psycopg.Error, OSError, TimeoutError) as error:
                 log.debug("cannot wake, the next poll will: %s", error)
                 return
-            self._woken(woken.lanes, woken.mail)
+            self.woken(woken.lanes, woken.mail)
             if woken.ended:
                 self.runs_ended(woken.ended)
             if woken.busy:
                 self._poll_wanted.set()
 
-    def _woken(self, lanes: list[int], mail: list[int]) -> None:
+    def woken(self, lanes: list[int], mail: list[int]) -> None:
+        """Lanes with ready runs, and leased runs with mail: ours are looked at, others told."""
         if any(lane in self._lanes for lane in lanes):
             self._claim_wanted.set()
         others = set()
@@ -586,7 +587,7 @@ class Worker:
 
     def reaped(self, lanes: list[int]) -> None:
         """A dead worker's runs are ready again."""
-        self._loop.call_soon_threadsafe(self._woken, lanes, [])
+        self._loop.call_soon_threadsafe(self.woken, lanes, [])
 
     def beat_resumed(self) -> None:
         """What was deferred may start."""

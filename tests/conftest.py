@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import psycopg
 import pytest
 import servers
+from psycopg.pq import TransactionStatus
 from servers import postgresql_proc  # noqa: F401  a fixture
 
 if TYPE_CHECKING:
@@ -65,6 +66,24 @@ def conn(dsn: str) -> Iterator[psycopg.Connection]:
     """A connection to the fresh database, in autocommit."""
     with psycopg.connect(dsn, autocommit=True) as connection:
         yield connection
+
+
+@pytest.fixture(scope="session")
+def shared_dsn(server_dsn: str, template: str) -> Iterator[str]:
+    """A database with the schema for all tests that leave nothing in it; see `db`."""
+    name = servers.create_database(server_dsn, template)
+    yield servers.dsn_of(server_dsn, name)
+    servers.drop_database(server_dsn, name)
+
+
+@pytest.fixture
+def db(request: pytest.FixtureRequest, shared_dsn: str) -> Iterator[psycopg.Connection]:
+    """A connection inside a transaction that is rolled back after the test: cheap, for tests that need no second connection."""
+    with psycopg.connect(shared_dsn, autocommit=True) as connection, connection.transaction(force_rollback=True):
+        yield connection
+        is_open = connection.info.transaction_status == TransactionStatus.INTRANS
+        if is_open and request.node.get_closest_marker("unsound") is None:
+            assert connection.execute("select invariant, detail from pgflow.check()").fetchall() == []
 
 
 @pytest.fixture

@@ -7,20 +7,16 @@ speaks JSON, so that another Python can be asked to do the same.
 from __future__ import annotations
 
 import asyncio
-import json
-import random as random_module
-import sys
 from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
-import enginekit as kit
-from enginekit import Store, Worker, saw
+from enginekit import saw
+from enginestore import Store, StoredRun
 
 import pgflow
 from pgflow import Retries, Signal, read, step, transaction, workflow
-from pgflow.units import Unit
 
 # ---------------------------------------------------------------- steps
 
@@ -403,8 +399,10 @@ class Example:
     def name(self) -> str:
         return self.workflow.name
 
-    def start(self) -> tuple[Store, kit.StoredRun]:
+    def start(self) -> tuple[Store, StoredRun]:
+        """The run, in a store of its own."""
         store = Store(self.workflow, *self.children)
+        store.coming = list(self.events)
         return store, store.start(self.workflow, self.n)
 
 

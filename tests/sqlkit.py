@@ -12,10 +12,9 @@ import secrets
 import threading
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import psycopg
 import servers
@@ -23,7 +22,7 @@ from psycopg import sql
 from psycopg.conninfo import make_conninfo
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Sequence
 
 T0 = datetime(2030, 1, 1, tzinfo=UTC)
 """Where tests that move the clock begin."""
@@ -36,18 +35,6 @@ IMPATIENT = "-c lock_timeout=300ms"
 def connect(dsn: str, options: str = PATIENT) -> psycopg.Connection[Any]:
     """A further connection, in autocommit."""
     return psycopg.connect(make_conninfo(dsn, options=options), autocommit=True)
-
-
-@contextmanager
-def shared_database(server_dsn: str, template: str) -> Iterator[str]:
-    """A database for a whole file, whose tests neither disturb each other nor leave it unsound."""
-    name = servers.create_database(server_dsn, template)
-    dsn = servers.dsn_of(server_dsn, name)
-    try:
-        yield dsn
-        assert servers.unsound(dsn) == []
-    finally:
-        servers.drop_database(server_dsn, name)
 
 
 def rows(conn: psycopg.Connection[Any], query: str, *params: Any) -> list[Any]:
@@ -291,7 +278,7 @@ def read_answer(raw: dict[str, Any] | None) -> Answer:
     told = raw or {}
     return Answer(
         raw,
-        {run_id: verdict for run_id, verdict in told.get("bad") or ()},
+        dict(told.get("bad") or ()),
         {answer["run"]: answer for answer in told.get("x") or ()},
         told.get("wake") or [],
         told.get("lanes") or [],
@@ -349,7 +336,7 @@ def child(
     call: int = 1,
     workflow: str = "child",
     *,
-    input: str = "{}",
+    input_text: str = "{}",
     key: str | None = None,
     queue: str = "default",
     run_at: datetime | None = None,
@@ -359,7 +346,7 @@ def child(
 ) -> list[Any]:
     """A row of ``children``."""
     run_at_us = None if run_at is None else micros(run_at)
-    return [call, workflow, queue, input, key, 0, run_at_us, timeout_seconds, None, metadata, close_policy]
+    return [call, workflow, queue, input_text, key, 0, run_at_us, timeout_seconds, None, metadata, close_policy]
 
 
 def hold(claim: Claim, reason: str = "nondeterminism", code_hash: str | None = None, detail: Any = None) -> Flush:
@@ -441,7 +428,7 @@ class Actor:
         self.pid = self.conn.info.backend_pid
         self._thread = ThreadPoolExecutor(1)
 
-    def __enter__(self) -> Actor:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:

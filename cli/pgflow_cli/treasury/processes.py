@@ -1,7 +1,8 @@
 """The processes beside this one: the bank, and the workers that come and go.
 
-Each is a session of its own, so that Ctrl-C reaches this process only, which then stops them in order. What
-they print goes to files in the run's folder.
+Each is in a session of its own, so that Ctrl-C reaches this process only, which then stops them in order; and
+none outlives this process, even if it is killed (`attended`). What they have to say goes to files in the
+folder of the run.
 """
 
 from __future__ import annotations
@@ -11,125 +12,151 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import IO
 
 import pgflow_cli
 from pgflow_cli.treasury.client import ADDRESS
 
+ATTENDED = "pgflow_cli.treasury.attended"
+BANK = "pgflow_cli.treasury.bank"
+WORKERS_APP = "pgflow_cli.treasury.workflow:app"
+
 GRACE_SECONDS = 15.0
-"""How long a process may take to stop before it is killed."""
-
-WORKERS = "pgflow_cli.treasury.workflow:app"
+"""How long a worker may take to stop before it is killed."""
 
 
-class Process:
-    """A Python module running as a process."""
+def start_process(*command: str, log: Path, stdout: int | None = None, **environment: str) -> subprocess.Popen[bytes]:
+    """Starts a Python module as a process.
 
-    def __init__(self, module: str, *arguments: str, log: Path, environment: dict[str, str] | None = None) -> None:
-        path = [str(Path(pgflow_cli.__file__).parents[1]), *filter(None, [os.environ.get("PYTHONPATH")])]
-        with log.open("ab") as errors:
-            self._popen = subprocess.Popen(  # noqa: S603 - our own module
-                [sys.executable, "-m", module, *arguments],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=errors,
-                env={**os.environ, **(environment or {}), "PYTHONPATH": os.pathsep.join(path)},
-                start_new_session=True,
-            )
-        self.pid = self._popen.pid
-        self._name = module
-        self._log = log
+    Args:
+        *command: The module and its arguments.
+        log: Where its standard error goes.
+        stdout: Where its standard output goes; to the log if not given.
+        **environment: Variables of its environment, beside those of this process.
+    """
+    path = [str(Path(pgflow_cli.__file__).parents[1]), *filter(None, [os.environ.get("PYTHONPATH")])]
+    with log.open("ab") as file:
+        return subprocess.Popen(  # noqa: S603 - our own modules
+            [sys.executable, "-m", ATTENDED, *command],
+            stdin=subprocess.PIPE,
+            stdout=file if stdout is None else stdout,
+            stderr=file,
+            env={**os.environ, **environment, "PYTHONPATH": os.pathsep.join(path)},
+            start_new_session=True,
+        )
 
-    def read_line(self) -> str:
-        """The next line of its standard output; RuntimeError if it has ended."""
-        assert self._popen.stdout is not None
-        line = self._popen.stdout.readline().decode().strip()
-        if not line:
-            raise RuntimeError(f"{self._name} ended with {self._popen.wait()}: see {self._log}")
-        return line
 
-    @property
-    def is_running(self) -> bool:
-        """Whether it has not ended."""
-        return self._popen.poll() is None
-
-    def send(self, number: signal.Signals) -> None:
-        """Sends it a signal."""
-        self._popen.send_signal(number)
-
-    def kill(self) -> None:
-        """Kills it on the spot."""
-        self._popen.kill()
-        self.wait()
-
-    def wait(self) -> None:
-        """Waits until it has ended; kills it if that takes too long."""
-        try:
-            self._popen.wait(GRACE_SECONDS)
-        except subprocess.TimeoutExpired:
-            self._popen.kill()
-            self._popen.wait()
-        if self._popen.stdout is not None:
-            self._popen.stdout.close()
+def end_process(process: subprocess.Popen[bytes], *, grace_seconds: float = 0.0) -> None:
+    """Waits until a process that was told to end has done so; kills it if that takes too long."""
+    try:
+        process.wait(grace_seconds)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+    for pipe in (process.stdin, process.stdout):
+        if pipe is not None:
+            pipe.close()
 
 
 class BankProcess:
-    """The bank, on a book that exists."""
+    """The bank, on a book that exists.
 
-    def __init__(self, book: Path, *, latency_ms: float, lost_acks: float, seed: int) -> None:
+    Attributes:
+        pid: Its process.
+        address: Where it listens.
+    """
+
+    def __init__(self, book: Path, *, latency_ms: float = 0.0, lost_acks: float = 0.05, seed: int = 0) -> None:
+        """Starts it, and waits until it listens.
+
+        Args:
+            book: Its book.
+            latency_ms: How long a message takes each way, on average.
+            lost_acks: Which part of its acknowledgements is lost.
+            seed: Of which ones these are.
+
+        Raises:
+            RuntimeError: It does not start.
+        """
         options = {"--book": book, "--latency-ms": latency_ms, "--lost-acks": lost_acks, "--seed": seed}
-        arguments = [str(word) for pair in options.items() for word in pair]
-        self._process = Process("pgflow_cli.treasury.bank", *arguments, log=book.with_name("bank.log"))
+        log = book.with_name("bank.log")
+        self._process = start_process(BANK, *_words(options), log=log, stdout=subprocess.PIPE)
         self.pid = self._process.pid
-        try:
-            self.address = self._process.read_line()
-        except RuntimeError:
+        self.address = _read_line(self._process.stdout)
+        if not self.address:
             self.close()
-            raise
+            raise RuntimeError(f"the bank does not start: see {log}")
 
     def close(self) -> None:
-        """Ends it; its book is on the disk at any moment."""
+        """Kills it: what it has acknowledged is on the disk."""
         self._process.kill()
+        end_process(self._process)
 
 
 class Workers:
     """Worker processes: ``pgflow workers``, as anybody would run them."""
 
-    def __init__(self, folder: Path, dsn: str, bank: str, queue: str, *, concurrency: int, dead_after_seconds: float) -> None:
-        self._folder = folder
-        self._environment = {"PGFLOW_DSN": dsn, ADDRESS: bank}
+    def __init__(self, folder: Path, environment: dict[str, str], *, queue: str, concurrency: int, dead_after_seconds: float) -> None:
+        """Prepares them; none is started yet.
+
+        Args:
+            folder: Where their logs go.
+            environment: Says where the database and the bank are.
+            queue: The queue they serve.
+            concurrency: How many runs each works on at once.
+            dead_after_seconds: Without a sign of life for so long, one is dead for the others.
+        """
         options = {"--queue": queue, "--concurrency": concurrency, "--dead-after": dead_after_seconds, "--poll": 0.2}
-        self._arguments = ["workers", WORKERS, *(str(word) for pair in options.items() for word in pair)]
-        self._running: dict[int, Process] = {}
+        self._command = ["pgflow_cli", "workers", WORKERS_APP, *_words(options)]
+        self._folder = folder
+        self._environment = environment
+        self._running: dict[int, subprocess.Popen[bytes]] = {}
         self._started = 0
 
     def start_one(self) -> int:
         """Starts one; answers its process id."""
         self._started += 1
-        log = self._folder / f"worker-{self._started}.log"
-        process = Process("pgflow_cli", *self._arguments, log=log, environment=self._environment)
+        process = start_process(*self._command, log=self._folder / f"worker-{self._started}.log", **self._environment)
         self._running[process.pid] = process
         return process.pid
 
-    def __contains__(self, pid: object) -> bool:
-        """Whether it is one of ours."""
-        return pid in self._running
+    @property
+    def pids(self) -> list[int]:
+        """Those that were started and not killed."""
+        return list(self._running)
 
     def find_ended(self) -> list[int]:
-        """Those that have ended though nobody killed them."""
-        return [pid for pid, process in self._running.items() if not process.is_running]
+        """Those that have ended by themselves."""
+        return [pid for pid, process in self._running.items() if process.poll() is not None]
 
     def send(self, pid: int, number: signal.Signals) -> None:
         """Sends one a signal."""
-        self._running[pid].send(number)
+        self._running[pid].send_signal(number)
 
     def kill(self, pid: int) -> None:
-        """Kills one, as a power cut would."""
-        self._running.pop(pid).kill()
+        """Kills one as a power cut would."""
+        process = self._running.pop(pid)
+        process.kill()
+        end_process(process)
 
     def close(self) -> None:
         """Stops them as a deploy would: they finish or hand back what they have."""
         for process in self._running.values():
-            process.send(signal.SIGTERM)
+            process.send_signal(signal.SIGTERM)
         for process in self._running.values():
-            process.wait()
+            end_process(process, grace_seconds=GRACE_SECONDS)
         self._running.clear()
+
+
+def worker_environment(dsn: str, bank_address: str) -> dict[str, str]:
+    """How workers are told where the database and the bank are: not by arguments, which everybody can list."""
+    return {"PGFLOW_DSN": dsn, ADDRESS: bank_address}
+
+
+def _words(options: dict[str, object]) -> list[str]:
+    return [str(word) for pair in options.items() for word in pair]
+
+
+def _read_line(stream: IO[bytes] | None) -> str:
+    assert stream is not None, "the process was started with a pipe"
+    return stream.readline().decode().strip()

@@ -15,12 +15,11 @@ import asyncio
 import itertools
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import psycopg
 
@@ -30,18 +29,20 @@ from pgflow.schema import migrate_dsn
 from pgflow_cli.treasury import client, ledger, world
 from pgflow_cli.treasury.bank import create_book
 from pgflow_cli.treasury.chaos import Chaos
-from pgflow_cli.treasury.processes import BankProcess, Workers
-from pgflow_cli.treasury.proof import Proof, bank_book_of, count_tries, prove, table
+from pgflow_cli.treasury.processes import BankProcess, Workers, worker_environment
+from pgflow_cli.treasury.proof import bank_book_of, count_tries, prove, table
 from pgflow_cli.treasury.rates import business_days
 from pgflow_cli.treasury.workflow import cfo_ack, key_of, opening, treasury_day
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from pgflow_cli.treasury.proof import Proof
 
 FIRST_DAY = date(2024, 1, 2)
 LOOK_SECONDS = 0.02
 PROGRESS_SECONDS = 2.0
 WORKER_COUNT = 2
-
-Say = Callable[[str], None]
-
 
 @dataclass(frozen=True)
 class Options:
@@ -79,7 +80,7 @@ class TreasuryError(Exception):
 # ---------------------------------------------------------------- the program
 
 
-def run_quarter(options: Options, say: Say = print) -> bool:
+def run_quarter(options: Options, say: Callable[[str], None] = print) -> bool:
     """Runs a quarter and proves its books.
 
     Args:
@@ -92,37 +93,40 @@ def run_quarter(options: Options, say: Say = print) -> bool:
     Raises:
         TreasuryError, PgflowError, psycopg.Error: It could not be run.
     """
-    clock = time.monotonic()
+    began = time.monotonic()
+    days = business_days(FIRST_DAY, options.days)
     folder = options.folder or Path(tempfile.mkdtemp(prefix="treasury-"))
     book = folder / "bank-book.jsonl"
-    days = business_days(FIRST_DAY, options.days)
     with ExitStack() as stack:
         dsn = stack.enter_context(database(options.dsn, say))
         conn = stack.enter_context(psycopg.connect(dsn, autocommit=True))
         name = open_books(conn, options.seed, book)
         create_book(book, world.opening_lines(days, options.seed))
-        bank = stack.enter_context(
-            closing(BankProcess(book, latency_ms=options.latency_ms, lost_acks=options.lost_acks, seed=options.seed))
-        )
+        bank = stack.enter_context(closing(_start_bank(book, options)))
         say(f"bank     pid {bank.pid} at {bank.address}, its book is {book}")
-        workers = Workers(
-            folder, dsn, bank.address, name, concurrency=options.concurrency, dead_after_seconds=options.dead_after_seconds
-        )
-        with closing(workers):
-            for _ in range(WORKER_COUNT):
-                say(f"worker   pid {workers.start_one()}")
-            quarter = Quarter(conn, stack.enter_context(App(dsn)), workers, name, days, options, say)
+        with closing(_prepare_workers(folder, worker_environment(dsn, bank.address), name, options)) as workers:
+            chaos = Chaos(conn, workers, kills=options.kills, days=len(days), say=say)
+            quarter = Quarter(conn, stack.enter_context(App(dsn)), workers, chaos, name=name, days=days, say=say)
             quarter.start()
-            quarter.watch()
-        counts = asyncio.run(client.read_counts(bank.address))
-        proofs = [*quarter.chaos.proofs(), *prove(conn, book)]
-        _print_figures(conn, counts, say)
-    _print_proofs(proofs, say)
-    say(f"{options.days} days in {time.monotonic() - clock:.1f} s; the bank's book and the logs are in {folder}")
-    return all(proof.holds for proof in proofs)
+            quarter.watch(options.patience_seconds)
+        _print_figures(conn, asyncio.run(client.read_counts(bank.address)), say)
+        proofs = [*chaos.proofs(), *prove(conn, book)]
+    holds = _print_proofs(proofs, say)
+    say(f"{len(days)} days in {time.monotonic() - began:.1f} s; the bank's book and the logs are in {folder}")
+    return holds
 
 
-def prove_only(dsn: str | None = None, book: Path | None = None, say: Say = print) -> bool:
+def _start_bank(book: Path, options: Options) -> BankProcess:
+    return BankProcess(book, latency_ms=options.latency_ms, lost_acks=options.lost_acks, seed=options.seed)
+
+
+def _prepare_workers(folder: Path, environment: dict[str, str], name: str, options: Options) -> Workers:
+    return Workers(
+        folder, environment, queue=name, concurrency=options.concurrency, dead_after_seconds=options.dead_after_seconds
+    )
+
+
+def prove_only(dsn: str | None = None, book: Path | None = None, say: Callable[[str], None] = print) -> bool:
     """Proves the books of the last quarter once more, as they are now.
 
     Args:
@@ -138,12 +142,11 @@ def prove_only(dsn: str | None = None, book: Path | None = None, say: Say = prin
     """
     with database(dsn, say) as found, psycopg.connect(found, autocommit=True) as conn:
         proofs = prove(conn, book or bank_book_of(conn))
-    _print_proofs(proofs, say)
-    return all(proof.holds for proof in proofs)
+    return _print_proofs(proofs, say)
 
 
 @contextmanager
-def database(dsn: str | None, say: Say) -> Iterator[str]:
+def database(dsn: str | None, say: Callable[[str], None]) -> Iterator[str]:
     """The database, with the schema installed."""
     named = resolve_dsn(dsn)
     with ExitStack() as stack:
@@ -151,7 +154,7 @@ def database(dsn: str | None, say: Say) -> Iterator[str]:
             from pgflow.embedded import acquire
 
             named = stack.enter_context(acquire()).dsn
-            say("postgres the embedded server")
+            say(f"postgres the embedded server, {named}")
         else:
             say(f"postgres {redact_dsn(named)}")
         migrate_dsn(named)
@@ -172,7 +175,7 @@ def open_books(conn: psycopg.Connection[Any], seed: int, book: Path) -> str:
     return name
 
 
-def _print_figures(conn: psycopg.Connection[Any], counts: dict[str, int], say: Say) -> None:
+def _print_figures(conn: psycopg.Connection[Any], counts: dict[str, int], say: Callable[[str], None]) -> None:
     """What it took: how often the bank was asked, and how often each step was tried."""
     words = ("executed", "asked again", "acks lost", "refused", "key_reused")
     say("bank     " + ", ".join(f"{counts.get(word, 0)} {word.replace('_', ' ')}" for word in words))
@@ -181,11 +184,12 @@ def _print_figures(conn: psycopg.Connection[Any], counts: dict[str, int], say: S
         say(f"{tries.step:15} {tries.calls:6} {tries.attempts:9} {tries.most:18}")
 
 
-def _print_proofs(proofs: Sequence[Proof], say: Say) -> None:
+def _print_proofs(proofs: Sequence[Proof], say: Callable[[str], None]) -> bool:
     for line in table(proofs):
         say(line)
     failed = sum(not proof.holds for proof in proofs)
     say(f"{failed} of {len(proofs)} proofs FAILED" if failed else f"all {len(proofs)} proofs hold: every day closed exactly once")
+    return failed == 0
 
 
 # ---------------------------------------------------------------- the quarter
@@ -211,20 +215,22 @@ class Quarter:
     """The days of one set of books, and whoever has a hand in them: the CFO, and chaos."""
 
     def __init__(
-        self, conn: psycopg.Connection[Any], app: App, workers: Workers, name: str, days: list[date], options: Options, say: Say
+        self, conn: psycopg.Connection[Any], app: App, workers: Workers, chaos: Chaos, *, name: str, days: list[date],
+        say: Callable[[str], None],
     ) -> None:
         self._conn = conn
         self._app = app
         self._workers = workers
+        self._chaos = chaos
         self._name = name
         self._days = days
-        self._patience_seconds = options.patience_seconds
         self._say = say
         self._acknowledged: set[str] = set()
-        self.chaos = Chaos(conn, workers, say, kills=options.kills, days=len(days))
 
     def start(self) -> None:
-        """Starts every day, and gives the first one the fund it begins with, in one transaction."""
+        """Starts the workers; then every day, with the fund that the first one begins with, in one transaction."""
+        for _ in range(WORKER_COUNT):
+            self._say(f"worker   pid {self._workers.start_one()}")
         with psycopg.connect(self._app.dsn) as conn:
             client = self._app.using(conn)
             for day, next_day in itertools.zip_longest(self._days, self._days[1:]):
@@ -234,14 +240,21 @@ class Quarter:
         self._app.nudge()
         self._say(f"start    {len(self._days)} runs, {key_of(self._name, self._days[0])} to {key_of(self._name, self._days[-1])}")
 
-    def watch(self) -> None:
-        """Looks at the work until it is over, or takes too long: kills, and acknowledges what the CFO is asked."""
-        deadline = time.monotonic() + self._patience_seconds
-        next_line = time.monotonic() + PROGRESS_SECONDS
+    def watch(self, patience_seconds: float) -> None:
+        """Looks at the work until it is over or takes too long: kills workers, and answers for the CFO.
+
+        Args:
+            patience_seconds: How long is too long.
+
+        Raises:
+            TreasuryError: A worker ended that nobody has killed.
+        """
+        deadline = time.monotonic() + patience_seconds
+        next_line = 0.0
         while True:
             progress = self._look()
             self._acknowledge()
-            self.chaos.strike(progress.posted)
+            self._chaos.strike(progress.posted)
             is_over = progress.closed == len(self._days) or progress.broken > 0 or time.monotonic() > deadline
             if is_over or time.monotonic() > next_line:
                 self._say(f"progress {progress}")

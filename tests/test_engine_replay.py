@@ -1,0 +1,111 @@
+"""A run comes to the same end wherever its process dies, and what was durable is repeated exactly.
+
+Each example workflow is run in many seeded orders of commits, bodies, timers and messages. At every commit,
+and at points between, the process dies: another goes on from a copy of what was durable. That what starts
+is licensed, under the same key on every attempt, is asserted by the kit at every start of a body.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+
+import pytest
+from enginekit import Worker, divergence, replay
+from exampleflows import EXAMPLES, Example
+
+SEEDS = range(30)
+EXHAUSTIVE_SEEDS = range(2)
+
+examples = pytest.mark.parametrize(
+    "example",
+    [
+        pytest.param(e, id=e.name, marks=[pytest.mark.xfail(strict=True, reason=e.known_bug)] if e.known_bug else [])
+        for e in EXAMPLES
+    ],
+)
+
+
+def play_to_the_end(worker: Worker) -> None:
+    for _ in worker.play_at_random():
+        pass
+
+
+def assert_ended_well(example: Example, worker: Worker) -> None:
+    """The run came to the end that was expected, and the journals of all runs replay to theirs."""
+    store = worker.store
+    last = store.newest(store.runs[1])
+    assert last.status == example.status, (last, worker.played)
+    if example.result is not None:
+        assert last.result() == example.result
+    for run in store.runs.values():
+        assert divergence(run) is None
+        assert run.place == "ended"
+    keys = [(run_id, key) for (run_id, _call), (_name, key, _args) in worker.keys.items()]
+    assert len(keys) == len(set(keys)), "two calls acted under one key"
+
+
+def assert_goes_on_alike(example: Example, worker: Worker) -> None:
+    """Somebody else goes on from what is durable now, sees what was seen before, and comes to the same end."""
+    journals = {run.run_id: list(run.units) for run in worker.store.runs.values()}
+    successor = worker.fork_as_crashed()
+    play_to_the_end(successor)
+    assert_ended_well(example, successor)
+    for run_id, journal in journals.items():
+        assert successor.store.runs[run_id].units[: len(journal)] == journal
+    for run_id, before in worker.executions.items():
+        after = next((e for e in successor.attempts if e.run_id == run_id), None)
+        if after is not None and after.claim.last_seq == len(journals[run_id]):
+            seen = before.events(len(journals[run_id]))
+            assert after.events(len(journals[run_id]))[: len(seen)] == seen
+
+
+@examples
+def test_a_run_comes_to_the_same_end_in_any_order_of_events(example):
+    for seed in SEEDS:
+        store, _ = example.start()
+        worker = Worker(store, seed=seed)
+        play_to_the_end(worker)
+        assert_ended_well(example, worker)
+
+
+@examples
+def test_a_death_after_any_commit_and_between_changes_nothing_that_was_durable(example):
+    for seed in SEEDS:
+        store, _ = example.start()
+        worker = Worker(store, seed=seed)
+        between = random.Random(seed)
+        for move in worker.play_at_random():
+            if move.startswith(("commit", "claim")) or seed in EXHAUSTIVE_SEEDS or between.random() < 0.05:
+                assert_goes_on_alike(example, worker)
+        assert_ended_well(example, worker)
+
+
+@examples
+def test_a_run_survives_one_death_after_another(example):
+    for seed in SEEDS:
+        store, _ = example.start()
+        worker = Worker(store, seed=seed)
+        chance = random.Random(f"deaths {seed}")
+        lives = 0
+        while lives < 20:
+            lives += 1
+            if not any(chance.random() < 0.08 for _ in worker.play_at_random()):
+                break
+            worker = worker.crash()
+        assert_ended_well(example, worker)
+
+
+@examples
+def test_a_replay_sees_every_value_and_error_as_the_first_run_did(example):
+    for seed in SEEDS:
+        store, _ = example.start()
+        worker = Worker(store, seed=seed)
+        play_to_the_end(worker)
+        for first in worker.attempts:
+            run = store.runs[first.run_id]
+            if first.claim.last_seq == 0 and first is [a for a in worker.attempts if a.run_id == run.run_id][-1]:
+                again = replay(run)
+                assert again.events() == first.events()
+                if run.status == "failed":
+                    assert json.loads(again.ending.error)["args"] == json.loads(run.error)["args"]
