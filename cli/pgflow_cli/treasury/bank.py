@@ -11,7 +11,7 @@ What a client must live with, as with any bank:
   cannot tell this from an instruction that never arrived, so it asks again under the same key.
 - A key that was executed is not executed again: the answer is that of the first time.
 - A key that comes back with other content is a mistake on the other side: it is refused, and recorded.
-- An instruction may be refused for good, as a forward above the desk's limit is.
+- An instruction may be refused for good, as the second leg of a forward above the desk's limit is.
 
 It knows keys, not meanings: whoever sends a sweep twice under two keys sweeps twice.
 """
@@ -24,25 +24,31 @@ import json
 import os
 import random
 from collections import Counter
-from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-FORWARD_LIMIT = 175_000_000
-"""Cents of one leg of a forward, in its own currency, above which the desk declines."""
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+DESK_LIMIT = 175_000_000
+"""Cents that the forwards desk lets itself be asked for at once, in any currency."""
 
 INSTRUCTION = ("day", "kind", "account", "currency", "cents", "counterparty")
+"""What makes two instructions the same."""
+
+COUNTED = ("executed", "asked again", "acks lost", "refused", "keys reused")
+"""What a bank counts."""
 
 Line = dict[str, Any]
 
 
-class Declined(Exception):
-    """A definite no. ``code`` is ``refused`` or ``key_reused``."""
+class Refusal(Exception):
+    """A definite no: it is not executed, and was not."""
 
-    def __init__(self, code: str, message: str) -> None:
-        super().__init__(message)
-        self.code = code
+
+class KeyReuse(Exception):
+    """The key was executed with other content."""
 
 
 def create_book(path: Path, lines: Sequence[Line]) -> None:
@@ -82,7 +88,7 @@ class Book:
     def statement(self, account: str, day: str) -> Line:
         """The statement of a target-balance account for a day: it opens at its agreed balance."""
         if account not in self._openings:
-            raise Declined("refused", f"there is no account {account}")
+            raise Refusal(f"there is no account {account}")
         flows = [line for line in self.lines if line["type"] == "flow" and line["account"] == account and line["day"] == day]
         totals = {kind: sum(f["cents"] for f in flows if f["kind"] == kind) for kind in ("receipts", "payments")}
         return {"account": account, "currency": self._currencies[account], "opening": self._openings[account], **totals}
@@ -102,14 +108,14 @@ class Book:
     def _require_same(self, known: Line, order: Line) -> None:
         if any(known[name] != order[name] for name in INSTRUCTION):
             self.append({"type": "conflict", "key": known["key"], **order})
-            raise Declined("key_reused", f"key {known['key']} was {known['reference']}, an instruction with other content")
+            raise KeyReuse(f"key {known['key']} was {known['reference']}, an instruction with other content")
 
     def _require_acceptable(self, order: Line) -> None:
         if order["kind"] == "sweep":
-            if not self._currencies.get(order["account"]) == self._currencies.get(order["counterparty"]) == order["currency"]:
-                raise Declined("refused", f"no sweep in {order['currency']} from {order['account']} to {order['counterparty']}")
-        elif order["kind"] != "hedge-reversal" and abs(order["cents"]) > FORWARD_LIMIT:
-            raise Declined("refused", f"the desk's limit is {FORWARD_LIMIT} cents a leg, not {abs(order['cents'])}")
+            if {self._currencies.get(order[side]) for side in ("account", "counterparty")} != {order["currency"]}:
+                raise Refusal(f"no sweep in {order['currency']} between {order['account']} and {order['counterparty']}")
+        elif order["kind"] == "hedge-take" and order["cents"] > DESK_LIMIT:
+            raise Refusal(f"the desk gives {DESK_LIMIT} cents at once, not {order['cents']}")
 
 
 class Bank:
@@ -151,19 +157,15 @@ class Bank:
 
     def answer(self, request: Line) -> Line | None:
         """Carries a request out, at once and alone; None is an answer that is lost."""
+        counters = {"statement": self.book.statement, "instruct": self._instruct, "counts": lambda: dict(self.counts)}
         try:
-            match request.pop("ask"):
-                case "statement":
-                    return self.book.statement(**request)
-                case "instruct":
-                    return self._instruct(**request)
-                case "counts":
-                    return dict(self.counts)
-                case unknown:
-                    raise Declined("refused", f"this bank does not know how to {unknown}")
-        except Declined as no:
-            self.counts[no.code] += 1
-            return {"error": no.code, "message": str(no)}
+            return counters[request.pop("ask")](**request)
+        except Refusal as no:
+            self.counts["refused"] += 1
+            return {"refused": str(no)}
+        except KeyReuse as no:
+            self.counts["keys reused"] += 1
+            return {"key_reused": str(no)}
 
     def _instruct(self, key: str, order: Line) -> Line | None:
         reference, is_new = self.book.execute(key, order)
@@ -175,12 +177,11 @@ class Bank:
 
 
 async def _serve(arguments: argparse.Namespace) -> None:
-    bank = Bank(
-        Book(arguments.book), latency_seconds=arguments.latency_ms / 1000, lost_acks=arguments.lost_acks, seed=arguments.seed
-    )
+    book = Book(arguments.book)
+    bank = Bank(book, latency_seconds=arguments.latency_ms / 1000, lost_acks=arguments.lost_acks, seed=arguments.seed)
     server = await bank.serve(arguments.port)
     host, port = server.sockets[0].getsockname()
-    print(f"{host}:{port}", flush=True)
+    print(f"{host}:{port}", flush=True)  # noqa: T201 - how it says where it is
     async with server:
         await server.serve_forever()
 

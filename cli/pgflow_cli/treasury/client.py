@@ -9,11 +9,13 @@ import asyncio
 import json
 import os
 from dataclasses import asdict
-from datetime import date
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pgflow_cli.treasury.ledger import Booked
 from pgflow_cli.treasury.policy import Instruction, Statement
+
+if TYPE_CHECKING:
+    from datetime import date
 
 ADDRESS = "TREASURY_BANK"
 
@@ -62,6 +64,8 @@ async def _ask(request: dict[str, Any], address: str | None = None) -> dict[str,
     if not line.endswith(b"\n"):
         raise AckLost(f"the bank at {host}:{port} closed the connection before its answer")
     answer: dict[str, Any] = json.loads(line)
-    if "error" in answer:
-        raise {"refused": Refused, "key_reused": KeyReused}[answer["error"]](answer["message"])
+    if "refused" in answer:
+        raise Refused(answer["refused"])
+    if "key_reused" in answer:
+        raise KeyReused(answer["key_reused"])
     return answer

@@ -4,8 +4,6 @@ Double entry, in cents, one posting for each thing that happened: its debit and 
 one currency, so that every sum over a day and a currency balances.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import date
@@ -86,7 +84,9 @@ def postings(day: Day) -> Iterator[Posting]:
 
 def _posting(booked: Booked) -> Posting:
     order = booked.order
-    own, other = (f"bank:{order.account}", order.counterparty) if order.kind == "sweep" else (order.account, f"clearing-{order.account}")
+    own, other = order.account, f"clearing-{order.account}"
+    if order.kind == "sweep":
+        own, other = f"bank:{order.account}", order.counterparty
     debit, credit = (own, other) if order.cents > 0 else (other, own)
     return Posting(order.kind, debit, credit, order.currency, abs(order.cents), booked.reference)
 
@@ -146,7 +146,9 @@ async def insert_postings(conn: psycopg.AsyncConnection[Any], day: date, run_key
 
 async def insert_balances(conn: psycopg.AsyncConnection[Any], day: Day, run_key: str, closing: list[Balance]) -> None:
     """Writes how the accounts stand."""
-    rows = [(day.day, b.account, b.currency, b.opening, b.flows, b.sweeps, b.closing, day.rates[b.currency], run_key) for b in closing]
+    rows = [
+        (day.day, b.account, b.currency, b.opening, b.flows, b.sweeps, b.closing, day.rates[b.currency], run_key) for b in closing
+    ]
     async with conn.cursor() as cursor:
         await cursor.executemany(
             "insert into treasury.balance (day, account, currency, opening, flows, sweeps, closing, euros_buy, run_key) "

@@ -6,8 +6,6 @@ statements and rates, and a test needs neither a bank nor a database.
 All amounts are whole cents, signed from the view of the account they belong to: what it gains is positive.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import date
@@ -56,10 +54,9 @@ _FIRST = Policy(
     stressed_outflow=60 * MILLION,
 )
 
-POLICIES: dict[str, Policy] = {
-    policy.version: policy
-    for policy in (_FIRST, replace(_FIRST, version="2024-2", in_force_from=date(2024, 2, 15), tolerated_exposure=3 * MILLION // 4))
-}
+_SECOND = replace(_FIRST, version="2024-2", in_force_from=date(2024, 2, 15), tolerated_exposure=3 * MILLION // 4)
+
+POLICIES = {policy.version: policy for policy in (_FIRST, _SECOND)}
 """Every version that was ever in force: a day is always decided by the one of its date, however late it is run."""
 
 
@@ -140,11 +137,13 @@ def decide(policy: Policy, day: date, statements: Sequence[Statement], rates: Ra
 
 def _sweep(policy: Policy, day: date, statement: Statement) -> Instruction:
     missing = policy.targets[statement.account] - (statement.opening + statement.net)
-    return Instruction(day, "sweep", statement.account, statement.currency, missing, f"{policy.fund}-{statement.currency.lower()}")
+    fund = f"{policy.fund}-{statement.currency.lower()}"
+    return Instruction(day, "sweep", statement.account, statement.currency, missing, fund)
 
 
 def _is_exposed(policy: Policy, statement: Statement, rates: Rates) -> bool:
-    return statement.currency != "EUR" and abs(in_euro_cents(statement.net, rates[statement.currency])) > policy.tolerated_exposure
+    exposure = abs(in_euro_cents(statement.net, rates[statement.currency]))
+    return statement.currency != "EUR" and exposure > policy.tolerated_exposure
 
 
 def _hedge(policy: Policy, day: date, statement: Statement, rates: Rates) -> Hedge:

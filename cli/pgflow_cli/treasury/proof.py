@@ -7,17 +7,26 @@ that was altered, left out or written twice in either book fails at least one pr
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import psycopg
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import psycopg
 
 _COLUMNS = ("line", "type", "key", "reference", "day", "kind", "account", "currency", "cents", "counterparty")
 _SHOWN = 3
+
+_TRIES = """
+select s.step, count(*), sum(s.attempts)::bigint, max(s.attempts)
+from pgflow.steps s join pgflow.runs r on r.run_id = s.run_id
+where r.labels->>'books' = (select name from treasury.books)
+group by s.step order by min(s.call), s.step
+"""
 
 
 @dataclass(frozen=True)
@@ -86,16 +95,13 @@ def _prove(conn: psycopg.Connection[Any], name: str, query: str) -> Proof:
 def _queries() -> dict[str, str]:
     """The queries of `proof.sql` by the sentence above each."""
     text = resources.files(__package__).joinpath("proof.sql").read_text()
-    return dict(part.split("\n", 1) for part in text.split("-- proof: ")[1:])  # type: ignore[misc]
+    parts = (part.partition("\n") for part in text.split("-- proof: ")[1:])
+    return {name: query for name, _, query in parts}
 
 
 def count_tries(conn: psycopg.Connection[Any]) -> list[Tries]:
     """How often each step of these books was called and tried, from the journal."""
-    rows = conn.execute(
-        "select s.step, count(*), sum(s.attempts)::bigint, max(s.attempts) from pgflow.steps s join pgflow.runs r on r.run_id = s.run_id "
-        "where r.labels->>'books' = (select name from treasury.books) group by s.step order by min(s.call), s.step"
-    )
-    return [Tries(*row) for row in rows]
+    return [Tries(*row) for row in conn.execute(_TRIES)]
 
 
 def bank_book_of(conn: psycopg.Connection[Any]) -> Path:

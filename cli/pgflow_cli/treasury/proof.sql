@@ -5,7 +5,7 @@
 -- All tables are small, so that every query may join whole books by what an entry means: nothing here rests
 -- on a constraint that would have prevented the fault it looks for.
 
--- proof: every business day is closed exactly once
+-- proof: every business day is closed exactly once, in order
 with due as (
   select distinct day from treasury.bank_book where type = 'flow'
 ), closed as (
@@ -17,6 +17,10 @@ select
     select format('%s has %s reports', day, coalesce(c.reports, 0))
     from due d full join closed c using (day)
     where d.day is null or c.reports is distinct from 1
+    union all
+    select format('%s was closed after %s', day, earlier)
+    from (select day, lag(day) over (order by report_id) as earlier from treasury.report) r
+    where earlier >= day
   );
 
 -- proof: every run is completed, and each is one day's
@@ -47,7 +51,7 @@ with bank as (
   from treasury.gl_entry where kind = 'sweep' and account like 'bank:%' group by day, currency
 )
 select
-  (select format('%s sums, %s units moved', count(*), to_char(sum(abs(cents)) / 100, 'FM999,999,999,990.00')) from bank),
+  (select format('%s sums', count(*)) from bank),
   array(
     select format('%s %s: bank %s, ledger %s', day, currency, coalesce(b.cents, 0), coalesce(l.cents, 0))
     from bank b full join ledger l using (day, currency)
@@ -134,20 +138,20 @@ select
     select format('%s came back with other content', key) from treasury.bank_book where type = 'conflict'
   );
 
--- proof: every instruction is one completed step of one run, under that step's key
+-- proof: every instruction is one completed step of one run, under that step's key and as the journal has it
 with bank as (
-  select key from treasury.bank_book where type = 'instruction'
+  select key, reference, cents from treasury.bank_book where type = 'instruction'
 ), step as (
-  select s.idempotency_key as key, s.key as run, s.step
+  select s.idempotency_key as key, s.key as run, s.output->>'reference' as reference, (s.output->'order'->>'cents')::bigint as cents
   from pgflow.steps s join pgflow.runs r on r.run_id = s.run_id
   where r.labels->>'books' = (select name from treasury.books) and s.step in ('sweep', 'trade') and s.status = 'completed'
 )
 select
   (select format('%s steps', count(*)) from step),
   array(
-    select format('%s: %s', key, case when s.key is null then 'executed by the bank, by no step' else 'a step of ' || s.run || ' unknown to the bank' end)
+    select format('%s of run %s: bank %s %s, journal %s %s', key, s.run, b.reference, b.cents, s.reference, s.cents)
     from bank b full join step s using (key)
-    where b.key is null or s.key is null
+    where (b.reference, b.cents) is distinct from (s.reference, s.cents)
   );
 
 -- proof: debits equal credits, in each posting and in each currency
@@ -217,6 +221,27 @@ select
     select format('%s on %s has legs %s', account, day, legs)
     from hedge
     where not (legs = '{hedge-give,hedge-take}' or legs = '{hedge-give,hedge-reversal}' and given = 0)
+  );
+
+-- proof: what the policy asks about was acknowledged before anything was swept
+with run as (
+  select run_id, key from pgflow.runs where labels->>'books' = (select name from treasury.books)
+), asked as (
+  select key, max(t.seq) filter (where t.event = 'state_set') as asked,
+    max(t.seq) filter (where t.event = 'signal_received' and t.name = 'cfo-ack') as acknowledged,
+    min(t.seq) filter (where t.event = 'step_completed' and t.name = 'sweep') as swept
+  from run r join pgflow.timeline t using (run_id, key) group by key
+)
+select
+  (select format('%s days', count(asked)) from asked),
+  array(
+    select format('%s: asked at %s, acknowledged at %s, swept at %s', a.key, a.asked, a.acknowledged, a.swept)
+    from asked a
+    where not coalesce(a.asked < a.acknowledged and a.acknowledged < a.swept, num_nulls(a.asked, a.acknowledged) = 2)
+    union all
+    select format('the report of %s says: acknowledged by %s', p.day, coalesce(p.acknowledged_by, 'nobody'))
+    from treasury.report p join asked a on a.key = p.run_key
+    where (p.acknowledged_by is null) <> (a.acknowledged is null)
   );
 
 -- proof: the ratio was filed on the day's own closing balances

@@ -27,7 +27,7 @@ from pgflow import App
 from pgflow.dsn import redact_dsn, resolve_dsn
 from pgflow.schema import migrate_dsn
 from pgflow_cli.treasury import client, ledger, world
-from pgflow_cli.treasury.bank import create_book
+from pgflow_cli.treasury.bank import COUNTED, create_book
 from pgflow_cli.treasury.chaos import Chaos
 from pgflow_cli.treasury.processes import BankProcess, Workers, worker_environment
 from pgflow_cli.treasury.proof import bank_book_of, count_tries, prove, table
@@ -43,6 +43,7 @@ FIRST_DAY = date(2024, 1, 2)
 LOOK_SECONDS = 0.02
 PROGRESS_SECONDS = 2.0
 WORKER_COUNT = 2
+
 
 @dataclass(frozen=True)
 class Options:
@@ -100,8 +101,7 @@ def run_quarter(options: Options, say: Callable[[str], None] = print) -> bool:
     with ExitStack() as stack:
         dsn = stack.enter_context(database(options.dsn, say))
         conn = stack.enter_context(psycopg.connect(dsn, autocommit=True))
-        name = open_books(conn, options.seed, book)
-        create_book(book, world.opening_lines(days, options.seed))
+        name = open_books(conn, book, days, options.seed)
         bank = stack.enter_context(closing(_start_bank(book, options)))
         say(f"bank     pid {bank.pid} at {bank.address}, its book is {book}")
         with closing(_prepare_workers(folder, worker_environment(dsn, bank.address), name, options)) as workers:
@@ -161,24 +161,32 @@ def database(dsn: str | None, say: Callable[[str], None]) -> Iterator[str]:
         yield named
 
 
-def open_books(conn: psycopg.Connection[Any], seed: int, book: Path) -> str:
-    """Makes an empty ledger for a new set of books; answers its name. One program at a time in a database."""
+def open_books(conn: psycopg.Connection[Any], bank_book: Path, days: Sequence[date], seed: int) -> str:
+    """Begins a new set of books: the bank's, and an empty ledger.
+
+    Returns:
+        Its name. While the connection is open, nobody else begins one in this database.
+
+    Raises:
+        TreasuryError: Another treasury is running here, or something is there that must not be overwritten.
+    """
     if conn.execute("select pg_try_advisory_lock(hashtextextended('pgflow treasury', 0))").fetchone() != (True,):
         raise TreasuryError("another treasury is running in this database: wait for it, or name another one with --dsn")
-    row = conn.execute("select count(distinct labels->>'books') from pgflow.runs where workflow = %s", (treasury_day.name,)).fetchone()
-    assert row is not None
-    name = "treasury" if row[0] == 0 else f"treasury-{row[0] + 1}"
+    earlier = conn.execute("select count(distinct labels->>'books') from pgflow.runs where labels ? 'books'").fetchone()
+    assert earlier is not None
+    name = "treasury" if earlier == (0,) else f"treasury-{earlier[0] + 1}"
     try:
-        ledger.create(conn, name, seed, str(book))
-    except ValueError as error:
-        raise TreasuryError(str(error)) from error
+        bank_book.parent.mkdir(parents=True, exist_ok=True)
+        create_book(bank_book, world.opening_lines(days, seed))
+        ledger.create(conn, name, seed, str(bank_book.resolve()))
+    except (OSError, ValueError) as error:
+        raise TreasuryError(f"no new books: {error}") from error
     return name
 
 
 def _print_figures(conn: psycopg.Connection[Any], counts: dict[str, int], say: Callable[[str], None]) -> None:
     """What it took: how often the bank was asked, and how often each step was tried."""
-    words = ("executed", "asked again", "acks lost", "refused", "key_reused")
-    say("bank     " + ", ".join(f"{counts.get(word, 0)} {word.replace('_', ' ')}" for word in words))
+    say("bank     " + ", ".join(f"{counts.get(word, 0)} {word}" for word in COUNTED))
     say("step             calls  attempts  most for one call")
     for tries in count_tries(conn):
         say(f"{tries.step:15} {tries.calls:6} {tries.attempts:9} {tries.most:18}")
@@ -195,6 +203,17 @@ def _print_proofs(proofs: Sequence[Proof], say: Callable[[str], None]) -> bool:
 # ---------------------------------------------------------------- the quarter
 
 
+_PROGRESS = """
+select count(*) filter (where status = 'queued'), count(*) filter (where status = 'running'),
+  count(*) filter (where status = 'waiting'), count(*) filter (where status = 'completed'),
+  count(*) filter (where status in ('failed', 'cancelled', 'stuck')),
+  (select count(distinct day) from treasury.gl_entry)
+from pgflow.runs where labels->>'books' = %s
+"""
+
+_WAITING = "select key from pgflow.runs where status = 'waiting' and reason = %s and labels->>'books' = %s order by key"
+
+
 @dataclass(frozen=True)
 class Progress:
     """How far the work is, as the database says."""
@@ -208,7 +227,8 @@ class Progress:
 
     def __str__(self) -> str:
         """As it is printed."""
-        return f"{self.posted} days posted, {self.closed} closed; {self.running} running, {self.waiting} waiting, {self.queued} queued"
+        runs = f"{self.running} running, {self.waiting} waiting, {self.queued} queued"
+        return f"{self.posted} days posted, {self.closed} closed; runs: {runs}"
 
 
 class Quarter:
@@ -232,11 +252,11 @@ class Quarter:
         for _ in range(WORKER_COUNT):
             self._say(f"worker   pid {self._workers.start_one()}")
         with psycopg.connect(self._app.dsn) as conn:
-            client = self._app.using(conn)
+            books = self._app.using(conn)
             for day, next_day in itertools.zip_longest(self._days, self._days[1:]):
                 labels = {"books": self._name, "day": str(day)}
-                client.start(treasury_day.options(key=key_of(self._name, day), queue=self._name, labels=labels), day, next_day)
-            client.send(key_of(self._name, self._days[0]), opening, world.FUND)
+                books.start(treasury_day.options(key=key_of(self._name, day), queue=self._name, labels=labels), day, next_day)
+            books.send(key_of(self._name, self._days[0]), opening, world.FUND)
         self._app.nudge()
         self._say(f"start    {len(self._days)} runs, {key_of(self._name, self._days[0])} to {key_of(self._name, self._days[-1])}")
 
@@ -266,23 +286,13 @@ class Quarter:
             time.sleep(LOOK_SECONDS)
 
     def _look(self) -> Progress:
-        row = self._conn.execute(
-            "select count(*) filter (where status = 'queued'), count(*) filter (where status = 'running'),"
-            " count(*) filter (where status = 'waiting'), count(*) filter (where status = 'completed'),"
-            " count(*) filter (where status in ('failed', 'cancelled', 'stuck')), (select count(distinct day) from treasury.gl_entry) "
-            "from pgflow.runs where labels->>'books' = %s",
-            (self._name,),
-        ).fetchone()
+        row = self._conn.execute(_PROGRESS, (self._name,)).fetchone()
         assert row is not None
         return Progress(*row)
 
     def _acknowledge(self) -> None:
         """For the CFO: whatever run waits for an acknowledgement gets it."""
-        waiting = self._conn.execute(
-            "select key from pgflow.runs where status = 'waiting' and reason = %s and labels->>'books' = %s order by key",
-            (f"signal {cfo_ack.name}", self._name),
-        ).fetchall()
-        for (key,) in waiting:
+        for (key,) in self._conn.execute(_WAITING, (f"signal {cfo_ack.name}", self._name)).fetchall():
             if key not in self._acknowledged:
                 self._acknowledged.add(key)
                 questions = self._app.get(key, treasury_day).state()["questions"]

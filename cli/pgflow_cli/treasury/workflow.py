@@ -14,8 +14,6 @@ every day opens there and asks for nothing but its own flows. That is why a whol
 side. Only the closes form a chain: a day's close waits for the fund as the day before has left it.
 """
 
-from __future__ import annotations
-
 import asyncio
 from datetime import date, timedelta
 from decimal import Decimal

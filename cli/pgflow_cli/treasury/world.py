@@ -6,11 +6,13 @@ Drawn from a seed for each account and day, so that the same seed is the same qu
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
-from datetime import date
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pgflow_cli.treasury.policy import ACCOUNTS, MILLION, policy_on
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from datetime import date
 
 FUND = {"EUR": 80 * MILLION, "USD": 50 * MILLION, "GBP": 25 * MILLION, "AUD": 40 * MILLION}
 """What the fund holds for us before the first day."""

@@ -1,0 +1,848 @@
+"""Transactional steps and joined transactions, with psycopg: together or not at all."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+import psycopg
+import pytest
+from psycopg.rows import dict_row
+from records import HOUR, SOON, count, events, eventually, run_row, steps, wait_until
+
+import pgflow
+from pgflow import (
+    App,
+    AsyncApp,
+    DefinitionError,
+    InvalidArgument,
+    KeyConflict,
+    RunFailed,
+    RunNotFound,
+    RunStuck,
+    Signal,
+    transaction,
+    workflow,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from pgflow.testing import AsyncHarness, Harness
+
+pytestmark = pytest.mark.timeout(30)
+
+AsyncConnection = psycopg.AsyncConnection[Any]
+Connection = psycopg.Connection[Any]
+
+paid = Signal("paid", int)
+
+
+@pytest.fixture(autouse=True)
+def _stock(conn: psycopg.Connection) -> None:
+    conn.execute("create table stock (sku text primary key, n int not null check (n >= 0)); insert into stock values ('a', 10), ('b', 10)")
+
+
+def left(conn: psycopg.Connection, sku: str = "a") -> int:
+    return conn.execute("select n from stock where sku = %s", (sku,)).fetchone()[0]
+
+
+TAKE = "update stock set n = n - %s where sku = %s returning n"
+
+
+@transaction
+async def take(conn: AsyncConnection, sku: str, n: int) -> int:
+    return (await (await conn.execute(TAKE, (n, sku))).fetchone())[0]
+
+
+@transaction
+def take_sync(conn: Connection, sku: str, n: int) -> int:
+    return conn.execute(TAKE, (n, sku)).fetchone()[0]
+
+
+@workflow
+async def wait_for_payment(first: int = 0) -> int:
+    return first + await paid.wait()
+
+
+# ---------------------------------------------------------------- together or not at all
+
+
+def test_the_writes_of_the_body_and_its_result_commit_together_in_both_colours(flow: Harness, conn: psycopg.Connection) -> None:
+    @workflow
+    async def order() -> list[int]:
+        return [await take("a", 1), await take_sync.aio("a", 2)]
+
+    @workflow
+    def order_sync() -> list[int]:
+        return [take.sync("b", 1), take_sync("b", 2)]
+
+    flow.include(order, order_sync)
+    one, other = flow.start(order), flow.start(order_sync)
+    assert one.result(SOON) == other.result(SOON) == [9, 7]
+    assert (left(conn, "a"), left(conn, "b")) == (7, 7)
+    written = "select s.xmin::text = u.xmin::text from stock s, pgflow.unit u where sku = 'a' and u.run_id = 1 order by seq desc limit 1"
+    assert conn.execute(written).fetchone() == (True,)
+
+
+async def test_a_recorded_transaction_is_not_repeated_after_a_crash(aflow: AsyncHarness, conn: psycopg.Connection) -> None:
+    @workflow
+    async def order() -> int:
+        return await take("a", 1) + await paid.wait()
+
+    aflow.include(order)
+    run = await aflow.start(order)
+    await aflow.until_idle()
+    await aflow.crash()
+    await aflow.until_idle()
+    await run.send(paid, 1)
+    assert await run.result(SOON) == 10
+    assert left(conn) == 9
+
+
+async def test_a_crash_in_the_middle_of_a_body_leaves_nothing_and_the_body_runs_again(
+    aflow: AsyncHarness, conn: psycopg.Connection
+) -> None:
+    started = asyncio.Event()
+    bodies = []
+
+    @transaction
+    async def take_slowly(conn: AsyncConnection) -> int:
+        await conn.execute(TAKE, (1, "a"))
+        bodies.append(1)
+        if len(bodies) == 1:
+            started.set()
+            await asyncio.Event().wait()
+        return len(bodies)
+
+    @workflow
+    async def order() -> int:
+        return await take_slowly()
+
+    aflow.include(order)
+    run = await aflow.start(order)
+    await started.wait()
+    await aflow.crash()
+    await aflow.until_idle()
+    assert await run.result(SOON) == 2
+    assert left(conn) == 9
+
+
+def test_a_body_that_raises_rolls_back_and_its_error_is_recorded_once(flow: Harness, conn: psycopg.Connection) -> None:
+    bodies = []
+
+    @transaction
+    async def overdraw(conn: AsyncConnection) -> None:
+        bodies.append(1)
+        await conn.execute(TAKE, (1, "a"))
+        await conn.execute(TAKE, (99, "b"))
+
+    @workflow
+    async def order() -> str:
+        try:
+            await overdraw()
+        except pgflow.StepFailed as error:
+            await paid.wait()
+            return error.error_type
+        return ""
+
+    flow.include(order)
+    run = flow.start(order)
+    flow.until_idle()
+    flow.crash()
+    flow.until_idle()
+    run.send(paid, 1)
+    assert run.result(SOON) == "psycopg.errors.CheckViolation"
+    assert bodies == [1]
+    assert left(conn) == 10
+    assert [event for event, _ in events(conn, run.key)].count("step_failed") == 1
+
+
+class SoldOutError(Exception):
+    pass
+
+
+def test_an_error_named_in_raises_comes_back_as_itself(flow: Harness, conn: psycopg.Connection) -> None:
+    @transaction(raises=[SoldOutError])
+    def sell(conn: Connection) -> None:
+        conn.execute(TAKE, (10, "a"))
+        raise SoldOutError("a")
+
+    @workflow
+    def order() -> str:
+        try:
+            sell()
+        except SoldOutError as error:
+            return str(error)
+        return ""
+
+    flow.include(order)
+    assert flow.start(order).result(SOON) == "a"
+    assert left(conn) == 10
+
+
+def test_a_result_that_cannot_be_stored_rolls_back(flow: Harness, conn: psycopg.Connection) -> None:
+    @transaction
+    def leak(conn: Connection) -> Any:
+        conn.execute(TAKE, (1, "a"))
+        return object()
+
+    @workflow
+    def order() -> None:
+        leak()
+
+    flow.include(order)
+    with pytest.raises(RunFailed) as failed:
+        flow.start(order).result(SOON)
+    assert isinstance(failed.value.__cause__, pgflow.NotStorable)
+    assert left(conn) == 10
+
+
+@pytest.mark.xfail(strict=True, reason="the result is encoded before the fence and decoded only when it is released: by then it is committed")
+def test_a_result_that_does_not_fit_the_annotation_rolls_back(flow: Harness, conn: psycopg.Connection) -> None:
+    @transaction
+    def lie(conn: Connection) -> int:
+        conn.execute(TAKE, (1, "a"))
+        return "seven"  # type: ignore[return-value]
+
+    @workflow
+    def order() -> None:
+        lie()
+
+    flow.include(order)
+    with pytest.raises(RunFailed) as failed:
+        flow.start(order).result(timedelta(seconds=2))
+    assert isinstance(failed.value.__cause__, pgflow.NotStorable)
+    assert left(conn) == 10
+
+
+async def test_parallel_transactions_of_one_run_all_commit_once(aflow: AsyncHarness, conn: psycopg.Connection) -> None:
+    @workflow
+    async def order() -> list[int]:
+        return await asyncio.gather(*(take("a" if n % 2 else "b", 1) for n in range(10)))
+
+    aflow.include(order)
+    run = await aflow.start(order)
+    assert sorted(await run.result(SOON)) == [5, 5, 6, 6, 7, 7, 8, 8, 9, 9]
+    assert (left(conn, "a"), left(conn, "b")) == (5, 5)
+    assert steps(conn, run.key) == [("take", "completed", 1)] * 10
+
+
+async def test_what_steps_before_it_did_is_durable_with_the_transaction(aflow: AsyncHarness, conn: psycopg.Connection) -> None:
+    @pgflow.read
+    async def look(n: int) -> int:
+        return n
+
+    @workflow
+    async def order() -> int:
+        await look(1)
+        pgflow.set_state(phase="taking")
+        await take("a", 1)
+        return await paid.wait()
+
+    aflow.include(order)
+    run = await aflow.start(order)
+    await aflow.until_idle()
+    written = "select count(distinct xmin::text) from pgflow.unit"
+    assert conn.execute(written).fetchone() == (1,)
+    assert await run.state() == {"phase": "taking"}
+
+
+# ---------------------------------------------------------------- contention is not an outcome
+
+
+@pytest.mark.parametrize("isolation", ["repeatable read", "serializable"])
+def test_a_serialization_failure_is_tried_again_and_not_recorded(
+    flow: Harness, conn: psycopg.Connection, isolation: Any
+) -> None:
+    bodies = []
+
+    @transaction(isolation=isolation)
+    async def contended(mine: AsyncConnection) -> int:
+        bodies.append(1)
+        await mine.execute("select n from stock")
+        if len(bodies) <= 2:
+            conn.execute(TAKE, (1, "a"))
+        return (await (await mine.execute(TAKE, (1, "a"))).fetchone())[0]
+
+    @workflow
+    async def order() -> int:
+        return await contended()
+
+    flow.include(order)
+    run = flow.start(order)
+    assert run.result(SOON) == 7
+    assert (len(bodies), left(conn)) == (3, 7)
+    assert steps(conn, run.key) == [("contended", "completed", 1)]
+    assert events(conn, run.key) == [("step_completed", "contended")]
+
+
+def test_a_failure_to_serialize_at_commit_is_tried_again_too(flow: Harness, conn: psycopg.Connection, dsn: str) -> None:
+    bodies = []
+    sum_up = "select sum(n) from stock"
+
+    @transaction(isolation="serializable")
+    def skewed(mine: Connection) -> int:
+        bodies.append(1)
+        total = mine.execute(sum_up).fetchone()[0]
+        mine.execute("insert into stock values (%s, %s)", (f"mine {len(bodies)}", total))
+        if len(bodies) == 1:
+            with psycopg.connect(dsn) as other:
+                other.isolation_level = psycopg.IsolationLevel.SERIALIZABLE
+                other.execute("insert into stock select 'other', sum(n) from stock")
+        return total
+
+    @workflow
+    def order() -> int:
+        return skewed()
+
+    flow.include(order)
+    run = flow.start(order)
+    assert run.result(SOON) == 40
+    assert len(bodies) == 2
+    assert count(conn, "stock", "sku like 'mine%'") == 1
+    assert events(conn, run.key) == [("step_completed", "skewed")]
+
+
+def test_a_deadlock_is_tried_again_and_not_recorded(flow: Harness, conn: psycopg.Connection, dsn: str) -> None:
+    bodies = []
+
+    @contextmanager
+    def somebody_who_locks(first: str, second: str) -> Iterator[None]:
+        with psycopg.connect(dsn) as other:
+            other.execute(TAKE, (1, first))
+            thread = threading.Thread(target=lambda: other.execute(TAKE, (1, second)))
+            thread.start()
+            pid = other.info.backend_pid
+            wait_until(lambda: count(conn, "pg_stat_activity", f"pid = {pid} and wait_event_type = 'Lock'"), "the other waits for us")
+            yield
+            thread.join()
+
+    @transaction
+    def unlucky(mine: Connection) -> int:
+        bodies.append(1)
+        mine.execute("set local deadlock_timeout = '20ms'")
+        mine.execute(TAKE, (1, "a"))
+        if len(bodies) > 1:
+            return mine.execute(TAKE, (1, "b")).fetchone()[0]
+        deadlock = None
+        with somebody_who_locks("b", "a"):
+            try:
+                mine.execute(TAKE, (1, "b"))
+            except psycopg.errors.DeadlockDetected as error:
+                deadlock = error
+                mine.rollback()
+        assert deadlock is not None
+        raise deadlock
+
+    @workflow
+    def order() -> int:
+        return unlucky()
+
+    flow.include(order)
+    run = flow.start(order)
+    assert run.result(SOON) == 8
+    assert (len(bodies), left(conn, "a"), left(conn, "b")) == (2, 8, 8)
+    assert events(conn, run.key) == [("step_completed", "unlucky")]
+
+
+def test_a_lost_connection_in_the_body_is_tried_again_and_not_recorded(flow: Harness, conn: psycopg.Connection) -> None:
+    bodies = []
+
+    @transaction
+    async def unlucky(mine: AsyncConnection) -> int:
+        bodies.append(1)
+        await mine.execute(TAKE, (1, "a"))
+        if len(bodies) == 1:
+            conn.execute("select pg_terminate_backend(%s)", (mine.info.backend_pid,))
+        await mine.execute("select 1")
+        return len(bodies)
+
+    @workflow
+    async def order() -> int:
+        return await unlucky()
+
+    flow.include(order)
+    run = flow.start(order)
+    assert run.result(SOON) == 2
+    assert left(conn) == 9
+    assert events(conn, run.key) == [("step_completed", "unlucky")]
+
+
+# ---------------------------------------------------------------- bodies that end the transaction themselves
+
+
+@pytest.mark.parametrize("ends", ["commit", "rollback", "commit and begin"])
+@pytest.mark.parametrize("colour", ["async", "sync"])
+def test_a_body_that_ends_its_transaction_itself_holds_the_run(
+    flow: Harness, conn: psycopg.Connection, ends: str, colour: str
+) -> None:
+    @transaction
+    async def rash(mine: AsyncConnection) -> None:
+        await mine.execute(TAKE, (1, "a"))
+        await (mine.rollback() if ends == "rollback" else mine.commit())
+        if ends == "commit and begin":
+            await mine.execute("begin")
+
+    @transaction
+    def rash_sync(mine: Connection) -> None:
+        mine.execute(TAKE, (1, "a"))
+        if ends == "rollback":
+            mine.rollback()
+        else:
+            mine.commit()
+        if ends == "commit and begin":
+            mine.execute("begin")
+
+    @workflow
+    async def order() -> None:
+        await (rash() if colour == "async" else rash_sync.aio())
+
+    flow.include(order)
+    run = flow.start(order)
+    with pytest.raises(RunStuck, match=r"committed_outside.*ended its transaction itself"):
+        run.result(SOON)
+    assert run_row(conn, run.key, "status, reason") == ("stuck", "committed_outside")
+    assert left(conn) == (10 if ends == "rollback" else 9)
+    assert events(conn, run.key) == []
+
+
+# ---------------------------------------------------------------- cancelling and losing the run meanwhile
+
+
+async def test_cancelling_never_waits_for_an_open_transaction_which_is_rolled_back(
+    aflow: AsyncHarness, conn: psycopg.Connection
+) -> None:
+    started = asyncio.Event()
+
+    @transaction
+    async def slow(mine: AsyncConnection) -> None:
+        await mine.execute(TAKE, (1, "a"))
+        started.set()
+        await asyncio.Event().wait()
+
+    @workflow
+    async def order() -> None:
+        await slow()
+
+    aflow.include(order)
+    run = await aflow.start(order)
+    await started.wait()
+    await asyncio.wait_for(run.cancel(), 2)
+    with pytest.raises(pgflow.RunCancelled):
+        await run.result(SOON)
+    assert left(conn) == 10
+    assert events(conn, run.key) == [("call_cancelled", None), ("call_cancelled", "slow")]
+
+
+def test_a_transaction_in_a_thread_that_nobody_waits_for_any_more_is_rolled_back(flow: Harness, conn: psycopg.Connection) -> None:
+    started, proceed, ended = threading.Event(), threading.Event(), threading.Event()
+
+    @transaction
+    def slow(mine: Connection) -> None:
+        try:
+            mine.execute(TAKE, (1, "a"))
+            started.set()
+            proceed.wait(20)
+        finally:
+            ended.set()
+
+    @workflow
+    def order() -> None:
+        slow()
+
+    flow.include(order)
+    run = flow.start(order)
+    assert started.wait(10)
+    try:
+        run.cancel()
+        wait_until(lambda: run.status() == "cancelled", "the run is cancelled while its body runs")
+    finally:
+        proceed.set()
+    assert ended.wait(10)
+    wait_until(lambda: count(conn, "pg_stat_activity", "state = 'idle in transaction'") == 0, "the transaction is over")
+    assert left(conn) == 10
+
+
+def test_a_body_whose_run_was_taken_over_commits_nothing(flow: Harness, conn: psycopg.Connection) -> None:
+    bodies = []
+
+    @transaction
+    async def fenced(mine: AsyncConnection) -> int:
+        bodies.append(1)
+        await mine.execute(TAKE, (1, "a"))
+        if len(bodies) == 1:
+            conn.execute("select pgflow.release_runs(array[run_id], array[token]) from pgflow.lease")
+        return len(bodies)
+
+    @workflow
+    async def order() -> int:
+        return await fenced()
+
+    flow.include(order)
+    run = flow.start(order)
+    assert run.result(SOON) == 2
+    assert left(conn) == 9
+
+
+@pytest.mark.parametrize("colour", ["async", "sync"])
+def test_a_timeout_set_by_options_ends_an_attempt_of_a_transaction(
+    request: pytest.FixtureRequest, flow: Harness, conn: psycopg.Connection, colour: str
+) -> None:
+    if colour == "sync":
+        request.applymarker(pytest.mark.xfail(strict=True, reason="the timeout of a step is not applied to transactions in threads"))
+    proceed = threading.Event()
+
+    @transaction
+    async def slow(mine: AsyncConnection) -> str:
+        await mine.execute(TAKE, (1, "a"))
+        await asyncio.Event().wait()
+        return "never"
+
+    @transaction
+    def slow_sync(mine: Connection) -> str:
+        mine.execute(TAKE, (1, "a"))
+        proceed.wait(1)
+        return "in the end"
+
+    @workflow
+    async def order() -> str:
+        soon = timedelta(milliseconds=50)
+        try:
+            return await (slow.options(timeout=soon)() if colour == "async" else slow_sync.options(timeout=soon).aio())
+        except TimeoutError:
+            return "too long"
+
+    flow.include(order)
+    run = flow.start(order)
+    try:
+        assert run.result(SOON) == "too long"
+        assert left(conn) == 10
+    finally:
+        proceed.set()
+
+
+# ---------------------------------------------------------------- isolation and providers
+
+
+def test_the_isolation_level_is_the_one_asked_for(flow: Harness) -> None:
+    show = "show transaction_isolation"
+
+    @transaction
+    async def default(mine: AsyncConnection) -> str:
+        return (await (await mine.execute(show)).fetchone())[0]
+
+    def showing(isolation: Any) -> Any:
+        @transaction(isolation=isolation)
+        def show_isolation(mine: Connection) -> str:
+            return mine.execute(show).fetchone()[0]
+
+        return show_isolation
+
+    levels = ["read committed", "repeatable read", "serializable"]
+    declared = [showing(level) for level in levels]
+
+    @workflow
+    async def order() -> list[str]:
+        return [await default(), *[await one.aio() for one in declared]]
+
+    flow.include(order)
+    assert flow.start(order).result(SOON) == ["read committed", *levels]
+
+
+class Ledger:
+    """A connection of somebody else's library."""
+
+    def __init__(self, connection: Connection) -> None:
+        self.connection = connection
+
+    def commit(self) -> None: ...
+    def rollback(self) -> None: ...
+
+
+class LedgerTransaction:
+    def __init__(self, connection: Connection) -> None:
+        self.connection = Ledger(connection)
+
+    def execute(self, sql: str, params: Sequence[Any]) -> list[Any]:
+        return self.connection.connection.execute(sql, params).fetchall()
+
+    def flush(self) -> None: ...
+
+    def commit(self) -> None:
+        self.connection.connection.commit()
+
+
+class LedgerProvider:
+    def __init__(self, dsn: str) -> None:
+        self.dsn = dsn
+
+    def provides(self, annotation: Any) -> bool:
+        return annotation is Ledger
+
+    @contextmanager
+    def begin(self, isolation: str | None) -> Iterator[LedgerTransaction]:
+        with psycopg.connect(self.dsn) as connection:
+            try:
+                yield LedgerTransaction(connection)
+            finally:
+                connection.rollback()
+
+
+@transaction
+def take_from_ledger(ledger: Ledger, sku: str) -> int:
+    return ledger.connection.execute(TAKE, (1, sku)).fetchone()[0]
+
+
+@workflow
+async def mixed() -> list[int]:
+    return [await take("a", 1), await take_from_ledger.aio("a")]
+
+
+def test_the_annotation_of_the_first_parameter_picks_the_provider(dsn: str, conn: psycopg.Connection) -> None:
+    with App(dsn, include=[mixed], providers=[LedgerProvider(dsn)]) as app:
+        assert app.run(mixed) == [9, 8]
+    assert left(conn) == 8
+
+
+def test_a_transaction_nobody_provides_for_fails_with_the_parameter_and_what_to_do(flow: Harness) -> None:
+    flow.include(mixed)
+    with pytest.raises(RunFailed) as failed:
+        flow.start(mixed).result(SOON)
+    assert isinstance(failed.value.__cause__, DefinitionError)
+    assert "take_from_ledger" in str(failed.value.__cause__)
+    assert "'ledger'" in str(failed.value.__cause__)
+    assert "providers=[...]" in str(failed.value.__cause__)
+
+
+def test_a_transaction_without_a_parameter_for_the_connection_is_refused() -> None:
+    with pytest.raises(DefinitionError, match="first parameter must be the connection"):
+
+        @transaction  # type: ignore[arg-type]
+        def forgot() -> None: ...
+
+
+# ---------------------------------------------------------------- starting and sending inside a transactional step
+
+
+async def test_what_a_transaction_starts_and_sends_exists_once_it_commits(aflow: AsyncHarness, conn: psycopg.Connection) -> None:
+    @transaction
+    async def hand_over(mine: AsyncConnection, other: str) -> str:
+        inside = aflow.app.using(mine)
+        started = await inside.start(wait_for_payment.options(key="started"), 100)
+        await inside.send(other, paid, 1)
+        await inside.send(started.key, paid, 2)
+        assert count(conn, "pgflow.signal") == count(conn, "pgflow.runs", "key = 'started'") == 0
+        return started.key
+
+    @workflow
+    async def order(other: str) -> str:
+        return await hand_over(other)
+
+    aflow.include(order, wait_for_payment)
+    other = await aflow.start(wait_for_payment.options(key="other"))
+    await aflow.until_idle()
+    run = await aflow.start(order, "other")
+    assert await run.result(SOON) == "started"
+    assert await other.result(SOON) == 1
+    assert await aflow.app.get("started", wait_for_payment).result(SOON) == 102
+
+
+def test_what_a_transaction_starts_and_sends_is_gone_when_its_body_raises(flow: Harness, conn: psycopg.Connection) -> None:
+    @transaction
+    def hand_over(mine: Connection) -> None:
+        inside = flow.app.using(mine)
+        inside.start(wait_for_payment.options(key="started"), 100)
+        inside.send("other", paid, 1)
+        raise ValueError
+
+    @workflow
+    def order() -> None:
+        hand_over()
+
+    flow.include(order, wait_for_payment)
+    flow.start(wait_for_payment.options(key="other"))
+    with pytest.raises(RunFailed):
+        flow.start(order).result(SOON)
+    with pytest.raises(RunNotFound):
+        flow.app.get("started", wait_for_payment).status()
+    flow.until_idle()
+    assert flow.app.get("other", wait_for_payment).status() == "waiting"
+    assert count(conn, "pgflow.signal") == 0
+
+
+def test_a_message_sent_by_a_transaction_is_not_sent_twice_however_often_its_body_runs(
+    flow: Harness, conn: psycopg.Connection
+) -> None:
+    bodies = []
+
+    @transaction
+    def send(mine: Connection) -> None:
+        bodies.append(1)
+        flow.app.using(mine).send("other", paid, len(bodies))
+        if len(bodies) < 3:
+            raise psycopg.errors.SerializationFailure
+
+    @workflow
+    def order() -> None:
+        send()
+
+    flow.include(order, wait_for_payment)
+    other = flow.app.start(wait_for_payment.options(key="other"))
+    flow.start(order).result(SOON)
+    assert other.result(SOON) == 3
+    assert count(conn, "pgflow.undelivered") == 0
+
+
+# ---------------------------------------------------------------- joining the caller's transaction
+
+
+def test_what_is_started_in_the_callers_transaction_is_invisible_before_it_commits_and_there_once_after_it(
+    flow: Harness, dsn: str, conn: psycopg.Connection
+) -> None:
+    flow.include(wait_for_payment)
+    flow.until_idle()
+    with psycopg.connect(dsn, row_factory=dict_row) as caller:
+        caller.execute(TAKE, (1, "a"))
+        inside = flow.app.using(caller)
+        run = inside.start(wait_for_payment.options(key="k"), 1)
+        again = inside.start(wait_for_payment.options(key="k"), 1)
+        with pytest.raises(RunNotFound):
+            run.status()
+        caller.commit()
+        flow.app.nudge()
+        assert caller.autocommit is False
+    run.send(paid, 2)
+    assert run.result(SOON) == again.result(SOON) == 3
+    assert count(conn, "pgflow.runs") == 1
+
+
+async def test_what_is_sent_in_the_callers_transaction_arrives_after_it_commits(aflow: AsyncHarness, dsn: str) -> None:
+    aflow.include(wait_for_payment)
+    run = await aflow.start(wait_for_payment)
+    await aflow.until_idle()
+    async with await AsyncConnection.connect(dsn) as caller:
+        inside = aflow.app.using(caller)
+        await inside.send(run.key, paid, 7)
+        await aflow.until_idle()
+        assert await run.status() == "waiting"
+        await caller.rollback()
+        await inside.send(run.key, paid, 8)
+        await caller.commit()
+        await aflow.app.nudge()
+    assert await run.result(SOON) == 8
+
+
+def test_a_savepoint_that_is_rolled_back_takes_the_start_with_it(flow: Harness, dsn: str, conn: psycopg.Connection) -> None:
+    flow.include(wait_for_payment)
+    with psycopg.connect(dsn) as caller:
+        inside = flow.app.using(caller)
+        inside.start(wait_for_payment.options(key="kept"))
+        with caller.transaction(force_rollback=True):
+            inside.start(wait_for_payment.options(key="dropped"))
+    assert conn.execute("select key from pgflow.runs").fetchall() == [("kept",)]
+
+
+def test_a_run_can_be_cancelled_in_the_callers_transaction(flow: Harness, dsn: str) -> None:
+    flow.include(wait_for_payment)
+    run = flow.start(wait_for_payment)
+    flow.until_idle()
+    with psycopg.connect(dsn) as caller:
+        flow.app.using(caller).cancel(run.key, why="changed my mind")
+        assert run.status() == "waiting"
+    flow.app.nudge()
+    with pytest.raises(pgflow.RunCancelled, match="changed my mind"):
+        run.result(SOON)
+
+
+def test_a_connection_without_an_open_transaction_is_refused(flow: Harness, dsn: str) -> None:
+    with psycopg.connect(dsn, autocommit=True) as caller:
+        with pytest.raises(InvalidArgument, match="no open transaction"):
+            flow.app.using(caller)
+        with caller.transaction():
+            flow.app.using(caller).start(wait_for_payment.options(key="k"))
+    assert flow.app.get("k", wait_for_payment).status() == "queued"
+
+
+def test_what_is_no_connection_is_refused_by_name(flow: Harness) -> None:
+    with pytest.raises(InvalidArgument, match=r"psycopg, SQLAlchemy and Django, not builtins\.object"):
+        flow.app.using(object())
+
+
+@pytest.mark.parametrize("level", list(psycopg.IsolationLevel))
+def test_starting_and_sending_work_at_every_isolation_level(flow: Harness, dsn: str, level: psycopg.IsolationLevel) -> None:
+    flow.include(wait_for_payment)
+    with psycopg.connect(dsn) as caller:
+        caller.isolation_level = level
+        inside = flow.app.using(caller)
+        run = inside.start(wait_for_payment, 1)
+        inside.send(run.key, paid, 1)
+    flow.until_idle()
+    assert run.result(SOON) == 2
+
+
+def test_a_conflict_in_the_callers_transaction_is_a_key_conflict(flow: Harness, dsn: str) -> None:
+    flow.include(wait_for_payment)
+    flow.app.start(wait_for_payment.options(key="k"), 1)
+    with psycopg.connect(dsn) as caller, pytest.raises(KeyConflict):
+        flow.app.using(caller).start(wait_for_payment.options(key="k"), 2)
+
+
+def test_the_callers_session_is_left_as_it_was(flow: Harness, dsn: str) -> None:
+    settings = "select name, setting from pg_settings where name not in ('transaction_read_only') order by name"
+    with psycopg.connect(dsn) as caller:
+        before = caller.execute(settings).fetchall()
+        flow.app.using(caller).start(wait_for_payment.options(key="k"))
+        flow.app.using(caller).send("k", paid, 1)
+        assert caller.execute(settings).fetchall() == before
+        caller.rollback()
+
+
+def test_a_start_in_sql_of_a_trigger_commits_with_the_row_that_fired_it(flow: Harness, conn: psycopg.Connection) -> None:
+    conn.execute("""
+        create function order_stock() returns trigger language plpgsql as $$
+        begin
+          perform pgflow.start_run('wait_for_payment', json_build_object('first', new.n), 'order-' || new.sku);
+          return new;
+        end $$;
+        create trigger low after update on stock for each row when (new.n < 3) execute function order_stock();
+    """)
+    flow.include(wait_for_payment)
+    flow.until_idle()
+    conn.execute("update stock set n = 2 where sku = 'a'")
+    flow.until_idle()
+    run = flow.app.get("order-a", wait_for_payment)
+    run.send(paid, 5)
+    assert run.result(SOON) == 7
+
+
+def test_many_starts_in_many_transactions_are_one_run_each(dsn: str, conn: psycopg.Connection) -> None:
+    async def start_all() -> None:
+        async with AsyncApp(dsn) as app:
+
+            async def start_one(n: int) -> None:
+                async with await AsyncConnection.connect(dsn) as caller:
+                    await app.using(caller).start(wait_for_payment.options(key=f"k{n % 5}"), n % 5)
+                    if n >= 15:
+                        await caller.rollback()
+
+            await asyncio.gather(*(start_one(n) for n in range(20)))
+
+    asyncio.run(start_all())
+    assert count(conn, "pgflow.runs") == 5
+
+
+def test_a_start_with_a_delay_in_the_callers_transaction_waits_for_its_time(flow: Harness, dsn: str, conn: psycopg.Connection) -> None:
+    flow.include(wait_for_payment)
+    (now,) = conn.execute("select now()").fetchone()
+    with psycopg.connect(dsn) as caller:
+        run = flow.app.using(caller).start(wait_for_payment.options(run_at=now + HOUR), 1)
+    assert run.status() == "waiting"
+    run.send(paid, 1)
+    flow.until_idle()
+    assert run.status() == "waiting"
+    flow.skip(HOUR)
+    assert run.result(SOON) == 2
