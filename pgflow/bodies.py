@@ -182,7 +182,10 @@ class Bodies:
         scope.lanes_made_ready.clear()
 
         def encode(value: Any) -> str:
-            return call.spec.result.encode(value, f"the result of step {call.name}")
+            what = f"the result of step {call.name}"
+            text = call.spec.result.encode(value, what)
+            call.spec.result.decode(text, what)  # what the workflow could not read must not be committed
+            return text
 
         protocol = transactions.attempt(execution.claim, call, encode)
         if step.is_async:

@@ -129,13 +129,14 @@ class Worker:
     async def start(self) -> None:
         """Registers, and begins to work."""
         self._loop = asyncio.get_running_loop()
+        self._thread_id = threading.get_ident()
         self.threads = ThreadPoolExecutor(max_workers=self.options.concurrency, thread_name_prefix="pgflow-step")
         self._workflow_threads = ThreadPoolExecutor(max_workers=self.options.concurrency, thread_name_prefix="pgflow-workflow")
         self._bodies = Bodies(self, self._loop)
         await self._register()
         code = {name: workflow.code_hash for name, workflow in self.definitions.workflows.items()}
         await self._control.insist(worker_calls.release_stuck(code))
-        self._heart = Heart(self, self._connect, self.worker_id, self.options.rhythm, threading.get_ident())
+        self._heart = Heart(self, self._connect, self.worker_id, self.options.rhythm, self._thread_id)
         self._heart.start()
         self._committer.start()
         self._listener = Listener(self._connect, WORK_CHANNEL, self._heard, self._claim_wanted.set)
@@ -423,11 +424,17 @@ class Worker:
 
     def stop_body(self, execution: Execution, call: StepCall) -> None:
         """Nobody waits for a body any more."""
+        if threading.get_ident() != self._thread_id:
+            self._loop.call_soon_threadsafe(self.stop_body, execution, call)
+            return
         self._deferred = [pair for pair in self._deferred if pair != (execution, call)]
         self._bodies.stop(call)
 
     def retry_body_later(self, execution: Execution, call: StepCall, delay_seconds: float) -> None:
         """The next try of a body, if the run is still here by then."""
+        if threading.get_ident() != self._thread_id:
+            self._loop.call_soon_threadsafe(self.retry_body_later, execution, call, delay_seconds)
+            return
         self._loop.call_later(delay_seconds, self._retry_due, execution, call)
 
     def _retry_due(self, execution: Execution, call: StepCall) -> None:
@@ -435,8 +442,11 @@ class Worker:
             self._guard(execution, lambda: execution.retry_due(call))
 
     def want_flush(self, execution: Execution) -> None:
-        """Something must become durable."""
-        self._committer.submit(execution)
+        """Something must become durable. (The code of a sync workflow asks from its own thread.)"""
+        if threading.get_ident() == self._thread_id:
+            self._committer.submit(execution)
+        else:
+            self._loop.call_soon_threadsafe(self._committer.submit, execution)
 
     def look_later(self, execution: Execution, delay_seconds: float) -> None:
         """Asks the database again after a delay; the earliest wish counts."""

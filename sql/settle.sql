@@ -16,6 +16,7 @@
 --   timers                [[call, seq of its start, "T" or "W"], ...]   sleeps (T) and time-outs of waits (W)
 --   retries               [[call, seq of its failed attempt], ...]      reasons to wake, never an answer
 --   child_calls           [call, ...]                 calls that wait for a child
+--   unwanted              [chain, ...]                children whose calls the code has given up: cancel them
 --   cancelled             true once a cancel was delivered: further ones are dropped
 --   idle                  true if no body runs and none may start: the run may be paused
 --   park                  true: if nothing has happened, park
@@ -102,11 +103,16 @@ declare
   payload json;
 begin
   units := '[]';
-  pause := false;
+  -- Of what people asked for while a worker held the run, the last word counts.
+  select coalesce((array_agg(s.kind order by s.signal_id desc))[1] = 'p', false) into pause
+  from pgflow.signal s where s.chain_id = chain and s.kind in ('p', 'r', 't');
+  if not pause then
+    delete from pgflow.signal s where s.chain_id = chain and s.kind in ('p', 'r', 't');
+  end if;
   for happening in
     select h.* from (
       select s.kind, 0 as call, s.name, s.sent_at as at, s.signal_id, s.payload, s.sent_by
-      from pgflow.signal s where s.chain_id = chain and s.kind in ('x', 'p')
+      from pgflow.signal s where s.chain_id = chain and s.kind = 'x'
       union all
       select 'S', (w->0)::int, w->>1, s.sent_at, s.signal_id, s.payload, s.sent_by
       from jsonb_array_elements(q->'signals') w
@@ -128,10 +134,6 @@ begin
     ) h
     order by h.at, h.call, h.signal_id
   loop
-    if happening.kind = 'p' then
-      pause := true;
-      continue;
-    end if;
     if happening.kind in ('x', 'S') then
       exit when units <> '[]';
       delete from pgflow.signal s
@@ -217,10 +219,11 @@ declare
   request record;
 begin
   for request in
-    delete from pgflow.signal s where s.chain_id = (q->'chain')::bigint and s.kind = 'p' returning s.*
+    delete from pgflow.signal s where s.chain_id = (q->'chain')::bigint and s.kind in ('p', 'r', 't') returning s.*
   loop
     seq := seq + 1;
-    perform pgflow.append_((q->'run')::bigint, seq, 0, 'o', 'pause', json_build_object('why', request.payload->'why', 'by', request.sent_by), (q->'token')::bigint, t, t);
+    perform pgflow.append_((q->'run')::bigint, seq, 0, 'o', request.name, json_build_object('why', request.payload->'why', 'by', request.sent_by), (q->'token')::bigint, t, t);
+    continue when request.kind <> 'p';
     q := q || jsonb_build_object('hold', jsonb_build_array('paused', coalesce(left(request.payload->>'why', 255), 'paused'), null, null, request.sent_by));
   end loop;
   perform pgflow.hold_(q, seq, t);
@@ -283,6 +286,11 @@ begin
     return jsonb_build_object('run', me, 'units', units, 'place', 'ended', 'at', pgflow.micros_(t), 'wake', to_jsonb(pgflow.wind_up_(array[me], t)));
   end if;
 
+  if q ? 'unwanted' then
+    perform pgflow.post_(c.id::bigint, 'x', 'cancel', json_build_object('why', 'the parent gave up waiting for it'), 'pgflow')
+    from jsonb_array_elements_text(q->'unwanted') c (id);
+    to_wake := array(select c.id::bigint from jsonb_array_elements_text(q->'unwanted') c (id));
+  end if;
   if q ? 'children' then
     select s.seq, s.units, s.lanes into seq, units, lanes from pgflow.start_children_(q, t, seq) s;
   end if;
@@ -291,7 +299,7 @@ begin
     place := 'held';
   elsif q ? 'continue' then
     lanes := lanes || pgflow.continue_(q, seq, t);
-    to_wake := pgflow.wind_up_(array[me], t);
+    to_wake := to_wake || pgflow.wind_up_(array[me], t);
     place := 'ended';
   else
     select l.seq, l.units, l.pause into seq, more, wants_pause from pgflow.look_(q, t, seq) l;
@@ -301,7 +309,7 @@ begin
       place := 'held';
     elsif more = '[]' and not wants_pause and (q->'park')::boolean then
       if pgflow.park_(q, seq, t) then
-        to_wake := array[(q->'chain')::bigint];
+        to_wake := to_wake || (q->'chain')::bigint;
       end if;
       place := 'parked';
     end if;

@@ -8,10 +8,11 @@ and where the process dies. What was committed is in the store, everything else 
 
 from __future__ import annotations
 
+import asyncio
 import contextvars
 import random
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
@@ -24,9 +25,11 @@ from pgflow._engine.execution import Execution, StepResult
 from pgflow._engine.flush import Flush, batch_document
 from pgflow._scope import StepScope, WorkflowScope, current
 from pgflow.bodies import _judge as judge_error
+from pgflow.bodies import _Turns as Turns
 from pgflow.errors import NonDeterminismError
 from pgflow.replay import _judge as judge_replay
 from pgflow.replay import make_main
+from pgflow.worker import Worker as RealWorker
 from pgflow.workflow import Workflow
 
 MAX_MOVES = 3_000
@@ -151,9 +154,15 @@ Move = tuple[str, Callable[[], Any]]
 class Worker:
     """The host of executions, move by move; see the module."""
 
-    def __init__(self, store: Store, *, errors: tuple[type[Exception], ...] = (), seed: Any = 0) -> None:
+    def __init__(
+        self, store: Store, *, errors: tuple[type[Exception], ...] = (), seed: Any = 0,
+        execution: Callable[..., WatchedExecution] = WatchedExecution,
+        driver: Callable[[Execution, Workflow[..., Any], tuple[type[Exception], ...]], Driver] = make_driver,
+    ) -> None:
         self.store = store
         self.errors = errors
+        self.make_execution = execution
+        self.make_driver = driver
         self.executions: dict[int, WatchedExecution] = {}
         self.attempts: list[WatchedExecution] = []
         self.bodies: list[Body] = []
@@ -162,7 +171,7 @@ class Worker:
         self.durable: list[tuple[WatchedExecution, Flush, dict[str, Any] | None]] = []
         self.retries: list[tuple[int, WatchedExecution, StepCall]] = []
         self.looks: dict[WatchedExecution, int] = {}
-        self.advances: list[WatchedExecution] = []
+        self.advances: list[Callable[[], None]] = []
         self.keys: dict[tuple[int, int], tuple[str, str, str]] = {}
         self.bodies_run: list[tuple[int, str, str]] = []
         self.played: list[str] = []
@@ -219,7 +228,7 @@ class Worker:
         ]
         moves += [(f"wake {chain}", lambda chain=chain: self._wake(chain)) for chain in dict.fromkeys(self.store.nudged)]
         moves += [(f"send {e.run_id}", lambda e=e: self._send(e)) for e in self.wanting.values() if e.inflight is None and not e.locked]
-        moves += [(f"advance {e.run_id}", lambda e=e: self._advance(e)) for e in self.advances]
+        moves += [("advance", lambda callback=callback: self._advance(callback)) for callback in self.advances]
         moves += [(f"commit {item[0].run_id}", lambda item=item: self._commit(item)) for item in self.on_the_way]
         moves += [(f"ack {item[0].run_id}", lambda item=item: self._acknowledge(item)) for item in self.durable]
         for body in self.bodies:
@@ -239,12 +248,12 @@ class Worker:
             yield f"end {name}", lambda: self._end_fence(body)
             if body.committed_us is None:
                 yield f"commit-fence {name}", lambda: self._commit_fence(body)
-        elif body.execution.inflight is None and not body.execution.locked:
+        elif self._is_turn_free(body.execution):
             yield f"fence {name}", lambda: self._begin_fence(body)
 
     def _claim(self, run: StoredRun) -> None:
-        execution = WatchedExecution(
-            self.store.claim(run), self, lambda e: make_driver(e, run.workflow, self.errors), run.workflow.result_codec, "code"
+        execution = self.make_execution(
+            self.store.claim(run), self, lambda e: self.make_driver(e, run.workflow, self.errors), run.workflow.result_codec, "code"
         )
         self.executions[run.run_id] = execution
         self.attempts.append(execution)
@@ -305,10 +314,9 @@ class Worker:
         self.bodies.remove(body)
         body.execution.step_returned(self._run(body))
 
-    def _advance(self, execution: WatchedExecution) -> None:
-        """The event loop's next turn after the end of a transaction: another fence may be quicker."""
-        self.advances.remove(execution)
-        execution.advance()
+    def _advance(self, callback: Callable[[], None]) -> None:
+        self.advances.remove(callback)
+        callback()
 
     def _retry(self, item: tuple[int, WatchedExecution, StepCall]) -> None:
         self.retries.remove(item)
@@ -319,6 +327,18 @@ class Worker:
         execution.poke()
 
     # ------------------------------------------------------------ transactional steps
+
+    def _is_turn_free(self, execution: WatchedExecution) -> bool:
+        """Whether the worker would let a transactional step fence now: its own condition is asked."""
+        host = SimpleNamespace(_loop=SimpleNamespace(create_future=_Forever), _turns={})
+        return _ends_at_once(RealWorker.turn_of(host, execution))  # type: ignore[arg-type]
+
+    def turn_changed(self, execution: WatchedExecution) -> None:
+        """Whose turn it is, is asked again at every move."""
+
+    def call_soon(self, callback: Callable[[], None]) -> None:
+        """Offers the move "advance": the event loop's next turn, before which another fence may be quicker."""
+        self.advances.append(callback)
 
     def _begin_fence(self, body: Body) -> None:
         result = self._run(body)
@@ -342,8 +362,12 @@ class Worker:
         body.fence = None
         if committed_us is not None:
             self.bodies.remove(body)
-        body.execution.end_fence(body.call, flush, committed=committed_us is not None, at_us=committed_us or 0)
-        self.advances.append(body.execution)
+        body.committed_us = None
+        asyncio._set_running_loop(self)  # type: ignore[arg-type]
+        try:
+            assert _ends_at_once(Turns(self, body.execution).end_turn(body.call, flush, committed_us is not None, committed_us or 0))  # type: ignore[arg-type]
+        finally:
+            asyncio._set_running_loop(None)
 
     # ------------------------------------------------------------ playing
 
@@ -425,7 +449,7 @@ class Worker:
         return self._successor(self.store)
 
     def _successor(self, store: Store) -> Worker:
-        other = Worker(store, errors=self.errors, seed=self.random.random())
+        other = Worker(store, errors=self.errors, seed=self.random.random(), execution=self.make_execution, driver=self.make_driver)
         other.keys = dict(self.keys)
         return other
 
@@ -442,6 +466,23 @@ _SETTLING = frozenset({"claim", "wake", "send", "commit", "ack", "end", "advance
 def _first_sensible(moves: list[Move]) -> Move:
     """The first, but a transaction is committed before it is ended."""
     return next((m for m in moves if m[0].startswith("commit-fence")), moves[0])
+
+
+class _Forever:
+    """Something that is awaited and does not come."""
+
+    def __await__(self) -> Iterator[None]:
+        yield
+
+
+def _ends_at_once(coroutine: Coroutine[Any, Any, Any]) -> bool:
+    """Whether a coroutine ends without waiting for anything."""
+    try:
+        coroutine.send(None)
+    except StopIteration:
+        return True
+    coroutine.close()
+    return False
 
 
 def _call_in(scope: StepScope, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

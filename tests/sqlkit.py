@@ -439,10 +439,12 @@ class Actor:
         """Calls ``function(conn, ...)`` in this actor's thread."""
         return self._thread.submit(function, self.conn, *args, **options)
 
-    def until_waiting(self, observer: psycopg.Connection[Any]) -> None:
-        """Returns once the actor waits for a lock."""
+    def until_waiting(self, observer: psycopg.Connection[Any], unless_done: Future[Any] | None = None) -> None:
+        """Returns once the actor waits for a lock, or, if that is allowed, has its answer."""
         query = "select wait_event_type = 'Lock' from pg_stat_activity where pid = %s"
-        servers.wait_until(lambda: one(observer, query, self.pid), "a connection that waits for a lock")
+        servers.wait_until(
+            lambda: one(observer, query, self.pid) or (unless_done is not None and unless_done.done()), "a connection that waits for a lock"
+        )
 
 
 def race(dsn: str, count: int, function: Callable[[psycopg.Connection[Any], int], Any], options: str = PATIENT) -> list[Any]:

@@ -11,7 +11,23 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 import pytest
 import sqlkit
-from sqlkit import IMPATIENT, T0, Claim, claim, claim_one, connect, count, flush, one, register, rows, start, start_many, status, unit
+from sqlkit import (
+    IMPATIENT,
+    T0,
+    Claim,
+    claim,
+    claim_one,
+    connect,
+    count,
+    flush,
+    one,
+    register,
+    rows,
+    start,
+    start_many,
+    status,
+    unit,
+)
 
 if TYPE_CHECKING:
     Conn = psycopg.Connection[Any]
@@ -96,7 +112,7 @@ def test_a_claim_tells_what_a_worker_must_know(db: Conn) -> None:
 
 def test_a_claim_tells_of_mail_that_cannot_wait(db: Conn) -> None:
     for key in ("none", "signal", "cancel", "pause"):
-        run = sqlkit.begin(db, key=key)
+        run = sqlkit.begin(db, key, key=key)
         sqlkit.commit(db, flush(run, unit()))
         db.execute("select pgflow.release_runs(%s, %s)", ([run.run_id], [run.token]))
     sqlkit.send(db, "signal", "x")

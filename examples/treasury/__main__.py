@@ -1,4 +1,7 @@
-"""Runs a quarter of treasury days, kills workers on the way, and proves the books: exit code 1 if a proof fails."""
+"""Runs a quarter of treasury days, kills workers on the way, and proves the books: exit code 1 if a proof fails.
+
+The treasury itself is in `pgflow_cli.treasury`, since `pgflow demo` runs it too: start with its `workflow.py`.
+"""
 
 from __future__ import annotations
 
@@ -8,48 +11,62 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
-from pgflow_cli.failures import USAGE, explain
+from pgflow_cli.failures import FAILED, USAGE, explain
 from pgflow_cli.treasury.quarter import Options, TreasuryError, prove_only, run_quarter
 
-FAST = {"days": 15, "latency_ms": 20.0}
+FAST = Options(days=15, latency_ms=20.0)
 
 
 def parse() -> argparse.Namespace:
-    """The command line."""
-    parser = argparse.ArgumentParser(prog="python -m examples.treasury", description=__doc__)
+    """Reads the command line."""
+    parser = argparse.ArgumentParser(prog="python -m examples.treasury", description="A quarter of treasury days, with crashes.")
     parser.add_argument("--dsn", help="the database; else PGFLOW_DSN, else the embedded server")
-    parser.add_argument("--days", type=int, help="business days from 2 January 2024 on (63)")
-    parser.add_argument("--kills", type=int, help="workers to kill while they hold runs (3)")
-    parser.add_argument("--seed", type=int, help="of the accounts' flows and of the acknowledgements that are lost")
+    parser.add_argument("--days", type=int, choices=range(1, 251), metavar="N", help="business days from 2 January 2024 on (63)")
+    parser.add_argument("--kills", type=int, choices=range(51), metavar="N", help="workers to kill while they hold runs (3)")
+    parser.add_argument("--seed", type=int, help="of the accounts' flows, and of which acknowledgements are lost")
     parser.add_argument("--folder", type=Path, help="where the bank's book and the logs go; must not hold a book yet")
     parser.add_argument("--fast", action="store_true", help="15 days, and a bank that answers sooner")
     parser.add_argument("--prove-only", action="store_true", help="run nothing: prove the books as they are now")
-    parser.add_argument("--book", type=Path, help="with --prove-only: the bank's book")
+    parser.add_argument("--book", type=Path, help="with --prove-only: the bank's book, if it was moved")
     return parser.parse_args()
+
+
+def run(arguments: argparse.Namespace) -> bool:
+    """Does what the command line asks for; answers whether every proof holds."""
+    if arguments.prove_only:
+        return prove_only(arguments.dsn, arguments.book, say)
+    given = {name: getattr(arguments, name) for name in ("dsn", "days", "kills", "seed", "folder")}
+    options = replace(FAST if arguments.fast else Options(), **{k: v for k, v in given.items() if v is not None})
+    return run_quarter(options, say)
+
+
+def say(line: str) -> None:
+    """Prints a line at once, also into a pipe."""
+    print(line, flush=True)
 
 
 def main() -> int:
     """Runs the program; answers its exit code."""
-    arguments = parse()
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # whatever was started is stopped
-    if arguments.prove_only:
-        return 0 if prove_only(arguments.dsn, arguments.book) else 1
-    given = {name: value for name, value in vars(arguments).items() if name in ("dsn", "days", "kills", "seed", "folder") and value is not None}
-    options = replace(Options(), **{**(FAST if arguments.fast else {}), **given})
-    return 0 if run_quarter(options, lambda line: print(line, flush=True)) else 1
-
-
-if __name__ == "__main__":
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.default_int_handler)  # so that whatever was started is stopped
     try:
-        sys.exit(main())
+        return 0 if run(parse()) else FAILED
     except KeyboardInterrupt:
-        sys.exit(130)
+        return 130
     except (TreasuryError, LookupError) as error:
-        print(f"treasury: {error}", file=sys.stderr)
-        sys.exit(USAGE)
+        return fail(USAGE, str(error))
     except Exception as error:
         code, line = explain(error)
         if line is None:
             raise
-        print(f"treasury: {line}", file=sys.stderr)
-        sys.exit(code)
+        return fail(code, line)
+
+
+def fail(code: int, line: str) -> int:
+    """Says why there is nothing to prove."""
+    print(f"treasury: {line}", file=sys.stderr)
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -120,4 +120,5 @@ class ChildCall(Call):
     request: ChildRequest = None  # type: ignore[assignment]
     result: Codec[Any] = None  # type: ignore[assignment]
     errors: ErrorClasses = None  # type: ignore[assignment]
-    started: bool = False
+    chain_id: int = 0
+    """The child's chain, once it has started."""

@@ -23,7 +23,7 @@ from typing import Any, Protocol
 
 from pgflow._engine.calls import Call, ChildCall, ChildRequest, SignalCall, StepCall, StepSpec, TimerCall
 from pgflow._engine.drivers import Driver
-from pgflow._engine.flush import MAX_FLUSH_BYTES, MAX_FLUSH_UNITS, Ending, Flush, Row
+from pgflow._engine.flush import MAX_FLUSH_BYTES, MAX_FLUSH_STARTS, MAX_FLUSH_UNITS, Ending, Flush, Row
 from pgflow._engine.journal import Journal
 from pgflow._engine.loop import Unwind
 from pgflow.errors import KeyConflict, NonDeterminismError, NotStorable, RunCancelled, RunFailed
@@ -123,6 +123,7 @@ class Execution:
         self._running: set[int] = set()
         self._backoff: set[int] = set()
         self._new_children: list[ChildCall] = []
+        self._unwanted_children: list[int] = []
         self._inbox: deque[StepResult] = deque()
         self._decided: deque[Unit] = deque()
         self._ask_wanted = claim.has_mail
@@ -186,12 +187,12 @@ class Execution:
     def issue_step(self, spec: StepSpec, args: tuple[Any, ...], kwargs: dict[str, Any]) -> StepCall:
         """Asks for a step's body to run, or to have run."""
         number = self._next_call()
-        call = StepCall(number, spec.name, self._driver.waiter(), spec=spec, args=args, kwargs=kwargs)
-        call.ordinal = self.next_ordinal(spec.name)
+        ordinal = self.next_ordinal(spec.name)
+        is_hashed = spec.effect == "s" and number not in self.journal.ended
+        args_hash = hash_arguments(args, kwargs, f"step {spec.name}") if is_hashed else 0
+        call = StepCall(number, spec.name, self._driver.waiter(), spec=spec, args=args, kwargs=kwargs, ordinal=ordinal, args_hash=args_hash)
         self._calls[number] = call
         started = self.journal.starts.get(number)
-        if spec.effect == "s" and number not in self.journal.ended:
-            call.args_hash = hash_arguments(args, kwargs, f"step {spec.name}")
         if started is not None:
             self._check_start(call, started)
         if not self.replaying:
@@ -293,6 +294,8 @@ class Execution:
             self._running.discard(call.number)
             self._backoff.discard(call.number)
             self._host.stop_body(self, call)
+        elif isinstance(call, ChildCall) and call.chain_id and call.request.close_policy == "c":
+            self._unwanted_children.append(call.chain_id)
 
     def _outcome_follows(self, call: Call) -> bool:
         self._skip_marks()
@@ -361,7 +364,7 @@ class Execution:
                 if not isinstance(call, ChildCall) or call.name != unit.name:
                     self.diverge(f"the journal has {unit}, the code has {call or 'no such call'}")
                 else:
-                    call.started = True
+                    call.chain_id = json.loads(unit.payload or "{}")["run_id"]
 
     def _go_live(self) -> None:
         """Everything recorded has been repeated: from here on the run makes history."""
@@ -371,7 +374,7 @@ class Execution:
                 continue
             if isinstance(call, StepCall):
                 self._dispatch_step(call)
-            elif isinstance(call, ChildCall) and not call.started:
+            elif isinstance(call, ChildCall) and not call.chain_id:
                 self._new_children.append(call)
             else:
                 self._ask_wanted = True
@@ -583,7 +586,7 @@ class Execution:
             return True
         if self.draining:
             return bool(self._buffer)
-        if self._ask_wanted or self._new_children:
+        if self._ask_wanted or self._new_children or self._unwanted_children:
             return True
         if self._unlicensed and not self.pausing:
             return True
@@ -738,13 +741,13 @@ class Execution:
         return flush
 
     def _flush_of_buffer(self) -> Flush:
-        starts = [] if self.pausing or self.draining else self._unlicensed
+        starts = [] if self.pausing or self.draining else self._unlicensed[:MAX_FLUSH_STARTS]
         if starts and not self._buffer:
             first = starts[0]
             self._record(first.number, Kind.STEP_STARTED, first.name, None)
         rows, self._buffer, self._buffer_bytes = self._buffer, [], 0
         if starts:
-            self._unlicensed = []
+            self._unlicensed = self._unlicensed[len(starts) :]
         claim = self.claim
         return Flush(self.run_id, claim.token, claim.chain_id, self._seq - len(rows), rows, starts)
 
@@ -765,15 +768,17 @@ class Execution:
         idle = self.is_idle and not flush.starts
         leaving = idle and self._may_leave()
         asked, self._ask_wanted = self._ask_wanted, False
-        if not (asked or self._new_children or leaving):
+        if not (asked or self._new_children or self._unwanted_children or leaving):
             return None
         waits = self._waits()
+        if self._unwanted_children:
+            question["unwanted"], self._unwanted_children = self._unwanted_children, []
         if self._new_children:
             question["children"] = [_child_row(call) for call in self._new_children]
             self._new_children = []
         elif waits or self.pausing:
             question["park"] = leaving
-        elif not asked:
+        elif not asked and "unwanted" not in question:
             detail = {"message": "the workflow waits for something that nothing can bring", "where": self._driver.where()}
             return {**question, "hold": ["stuck", "deadlock", None, detail, "pgflow"]}
         return {**question, **waits, "idle": idle, "cancelled": self.cancel_request is not None}
@@ -820,7 +825,7 @@ class Execution:
     def _take_answer(self, answer: dict[str, Any]) -> None:
         at_us = answer["at"]
         self._sync_clock(at_us)
-        self.pausing = self.pausing or bool(answer.get("pause"))
+        self.pausing = bool(answer.get("pause"))
         for seq, number, kind, name, payload in answer["units"]:
             unit = Unit(seq, number, kind, name, payload, None, at_us, None)
             self._seq = self._durable_seq = seq
@@ -829,7 +834,7 @@ class Execution:
                 self._linger_until_us = self.estimate_us() + LINGER_CHILDREN_US
             if kind == Kind.CHILD_STARTED:
                 assert isinstance(call, ChildCall)
-                call.started = True
+                call.chain_id = json.loads(payload)["run_id"]
                 continue
             if call is not None:
                 call.state = "decided"

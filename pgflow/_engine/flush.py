@@ -16,6 +16,7 @@ from pgflow.values import quote_json
 
 MAX_FLUSH_UNITS = 64
 MAX_FLUSH_BYTES = 256 * 1024
+MAX_FLUSH_STARTS = 1000
 
 
 class Row(NamedTuple):

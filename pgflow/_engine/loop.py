@@ -167,7 +167,10 @@ class WorkflowLoop(_RefusingLoop):  # type: ignore[misc]
             while ready:
                 handle = ready.popleft()
                 if not handle._cancelled:
-                    handle._run()
+                    try:
+                        handle._run()
+                    except SystemExit:
+                        pass  # asyncio has put it into the task that raised it: it ends the run, not the worker
         finally:
             sys.set_asyncgen_hooks(*outer_hooks)
             asyncio._set_running_loop(outer)

@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
 DESK_LIMIT = 175_000_000
 """Cents that the forwards desk lets itself be asked for at once, in any currency."""
@@ -43,12 +43,12 @@ COUNTED = ("executed", "asked again", "acks lost", "refused", "keys reused")
 Line = dict[str, Any]
 
 
-class Refusal(Exception):
-    """A definite no: it is not executed, and was not."""
+class Refused(Exception):
+    """The bank does not execute the instruction, and has not."""
 
 
-class KeyReuse(Exception):
-    """The key was executed with other content."""
+class KeyReused(Exception):
+    """The key was another instruction's: a bug on the other side, which trying again cannot heal."""
 
 
 def create_book(path: Path, lines: Sequence[Line]) -> None:
@@ -88,7 +88,7 @@ class Book:
     def statement(self, account: str, day: str) -> Line:
         """The statement of a target-balance account for a day: it opens at its agreed balance."""
         if account not in self._openings:
-            raise Refusal(f"there is no account {account}")
+            raise Refused(f"there is no account {account}")
         flows = [line for line in self.lines if line["type"] == "flow" and line["account"] == account and line["day"] == day]
         totals = {kind: sum(f["cents"] for f in flows if f["kind"] == kind) for kind in ("receipts", "payments")}
         return {"account": account, "currency": self._currencies[account], "opening": self._openings[account], **totals}
@@ -108,14 +108,14 @@ class Book:
     def _require_same(self, known: Line, order: Line) -> None:
         if any(known[name] != order[name] for name in INSTRUCTION):
             self.append({"type": "conflict", "key": known["key"], **order})
-            raise KeyReuse(f"key {known['key']} was {known['reference']}, an instruction with other content")
+            raise KeyReused(f"key {known['key']} was {known['reference']}, an instruction with other content")
 
     def _require_acceptable(self, order: Line) -> None:
         if order["kind"] == "sweep":
             if {self._currencies.get(order[side]) for side in ("account", "counterparty")} != {order["currency"]}:
-                raise Refusal(f"no sweep in {order['currency']} between {order['account']} and {order['counterparty']}")
+                raise Refused(f"no sweep in {order['currency']} between {order['account']} and {order['counterparty']}")
         elif order["kind"] == "hedge-take" and order["cents"] > DESK_LIMIT:
-            raise Refusal(f"the desk gives {DESK_LIMIT} cents at once, not {order['cents']}")
+            raise Refused(f"the desk gives {DESK_LIMIT} cents at once, not {order['cents']}")
 
 
 class Bank:
@@ -135,6 +135,9 @@ class Bank:
         self._latency_seconds = latency_seconds
         self._lost_acks = lost_acks
         self._chance = random.Random(seed)  # noqa: S311 - not a secret
+        self._counters: dict[str, Callable[..., Line | None]] = {
+            "statement": book.statement, "instruct": self._instruct, "counts": lambda: dict(self.counts),
+        }  # fmt: skip
 
     async def serve(self, port: int = 0) -> asyncio.Server:
         """Listens on the loopback; port 0 means any."""
@@ -157,15 +160,14 @@ class Bank:
 
     def answer(self, request: Line) -> Line | None:
         """Carries a request out, at once and alone; None is an answer that is lost."""
-        counters = {"statement": self.book.statement, "instruct": self._instruct, "counts": lambda: dict(self.counts)}
         try:
-            return counters[request.pop("ask")](**request)
-        except Refusal as no:
+            return self._counters[request.pop("ask")](**request)
+        except Refused as no:
             self.counts["refused"] += 1
-            return {"refused": str(no)}
-        except KeyReuse as no:
+            return {"error": "refused", "message": str(no)}
+        except KeyReused as no:
             self.counts["keys reused"] += 1
-            return {"key_reused": str(no)}
+            return {"error": "key reused", "message": str(no)}
 
     def _instruct(self, key: str, order: Line) -> Line | None:
         reference, is_new = self.book.execute(key, order)

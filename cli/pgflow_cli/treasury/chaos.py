@@ -25,7 +25,9 @@ if TYPE_CHECKING:
 ARRIVAL_SECONDS = 0.02
 """What a stopped process has sent has arrived after this time."""
 
-_BUSIEST = "select worker_id, pid from pgflow.workers where running > 0 and pid = any(%s) order by running desc, worker_id limit 1"
+_BUSIEST = """
+select worker_id, pid from pgflow.workers where running > 0 and pid = any(%s) order by running desc, worker_id limit 1
+"""
 
 _HELD = """
 select clock_timestamp(), array(select key from pgflow.runs where status = 'running' and worker_id = %s order by key)
@@ -95,8 +97,8 @@ class Chaos:
 
     def _record(self, kill: Kill) -> None:
         self.kills.append(kill)
-        runs = f"{len(kill.held)} run{'s' if len(kill.held) > 1 else ''}"
-        self._say(f"kill {len(self.kills)}   worker {kill.worker_id} (pid {kill.pid}) died holding {runs}: {', '.join(kill.held)}")
+        held = f"runs held {len(kill.held)}: {', '.join(kill.held)}"
+        self._say(f"kill {len(self.kills):<3} worker {kill.worker_id} (pid {kill.pid}) died, {held}")
         self._say(f"worker   pid {self._workers.start_one()} takes its place")
 
     # ------------------------------------------------------------ what came of it

@@ -11,6 +11,7 @@ import os
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from pgflow_cli.treasury.bank import KeyReused, Refused
 from pgflow_cli.treasury.ledger import Booked
 from pgflow_cli.treasury.policy import Instruction, Statement
 
@@ -22,14 +23,6 @@ ADDRESS = "TREASURY_BANK"
 
 class AckLost(Exception):
     """The connection ended before the answer: whether the instruction was executed, only the bank knows."""
-
-
-class Refused(Exception):
-    """The bank does not execute the instruction, and has not."""
-
-
-class KeyReused(Exception):
-    """The key was another instruction's: a bug on our side, which trying again cannot heal."""
 
 
 async def read_statement(account: str, day: date) -> Statement:
@@ -64,8 +57,9 @@ async def _ask(request: dict[str, Any], address: str | None = None) -> dict[str,
     if not line.endswith(b"\n"):
         raise AckLost(f"the bank at {host}:{port} closed the connection before its answer")
     answer: dict[str, Any] = json.loads(line)
-    if "refused" in answer:
-        raise Refused(answer["refused"])
-    if "key_reused" in answer:
-        raise KeyReused(answer["key_reused"])
+    match answer.get("error"):
+        case "refused":
+            raise Refused(answer["message"])
+        case "key reused":
+            raise KeyReused(answer["message"])
     return answer

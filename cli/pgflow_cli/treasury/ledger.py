@@ -76,8 +76,10 @@ class Posting:
 def postings(day: Day) -> Iterator[Posting]:
     """The postings of a day: its flows, then what the bank has executed."""
     for s in day.statements:
-        yield Posting("receipts", f"bank:{s.account}", f"customers:{s.currency}", s.currency, s.receipts)
-        yield Posting("payments", f"suppliers:{s.currency}", f"bank:{s.account}", s.currency, -s.payments)
+        if s.receipts:
+            yield Posting("receipts", f"bank:{s.account}", f"customers:{s.currency}", s.currency, s.receipts)
+        if s.payments:
+            yield Posting("payments", f"suppliers:{s.currency}", f"bank:{s.account}", s.currency, -s.payments)
     for booked in day.booked:
         yield _posting(booked)
 
@@ -119,11 +121,17 @@ def liquidity_ratio(liquid: int, policy: Policy) -> Decimal:
 
 
 def create(conn: psycopg.Connection[Any], name: str, seed: int, bank_book_path: str) -> None:
-    """Makes an empty ledger, in place of one that an earlier run of the example left."""
+    """Makes an empty ledger, in place of one that an earlier run of the example left.
+
+    Raises:
+        ValueError: The schema is somebody else's.
+        psycopg.errors.LockNotAvailable: The old ledger is in use.
+    """
     found = conn.execute("select obj_description(oid, 'pg_namespace') from pg_namespace where nspname = 'treasury'").fetchone()
     if found is not None and found[0] != OURS:
         raise ValueError("this database has a schema treasury that is not the example's: use another database")
     with conn.transaction():
+        conn.execute("set local lock_timeout = '2s'")
         conn.execute("drop schema if exists treasury cascade")
         conn.execute(resources.files(__package__).joinpath("ledger.sql").read_bytes())
         conn.execute("insert into treasury.books (name, seed, bank_book_path) values (%s, %s, %s)", (name, seed, bank_book_path))

@@ -25,14 +25,16 @@ GRACE_SECONDS = 15.0
 """How long a worker may take to stop before it is killed."""
 
 
-def start_process(*command: str, log: Path, stdout: int | None = None, **environment: str) -> subprocess.Popen[bytes]:
+def start_process(
+    *command: str, log: Path, stdout: int | None = None, environment: dict[str, str] | None = None
+) -> subprocess.Popen[bytes]:
     """Starts a Python module as a process.
 
     Args:
         *command: The module and its arguments.
         log: Where its standard error goes.
         stdout: Where its standard output goes; to the log if not given.
-        **environment: Variables of its environment, beside those of this process.
+        environment: Variables of its environment, beside those of this process.
     """
     path = [str(Path(pgflow_cli.__file__).parents[1]), *filter(None, [os.environ.get("PYTHONPATH")])]
     with log.open("ab") as file:
@@ -41,7 +43,7 @@ def start_process(*command: str, log: Path, stdout: int | None = None, **environ
             stdin=subprocess.PIPE,
             stdout=file if stdout is None else stdout,
             stderr=file,
-            env={**os.environ, **environment, "PYTHONPATH": os.pathsep.join(path)},
+            env={**os.environ, **(environment or {}), "PYTHONPATH": os.pathsep.join(path)},
             start_new_session=True,
         )
 
@@ -96,7 +98,9 @@ class BankProcess:
 class Workers:
     """Worker processes: ``pgflow workers``, as anybody would run them."""
 
-    def __init__(self, folder: Path, environment: dict[str, str], *, queue: str, concurrency: int, dead_after_seconds: float) -> None:
+    def __init__(
+        self, folder: Path, environment: dict[str, str], *, queue: str, concurrency: int, dead_after_seconds: float
+    ) -> None:
         """Prepares them; none is started yet.
 
         Args:
@@ -111,13 +115,13 @@ class Workers:
         self._folder = folder
         self._environment = environment
         self._running: dict[int, subprocess.Popen[bytes]] = {}
-        self._started = 0
+        self._logs: dict[int, Path] = {}
 
     def start_one(self) -> int:
         """Starts one; answers its process id."""
-        self._started += 1
-        process = start_process(*self._command, log=self._folder / f"worker-{self._started}.log", **self._environment)
-        self._running[process.pid] = process
+        log = self._folder / f"worker-{len(self._logs) + 1}.log"
+        process = start_process(*self._command, log=log, environment=self._environment)
+        self._running[process.pid], self._logs[process.pid] = process, log
         return process.pid
 
     @property
@@ -125,9 +129,9 @@ class Workers:
         """Those that were started and not killed."""
         return list(self._running)
 
-    def find_ended(self) -> list[int]:
-        """Those that have ended by themselves."""
-        return [pid for pid, process in self._running.items() if process.poll() is not None]
+    def find_ended(self) -> Path | None:
+        """The log of one that has ended though nobody killed it."""
+        return next((self._logs[pid] for pid, process in self._running.items() if process.poll() is not None), None)
 
     def send(self, pid: int, number: signal.Signals) -> None:
         """Sends one a signal."""

@@ -55,7 +55,7 @@ select
   array(
     select format('%s %s: bank %s, ledger %s', day, currency, coalesce(b.cents, 0), coalesce(l.cents, 0))
     from bank b full join ledger l using (day, currency)
-    where b.cents is distinct from l.cents
+    where coalesce(b.cents, 0) <> coalesce(l.cents, 0)
   );
 
 -- proof: hedges agree to the cent, each day, position and currency
@@ -71,7 +71,7 @@ select
   array(
     select format('%s %s %s: bank %s, ledger %s', day, account, currency, coalesce(b.cents, 0), coalesce(l.cents, 0))
     from bank b full join ledger l using (day, account, currency)
-    where b.cents is distinct from l.cents
+    where coalesce(b.cents, 0) <> coalesce(l.cents, 0)
   );
 
 -- proof: receipts and payments agree to the cent, each day and account
@@ -86,7 +86,7 @@ select
   array(
     select format('%s of %s on %s: bank %s, ledger %s', kind, account, day, coalesce(b.cents, 0), coalesce(l.cents, 0))
     from bank b full join ledger l using (day, kind, account)
-    where b.cents is distinct from l.cents
+    where coalesce(b.cents, 0) <> coalesce(l.cents, 0)
   );
 
 -- proof: every instruction stands in both books, one to one by the bank's reference

@@ -96,11 +96,12 @@ def run_quarter(options: Options, say: Callable[[str], None] = print) -> bool:
     """
     began = time.monotonic()
     days = business_days(FIRST_DAY, options.days)
-    folder = options.folder or Path(tempfile.mkdtemp(prefix="treasury-"))
-    book = folder / "bank-book.jsonl"
     with ExitStack() as stack:
         dsn = stack.enter_context(database(options.dsn, say))
         conn = stack.enter_context(psycopg.connect(dsn, autocommit=True))
+        be_alone(conn)
+        folder = options.folder or Path(tempfile.mkdtemp(prefix="treasury-"))
+        book = folder / "bank-book.jsonl"
         name = open_books(conn, book, days, options.seed)
         bank = stack.enter_context(closing(_start_bank(book, options)))
         say(f"bank     pid {bank.pid} at {bank.address}, its book is {book}")
@@ -139,9 +140,14 @@ def prove_only(dsn: str | None = None, book: Path | None = None, say: Callable[[
 
     Raises:
         LookupError: There are no books in this database.
+        TreasuryError: The bank's book cannot be read.
     """
     with database(dsn, say) as found, psycopg.connect(found, autocommit=True) as conn:
-        proofs = prove(conn, book or bank_book_of(conn))
+        path = book or bank_book_of(conn)
+        try:
+            proofs = prove(conn, path)
+        except (OSError, ValueError) as error:
+            raise TreasuryError(f"the bank's book {path} cannot be read: {error}") from error
     return _print_proofs(proofs, say)
 
 
@@ -161,17 +167,18 @@ def database(dsn: str | None, say: Callable[[str], None]) -> Iterator[str]:
         yield named
 
 
-def open_books(conn: psycopg.Connection[Any], bank_book: Path, days: Sequence[date], seed: int) -> str:
-    """Begins a new set of books: the bank's, and an empty ledger.
-
-    Returns:
-        Its name. While the connection is open, nobody else begins one in this database.
-
-    Raises:
-        TreasuryError: Another treasury is running here, or something is there that must not be overwritten.
-    """
+def be_alone(conn: psycopg.Connection[Any]) -> None:
+    """Makes sure that there is one treasury in a database while the connection is open; TreasuryError if there is another."""
     if conn.execute("select pg_try_advisory_lock(hashtextextended('pgflow treasury', 0))").fetchone() != (True,):
         raise TreasuryError("another treasury is running in this database: wait for it, or name another one with --dsn")
+
+
+def open_books(conn: psycopg.Connection[Any], bank_book: Path, days: Sequence[date], seed: int) -> str:
+    """Begins a new set of books, the bank's and an empty ledger; answers its name.
+
+    Raises:
+        TreasuryError: Something is there that must not be overwritten, or is in use.
+    """
     earlier = conn.execute("select count(distinct labels->>'books') from pgflow.runs where labels ? 'books'").fetchone()
     assert earlier is not None
     name = "treasury" if earlier == (0,) else f"treasury-{earlier[0] + 1}"
@@ -181,6 +188,8 @@ def open_books(conn: psycopg.Connection[Any], bank_book: Path, days: Sequence[da
         ledger.create(conn, name, seed, str(bank_book.resolve()))
     except (OSError, ValueError) as error:
         raise TreasuryError(f"no new books: {error}") from error
+    except psycopg.errors.LockNotAvailable as error:
+        raise TreasuryError("no new books: an open transaction still reads the old ones, end it first") from error
     return name
 
 
@@ -281,8 +290,8 @@ class Quarter:
                 next_line = time.monotonic() + PROGRESS_SECONDS
             if is_over:
                 return
-            if ended := self._workers.find_ended():
-                raise TreasuryError(f"worker {ended[0]} ended by itself: its log is beside the bank's book")
+            if log := self._workers.find_ended():
+                raise TreasuryError(f"a worker has ended by itself: see {log}")
             time.sleep(LOOK_SECONDS)
 
     def _look(self) -> Progress:

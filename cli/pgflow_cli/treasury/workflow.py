@@ -23,7 +23,7 @@ import psycopg
 
 import pgflow
 from pgflow_cli.treasury import client, ledger
-from pgflow_cli.treasury.client import KeyReused, Refused
+from pgflow_cli.treasury.bank import KeyReused, Refused
 from pgflow_cli.treasury.ledger import Booked, Day, Funds
 from pgflow_cli.treasury.policy import ACCOUNTS, POLICIES, Hedge, Instruction, Plan, Statement, decide, policy_on
 from pgflow_cli.treasury.rates import Rates, rates_on

@@ -1,0 +1,452 @@
+"""SQLAlchemy 2: its sessions and connections as what a transaction writes with, and as what a start joins."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import psycopg
+import pytest
+from records import SOON, count, events, wait_until
+from sqlalchemy import Connection, Engine, create_engine, event, text
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession, async_sessionmaker, create_async_engine
+from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column, scoped_session, sessionmaker
+from sqlalchemy.pool import NullPool
+
+import pgflow
+from pgflow import App, InvalidArgument, RunFailed, RunNotFound, RunStuck, Signal, transaction, workflow
+from pgflow.sqlalchemy import EngineProvider, SessionProvider
+from pgflow.sqlalchemy.asyncio import AsyncEngineProvider, AsyncSessionProvider
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from pgflow.testing import AsyncHarness, Harness
+
+pytestmark = pytest.mark.timeout(30)
+
+go = Signal("go", int)
+
+
+class Base(DeclarativeBase):
+    pass
+
+
+class Stock(Base):
+    __tablename__ = "stock"
+    sku: Mapped[str] = mapped_column(primary_key=True)
+    n: Mapped[int]
+
+
+@pytest.fixture
+def url(dsn: str) -> str:
+    return dsn.replace("postgresql://", "postgresql+psycopg://")
+
+
+@pytest.fixture
+def engine(url: str) -> Iterator[Engine]:
+    engine = create_engine(url, poolclass=NullPool)
+    Base.metadata.create_all(engine)
+    with Session(engine) as session, session.begin():
+        session.add_all([Stock(sku="a", n=10), Stock(sku="b", n=10)])
+    yield engine
+    engine.dispose()
+
+
+@pytest.fixture
+def async_engine(url: str, engine: Engine) -> AsyncEngine:
+    return create_async_engine(url, poolclass=NullPool)
+
+
+def left(conn: psycopg.Connection, sku: str = "a") -> int:
+    return conn.execute("select n from stock where sku = %s", (sku,)).fetchone()[0]
+
+
+TAKE = text("update stock set n = n - :n where sku = :sku returning n")
+
+
+@workflow
+async def wait_for_go(first: int = 0) -> int:
+    return first + await go.wait()
+
+
+# ---------------------------------------------------------------- what transactions write with
+
+
+@transaction
+def take_with_session(session: Session, sku: str, n: int) -> int:
+    stock = session.get_one(Stock, sku)
+    stock.n -= n
+    session.add(Stock(sku=f"{sku} taken with a session", n=n))
+    return stock.n
+
+
+@transaction
+def take_with_connection(connection: Connection, sku: str, n: int) -> int:
+    return connection.execute(TAKE, {"n": n, "sku": sku}).scalar_one()
+
+
+@transaction
+async def take_with_async_session(session: AsyncSession, sku: str, n: int) -> int:
+    stock = await session.get_one(Stock, sku)
+    stock.n -= n
+    session.add(Stock(sku=f"{sku} taken with an async session", n=n))
+    return stock.n
+
+
+@transaction
+async def take_with_async_connection(connection: AsyncConnection, sku: str, n: int) -> int:
+    return (await connection.execute(TAKE, {"n": n, "sku": sku})).scalar_one()
+
+
+@workflow
+async def order() -> list[int]:
+    return [
+        await take_with_session.aio("a", 1),
+        await take_with_connection.aio("a", 2),
+        await take_with_async_session("a", 3),
+        await take_with_async_connection("a", 4),
+    ]
+
+
+def test_each_kind_of_connection_is_handed_to_the_transaction_that_asks_for_it(
+    flow: Harness, engine: Engine, async_engine: AsyncEngine, conn: psycopg.Connection
+) -> None:
+    flow.app.definitions.providers += [
+        SessionProvider(sessionmaker(engine)), EngineProvider(engine),
+        AsyncSessionProvider(async_sessionmaker(async_engine)), AsyncEngineProvider(async_engine),
+    ]  # fmt: skip
+    flow.include(order)
+    run = flow.start(order)
+    assert run.result(SOON) == [9, 7, 4, 0]
+    assert left(conn) == 0
+    taken = conn.execute("select sku, n from stock where sku like '%taken%' order by n").fetchall()
+    assert taken == [("a taken with a session", 1), ("a taken with an async session", 3)]
+    assert [event for event, _ in events(conn, run.key)] == ["step_completed"] * 4
+
+
+def test_an_app_takes_the_providers_it_is_given(engine: Engine, dsn: str, conn: psycopg.Connection) -> None:
+    @workflow
+    def take_all() -> list[int]:
+        return [take_with_session("a", 1), take_with_connection("a", 1)]
+
+    providers = [SessionProvider(scoped_session(sessionmaker(engine))), EngineProvider(engine)]
+    with App(dsn, include=[take_all], providers=providers) as app:
+        assert app.run(take_all) == [9, 8]
+    assert left(conn) == 8
+
+
+def test_objects_are_flushed_before_the_result_is_recorded_so_a_failing_flush_is_the_outcome(
+    flow: Harness, engine: Engine, conn: psycopg.Connection
+) -> None:
+    @transaction
+    def add_twice(session: Session) -> None:
+        session.get_one(Stock, "b").n = 0
+        session.add(Stock(sku="a", n=1))
+
+    @workflow
+    def order_twice() -> None:
+        add_twice()
+
+    flow.app.definitions.providers.append(SessionProvider(sessionmaker(engine)))
+    flow.include(order_twice)
+    run = flow.start(order_twice)
+    with pytest.raises(RunFailed, match="IntegrityError"):
+        run.result(SOON)
+    assert left(conn, "b") == 10
+    assert [event for event, _ in events(conn, run.key)] == ["step_failed"]
+
+
+@pytest.mark.parametrize("colour", ["sync", "async"])
+def test_a_body_that_raises_leaves_nothing(
+    flow: Harness, engine: Engine, async_engine: AsyncEngine, conn: psycopg.Connection, colour: str
+) -> None:
+    @transaction
+    def fail(session: Session) -> None:
+        session.get_one(Stock, "a").n = 0
+        session.flush()
+        raise ValueError("no")
+
+    @transaction
+    async def fail_async(session: AsyncSession) -> None:
+        (await session.get_one(Stock, "a")).n = 0
+        await session.flush()
+        raise ValueError("no")
+
+    @workflow
+    async def order_nothing() -> str:
+        try:
+            await (fail.aio() if colour == "sync" else fail_async())
+        except ValueError as error:
+            return str(error)
+        return ""
+
+    flow.app.definitions.providers += [SessionProvider(sessionmaker(engine)), AsyncSessionProvider(async_sessionmaker(async_engine))]
+    flow.include(order_nothing)
+    assert flow.start(order_nothing).result(SOON) == "no"
+    assert left(conn) == 10
+
+
+@pytest.mark.parametrize("kind", ["session", "connection", "async session", "async connection"])
+def test_a_serialization_failure_is_tried_again_and_not_recorded(
+    flow: Harness, engine: Engine, async_engine: AsyncEngine, conn: psycopg.Connection, kind: str
+) -> None:
+    bodies = []
+
+    def interfere() -> None:
+        bodies.append(1)
+        if len(bodies) == 1:
+            conn.execute("update stock set n = n - 1")
+
+    @transaction(isolation="repeatable read")
+    def with_session(session: Session) -> str:
+        level = session.execute(text("show transaction_isolation")).scalar_one()
+        stock = session.get_one(Stock, "a")
+        interfere()
+        stock.n -= 1
+        return level
+
+    @transaction(isolation="repeatable read")
+    def with_connection(connection: Connection) -> str:
+        level = connection.execute(text("show transaction_isolation")).scalar_one()
+        interfere()
+        connection.execute(TAKE, {"n": 1, "sku": "a"})
+        return level
+
+    @transaction(isolation="repeatable read")
+    async def with_async_session(session: AsyncSession) -> str:
+        level = (await session.execute(text("show transaction_isolation"))).scalar_one()
+        stock = await session.get_one(Stock, "a")
+        interfere()
+        stock.n -= 1
+        return level
+
+    @transaction(isolation="repeatable read")
+    async def with_async_connection(connection: AsyncConnection) -> str:
+        level = (await connection.execute(text("show transaction_isolation"))).scalar_one()
+        interfere()
+        await connection.execute(TAKE, {"n": 1, "sku": "a"})
+        return level
+
+    @workflow
+    async def contended() -> str:
+        match kind:
+            case "session":
+                return await with_session.aio()
+            case "connection":
+                return await with_connection.aio()
+            case "async session":
+                return await with_async_session()
+            case _:
+                return await with_async_connection()
+
+    flow.app.definitions.providers += [
+        SessionProvider(sessionmaker(engine)), EngineProvider(engine),
+        AsyncSessionProvider(async_sessionmaker(async_engine)), AsyncEngineProvider(async_engine),
+    ]  # fmt: skip
+    flow.include(contended)
+    run = flow.start(contended)
+    assert run.result(SOON) == "repeatable read"
+    assert (len(bodies), left(conn)) == (2, 8)
+    assert [event for event, _ in events(conn, run.key)] == ["step_completed"]
+
+
+@pytest.mark.parametrize("kind", ["session", "connection"])
+def test_a_body_that_commits_by_itself_holds_the_run(
+    flow: Harness, engine: Engine, conn: psycopg.Connection, kind: str
+) -> None:
+    @transaction
+    def rash(session: Session) -> None:
+        session.get_one(Stock, "a").n = 0
+        session.commit()
+
+    @transaction
+    def rash_connection(connection: Connection) -> None:
+        connection.execute(TAKE, {"n": 10, "sku": "a"})
+        connection.commit()
+
+    @workflow
+    async def order_rashly() -> None:
+        await (rash.aio() if kind == "session" else rash_connection.aio())
+
+    flow.app.definitions.providers += [SessionProvider(sessionmaker(engine)), EngineProvider(engine)]
+    flow.include(order_rashly)
+    with pytest.raises(RunStuck, match="committed_outside"):
+        flow.start(order_rashly).result(SOON)
+    assert left(conn) == 0
+
+
+def test_a_savepoint_in_the_body_is_the_bodys_own_affair(flow: Harness, engine: Engine, conn: psycopg.Connection) -> None:
+    @transaction
+    def careful(session: Session) -> int:
+        try:
+            with session.begin_nested():
+                session.add(Stock(sku="a", n=1))
+        except Exception:
+            session.get_one(Stock, "b").n = 5
+        return 1
+
+    @workflow
+    def order_carefully() -> int:
+        return careful()
+
+    flow.app.definitions.providers.append(SessionProvider(sessionmaker(engine)))
+    flow.include(order_carefully)
+    assert flow.start(order_carefully).result(SOON) == 1
+    assert (left(conn, "a"), left(conn, "b")) == (10, 5)
+
+
+@pytest.mark.parametrize("ends", ["commits", "raises"])
+def test_what_a_transaction_starts_shares_its_fate(
+    flow: Harness, engine: Engine, conn: psycopg.Connection, ends: str
+) -> None:
+    @transaction
+    def start_other(session: Session) -> None:
+        flow.app.using(session).start(wait_for_go.options(key="other"), 1)
+        flow.app.using(session).send("other", go, 2)
+        if ends == "raises":
+            raise ValueError
+
+    @workflow
+    def starter() -> str:
+        try:
+            start_other()
+        except ValueError:
+            return "raises"
+        return "commits"
+
+    flow.app.definitions.providers.append(SessionProvider(sessionmaker(engine)))
+    flow.include(starter, wait_for_go)
+    assert flow.start(starter).result(SOON) == ends
+    if ends == "raises":
+        with pytest.raises(RunNotFound):
+            flow.app.get("other", wait_for_go).status()
+    else:
+        assert flow.app.get("other", wait_for_go).result(SOON) == 3
+
+
+# ---------------------------------------------------------------- what a start joins
+
+
+@pytest.mark.parametrize("kind", ["session", "scoped session", "connection"])
+def test_a_start_that_is_rolled_back_leaves_nothing_and_one_that_is_committed_exactly_one_run(
+    flow: Harness, engine: Engine, conn: psycopg.Connection, kind: str
+) -> None:
+    flow.include(wait_for_go)
+    flow.until_idle()
+    opened: Any = {
+        "session": lambda: Session(engine), "scoped session": lambda: scoped_session(sessionmaker(engine)), "connection": engine.connect,
+    }[kind]()  # fmt: skip
+    try:
+        opened.execute(TAKE, {"n": 1, "sku": "a"})
+        flow.app.using(opened).start(wait_for_go.options(key="gone"))
+        opened.rollback()
+        assert (count(conn, "pgflow.runs"), left(conn)) == (0, 10)
+        opened.execute(TAKE, {"n": 1, "sku": "a"})
+        run = flow.app.using(opened).start(wait_for_go.options(key="k"), 1)
+        flow.app.using(opened).start(wait_for_go.options(key="k"), 1)
+        flow.app.using(opened).send("k", go, 2)
+        assert count(conn, "pgflow.runs") == 0
+        opened.commit()
+    finally:
+        opened.close()
+    flow.app.nudge()
+    assert run.result(SOON) == 3
+    assert (count(conn, "pgflow.runs"), left(conn)) == (1, 9)
+
+
+@pytest.mark.parametrize("kind", ["session", "connection"])
+async def test_the_same_holds_for_the_async_twins(
+    aflow: AsyncHarness, async_engine: AsyncEngine, conn: psycopg.Connection, kind: str
+) -> None:
+    aflow.include(wait_for_go)
+    await aflow.until_idle()
+    async with AsyncSession(async_engine) if kind == "session" else async_engine.connect() as opened:
+        await opened.execute(TAKE, {"n": 1, "sku": "a"})
+        await aflow.app.using(opened).start(wait_for_go.options(key="gone"))
+        await opened.rollback()
+        assert (count(conn, "pgflow.runs"), left(conn)) == (0, 10)
+        await opened.execute(TAKE, {"n": 1, "sku": "a"})
+        run = await aflow.app.using(opened).start(wait_for_go.options(key="k"), 1)
+        await aflow.app.using(opened).send("k", go, 2)
+        assert count(conn, "pgflow.runs") == 0
+        await opened.commit()
+    await aflow.app.nudge()
+    assert await run.result(SOON) == 3
+    assert (count(conn, "pgflow.runs"), left(conn)) == (1, 9)
+
+
+def test_a_savepoint_that_is_rolled_back_takes_the_start_with_it(flow: Harness, engine: Engine, conn: psycopg.Connection) -> None:
+    flow.include(wait_for_go)
+    with Session(engine) as session:
+        flow.app.using(session).start(wait_for_go.options(key="kept"))
+        with session.begin_nested() as savepoint:
+            flow.app.using(session).start(wait_for_go.options(key="dropped"))
+            savepoint.rollback()
+        with session.begin_nested():
+            flow.app.using(session).start(wait_for_go.options(key="kept too"))
+        session.commit()
+    assert conn.execute("select key from pgflow.runs order by key").fetchall() == [("kept",), ("kept too",)]
+
+
+def test_the_commit_of_a_session_wakes_the_worker_without_a_poll(dsn: str, engine: Engine) -> None:
+    with App(dsn, include=[wait_for_go]) as app, app.worker(poll_seconds=3600):
+        parked = app.start(wait_for_go, 1)
+        wait_until(lambda: parked.status() == "waiting", "the run waits")
+        with Session(engine) as session, session.begin():
+            started = app.using(session).start(wait_for_go, 10)
+            app.using(session).send(started.key, go, 1)
+            app.using(session).send(parked.key, go, 1)
+        assert (parked.result(SOON), started.result(SOON)) == (2, 11)
+
+
+async def test_the_commit_of_an_async_session_wakes_the_worker_without_a_poll(
+    aflow: AsyncHarness, dsn: str, async_engine: AsyncEngine
+) -> None:
+    async with pgflow.AsyncApp(dsn, include=[wait_for_go]) as app, app.worker(poll_seconds=3600):
+        async with AsyncSession(async_engine) as session, session.begin():
+            started = await app.using(session).start(wait_for_go, 10)
+            await app.using(session).send(started.key, go, 1)
+        assert await started.result(SOON) == 11
+
+
+def test_the_commit_wakes_only_after_the_outermost_commit_and_once(flow: Harness, engine: Engine) -> None:
+    nudges = []
+    flow.include(wait_for_go)
+    with Session(engine) as session:
+        event.listen(session, "after_commit", lambda s: nudges.append(s.in_nested_transaction()))
+        with session.begin_nested():
+            run = flow.app.using(session).start(wait_for_go, 1)
+        with pytest.raises(RunNotFound):
+            run.status()
+        session.commit()
+        assert nudges == [True, False]
+        flow.until_idle()
+        assert run.status() == "waiting"
+
+
+# ---------------------------------------------------------------- autocommit
+
+
+def test_a_connection_in_autocommit_is_refused(flow: Harness, engine: Engine) -> None:
+    with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+        with pytest.raises(InvalidArgument, match="no open transaction"):
+            flow.app.using(connection)
+
+
+async def test_an_async_connection_in_autocommit_is_refused(aflow: AsyncHarness, async_engine: AsyncEngine) -> None:
+    async with async_engine.connect() as connection:
+        await connection.execution_options(isolation_level="AUTOCOMMIT")
+        with pytest.raises(InvalidArgument, match="no open transaction"):
+            aflow.app.using(connection)
+
+
+@pytest.mark.xfail(strict=True, reason="only the execution options of a Connection are looked at, not a Session's nor the engine's own")
+@pytest.mark.parametrize("kind", ["connection of such an engine", "session of such an engine", "session of a derived engine"])
+def test_an_engine_in_autocommit_is_refused(flow: Harness, url: str, conn: psycopg.Connection, kind: str) -> None:
+    flow.include(wait_for_go)
+    autocommit = create_engine(url, poolclass=NullPool, isolation_level="AUTOCOMMIT")
+    derived = create_engine(url, poolclass=NullPool).execution_options(isolation_level="AUTOCOMMIT")
+    opened: Any = autocommit.connect() if kind.startswith("connection") else Session(derived if "derived" in kind else autocommit)
+    with opened, pytest.raises(InvalidArgument, match="no open transaction"):
+        flow.app.using(opened).start(wait_for_go.options(key="k"))
+    assert count(conn, "pgflow.runs") == 0

@@ -1,0 +1,318 @@
+"""Durable time: sleeps, time-outs, and the clock and chance that a replay repeats."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+import psycopg
+import pytest
+from records import HOUR, SOON, events, run_row, steps
+
+import pgflow
+from pgflow import InvalidArgument, Signal, step, workflow
+
+if TYPE_CHECKING:
+    from pgflow.testing import AsyncHarness, Harness
+
+pytestmark = pytest.mark.timeout(30)
+
+go = Signal("go", int)
+
+
+@step
+async def echo(value: str) -> str:
+    return value
+
+
+# ---------------------------------------------------------------- sleeping
+
+
+async def test_a_sleep_ends_at_its_time_and_not_before(aflow: AsyncHarness, conn: psycopg.Connection) -> None:
+    @workflow
+    async def sleepy() -> str:
+        await pgflow.sleep(HOUR)
+        return "awake"
+
+    aflow.include(sleepy)
+    run = await aflow.start(sleepy)
+    due = await aflow.until_idle()
+    (began, reason) = run_row(conn, run.key, "created_at, reason")
+    assert due is not None
+    assert timedelta(0) <= due - began - HOUR < timedelta(seconds=5)
+    assert reason == f"until {due:%Y-%m-%dT%H:%M:%SZ}"
+    await aflow.skip(timedelta(minutes=59))
+    assert await run.status() == "waiting"
+    await aflow.skip(timedelta(minutes=1))
+    assert await run.result(SOON) == "awake"
+    assert events(conn, run.key) == [("timer_started", None), ("timer_fired", None)]
+
+
+@pytest.mark.parametrize("colour", ["async", "sync"])
+def test_after_a_crash_only_the_remainder_of_a_sleep_is_slept(flow: Harness, colour: str) -> None:
+    @workflow
+    async def sleepy() -> str:
+        text = await echo("slept")
+        await pgflow.sleep(HOUR)
+        return text
+
+    @workflow
+    def sleepy_sync() -> str:
+        text = echo.sync("slept")
+        pgflow.sync.sleep(HOUR)
+        return text
+
+    flow.include(sleepy, sleepy_sync)
+    run = flow.start(sleepy if colour == "async" else sleepy_sync)
+    due = flow.until_idle()
+    flow.skip(timedelta(minutes=40))
+    flow.crash()
+    assert flow.until_idle() == due
+    flow.skip(timedelta(minutes=19))
+    assert run.status() == "waiting"
+    flow.skip(timedelta(minutes=1))
+    assert run.result(SOON) == "slept"
+
+
+async def test_asyncio_sleep_is_durable_too(aflow: AsyncHarness) -> None:
+    @workflow
+    async def sleepy() -> str:
+        return await asyncio.sleep(3600, "awake")
+
+    aflow.include(sleepy)
+    run = await aflow.start(sleepy)
+    await aflow.until_idle()
+    await aflow.crash()
+    await aflow.skip(HOUR)
+    assert await run.result(SOON) == "awake"
+
+
+async def test_short_sleeps_need_no_help(aflow: AsyncHarness) -> None:
+    @workflow
+    async def doze() -> None:
+        await pgflow.sleep(0.05)
+        await pgflow.sleep(timedelta(milliseconds=20))
+        await pgflow.sleep(0)
+
+    aflow.include(doze)
+    await (await aflow.start(doze)).result(SOON)
+
+
+async def test_many_sleeps_end_in_the_order_of_their_times(aflow: AsyncHarness) -> None:
+    @workflow
+    async def sleepers() -> list[int]:
+        woken = []
+
+        async def sleeper(hours: int) -> None:
+            await pgflow.sleep(hours * HOUR)
+            woken.append(hours)
+
+        await asyncio.gather(*(sleeper(hours) for hours in (3, 1, 4, 2)))
+        return woken
+
+    aflow.include(sleepers)
+    run = await aflow.start(sleepers)
+    await aflow.until_idle()
+    await aflow.skip(10 * HOUR)
+    assert await run.result(SOON) == [1, 2, 3, 4]
+
+
+BAD_DELAYS = [-1, timedelta(seconds=-1), float("nan"), float("inf"), timedelta(days=365 * 200)]
+
+
+@pytest.mark.parametrize("delay", BAD_DELAYS)
+def test_delays_that_are_none_are_refused(flow: Harness, delay: Any) -> None:
+    @workflow
+    async def odd() -> str:
+        try:
+            await pgflow.sleep(delay)
+        except InvalidArgument as error:
+            return str(error)
+        return ""
+
+    flow.include(odd)
+    assert "a delay must be between 0 seconds and a hundred years" in flow.start(odd).result(SOON)
+
+
+# ---------------------------------------------------------------- time-outs
+
+
+async def test_a_timeout_around_a_step_ends_it_durably(aflow: AsyncHarness, conn: psycopg.Connection) -> None:
+    started = asyncio.Event()
+    bodies = []
+
+    @step
+    async def endless() -> None:
+        bodies.append(1)
+        started.set()
+        await asyncio.Event().wait()
+
+    @workflow
+    async def impatient() -> str:
+        try:
+            async with asyncio.timeout(3600):
+                await endless()
+        except TimeoutError:
+            await go.wait()
+            return await echo("too long")
+        return ""
+
+    aflow.include(impatient)
+    run = await aflow.start(impatient)
+    await started.wait()
+    await aflow.skip(HOUR)
+    assert await run.status() == "waiting"
+    await aflow.crash()
+    await aflow.until_idle()
+    await run.send(go, 1)
+    assert await run.result(SOON) == "too long"
+    assert bodies == [1]
+    assert steps(conn, run.key) == [("endless", "abandoned", 0), ("echo", "completed", 1)]
+
+
+async def test_a_timeout_that_is_not_reached_leaves_nothing_to_wait_for(aflow: AsyncHarness, conn: psycopg.Connection) -> None:
+    @workflow
+    async def quick() -> str:
+        async with asyncio.timeout(3600):
+            text = await echo("quick")
+        return text + await asyncio.wait_for(echo("er"), 3600)
+
+    aflow.include(quick)
+    run = await aflow.start(quick)
+    assert await aflow.until_idle() is None
+    assert await run.result(SOON) == "quicker"
+    assert [event for event, _ in events(conn, run.key)].count("call_cancelled") == 2
+
+
+async def test_a_timeout_goes_on_over_a_crash_and_ends_waits_of_every_kind(aflow: AsyncHarness) -> None:
+    @workflow
+    async def never() -> None:
+        await go.wait()
+
+    @workflow
+    async def impatient(kind: str) -> str:
+        try:
+            async with asyncio.timeout(3600):
+                match kind:
+                    case "sleep":
+                        await pgflow.sleep(5 * HOUR)
+                    case "signal":
+                        await go.wait()
+                    case "child":
+                        await pgflow.run_child(never)
+                    case "gather":
+                        await asyncio.gather(go.wait(), pgflow.sleep(5 * HOUR))
+        except TimeoutError:
+            return f"{kind} took too long"
+        return ""
+
+    aflow.include(impatient, never)
+    kinds = ["sleep", "signal", "child", "gather"]
+    runs = [await aflow.start(impatient, kind) for kind in kinds]
+    await aflow.until_idle()
+    await aflow.skip(timedelta(minutes=30))
+    await aflow.crash()
+    await aflow.until_idle()
+    assert [await run.status() for run in runs] == ["waiting"] * 4
+    await aflow.skip(timedelta(minutes=31))
+    assert [await run.result(SOON) for run in runs] == [f"{kind} took too long" for kind in kinds]
+
+
+async def test_the_inner_of_two_timeouts_fires_first(aflow: AsyncHarness) -> None:
+    @workflow
+    async def nested() -> list[str]:
+        said = []
+        try:
+            async with asyncio.timeout(7200):
+                try:
+                    async with asyncio.timeout(3600):
+                        await go.wait()
+                except TimeoutError:
+                    said.append("inner")
+                await go.wait()
+        except TimeoutError:
+            said.append("outer")
+        return said
+
+    aflow.include(nested)
+    run = await aflow.start(nested)
+    await aflow.until_idle()
+    await aflow.skip(HOUR)
+    assert await run.status() == "waiting"
+    await aflow.skip(HOUR)
+    assert await run.result(SOON) == ["inner", "outer"]
+
+
+async def test_a_deadline_that_is_over_already_is_a_timeout_at_once(aflow: AsyncHarness) -> None:
+    @workflow
+    async def late() -> str:
+        try:
+            async with asyncio.timeout(0):
+                await go.wait()
+        except TimeoutError:
+            return "late"
+        return ""
+
+    aflow.include(late)
+    assert await (await aflow.start(late)).result(SOON) == "late"
+
+
+# ---------------------------------------------------------------- clock and chance
+
+
+async def test_now_is_the_databases_time_of_the_last_outcome_and_the_same_on_replay(aflow: AsyncHarness) -> None:
+    seen: list[list[datetime]] = []
+
+    @workflow
+    async def clock() -> list[datetime]:
+        times = [pgflow.now(), pgflow.now()]
+        seen.append(times)
+        await echo("tick")
+        times.append(pgflow.now())
+        await pgflow.sleep(HOUR)
+        times.append(pgflow.now())
+        await go.wait()
+        return times
+
+    aflow.include(clock)
+    before = datetime.now(UTC)
+    run = await aflow.start(clock)
+    await aflow.until_idle()
+    await aflow.skip(HOUR)
+    await aflow.crash()
+    await aflow.until_idle()
+    await run.send(go, 1)
+    times = await run.result(SOON)
+    assert all(earlier == times[0] for earlier, _, *_ in seen)
+    assert times[0] == times[1]
+    assert before - timedelta(seconds=1) < times[0] < before + timedelta(seconds=5)
+    assert times[1] <= times[2]
+    assert times[2] + HOUR <= times[3] <= times[2] + HOUR + timedelta(seconds=5)
+    assert times[0].tzinfo is not None
+
+
+async def test_chance_is_the_same_on_replay_and_different_for_every_run_and_generation(aflow: AsyncHarness) -> None:
+    seen: dict[tuple[str, int], set[tuple[Any, ...]]] = {}
+
+    @workflow
+    async def gamble(again: bool = False) -> None:
+        info = pgflow.run_info()
+        drawn = (pgflow.random(), pgflow.uuid(), pgflow.uuid())
+        seen.setdefault((info.key, info.generation), set()).add(drawn)
+        await go.wait()
+        if again:
+            pgflow.continue_as_new()
+
+    aflow.include(gamble)
+    runs = [await aflow.start(gamble, True) for _ in range(2)]
+    await aflow.until_idle()
+    await aflow.crash()
+    for _ in range(2):
+        for run in runs:
+            await run.send(go, 1)
+        await aflow.until_idle()
+    assert [len(drawn) for drawn in seen.values()] == [1] * 4
+    draws = [draw for drawn in seen.values() for draw in drawn]
+    assert len({value for draw in draws for value in draw}) == 12
+    assert all(0 <= draw[0] < 1 and draw[1].version == 4 for draw in draws)
