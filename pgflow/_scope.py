@@ -46,12 +46,16 @@ class StepScope:
     claim: Claim
     call: StepCall
     attempt: int
-    key: str
     beat: Callable[[Any], None]
     last_details: Any = None
     chains_to_wake: list[int] = field(default_factory=list)
     lanes_made_ready: set[int] = field(default_factory=set)
     connection: Any = None
+
+    @property
+    def key(self) -> str:
+        """Idempotency key of the call."""
+        return f"{self.claim.stem}/{self.call.name}/{self.call.ordinal}"
 
 
 Scope = WorkflowScope | StepScope

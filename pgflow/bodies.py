@@ -46,6 +46,9 @@ class BodyHost(Protocol):
     def around_step(self) -> Callable[[StepScope], Any] | None:
         """What is entered around a body, if anything."""
 
+    def returned(self, execution: Execution, result: StepResult) -> None:
+        """A body has come back; never raises."""
+
     async def ask(self, query: Query[Any]) -> Any:
         """Runs a query on one of the worker's connections, once there is one."""
 
@@ -75,10 +78,7 @@ class Bodies:
 
     def start(self, execution: Execution, call: StepCall) -> None:
         """Runs a body."""
-        context = contextvars.copy_context()
-        task = self._loop.create_task(self._run(execution, call), context=context)
-        self._tasks[call] = task
-        task.add_done_callback(lambda _: self._tasks.pop(call, None))
+        self._tasks[call] = self._loop.create_task(self._run(execution, call))
 
     def stop(self, call: StepCall) -> None:
         """Nobody waits for it any more: a task is cancelled, a thread left to finish; past its fence it goes on."""
@@ -96,14 +96,13 @@ class Bodies:
     # ------------------------------------------------------------ one body
 
     async def _run(self, execution: Execution, call: StepCall) -> None:
-        claim = execution.claim
-        scope = StepScope(
-            claim=claim,
-            call=call,
-            attempt=call.failed_attempts + 1,
-            key=f"{claim.stem}/{call.name}/{call.ordinal}",
-            beat=lambda details: self._beat(execution, call, details),
-        )
+        try:
+            await self._try_until_judged(execution, call)
+        finally:
+            self._tasks.pop(call, None)
+
+    async def _try_until_judged(self, execution: Execution, call: StepCall) -> None:
+        scope = StepScope(execution.claim, call, call.failed_attempts + 1, lambda details: self._beat(execution, call, details))
         current.set(scope)
         if call.failed_attempts > 0 or execution.claim.attempt > 1:
             scope.last_details = await self._last_details(execution, call)
@@ -114,7 +113,7 @@ class Bodies:
             except asyncio.CancelledError:
                 if self._loop.is_closed() or execution.over or not execution.wants(call):
                     raise
-                self._return(execution, StepResult(call, None, encode_error(asyncio.CancelledError("the body cancelled itself"))))
+                self._host.returned(execution, StepResult(call, None, encode_error(asyncio.CancelledError("the body cancelled itself"))))
             except LeaseLost as error:
                 self._host.discard(execution, str(error))
             except StepCommitted as error:
@@ -126,7 +125,7 @@ class Bodies:
                     tries += 1
                     await self._wait_out(call, error, tries)
                     continue
-                self._return(execution, _judge(call, error))
+                self._host.returned(execution, _judge(call, error))
             return
 
     async def _wait_out(self, call: StepCall, error: BaseException, tries: int) -> None:
@@ -138,9 +137,6 @@ class Bodies:
         )
         await asyncio.sleep(delay)
 
-    def _return(self, execution: Execution, result: StepResult) -> None:
-        self._loop.call_soon(execution.step_returned, result)
-
     async def _attempt(self, execution: Execution, call: StepCall, scope: StepScope) -> None:
         step: Step[Any, Any] = call.spec.definition
         if step.effect == "t":
@@ -148,7 +144,7 @@ class Bodies:
             return
         value = await self._call_body(call, scope, self._host.replacements.get(step.origin, step.fn), ())
         text = call.spec.result.encode(value, f"the result of step {call.name}")
-        self._return(execution, StepResult(call, text, None))
+        self._host.returned(execution, StepResult(call, text, None))
 
     async def _call_body(self, call: StepCall, scope: StepScope, fn: Callable[..., Any], first: tuple[Any, ...]) -> Any:
         if call.spec.timeout_seconds is None:

@@ -27,7 +27,7 @@ from pgflow._calls import wake as wake_calls
 from pgflow._calls import worker as worker_calls
 from pgflow._engine.calls import StepCall
 from pgflow._engine.drivers import Driver
-from pgflow._engine.execution import Execution
+from pgflow._engine.execution import Execution, StepResult
 from pgflow._engine.flush import Flush
 from pgflow._io import Query
 from pgflow._io.connect import ConnectOptions
@@ -440,6 +440,10 @@ class Worker:
     def _retry_due(self, execution: Execution, call: StepCall) -> None:
         if not execution.over:
             self._guard(execution, lambda: execution.retry_due(call))
+
+    def returned(self, execution: Execution, result: StepResult) -> None:
+        """A body has come back."""
+        self._guard(execution, lambda: execution.step_returned(result))
 
     def want_flush(self, execution: Execution) -> None:
         """Something must become durable. (The code of a sync workflow asks from its own thread.)"""

@@ -156,13 +156,13 @@ def _arm_body(name: str) -> None:
 
 
 def _arm_return(name: str) -> None:
-    original = Bodies._return
+    original = Worker.returned
 
-    def _return(self: Bodies, execution: Any, result: Any) -> None:
+    def returned(self: Worker, execution: Any, result: Any) -> None:
         _reach(name)
         original(self, execution, result)
 
-    Bodies._return = _return  # type: ignore[method-assign]
+    Worker.returned = returned  # type: ignore[method-assign]
 
 
 def _concerns(name: str, flush: Flush) -> bool:

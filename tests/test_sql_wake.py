@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import psycopg
 import pytest
@@ -85,27 +85,46 @@ SENDER = ("send", "commit of send", "wake by sender")
 PARKER = ("park", "commit of park", "wake by parker")
 
 
-def play(dsn: str, order: tuple[str, ...], runs: list[Claim], act: dict[str, Callable[[Conn, Claim], Any]], level: str = "read committed") -> None:
-    """Plays one order of steps on every run, on two connections that both hold their transactions open."""
-    with connect(dsn, IMPATIENT) as sender, connect(dsn, IMPATIENT) as parker, connect(dsn, IMPATIENT) as waker:
-        for run in runs:
-            # The sender's transaction may be older than everything that happens here.
-            sender.execute(f"begin isolation level {level}")
-            sender.execute("select count(*) from pgflow.run")
-            parker.execute("begin")
-            for step in order:
-                if step == "send":
-                    act["send"](sender, run)
-                elif step == "park":
-                    act["park"](parker, run)
-                elif step == "commit of send":
-                    sender.execute("commit")
-                elif step == "commit of park":
-                    parker.execute("commit")
-                elif step == "poll":
-                    poll(waker)
-                else:
-                    wake(waker, run.chain_id)
+class Stage:
+    """Two connections that hold their transactions open while a third one wakes and polls; none of them ever waits."""
+
+    def __init__(self, dsn: str, act: dict[str, Callable[[Conn, Claim], Any]], level: str = "read committed") -> None:
+        self.sender, self.parker, self.waker = (connect(dsn, IMPATIENT) for _ in range(3))
+        self.act = act
+        self.level = level
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for conn in (self.sender, self.parker, self.waker):
+            conn.close()
+
+    def play(self, order: tuple[str, ...], run: Claim) -> None:
+        """Takes these steps, in this order."""
+        # The sender's transaction may be older than everything that happens here.
+        self.sender.execute(f"begin isolation level {self.level}")
+        self.sender.execute("select count(*) from pgflow.run")
+        self.parker.execute("begin")
+        to_wake: list[int] = []
+        for step in order:
+            match step:
+                case "send":
+                    self.act["send"](self.sender, run)
+                case "commit of send":
+                    self.sender.execute("commit")
+                case "wake by sender":
+                    wake(self.waker, run.chain_id)
+                case "park":
+                    to_wake = self.act["park"](self.parker, run).wake
+                case "commit of park":
+                    self.parker.execute("commit")
+                case "wake by parker":
+                    # Only as the answer to its commit tells it to.
+                    if to_wake:
+                        wake(self.waker, *to_wake)
+                case "poll":
+                    poll(self.waker)
 
 
 def begin_many(conn: Conn, count: int, **options: Any) -> list[Claim]:
@@ -129,76 +148,114 @@ def test_a_signal_wakes_its_run_in_every_order_of_sender_parker_and_poll(dsn: st
     orders = list(interleavings(SENDER, PARKER, ("poll",)))
     assert len(orders) == 140
     runs = begin_many(conn, len(orders))
-    for order, run in zip(orders, runs, strict=True):
-        play(dsn, order, [run], SIGNAL, level)
-        assert goes_on(conn, run), order
+    with Stage(dsn, SIGNAL, level) as stage:
+        for order, run in zip(orders, runs, strict=True):
+            stage.play(order, run)
+            assert goes_on(conn, run), order
 
 
 @pytest.mark.parametrize("level", ["read committed", "repeatable read", "serializable"])
 def test_a_signal_wakes_its_run_by_the_next_poll_though_both_sides_die_before_they_wake_it(dsn: str, conn: Conn, level: str) -> None:
     orders = list(interleavings(SENDER[:2], PARKER[:2], ("poll",)))
     runs = begin_many(conn, len(orders))
-    for order, run in zip(orders, runs, strict=True):
-        play(dsn, order, [run], SIGNAL, level)
-        poll(conn)
-        assert goes_on(conn, run), order
+    with Stage(dsn, SIGNAL, level) as stage:
+        for order, run in zip(orders, runs, strict=True):
+            stage.play(order, run)
+            poll(conn)
+            assert goes_on(conn, run), order
     assert count(conn, "nudge") == 0
 
 
 def test_the_result_of_a_child_wakes_its_parent_in_every_order(dsn: str, conn: Conn) -> None:
     orders = list(interleavings(SENDER, PARKER))
     assert len(orders) == 20
-    for order in orders:
-        parent = begin(conn, "parent")
-        commit(conn, flush(parent, children=[child(1)]))
-        kid = claim_one(conn)
-        act = {"send": lambda c, _, kid=kid: finish(c, kid), "park": lambda c, run: commit(c, flush(run, child_calls=[1], park=True, idle=True))}
-        play(dsn, order, [parent], act)
-        place = status(conn, parent.run_id)
-        assert place == "queued" or (place == "running" and kinds(conn, parent)[-1] == ("K", 1)), order
-        finish(conn, parent if place == "running" else claim_one(conn))
+    kids: dict[int, Claim] = {}
+    act: dict[str, Callable[[Conn, Claim], Any]] = {
+        "send": lambda c, run: finish(c, kids[run.run_id]),
+        "park": lambda c, run: commit(c, flush(run, child_calls=[1], park=True, idle=True)),
+    }
+    with Stage(dsn, act) as stage:
+        for order in orders:
+            parent = begin(conn, "parent")
+            commit(conn, flush(parent, children=[child(1)]))
+            kids[parent.run_id] = claim_one(conn)
+            stage.play(order, parent)
+            place = status(conn, parent.run_id)
+            assert place == "queued" or (place == "running" and kinds(conn, parent)[-1] == ("K", 1)), order
+            finish(conn, parent if place == "running" else claim_one(conn))
 
 
 REQUESTS = {
     "cancel": ("select pgflow.cancel_run(%s)", "queued"),
     "force": ("select pgflow.cancel_run(%s, force => true)", "cancelled"),
     "pause": ("select pgflow.pause_run(%s)", "paused"),
+    "resume": ("select pgflow.resume_run(%s)", "queued"),
+    "retry": ("select pgflow.retry_run(%s)", "queued"),
 }
 
 
 def request_in_every_order(dsn: str, conn: Conn, request: str, leave: Callable[[Claim], sqlkit.Flush]) -> None:
+    """Whoever asks something of a run that is about to leave its worker is heard, at the latest by the next poll."""
     query, expected = REQUESTS[request]
     orders = list(interleavings(SENDER, PARKER))
     runs = begin_many(conn, len(orders))
-    act = {"send": lambda c, run: one(c, query, run.key), "park": lambda c, run: commit(c, leave(run))}
-    for order, run in zip(orders, runs, strict=True):
-        play(dsn, order, [run], act)
-        place = status(conn, run.run_id)
-        assert place == expected or (place == "running" and kinds(conn, run)[-1] == ("x", 0)), order
+    act: dict[str, Callable[[Conn, Claim], Any]] = {
+        "send": lambda c, run: one(c, query, run.key),
+        "park": lambda c, run: commit(c, leave(run)),
+    }
+    with Stage(dsn, act) as stage:
+        for order, run in zip(orders, runs, strict=True):
+            stage.play(order, run)
+            poll(conn)
+            place = status(conn, run.run_id)
+            assert place == expected or (place == "running" and kinds(conn, run)[-1] == ("x", 0)), order
 
 
-@pytest.mark.parametrize("request_", REQUESTS)
-def test_a_request_reaches_a_run_that_waits_for_a_signal_in_every_order(dsn: str, conn: Conn, request_: str) -> None:
-    request_in_every_order(dsn, conn, request_, lambda run: wait_for(run, "paid"))
+@pytest.mark.parametrize("asked", ["cancel", "force", "pause"])
+def test_a_request_reaches_a_run_that_waits_for_a_signal_in_every_order(dsn: str, conn: Conn, asked: str) -> None:
+    request_in_every_order(dsn, conn, asked, lambda run: wait_for(run, "paid", timeout_seconds=3600))
 
 
 @pytest.mark.unsound  # goes with the xfail
 @pytest.mark.xfail(strict=True, reason="park_ writes no nudge for a run that only sleeps: a request between its look and its commit waits for the timer")
-@pytest.mark.parametrize("request_", REQUESTS)
-def test_a_request_reaches_a_run_that_sleeps_in_every_order(dsn: str, conn: Conn, request_: str) -> None:
-    request_in_every_order(dsn, conn, request_, lambda run: sleep_for(run, 3600))
+@pytest.mark.parametrize("asked", ["cancel", "force", "pause"])
+def test_a_request_reaches_a_run_that_sleeps_in_every_order(dsn: str, conn: Conn, asked: str) -> None:
+    request_in_every_order(dsn, conn, asked, lambda run: sleep_for(run, 3600))
 
 
 @pytest.mark.xfail(strict=True, reason="hold_ neither looks at the mailbox nor leaves a nudge: the wake that saw the lease has taken the request's nudge")
-@pytest.mark.parametrize(("request_", "expected"), [("cancel", "queued"), ("resume", "queued"), ("retry", "queued")])
-def test_a_request_reaches_a_run_that_gets_stuck_in_every_order(dsn: str, conn: Conn, request_: str, expected: str) -> None:
+@pytest.mark.parametrize("asked", ["cancel", "resume", "retry"])
+def test_a_request_reaches_a_run_that_gets_stuck_in_every_order(dsn: str, conn: Conn, asked: str) -> None:
+    request_in_every_order(dsn, conn, asked, lambda run: flush(run, unit(), hold=["stuck", "refused", None, None, "pgflow"]))
+
+
+@pytest.mark.xfail(strict=True, reason="pause_ leaves no nudge: a resume that came before the run was held is not looked at again")
+def test_a_resume_reaches_a_run_that_is_about_to_pause_in_every_order(dsn: str, conn: Conn) -> None:
     orders = list(interleavings(SENDER, PARKER))
     runs = begin_many(conn, len(orders))
-    act = {"send": lambda c, run: one(c, f"select pgflow.{request_}_run(%s)", run.key), "park": lambda c, run: commit(c, sqlkit.hold(run))}
-    for order, run in zip(orders, runs, strict=True):
-        play(dsn, order, [run], act)
-        poll(conn)
-        assert status(conn, run.run_id) == expected, order
+    for run in runs:
+        one(conn, "select pgflow.pause_run(%s)", run.key)
+        wake(conn, run.chain_id)
+    act: dict[str, Callable[[Conn, Claim], Any]] = {
+        "send": lambda c, run: one(c, "select pgflow.resume_run(%s)", run.key),
+        "park": lambda c, run: commit(c, wait_for(run, "paid")),
+    }
+    with Stage(dsn, act) as stage:
+        for order, run in zip(orders, runs, strict=True):
+            stage.play(order, run)
+            poll(conn)
+            assert status(conn, run.run_id) != "paused", order
+
+
+@pytest.mark.xfail(strict=True, reason="reap_worker holds a run as poison without a nudge: a cancel that waited for its worker is never looked at")
+def test_a_cancel_reaches_a_run_whose_worker_died_once_too_often(db: Conn) -> None:
+    db.execute("select pgflow.limit_queue('default', max_deaths => 1)")
+    run = begin(db, key="k")
+    cancel(db, "k")
+    wake(db, run.chain_id)
+    db.execute("select pgflow.reap_worker(%s, 0)", (run.worker,))
+    poll(db)
+    assert status(db, run.run_id) in ("queued", "cancelled")
 
 
 # ---------------------------------------------------------------- sending
@@ -621,16 +678,17 @@ def test_the_holder_of_a_run_is_told_of_its_deadline(db: Conn) -> None:
     assert one(db, "select mail from pgflow.beat(%s)", run.worker) == [run.run_id]
 
 
-def test_a_run_that_ends_in_time_has_no_deadline_any_more(dsn: str, conn: Conn) -> None:
+def test_a_deadline_that_passes_while_the_run_ends_changes_nothing(dsn: str, conn: Conn) -> None:
     set_clock(conn, T0)
     run = begin(conn, timeout_seconds=60)
-    with connect(dsn) as late:
-        with late.transaction():
-            finish(late, run)
-            expire(conn)  # the end is not committed yet: the cancel is posted
-        poll(conn)
+    with connect(dsn) as worker, connect(dsn, IMPATIENT) as poller:
+        set_clock(conn, T0 + seconds(60))
+        with worker.transaction():
+            finish(worker, run)
+            poll(poller)
+        poll(poller)
     assert status(conn, run.run_id) == "completed"
-    assert undelivered(conn, run.chain_id) == [("x", "cancel")]
+    assert count(conn, "signal") == count(conn, "undelivered") == count(conn, "deadline") == 0
 
 
 # ---------------------------------------------------------------- children
