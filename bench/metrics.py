@@ -110,7 +110,7 @@ async def start_latency(app: AsyncApp, count: int) -> Figures:
     """Milliseconds from a start to the first line of its workflow, and from a signal to the line after the wait."""
     async with app._work(WorkerOptions(queues=("default",))):
         jobs.latencies.clear()
-        for i in range(count):
+        for _ in range(count):
             await (await app.start(jobs.stamp, time.time())).result()
         starts = sorted(jobs.latencies.values())
         jobs.latencies.clear()

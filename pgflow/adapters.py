@@ -80,6 +80,5 @@ def adapt(connection: Any) -> Adapted:
         if integration is not None:
             adapted: Adapted = importlib.import_module(integration).adapt(connection)
             return adapted
-    raise InvalidArgument(
-        f"app.using() knows connections of psycopg, SQLAlchemy and Django, not {type(connection).__module__}.{type(connection).__qualname__}"
-    )
+    kind = f"{type(connection).__module__}.{type(connection).__qualname__}"
+    raise InvalidArgument(f"app.using() knows connections of psycopg, SQLAlchemy and Django, not {kind}")

@@ -255,7 +255,7 @@ class AsyncApp(AppBase, AsyncClient):
         """For handles of runs."""
         return await self._ask(query, wakes=wakes)
 
-    async def wait(self, key: str, chain_id: int, timeout: timedelta | None) -> result.Ended:  # noqa: ASYNC109 - of the surface
+    async def wait(self, key: str, chain_id: int, timeout: timedelta | None) -> result.Ended:
         """For handles of runs."""
         await self._open()
         assert self._waiter is not None
@@ -420,6 +420,7 @@ class _BoundAsyncClient(AsyncClient):
         return self._app
 
     def _run_handle(self, key: str, workflow: Workflow[..., Any], chain_id: int | None = None) -> AsyncRun[Any]:
+        del chain_id
         return super()._run_handle(key, workflow)  # whether there is such a chain is decided by the caller's commit
 
     def _started(self, started: start.Started) -> None:
@@ -637,6 +638,7 @@ class _BoundClient(Client):
         return self._app
 
     def _run_handle(self, key: str, workflow: Workflow[..., Any], chain_id: int | None = None) -> Run[Any]:
+        del chain_id
         return super()._run_handle(key, workflow)  # whether there is such a chain is decided by the caller's commit
 
     def _started(self, started: start.Started) -> None:

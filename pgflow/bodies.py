@@ -251,7 +251,7 @@ class _Turns:
         await self._host.turn_of(self._execution)
         return self._execution.begin_fence(call, text)
 
-    async def end_turn(self, call: StepCall, flush: Flush, committed: bool, at_us: int) -> None:  # noqa: RUF029 - the other colour awaits
+    async def end_turn(self, call: StepCall, flush: Flush, committed: bool, at_us: int) -> None:
         self._execution.end_fence(call, flush, committed=committed, at_us=at_us)
         self._host.turn_changed(self._execution)
         asyncio.get_running_loop().call_soon(self._execution.advance)

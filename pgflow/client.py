@@ -244,7 +244,7 @@ class AsyncSession(Protocol):
     async def ask(self, query: Query[T], *, wakes: bool = False) -> T:
         """Runs a query; ``wakes``: it answers a chain to wake."""
 
-    async def wait(self, key: str, chain_id: int, timeout: timedelta | None) -> result.Ended:  # noqa: ASYNC109 - of the surface
+    async def wait(self, key: str, chain_id: int, timeout: timedelta | None) -> result.Ended:
         """Waits until a chain has ended."""
 
 
@@ -267,7 +267,7 @@ class AsyncRun(Generic[R_co]):
         """As in logs."""
         return f"<AsyncRun {self.key!r}>"
 
-    async def result(self, timeout: timedelta | None = None) -> R_co:  # noqa: ASYNC109 - of the surface
+    async def result(self, timeout: timedelta | None = None) -> R_co:
         """Waits for the run to end and returns its value; see :meth:`Run.result`."""
         chain_id = self._chain_id
         if chain_id is None:

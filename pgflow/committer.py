@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from typing import Any, Protocol
+from typing import Any, Protocol, Self
 
 import psycopg
 
@@ -146,7 +146,7 @@ class Committer:
             try:
                 connection = await line.connected()
                 async with asyncio.timeout(COMMIT_TIMEOUT_SECONDS):
-                    return await self._commit(connection, items, careful=careful)
+                    await self._commit(connection, items, careful=careful)
             except (psycopg.Error, TimeoutError, OSError, PgflowError) as error:
                 careful = True
                 if is_conflict_on_unit(error):
@@ -155,9 +155,12 @@ class Committer:
                     tries += 1
                     await line.back_off(error, tries)
                 elif len(items) == 1:
-                    return self._host.refused(*items[0], error)
+                    self._host.refused(*items[0], error)
+                    return
                 else:
                     break
+            else:
+                return
         for item in items:  # something in it cannot be stored: find out whose it is
             await self._deliver(line, [item])
 
@@ -211,7 +214,7 @@ class _Line:
         self._options = options
         self._connection: psycopg.AsyncConnection[Any] | None = None
 
-    async def __aenter__(self) -> _Line:
+    async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(self, *_: object) -> None:

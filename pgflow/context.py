@@ -7,10 +7,9 @@ their twins for sync ones are in :mod:`pgflow.sync`. All others are plain calls 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import uuid as uuid_module
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, MutableMapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Iterable, MutableMapping, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -132,7 +131,7 @@ class Signal(Generic[T]):
         self.type = type
         self.codec = codec_for(type)
 
-    async def wait(self, *, timeout: timedelta | None = None) -> T:  # noqa: ASYNC109 - recorded, not of this process
+    async def wait(self, *, timeout: timedelta | None = None) -> T:
         """Waits for the next message of this name.
 
         Args:
@@ -166,7 +165,7 @@ async def gate(
     name: str, request: Any, *, answer: type[A], approvers: Sequence[str] = (), quorum: int = 1, timeout: timedelta | None = None,
     on_timeout: Literal["expire", "reject", "escalate", "approve"] = "expire", notify: Step[[GateRequest], Any] | None = None,
 ) -> Verdict[A]: ...
-async def gate(name: str, request: Any, **options: Any) -> Any:  # noqa: ARG001, RUF029 - the surface stands, the gate does not
+async def gate(name: str, request: Any, **options: Any) -> Any:  # noqa: ARG001 - the surface stands, the gate does not
     """Waits for an authorised answer. Declared now; gates are not built yet."""
     raise NotBuiltError(f"gates are not built yet: gate({name!r})")
 

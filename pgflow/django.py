@@ -72,7 +72,7 @@ class _DjangoTransaction(_Executor):
 
     def close(self, error: BaseException | None) -> None:
         if self._is_open:
-            self.connection.set_rollback(True)  # noqa: FBT003 - Django's own signature
+            self.connection.set_rollback(True)
             self._atomic.__exit__(type(error), error, None) if error else self._atomic.__exit__(None, None, None)
 
 

@@ -97,7 +97,7 @@ class _PsycopgTransaction:
             return cursor.execute(sql, params).fetchall()
 
     def flush(self) -> None:
-        """psycopg holds nothing back."""
+        """Psycopg holds nothing back."""
 
     def commit(self) -> None:
         self.connection.execute("commit")
@@ -149,7 +149,7 @@ class _AsyncPsycopgTransaction:
             return await (await cursor.execute(sql, params)).fetchall()
 
     async def flush(self) -> None:
-        """psycopg holds nothing back."""
+        """Psycopg holds nothing back."""
 
     async def commit(self) -> None:
         await self.connection.execute("commit")

@@ -118,7 +118,7 @@ class Step(Generic[P, R_co]):
 
     def because(self, decision: Decision[Any], item: str | int | None = None) -> Self:
         """The same step, its calls resting on a decision, which their idempotency keys name."""
-        raise NotBuiltError("decisions are not built yet: because()")
+        raise NotBuiltError(f"decisions are not built yet: {self.name}.because({decision!r}, {item!r})")
 
     def aio(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R_co]:
         """Calls the step from async code, whatever its own colour."""

@@ -25,7 +25,7 @@ import uuid
 from collections.abc import Callable, Coroutine, Iterator
 from datetime import datetime, timedelta
 from types import ModuleType
-from typing import Any, ParamSpec, TypeVar, overload
+from typing import Any, ParamSpec, Self, TypeVar, overload
 
 import psycopg
 import pytest
@@ -65,7 +65,7 @@ class AsyncHarness:
         self._stack = contextlib.AsyncExitStack()
         self._worker: Worker | None = None
 
-    async def __aenter__(self) -> AsyncHarness:
+    async def __aenter__(self) -> Self:
         """Opens the app."""
         await self._stack.enter_async_context(self.app)
         return self

@@ -109,6 +109,11 @@ class Claim:
     metadata: dict[str, Any] = field(default_factory=dict)
 
     @property
+    def has_kin(self) -> bool:
+        """Whether the end of the run concerns others: a parent, or the list of deadlines."""
+        return self.parent_run_id is not None or self.deadline_us is not None
+
+    @property
     def stem(self) -> str:
         """What the idempotency keys of this generation begin with."""
         return self.root if self.generation == 1 else f"{self.root}~{self.generation}"

@@ -32,7 +32,7 @@ MAX_DIGITS = 4300  # CPython refuses to read a longer integer (sys.int_info.defa
 quote_json = json.encoder.encode_basestring
 """JSON string of a Python string, without escaping what is not ASCII."""
 
-_LONG_NUMBER = re.compile(r"\d{%d}" % (MAX_DIGITS + 1))
+_LONG_NUMBER = re.compile(rf"\d{{{MAX_DIGITS + 1}}}")
 _NUL = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")
 _STRING = re.compile(r'"(?:\\.|[^"\\])*"')
 
@@ -182,7 +182,7 @@ ANYTHING: Codec[Any] = Codec(Any)
 def _canonical(value: Any) -> Any:
     """Sets have no order of their own and would hash differently in every process."""
     if isinstance(value, (set, frozenset)):
-        return sorted((_encode_canonical(item) for item in value))
+        return sorted(_encode_canonical(item) for item in value)
     return _plain(value)
 
 

@@ -8,10 +8,10 @@ import inspect
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, Generic, Literal, NoReturn, ParamSpec, Self, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Generic, Literal, NoReturn, NotRequired, ParamSpec, Self, TypeVar, overload
 
 import pydantic
-from typing_extensions import NotRequired, TypedDict
+from typing_extensions import TypedDict
 
 from pgflow.errors import DefinitionError, InvalidArgument
 from pgflow.model import DEFAULT_QUEUE, Slot, StartOptions

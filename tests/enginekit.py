@@ -300,7 +300,8 @@ class Worker:
 
     def _run(self, body: Body) -> StepResult:
         call = body.call
-        scope = StepScope(body.execution.claim, call, body.attempt, body.key, lambda _: None)
+        scope = StepScope(body.execution.claim, call, body.attempt, lambda _: None)
+        assert scope.key == body.key
         self.bodies_run.append((body.execution.run_id, call.name, body.key))
         try:
             fn = call.spec.definition.fn

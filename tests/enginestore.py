@@ -22,7 +22,7 @@ SECOND = 1_000_000
 
 
 class Mail(NamedTuple):
-    """A row of a mailbox: s = signal, c = result of a child, x = cancel, p = pause."""
+    """A row of a mailbox: s = signal, c = result of a child, x = cancel, p = pause, r = resume."""
 
     mail_id: int
     chain_id: int
@@ -162,7 +162,10 @@ class Store:
         self._post(run.chain_id, "p", "pause", json.dumps({"why": why}), sent_by="a person")
 
     def resume(self, run: StoredRun) -> None:
-        """Lets a held run go on."""
+        """Lets a run go on."""
+        if run.place == "leased":
+            self._post(run.chain_id, "r", "resume", json.dumps({"why": "resumed"}), sent_by="a person")
+            return
         assert run.place == "held"
         self._note_operator(run, "resume")
         run.place, run.held, run.attempt = "ready", None, 0
@@ -265,6 +268,8 @@ class Store:
 
     def _settle(self, run: StoredRun, q: dict[str, Any]) -> dict[str, Any]:
         assert q["seq"] == run.last_seq
+        for chain_id in q.get("unwanted", ()):
+            self._post(chain_id, "x", "cancel", json.dumps({"why": "the parent gave up waiting for it"}), sent_by="pgflow")
         units: list[list[Any]] = [self._start_child(run, child) for child in q.get("children", ())]
         place, pause = "leased", False
         if "hold" in q:
@@ -304,11 +309,11 @@ class Store:
     def _look(self, run: StoredRun, q: dict[str, Any]) -> tuple[list[list[Any]], bool]:
         """What has happened, first things first; a signal or a cancel only as the first of its look."""
         units: list[list[Any]] = []
-        pause = False
+        asked = [m for m in self.mail if m.chain_id == run.chain_id and m.kind in "pr"]
+        pause = bool(asked) and asked[-1].kind == "p"
+        if not pause:
+            self.mail = [m for m in self.mail if m not in asked]
         for _at, call, _id, kind, name, mail in sorted(self._happenings(run, q), key=lambda h: h[:3]):
-            if kind == "p":
-                pause = True
-                continue
             if kind in ("x", Kind.SIGNAL_RECEIVED):
                 if units:
                     break
@@ -330,7 +335,7 @@ class Store:
     def _happenings(self, run: StoredRun, q: dict[str, Any]) -> Iterator[tuple[int, int, float, str, str | None, Any]]:
         mine = [m for m in self.mail if m.chain_id == run.chain_id]
         for m in mine:
-            if m.kind in "xp":
+            if m.kind == "x":
                 yield m.sent_us, 0, m.mail_id, m.kind, m.name, m
             elif m.kind == "c" and m.run_id == run.run_id and m.call in q.get("child_calls", ()):
                 yield m.sent_us, m.call, m.mail_id, Kind.CHILD_FINISHED, m.name, m
@@ -352,9 +357,9 @@ class Store:
             self.nudged.append(run.chain_id)
 
     def _pause(self, run: StoredRun) -> None:
-        for m in [m for m in self.mail if m.chain_id == run.chain_id and m.kind == "p"]:
+        for m in [m for m in self.mail if m.chain_id == run.chain_id and m.kind in "pr"]:
             self.mail.remove(m)
-            self._note_operator(run, "pause", json.loads(m.payload)["why"])
+            self._note_operator(run, m.name, json.loads(m.payload or "{}").get("why"))
         run.place, run.held = "held", ["paused", "paused", None, None, "a person"]
 
     def _continue(self, run: StoredRun, text: str) -> None:

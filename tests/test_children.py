@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import psycopg
 import pytest
-from records import HOUR, SOON, count, events, run_row
+from records import HOUR, SOON, count, events, eventually, run_row
 
 import pgflow
 from pgflow import KeyConflict, NotStorable, RunCancelled, RunFailed, Signal, StepFailed, step, workflow
@@ -184,7 +184,6 @@ async def test_a_child_that_is_stuck_keeps_its_parent_waiting_until_it_goes_on(a
     assert await run.result(SOON) == 1
 
 
-@pytest.mark.xfail(strict=True, reason="_decode_unit lets NotStorable of decode_child out: the run is handed back and claimed for ever")
 async def test_a_result_that_does_not_fit_the_parents_view_of_a_child_is_a_typed_error(aflow: AsyncHarness) -> None:
     @workflow(name="price")
     async def price_as_deployed() -> str:
@@ -203,12 +202,7 @@ async def test_a_result_that_does_not_fit_the_parents_view_of_a_child_is_a_typed
         return ""
 
     aflow.include(parent, price_as_deployed)
-    run = await aflow.start(parent)
-    try:
-        assert "price" in await run.result(timedelta(seconds=1))
-    finally:
-        await aflow.crash()
-        aflow.app.definitions.workflows.pop(parent.name)
+    assert "the result of child price does not fit its annotation int" in await (await aflow.start(parent)).result(SOON)
 
 
 # ---------------------------------------------------------------- options of a child
@@ -351,7 +345,7 @@ async def test_a_child_may_clean_up_with_steps_when_its_parent_is_cancelled(aflo
 # ---------------------------------------------------------------- giving a child up
 
 
-async def test_a_child_that_takes_too_long_is_a_timeout_error_and_its_late_result_is_nobodys(
+async def test_a_child_that_takes_too_long_is_a_timeout_error_and_the_parent_goes_on(
     aflow: AsyncHarness, conn: psycopg.Connection
 ) -> None:
     @workflow
@@ -368,14 +362,31 @@ async def test_a_child_that_takes_too_long_is_a_timeout_error_and_its_late_resul
     await aflow.until_idle()
     await aflow.skip(HOUR)
     assert await run.status() == "waiting"
-    await aflow.app.send("child", go, 1)
-    await aflow.until_idle()
     await run.send(go, 2)
     assert await run.result(SOON) == "too long 2"
     assert ("call_cancelled", "wait_for_go") in events(conn, run.key)
 
 
-@pytest.mark.xfail(strict=True, reason="cancel_call records that the call was given up and tells the child nothing until the parent ends")
+async def test_an_abandoned_child_that_was_given_up_lives_on_and_its_late_result_is_nobodys(aflow: AsyncHarness) -> None:
+    @workflow
+    async def parent() -> int:
+        try:
+            async with asyncio.timeout(3600):
+                await pgflow.run_child(wait_for_go.options(key="child", when_parent_ends="abandon"))
+        except TimeoutError:
+            return await go.wait()
+        return 0
+
+    aflow.include(parent, wait_for_go)
+    run = await aflow.start(parent)
+    await aflow.until_idle()
+    await aflow.skip(HOUR)
+    await aflow.app.send("child", go, 1)
+    assert await aflow.app.get("child", wait_for_go).result(SOON) == 1
+    await run.send(go, 2)
+    assert await run.result(SOON) == 2
+
+
 async def test_a_child_that_was_given_up_is_cancelled_at_once(aflow: AsyncHarness, conn: psycopg.Connection) -> None:
     @workflow
     async def parent() -> None:
@@ -392,13 +403,12 @@ async def test_a_child_that_was_given_up_is_cancelled_at_once(aflow: AsyncHarnes
     assert run_row(conn, "child", "status") == ("cancelled",)
 
 
-async def test_the_late_result_of_a_child_that_was_given_up_does_not_keep_its_parent_awake(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+@pytest.mark.xfail(strict=True, reason="any message of kind c wakes a parent that waits for a child: this one is never taken, so it goes round")
+async def test_the_late_result_of_a_child_that_was_given_up_does_not_keep_its_parent_awake(aflow: AsyncHarness) -> None:
     @workflow
     async def parent() -> int:
         try:
-            async with asyncio.timeout(3600):
+            async with asyncio.timeout(0.05):
                 await pgflow.run_child(wait_for_go.options(key="first"))
         except TimeoutError:
             return await pgflow.run_child(wait_for_go.options(key="second"))
@@ -406,16 +416,20 @@ async def test_the_late_result_of_a_child_that_was_given_up_does_not_keep_its_pa
 
     aflow.include(parent, wait_for_go)
     run = await aflow.start(parent)
-    await aflow.until_idle()
-    await aflow.skip(HOUR)
-    await aflow.app.send("first", go, 1)
-    (claims,) = conn.execute("select last_value from pgflow.ready_id_seq").fetchone()
+    second = aflow.app.get("second", wait_for_go)
+    await eventually(lambda: is_waiting(second), "the second child waits")
     try:
-        await asyncio.wait_for(aflow.until_idle(), 2)
-        assert conn.execute("select last_value - %s < 10 from pgflow.ready_id_seq", (claims,)).fetchone() == (True,)
+        await asyncio.wait_for(aflow.until_idle(), 1)
     finally:
-        await aflow.app.send("second", go, 5)
+        await second.send(go, 5)
         assert await run.result(SOON) == 5
+
+
+async def is_waiting(run: pgflow.AsyncRun[Any]) -> bool:
+    try:
+        return await run.status() == "waiting"
+    except pgflow.RunNotFound:
+        return False
 
 
 async def test_the_faster_of_two_children_wins(aflow: AsyncHarness) -> None:

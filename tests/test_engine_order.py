@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-import json
 import threading
 from datetime import timedelta
 from typing import Any
@@ -19,6 +18,7 @@ from pgflow import Retries, read, step, transaction, workflow
 from pgflow._engine.drivers import ThreadDriver
 from pgflow._engine.execution import Execution
 from pgflow._engine.flush import MAX_FLUSH_UNITS
+from pgflow._scope import WorkflowScope, current
 from pgflow.errors import RunCancelled
 from pgflow.model import Kind
 
@@ -826,7 +826,7 @@ def test_a_thread_that_comes_to_a_standstill_behind_our_back_is_not_taken_for_st
     def make(execution: Execution) -> Any:
         lockstep = make_driver(execution, run.workflow)
         sly = SlyThread(lockstep._spawn, lambda: None, lockstep._main, lockstep._context)
-        contextvars.copy_context().run(_rebind, lockstep._context, sly)
+        _bind(lockstep._context, sly)
         return sly
 
     journal = run.claim(0)
@@ -840,13 +840,53 @@ def test_a_thread_that_comes_to_a_standstill_behind_our_back_is_not_taken_for_st
         execution.close()
 
 
-def _rebind(context: contextvars.Context, driver: Any) -> None:
-    from pgflow._scope import current
-
-    context[current].thread = driver
+def _bind(context: contextvars.Context, driver: ThreadDriver) -> None:
+    """The workflow's scope names the driver on which its calls wait."""
+    scope = context[current]
+    assert isinstance(scope, WorkflowScope)
+    scope.thread = driver
 
 
 @workflow
-def telling_from_a_thread() -> int:
-    result = pgflow.sync.map(write_row, [1, 2])
-    return sum(result.values)
+def taking_the_first_write() -> int:
+    return pgflow.sync.map(write_row, [1, 2], min_successful=1).values[0]
+
+
+def test_nothing_fences_while_code_runs_in_its_thread(monkeypatch):
+    """Its notes and the fence would both be the next seq."""
+    still, counting, go_on = threading.Event(), threading.Event(), threading.Event()
+    count_really = pgflow.sync._count
+
+    def count_slowly(*args: Any) -> None:
+        counting.set()
+        assert go_on.wait(20)
+        count_really(*args)
+
+    monkeypatch.setattr(pgflow.sync, "_count", count_slowly)
+
+    def make_loose_driver(execution: Execution, flow: Any, errors: Any) -> Any:
+        lockstep = make_driver(execution, flow, errors)
+        loose = ThreadDriver(lockstep._spawn, still.set, lockstep._main, lockstep._context)
+        _bind(lockstep._context, loose)
+        return loose
+
+    store = Store(taking_the_first_write)
+    run = store.start(taking_the_first_write)
+    worker = Worker(store, driver=make_loose_driver)
+    worker.play("claim 1")
+    assert still.wait(20)
+    still.clear()
+    execution = worker.executions[1]
+    execution.advance()
+    worker.play("fence write_row 1", "commit-fence write_row 1", "end write_row 1")
+    while not counting.is_set():
+        execution.advance()
+    try:
+        assert "fence write_row 2" not in worker.offered()
+    finally:
+        go_on.set()
+    assert still.wait(20)
+    execution.advance()
+    worker.finish()
+    assert run.result() == 1001
+    assert divergence(run) is None

@@ -106,6 +106,7 @@ def test_a_replay_sees_every_value_and_error_as_the_first_run_did(example):
             run = store.runs[first.run_id]
             if first.claim.last_seq == 0 and first is [a for a in worker.attempts if a.run_id == run.run_id][-1]:
                 again = replay(run)
+                assert again.divergence is None
                 assert again.events() == first.events()
                 if run.status == "failed":
                     assert json.loads(again.ending.error)["args"] == json.loads(run.error)["args"]

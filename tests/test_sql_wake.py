@@ -65,11 +65,6 @@ def cancel(conn: Conn, key: str, *, force: bool = False) -> int:
     return one(conn, "select pgflow.cancel_run(%s, 'enough', force => %s)", key, force)
 
 
-def resume_parked(conn: Conn) -> Claim:
-    """Claims the one run that is ready."""
-    return claim_one(conn)
-
-
 # ---------------------------------------------------------------- no wake-up is lost
 
 
@@ -143,26 +138,32 @@ SIGNAL: dict[str, Callable[[Conn, Claim], Any]] = {
 }
 
 
-@pytest.mark.parametrize("level", ["read committed", "repeatable read", "serializable"])
-def test_a_signal_wakes_its_run_in_every_order_of_sender_parker_and_poll(dsn: str, conn: Conn, level: str) -> None:
+def play_all(dsn: str, conn: Conn, orders: list[tuple[str, ...]], level: str, then: Callable[[], object] = bool) -> None:
+    runs = begin_many(conn, len(orders))
+    with Stage(dsn, SIGNAL, level) as stage:
+        for order, run in zip(orders, runs, strict=True):
+            stage.play(order, run)
+            then()
+            assert goes_on(conn, run), order
+
+
+def test_a_signal_wakes_its_run_in_every_order_of_sender_parker_and_poll(dsn: str, conn: Conn) -> None:
     orders = list(interleavings(SENDER, PARKER, ("poll",)))
     assert len(orders) == 140
-    runs = begin_many(conn, len(orders))
-    with Stage(dsn, SIGNAL, level) as stage:
-        for order, run in zip(orders, runs, strict=True):
-            stage.play(order, run)
-            assert goes_on(conn, run), order
+    play_all(dsn, conn, orders, "read committed")
 
 
-@pytest.mark.parametrize("level", ["read committed", "repeatable read", "serializable"])
+LEVELS = ["read committed", "repeatable read", "serializable"]
+
+
+@pytest.mark.parametrize("level", LEVELS[1:])
+def test_a_signal_from_a_transaction_with_an_old_snapshot_wakes_its_run_in_every_order(dsn: str, conn: Conn, level: str) -> None:
+    play_all(dsn, conn, list(interleavings(SENDER, PARKER)), level)
+
+
+@pytest.mark.parametrize("level", LEVELS)
 def test_a_signal_wakes_its_run_by_the_next_poll_though_both_sides_die_before_they_wake_it(dsn: str, conn: Conn, level: str) -> None:
-    orders = list(interleavings(SENDER[:2], PARKER[:2], ("poll",)))
-    runs = begin_many(conn, len(orders))
-    with Stage(dsn, SIGNAL, level) as stage:
-        for order, run in zip(orders, runs, strict=True):
-            stage.play(order, run)
-            poll(conn)
-            assert goes_on(conn, run), order
+    play_all(dsn, conn, list(interleavings(SENDER[:2], PARKER[:2], ("poll",))), level, then=lambda: poll(conn))
     assert count(conn, "nudge") == 0
 
 
@@ -189,8 +190,6 @@ REQUESTS = {
     "cancel": ("select pgflow.cancel_run(%s)", "queued"),
     "force": ("select pgflow.cancel_run(%s, force => true)", "cancelled"),
     "pause": ("select pgflow.pause_run(%s)", "paused"),
-    "resume": ("select pgflow.resume_run(%s)", "queued"),
-    "retry": ("select pgflow.retry_run(%s)", "queued"),
 }
 
 
@@ -224,7 +223,7 @@ def test_a_request_reaches_a_run_that_sleeps_in_every_order(dsn: str, conn: Conn
 
 
 @pytest.mark.xfail(strict=True, reason="hold_ neither looks at the mailbox nor leaves a nudge: the wake that saw the lease has taken the request's nudge")
-@pytest.mark.parametrize("asked", ["cancel", "resume", "retry"])
+@pytest.mark.parametrize("asked", ["cancel", "force"])
 def test_a_request_reaches_a_run_that_gets_stuck_in_every_order(dsn: str, conn: Conn, asked: str) -> None:
     request_in_every_order(dsn, conn, asked, lambda run: flush(run, unit(), hold=["stuck", "refused", None, None, "pgflow"]))
 
@@ -315,7 +314,7 @@ def test_a_signal_keeps_its_exact_text(db: Conn) -> None:
         run = park(db, key=text)
         send(db, text, "paid", text)
         wake(db, run.chain_id)
-        again = resume_parked(db)
+        again = claim_one(db)
         (taken,) = commit(db, still_waits(again, "paid", 1)).units_of(again)
         assert taken == [1, 1, "S", "paid", text]
         assert journal(db, run.run_id) == [(1, 1, "S", "paid", text)]
@@ -327,7 +326,7 @@ def test_a_signal_without_a_payload_is_null(db: Conn) -> None:
     db.execute("select pgflow.send_signal('k', 'paid')")
     db.execute("select pgflow.send_signal('k', 'paid', null)")
     wake(db, run.chain_id)
-    again = resume_parked(db)
+    again = claim_one(db)
     for call in (1, 2):
         (taken,) = commit(db, still_waits(again, "paid", call)).units_of(again)
         assert taken[4] == "null"
@@ -388,7 +387,7 @@ def test_what_happened_first_wins_however_late_the_database_looks(db: Conn, sent
     send(db, "k", "paid", "1")
     set_clock(db, T0 + seconds(3600))
     poll(db)
-    again = resume_parked(db)
+    again = claim_one(db)
     answer = commit(db, still_waits(again, "paid", 1, timer_seq=1))
     assert [u[2] for u in answer.units_of(again)] == [expected]
     assert mailbox(db, run.chain_id) == ([] if expected == "S" else [("s", "paid")])
@@ -403,7 +402,7 @@ def test_a_signal_sent_at_the_very_moment_of_the_time_out_is_told_apart_by_nothi
     set_clock(db, T0 + seconds(5))
     send(db, "k", "paid", "1")
     poll(db)
-    again = resume_parked(db)
+    again = claim_one(db)
     assert len(commit(db, still_waits(again, "paid", 1, timer_seq=1)).units_of(again)) == 1
 
 
@@ -463,6 +462,19 @@ def test_mail_on_its_way_when_the_run_ends_is_put_aside_by_the_next_wake(dsn: st
     assert undelivered(conn, run.chain_id) == [("s", "late")]
 
 
+@pytest.mark.unsound  # goes with the xfail
+@pytest.mark.xfail(strict=True, reason="the wake that sees the lease of a run about to end takes the nudge: the mail stays in the mailbox for good")
+def test_mail_is_put_aside_in_every_order_of_sender_and_end(dsn: str, conn: Conn) -> None:
+    orders = list(interleavings(SENDER, PARKER[:2]))
+    runs = begin_many(conn, len(orders))
+    act: dict[str, Callable[[Conn, Claim], Any]] = {"send": SIGNAL["send"], "park": finish}
+    with Stage(dsn, act) as stage:
+        for order, run in zip(orders, runs, strict=True):
+            stage.play(order, run)
+            poll(conn)
+            assert undelivered(conn, run.chain_id) == [("s", "paid")], order
+
+
 # ---------------------------------------------------------------- several at once
 
 
@@ -501,7 +513,7 @@ def test_two_wakes_at_once_make_a_run_ready_once(dsn: str, conn: Conn) -> None:
 
 
 def test_many_wakes_polls_and_senders_at_once_lose_nothing(dsn: str, conn: Conn) -> None:
-    runs = begin_many(conn, 120)
+    runs = begin_many(conn, 60)
     for run in runs:
         commit(conn, wait_for(run, "paid"))
 
@@ -550,7 +562,7 @@ def test_a_timer_fires_once_and_never_early(db: Conn) -> None:
     set_clock(db, T0 + seconds(60))
     assert poll(db).lanes == [run.lane_id]
     assert poll(db).lanes == []
-    again = resume_parked(db)
+    again = claim_one(db)
     ask = {"timers": [[1, 1, "T"]], "park": True, "idle": True}
     assert [u[1:3] for u in commit(db, flush(again, **ask)).units_of(again)] == [[1, "T"]]
     assert kinds(db, run) == [("t", 1), ("T", 1)]
@@ -571,7 +583,7 @@ def test_a_clock_that_goes_back_after_the_wake_neither_fires_the_timer_nor_loses
     commit(db, sleep_for(begin(db), 60))
     set_clock(db, T0 + seconds(7200))
     poll(db)
-    run = resume_parked(db)
+    run = claim_one(db)
     ask = {"timers": [[1, 1, "T"]], "park": True, "idle": True}
     set_clock(db, T0 - seconds(3 * 3600))
     assert commit(db, flush(run, **ask)).place_of(run) == "parked"
@@ -580,7 +592,7 @@ def test_a_clock_that_goes_back_after_the_wake_neither_fires_the_timer_nor_loses
     assert poll(db).lanes == []
     set_clock(db, T0 + seconds(61))
     poll(db)
-    run = resume_parked(db)
+    run = claim_one(db)
     assert [u[1:3] for u in commit(db, flush(run, **ask)).units_of(run)] == [[1, "T"]]
 
 
@@ -590,7 +602,7 @@ def test_a_retry_of_a_step_wakes_its_run_and_is_never_an_answer(db: Conn) -> Non
     commit(db, flush(run, unit("a", 1, "charge", '{"message": "no"}', delay_seconds=30), retries=[[1, 1]], park=True, idle=True))
     set_clock(db, T0 + seconds(30))
     assert poll(db).lanes == [run.lane_id]
-    again = resume_parked(db)
+    again = claim_one(db)
     assert commit(db, flush(again, timers=[], signals=[], idle=True)).units_of(again) == []
     assert kinds(db, run) == [("a", 1)]
 
@@ -665,7 +677,7 @@ def test_a_run_that_waits_is_woken_at_its_deadline_to_clean_up(db: Conn) -> None
     run = begin(db, key="k", timeout_seconds=60)
     commit(db, sleep_for(run, 3600))
     assert expire(db).lanes == [run.lane_id]
-    again = resume_parked(db)
+    again = claim_one(db)
     assert again.has_mail
     answer = commit(db, flush(again, timers=[[1, 1, "T"]], park=True, idle=True))
     assert [(kind, json.loads(payload)) for _, _, kind, _, payload in answer.units_of(again)] == [("x", {"why": "deadline", "by": "pgflow"})]
@@ -818,6 +830,7 @@ def test_a_delayed_child_starts_at_its_time(db: Conn) -> None:
 
 def test_a_child_waits_for_whoever_is_about_to_take_its_key_and_is_then_refused(dsn: str, conn: Conn) -> None:
     parent = begin(conn, "parent")
+    start(conn, "other")  # the lane is there
     with Actor(dsn) as committer:
         with connect(dsn) as app, app.transaction():
             start(app, "other", key="k")
@@ -829,6 +842,7 @@ def test_a_child_waits_for_whoever_is_about_to_take_its_key_and_is_then_refused(
 @pytest.mark.xfail(strict=True, reason="start_children_ takes keys in the order of runs and calls: two batches that name each other's keys deadlock")
 def test_two_batches_that_start_children_of_the_same_keys_do_not_deadlock(dsn: str, conn: Conn) -> None:
     one_of, other = begin(conn, "parent"), begin(conn, "parent")
+    start(conn, "child")  # the lane is there
     with Actor(dsn) as first, Actor(dsn) as second:
         for actor in (first, second):
             actor.conn.execute("set deadlock_timeout = '20ms'")

@@ -837,7 +837,6 @@ async def test_an_argument_that_cannot_be_compared_later_is_refused_at_the_call(
     assert "an argument of step take" in await (await aflow.start(order)).result(SOON)
 
 
-@pytest.mark.xfail(strict=True, reason="issue_step registers the call before it hashes the arguments: a later activation dispatches it")
 async def test_a_call_that_was_refused_is_not_made_after_a_crash_either(aflow: AsyncHarness) -> None:
     bodies = []
 

@@ -18,7 +18,6 @@ from pgflow.errors import DefinitionError
 from pgflow.heart import Rhythm
 from pgflow.worker import Worker, WorkerOptions
 from pgflow.workflow import Workflow
-
 from pgflow_cli.database import Dsn
 
 
@@ -35,7 +34,8 @@ def load_app(target: str, dsn: str | None) -> AsyncApp:
     except ModuleNotFoundError as error:
         if error.name is None or not (module_name + ".").startswith(error.name + "."):
             raise
-        raise DefinitionError(f"there is no module {module_name!r} here: pass MODULE or MODULE:APP, importable from {os.getcwd()}") from error  # noqa: PTH109
+        where = os.getcwd()  # noqa: PTH109 - as above
+        raise DefinitionError(f"there is no module {module_name!r} here: pass MODULE or MODULE:APP, importable from {where}") from error
     return _as_async(_pick(module, attribute), dsn)
 
 

@@ -28,7 +28,7 @@ def _answer(data: dict[str, Any] | None) -> CommitAnswer:
     if data is None:
         return ALL_WELL
     return CommitAnswer(
-        bad={run_id: verdict for run_id, verdict in data.get("bad") or ()},
+        bad=dict(data.get("bad") or ()),
         settled={answer["run"]: answer for answer in data.get("x") or ()},
         wake=data.get("wake") or [],
         lanes=data.get("lanes") or [],

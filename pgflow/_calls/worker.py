@@ -40,7 +40,7 @@ def beat(worker_id: int, *, stopping: bool = False) -> Query[Beat]:
 
 def observe_workers() -> Query[dict[int, int]]:
     """The beats of all workers."""
-    return Query("select worker_id, beat from pgflow.observe_workers()", (), lambda rows: {w: b for w, b in rows})
+    return Query("select worker_id, beat from pgflow.observe_workers()", (), dict)
 
 
 def reap_worker(worker_id: int, seen_beat: int) -> Query[Reaped]:

@@ -189,7 +189,7 @@ class ThreadDriver:
         self._thread_id = threading.get_ident()
         try:
             if self._cancelling:
-                raise asyncio.CancelledError
+                raise asyncio.CancelledError  # noqa: TRY301 - cancelled before it began
             result: tuple[Any, BaseException | None] = (self._context.run(self._main), None)
         except BaseException as error:  # noqa: BLE001 - whatever it raised is its outcome
             result = (None, error)

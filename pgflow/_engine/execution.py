@@ -39,7 +39,7 @@ LINGER_CHILDREN_US = 50_000
 """So long a parent waits in memory for children that have just started, or for more results after one."""
 
 
-class ContinueAsNew(BaseException):  # noqa: N818 - not an error: how a workflow ends its generation
+class ContinueAsNew(BaseException):
     """Raised by ``continue_as_new``; carries the input of the next generation."""
 
     def __init__(self, input_text: str) -> None:
@@ -733,7 +733,7 @@ class Execution:
         flush.question = self._question(flush)
         if flush.question is None and self._ending is not None:
             flush.ending = self._ending
-            flush.has_kin = bool(self.has_children or self.claim.parent_run_id is not None or self.claim.deadline_us is not None or self.beat)
+            flush.has_kin = self.has_children or self.beat or self.claim.has_kin
         if not flush.rows and flush.question is None and flush.ending is None:
             return None
         self.inflight = flush

@@ -292,7 +292,7 @@ class WorkflowLoop(_RefusingLoop):  # type: ignore[misc]
         return self._ordinal_base | self._ordinals
 
     def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
-        """asyncio tells its loop; the handle has already told the journal."""
+        """Asyncio tells its loop; the handle has already told the journal."""
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:
         """Logs what asyncio cannot raise anywhere, unless the loop is being taken apart."""

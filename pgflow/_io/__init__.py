@@ -150,4 +150,6 @@ def is_ambiguous(error: BaseException) -> bool:
 def is_conflict_on_unit(error: BaseException) -> bool:
     """Whether another writer has taken the seq: a duplicate key of a partition of the journal."""
     cause = database_error(error)
-    return cause is not None and cause.sqlstate == "23505" and re.fullmatch(r"unit(_\d+)?_pkey", cause.diag.constraint_name or "") is not None
+    if cause is None or cause.sqlstate != "23505":
+        return False
+    return re.fullmatch(r"unit(_\d+)?_pkey", cause.diag.constraint_name or "") is not None

@@ -183,7 +183,7 @@ async def _serve(arguments: argparse.Namespace) -> None:
     bank = Bank(book, latency_seconds=arguments.latency_ms / 1000, lost_acks=arguments.lost_acks, seed=arguments.seed)
     server = await bank.serve(arguments.port)
     host, port = server.sockets[0].getsockname()
-    print(f"{host}:{port}", flush=True)  # noqa: T201 - how it says where it is
+    print(f"{host}:{port}", flush=True)
     async with server:
         await server.serve_forever()
 

@@ -36,7 +36,9 @@ from pgflow_cli.treasury.workflow import cfo_ack, key_of, opening, treasury_day
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
+    from decimal import Decimal
 
+    from pgflow import Workflow
     from pgflow_cli.treasury.proof import Proof
 
 FIRST_DAY = date(2024, 1, 2)
@@ -262,12 +264,16 @@ class Quarter:
             self._say(f"worker   pid {self._workers.start_one()}")
         with psycopg.connect(self._app.dsn) as conn:
             books = self._app.using(conn)
-            for day, next_day in itertools.zip_longest(self._days, self._days[1:]):
-                labels = {"books": self._name, "day": str(day)}
-                books.start(treasury_day.options(key=key_of(self._name, day), queue=self._name, labels=labels), day, next_day)
+            for priority, (day, next_day) in enumerate(itertools.zip_longest(self._days, self._days[1:])):
+                books.start(self._day(day, priority), day, next_day)
             books.send(key_of(self._name, self._days[0]), opening, world.FUND)
         self._app.nudge()
         self._say(f"start    {len(self._days)} runs, {key_of(self._name, self._days[0])} to {key_of(self._name, self._days[-1])}")
+
+    def _day(self, day: date, priority: int) -> Workflow[[date, date | None], Decimal]:
+        """The workflow for a day; earlier days go first, also when they come back from a wait or a dead worker."""
+        labels = {"books": self._name, "day": str(day)}
+        return treasury_day.options(key=key_of(self._name, day), queue=self._name, priority=priority, labels=labels)
 
     def watch(self, patience_seconds: float) -> None:
         """Looks at the work until it is over or takes too long: kills workers, and answers for the CFO.
