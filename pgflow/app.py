@@ -35,9 +35,10 @@ from pgflow.client import (
     step_scope_of,
 )
 from pgflow.dsn import resolve_dsn
-from pgflow.errors import DefinitionError, WrongColourError
+from pgflow.errors import DefinitionError, InvalidArgument, WrongColourError
 from pgflow.interceptor import Interceptor
 from pgflow.listener import WORK_CHANNEL, payloads
+from pgflow.model import StartOptions
 from pgflow.providers import AsyncPsycopgProvider, PsycopgProvider
 from pgflow.schema import migrate_dsn, require_schema
 from pgflow.waiter import ResultWaiter
@@ -298,14 +299,20 @@ class AsyncApp(AppBase, AsyncClient):
             for text in payloads(lanes, mailed) if not self._workers else ():
                 await run_async(connection, worker_calls.notify(WORK_CHANNEL, text))
 
-    async def start_many(self, workflow: Workflow[P, R], inputs: Iterable[tuple[Any, ...]]) -> list[AsyncRun[R]]:
-        """Starts many runs of one workflow in one transaction.
+    async def start_many(
+        self, workflow: Workflow[..., R], inputs: Iterable[tuple[Any, ...]], *, keys: Sequence[str] | None = None
+    ) -> list[AsyncRun[R]]:
+        """Starts many runs of one workflow in one transaction: all of them, or none.
 
         Args:
             workflow: The workflow; a key among its options is refused.
             inputs: The arguments of each run.
+            keys: The key of each run; made up if not given.
+
+        Raises:
+            KeyConflict: One of the keys names another run; nothing was started.
         """
-        batch, options = _batch(workflow, inputs, self._interceptors)
+        batch, options = _batch(workflow, inputs, keys, self._interceptors)
         started = await self._ask(start.start_runs(workflow.name, batch, options))
         if started:
             self._started(started[0])
@@ -392,12 +399,15 @@ class AsyncApp(AppBase, AsyncClient):
 
 
 def _batch(
-    workflow: Workflow[..., Any], inputs: Iterable[tuple[Any, ...]], interceptors: Sequence[Interceptor]
-) -> tuple[list[tuple[str | None, str]], Any]:
+    workflow: Workflow[..., Any], inputs: Iterable[tuple[Any, ...]], keys: Sequence[str] | None, interceptors: Sequence[Interceptor]
+) -> tuple[list[tuple[str | None, str]], StartOptions]:
     if workflow.start_options.key is not None:
-        raise DefinitionError("start_many() starts runs of different inputs: they cannot share options(key=...)")
-    options = effective_options(workflow, interceptors)
-    return [(None, workflow.encode_input(args, {})) for args in inputs], options
+        raise DefinitionError("start_many() starts runs of different inputs: they cannot share options(key=...), pass keys=[...]")
+    texts = [workflow.encode_input(args, {}) for args in inputs]
+    if keys is not None and len(keys) != len(texts):
+        raise InvalidArgument(f"start_many() was given {len(texts)} inputs and {len(keys)} keys")
+    named: Sequence[str | None] = keys if keys is not None else [None] * len(texts)
+    return list(zip(named, texts, strict=True)), effective_options(workflow, interceptors)
 
 
 class _BoundAsyncClient(AsyncClient):
@@ -561,9 +571,11 @@ class App(AppBase, Client):
             for text in payloads(lanes, mailed):
                 run(connection, worker_calls.notify(WORK_CHANNEL, text))
 
-    def start_many(self, workflow: Workflow[P, R], inputs: Iterable[tuple[Any, ...]]) -> list[Run[R]]:
+    def start_many(
+        self, workflow: Workflow[..., R], inputs: Iterable[tuple[Any, ...]], *, keys: Sequence[str] | None = None
+    ) -> list[Run[R]]:
         """Starts many runs of one workflow in one transaction; see :meth:`AsyncApp.start_many`."""
-        batch, options = _batch(workflow, inputs, self._interceptors)
+        batch, options = _batch(workflow, inputs, keys, self._interceptors)
         started = self._ask(start.start_runs(workflow.name, batch, options))
         if started:
             self._started(started[0])

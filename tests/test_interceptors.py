@@ -17,8 +17,6 @@ from pgflow import App, Interceptor, Retries, RunFailed, Signal, step, transacti
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from pgflow.testing import Harness
-
 pytestmark = pytest.mark.timeout(30)
 
 go = Signal("go", int)
@@ -162,13 +160,3 @@ def test_one_that_does_nothing_changes_nothing(dsn: str) -> None:
 
     with App(dsn, include=[one_step], interceptors=[Interceptor()]) as app:
         assert app.run(one_step) == 1
-
-
-def test_they_see_the_replay_after_the_test_as_well(flow: Harness) -> None:
-    log: list[str] = []
-    flow.app.definitions.interceptors.append(Recorder("a", log))
-    flow.include(work)
-    run = flow.start(work)
-    run.send(go, 1)
-    assert run.result(SOON) == 4
-    assert "a: enter shaky 2" in log

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from typing import TYPE_CHECKING, Any
 
@@ -17,8 +16,8 @@ if TYPE_CHECKING:
 
     Conn = psycopg.Connection[Any]
 
-NOBODY = 999_999_999
-"""A number that no run has, inside the last partition's range or not: nothing of that number exists."""
+NOBODY = 14_999_999
+"""A number that no run has, though the journal has a partition for it."""
 
 
 @pytest.fixture
@@ -71,7 +70,7 @@ def test_a_sound_database_has_nothing_to_report(db: Conn, world: dict[str, int])
     assert sqlkit.unsound(db) == set()
     for table in ("ready", "lease", "parked", "held", "wait", "timer", "signal", "undelivered", "deadline", "step_beat", "owed", "outcome"):
         assert count(db, table) > 0, table
-    assert len(world) == 17
+    assert len(set(world.values())) == len(world)
 
 
 UNIT = "insert into pgflow.unit (run_id, token, at, recorded_at, seq, call, kind, name) values ({run}, 1, %(t)s, %(t)s, {seq}, {call}, '{kind}', 's')"
@@ -99,10 +98,10 @@ MUTATIONS: dict[str, list[list[str]]] = {
     "an outcome belongs to a run": [[OUTCOME.format(run="%(nobody)s", status="completed")]],
     "the units of a run are dense from 1": [
         ["delete from pgflow.unit where run_id = %(leased)s and seq = 1"],
-        ["delete from pgflow.unit where run_id = %(leased)s and seq = 3"],
+        ["delete from pgflow.unit where run_id = %(leased)s and seq = 2", "delete from pgflow.unit where run_id = %(leased)s and seq = 3"],
         [UNIT.format(run="%(leased)s", seq=9, call=9, kind="c")],
     ],
-    "units belong to a run": [[UNIT.format(run="14999999", seq=1, call=1, kind="c")]],
+    "units belong to a run": [[UNIT.format(run="%(nobody)s", seq=1, call=1, kind="c")]],
     "a place knows the last unit": [
         ["update pgflow.parked set last_seq = 0 where run_id = %(parked)s"],
         ["update pgflow.ready set last_seq = 1 where run_id = %(ready)s"],
@@ -142,9 +141,9 @@ MUTATIONS: dict[str, list[list[str]]] = {
         [
             """
             insert into pgflow.run (run_id, chain_id, root_run_id, created_at, root, generation, lane_id, priority, tenant, key, input)
-            select 14999999, chain_id, root_run_id, created_at, root, 3, lane_id, priority, tenant, key, input from pgflow.run where run_id = %(done)s
+            select %(nobody)s, chain_id, root_run_id, created_at, root, 3, lane_id, priority, tenant, key, input from pgflow.run where run_id = %(done)s
             """,
-            OUTCOME.format(run="14999999", status="completed"),
+            OUTCOME.format(run="%(nobody)s", status="completed"),
         ]
     ],
     "a continued run has a successor": [["delete from pgflow.run where run_id = %(second)s", "delete from pgflow.ready where run_id = %(second)s"]],
@@ -184,16 +183,11 @@ def test_every_invariant_is_broken_by_some_test(db: Conn) -> None:
     assert set(re.findall(r"select '([^']+)', format\(", source)) == set(MUTATIONS)
 
 
-# What no invariant speaks of. Each is a run that nothing brings on any more, or that ends later than it should.
+# What no invariant speaks of: each is a run that nothing brings on any more, or that ends later than it should.
 UNSEEN: dict[str, list[str]] = {
     "a request to a held run without a nudge": [MAIL.format(run="%(stuck)s", kind="x", name="cancel")],
     "an open run whose deadline is forgotten": ["delete from pgflow.deadline where run_id = %(leased)s"],
     "a run in a lane that does not exist": ["update pgflow.ready set lane_id = 999999 where run_id = %(ready)s"],
-    "a child that its parent recorded and that does not exist": [
-        "delete from pgflow.run where run_id = %(running)s",
-        "delete from pgflow.lease where run_id = %(running)s",
-        "delete from pgflow.run_key where chain_id = %(running)s",
-    ],
     "a wait whose time-out is forgotten": ["delete from pgflow.timer where run_id = %(parked)s"],
 }
 
@@ -207,6 +201,5 @@ def test_the_audit_sees_what_would_leave_a_run_behind(db: Conn, world: dict[str,
     assert len(sqlkit.unsound(db)) == 1
 
 
-def test_the_audit_needs_nothing_but_to_read(db: Conn) -> None:
+def test_the_audit_only_reads(db: Conn) -> None:
     assert one(db, "select provolatile from pg_proc where oid = 'pgflow.check'::regproc") == "s"
-    assert json.dumps(sorted(sqlkit.unsound(db))) == "[]"

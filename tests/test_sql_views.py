@@ -1,0 +1,371 @@
+"""What anybody may read: the views, and the verbs that ask for one run."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import psycopg
+import pytest
+from sqlkit import (
+    T0,
+    begin,
+    child,
+    claim,
+    claim_one,
+    commit,
+    connect,
+    finish,
+    flush,
+    hold,
+    one,
+    register,
+    rows,
+    seconds,
+    set_clock,
+    sleep_for,
+    start,
+    start_many,
+    unit,
+    wait_for,
+    wake,
+)
+
+if TYPE_CHECKING:
+    Conn = psycopg.Connection[Any]
+
+STATUSES = ("queued", "running", "waiting", "paused", "stuck", "completed", "failed", "cancelled")
+
+
+@pytest.fixture
+def one_of_each(db: Conn) -> dict[str, int]:
+    """A run in every status, its key the name of the status."""
+    set_clock(db, T0)
+    ids = {}
+    for status in STATUSES:
+        run = begin(db, status, key=status, queue="q")
+        ids[status] = run.run_id
+        commit(db, flush(run, unit()))
+        match status:
+            case "queued":
+                db.execute("select pgflow.release_runs(%s, %s)", ([run.run_id], [run.token]))
+            case "waiting":
+                commit(db, wait_for(run, "paid", 2, timeout_seconds=60))
+            case "paused":
+                db.execute("select pgflow.pause_run('paused', 'lunch', sent_by => 'ann')")
+                commit(db, flush(run, idle=True))
+            case "stuck":
+                commit(db, hold(run, "nondeterminism", "h", {"line": 7}))
+            case "completed":
+                finish(db, run, output='{"b":1,"a":-0.0}')
+            case "failed":
+                finish(db, run, "failed", error='{"message":"no"}')
+            case "cancelled":
+                finish(db, run, "cancelled", reason="asked")
+    return ids
+
+
+# ---------------------------------------------------------------- runs
+
+
+def test_each_place_has_its_status_and_says_why(db: Conn, one_of_each: dict[str, int]) -> None:
+    query = "select status, reason, since, worker_id is not null, finished_at is not null from pgflow.runs where run_id = %s"
+    found = {status: one(db, query, run_id) for status, run_id in one_of_each.items()}
+    assert found == {
+        "queued": ("queued", None, T0, False, False),
+        "running": ("running", None, T0, True, False),
+        "waiting": ("waiting", "signal paid, until 2030-01-01T00:01:00Z", T0, False, False),
+        "paused": ("paused", "lunch", T0, False, False),
+        "stuck": ("stuck", "nondeterminism", T0, False, False),
+        "completed": ("completed", None, T0, False, True),
+        "failed": ("failed", None, T0, False, True),
+        "cancelled": ("cancelled", "asked", T0, False, True),
+    }
+    for status, run_id in one_of_each.items():
+        assert one(db, "select pgflow.run_status(%s)", status) == status
+        assert rows(db, "select run_id from pgflow.runs where status = %s", status) == [run_id]
+
+
+def test_every_run_is_seen_once_and_a_chain_by_its_newest_generation(db: Conn) -> None:
+    commit(db, flush(begin(db, key="k"), **{"continue": "{}"}))
+    commit(db, flush(claim_one(db), **{"continue": '{"n": 3}'}))
+    start(db, key="other")
+    assert rows(db, "select key, generation, status, input from pgflow.runs order by key") == [
+        ("k", 3, "queued", {"n": 3}),
+        ("other", 1, "queued", {}),
+    ]
+
+
+def test_a_run_that_waits_for_several_things_names_them(db: Conn) -> None:
+    set_clock(db, T0)
+    run = begin(db, key="k")
+    commit(db, flush(run, children=[child(1)]))
+    commit(db, flush(run, child_calls=[1], signals=[[2, "a b"]], park=True, idle=True))
+    assert one(db, "select reason from pgflow.runs where key = 'k'") == "child, signal a b"
+    start(db, key="late", run_at=T0 + seconds(5.5))
+    assert one(db, "select status, reason from pgflow.runs where key = 'late'") == ("waiting", "until 2030-01-01T00:00:05Z")
+
+
+def test_a_suspect_says_so(db: Conn) -> None:
+    start(db)
+    run = claim_one(db)
+    db.execute("select pgflow.reap_worker(%s, 0)", (run.worker,))
+    assert one(db, "select status, reason, attempt from pgflow.runs") == ("queued", "suspect: 1 deaths", 1)
+
+
+def tables_read(conn: Conn, query: str) -> set[str]:
+    """Tables of the schema that the plan of a query reads."""
+    found: set[str] = set()
+
+    def walk(node: dict[str, Any]) -> None:
+        if "Relation Name" in node:
+            found.add(node["Relation Name"])
+        for below in node.get("Plans", ()):
+            walk(below)
+
+    walk(one(conn, f"explain (format json) {query}")[0]["Plan"])
+    return found
+
+
+PLACES = {"ready", "lease", "parked", "held", "outcome"}
+PLACE_OF = {
+    "queued": {"ready"}, "running": {"lease"}, "waiting": {"parked"}, "paused": {"held"}, "stuck": {"held"},
+    "completed": {"outcome"}, "failed": {"outcome"}, "cancelled": {"outcome"},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("status", STATUSES)
+def test_a_filter_on_status_reads_one_place_only(db: Conn, status: str) -> None:
+    read = tables_read(db, f"select key, workflow, since from pgflow.runs where status = '{status}'")
+    assert read & PLACES == PLACE_OF[status]
+    assert not {table for table in read if table.startswith("unit")}
+
+
+def test_a_filter_on_several_statuses_reads_their_places_only(db: Conn) -> None:
+    assert tables_read(db, "select key from pgflow.runs where status in ('queued', 'running')") & PLACES == {"ready", "lease"}
+    assert tables_read(db, "select key from pgflow.runs where status = 'nothing'") & PLACES == set()
+
+
+# ---------------------------------------------------------------- the journal in words
+
+
+def test_the_timeline_tells_a_run_in_order(db: Conn) -> None:
+    set_clock(db, T0)
+    run = begin(db, key="k", tenant="t")
+    commit(db, flush(run, unit(name="charge", payload='{"b":1,"a":2}'), unit("t", 2, None, None, delay_seconds=60)))
+    commit(db, flush(run, **{"continue": "{}"}))
+    query = "select key, generation, seq, call, event, name, payload::text, due_at, tenant from pgflow.timeline order by generation, seq"
+    second = one(db, "select pgflow.newest_run_(%s)", run.chain_id)
+    assert rows(db, query) == [
+        ("k", 1, 1, 1, "step_completed", "charge", '{"b":1,"a":2}', None, "t"),
+        ("k", 1, 2, 2, "timer_started", None, None, T0 + seconds(60), "t"),
+        ("k", 1, 3, 0, "continued", None, json.dumps({"run_id": second}).replace(": ", " : "), None, "t"),
+    ]
+
+
+def test_every_kind_of_unit_has_a_name_and_every_name_a_kind(db: Conn) -> None:
+    allowed = one(db, "select pg_get_constraintdef(oid) from pg_constraint where conname = 'unit_kind_check' and conrelid = 'pgflow.unit'::regclass")
+    kinds = rows(db, "select kind from pgflow.unit_kind")
+    assert sorted(kinds) == sorted(set(allowed.split("'")[1::2]))
+    assert len({kind for kind, in db.execute("select name from pgflow.unit_kind").fetchall()}) == len(kinds)
+
+
+STEP = "select call, step, status, attempts, started_at, ended_at, output, error, idempotency_key from pgflow.steps where key = 'k' order by call"
+
+
+def test_a_step_is_one_row_from_its_licence_to_its_end(db: Conn) -> None:
+    set_clock(db, T0)
+    run = begin(db, key="k")
+    licence = '[[1,"s","charge",1,5],[2,"s","charge",2,6],[3,"e","pay","dec/pay/x",7],[4,"s","slow",1,0],[5,"s","left",1,0]]'
+    commit(db, flush(run, unit("s", 1, "charge", None, starts=licence)))
+    set_clock(db, T0 + seconds(1))
+    commit(
+        db,
+        flush(
+            run,
+            unit("c", 1, "charge", "1", at=T0 + seconds(1)),
+            unit("a", 2, "charge", '{"message": "busy"}', delay_seconds=1),
+            unit("a", 2, "charge", '{"message": "busy"}', delay_seconds=1),
+            unit("f", 2, "charge", '{"message": "no"}', at=T0 + seconds(1)),
+            unit("X", 5, "left", None, at=T0 + seconds(1)),
+            unit("c", 6, "lookup", "null", at=T0 + seconds(1)),  # a read needs no licence
+        ),
+    )
+    end = T0 + seconds(1)
+    assert rows(db, STEP) == [
+        (1, "charge", "completed", 1, T0, end, 1, None, f"{run.root}/charge/1"),
+        (2, "charge", "failed", 3, T0, end, None, {"message": "no"}, f"{run.root}/charge/2"),
+        (3, "pay", "started", 0, T0, None, None, None, "dec/pay/x"),
+        (4, "slow", "started", 0, T0, None, None, None, f"{run.root}/slow/1"),
+        (5, "left", "abandoned", 0, T0, end, None, None, f"{run.root}/left/1"),
+        (6, "lookup", "completed", 1, None, end, None, None, None),
+    ]
+
+
+def test_the_idempotency_key_of_a_later_generation_names_it(db: Conn) -> None:
+    first = begin(db, key="k")
+    commit(db, flush(first, **{"continue": "{}"}))
+    second = claim_one(db)
+    commit(db, flush(second, unit("s", 1, "charge", None, starts='[[1,"s","charge",1,0]]')))
+    assert one(db, "select idempotency_key from pgflow.steps") == f"{first.root}~2/charge/1"
+
+
+# ---------------------------------------------------------------- queues and workers
+
+
+def test_queues_show_what_stands_where(db: Conn, one_of_each: dict[str, int]) -> None:
+    start(db, "another", queue="q")
+    db.execute("select pgflow.limit_queue('q', 7, 9), pgflow.pause_queue('empty')")
+    query = "select queue, queued, running, waiting, paused, stuck, oldest_queued_at, max_running, max_deaths, paused_at from pgflow.queues order by 1"
+    assert rows(db, query) == [("empty", 0, 0, 0, 0, 0, None, None, 5, T0), ("q", 2, 1, 1, 1, 1, T0, 7, 9, None)]
+
+
+def test_workers_show_what_they_hold(db: Conn) -> None:
+    busy, idle = register(db, "a"), register(db, "b")
+    start_many(db, [(None, "{}")] * 3)
+    claim(db, 3, worker=busy)
+    assert rows(db, "select worker_id, host, running from pgflow.workers order by worker_id") == [(busy, "a", 3), (idle, "b", 0)]
+
+
+# ---------------------------------------------------------------- verbs that ask for one run
+
+
+def test_result_tells_how_a_run_stands_and_how_it_ended(db: Conn, one_of_each: dict[str, int]) -> None:
+    query = "select status, output::text, error::text, reason from pgflow.result(%s)"
+    assert [one(db, query, status) for status in STATUSES] == [
+        ("queued", None, None, None),
+        ("running", None, None, None),
+        ("waiting", None, None, None),
+        ("paused", None, None, "lunch"),
+        ("stuck", None, '{"line": 7}', "nondeterminism"),
+        ("completed", '{"b":1,"a":-0.0}', None, None),
+        ("failed", None, '{"message":"no"}', None),
+        ("cancelled", None, None, "asked"),
+    ]
+
+
+def test_results_answer_for_those_that_have_ended_or_are_stuck(db: Conn, one_of_each: dict[str, int]) -> None:
+    found = rows(db, "select chain_id, status, output, error from pgflow.results(%s) order by 1", [*one_of_each.values(), 10**9])
+    assert found == [
+        (one_of_each["stuck"], "stuck", None, '{"line": 7}'),
+        (one_of_each["completed"], "completed", '{"b":1,"a":-0.0}', None),
+        (one_of_each["failed"], "failed", None, '{"message":"no"}'),
+        (one_of_each["cancelled"], "cancelled", None, None),
+    ]
+
+
+def test_results_follow_a_chain_to_its_end(db: Conn) -> None:
+    first = begin(db, key="k")
+    commit(db, flush(first, **{"continue": "{}"}))
+    assert rows(db, "select status from pgflow.results(%s)", [first.chain_id]) == []
+    finish(db, claim_one(db), output="2")
+    assert rows(db, "select chain_id, output from pgflow.results(%s)", [first.chain_id]) == [(first.chain_id, "2")]
+
+
+@pytest.mark.parametrize("verb", ["result('k')", "run_status('k')", "run_state('k')", "find_chain('k')", "read_stream('k', 's')"])
+def test_a_question_about_an_unknown_key_is_refused(db: Conn, verb: str) -> None:
+    start(db, key="k", tenant="other")
+    with pytest.raises(psycopg.Error) as error, db.transaction():
+        db.execute(f"select * from pgflow.{verb}")
+    assert error.value.sqlstate == "PF001"
+
+
+def test_the_state_of_a_run_is_the_last_word_on_each_key(db: Conn) -> None:
+    run = begin(db, key="k")
+    assert one(db, "select pgflow.run_state('k')") == {}
+    states = ['{"a": 1, "b": null}', '{"c": {"x": 1}}', '{"a": 2, "c": {}}', "{}"]
+    commit(db, flush(run, *(unit("v", n, None, text) for n, text in enumerate(states, 1))))
+    assert one(db, "select pgflow.run_state('k')") == {"a": 2, "b": None, "c": {}}
+    commit(db, flush(run, **{"continue": "{}"}))
+    assert one(db, "select pgflow.run_state('k')") == {}
+
+
+READ_STREAM = "select run_id, seq, value from pgflow.read_stream('k', 'log', after_run => %s, after_seq => %s, skip => %s, max => %s)"
+
+
+def test_a_stream_is_read_in_order_over_generations_and_in_pages(db: Conn) -> None:
+    expected = []
+    run = begin(db, key="k")
+    for generation in range(3):
+        values = [f'{{"g":{generation},"n":{n}}}' for n in range(4)]
+        emitted = [u for n, value in enumerate(values) for u in (unit("e", n, "log", value), unit("e", n, "other", "0"), unit("v", n, None, "{}"))]
+        commit(db, flush(run, *emitted))
+        expected += [(run.run_id, 1 + 3 * n, value) for n, value in enumerate(values)]
+        if generation < 2:
+            commit(db, flush(run, **{"continue": "{}"}))
+            run = claim_one(db)
+    start(db, key="noise")
+    noise = claim_one(db)
+    commit(db, flush(noise, unit("e", 1, "log", "-1")))
+    assert rows(db, READ_STREAM, 0, 0, 0, 1000) == expected
+    pages, after = [], (0, 0)
+    while page := rows(db, READ_STREAM, *after, 0, 5):
+        pages.append(page)
+        after = page[-1][:2]
+    assert [len(page) for page in pages] == [5, 5, 2]
+    assert [row for page in pages for row in page] == expected
+    assert rows(db, READ_STREAM, 0, 0, 3, 2) == expected[3:5]
+
+
+def test_a_tenant_asks_for_its_own_runs(db: Conn) -> None:
+    start(db, key="k", tenant="a")
+    start(db, key="k", tenant="b")
+    finish(db, claim(db, 2)[1], output='"b"')
+    assert [one(db, "select status, output from pgflow.result('k', %s)", tenant) for tenant in "ab"] == [("running", None), ("completed", "b")]
+    assert [one(db, "select pgflow.run_status('k', %s)", tenant) for tenant in "ab"] == ["running", "completed"]
+
+
+def test_whoever_reads_while_a_run_moves_sees_it_in_one_place(dsn: str, conn: Conn) -> None:
+    run = begin(conn, key="k")
+    with connect(dsn) as reader, connect(dsn) as second:
+        query = "select status from pgflow.runs where key = 'k'"
+        with conn.transaction():
+            commit(conn, sleep_for(run, 60))
+            assert rows(reader, query) == ["running"]
+            assert one(second, "select pgflow.run_status('k')") == "running"
+        assert rows(reader, query) == ["waiting"]
+        with conn.transaction():
+            one(conn, "select pgflow.cancel_run('k', force => true)")
+        with conn.transaction():
+            wake(conn, run.chain_id)
+            assert rows(reader, query) == ["waiting"]
+        assert rows(reader, query) == ["cancelled"]
+
+
+# ---------------------------------------------------------------- plans
+
+
+def is_by_index(conn: Conn, query: str) -> bool:
+    """Whether the plan of a query reads neither all runs nor the whole journal."""
+    found: list[str] = []
+
+    def walk(node: dict[str, Any]) -> None:
+        if node["Node Type"] == "Seq Scan" and (node["Relation Name"] == "run" or node["Relation Name"].startswith("unit")):
+            found.append(node["Relation Name"])
+        for below in node.get("Plans", ()):
+            walk(below)
+
+    walk(one(conn, f"explain (format json) {query}")[0]["Plan"])
+    return not found
+
+
+@pytest.fixture
+def history(db: Conn) -> None:
+    """Enough finished runs for an index to pay."""
+    start_many(db, [(f"key-{n}", "{}") for n in range(3000)])
+    for _ in range(12):
+        runs = claim(db, 250)
+        commit(db, *(flush(run, unit(), unit(call=2), outcome=("completed", None, "1", None)) for run in runs))
+    db.execute("analyze pgflow.run, pgflow.unit, pgflow.outcome, pgflow.lane, pgflow.run_key")
+
+
+@pytest.mark.usefixtures("history")
+@pytest.mark.parametrize("view", ["runs", "steps", "timeline"])
+@pytest.mark.parametrize("column", ["key", "run_id"])
+def test_what_happened_to_one_run_is_found_by_index(db: Conn, view: str, column: str, request: pytest.FixtureRequest) -> None:
+    if column == "key" or view == "steps":
+        reason = "no index on run.key" if column == "key" else "the full joins of steps fold the whole journal before they choose the run"
+        request.applymarker(pytest.mark.xfail(strict=True, reason=reason))
+    run_id = one(db, "select run_id from pgflow.run where key = 'key-7'")
+    value = "'key-7'" if column == "key" else str(run_id)
+    assert is_by_index(db, f"select * from pgflow.{view} where {column} = {value}")
