@@ -96,7 +96,7 @@ class Step(Generic[P, R_co]):
         return found
 
     def _result_codec(self) -> Codec[Any]:
-        return codec_for(self.hints.get("return", Any))
+        return codec_for(self.hints.get("return", Any), f"the result of step {self.name}")
 
     def options(self, *, retries: Retries | int | None = None, timeout: timedelta | None = None, admit: Admit | None = None) -> Self:
         """The same step with other options for the calls made through what is returned.

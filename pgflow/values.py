@@ -5,6 +5,11 @@ What a workflow sees on its first run must be what it sees on every replay, so a
 pydantic for models, dataclasses, datetimes, Decimal, UUID, Enum and bytes; plain JSON where nothing
 is annotated. Nothing is ever pickled, and no name found in data is ever imported.
 
+Pydantic's defaults are made for answers to browsers and lose something on the way: bytes that are not
+UTF-8, NaN (it becomes null), fields with different names for reading and writing. Here bytes are
+base64, NaN is refused, and fields are stored under their own names (aliases are read too). What a
+class says in its own configuration of bytes and NaN holds.
+
 The text is stored as it is, in columns of type ``json``. What Postgres or another client could not
 read back (NUL, lone surrogates, NaN, numbers of more than 4,300 digits, more than 200 levels, more
 than 1 MiB) is refused here with a typed error; the server checks what it is sent by other clients.
@@ -12,16 +17,18 @@ than 1 MiB) is refused here with a typed error; the server checks what it is sen
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import json
 import re
+from collections.abc import Callable
 from functools import lru_cache
 from typing import Any, Generic, NoReturn, TypeVar, cast
 
 import pydantic
-from pydantic_core import PydanticSerializationError, to_jsonable_python
+from pydantic_core import CoreConfig, PydanticSerializationError, SchemaError, SchemaSerializer, SchemaValidator, to_jsonable_python
 
-from pgflow.errors import NotStorable
+from pgflow.errors import DefinitionError, NotStorable
 
 T = TypeVar("T")
 
@@ -70,6 +77,8 @@ def _depth(text: str) -> int:
 
 def _plain(value: Any) -> Any:
     """What the JSON encoder does with an object it does not know."""
+    if isinstance(value, pydantic.BaseModel):  # which would follow its own configuration, and write NaN as null
+        return codec_for(type(value)).to_plain(value)
     return to_jsonable_python(value, bytes_mode="base64", inf_nan_mode="constants")
 
 
@@ -94,11 +103,16 @@ def _refuse(what: str, error: Exception) -> NoReturn:
 class Codec(Generic[T]):
     """Encodes and decodes the values of one annotation."""
 
-    __slots__ = ("_adapter", "annotation")
+    __slots__ = ("_reader", "_writer", "annotation")
 
     def __init__(self, annotation: Any) -> None:
         self.annotation = annotation
-        self._adapter: pydantic.TypeAdapter[Any] | None = None if annotation is Any else _adapter(annotation)
+        self._writer: SchemaSerializer | None = None
+        if annotation is not Any:
+            schema = _lossless(_core_schema(annotation))
+            # Not those that the classes inside were built with, whose configuration is not this one.
+            self._writer = SchemaSerializer(schema, _CONFIG, _use_prebuilt=False)
+            self._reader = SchemaValidator(schema, _CONFIG, _use_prebuilt=False)
 
     def encode(self, value: T, what: str) -> str:
         """Returns the JSON text of a value.
@@ -110,26 +124,35 @@ class Codec(Generic[T]):
         Raises:
             NotStorable: It cannot be written within the limits.
         """
-        if self._adapter is None:
+        if self._writer is None:
             return encode_plain(value, what)
         try:
-            text = self._adapter.dump_json(value, warnings=False).decode()
+            text = self._writer.to_json(value, warnings=False, by_alias=False, round_trip=True).decode()
             if "NaN" in text or "Infinity" in text:
                 json.loads(text, parse_constant=_refuse_constant)
         except (PydanticSerializationError, TypeError, ValueError, RecursionError, AttributeError) as error:
             _refuse(what, error)
         return check_text(text, what)
 
+    def to_plain(self, value: T) -> Any:
+        """What :meth:`encode` would write, as dicts, lists and so on; NaN is still in it."""
+        assert self._writer is not None
+        return self._writer.to_python(value, mode="json", warnings=False, by_alias=False, round_trip=True)
+
     def decode(self, text: str, what: str) -> T:
         """Returns the value that a JSON text stands for.
+
+        Args:
+            text: The text.
+            what: How an error names it.
 
         Raises:
             NotStorable: The text does not fit the annotation.
         """
         try:
-            if self._adapter is None:
+            if self._writer is None:
                 return cast("T", json.loads(text))
-            return cast("T", self._adapter.validate_json(text))
+            return cast("T", self._reader.validate_json(text, by_alias=True, by_name=True))
         except (ValueError, RecursionError) as error:
             raise NotStorable(f"{what} does not fit its annotation {describe(self.annotation)}: {_first_line(error)}") from error
 
@@ -151,16 +174,30 @@ def describe(annotation: Any) -> str:
     return annotation.__name__ if isinstance(annotation, type) else str(annotation).replace("typing.", "")
 
 
-_BYTES_AS_BASE64 = pydantic.ConfigDict(ser_json_bytes="base64", val_json_bytes="base64", ser_json_inf_nan="constants")
+_CONFIG = CoreConfig(ser_json_bytes="base64", val_json_bytes="base64", ser_json_inf_nan="constants")
 
 
-def _adapter(annotation: Any) -> pydantic.TypeAdapter[Any]:
-    try:
-        return pydantic.TypeAdapter(annotation, config=_BYTES_AS_BASE64)
-    except pydantic.PydanticUserError as error:
-        if error.code != "type-adapter-config-unused":  # a model, dataclass or TypedDict has a configuration of its own
-            raise
-        return pydantic.TypeAdapter(annotation)
+def _core_schema(annotation: Any) -> Any:
+    adapter = pydantic.TypeAdapter(annotation)
+    if not adapter.pydantic_complete:  # a name was not defined, or a class puts off its building
+        adapter.rebuild(raise_errors=True)
+    return adapter.core_schema
+
+
+_CONFIGURED = frozenset({"model", "dataclass", "typed-dict"})
+"""Kinds of core schemas that bring a configuration, which counts for all they hold."""
+
+
+def _lossless(schema: Any) -> Any:
+    """A core schema with our configuration wherever a class has none of its own."""
+    if type(schema) is dict:
+        copied = {name: part if name in ("default", "metadata") else _lossless(part) for name, part in schema.items()}
+        if copied.get("type") in _CONFIGURED:
+            copied["config"] = {**_CONFIG, **copied.get("config", {})}
+        return copied
+    if type(schema) is list or type(schema) is tuple:
+        return type(schema)(map(_lossless, schema))
+    return schema
 
 
 @lru_cache(maxsize=4096)
@@ -168,19 +205,47 @@ def _cached(annotation: Any) -> Codec[Any]:
     return Codec(annotation)
 
 
-def codec_for(annotation: Any) -> Codec[Any]:
-    """The codec of an annotation; the same one for the same annotation."""
+def codec_for(annotation: Any, what: str = "a value") -> Codec[Any]:
+    """The codec of an annotation; the same one for the same annotation.
+
+    Args:
+        annotation: A type, as it is written behind a parameter or an arrow.
+        what: How an error names the value, as in "the result of step charge".
+
+    Raises:
+        DefinitionError: Values of this annotation have no form as JSON.
+    """
     try:
-        return _cached(annotation)
-    except TypeError:  # an annotation that cannot be hashed, such as Annotated[int, []]
-        return Codec(annotation)
+        hash(annotation)
+    except TypeError:  # such as Annotated[int, []]
+        make: Callable[[Any], Codec[Any]] = Codec
+    else:
+        make = _cached
+    try:
+        return make(annotation)
+    except (pydantic.PydanticUserError, pydantic.PydanticUndefinedAnnotation, SchemaError) as error:
+        raise DefinitionError(f"{what} cannot be stored: {str(error).splitlines()[0]}") from error
 
 
 ANYTHING: Codec[Any] = Codec(Any)
 
 
+@lru_cache(maxsize=4096)
+def _fields_of(cls: type) -> tuple[str, ...] | None:
+    """Names of the fields of a model or dataclass; None for other classes."""
+    if issubclass(cls, pydantic.BaseModel):
+        return tuple(cls.model_fields)
+    return tuple(field.name for field in dataclasses.fields(cls)) if dataclasses.is_dataclass(cls) else None
+
+
 def _canonical(value: Any) -> Any:
-    """Sets have no order of their own and would hash differently in every process."""
+    """One level of a value. Sets have no order of their own, and classes may hold sets: both would hash differently in every process."""
+    names = _fields_of(type(value))  # type: ignore[arg-type]
+    if names is not None:
+        found: dict[str, Any] = getattr(value, "__dict__", {})
+        if len(found) != len(names):  # slots, or cached properties
+            found = {name: getattr(value, name, None) for name in names}
+        return {**found, **extra} if (extra := getattr(value, "__pydantic_extra__", None)) else found
     if isinstance(value, (set, frozenset)):
         return sorted(_encode_canonical(item) for item in value)
     return _plain(value)
@@ -189,14 +254,38 @@ def _canonical(value: Any) -> Any:
 _encode_canonical = json.JSONEncoder(ensure_ascii=True, separators=(",", ":"), default=_canonical).encode
 
 
+_KEYS = (str, int, float, bool, type(None))
+
+
+def _with_text_keys(value: Any) -> Any:
+    """A value whose dicts, as deep as JSON goes by itself, have keys that JSON can have."""
+    if isinstance(value, dict):
+        return {key if type(key) in _KEYS else _encode_canonical(key): _with_text_keys(part) for key, part in value.items()}
+    return [_with_text_keys(part) for part in value] if isinstance(value, (list, tuple)) else value
+
+
+_encode_any_keys = json.JSONEncoder(
+    ensure_ascii=True, separators=(",", ":"), default=lambda value: _with_text_keys(_canonical(value))
+).encode
+
+
 def hash_arguments(args: tuple[Any, ...], kwargs: dict[str, Any], what: str) -> int:
     """A 63-bit hash of a call's arguments, equal in every process: how a replay knows the same call again.
+
+    Args:
+        args: The arguments by position.
+        kwargs: The arguments by name.
+        what: How an error names the call, as in "step charge".
 
     Raises:
         NotStorable: An argument has no form that could be compared.
     """
+    given = [args, kwargs] if kwargs else args
     try:
-        text = _encode_canonical([args, kwargs] if kwargs else args)
+        try:
+            text = _encode_canonical(given)
+        except TypeError:  # most often keys that are dates, UUIDs or tuples
+            text = _encode_any_keys(_with_text_keys(given))
     except (TypeError, ValueError, RecursionError) as error:
         _refuse(f"an argument of {what}", error)
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest()) >> 1

@@ -113,19 +113,14 @@ class Workflow(Generic[P, R_co]):
             hint = hints.get(name, Any)
             fields[name] = hint if parameter.default is parameter.empty else NotRequired[hint]
         shape = TypedDict(f"the parameters of {self.name}", fields)  # type: ignore[misc]
-        shape.__pydantic_config__ = pydantic.ConfigDict(  # type: ignore[attr-defined]
-            extra="forbid", ser_json_bytes="base64", val_json_bytes="base64", ser_json_inf_nan="constants"
-        )
-        try:
-            return Codec(shape)
-        except pydantic.PydanticSchemaGenerationError as error:
-            raise DefinitionError(f"a parameter of workflow {self.name} cannot be stored: {str(error).splitlines()[0]}") from error
+        shape.__pydantic_config__ = pydantic.ConfigDict(extra="forbid")  # type: ignore[attr-defined]
+        return codec_for(shape, f"a parameter of workflow {self.name}")
 
     @property
     def result_codec(self) -> Codec[Any]:
         """Codec of the result."""
         if self._result is None:
-            self.origin._result = self._result = codec_for(resolve_hints(self.fn).get("return", Any))
+            self.origin._result = self._result = codec_for(resolve_hints(self.fn).get("return", Any), f"the result of workflow {self.name}")
         return self._result
 
     def encode_input(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:

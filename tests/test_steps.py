@@ -635,7 +635,6 @@ async def test_bytes_come_back_from_a_step(aflow: AsyncHarness) -> None:
     assert await (await aflow.start(order)).result(SOON) == [(b"\x00\xff", Blob(b"\xfe"))]
 
 
-@pytest.mark.xfail(strict=True, reason="pydantic ignores ser_json_bytes of the TypedDict that stands for the input")
 async def test_bytes_can_be_the_input_of_a_workflow(aflow: AsyncHarness) -> None:
     @workflow
     async def keep(data: bytes) -> bytes:
@@ -645,7 +644,6 @@ async def test_bytes_can_be_the_input_of_a_workflow(aflow: AsyncHarness) -> None
     assert await (await aflow.start(keep, b"\x00\xff")).result(SOON) == b"\x00\xff"
 
 
-@pytest.mark.xfail(strict=True, reason="TypeAdapter refuses a config for dataclasses, and theirs then writes bytes as UTF-8")
 async def test_bytes_can_be_a_field_of_a_result(aflow: AsyncHarness) -> None:
     @step(retries=1)
     async def load() -> Blob:
@@ -876,7 +874,6 @@ def test_an_annotation_that_cannot_be_stored_is_refused_and_starts_nothing(flow:
     assert count(conn, "pgflow.run") == 0
 
 
-@pytest.mark.xfail(strict=True, reason="codec_for lets pydantic's PydanticSchemaGenerationError out, for results and signals alike")
 async def test_a_step_whose_result_cannot_be_stored_fails_with_a_definition_error(aflow: AsyncHarness) -> None:
     @step(retries=1)
     async def opaque() -> Opaque:
