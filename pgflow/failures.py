@@ -1,13 +1,14 @@
 """How exceptions become data and come back.
 
 An exception is stored as the names of its classes (the MRO), its arguments, those of its attributes
-that are JSON, its text and where it was raised. It is rebuilt - on the first run too, so that
-``except`` behaves the same live and on replay - as the nearest class of that MRO which is already
-known here: a builtin, one named in ``raises=``, or one of the app's ``errors=``. No constructor runs
-and nothing is imported. Where only ``Exception`` would be left, it becomes :class:`StepFailed`.
+that are JSON, its text, where it was raised, and its causes. It is rebuilt - on the first run too, so
+that ``except`` behaves the same live and on replay - as the nearest class of that MRO which is already
+known here: a builtin, one named in ``raises=``, or one of the app's ``errors=``. No constructor of
+yours runs and nothing is imported. Where only ``Exception`` would be left, it becomes
+:class:`StepFailed`.
 
-Texts of errors must always be storable, whatever they hold: a NUL in a message must not leave a run
-open for good. So they are cleaned and cut, never refused.
+Errors must always be storable, whatever they hold: a NUL in a message must not leave a run open for
+good. So they are cleaned and cut, never refused; each part has a limit, so that the whole has one.
 """
 
 from __future__ import annotations
@@ -15,68 +16,147 @@ from __future__ import annotations
 import builtins
 import json
 import traceback
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from pgflow import errors as pgflow_errors
 from pgflow.errors import PgflowError, StepFailed
+from pgflow.values import depth_of
 
 MAX_MESSAGE_CHARS = 16_384
-MAX_ARGUMENT_CHARS = 65_536
+MAX_ARGUMENT_BYTES = 65_536
+MAX_ARGUMENTS_BYTES = 131_072
+"""Of all arguments together; of all fields the same."""
+MAX_ARGUMENT_DEPTH = 50
 MAX_TRACEBACK_LINES = 30
+MAX_NAME_CHARS = 512
+MAX_CLASSES = 32
+MAX_CAUSES = 8
+MAX_ERROR_BYTES = 900_000
+"""With all causes; below the limit of a payload, since the outcome of a child wraps its error."""
 
 ErrorData = dict[str, Any]
-"""type, mro, args, fields, message, traceback."""
+"""type, mro, args, fields, message, traceback, cause (of the same form)."""
 
 
 def clean(text: str, limit: int = MAX_MESSAGE_CHARS) -> str:
-    """Text without what Postgres cannot store, cut to a limit."""
+    """Text without what Postgres cannot store, cut to a limit of characters."""
     if len(text) > limit:
         text = text[: limit - 1] + "…"
     return text.replace("\0", "�").encode("utf-8", "replace").decode()
 
 
 def _name(cls: type) -> str:
-    return f"{cls.__module__}.{cls.__qualname__}"
+    return clean(f"{cls.__module__}.{cls.__qualname__}", MAX_NAME_CHARS)
 
 
-def _message(error: BaseException) -> str:
+def _text_of(value: object, otherwise: str) -> str:
     try:
-        return clean(str(error))
+        return clean(str(value))
     except Exception:  # noqa: BLE001 - a broken __str__ must not hide the error
-        return f"(an error of {type(error).__qualname__} whose text cannot be read)"
+        return otherwise
 
 
-def _storable(value: Any) -> bool:
+def _as_json(value: Any) -> tuple[Any, int] | None:
+    """A value as it will come back, and its size in bytes; None if it cannot be stored."""
     try:
         text = json.dumps(value, allow_nan=False, ensure_ascii=False)
         text.encode()
-    except (TypeError, ValueError, RecursionError, UnicodeEncodeError):
-        return False
-    return len(text) <= MAX_ARGUMENT_CHARS and "\\u0000" not in text and text.count("[") + text.count("{") < 100
+        size = len(text) if text.isascii() else len(json.dumps(value))
+        if size > MAX_ARGUMENT_BYTES or "\\u0000" in text or depth_of(text) > MAX_ARGUMENT_DEPTH:
+            return None
+        return json.loads(text), size
+    except Exception:  # noqa: BLE001 - values may have methods, and these may raise anything
+        return None
 
 
-def _argument(value: Any) -> Any:
-    if _storable(value):
-        return value
+def _arguments(error: BaseException) -> list[Any]:
     try:
-        return clean(str(value))
+        args = error.args
+        if isinstance(error, OSError) and error.filename is not None:  # which its args leave out
+            args = (error.errno, error.strerror, error.filename)
+        values = list(args)
     except Exception:  # noqa: BLE001 - as above
-        return f"({type(value).__qualname__})"
+        return []
+    kept: list[Any] = []
+    left = MAX_ARGUMENTS_BYTES
+    for value in values:
+        found = _as_json(value)
+        if found is None:
+            text = _text_of(value, f"({type(value).__qualname__})")
+            found = text, len(json.dumps(text))
+        left -= found[1]
+        if left < 0:
+            return [*kept, f"(and {len(values) - len(kept)} more)"]
+        kept.append(found[0])
+    return kept
+
+
+def _fields(error: BaseException) -> dict[str, Any]:
+    kept: dict[str, Any] = {}
+    left = MAX_ARGUMENTS_BYTES
+    for name, value in list(vars(error).items()):
+        if not isinstance(name, str) or name.startswith("__"):
+            continue
+        named, found = _as_json(name), _as_json(value)
+        if named is not None and found is not None and named[1] + found[1] <= left:
+            left -= named[1] + found[1]
+            kept[name] = found[0]
+    return kept
+
+
+def _classes(error: BaseException) -> list[str]:
+    """Names of its classes: of a very long line the first, which are its own, and the last, which are builtins."""
+    names = [_name(cls) for cls in type(error).__mro__ if cls not in (object, BaseException, Exception)]
+    return names if len(names) <= MAX_CLASSES else names[: MAX_CLASSES // 2] + names[-MAX_CLASSES // 2 :]
+
+
+def _causes(error: BaseException) -> Iterator[BaseException]:
+    """What it was raised from, and that from what, for as long as it is another."""
+    seen = {id(error)}
+    cause = error.__cause__
+    while cause is not None and id(cause) not in seen and len(seen) <= MAX_CAUSES:
+        yield cause
+        seen.add(id(cause))
+        cause = cause.__cause__
 
 
 def encode_error(error: BaseException, *, with_traceback: bool = True) -> ErrorData:
-    """Returns an exception as JSON-able data; never raises.
+    """Returns an exception, with what it was raised from, as JSON-able data; never raises.
 
     Local variables are never part of it: a traceback here is file, line and source only.
+
+    Args:
+        error: The exception.
+        with_traceback: Whether to say where it was raised.
     """
+    try:
+        return _encode_all(error, with_traceback=with_traceback)
+    except Exception:  # noqa: BLE001 - an error that fails wherever it is touched is an error all the same
+        name = clean(type(error).__qualname__, MAX_NAME_CHARS)
+        return {"type": name, "mro": [], "args": [], "message": f"(an error of {name} that cannot be described)"}
+
+
+def _encode_all(error: BaseException, *, with_traceback: bool) -> ErrorData:
+    data = _encode_one(error, with_traceback=with_traceback)
+    last, left = data, MAX_ERROR_BYTES - len(json.dumps(data))
+    for cause in _causes(error):
+        encoded = _encode_one(cause, with_traceback=with_traceback)
+        left -= len(json.dumps(encoded))
+        if left < 0:
+            break
+        last["cause"] = last = encoded
+    return data
+
+
+def _encode_one(error: BaseException, *, with_traceback: bool) -> ErrorData:
     data: ErrorData = {
         "type": _name(type(error)),
-        "mro": [_name(cls) for cls in type(error).__mro__ if cls not in (object, BaseException, Exception)],
-        "args": [_argument(arg) for arg in error.args],
-        "message": _message(error),
+        "mro": _classes(error),
+        "args": _arguments(error),
+        "message": _text_of(error, f"(an error of {clean(type(error).__qualname__, MAX_NAME_CHARS)} whose text cannot be read)"),
     }
-    fields = {name: value for name, value in vars(error).items() if not name.startswith("__") and _storable(value)}
+    fields = _fields(error)
     if fields:
         data["fields"] = fields
     if with_traceback and error.__traceback__ is not None:
@@ -84,6 +164,9 @@ def encode_error(error: BaseException, *, with_traceback: bool = True) -> ErrorD
         data["traceback"] = [clean(f"{f.filename}:{f.lineno} {f.name}: {f.line or ''}", 500) for f in frames]
     return data
 
+
+_STEERING = (StopIteration, StopAsyncIteration)
+"""What steers Python itself: no future takes the first, and neither is an error."""
 
 _EXCLUDED = {"Exception", "BaseException", "BaseExceptionGroup", "ExceptionGroup", "StopIteration", "StopAsyncIteration"}
 
@@ -105,7 +188,7 @@ class ErrorClasses:
     def __init__(self, *groups: Iterable[type[Exception]]) -> None:
         self._known = dict(_BUILTIN)
         for group in groups:
-            self._known.update({_name(cls): cls for cls in group})
+            self._known.update({_name(cls): cls for cls in group if issubclass(cls, Exception) and not issubclass(cls, _STEERING)})
 
     def nearest(self, mro: Sequence[str]) -> type[Exception] | None:
         """The first known class of an MRO."""
@@ -113,7 +196,20 @@ class ErrorClasses:
 
 
 def rebuild_error(data: ErrorData, known: ErrorClasses, attempts: int = 1) -> Exception:
-    """Returns the exception that the data stands for; the same for the same data."""
+    """Returns the exception that the data stands for, with its causes; the same for the same data.
+
+    Args:
+        data: What :func:`encode_error` returned, perhaps by way of the database.
+        known: The classes as which it may be rebuilt.
+        attempts: How often the step was tried, should it become :class:`StepFailed`.
+    """
+    error = _rebuild_one(data, known, attempts)
+    if data.get("cause"):
+        error.__cause__ = rebuild_error(data["cause"], known)
+    return error
+
+
+def _rebuild_one(data: ErrorData, known: ErrorClasses, attempts: int) -> Exception:
     mro = list(data.get("mro", ()))
     while mro:
         cls = known.nearest(mro)
@@ -127,12 +223,28 @@ def rebuild_error(data: ErrorData, known: ErrorClasses, attempts: int = 1) -> Ex
 
 
 def _instance(cls: type[Exception], data: ErrorData) -> Exception | None:
-    """An instance made without its constructor; None where the class does not allow it."""
-    args = tuple(data.get("args", ()))
+    """An instance of a class; None where the class does not allow it."""
+    fields = data.get("fields", {})
+    error = _make(cls, tuple(data.get("args", ())), fields)
+    message = data.get("message", "")
+    if error is not None and _text_of(error, "") == message:
+        return error
+    if issubclass(cls, UnicodeError) and cls is not UnicodeError:
+        return None  # it tells its text from the very bytes or characters that could not be stored
+    if _name(cls) == data.get("type"):
+        return error
+    # Its own class made another text, which matters more than the arguments.
+    spoken = _make(cls, (message,), fields)
+    return spoken if spoken is not None and _text_of(spoken, "") == message else error
+
+
+def _make(cls: type[Exception], args: tuple[Any, ...], fields: dict[str, Any]) -> Exception | None:
     try:
         error = cls.__new__(cls, *args)
-        error.args = args
-        vars(error).update(data.get("fields", {}))
+        # The builtin class that it is made of keeps things where only its own constructor can put them.
+        builtin = next(base for base in cls.__mro__ if base.__module__ == "builtins")
+        builtin.__init__(error, *args)  # type: ignore[misc]
+        vars(error).update(fields)
         str(error)
     except Exception:  # noqa: BLE001 - a class with its own idea of construction: the next of the MRO
         return None

@@ -60,14 +60,15 @@ def check_text(text: str, what: str) -> str:
         raise NotStorable(f"{what} is {size:,} bytes of JSON; the limit is 1 MiB: store it elsewhere and pass a reference")
     if "\\u0000" in text and _NUL.search(text):
         raise NotStorable(f"{what} holds the character NUL, which text in Postgres cannot")
-    if size > MAX_DEPTH and text.count("[") + text.count("{") > MAX_DEPTH and _depth(text) > MAX_DEPTH:
+    if size > MAX_DEPTH and text.count("[") + text.count("{") > MAX_DEPTH and depth_of(text) > MAX_DEPTH:
         raise NotStorable(f"{what} is nested more than {MAX_DEPTH} levels deep")
     if size > MAX_DIGITS and _LONG_NUMBER.search(_STRING.sub('""', text)):
         raise NotStorable(f"{what} holds a number of more than {MAX_DIGITS:,} digits")
     return text
 
 
-def _depth(text: str) -> int:
+def depth_of(text: str) -> int:
+    """How deeply a JSON text is nested."""
     depth = deepest = 0
     for char in re.findall(r"[][{}]", _STRING.sub("", text)):
         depth += 1 if char in "[{" else -1

@@ -132,7 +132,6 @@ async def test_an_uncaught_failure_of_a_child_fails_its_parent_with_a_text_that_
     assert "child sell failed: sku-7" in str(failed.value.__cause__)
 
 
-@pytest.mark.xfail(strict=True, reason="encode_error stores no __cause__: what a waiting client gets ends at the first parent")
 async def test_the_cause_of_a_childs_failure_reaches_the_client_of_the_root(aflow: AsyncHarness) -> None:
     @workflow
     async def parent() -> None:

@@ -799,7 +799,6 @@ async def test_any_error_of_a_step_can_be_recorded(aflow: AsyncHarness, error: E
     assert await (await aflow.start(order)).result(SOON) in ("ValueError", "StepFailed")
 
 
-@pytest.mark.xfail(strict=True, reason="each argument and field is bounded, their sum is not: the server refuses it and the run is stuck")
 @pytest.mark.parametrize("where", ["arguments", "fields"])
 async def test_an_error_of_any_size_can_be_recorded(aflow: AsyncHarness, where: str) -> None:
     @step(retries=1)
