@@ -12,8 +12,9 @@ import contextvars
 import json
 import logging
 import random
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
 from datetime import timedelta
 from typing import Any, Protocol
 
@@ -56,10 +57,10 @@ class BodyHost(Protocol):
         """Wakes runs after a commit that sent them something."""
 
     async def turn_of(self, execution: Execution) -> None:
-        """Waits until no flush of the run is on its way and nothing else has its turn."""
+        """Waits until a step of the run may fence, or its run is over."""
 
-    def turn_changed(self, execution: Execution) -> None:
-        """Somebody's turn is over, or its run is."""
+    def go_on(self, execution: Execution) -> None:
+        """Somebody's turn is over: releases what was decided, and lets the next one have it; never raises."""
 
     def discard(self, execution: Execution, why: str) -> None:
         """Takes an execution apart."""
@@ -72,6 +73,7 @@ class Bodies:
         self._host = host
         self._loop = loop
         self._tasks: dict[StepCall, asyncio.Task[None]] = {}
+        self._stopped = False
 
     def __len__(self) -> int:
         return len(self._tasks)
@@ -87,7 +89,8 @@ class Bodies:
             task.cancel()
 
     def stop_all(self) -> list[asyncio.Task[None]]:
-        """Cancels every task, for the end of the process."""
+        """Cancels every task, for the end of the process: what they would have done is done elsewhere."""
+        self._stopped = True
         tasks = list(self._tasks.values())
         for task in tasks:
             task.cancel()
@@ -104,14 +107,14 @@ class Bodies:
     async def _try_until_judged(self, execution: Execution, call: StepCall) -> None:
         scope = StepScope(execution.claim, call, call.failed_attempts + 1, lambda details: self._beat(execution, call, details))
         current.set(scope)
-        if call.failed_attempts > 0 or execution.claim.attempt > 1:
+        if call.failed_attempts > 0 or execution.claim.has_beats:
             scope.last_details = await self._last_details(execution, call)
         tries = 0
         while True:
             try:
                 await self._attempt(execution, call, scope)
             except asyncio.CancelledError:
-                if self._loop.is_closed() or execution.over or not execution.wants(call):
+                if self._stopped or execution.over or not execution.wants(call):
                     raise
                 self._host.returned(execution, StepResult(call, None, encode_error(asyncio.CancelledError("the body cancelled itself"))))
             except LeaseLost as error:
@@ -192,9 +195,10 @@ class Bodies:
                 )
         else:
             context = contextvars.copy_context()
-            wanted = await self._loop.run_in_executor(
-                self._host.threads, context.run, self._sync_transaction, provider, step, protocol, call, scope, fn, turns
-            )
+            async with turns.limited():
+                wanted = await self._loop.run_in_executor(
+                    self._host.threads, context.run, self._sync_transaction, provider, step, protocol, call, scope, fn, turns
+                )
         if wanted:
             self._host.wake_soon(scope.chains_to_wake, scope.lanes_made_ready)
 
@@ -207,6 +211,8 @@ class Bodies:
             scope.connection = transaction.connection
 
             def body(connection: Any) -> Any:
+                if call.spec.timeout_seconds is not None:
+                    self._loop.call_soon_threadsafe(turns.start_clock, call.spec.timeout_seconds)
                 return self._call_sync(call, scope, fn, (connection,) if takes_connection else ())
 
             return transactions.drive(protocol, transaction, body, _TurnsFromThread(turns, self._loop))
@@ -246,15 +252,34 @@ class _Turns:
     def __init__(self, host: BodyHost, execution: Execution) -> None:
         self._host = host
         self._execution = execution
+        self._limit: asyncio.Timeout | None = None
+        self._over = False
+
+    @asynccontextmanager
+    async def limited(self) -> AsyncIterator[None]:
+        """Around a body in a thread: once this is left, by its time-out or otherwise, the thread may no longer fence."""
+        try:
+            async with asyncio.timeout(None) as self._limit:
+                yield
+        finally:
+            self._over = True
+
+    def start_clock(self, seconds: float) -> None:
+        """The body in the thread begins; until it takes its turn it must not last longer than this."""
+        if self._limit is not None and not self._over:
+            self._limit.reschedule(asyncio.get_running_loop().time() + seconds)
 
     async def take_turn(self, call: StepCall, text: str) -> Flush | None:
+        if self._over:
+            return None
+        if self._limit is not None:
+            self._limit.reschedule(None)
         await self._host.turn_of(self._execution)
         return self._execution.begin_fence(call, text)
 
     async def end_turn(self, call: StepCall, flush: Flush, committed: bool, at_us: int) -> None:
         self._execution.end_fence(call, flush, committed=committed, at_us=at_us)
-        self._host.turn_changed(self._execution)
-        asyncio.get_running_loop().call_soon(self._execution.advance)
+        asyncio.get_running_loop().call_soon(self._host.go_on, self._execution)  # once the connection is back
 
     async def ask_elsewhere(self, query: Query[Any]) -> Any:
         return await self._host.ask(query)

@@ -105,7 +105,7 @@ def replay(
         while execution.is_busy:
             moved.wait()
             moved.clear()
-            execution.advance()
+            execution.thread_stands()
         return execution.divergence or _judge(recorded, execution)
     finally:
         execution.close()

@@ -17,9 +17,8 @@ from typing import Any, NamedTuple
 
 from pgflow.model import Kind
 
-OUTCOMES = frozenset(
-    {Kind.STEP_COMPLETED, Kind.STEP_FAILED, Kind.TIMER_FIRED, Kind.SIGNAL_RECEIVED, Kind.WAIT_TIMED_OUT, Kind.CHILD_FINISHED}
-)
+ANSWERS = frozenset({Kind.TIMER_FIRED, Kind.SIGNAL_RECEIVED, Kind.WAIT_TIMED_OUT, Kind.CHILD_FINISHED})
+OUTCOMES = ANSWERS | {Kind.STEP_COMPLETED, Kind.STEP_FAILED}
 MARKS = frozenset({Kind.STEP_STARTED, Kind.ATTEMPT_FAILED, Kind.CHILD_STARTED, Kind.OPERATOR})
 
 KIND_NAMES = {
@@ -55,6 +54,11 @@ class Unit(NamedTuple):
     starts: list[Any] | None
     at_us: int
     due_us: int | None
+
+    @property
+    def is_answer(self) -> bool:
+        """Whether the database decided it, perhaps several in one answer; outcomes of steps are decided by the worker, one by one."""
+        return self.kind in ANSWERS or (self.kind == Kind.CALL_CANCELLED and self.call == 0)
 
     @property
     def is_outcome(self) -> bool:
@@ -107,11 +111,12 @@ class Claim:
     deadline_us: int | None = None
     labels: dict[str, str] = field(default_factory=dict)
     metadata: dict[str, Any] = field(default_factory=dict)
+    has_beats: bool = False
 
     @property
     def has_kin(self) -> bool:
-        """Whether the end of the run concerns others: a parent, or the list of deadlines."""
-        return self.parent_run_id is not None or self.deadline_us is not None
+        """Whether the end of the run concerns others: a parent, the list of deadlines, or heartbeats to be forgotten."""
+        return self.parent_run_id is not None or self.deadline_us is not None or self.has_beats
 
     @property
     def stem(self) -> str:

@@ -360,12 +360,16 @@ class Worker:
 
     def _driver(self, execution: Execution, workflow: Workflow[..., Any]) -> Driver:
         def yield_control() -> None:
-            self._loop.call_soon_threadsafe(self._guard, execution, execution.advance)
+            self._loop.call_soon_threadsafe(self._thread_stands, execution)
 
         definitions = self.definitions
         return make_driver(
             execution, workflow, definitions.errors, definitions.interceptors, self._workflow_threads.submit, yield_control
         )
+
+    def _thread_stands(self, execution: Execution) -> None:
+        self._guard(execution, execution.thread_stands)
+        self.turn_changed(execution)
 
     @property
     def around_step(self) -> Callable[[StepScope], AbstractContextManager[Any]] | None:
@@ -507,11 +511,17 @@ class Worker:
             self.give_back(execution)
 
     async def turn_of(self, execution: Execution) -> None:
-        """Waits until nothing of the run is on its way."""
-        while not execution.over and (execution.inflight is not None or execution.locked):
+        """Waits until a step of the run may fence."""
+        while not (execution.over or execution.may_fence):
             turn = self._loop.create_future()
             self._turns.setdefault(execution, []).append(turn)
             await turn
+
+    def go_on(self, execution: Execution) -> None:
+        """A transaction is over: its outcome is released, and the next may have its turn."""
+        if not execution.over:
+            self._guard(execution, execution.advance)
+        self.turn_changed(execution)
 
     def turn_changed(self, execution: Execution) -> None:
         """Whoever waits for a turn looks again."""

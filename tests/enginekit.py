@@ -116,6 +116,7 @@ class LockstepDriver(ThreadDriver):
 
     def _stand_still(self) -> None:
         assert self._still.acquire(timeout=STANDSTILL_SECONDS), "a workflow's thread neither waits nor ends"
+        self.land()
 
 
 def _spawn_daemon(job: Callable[[], None]) -> None:
@@ -309,6 +310,7 @@ class Worker:
             value = contextvars.Context().run(_call_in, scope, fn, arguments, call.kwargs)
             return StepResult(call, call.spec.result.encode(value, f"the result of step {call.name}"), None)
         except Exception as error:
+            random.seed(self.random.random())  # the wait before the next try is left to chance: to this worker's
             return judge_error(call, error)
 
     def _return(self, body: Body) -> None:
@@ -334,12 +336,13 @@ class Worker:
         host = SimpleNamespace(_loop=SimpleNamespace(create_future=_Forever), _turns={})
         return _ends_at_once(RealWorker.turn_of(host, execution))  # type: ignore[arg-type]
 
-    def turn_changed(self, execution: WatchedExecution) -> None:
+    def go_on(self, execution: WatchedExecution) -> None:
         """Whose turn it is, is asked again at every move."""
+        execution.advance()
 
-    def call_soon(self, callback: Callable[[], None]) -> None:
+    def call_soon(self, callback: Callable[..., None], *args: Any) -> None:
         """Offers the move "advance": the event loop's next turn, before which another fence may be quicker."""
-        self.advances.append(callback)
+        self.advances.append(lambda: callback(*args))
 
     def _begin_fence(self, body: Body) -> None:
         result = self._run(body)

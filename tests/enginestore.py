@@ -163,12 +163,7 @@ class Store:
 
     def resume(self, run: StoredRun) -> None:
         """Lets a run go on."""
-        if run.place == "leased":
-            self._post(run.chain_id, "r", "resume", json.dumps({"why": "resumed"}), sent_by="a person")
-            return
-        assert run.place == "held"
-        self._note_operator(run, "resume")
-        run.place, run.held, run.attempt = "ready", None, 0
+        self._post(run.chain_id, "r", "resume", json.dumps({"why": "resumed"}), sent_by="a person")
 
     def newest(self, run: StoredRun) -> StoredRun:
         """The newest generation of its chain."""
@@ -203,21 +198,38 @@ class Store:
         """Looks at a nudged chain; answers the run that its worker must be told of."""
         self.nudged.remove(chain_id)
         run = self.newest(self.runs[chain_id])
+        self._apply_controls(run)
         if run.place == "parked" and self._has_reason(run):
             self._unpark(run)
         elif run.place == "ended":
             self.mail = [m for m in self.mail if m.chain_id != chain_id]
         return run if run.place == "leased" else None
 
+    def _apply_controls(self, run: StoredRun) -> None:
+        """What people asked of a run that no worker holds: the last word of pause and resume counts, a cancel above both."""
+        asked = [m for m in self.mail if m.chain_id == run.chain_id and m.kind in "pr"]
+        is_cancelled = any(m.chain_id == run.chain_id and m.kind == "x" for m in self.mail)
+        if run.place in ("leased", "ended") or not (asked or is_cancelled):
+            return
+        self.mail = [m for m in self.mail if m not in asked]
+        wants_pause = bool(asked) and asked[-1].kind == "p" and not is_cancelled
+        if (run.place == "held") == wants_pause:
+            return
+        for m in asked:
+            self._note_operator(run, m.name)
+        self._unpark(run)
+        if wants_pause:
+            run.place, run.held = "held", ["paused", "paused", None, None, "a person"]
+
     def _has_reason(self, run: StoredRun) -> bool:
         names = {name for _, name in run.waits.get("signals", ())}
         mine = [m for m in self.mail if m.chain_id == run.chain_id]
-        if any(m.kind in "xp" for m in mine):
+        if any(m.kind == "x" for m in mine):
             return True
         return any(m.kind == "s" and m.name in names or m.kind == "c" and m.run_id == run.run_id and run.waits.get("child_calls") for m in mine)
 
     def _unpark(self, run: StoredRun) -> None:
-        run.place, run.waits, run.due_us, run.attempt = "ready", {}, [], 0
+        run.place, run.waits, run.due_us, run.attempt, run.held = "ready", {}, [], 0, None
 
     def wake_due(self) -> None:
         """parked -> ready for runs with a timer that is due."""
@@ -325,9 +337,8 @@ class Store:
             payload = mail.payload if mail is not None else None
             if kind == "x":
                 payload = json.dumps({"why": json.loads(payload)["why"], "by": mail.sent_by})
-            if kind == Kind.CHILD_FINISHED:
-                name = self.runs[json.loads(payload)["run_id"]].workflow.name
-            units.append(self._decide(run, call, kind, name, payload))
+            named = self.runs[json.loads(payload)["run_id"]].workflow.name if kind == Kind.CHILD_FINISHED else name
+            units.append(self._decide(run, call, kind, named, payload))
             if kind in ("x", Kind.SIGNAL_RECEIVED):
                 break
         return units, pause

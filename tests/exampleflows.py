@@ -7,16 +7,19 @@ speaks JSON, so that another Python can be asked to do the same.
 from __future__ import annotations
 
 import asyncio
+import json
+import sys
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
-from enginekit import saw
+from enginekit import Worker, divergence, saw
 from enginestore import Store, StoredRun
 
 import pgflow
 from pgflow import Retries, Signal, read, step, transaction, workflow
+from pgflow.units import Unit
 
 # ---------------------------------------------------------------- steps
 
@@ -179,7 +182,7 @@ async def leaving_children(n: int) -> str:
     """Ends with the first child that comes back, although others may have come back with it."""
     tasks = [asyncio.create_task(pgflow.run_child(charged_child, i)) for i in range(n)]
     done, _pending = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-    return sorted(task.result() for task in done)[0]
+    return min(task.result() for task in done)
 
 
 @workflow
@@ -377,7 +380,47 @@ async def being_cancelled(n: int) -> None:
         await asyncio.sleep(0.1)
 
 
+@workflow
+async def choosing(n: int) -> int:
+    """Takes the first of several children, and gives up the others."""
+    result = await pgflow.map(charged_child, range(n), min_successful=1)
+    saw(len(result.values) >= 1)
+    return await add(len(result.failed), n)
+
+
+@workflow
+def cancelled_in_a_thread(n: int) -> None:
+    try:
+        for i in range(n):
+            count("x" * i)
+        pgflow.sync.map(flaky, [1, 2])
+        paid.sync.wait()
+    except asyncio.CancelledError:
+        saw("cancelled")
+        raise
+    finally:
+        clean_up.sync("after")
+        pgflow.set_state(cleaned="up")
+
+
+@workflow
+async def giving_up_writes(n: int) -> list[Any]:
+    outcome: list[Any] = []
+    for i in range(n):
+        try:
+            async with asyncio.timeout(0.3):
+                outcome.append(len(await asyncio.gather(write_row.aio(i), add(i, i), paid.wait())))
+        except TimeoutError:
+            pgflow.set_state(late=i)
+            outcome.append("late")
+    saw(outcome)
+    return outcome
+
+
 # ---------------------------------------------------------------- what is known of them
+
+
+pausing = workflow(name="pausing")(passing_on.fn)
 
 
 @dataclass(frozen=True)
@@ -393,7 +436,6 @@ class Example:
     events: tuple[Callable[[Store], None], ...] = ()
     children: tuple[Any, ...] = ()
     status: str = "completed"
-    known_bug: str | None = None
 
     @property
     def name(self) -> str:
@@ -412,6 +454,14 @@ def _send(name: str, payload: Any) -> Callable[[Store], None]:
 
 def _cancel(store: Store) -> None:
     store.cancel(store.runs[1], "no longer wanted")
+
+
+def _pause(store: Store) -> None:
+    store.pause(store.runs[1])
+
+
+def _resume(store: Store) -> None:
+    store.resume(store.runs[1])
 
 
 EXAMPLES = [
@@ -434,6 +484,46 @@ EXAMPLES = [
     Example(writing, 2, [1000, 1001, 1050, 1051, 2]),
     Example(writing_and_telling, 3, 3003),
     Example(passing_on, 4, [10, 11, 12, 13]),
+    Example(choosing, 3, 3, children=(charged_child,)),
+    Example(cancelled_in_a_thread, 2, events=(_cancel,), status="cancelled"),
+    Example(giving_up_writes, 3, events=(_send("paid", 1), _send("paid", 2), _send("paid", 3))),
+    Example(pausing, 4, [10, 11, 12, 13], events=(_pause, _resume, _pause, _pause, _resume)),
     Example(being_cancelled, 2, events=(_cancel,), status="cancelled"),
 ]
 BY_NAME = {example.name: example for example in EXAMPLES}
+
+
+def each_example() -> Any:
+    """Runs a test once for each example."""
+    import pytest  # other Pythons that replay what was recorded need not have it
+
+    return pytest.mark.parametrize("example", [pytest.param(e, id=e.name) for e in EXAMPLES])
+
+
+# ---------------------------------------------------------------- for other processes
+
+
+def record(example: Example, seed: int) -> list[dict[str, Any]]:
+    """Runs an example in a seeded order of events, and writes down all of its runs."""
+    store, _ = example.start()
+    for _ in Worker(store, seed=seed).play_at_random():
+        pass
+    fields = ("run_id", "chain_id", "generation", "key", "root", "input", "created_us", "parent", "place", "status", "output", "error")
+    return [{**{name: getattr(run, name) for name in fields}, "workflow": run.workflow.name, "units": run.units} for run in store.runs.values()]
+
+
+def restore(history: dict[str, Any]) -> StoredRun:
+    """A run as it was written down."""
+    known = {w.name: w for e in EXAMPLES for w in (e.workflow, *e.children)}
+    return StoredRun(**{**history, "workflow": known[history["workflow"]], "units": [Unit(*unit) for unit in history["units"]]})
+
+
+def obey() -> None:
+    """Does what standard input asks for, in JSON: ``record`` these examples with so many ``seeds``, or ``replay`` these histories."""
+    order = json.load(sys.stdin)
+    if "record" in order:
+        answer: Any = {f"{name} {seed}": record(BY_NAME[name], seed) for name in order["record"] for seed in range(order["seeds"])}
+    else:
+        found = {name: [str(d) for run in runs if (d := divergence(restore(run)))] for name, runs in order["replay"].items()}
+        answer = {name: divergences for name, divergences in found.items() if divergences}
+    json.dump(answer, sys.stdout)

@@ -11,10 +11,21 @@ from typing import Any
 import pytest
 from enginekit import SECOND, Worker, divergence, make_driver, replay, saw
 from enginestore import Store, StoredRun
-from exampleflows import Declined, add, charge, charged_child, clean_up, count, flaky, look_up, napping, news, paid, write_row, writing_and_telling
+from exampleflows import (
+    add,
+    charged_child,
+    clean_up,
+    count,
+    flaky,
+    look_up,
+    napping,
+    paid,
+    write_row,
+    writing_and_telling,
+)
 
 import pgflow
-from pgflow import Retries, read, step, transaction, workflow
+from pgflow import read, step, workflow
 from pgflow._engine.drivers import ThreadDriver
 from pgflow._engine.execution import Execution
 from pgflow._engine.flush import MAX_FLUSH_UNITS
@@ -688,6 +699,18 @@ def test_a_paused_run_starts_nothing_new_and_goes_on_when_resumed():
     assert divergence(run) is None
 
 
+def test_a_resume_that_overtakes_the_pause_lets_the_run_go_on():
+    worker, run = start(two_steps)
+    worker.settle()
+    worker.store.pause(run)
+    worker.settle()
+    worker.play("body add 1", "send 1")
+    worker.store.resume(run)
+    worker.finish()
+    assert run.place == "ended", run
+    assert run.result() == 3
+
+
 @workflow
 async def then_a_child() -> str:
     await look_up("a")
@@ -791,21 +814,19 @@ def test_what_the_code_notes_between_two_verdicts_of_one_answer_is_repeated():
 # ---------------------------------------------------------------- code in a thread
 
 
-class SlyThread(ThreadDriver):
-    """The worst that a scheduler may do: whoever reads that the thread is busy goes on only when it is not."""
+def start_loose(worker: Worker, run: Any) -> tuple[Execution, threading.Event]:
+    """An execution whose thread runs beside the test, and the event that it sets when it stands still."""
+    still = threading.Event()
 
-    @property
-    def busy(self) -> bool:
-        was_busy = vars(self).get("_busy", False)
-        if was_busy and threading.get_ident() != self._thread_id:
-            assert self._idle.wait(20)
-        return was_busy
+    def make(execution: Execution) -> Any:
+        lockstep = make_driver(execution, run.workflow)
+        loose = ThreadDriver(lockstep._spawn, still.set, lockstep._main, lockstep._context)
+        _bind(lockstep._context, loose)
+        return loose
 
-    @busy.setter
-    def busy(self, value: bool) -> None:
-        self._idle = vars(self).get("_idle") or threading.Event()
-        self._idle.clear() if value else self._idle.set()
-        self._busy = value
+    journal = run.claim(0)
+    journal.units = journal.units[:-1]
+    return Execution(journal, worker, make, run.workflow.result_codec), still
 
 
 @workflow
@@ -817,25 +838,15 @@ def test_a_thread_that_comes_to_a_standstill_behind_our_back_is_not_taken_for_st
     store = Store(counting_in_a_thread)
     run = store.start(counting_in_a_thread, 3)
     Worker(store).finish()
-    wanted: list[Execution] = []
-
-    class Host(Worker):
-        def want_flush(self, execution: Any) -> None:
-            wanted.append(execution)
-
-    def make(execution: Execution) -> Any:
-        lockstep = make_driver(execution, run.workflow)
-        sly = SlyThread(lockstep._spawn, lambda: None, lockstep._main, lockstep._context)
-        _bind(lockstep._context, sly)
-        return sly
-
-    journal = run.claim(0)
-    journal.units = journal.units[:-1]
-    execution = Execution(journal, Host(store), make, run.workflow.result_codec)
+    execution, still = start_loose(Worker(store), run)
     execution.start()
     try:
-        flushes = [flush for e in wanted if (flush := e.take_flush()) is not None]
-        assert [flush.question for flush in flushes if flush.question] == []
+        while execution.replaying:
+            assert still.wait(20)
+            still.clear()
+            assert execution.take_flush() is None, "it has replayed nothing yet"
+            execution.thread_stands()
+        assert execution.bodies, "nothing but the last body is left to do"
     finally:
         execution.close()
 
@@ -877,16 +888,15 @@ def test_nothing_fences_while_code_runs_in_its_thread(monkeypatch):
     assert still.wait(20)
     still.clear()
     execution = worker.executions[1]
-    execution.advance()
-    worker.play("fence write_row 1", "commit-fence write_row 1", "end write_row 1")
-    while not counting.is_set():
-        execution.advance()
+    execution.thread_stands()
+    worker.play("fence write_row 1", "commit-fence write_row 1", "end write_row 1", "advance")
+    assert counting.wait(20)
     try:
         assert "fence write_row 2" not in worker.offered()
     finally:
         go_on.set()
     assert still.wait(20)
-    execution.advance()
+    execution.thread_stands()
     worker.finish()
     assert run.result() == 1001
     assert divergence(run) is None

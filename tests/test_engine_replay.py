@@ -10,20 +10,11 @@ from __future__ import annotations
 import json
 import random
 
-import pytest
 from enginekit import Worker, divergence, replay
-from exampleflows import EXAMPLES, Example
+from exampleflows import Example, each_example
 
 SEEDS = range(30)
 EXHAUSTIVE_SEEDS = range(2)
-
-examples = pytest.mark.parametrize(
-    "example",
-    [
-        pytest.param(e, id=e.name, marks=[pytest.mark.xfail(strict=True, reason=e.known_bug)] if e.known_bug else [])
-        for e in EXAMPLES
-    ],
-)
 
 
 def play_to_the_end(worker: Worker) -> None:
@@ -60,7 +51,7 @@ def assert_goes_on_alike(example: Example, worker: Worker) -> None:
             assert after.events(len(journals[run_id]))[: len(seen)] == seen
 
 
-@examples
+@each_example()
 def test_a_run_comes_to_the_same_end_in_any_order_of_events(example):
     for seed in SEEDS:
         store, _ = example.start()
@@ -69,7 +60,7 @@ def test_a_run_comes_to_the_same_end_in_any_order_of_events(example):
         assert_ended_well(example, worker)
 
 
-@examples
+@each_example()
 def test_a_death_after_any_commit_and_between_changes_nothing_that_was_durable(example):
     for seed in SEEDS:
         store, _ = example.start()
@@ -81,7 +72,7 @@ def test_a_death_after_any_commit_and_between_changes_nothing_that_was_durable(e
         assert_ended_well(example, worker)
 
 
-@examples
+@each_example()
 def test_a_run_survives_one_death_after_another(example):
     for seed in SEEDS:
         store, _ = example.start()
@@ -96,17 +87,16 @@ def test_a_run_survives_one_death_after_another(example):
         assert_ended_well(example, worker)
 
 
-@examples
+@each_example()
 def test_a_replay_sees_every_value_and_error_as_the_first_run_did(example):
     for seed in SEEDS:
         store, _ = example.start()
         worker = Worker(store, seed=seed)
         play_to_the_end(worker)
-        for first in worker.attempts:
-            run = store.runs[first.run_id]
-            if first.claim.last_seq == 0 and first is [a for a in worker.attempts if a.run_id == run.run_id][-1]:
-                again = replay(run)
-                assert again.divergence is None
-                assert again.events() == first.events()
-                if run.status == "failed":
-                    assert json.loads(again.ending.error)["args"] == json.loads(run.error)["args"]
+        for run in store.runs.values():
+            last = [execution for execution in worker.attempts if execution.run_id == run.run_id][-1:]
+            again = replay(run)
+            assert again.divergence is None
+            assert [again.events()] == [execution.events() for execution in last]
+            if run.status == "failed":
+                assert json.loads(again.ending.error)["args"] == json.loads(run.error)["args"]

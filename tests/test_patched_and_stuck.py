@@ -175,7 +175,6 @@ async def test_code_that_does_not_repeat_its_journal_is_stuck_and_says_what_diff
     assert events(conn, run.key) == recorded
 
 
-@pytest.mark.xfail(strict=True, reason="a coroutine that runs has no cr_await: where() sees only those that stand still")
 async def test_a_divergence_names_the_line_that_asked_for_something_else(aflow: AsyncHarness, conn: psycopg.Connection) -> None:
     aflow.include(unsteady, changing)
     run = await aflow.start(unsteady)

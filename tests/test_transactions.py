@@ -201,7 +201,6 @@ def test_a_result_that_cannot_be_stored_rolls_back(flow: Harness, conn: psycopg.
     assert left(conn) == 10
 
 
-@pytest.mark.xfail(strict=True, reason="the result is encoded before the fence and decoded only when it is released: by then it is committed")
 def test_a_result_that_does_not_fit_the_annotation_rolls_back(flow: Harness, conn: psycopg.Connection) -> None:
     @transaction
     def lie(conn: Connection) -> int:
@@ -489,11 +488,7 @@ def test_a_body_whose_run_was_taken_over_commits_nothing(flow: Harness, conn: ps
 
 
 @pytest.mark.parametrize("colour", ["async", "sync"])
-def test_a_timeout_set_by_options_ends_an_attempt_of_a_transaction(
-    request: pytest.FixtureRequest, flow: Harness, conn: psycopg.Connection, colour: str
-) -> None:
-    if colour == "sync":
-        request.applymarker(pytest.mark.xfail(strict=True, reason="the timeout of a step is not applied to transactions in threads"))
+def test_a_timeout_set_by_options_ends_an_attempt_of_a_transaction(flow: Harness, conn: psycopg.Connection, colour: str) -> None:
     proceed = threading.Event()
 
     @transaction

@@ -10,7 +10,8 @@ import asyncio
 import contextvars
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from types import CodeType, FrameType
 from typing import Any, Protocol
 
 from pgflow._engine.calls import Call, Waiter
@@ -28,7 +29,10 @@ class Driver(Protocol):
 
     @property
     def busy(self) -> bool:
-        """Whether code runs elsewhere at this moment: nothing may be handed in."""
+        """Whether code runs elsewhere, or nobody has yet been told that it stands still: nothing may be handed in."""
+
+    def land(self) -> None:
+        """Takes note, on the side that hands outcomes in, that the code stands still."""
 
     @property
     def done(self) -> bool:
@@ -72,6 +76,9 @@ class CoroutineDriver:
     async def _call(self) -> Any:
         return await self._main()
 
+    def land(self) -> None:
+        """Code that is run here never stands still unseen."""
+
     def resume(self) -> None:
         """Runs callbacks until none is left."""
         self.loop.pump()
@@ -105,22 +112,41 @@ class CoroutineDriver:
         self.loop.close()
 
     def where(self) -> list[str]:
-        """The innermost line of each task."""
-        return [line for task in self.loop._tasks if not task.done() for line in _stack_of(task.get_coro())]
+        """The lines of each task; only those of the code that asks, when it is asked from within."""
+        if asyncio._get_running_loop() is self.loop:
+            return _lines_of(_frames_up_to(WorkflowLoop.pump.__code__))
+        return [line for task in self.loop._tasks if not task.done() for line in _lines_of(_awaiting_frames(task.get_coro()))]
 
 
-def _stack_of(coroutine: Any) -> list[str]:
-    """Lines of a chain of suspended coroutines, outermost first, without pgflow's own."""
-    lines = []
+def _awaiting_frames(coroutine: Any) -> Iterator[FrameType]:
+    """Frames of a chain of suspended coroutines, outermost first."""
     while coroutine is not None:
         frame = getattr(coroutine, "cr_frame", None) or getattr(coroutine, "ag_frame", None)
-        if frame is not None and not frame.f_code.co_filename.startswith(_PACKAGE):
-            lines.append(f"{frame.f_code.co_filename}:{frame.f_lineno} in {frame.f_code.co_name}")
+        if frame is not None:
+            yield frame
         coroutine = getattr(coroutine, "cr_await", None) or getattr(coroutine, "ag_await", None)
-    return lines
 
 
-_PACKAGE = __file__.rsplit("_engine", 1)[0]
+def _frames_up_to(code: CodeType | None, frame: FrameType | None = None) -> list[FrameType]:
+    """Frames of a running stack from below the one that runs `code`, outermost first."""
+    frame = frame or sys._getframe(1)
+    frames = []
+    while frame is not None and frame.f_code is not code:
+        frames.append(frame)
+        frame = frame.f_back
+    return frames[::-1]
+
+
+def _lines_of(frames: Iterable[FrameType]) -> list[str]:
+    """Source lines of the user's code, without pgflow's own and without the machinery that runs them."""
+    return [
+        f"{frame.f_code.co_filename}:{frame.f_lineno} in {frame.f_code.co_name}"
+        for frame in frames
+        if not frame.f_code.co_filename.startswith(_MACHINERY)
+    ]
+
+
+_MACHINERY = (__file__.rsplit("_engine", 1)[0], asyncio.__file__.removesuffix("__init__.py"), threading.__file__)
 
 
 class ThreadWaiter:
@@ -156,7 +182,8 @@ class ThreadDriver:
     """Runs a ``def`` in a thread; the thread stands still while it waits for a call.
 
     Control passes to and fro: while the thread runs, the execution is busy and nothing of it is touched
-    from outside; while it waits, it touches nothing itself.
+    from outside; while it waits, it touches nothing itself. The thread says that it stands still by
+    ``yield_control``; only :meth:`land`, called where outcomes are handed in, makes it count.
     """
 
     def __init__(
@@ -194,7 +221,6 @@ class ThreadDriver:
         except BaseException as error:  # noqa: BLE001 - whatever it raised is its outcome
             result = (None, error)
         self._result = result
-        self.busy = False
         if not self._closing:
             self._yield_control()
 
@@ -208,7 +234,6 @@ class ThreadDriver:
         self.check_open()
         self._waiting = calls
         self._any_suffices = any_of_them
-        self.busy = False
         self._yield_control()
         self._go.acquire()
         self.check_open()
@@ -220,9 +245,13 @@ class ThreadDriver:
         """Raises Unwind in code that is being taken apart."""
         if self._closing:
             self._swallowed += 1
-            if self._swallowed > MAX_SWALLOWED_UNWINDS:
+            while self._swallowed > MAX_SWALLOWED_UNWINDS:
                 self._go.acquire()  # it will not be told: leave the thread to the end of the process
             raise Unwind
+
+    def land(self) -> None:
+        """The thread stands still, and from now on that counts."""
+        self.busy = False
 
     def resume(self) -> None:
         """Lets the thread run if all that it waits for is there."""
@@ -252,19 +281,11 @@ class ThreadDriver:
     def close(self) -> None:
         """The wait at which the thread stands, or its next, raises Unwind."""
         self._closing = True
-        if not self.busy:
-            self._go.release()
+        self._go.release()  # whether it waits already or is about to
 
     def where(self) -> list[str]:
-        """Lines at which the thread stands, without pgflow's own."""
-        frame = sys._current_frames().get(self._thread_id or 0)
-        lines = []
-        while frame is not None:
-            name = frame.f_code.co_filename
-            if not name.startswith(_PACKAGE) and "threading" not in name and "concurrent" not in name:
-                lines.append(f"{name}:{frame.f_lineno} in {frame.f_code.co_name}")
-            frame = frame.f_back
-        return lines[::-1]
+        """Lines at which the thread stands."""
+        return _lines_of(_frames_up_to(ThreadDriver._run.__code__, sys._current_frames().get(self._thread_id or 0)))
 
 
 def _is_done(call: Call) -> bool:

@@ -8,6 +8,10 @@ release, bodies that may start are started, and what must become durable is aske
 Sequence numbers are given at release, by this class alone. While a transactional step is between its
 fence and its acknowledgement, or a question is with the database, the next numbers are not known, so
 nothing is released (`locked`).
+
+One answer of the database may decide several calls: their units stand side by side in the journal before
+any of them is released, and what the code notes in between comes after them all. A replay therefore
+takes such neighbours as one group too.
 """
 
 from __future__ import annotations
@@ -19,13 +23,13 @@ import uuid
 from collections import deque
 from collections.abc import Callable
 from datetime import timedelta
-from typing import Any, Protocol
+from typing import Any, NoReturn, Protocol
 
 from pgflow._engine.calls import Call, ChildCall, ChildRequest, SignalCall, StepCall, StepSpec, TimerCall
 from pgflow._engine.drivers import Driver
 from pgflow._engine.flush import MAX_FLUSH_BYTES, MAX_FLUSH_STARTS, MAX_FLUSH_UNITS, Ending, Flush, Row
 from pgflow._engine.journal import Journal
-from pgflow._engine.loop import Unwind
+from pgflow._engine.loop import MAX_SWALLOWED_UNWINDS, Unwind
 from pgflow.errors import KeyConflict, NonDeterminismError, NotStorable, RunCancelled, RunFailed
 from pgflow.failures import ErrorClasses, ErrorData, clean, encode_error, rebuild_error
 from pgflow.model import Kind
@@ -34,6 +38,9 @@ from pgflow.values import ANYTHING, Codec, hash_arguments
 
 LINGER_TIMER_US = 1_000_000
 """A timer or a retry due within this is waited for in memory: parking would cost more than it saves."""
+
+NEVER = 0
+"""Number of a call that never comes back: code that swallows every Unwind and asks again would not give control back else."""
 
 LINGER_CHILDREN_US = 50_000
 """So long a parent waits in memory for children that have just started, or for more results after one."""
@@ -134,6 +141,7 @@ class Execution:
         self._now_us: int | None = None
         self._clock_us = claim.now_us - host.monotonic_us()
         self._random: random.Random | None = None
+        self._refusals = 0
         self._driver = make_driver(self)
 
     # ================================================================ time
@@ -171,9 +179,12 @@ class Execution:
 
     def _check_open(self) -> None:
         if self.closing or self.divergence is not None:
+            self._refusals += 1
             raise Unwind
 
     def _next_call(self) -> int:
+        if self._refusals >= MAX_SWALLOWED_UNWINDS:
+            return NEVER
         self._check_open()
         self._last_call += 1
         return self._last_call
@@ -187,10 +198,12 @@ class Execution:
     def issue_step(self, spec: StepSpec, args: tuple[Any, ...], kwargs: dict[str, Any]) -> StepCall:
         """Asks for a step's body to run, or to have run."""
         number = self._next_call()
-        ordinal = self.next_ordinal(spec.name)
-        is_hashed = spec.effect == "s" and number not in self.journal.ended
-        args_hash = hash_arguments(args, kwargs, f"step {spec.name}") if is_hashed else 0
-        call = StepCall(number, spec.name, self._driver.waiter(), spec=spec, args=args, kwargs=kwargs, ordinal=ordinal, args_hash=args_hash)
+        call = StepCall(number, spec.name, self._driver.waiter(), spec=spec, args=args, kwargs=kwargs)
+        if number == NEVER:
+            return call
+        call.ordinal = self.next_ordinal(spec.name)
+        if spec.effect == "s" and number not in self.journal.ended:
+            call.args_hash = hash_arguments(args, kwargs, f"step {spec.name}")
         self._calls[number] = call
         started = self.journal.starts.get(number)
         if started is not None:
@@ -222,6 +235,8 @@ class Execution:
     def start_timer(self, delay_seconds: float, fire: Callable[[], None]) -> Callable[[], None]:
         """Starts a durable timer; returns what gives it up."""
         call = TimerCall(self._next_call(), "timer", None, fire=fire)
+        if call.number == NEVER:
+            return lambda: None
         self._calls[call.number] = call
         call.started_seq, call.due_us = self._note_timer(call.number, None, delay_seconds)
         return lambda: self.cancel_call(call)
@@ -230,6 +245,8 @@ class Execution:
         """A timer that a thread waits for."""
         waiter = self._driver.waiter()
         call = TimerCall(self._next_call(), "timer", waiter, fire=lambda: waiter.set_result(None))
+        if call.number == NEVER:
+            return call
         self._calls[call.number] = call
         call.started_seq, call.due_us = self._note_timer(call.number, None, delay_seconds)
         return call
@@ -244,6 +261,8 @@ class Execution:
     def issue_signal(self, name: str, codec: Codec[Any], timeout: timedelta | None) -> SignalCall:
         """Waits for a signal."""
         call = SignalCall(self._next_call(), name, self._driver.waiter(), codec=codec)
+        if call.number == NEVER:
+            return call
         self._calls[call.number] = call
         if timeout is not None:
             call.started_seq, call.due_us = self._note_timer(call.number, name, max(0.0, timeout.total_seconds()))
@@ -253,6 +272,8 @@ class Execution:
     def issue_child(self, request: ChildRequest, result: Codec[Any], errors: ErrorClasses) -> ChildCall:
         """Starts a child run and waits for its result."""
         call = ChildCall(self._next_call(), request.workflow, self._driver.waiter(), request=request, result=result, errors=errors)
+        if call.number == NEVER:
+            return call
         self._calls[call.number] = call
         self.has_children = True
         if not self.replaying:
@@ -285,9 +306,6 @@ class Execution:
         if self.closing or call.state in ("over", "decided") or self._calls.get(call.number) is not call:
             return
         kind = Kind.STEP_ABANDONED if isinstance(call, StepCall) and call.spec.effect == "s" else Kind.CALL_CANCELLED
-        if self.replaying and self._outcome_follows(call):
-            call.state = "decided"  # its outcome was already on the way: it will be released to nobody
-            return
         self._note(call.number, kind, call.name, None)
         self._drop(call)
         if isinstance(call, StepCall):
@@ -296,12 +314,6 @@ class Execution:
             self._host.stop_body(self, call)
         elif isinstance(call, ChildCall) and call.chain_id and call.request.close_policy == "c":
             self._unwanted_children.append(call.chain_id)
-
-    def _outcome_follows(self, call: Call) -> bool:
-        self._skip_marks()
-        unit = self.journal.peek()
-        is_here = unit is not None and unit.call == call.number and unit.kind in (Kind.CALL_CANCELLED, Kind.STEP_ABANDONED)
-        return not is_here and call.number in self.journal.ended
 
     def _drop(self, call: Call) -> None:
         call.state = "over"
@@ -332,7 +344,7 @@ class Execution:
         self._seq += 1
         row = Row(self._seq, number, kind, name, payload, self.estimate_us(), delay_seconds)
         self._buffer.append(row)
-        self._buffer_bytes += 100 + len(payload or "")
+        self._buffer_bytes += _size_of(row)
         if len(self._buffer) >= MAX_FLUSH_UNITS or self._buffer_bytes >= MAX_FLUSH_BYTES:
             self._host.want_flush(self)
         return row
@@ -344,30 +356,32 @@ class Execution:
 
     # ================================================================ divergence
 
-    def diverge(self, message: str) -> None:
+    def diverge(self, message: str) -> NoReturn:
         """The code does not repeat the journal: nothing more is recorded, and the run is held for a person."""
         if self.divergence is None:
             self.divergence = NonDeterminismError(f"run {self.claim.key!r} ({self.claim.workflow}): {message}")
-            self._divergence_where = self._driver.where() if hasattr(self, "_driver") else []
+            self._divergence_where = self._driver.where()
         raise Unwind
 
-    def _skip_marks(self) -> None:
+    def _skip_marks(self, *, only_of_known: bool = False) -> None:
         journal = self.journal
-        while (unit := journal.peek()) is not None and unit.kind in MARKS:
+        while (unit := journal.peek()) is not None and unit.kind in MARKS and not (only_of_known and unit.call not in self._calls):
             self._seq = unit.seq
             journal.take()
             call = self._calls.get(unit.call)
-            if unit.kind == Kind.ATTEMPT_FAILED and isinstance(call, StepCall):
+            if unit.kind == Kind.ATTEMPT_FAILED:
+                if not isinstance(call, StepCall) or call.name != unit.name:
+                    self.diverge(f"the journal has {unit}, the code has {call or 'no such call'}")
                 call.failed_attempts += 1
                 call.retry_seq, call.retry_due_us = unit.seq, unit.due_us
             elif unit.kind == Kind.CHILD_STARTED:
                 if not isinstance(call, ChildCall) or call.name != unit.name:
                     self.diverge(f"the journal has {unit}, the code has {call or 'no such call'}")
-                else:
-                    call.chain_id = json.loads(unit.payload or "{}")["run_id"]
+                call.chain_id = json.loads(unit.payload or "{}")["run_id"]
 
     def _go_live(self) -> None:
         """Everything recorded has been repeated: from here on the run makes history."""
+        self._check_starts()
         self.replaying = False
         for call in list(self._calls.values()):
             if call.state != "pending":
@@ -378,6 +392,13 @@ class Execution:
                 self._new_children.append(call)
             else:
                 self._ask_wanted = True
+
+    def _check_starts(self) -> None:
+        """Every body that may have run must have been asked for again by now: it was, when its licence was written."""
+        for start in self.journal.open_starts():
+            call = self._calls.get(start.call)
+            if not isinstance(call, StepCall):
+                self.diverge(f"the journal has licensed call {start.call} as step {start.name!r}, the code has {call or 'no such call'}")
 
     # ================================================================ release
 
@@ -408,17 +429,8 @@ class Execution:
             return None
 
     def _release_one(self) -> bool:
-        if self.replaying:
-            self._skip_marks()
-            unit = self.journal.peek()
-            if unit is None:
-                self._go_live()
-                return True
-            if not unit.is_outcome:
-                self.diverge(f"the journal has {unit} here, which the code no longer does; {self._standing()}")
-            self._seq = unit.seq
-            self._release(self.journal.take())
-            return True
+        if self.replaying and not self._decided:
+            self._read_group()
         if self._decided:
             self._release(self._decided.popleft())
             return True
@@ -426,6 +438,28 @@ class Execution:
             if self._record_result(self._inbox.popleft()):
                 return True
         return False
+
+    def _read_group(self) -> None:
+        """Takes the next outcome of the journal, with those that the same answer may have decided; or goes live."""
+        self._skip_marks()
+        unit = self.journal.peek()
+        if unit is None:
+            self._go_live()
+            return
+        if not unit.is_outcome:
+            self.diverge(f"the journal has {unit} here, which the code no longer does; {self._standing()}")
+        while True:
+            self._seq = unit.seq
+            self._decided.append(self.journal.take())
+            call = self._calls.get(unit.call)
+            if call is not None:
+                call.state = "decided"
+            if not unit.is_answer:
+                return
+            self._skip_marks(only_of_known=True)
+            unit = self.journal.peek()
+            if unit is None or not unit.is_answer or (unit.call not in self._calls and unit.call != 0):
+                return
 
     def _standing(self) -> str:
         pending = ", ".join(str(call) for call in self._calls.values()) or "nothing"
@@ -524,7 +558,8 @@ class Execution:
     # ================================================================ the end
 
     def _conclude(self) -> None:
-        """The code has ended, or can no longer be trusted: one last flush."""
+        """The code has ended, or can no longer be trusted: one last flush. What else was decided is released to nobody."""
+        self._decided.clear()
         if self._ending is None and self._hold is None and self._continue_input is None:
             if self.divergence is None:
                 self._guarded(self._judge_end)
@@ -540,6 +575,7 @@ class Execution:
             unit = self.journal.peek()
             if unit is not None and not (unit.kind == Kind.CONTINUED and isinstance(error, ContinueAsNew)):
                 self.diverge(f"the code ends where the journal goes on with {unit}")
+            self._check_starts()
             self.replaying = False
         self._unlicensed.clear()
         self._startable.clear()
@@ -586,20 +622,18 @@ class Execution:
             return True
         if self.draining:
             return bool(self._buffer)
-        if self._ask_wanted or self._new_children or self._unwanted_children:
+        if self._ask_wanted or self._unwanted_children:
             return True
-        if self._unlicensed and not self.pausing:
+        if (self._unlicensed or self._new_children) and not self.pausing:
             return True
         return self.is_idle and self._may_leave()
 
     @property
     def is_idle(self) -> bool:
         """Whether no body runs and none could start: only the database can bring the run on."""
-        if self._running or self._inbox or self._decided or self._new_children:
+        if self._running or self._inbox or self._decided:
             return False
-        if self.pausing:
-            return True
-        return not (self._unlicensed or self._startable)
+        return self.pausing or not (self._unlicensed or self._startable or self._new_children)
 
     def _may_leave(self) -> bool:
         """Whether an idle run should park now; if something is due soon, a look is arranged instead."""
@@ -634,6 +668,11 @@ class Execution:
     def is_busy(self) -> bool:
         """Whether its code runs in a thread at this moment."""
         return self._driver.busy
+
+    def thread_stands(self) -> None:
+        """The thread of its code has said that it waits, or has ended."""
+        self._driver.land()
+        self.advance()
 
     @property
     def ending(self) -> Ending | None:
@@ -689,15 +728,19 @@ class Execution:
         self._startable.append(call)
         self.advance()
 
+    @property
+    def may_fence(self) -> bool:
+        """Whether the next seq is known and everything that was decided before is released."""
+        return self.inflight is None and not (self.locked or self._decided or self._driver.busy)
+
     def begin_fence(self, call: StepCall, text: str) -> Flush | None:
         """A transactional body is done: what its transaction must append, or None if nobody wants it any more.
 
-        The caller has made sure that no flush is in flight. Until ``end_fence`` nothing is released.
+        The caller has made sure that :attr:`may_fence`. Until ``end_fence`` nothing is released.
         """
         if self.over or self.closing or self._calls.get(call.number) is not call:
             return None
-        assert self.inflight is None
-        assert not self.locked
+        assert self.may_fence
         self.locked = True
         call.fencing = True
         self._record(call.number, Kind.STEP_COMPLETED, call.name, text)
@@ -718,6 +761,7 @@ class Execution:
             self._decided.append(Unit(row.seq, row.call, row.kind, row.name, row.payload, None, row.at_us, None))
         else:
             self._buffer = flush.rows[:-1] + self._buffer
+            self._buffer_bytes = sum(map(_size_of, self._buffer))
             self._unlicensed = flush.starts + self._unlicensed
             self._seq -= 1
 
@@ -725,7 +769,7 @@ class Execution:
 
     def take_flush(self) -> Flush | None:
         """What is to be committed now; None if nothing is, or the last flush is still on its way."""
-        if self.inflight is not None or self.locked or self.over or self._driver.busy:
+        if self.inflight is not None or self.locked or self.over or self._driver.busy or self._decided:
             return None
         if self.divergence is not None or self._refused:  # what the code did after that is nobody's history
             self._buffer, self._unlicensed, self._seq = [], [], self._durable_seq
@@ -768,15 +812,18 @@ class Execution:
         idle = self.is_idle and not flush.starts
         leaving = idle and self._may_leave()
         asked, self._ask_wanted = self._ask_wanted, False
-        if not (asked or self._new_children or self._unwanted_children or leaving):
+        children = [] if self.pausing else self._new_children
+        if not (asked or children or self._unwanted_children or leaving):
             return None
         waits = self._waits()
         if self._unwanted_children:
             question["unwanted"], self._unwanted_children = self._unwanted_children, []
-        if self._new_children:
-            question["children"] = [_child_row(call) for call in self._new_children]
+        if children:
+            question["children"] = [_child_row(call) for call in children]
             self._new_children = []
-        elif waits or self.pausing:
+        elif self.pausing:
+            pass  # held if the request still stands; if not, there may be more to do than to wait
+        elif waits:
             question["park"] = leaving
         elif not asked and "unwanted" not in question:
             detail = {"message": "the workflow waits for something that nothing can bring", "where": self._driver.where()}
@@ -846,6 +893,10 @@ class Execution:
         self.closing = True
         self.over = True
         self._driver.close()
+
+
+def _size_of(row: Row) -> int:
+    return 100 + len(row.payload or "")
 
 
 def _child_row(call: ChildCall) -> list[Any]:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
+from pgflow.model import Kind
 from pgflow.units import OUTCOMES, Start, Unit
 
 
@@ -13,19 +16,17 @@ class Journal:
         self._next = 0
         self.starts: dict[int, Start] = {}
         self.ended: set[int] = set()
+        self.given_up: set[int] = set()
         for unit in units:
             for start in unit.starts or ():
                 self.starts[start[0]] = Start(*start)
             if unit.kind in OUTCOMES:
                 self.ended.add(unit.call)
+            elif unit.kind in (Kind.CALL_CANCELLED, Kind.STEP_ABANDONED):
+                self.given_up.add(unit.call)
 
     def __len__(self) -> int:
         return len(self._units)
-
-    @property
-    def exhausted(self) -> bool:
-        """Whether everything recorded has been repeated."""
-        return self._next >= len(self._units)
 
     def peek(self) -> Unit | None:
         """The next unit, if any."""
@@ -36,3 +37,7 @@ class Journal:
         unit = self._units[self._next]
         self._next += 1
         return unit
+
+    def open_starts(self) -> Iterator[Start]:
+        """Licences of bodies that may have run, and of which nothing more is known."""
+        return (start for start in self.starts.values() if start.call not in self.ended and start.call not in self.given_up)

@@ -16,11 +16,12 @@ coroutine could otherwise not repeat is made repeatable:
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import contextvars
 import logging
 import sys
 from collections import deque
-from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Generator
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator
 from typing import Any, NoReturn, Protocol, TypeVar
 
 from pgflow.errors import NotInWorkflowError
@@ -30,6 +31,9 @@ T = TypeVar("T")
 log = logging.getLogger("pgflow")
 
 MAX_SWALLOWED_UNWINDS = 100
+
+# Code that cannot be taken apart. Left to the collector, its clean-up would run inside whatever runs then.
+_abandoned: list[Any] = []
 
 
 class Unwind(BaseException):
@@ -145,7 +149,7 @@ class WorkflowLoop(_RefusingLoop):  # type: ignore[misc]
         self._host = host
         self._ready: deque[asyncio.Handle] = deque()
         self._tasks: list[WorkflowTask[Any]] = []
-        self._generators: list[AsyncGenerator[Any, Any]] = []
+        self._generators: list[tuple[AsyncGenerator[Any, Any], contextvars.Context]] = []
         self._ordinals = 0
         self._task_names = 0
         # Unique over runs, so that asyncio's own tables of tasks do not fill with equal hashes, and above
@@ -159,11 +163,7 @@ class WorkflowLoop(_RefusingLoop):  # type: ignore[misc]
     def pump(self) -> None:
         """Runs callbacks until none is left."""
         ready = self._ready
-        outer = asyncio._get_running_loop()
-        outer_hooks = sys.get_asyncgen_hooks()
-        asyncio._set_running_loop(self)
-        sys.set_asyncgen_hooks(firstiter=self._generators.append, finalizer=_ignore)
-        try:
+        with self._running():
             while ready:
                 handle = ready.popleft()
                 if not handle._cancelled:
@@ -171,28 +171,34 @@ class WorkflowLoop(_RefusingLoop):  # type: ignore[misc]
                         handle._run()
                     except SystemExit:
                         pass  # asyncio has put it into the task that raised it: it ends the run, not the worker
+
+    @contextlib.contextmanager
+    def _running(self) -> Iterator[None]:
+        """Makes this the running loop, and gives it every generator that is begun."""
+        outer = asyncio._get_running_loop()
+        outer_hooks = sys.get_asyncgen_hooks()
+        asyncio._set_running_loop(self)
+        sys.set_asyncgen_hooks(firstiter=self._keep_generator, finalizer=_ignore)
+        try:
+            yield
         finally:
             sys.set_asyncgen_hooks(*outer_hooks)
             asyncio._set_running_loop(outer)
 
     def close(self) -> None:
         """Takes apart every coroutine that is still suspended, in the order of their creation."""
+        if asyncio._get_running_loop() is self:
+            raise NotInWorkflowError("workflow code cannot close the loop that runs it")
         self._closing = True
         self._ready.clear()
-        outer = asyncio._get_running_loop()
-        outer_hooks = sys.get_asyncgen_hooks()
-        asyncio._set_running_loop(self)
-        sys.set_asyncgen_hooks(firstiter=self._generators.append, finalizer=_ignore)
-        try:
+        with self._running():
+            # Both lists grow while they are gone through: a `finally` may make tasks and begin generators.
             for task in self._tasks:
                 if not task.done():
                     task._log_destroy_pending = False  # type: ignore[attr-defined]
                     self._unwind(task)
-            for generator in self._generators:
-                self._drive(generator.athrow(Unwind()))
-        finally:
-            sys.set_asyncgen_hooks(*outer_hooks)
-            asyncio._set_running_loop(outer)
+            for generator, context in self._generators:
+                context.run(self._throw, generator.athrow(Unwind()).__await__())
         self._tasks.clear()
         self._generators.clear()
         self._ready.clear()
@@ -207,23 +213,18 @@ class WorkflowLoop(_RefusingLoop):  # type: ignore[misc]
         finally:
             asyncio.tasks._leave_task(self, task)
 
-    def _throw(self, coroutine: Any) -> None:
-        """Throws until the coroutine ends; one that swallows every throw is left behind, and counted."""
+    def _throw(self, stack: Any) -> None:
+        """Throws until the code ends; what swallows every throw is left behind, and counted."""
         for _ in range(MAX_SWALLOWED_UNWINDS):
             try:
-                coroutine.throw(Unwind())
+                awaited = stack.throw(Unwind())
             except BaseException:  # noqa: BLE001 - Unwind, StopIteration or what a `finally` raised: it has ended
                 return
+            if asyncio.isfuture(awaited):
+                awaited._asyncio_future_blocking = False  # as a task does; else the same future cannot be awaited again
         self.swallowed_unwinds += 1
-        log.warning("run %s: a coroutine would not be unwound and was abandoned: %r", self._host.run_id, coroutine)
-
-    def _drive(self, awaitable: Awaitable[Any]) -> None:
-        stepper: Generator[Any, None, Any] = awaitable.__await__()
-        for _ in range(MAX_SWALLOWED_UNWINDS):
-            try:
-                stepper.send(None)
-            except BaseException:  # noqa: BLE001 - as above; also "already running" of a generator whose task was unwound
-                return
+        _abandoned.append(stack)
+        log.warning("run %s: a coroutine would not be unwound and was abandoned: %r", self._host.run_id, stack)
 
     # ------------------------------------------------------------ what asyncio asks for
 
@@ -283,9 +284,13 @@ class WorkflowLoop(_RefusingLoop):  # type: ignore[misc]
         return task
 
     def _keep(self, task: WorkflowTask[Any]) -> None:
-        if len(self._tasks) >= 64 and len(self._tasks) & 63 == 0:
+        if len(self._tasks) >= 64 and len(self._tasks) & 63 == 0 and not self._closing:
             self._tasks = [kept for kept in self._tasks if not kept.done()]
         self._tasks.append(task)
+
+    def _keep_generator(self, generator: AsyncGenerator[Any, Any]) -> None:
+        task = asyncio.current_task(self)
+        self._generators.append((generator, task.own_context if isinstance(task, WorkflowTask) else contextvars.copy_context()))
 
     def _next_ordinal(self) -> int:
         self._ordinals += 1

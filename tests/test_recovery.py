@@ -1,0 +1,187 @@
+"""What becomes of the runs of workers that die, seem dead, or only stop."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+import psycopg
+import pytest
+from records import SOON, count, steps, wait_until
+
+import pgflow
+from pgflow import App, Signal, read, step, transaction, workflow
+from pgflow.heart import Rhythm
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+pytestmark = pytest.mark.timeout(30)
+
+go = Signal("go", int)
+
+FAST = Rhythm(beat=0.05, look=0.05, dead_after=0.4)
+
+
+@step
+async def add(a: int, b: int) -> int:
+    return a + b
+
+
+@contextlib.contextmanager
+def fleet(dsn: str, *workflows: pgflow.Workflow[..., Any], size: int) -> Iterator[App]:
+    with contextlib.ExitStack() as stack:
+        apps = [stack.enter_context(App(dsn, include=workflows)) for _ in range(size)]
+        for app in apps:
+            stack.enter_context(app.worker(poll_seconds=0.05, rhythm=FAST))
+        yield apps[0]
+
+
+def test_each_run_of_a_dead_worker_goes_on_once_however_many_notice_its_death(dsn: str, conn: psycopg.Connection) -> None:
+    bodies: Counter[int] = Counter()
+
+    @read
+    async def note(n: int) -> int:
+        bodies[n] += 1
+        return n
+
+    @workflow
+    async def work(n: int) -> int:
+        return await note(n)
+
+    with App(dsn, include=[work]) as app:
+        runs = app.start_many(work, [(n,) for n in range(40)])
+    # A worker that never beats again, and holds them all.
+    conn.execute("""
+        select pgflow.serve_lanes(array['default'], array[workflow]) from pgflow.lane;
+        select pgflow.claim_runs(
+          pgflow.register_worker('gone', 1, array['default'], 100, '0'), array(select lane_id from pgflow.lane), 40,
+          array(select n::bigint from generate_series(1, 40) n)
+        );
+    """)
+    assert count(conn, "pgflow.lease") == 40
+    with fleet(dsn, work, size=3) as app:
+        assert [app.get(run.key, work).result(SOON) for run in runs] == list(range(40))
+    assert set(bodies.values()) == {1}
+
+
+def test_a_worker_that_lives_keeps_its_runs_however_long_they_take(dsn: str, conn: psycopg.Connection) -> None:
+    release = threading.Event()
+    bodies = []
+
+    @step
+    def long() -> int:
+        bodies.append(1)
+        release.wait(20)
+        return 1
+
+    @workflow
+    async def work() -> int:
+        return await long.aio()
+
+    with fleet(dsn, work, size=2) as app:
+        run = app.start(work)
+        wait_until(lambda: bodies, "the body runs")
+        (before,) = conn.execute("select min(beat) from pgflow.worker").fetchone()
+        looks = int(3 * FAST.dead_after / FAST.beat)
+        wait_until(lambda: conn.execute("select min(beat) > %s from pgflow.worker", (before + looks,)).fetchone()[0], "time passes")
+        stale = conn.execute("select (pgflow.reap_worker(worker_id, %s)).reclaimed from pgflow.worker", (before,)).fetchall()
+        assert stale == [(0,), (0,)]
+        release.set()
+        assert run.result(SOON) == 1
+    assert bodies == [1]
+    assert steps(conn, run.key) == [("long", "completed", 1)]
+
+
+def test_a_worker_that_was_declared_dead_by_mistake_loses_its_runs_and_comes_back(dsn: str, conn: psycopg.Connection) -> None:
+    conn.execute("create table booked (n int)")
+    bodies = []
+
+    @transaction
+    async def book(mine: psycopg.AsyncConnection[Any]) -> int:
+        bodies.append(1)
+        await mine.execute("insert into booked values (%s)", (len(bodies),))
+        if len(bodies) == 1:
+            conn.execute("select pgflow.reap_worker(worker_id, beat) from pgflow.worker")
+        return len(bodies)
+
+    @workflow
+    async def work() -> int:
+        return await book()
+
+    with fleet(dsn, work, size=1) as app:
+        run = app.start(work)
+        assert run.result(SOON) == 2
+        assert app.run(work) == 3
+    assert conn.execute("select n from booked order by n").fetchall() == [(2,), (3,)]
+
+
+def test_a_worker_that_stops_lets_its_steps_finish_and_hands_the_rest_back(dsn: str, conn: psycopg.Connection) -> None:
+    started, proceed = threading.Event(), threading.Event()
+    bodies = []
+
+    @step
+    def act(n: int) -> int:
+        bodies.append(n)
+        started.set()
+        if n == 1:
+            proceed.wait(20)
+        return n
+
+    @workflow
+    async def work() -> list[int]:
+        return [await act.aio(1), await act.aio(2)]
+
+    with App(dsn, include=[work]) as app:
+        worker = app.worker()
+        worker.__enter__()
+        run = app.start(work)
+        assert started.wait(10)
+        stopping = threading.Thread(target=lambda: worker.__exit__(None, None, None))
+        stopping.start()
+        wait_until(lambda: count(conn, "pgflow.worker", "stopping"), "the worker says that it stops")
+        proceed.set()
+        stopping.join(20)
+        assert (run.status(), bodies) == ("queued", [1])
+        assert count(conn, "pgflow.worker") == count(conn, "pgflow.lease") == 0
+        with app.worker():
+            assert run.result(SOON) == [1, 2]
+    assert bodies == [1, 2]
+
+
+@pytest.mark.parametrize("colour", ["async", "sync"])
+def test_steps_that_do_not_end_in_time_are_given_up_when_their_worker_stops_and_run_again(dsn: str, colour: str) -> None:
+    runs_at_once = 20
+    started, release = threading.Semaphore(0), threading.Event()
+
+    @step(retries=1)
+    async def endless(n: int) -> int:
+        started.release()
+        while not release.is_set():
+            await asyncio.sleep(0.01)
+        return n
+
+    @step(retries=1)
+    def endless_sync(n: int) -> int:
+        started.release()
+        release.wait(20)
+        return n
+
+    @workflow
+    async def work(n: int) -> int:
+        return await (endless(n) if colour == "async" else endless_sync.aio(n))
+
+    with App(dsn, include=[work]) as app:
+        with app.worker(grace_seconds=0.05):
+            runs = app.start_many(work, [(n,) for n in range(runs_at_once)])
+            for _ in runs:
+                assert started.acquire(timeout=10)
+        try:
+            assert {run.status() for run in runs} == {"queued"}
+        finally:
+            release.set()
+        with app.worker():
+            assert [run.result(SOON) for run in runs] == list(range(runs_at_once))
