@@ -92,6 +92,7 @@ comment on column pgflow.run.close_policy is 'What the end of the parent does to
 -- (chain_id, generation) is unique: for generation 1 by the primary key, since chain_id = run_id there.
 create unique index run_generation_key on pgflow.run (chain_id, generation) where generation > 1;
 create index run_parent_idx on pgflow.run (parent_run_id) where parent_run_id is not null;
+create index run_key_idx on pgflow.run (key);
 create index run_labels_idx on pgflow.run using gin (labels jsonb_path_ops) where labels is not null;
 
 create table pgflow.outcome (
@@ -116,26 +117,24 @@ create index deadline_due_idx on pgflow.deadline (due_at);
 
 -- ---------------------------------------------------------------- places
 
-create sequence pgflow.ready_id_seq;
-comment on sequence pgflow.ready_id_seq is 'First in, first out within a lane and priority; never cached, so that order holds over sessions';
-
 create table pgflow.ready (
   run_id bigint not null unique,
-  ready_id bigint not null default nextval('pgflow.ready_id_seq'),
   ready_at timestamptz not null,
   lane_id int not null,
   last_seq int not null,
   attempt int not null,
   priority smallint not null,
   suspect smallint not null default 0,
-  primary key (lane_id, priority, ready_id)
+  has_begun boolean,
+  primary key (lane_id, priority, run_id)
 );
-comment on table pgflow.ready is 'Place: runnable now. The primary key is the order of claiming';
+comment on table pgflow.ready is 'Place: runnable now. The primary key is the order of claiming: started first, served first, however often it waited meanwhile';
+comment on column pgflow.ready.has_begun is 'True once a worker has held the run; null before, which takes no room in the rows of those that start';
 comment on column pgflow.ready.last_seq is 'Last unit of the run: 0 says that nothing has been recorded and nothing need be read';
 comment on column pgflow.ready.attempt is 'Claims so far since the run last made progress';
 comment on column pgflow.ready.suspect is 'Workers that died holding this run without a new unit; such runs are claimed one at a time';
 -- A worker claims at most one suspect at a time: this finds the first without reading past the others.
-create index ready_suspect_idx on pgflow.ready (lane_id, priority, ready_id) where suspect > 0;
+create index ready_suspect_idx on pgflow.ready (lane_id, priority, run_id) where suspect > 0;
 
 create table pgflow.lease (
   run_id bigint primary key,
@@ -168,9 +167,11 @@ create table pgflow.wait (
   call int not null,
   kind "char" not null check (kind in ('s', 'c')),
   name text not null check (octet_length(name) <= 255),
-  primary key (run_id, call)
+  calls int[],
+  primary key (run_id, call),
+  check ((kind = 'c') = (calls is not null))
 );
-comment on table pgflow.wait is 'What a parked run waits for: s = a signal of that name; c = the result of any child (one row for all)';
+comment on table pgflow.wait is 'What a parked run waits for: s = a signal of that name; c = the result of a child of one of these calls (one row for all)';
 
 create table pgflow.timer (
   due_at timestamptz not null,
@@ -189,12 +190,14 @@ create table pgflow.held (
   last_seq int not null,
   attempt int not null,
   priority smallint not null,
+  has_begun boolean,
   state text not null check (state in ('paused', 'stuck')),
-  reason text not null check (octet_length(reason) <= 255),
+  reason text not null check (char_length(reason) <= 255),
   held_by text,
   code_hash text,
   detail jsonb
 );
+comment on column pgflow.held.has_begun is 'True once a worker has held the run';
 comment on table pgflow.held is 'Place: paused by somebody, or stuck until somebody helps; says why';
 comment on column pgflow.held.code_hash is 'Hash of the code that found the run impossible to replay: a worker with other code tries it again';
 
@@ -238,7 +241,7 @@ create table pgflow.nudge (
   nudge_id bigint not null default nextval('pgflow.nudge_id_seq'),
   primary key (chain_id, nudge_id)
 );
-comment on table pgflow.nudge is 'Chains to look at again: written together with a message or a park, deleted by the wake that looked';
+comment on table pgflow.nudge is 'Chains to look at: written together with a message, deleted by the wake that found the run where it could be looked at';
 
 -- ---------------------------------------------------------------- the journal
 

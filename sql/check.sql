@@ -10,10 +10,10 @@ security definer
 set search_path = pg_catalog, pg_temp
 as $$
   with place as (
-    select run_id, 'ready' as place, last_seq from pgflow.ready
-    union all select run_id, 'lease', last_seq from pgflow.lease
-    union all select run_id, 'parked', last_seq from pgflow.parked
-    union all select run_id, 'held', last_seq from pgflow.held
+    select run_id, 'ready' as place, last_seq, lane_id from pgflow.ready
+    union all select run_id, 'lease', last_seq, lane_id from pgflow.lease
+    union all select run_id, 'parked', last_seq, lane_id from pgflow.parked
+    union all select run_id, 'held', last_seq, lane_id from pgflow.held
   ), newest as (
     select run_id, max(seq) as seq, min(seq) as first_seq, count(*) as units from pgflow.unit group by run_id
   ), terminal as (
@@ -33,6 +33,9 @@ as $$
   union all
   select 'a place belongs to a run', format('run %s in %s', p.run_id, p.place)
   from place p where not exists (select from pgflow.run r where r.run_id = p.run_id)
+  union all
+  select 'a place stands in a lane', format('run %s in %s stands in lane %s', p.run_id, p.place, p.lane_id)
+  from place p where not exists (select from pgflow.lane l where l.lane_id = p.lane_id)
   union all
   select 'an outcome belongs to a run', format('run %s', o.run_id)
   from pgflow.outcome o where not exists (select from pgflow.run r where r.run_id = o.run_id)
@@ -57,6 +60,13 @@ as $$
   from pgflow.parked p
   where not exists (select from pgflow.wait w where w.run_id = p.run_id) and not exists (select from pgflow.timer m where m.run_id = p.run_id)
   union all
+  select 'a timer that runs can wake', format('call %s of run %s', u.call, u.run_id)
+  from pgflow.parked p join pgflow.unit u on u.run_id = p.run_id and u.kind = 't'
+  where not exists (
+      select from pgflow.unit e join pgflow.unit_kind k on k.kind = e.kind where e.run_id = u.run_id and e.call = u.call and k.is_terminal
+    )
+    and not exists (select from pgflow.timer m where m.run_id = u.run_id and m.call = u.call)
+  union all
   select 'only parked runs wait', format('run %s', w.run_id)
   from (select run_id from pgflow.wait union select run_id from pgflow.timer) w
   where not exists (select from pgflow.parked p where p.run_id = w.run_id)
@@ -65,14 +75,17 @@ as $$
   from pgflow.parked p
   where exists (
     select from pgflow.wait w join pgflow.signal s on s.chain_id = p.chain_id and s.kind = w.kind
-    where w.run_id = p.run_id and (w.kind = 'c' and s.run_id = p.run_id or w.kind = 's' and s.name = w.name)
+    where w.run_id = p.run_id and (w.kind = 'c' and s.run_id = p.run_id and s.call = any(w.calls) or w.kind = 's' and s.name = w.name)
   ) and not exists (select from pgflow.nudge n where n.chain_id = p.chain_id)
   union all
   select 'no request of a person is lost', format('chain %s', s.chain_id)
   from pgflow.signal s
   where s.kind in ('x', 'p', 'r', 't')
     and not exists (select from pgflow.nudge n where n.chain_id = s.chain_id)
-    and exists (select from pgflow.parked p where p.chain_id = s.chain_id)
+    and exists (
+      select from pgflow.run r join place p on p.run_id = r.run_id
+      where (r.run_id = s.chain_id or r.chain_id = s.chain_id and r.generation > 1) and p.place in ('parked', 'held')
+    )
   union all
   select 'mail of the finished is put aside', format('message %s to chain %s', s.signal_id, s.chain_id)
   from pgflow.signal s join chain_head h on h.chain_id = s.chain_id join pgflow.outcome o on o.run_id = h.run_id
@@ -106,6 +119,12 @@ as $$
     and not exists (select from pgflow.outcome po where po.run_id = c.parent_run_id)
     and not exists (select from pgflow.signal s where s.kind = 'c' and s.run_id = c.parent_run_id and s.call = c.parent_call)
     and not exists (select from pgflow.unit u where u.run_id = c.parent_run_id and u.call = c.parent_call and u.kind in ('K', 'x'))
+  union all
+  select 'a deadline is not forgotten', format('run %s', r.run_id)
+  from pgflow.run r
+  where r.deadline_at > pgflow.now_()
+    and not exists (select from pgflow.deadline d where d.run_id = r.run_id)
+    and not exists (select from pgflow.outcome o where o.run_id = r.run_id)
   union all
   select 'deadlines are of open runs', format('run %s', d.run_id)
   from pgflow.deadline d where exists (select from pgflow.outcome o where o.run_id = d.run_id)

@@ -54,26 +54,26 @@ begin
     select array_agg(h.ctid) into picked from (
       select r.ctid from unnest(lanes) as l (id)
       cross join lateral (
-        select ctid, priority, ready_id from pgflow.ready
-        where lane_id = l.id and suspect > 0 order by priority, ready_id limit max
+        select ctid, priority, run_id from pgflow.ready
+        where lane_id = l.id and suspect > 0 order by priority, run_id limit max
       ) r
-      order by r.priority, r.ready_id limit max
+      order by r.priority, r.run_id limit max
     ) h;
   elsif cardinality(lanes) = 1 then
     select array_agg(h.ctid) into picked from (
       select ctid from pgflow.ready
       where lane_id = lanes[1] and suspect = 0
-      order by priority, ready_id limit max
+      order by priority, run_id limit max
       for update skip locked
     ) h;
   else
     select array_agg(h.ctid) into picked from (
       select r.ctid from unnest(lanes) as l (id)
       cross join lateral (
-        select ctid, priority, ready_id from pgflow.ready
-        where lane_id = l.id and suspect = 0 order by priority, ready_id limit max
+        select ctid, priority, run_id from pgflow.ready
+        where lane_id = l.id and suspect = 0 order by priority, run_id limit max
       ) r
-      order by r.priority, r.ready_id limit max
+      order by r.priority, r.run_id limit max
     ) h;
   end if;
   return picked;
@@ -103,10 +103,9 @@ begin
   if coalesce(cardinality(locked), 0) < cardinality(heads) and cardinality(lanes) > 1 then
     -- Another worker stands at the same heads: look further down, still without waiting.
     heads := pgflow.pick_heads_(lanes, 4 * max, suspects);
-    select array_agg(k.ctid) into locked from (
-      select r.ctid from pgflow.ready r where r.ctid = any(heads) and r.lane_id = any(lanes) for update skip locked
+    select (array_agg(k.ctid order by k.priority, k.run_id))[1:max] into locked from (
+      select r.ctid, r.priority, r.run_id from pgflow.ready r where r.ctid = any(heads) and r.lane_id = any(lanes) for update skip locked
     ) k;
-    locked := locked[1:max];
   end if;
   if locked is null then
     return null;
@@ -116,7 +115,7 @@ begin
   ), leased as (
     insert into pgflow.lease (run_id, token, claimed_at, worker_id, lane_id, last_seq, attempt, priority, suspect)
     select n.run_id, tokens[n.rank], pgflow.now_(), worker_id, n.lane_id, n.last_seq, n.attempt + 1, n.priority, n.suspect
-    from (select t.*, row_number() over (order by t.priority, t.ready_id) as rank from taken t) n
+    from (select t.*, row_number() over (order by t.priority, t.run_id) as rank from taken t) n
     returning run_id
   )
   select array_agg(run_id) into ids from leased;
@@ -156,14 +155,16 @@ begin
     select array_agg(l.lane_id) into queue_lanes from pgflow.lane l where l.queue = queue_name;
     quota := least(max - cardinality(taken), quota - (select count(*) from pgflow.lease e where e.lane_id = any(queue_lanes)));
     queue_lanes := array(select l.lane_id from pgflow.lane l where l.queue = queue_name and l.lane_id = any(lanes) and l.paused_at is null);
+    if quota > 0 and take_suspect then
+      -- First, as below: behind a backlog that fills the limit its turn would never come.
+      more := pgflow.take_heads_(queue_lanes, 1, true, worker_id, tokens[cardinality(taken) + 1:]);
+      taken := taken || coalesce(more, '{}');
+      take_suspect := more is null;
+      quota := quota - coalesce(cardinality(more), 0);
+    end if;
     if quota > 0 then
       more := pgflow.take_heads_(queue_lanes, quota, false, worker_id, tokens[cardinality(taken) + 1:]);
       taken := taken || coalesce(more, '{}');
-      if take_suspect and coalesce(cardinality(more), 0) < quota then
-        more := pgflow.take_heads_(queue_lanes, 1, true, worker_id, tokens[cardinality(taken) + 1:]);
-        taken := taken || coalesce(more, '{}');
-        take_suspect := more is null;
-      end if;
     end if;
   end loop;
 
@@ -202,11 +203,12 @@ begin
       case when e.last_seq > 0 then pgflow.journal_(r.run_id, 0, 262144) end,
       exists (select from pgflow.signal s where s.chain_id = r.chain_id and s.kind in ('x', 'p')),
       pgflow.micros_(greatest(r.created_at, r.run_at)), pgflow.micros_(t),
-      case when r.labels is not null or r.metadata is not null or r.parent_run_id is not null or r.deadline_at is not null or r.tenant <> '' then
-        jsonb_build_object('labels', r.labels, 'metadata', r.metadata, 'parent_run_id', r.parent_run_id,
+      case when r.labels is not null or r.metadata is not null or r.parent_run_id is not null or r.deadline_at is not null or r.tenant <> '' or b.beats then
+        jsonb_build_object('beats', b.beats, 'labels', r.labels, 'metadata', r.metadata, 'parent_run_id', r.parent_run_id,
           'deadline_us', pgflow.micros_(r.deadline_at), 'tenant', r.tenant)
       end
-    from unnest(ids) as i (id) join pgflow.lease e on e.run_id = i.id join pgflow.run r on r.run_id = i.id;
+    from unnest(ids) as i (id) join pgflow.lease e on e.run_id = i.id join pgflow.run r on r.run_id = i.id
+    cross join lateral (select exists (select from pgflow.step_beat s where s.run_id = i.id) as beats) b;
 end
 $$;
 comment on function pgflow.claimed_(bigint[]) is 'What a worker must know of the runs it has just claimed, with the first page of each journal';
@@ -245,14 +247,19 @@ begin
     delete from pgflow.lease e using unnest(run_ids, tokens) as g (id, tk)
     where e.run_id = g.id and e.token = g.tk
     returning e.*
+  ), judged as (
+    select g.*, n.newest, n.newest > g.last_seq as progressed
+    from gone g
+    cross join lateral (select coalesce(max(u.seq), 0) as newest from pgflow.unit u where u.run_id = g.run_id) n
   ), back as (
-    insert into pgflow.ready (run_id, ready_at, lane_id, last_seq, attempt, priority, suspect)
-    select g.run_id, pgflow.now_(), g.lane_id, coalesce((select max(u.seq) from pgflow.unit u where u.run_id = g.run_id), 0),
-      greatest(g.attempt - 1, 0), g.priority, g.suspect
-    from gone g order by g.run_id
+    insert into pgflow.ready (run_id, ready_at, lane_id, last_seq, attempt, priority, suspect, has_begun)
+    select j.run_id, pgflow.now_(), j.lane_id, j.newest, case when j.progressed then 0 else greatest(j.attempt - 1, 0) end,
+      j.priority, case when j.progressed then 0 else j.suspect end, true
+    from judged j order by j.run_id
     returning run_id
   )
   select array_agg(run_id) into freed from back;
+  perform pgflow.nudge_asked_(array(select r.chain_id from pgflow.run r where r.run_id = any(freed)));
   return coalesce(freed, '{}');
 end
 $$;

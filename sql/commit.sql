@@ -102,13 +102,16 @@ begin
       return jsonb_build_object('bad', bad);
     end if;
     if bad is not null then
-      batch := jsonb_strip_nulls(jsonb_build_object(
-        'r', (select jsonb_agg(e) from jsonb_array_elements(batch->'r') e where (e->0)::bigint = any(good)),
-        'u', (select jsonb_agg(e) from jsonb_array_elements(batch->'u') e where (e->0)::bigint = any(good)),
-        'o', (select jsonb_agg(e) from jsonb_array_elements(batch->'o') e where (e->0)::bigint = any(good)),
-        'f', (select jsonb_agg(e) from jsonb_array_elements(batch->'f') e where e::bigint = any(good)),
-        'x', (select jsonb_agg(e) from jsonb_array_elements(batch->'x') e where (e->'run')::bigint = any(good))
-      ));
+      select jsonb_object_agg(p.name, p.part) into batch
+      from (
+        values
+          ('r', (select jsonb_agg(e) from jsonb_array_elements(batch->'r') e where (e->0)::bigint = any(good))),
+          ('u', (select jsonb_agg(e) from jsonb_array_elements(batch->'u') e where (e->0)::bigint = any(good))),
+          ('o', (select jsonb_agg(e) from jsonb_array_elements(batch->'o') e where (e->0)::bigint = any(good))),
+          ('f', (select jsonb_agg(e) from jsonb_array_elements(batch->'f') e where e::bigint = any(good))),
+          ('x', (select jsonb_agg(e) from jsonb_array_elements(batch->'x') e where (e->'run')::bigint = any(good)))
+      ) as p (name, part)
+      where p.part is not null;
     end if;
   end if;
 
@@ -119,6 +122,9 @@ begin
   from jsonb_array_elements(batch->'u') e;
 
   if batch ? 'x' then
+    if batch->'x' @? '$[*].children[*][4] ? (@ != null)' then
+      perform pgflow.take_keys_(batch->'x');
+    end if;
     for one in select * from jsonb_array_elements(batch->'x') loop
       answer := pgflow.settle_(one, t);
       to_wake := to_wake || array(select jsonb_array_elements_text(answer->'wake')::bigint);

@@ -61,12 +61,14 @@ volatile
 set search_path = pg_catalog, pg_temp
 as $$
   with gone as (
-    delete from pgflow.signal where chain_id = any(chains) returning *
+    delete from pgflow.signal s where s.ctid = any(array(
+      select k.ctid from pgflow.signal k where k.chain_id = any(chains) for update skip locked
+    )) and s.chain_id = any(chains) returning s.*
   )
   insert into pgflow.undelivered (signal_id, chain_id, run_id, sent_at, moved_at, call, kind, name, sent_by, payload)
   select signal_id, chain_id, run_id, sent_at, t, call, kind, name, sent_by, payload from gone
 $$;
-comment on function pgflow.put_mail_aside_(bigint[], timestamptz) is 'Moves what is left in the mailboxes of finished chains to `undelivered`';
+comment on function pgflow.put_mail_aside_(bigint[], timestamptz) is 'Moves what is left in the mailboxes of finished chains to `undelivered`, save what another wake is moving';
 
 create or replace function pgflow.wind_up_(run_ids bigint[], t timestamptz)
 returns bigint[]

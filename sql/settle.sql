@@ -48,6 +48,42 @@ as $$
 $$;
 comment on function pgflow.unit_json_(int, int, "char", text, json) is 'A unit as it travels in an answer, its payload as exact text';
 
+create or replace function pgflow.take_keys_(questions jsonb)
+returns void
+language plpgsql
+volatile
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+  -- Numbered in the order in which the code started them.
+  insert into pgflow.run_key (tenant, key, chain_id, root)
+  select r.tenant, g.key, g.id, pgflow.uuid7_()
+  from (
+    select (q->'run')::bigint as parent, c->>4 as key, nextval('pgflow.run_id_seq') as id
+    from jsonb_array_elements(questions) q cross join lateral jsonb_array_elements(q->'children') c
+    where c->>4 is not null
+  ) g
+  join pgflow.run r on r.run_id = g.parent
+  order by r.tenant, g.key
+  on conflict do nothing;
+end
+$$;
+comment on function pgflow.take_keys_(jsonb)
+  is 'Takes the keys of all children of a batch in the order of keys, ahead of their runs, so that two batches wait and never deadlock';
+
+create or replace function pgflow.leave_keys_(q jsonb)
+returns void
+language sql
+volatile
+set search_path = pg_catalog, pg_temp
+as $$
+  delete from pgflow.run_key k
+  using pgflow.run r, jsonb_array_elements(q->'children') c
+  where r.run_id = (q->'run')::bigint and k.tenant = r.tenant and k.key = c->>4
+    and not exists (select from pgflow.run x where x.run_id = k.chain_id)
+$$;
+comment on function pgflow.leave_keys_(jsonb) is 'Gives back keys that this transaction has taken for children that will not be';
+
 create or replace function pgflow.start_children_(q jsonb, t timestamptz, inout seq int, out units jsonb, out lanes int[])
 language plpgsql
 volatile
@@ -99,15 +135,16 @@ as $$
 declare
   me bigint := (q->'run')::bigint;
   chain bigint := (q->'chain')::bigint;
+  last_word bigint;
   happening record;
   payload json;
 begin
   units := '[]';
   -- Of what people asked for while a worker held the run, the last word counts.
-  select coalesce((array_agg(s.kind order by s.signal_id desc))[1] = 'p', false) into pause
+  select coalesce((array_agg(s.kind order by s.signal_id desc))[1] = 'p', false), max(s.signal_id) into pause, last_word
   from pgflow.signal s where s.chain_id = chain and s.kind in ('p', 'r', 't');
   if not pause then
-    delete from pgflow.signal s where s.chain_id = chain and s.kind in ('p', 'r', 't');
+    delete from pgflow.signal s where s.chain_id = chain and s.kind in ('p', 'r', 't') and s.signal_id <= last_word;
   end if;
   for happening in
     select h.* from (
@@ -181,19 +218,17 @@ begin
   insert into pgflow.wait (run_id, call, kind, name)
   select me, (w->0)::int, 's', w->>1 from jsonb_array_elements(q->'signals') w;
   if jsonb_array_length(coalesce(q->'child_calls', '[]')) > 0 then
-    insert into pgflow.wait (run_id, call, kind, name) values (me, (q->'child_calls'->0)::int, 'c', 'child');
+    insert into pgflow.wait (run_id, call, kind, name, calls)
+    values (me, (q->'child_calls'->0)::int, 'c', 'child', array(select e::int from jsonb_array_elements(q->'child_calls') e));
   end if;
   insert into pgflow.timer (due_at, run_id, call)
   select u.due_at, me, (w->0)::int
   from jsonb_array_elements(coalesce(q->'timers', '[]') || coalesce(q->'retries', '[]')) w
   join pgflow.unit u on u.run_id = me and u.seq = (w->1)::int;
-  -- A message may have been committed since this transaction looked: the next wake looks again.
-  insert into pgflow.nudge (chain_id)
-  select chain where exists (select from pgflow.wait w where w.run_id = me);
-  return found;
+  return exists (select from pgflow.wait w where w.run_id = me);
 end
 $$;
-comment on function pgflow.park_(jsonb, int, timestamptz) is 'Lease -> parked, with the reasons to wake; true if a wake should look at once';
+comment on function pgflow.park_(jsonb, int, timestamptz) is 'Lease -> parked, with the reasons to wake; true if a message that crossed it should be looked for at once';
 
 create or replace function pgflow.hold_(q jsonb, seq int, t timestamptz)
 returns void
@@ -204,8 +239,8 @@ as $$
   with gone as (
     delete from pgflow.lease where run_id = (q->'run')::bigint returning *
   )
-  insert into pgflow.held (run_id, token, held_at, lane_id, last_seq, attempt, priority, state, reason, code_hash, held_by, detail)
-  select run_id, token, t, lane_id, seq, attempt, priority, q->'hold'->>0, q->'hold'->>1, q->'hold'->>2, q->'hold'->>4, nullif(q->'hold'->3, 'null')
+  insert into pgflow.held (run_id, token, held_at, lane_id, last_seq, attempt, priority, has_begun, state, reason, code_hash, held_by, detail)
+  select run_id, token, t, lane_id, seq, attempt, priority, true, q->'hold'->>0, q->'hold'->>1, q->'hold'->>2, q->'hold'->>4, nullif(q->'hold'->3, 'null')
   from gone
 $$;
 comment on function pgflow.hold_(jsonb, int, timestamptz) is 'Lease -> held';
@@ -218,8 +253,15 @@ as $$
 declare
   request record;
 begin
+  -- What is asked after the last pause is left to the wake that its nudge brings.
   for request in
-    delete from pgflow.signal s where s.chain_id = (q->'chain')::bigint and s.kind in ('p', 'r', 't') returning s.*
+    with gone as (
+      delete from pgflow.signal s
+      where s.chain_id = (q->'chain')::bigint and s.kind in ('p', 'r', 't')
+        and s.signal_id <= (select max(p.signal_id) from pgflow.signal p where p.chain_id = s.chain_id and p.kind = 'p')
+      returning s.*
+    )
+    select * from gone order by signal_id
   loop
     seq := seq + 1;
     perform pgflow.append_((q->'run')::bigint, seq, 0, 'o', request.name, json_build_object('why', request.payload->'why', 'by', request.sent_by), (q->'token')::bigint, t, t);
@@ -279,10 +321,14 @@ declare
   lanes int[] := '{}';
   to_wake bigint[] := '{}';
   me bigint := (q->'run')::bigint;
+  chain bigint := (q->'chain')::bigint;
 begin
-  if exists (select from pgflow.signal s where s.chain_id = (q->'chain')::bigint and s.kind = 'x' and s.name = 'force') then
-    perform pgflow.end_by_force_(me, (q->'chain')::bigint, seq, (q->'token')::bigint, t);
+  if exists (select from pgflow.signal s where s.chain_id = chain and s.kind = 'x' and s.name = 'force') then
+    perform pgflow.end_by_force_(me, chain, seq, (q->'token')::bigint, t);
     delete from pgflow.lease where run_id = me;
+    if q ? 'children' then
+      perform pgflow.leave_keys_(q);
+    end if;
     return jsonb_build_object('run', me, 'units', units, 'place', 'ended', 'at', pgflow.micros_(t), 'wake', to_jsonb(pgflow.wind_up_(array[me], t)));
   end if;
 
@@ -296,20 +342,22 @@ begin
   end if;
   if q ? 'hold' then
     perform pgflow.hold_(q, seq, t);
+    to_wake := to_wake || pgflow.nudge_asked_(array[chain]);
     place := 'held';
   elsif q ? 'continue' then
     lanes := lanes || pgflow.continue_(q, seq, t);
-    to_wake := to_wake || pgflow.wind_up_(array[me], t);
+    to_wake := to_wake || pgflow.wind_up_(array[me], t) || pgflow.nudge_asked_(array[chain]);
     place := 'ended';
   else
     select l.seq, l.units, l.pause into seq, more, wants_pause from pgflow.look_(q, t, seq) l;
     units := units || more;
     if more = '[]' and wants_pause and (q->'idle')::boolean then
       select p.seq into seq from pgflow.pause_(q, t, seq) p;
+      to_wake := to_wake || pgflow.nudge_asked_(array[chain]);
       place := 'held';
     elsif more = '[]' and not wants_pause and (q->'park')::boolean then
       if pgflow.park_(q, seq, t) then
-        to_wake := to_wake || (q->'chain')::bigint;
+        to_wake := to_wake || chain;
       end if;
       place := 'parked';
     end if;

@@ -48,6 +48,25 @@ end
 $$;
 comment on function pgflow.post_(bigint, "char", text, json, text) is 'Puts a message into the mailbox of a chain';
 
+create or replace function pgflow.nudge_asked_(chains bigint[])
+returns bigint[]
+language plpgsql
+volatile
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+  asked bigint[] := array(
+    select c from unnest(chains) c
+    where exists (select from pgflow.signal s where s.chain_id = c and s.kind in ('x', 'p', 'r', 't'))
+  );
+begin
+  insert into pgflow.nudge (chain_id) select c from unnest(asked) c;
+  return asked;
+end
+$$;
+comment on function pgflow.nudge_asked_(bigint[])
+  is 'For whoever takes runs from their leases: has those looked at of which somebody has asked something; answers their chains';
+
 drop function if exists pgflow.send_signal;
 create function pgflow.send_signal(key text, name text, payload json default 'null', tenant text default '', sent_by text default null)
 returns bigint

@@ -21,22 +21,30 @@ declare
 begin
   lane_id := pgflow.intern_lane_(insert_run_.queue, insert_run_.workflow, insert_run_.version);
   run_key := coalesce(insert_run_.key, stem::text);
-  insert into pgflow.run_key (tenant, key, chain_id, root)
-  values (insert_run_.tenant, run_key, nextval('pgflow.run_id_seq'), stem)
-  on conflict do nothing returning chain_id into run_id;
+  loop
+    insert into pgflow.run_key (tenant, key, chain_id, root)
+    values (insert_run_.tenant, run_key, nextval('pgflow.run_id_seq'), stem)
+    on conflict do nothing returning chain_id into run_id;
+    exit when run_id is not null;
 
-  if run_id is null then
-    select k.chain_id, l.workflow, r.input, r.parent_run_id, r.parent_call into strict known
-    from pgflow.run_key k join pgflow.run r on r.run_id = k.chain_id join pgflow.lane l on l.lane_id = r.lane_id
+    select k.chain_id, k.root, l.workflow, r.input, r.parent_run_id, r.parent_call into known
+    from pgflow.run_key k left join pgflow.run r on r.run_id = k.chain_id left join pgflow.lane l on l.lane_id = r.lane_id
     where k.tenant = insert_run_.tenant and k.key = run_key;
+    -- A key that was taken a moment ago may have been swept since.
+    continue when known.chain_id is null;
+    run_id := known.chain_id;
+    if known.workflow is null then
+      -- Only this transaction can see a key without a run: it has taken the key ahead.
+      stem := known.root;
+      exit;
+    end if;
     if known.workflow <> insert_run_.workflow or known.input::jsonb <> insert_run_.input::jsonb
        or (known.parent_run_id, known.parent_call) is distinct from (insert_run_.parent_run_id, insert_run_.parent_call) then
       clash := format('key %s already names a run of %s with another workflow, input or parent', quote_literal(run_key), known.workflow);
     end if;
-    run_id := known.chain_id;
     is_new := false;
     return;
-  end if;
+  end loop;
 
   is_new := true;
   t := pgflow.now_();
@@ -64,7 +72,24 @@ $$;
 comment on function pgflow.insert_run_(text, text, text, text, text, int, json, timestamptz, timestamptz, jsonb, jsonb, bigint, int, "char", bigint)
   is 'Inserts one run with its key and place, or finds the run that the key already names; clash says how that one differs';
 
-create or replace function pgflow.check_start_(key text, priority int, run_at timestamptz, timeout_seconds float8, labels jsonb)
+create or replace function pgflow.check_object_(value jsonb, what text)
+returns void
+language plpgsql
+immutable
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+  if jsonb_typeof(value) <> 'object' then
+    raise exception using errcode = 'PF003', message = format('%s must be an object, not %s', what, jsonb_typeof(value));
+  end if;
+  if octet_length(value::text) > 16384 then
+    raise exception using errcode = 'PF003', message = format('%s are %s bytes long; the limit is 16 KiB', what, octet_length(value::text));
+  end if;
+end
+$$;
+comment on function pgflow.check_object_(jsonb, text) is 'Refuses (PF003) labels or metadata that no run can have';
+
+create or replace function pgflow.check_key_(key text)
 returns void
 language plpgsql
 immutable
@@ -74,21 +99,68 @@ begin
   if key is not null and char_length(key) not between 1 and 128 then
     raise exception using errcode = 'PF003', message = format('a key must be 1 to 128 characters long, not %s', char_length(key));
   end if;
+end
+$$;
+comment on function pgflow.check_key_(text) is 'Refuses (PF003) a key that is empty or too long; null is a key to be made up';
+
+create or replace function pgflow.check_input_(input json)
+returns void
+language plpgsql
+immutable
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+  perform pgflow.check_json_(input, 'the input');
+  if json_typeof(input) is distinct from 'object' then
+    raise exception using errcode = 'PF003', message = 'the input must be an object of parameter names',
+      hint = 'For example: {"order_id": 7}';
+  end if;
+end
+$$;
+comment on function pgflow.check_input_(json) is 'Refuses (PF003) an input that no run can have';
+
+drop function if exists pgflow.check_start_;
+create function pgflow.check_start_(
+  priority int, run_at timestamptz, timeout_seconds float8, labels jsonb, metadata jsonb, tenant text, key_retention_seconds int, t timestamptz
+)
+returns void
+language plpgsql
+immutable
+set search_path = pg_catalog, pg_temp
+as $$
+begin
   if priority is null or priority not between -32768 and 32767 then
     raise exception using errcode = 'PF003', message = 'priority must be between -32768 and 32767; lower numbers go first';
   end if;
-  if not isfinite(run_at) or run_at >= '10000-01-01' then
-    raise exception using errcode = 'PF003', message = 'run_at must be a time before the year 10000';
+  if not isfinite(run_at) or run_at < '0001-01-01 00:00:00+00' or run_at >= '10000-01-01 00:00:00+00' then
+    raise exception using errcode = 'PF003', message = 'run_at must be a time between the years 1 and 9999';
   end if;
   if timeout_seconds is not null and not (timeout_seconds > 0 and timeout_seconds <= 3.2e9) then
     raise exception using errcode = 'PF003', message = 'timeout_seconds must be more than 0 and at most a hundred years';
   end if;
-  if exists (select from jsonb_each(labels) where jsonb_typeof(value) <> 'string') then
-    raise exception using errcode = 'PF003', message = 'labels must be an object of strings';
+  if greatest(run_at, t) + timeout_seconds * interval '1 second' >= '10000-01-01 00:00:00+00' then
+    raise exception using errcode = 'PF003', message = 'run_at and timeout_seconds put the deadline after the year 9999';
+  end if;
+  if labels is not null then
+    perform pgflow.check_object_(labels, 'labels');
+    if exists (select from jsonb_each(labels) where jsonb_typeof(value) <> 'string') then
+      raise exception using errcode = 'PF003', message = 'labels must be an object of strings';
+    end if;
+  end if;
+  if metadata is not null then
+    perform pgflow.check_object_(metadata, 'metadata');
+  end if;
+  if tenant is null or octet_length(tenant) > 255 then
+    raise exception using errcode = 'PF003',
+      message = case when tenant is null then 'the tenant must not be null' else format('a tenant must be at most 255 bytes long, not %s', octet_length(tenant)) end;
+  end if;
+  if key_retention_seconds < 0 then
+    raise exception using errcode = 'PF003', message = 'key_retention_seconds must not be negative; null keeps the key as long as the history';
   end if;
 end
 $$;
-comment on function pgflow.check_start_(text, int, timestamptz, float8, jsonb) is 'Refuses (PF003) options of a start that no run can have';
+comment on function pgflow.check_start_(int, timestamptz, float8, jsonb, jsonb, text, int, timestamptz)
+  is 'Refuses (PF003) options of a start that no run can have';
 
 drop function if exists pgflow.start_run;
 create function pgflow.start_run(
@@ -105,17 +177,15 @@ as $$
 #variable_conflict use_column
 declare
   clash text;
+  t timestamptz := pgflow.now_();
 begin
-  perform pgflow.check_start_(key, priority, run_at, timeout_seconds, labels);
-  perform pgflow.check_json_(input, 'the input');
-  if json_typeof(input) is distinct from 'object' then
-    raise exception using errcode = 'PF003', message = 'the input must be an object of parameter names',
-      hint = 'For example: {"order_id": 7}';
-  end if;
+  perform pgflow.check_key_(key);
+  perform pgflow.check_start_(priority, run_at, timeout_seconds, labels, metadata, tenant, key_retention_seconds, t);
+  perform pgflow.check_input_(input);
   select r.run_id, r.run_key, r.is_new, r.lane_id, r.clash into run_id, run_key, is_new, lane_id, clash
   from pgflow.insert_run_(
     tenant, key, workflow, queue, '', priority, input, run_at,
-    greatest(run_at, pgflow.now_()) + timeout_seconds * interval '1 second', labels, metadata, null, null, null, null
+    greatest(run_at, t) + timeout_seconds * interval '1 second', labels, metadata, null, null, null, null
   ) r;
   if clash is not null then
     raise exception using errcode = 'PF002', message = clash, hint = 'Use another key, or read the result of the first run.';
@@ -127,6 +197,43 @@ end
 $$;
 comment on function pgflow.start_run(text, json, text, text, int, timestamptz, float8, jsonb, jsonb, text, int)
   is 'Starts a run in the caller''s transaction, or finds the one that the key already names (PF002 if that one differs)';
+
+create or replace function pgflow.check_batch_(runs jsonb)
+returns void
+language plpgsql
+immutable
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+  suspects jsonb;
+  one jsonb;
+begin
+  if jsonb_typeof(runs) is distinct from 'array' then
+    raise exception using errcode = 'PF003', message = 'runs must be an array of [key or null, input as text]';
+  end if;
+  -- Nearly all inputs are short and pass one cast: only what does not is looked at one by one.
+  begin
+    suspects := (
+      select jsonb_agg(e) from jsonb_array_elements(runs) e
+      where e->>1 is null or octet_length(e->>1) > 4300
+        or octet_length(e->>1) > 200 and length(e->>1) - length(translate(e->>1, '[{', '')) > 200
+        or jsonb_typeof((e->>1)::jsonb) <> 'object'
+        or e->>0 is not null and char_length(e->>0) not between 1 and 128
+    );
+  exception when data_exception or program_limit_exceeded then
+    suspects := runs;
+  end;
+  for one in select e from jsonb_array_elements(suspects) e loop
+    perform pgflow.check_key_(one->>0);
+    begin
+      perform pgflow.check_input_((one->>1)::json);
+    exception when invalid_text_representation or program_limit_exceeded then
+      raise exception using errcode = 'PF003', message = 'the input of a run is not JSON: ' || sqlerrm;
+    end;
+  end loop;
+end
+$$;
+comment on function pgflow.check_batch_(jsonb) is 'Refuses (PF003) a batch with a key or an input that no run can have';
 
 drop function if exists pgflow.start_runs;
 create function pgflow.start_runs(
@@ -143,16 +250,18 @@ as $$
 #variable_conflict use_variable
 declare
   lane int;
-  t timestamptz;
+  t timestamptz := pgflow.now_();
   due timestamptz;
   keys text[];
   inputs text[];
   ids bigint[];
   stems uuid[];
-  new_ids bigint[];
+  taken_ids bigint[];
+  chain_ids bigint[];
   clash text;
 begin
-  perform pgflow.check_start_(null, priority, run_at, timeout_seconds, labels);
+  perform pgflow.check_start_(priority, run_at, timeout_seconds, labels, metadata, tenant, null, t);
+  perform pgflow.check_batch_(runs);
   lane := pgflow.intern_lane_(queue, workflow, '');
   select array_agg(coalesce(g.e->>0, g.stem::text)), array_agg(g.e->>1), array_agg(g.id), array_agg(g.stem)
   into keys, inputs, ids, stems
@@ -160,42 +269,52 @@ begin
     select e, pgflow.uuid7_() as stem, nextval('pgflow.run_id_seq') as id
     from jsonb_array_elements(runs) with ordinality as x (e, n) order by n
   ) g;
-
-  -- Keys are taken in their own order, so that two batches with common keys wait and never deadlock.
-  with taken as (
-    insert into pgflow.run_key (tenant, key, chain_id, root)
-    select tenant, g.k, g.i, g.s from unnest(keys, ids, stems) as g (k, i, s) order by g.k
-    on conflict do nothing returning chain_id
-  )
-  select array_agg(chain_id) into new_ids from taken;
-
-  t := pgflow.now_();
   due := greatest(run_at, t) + timeout_seconds * interval '1 second';
-  insert into pgflow.run (run_id, chain_id, root_run_id, created_at, run_at, deadline_at, root, generation, lane_id, priority, tenant, key, input, labels, metadata)
-  select g.i, g.i, g.i, t, run_at, due, g.s, 1, lane, priority, tenant, g.k, g.p::json, labels, metadata
-  from unnest(keys, ids, stems, inputs) as g (k, i, s, p)
-  where cardinality(new_ids) = cardinality(ids) or g.i = any(new_ids);
-  if run_at > t then
-    insert into pgflow.parked (run_id, chain_id, parked_at, lane_id, last_seq, priority)
-    select i, i, t, lane, 0, priority from unnest(new_ids) i;
-    insert into pgflow.timer (due_at, run_id, call) select run_at, i, 0 from unnest(new_ids) i;
-  else
-    insert into pgflow.ready (run_id, ready_at, lane_id, last_seq, attempt, priority)
-    select i, t, lane, 0, 0, priority from unnest(new_ids) with ordinality as g (i, n) order by i;
-  end if;
-  if due is not null then
-    insert into pgflow.deadline (run_id, due_at) select i, due from unnest(new_ids) i;
-  end if;
 
-  if cardinality(new_ids) = cardinality(ids) then
-    return query select g.k, g.i, true, lane from unnest(keys, ids) as g (k, i);
-    return;
-  end if;
+  loop
+    -- Keys are taken in their own order, so that two batches with common keys wait and never deadlock.
+    with taken as (
+      insert into pgflow.run_key (tenant, key, chain_id, root)
+      select tenant, g.k, g.i, g.s from unnest(keys, ids, stems) as g (k, i, s) order by g.k
+      on conflict do nothing returning chain_id
+    )
+    select array_agg(chain_id) into taken_ids from taken;
+
+    t := pgflow.now_();
+    insert into pgflow.run (run_id, chain_id, root_run_id, created_at, run_at, deadline_at, root, generation, lane_id, priority, tenant, key, input, labels, metadata)
+    select g.i, g.i, g.i, t, run_at, due, g.s, 1, lane, priority, tenant, g.k, g.p::json, labels, metadata
+    from unnest(keys, ids, stems, inputs) as g (k, i, s, p)
+    where cardinality(taken_ids) = cardinality(ids) or g.i = any(taken_ids);
+    if run_at > t then
+      insert into pgflow.parked (run_id, chain_id, parked_at, lane_id, last_seq, priority)
+      select i, i, t, lane, 0, priority from unnest(taken_ids) i;
+      insert into pgflow.timer (due_at, run_id, call) select run_at, i, 0 from unnest(taken_ids) i;
+    else
+      insert into pgflow.ready (run_id, ready_at, lane_id, last_seq, attempt, priority)
+      select i, t, lane, 0, 0, priority from unnest(taken_ids) i order by i;
+    end if;
+    if due is not null then
+      insert into pgflow.deadline (run_id, due_at) select i, due from unnest(taken_ids) i;
+    end if;
+    if cardinality(taken_ids) = cardinality(ids) then
+      return query select g.k, g.i, true, lane from unnest(keys, ids) as g (k, i);
+      return;
+    end if;
+
+    chain_ids := array(
+      select rk.chain_id
+      from unnest(keys) with ordinality as g (k, n)
+      left join pgflow.run_key rk on rk.tenant = start_runs.tenant and rk.key = g.k
+      order by g.n
+    );
+    -- A key that was taken a moment ago may have been swept since.
+    exit when array_position(chain_ids, null) is null;
+  end loop;
+
   select g.k into clash
-  from unnest(keys, ids, inputs) as g (k, i, p)
-  join pgflow.run_key rk on rk.tenant = start_runs.tenant and rk.key = g.k
-  join pgflow.run r on r.run_id = rk.chain_id
-  where rk.chain_id <> g.i and (r.lane_id <> lane and (select l.workflow from pgflow.lane l where l.lane_id = r.lane_id) <> workflow
+  from unnest(keys, ids, inputs, chain_ids) as g (k, i, p, c)
+  join pgflow.run r on r.run_id = g.c
+  where g.c <> g.i and (r.lane_id <> lane and (select l.workflow from pgflow.lane l where l.lane_id = r.lane_id) <> workflow
     or r.input::jsonb <> g.p::jsonb or r.parent_run_id is not null)
   limit 1;
   if clash is not null then
@@ -203,11 +322,7 @@ begin
       message = format('key %s already names a run of another workflow, input or parent', quote_literal(clash)),
       hint = 'Nothing of this batch was started. Use another key, or read the result of the first run.';
   end if;
-  return query
-    select g.k, rk.chain_id, rk.chain_id = g.i, lane
-    from unnest(keys, ids) with ordinality as g (k, i, n)
-    join pgflow.run_key rk on rk.tenant = start_runs.tenant and rk.key = g.k
-    order by g.n;
+  return query select g.k, g.c, g.c = g.i, lane from unnest(keys, ids, chain_ids) as g (k, i, c);
 end
 $$;
 comment on function pgflow.start_runs(text, jsonb, text, int, timestamptz, float8, jsonb, jsonb, text)

@@ -97,7 +97,9 @@ as $$
 #variable_conflict use_variable
 begin
   perform set_config('synchronous_commit', 'off', true);
-  if not exists (select from pgflow.lease e where e.run_id = run_id and e.token = token) then
+  -- The lock keeps the lease until this is committed: whoever ends the run then finds the beat and removes it.
+  perform from pgflow.lease e where e.run_id = run_id and e.token = token for key share;
+  if not found then
     return false;
   end if;
   insert into pgflow.step_beat (run_id, call, attempt, beat_at, details)

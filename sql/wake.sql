@@ -1,10 +1,23 @@
 -- Waking: what a message, a timer or a person's word does to a run that no worker holds.
 --
--- Each side publishes before it looks. A sender inserts its message and a nudge; a parker inserts its
--- place, its waits and a nudge; and after its commit each calls wake, which deletes the nudges it sees
--- and then, in later statements and so with a newer view, looks at the run. Whichever commits last is
--- seen with both sides in place. For whoever died in between, the next poll of any worker wakes every
--- nudge that is left. Rows locked elsewhere are skipped, never waited for, and keep their nudge.
+-- Each side publishes before it looks. A sender inserts its message and a nudge, and after its commit
+-- calls wake, which reads nudges and then, in later statements and so with a newer view, looks at the
+-- run. Whoever is about to change the run's place has locked its lease (or its row in another place)
+-- before it looks at the mailbox. So there is one rule: a wake deletes the nudges that it saw before it
+-- looked, and of those only the ones of runs that it found where they can be looked at:
+--
+--   parked           and locked by this wake, which moves the run if it has a reason to go on;
+--   a lease          that this wake could lock: nobody who looked before the message was committed can
+--                    still be on the way to park, hold or end the run, and whoever looks next sees it;
+--   ready, held      seen there, if only signals wait (the next holder looks); locked, if people ask;
+--   ended            and the mail has been put aside.
+--
+-- Any other nudge stays: the run's row was locked elsewhere, or the run was on its way from one place or
+-- generation to the next. It is counted as busy, and the next poll of any worker looks again. A nudge
+-- whose sender died before it could wake is found by the same poll. Nobody waits for a lock here.
+--
+-- So a park, an ordinary end and a flush need no nudge of their own. Only who takes a run from its lease
+-- without taking its mail (hold, release, reap, continue) leaves a nudge, if people have asked something.
 --
 -- Must run in a READ COMMITTED transaction of its own.
 
@@ -27,7 +40,8 @@ end
 $$;
 comment on function pgflow.end_by_force_(bigint, bigint, int, bigint, timestamptz) is 'Writes the outcome of a run that is cancelled without its code, and who did it';
 
-create or replace function pgflow.note_operator_(me bigint, chain bigint, kinds "char"[], inout last_seq int, t timestamptz)
+drop function if exists pgflow.note_operator_;
+create function pgflow.note_operator_(me bigint, chain bigint, last_word bigint, inout last_seq int, t timestamptz)
 language plpgsql
 volatile
 set search_path = pg_catalog, pg_temp
@@ -36,14 +50,18 @@ declare
   request record;
 begin
   for request in
-    delete from pgflow.signal s where s.chain_id = chain and s.kind = any(kinds) returning s.*
+    with gone as (
+      delete from pgflow.signal s where s.chain_id = chain and s.kind in ('p', 'r', 't') and s.signal_id <= last_word returning s.*
+    )
+    select * from gone order by signal_id
   loop
     last_seq := last_seq + 1;
     perform pgflow.append_(me, last_seq, 0, 'o', request.name, json_build_object('why', request.payload->'why', 'by', request.sent_by), 0, t, t);
   end loop;
 end
 $$;
-comment on function pgflow.note_operator_(bigint, bigint, "char"[], int, timestamptz) is 'Turns requests of people into units that say who did what and why';
+comment on function pgflow.note_operator_(bigint, bigint, bigint, int, timestamptz)
+  is 'Turns requests to pause or go on, up to the last one seen, into units that say who did what and why';
 
 create or replace function pgflow.wake_parked_(ids bigint[], t timestamptz)
 returns table (run_id bigint, lane_id int)
@@ -60,14 +78,15 @@ begin
     with gone as (
       delete from pgflow.parked p where p.run_id = any(ids) returning p.*
     )
-    insert into pgflow.ready as r (run_id, ready_at, lane_id, last_seq, attempt, priority)
-    select g.run_id, t, g.lane_id, g.last_seq, 0, g.priority from gone g order by g.run_id
+    insert into pgflow.ready as r (run_id, ready_at, lane_id, last_seq, attempt, priority, has_begun)
+    select g.run_id, t, g.lane_id, g.last_seq, 0, g.priority, case when g.token is not null then true end from gone g order by g.run_id
     returning r.run_id, r.lane_id;
 end
 $$;
 comment on function pgflow.wake_parked_(bigint[], timestamptz) is 'Parked -> ready, for runs whose parked rows are locked';
 
-create or replace function pgflow.apply_controls_(chain bigint, me bigint, t timestamptz, out woken_lane int, out ended boolean, out busy boolean)
+drop function if exists pgflow.apply_controls_;
+create function pgflow.apply_controls_(chain bigint, me bigint, t timestamptz, out woken_lane int, out ended boolean, out looked boolean)
 language plpgsql
 volatile
 set search_path = pg_catalog, pg_temp
@@ -76,13 +95,14 @@ as $$
 declare
   asked record;
   place record;
+  starts_at timestamptz;
   seq int;
 begin
   ended := false;
-  busy := false;
+  looked := false;
   select bool_or(s.kind = 'x') as cancel, bool_or(s.kind = 'x' and s.name = 'force') as force,
-         bool_or(s.kind = 'p') as pause, bool_or(s.kind in ('r', 't')) as go_on,
          (array_agg(s.kind order by s.signal_id desc) filter (where s.kind in ('p', 'r', 't')))[1] as latest,
+         max(s.signal_id) as last_word,
          (array_agg(s.payload->>'why' order by s.signal_id desc) filter (where s.kind = 'p'))[1] as pause_why,
          (array_agg(s.sent_by order by s.signal_id desc) filter (where s.kind = 'p'))[1] as pause_by
   into asked
@@ -92,42 +112,50 @@ begin
   end if;
 
   -- The run's place, locked; at most one of the three is there, and none if a worker holds it.
-  select p.lane_id, p.last_seq, 0 as attempt, p.priority, 0::smallint as suspect, 'parked' as place into place
+  select p.lane_id, p.last_seq, 0 as attempt, p.priority, p.token is not null as has_begun, 'parked' as place into place
   from pgflow.parked p where p.run_id = me for update skip locked;
   if not found then
-    select r.lane_id, r.last_seq, r.attempt, r.priority, r.suspect, 'ready' as place into place
+    select r.lane_id, r.last_seq, r.attempt, r.priority, r.has_begun, 'ready' as place into place
     from pgflow.ready r where r.run_id = me for update skip locked;
   end if;
   if not found then
-    select h.lane_id, h.last_seq, h.attempt, h.priority, 0::smallint as suspect, h.state as place into place
+    select h.lane_id, h.last_seq, h.attempt, h.priority, h.has_begun, h.state as place into place
     from pgflow.held h where h.run_id = me for update skip locked;
   end if;
   if not found then
-    busy := exists (select from pgflow.parked where run_id = me) or exists (select from pgflow.ready where run_id = me)
-      or exists (select from pgflow.held where run_id = me);
     return;
   end if;
+  looked := true;
   seq := place.last_seq;
 
-  if asked.force or (asked.cancel and place.last_seq = 0) then
+  if asked.force or (asked.cancel and place.has_begun is not true) then
     perform pgflow.end_by_force_(me, chain, seq, null, t);
     ended := true;
   elsif asked.cancel or asked.latest in ('r', 't') then
-    if place.place = 'ready' then
-      delete from pgflow.signal s where s.chain_id = chain and s.kind in ('p', 'r', 't');
+    if place.has_begun is not true then
+      select r.run_at into starts_at from pgflow.run r where r.run_id = me and r.run_at > t;
+    end if;
+    if place.place = 'ready' or (place.place = 'parked' and starts_at is not null) then
+      delete from pgflow.signal s where s.chain_id = chain and s.kind in ('p', 'r', 't') and s.signal_id <= asked.last_word;
       return;
     end if;
-    select n.last_seq into seq from pgflow.note_operator_(me, chain, '{p,r,t}', seq, t) n;
-    insert into pgflow.ready (run_id, ready_at, lane_id, last_seq, attempt, priority)
-    values (me, t, place.lane_id, seq, 0, place.priority);
-    woken_lane := place.lane_id;
+    select n.last_seq into seq from pgflow.note_operator_(me, chain, asked.last_word, seq, t) n;
+    if starts_at is not null then
+      insert into pgflow.parked (run_id, chain_id, parked_at, lane_id, last_seq, priority)
+      values (me, chain, t, place.lane_id, seq, place.priority);
+      insert into pgflow.timer (due_at, run_id, call) values (starts_at, me, 0);
+    else
+      insert into pgflow.ready (run_id, ready_at, lane_id, last_seq, attempt, priority, has_begun)
+      values (me, t, place.lane_id, seq, 0, place.priority, place.has_begun);
+      woken_lane := place.lane_id;
+    end if;
   elsif place.place in ('paused', 'stuck') then
-    delete from pgflow.signal s where s.chain_id = chain and s.kind = 'p';
+    delete from pgflow.signal s where s.chain_id = chain and s.kind in ('p', 'r', 't') and s.signal_id <= asked.last_word;
     return;
   else
-    select n.last_seq into seq from pgflow.note_operator_(me, chain, '{p,r,t}', seq, t) n;
-    insert into pgflow.held (run_id, held_at, lane_id, last_seq, attempt, priority, state, reason, held_by)
-    values (me, t, place.lane_id, seq, place.attempt, place.priority, 'paused', coalesce(left(asked.pause_why, 255), 'paused'), asked.pause_by);
+    select n.last_seq into seq from pgflow.note_operator_(me, chain, asked.last_word, seq, t) n;
+    insert into pgflow.held (run_id, held_at, lane_id, last_seq, attempt, priority, has_begun, state, reason, held_by)
+    values (me, t, place.lane_id, seq, place.attempt, place.priority, place.has_begun, 'paused', coalesce(left(asked.pause_why, 255), 'paused'), asked.pause_by);
   end if;
 
   if place.place = 'parked' then
@@ -141,7 +169,8 @@ begin
   end if;
 end
 $$;
-comment on function pgflow.apply_controls_(bigint, bigint, timestamptz) is 'Does what people asked of a run that no worker holds';
+comment on function pgflow.apply_controls_(bigint, bigint, timestamptz)
+  is 'Does what people asked of a run that no worker holds; looked = its place was there to be locked';
 
 drop function if exists pgflow.wake;
 create function pgflow.wake(chains bigint[] default null, max int default 1000)
@@ -157,7 +186,7 @@ declare
   nudges bigint[];
   seen bigint[];
   ids bigint[];
-  locked bigint[];
+  looked bigint[];
   ready_ids bigint[];
   keep bigint[];
   control record;
@@ -188,11 +217,10 @@ begin
 
   select array_agg(c order by c), array_agg(pgflow.newest_run_(c) order by c) into seen, ids
   from (select distinct c from unnest(seen) c) d;
-  select array_agg(k.run_id) into locked from (
-    select p.run_id from pgflow.parked p where p.run_id = any(ids) order by p.run_id for update skip locked
-  ) k;
-  keep := array(
-    select p.chain_id from pgflow.parked p where p.run_id = any(ids) and p.run_id <> all(coalesce(locked, '{}'))
+  looked := array(
+    select k.run_id from (
+      select p.run_id from pgflow.parked p where p.run_id = any(ids) order by p.run_id for update skip locked
+    ) k
   );
   t := pgflow.now_();
 
@@ -206,8 +234,8 @@ begin
     if done.ended then
       ended := ended || control.me;
     end if;
-    if done.busy then
-      keep := keep || control.chain;
+    if done.looked then
+      looked := looked || control.me;
     end if;
   end loop;
   if ended <> '{}' then
@@ -216,11 +244,11 @@ begin
 
   ready_ids := array(
     select p.run_id from pgflow.parked p
-    where p.run_id = any(locked) and (
+    where p.run_id = any(looked) and (
       exists (select from pgflow.timer m where m.run_id = p.run_id and m.due_at <= t)
       or exists (
         select from pgflow.wait w join pgflow.signal s on s.chain_id = p.chain_id and s.kind = w.kind
-        where w.run_id = p.run_id and (w.kind = 'c' and s.run_id = p.run_id or w.kind = 's' and s.name = w.name)
+        where w.run_id = p.run_id and (w.kind = 'c' and s.run_id = p.run_id and s.call = any(w.calls) or w.kind = 's' and s.name = w.name)
       )
     )
   );
@@ -231,11 +259,27 @@ begin
     select e.run_id from unnest(seen, ids) as s (c, i) join pgflow.lease e on e.run_id = s.i
     where exists (select from pgflow.signal m where m.chain_id = s.c)
   );
+  if mail <> '{}' then
+    looked := looked || array(
+      select k.run_id from (
+        select e.run_id from pgflow.lease e where e.run_id = any(mail) order by e.run_id for no key update skip locked
+      ) k
+    );
+  end if;
   perform pgflow.put_mail_aside_(array(
-    select s.c from unnest(seen, ids) as s (c, i) join pgflow.outcome o on o.run_id = s.i
+    select s.c from unnest(seen, ids) as s (c, i) join pgflow.outcome o on o.run_id = s.i and o.status <> 'continued'
     where exists (select from pgflow.signal m where m.chain_id = s.c)
   ), t);
 
+  keep := array(
+    select s.c from unnest(seen, ids) as s (c, i)
+    where s.i <> all(looked)
+      and exists (select from pgflow.signal m where m.chain_id = s.c)
+      and (
+        exists (select from pgflow.signal m where m.chain_id = s.c and m.kind in ('x', 'p', 'r', 't'))
+        or not exists (select from pgflow.ready r where r.run_id = s.i) and not exists (select from pgflow.held h where h.run_id = s.i)
+      )
+  );
   delete from pgflow.nudge n using unnest(nudged, nudges) as g (chain, id)
   where n.chain_id = g.chain and n.nudge_id = g.id and g.chain <> all(keep);
   busy := cardinality(keep);

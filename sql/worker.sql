@@ -81,7 +81,7 @@ begin
   stuck := '{}';
   lanes := '{}';
   select w.beat into current_beat from pgflow.worker w where w.worker_id = worker_id for update;
-  if coalesce(current_beat, -1) <> beat then
+  if coalesce(current_beat, -1) is distinct from beat then
     return next;
     return;
   end if;
@@ -101,13 +101,13 @@ begin
     join pgflow.lane l on l.lane_id = g.lane_id
     join pgflow.queue q on q.queue = l.queue
   ), back as (
-    insert into pgflow.ready as r (run_id, ready_at, lane_id, last_seq, attempt, priority, suspect)
-    select j.run_id, t, j.lane_id, j.newest, case when j.deaths = 0 then 0 else j.attempt end, j.priority, j.deaths
+    insert into pgflow.ready as r (run_id, ready_at, lane_id, last_seq, attempt, priority, suspect, has_begun)
+    select j.run_id, t, j.lane_id, j.newest, case when j.deaths = 0 then 0 else j.attempt end, j.priority, j.deaths, true
     from judged j where j.deaths < j.max_deaths order by j.run_id
     returning r.lane_id
   ), kept as (
-    insert into pgflow.held as h (run_id, held_at, lane_id, last_seq, attempt, priority, state, reason, held_by, detail)
-    select j.run_id, t, j.lane_id, j.newest, j.attempt, j.priority, 'stuck', 'poison', 'pgflow',
+    insert into pgflow.held as h (run_id, held_at, lane_id, last_seq, attempt, priority, has_begun, state, reason, held_by, detail)
+    select j.run_id, t, j.lane_id, j.newest, j.attempt, j.priority, true, 'stuck', 'poison', 'pgflow',
       jsonb_build_object('deaths', j.deaths, 'message', format('%s workers died holding this run and it recorded nothing', j.deaths))
     from judged j where j.deaths >= j.max_deaths order by j.run_id
     returning h.run_id
@@ -115,6 +115,7 @@ begin
   select (select count(*) from back), coalesce((select array_agg(k.run_id) from kept k), '{}'),
     coalesce((select array_agg(distinct b.lane_id) from back b), '{}')
   into reclaimed, stuck, lanes;
+  perform pgflow.nudge_asked_(array(select r.chain_id from pgflow.run r where r.run_id = any(ids)));
   return next;
 end
 $$;
@@ -157,8 +158,8 @@ begin
       order by k.run_id for update of k skip locked
     ) returning h.*
   )
-  insert into pgflow.ready (run_id, ready_at, lane_id, last_seq, attempt, priority)
-  select g.run_id, pgflow.now_(), g.lane_id, g.last_seq, 0, g.priority from gone g order by g.run_id;
+  insert into pgflow.ready (run_id, ready_at, lane_id, last_seq, attempt, priority, has_begun)
+  select g.run_id, pgflow.now_(), g.lane_id, g.last_seq, 0, g.priority, true from gone g order by g.run_id;
   get diagnostics freed = row_count;
   return freed;
 end

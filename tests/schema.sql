@@ -11,10 +11,6 @@ sequence pgflow.nudge_id_seq, owner pgflow_owner
   -- Numbers nudges
   as bigint start 1 increment 1 cache 1
 
-sequence pgflow.ready_id_seq, owner pgflow_owner
-  -- First in, first out within a lane and priority; never cached, so that order holds over sessions
-  as bigint start 1 increment 1 cache 1
-
 sequence pgflow.run_id_seq, owner pgflow_owner
   -- Numbers runs; a chain is numbered by its first run
   as bigint start 1 increment 1 cache 1
@@ -41,13 +37,14 @@ table pgflow.held, owner pgflow_owner
   last_seq integer not null
   attempt integer not null
   priority smallint not null
+  has_begun boolean -- True once a worker has held the run
   state text not null
   reason text not null
   held_by text
   code_hash text -- Hash of the code that found the run impossible to replay: a worker with other code tries it again
   detail jsonb
   constraint held_pkey PRIMARY KEY (run_id)
-  constraint held_reason_check CHECK ((octet_length(reason) <= 255))
+  constraint held_reason_check CHECK ((char_length(reason) <= 255))
   constraint held_state_check CHECK ((state = ANY (ARRAY['paused'::text, 'stuck'::text])))
 
 table pgflow.lane, owner pgflow_owner
@@ -86,7 +83,7 @@ table pgflow.migration, owner pgflow_owner
   constraint migration_pkey PRIMARY KEY (number)
 
 table pgflow.nudge, owner pgflow_owner
-  -- Chains to look at again: written together with a message or a park, deleted by the wake that looked
+  -- Chains to look at: written together with a message, deleted by the wake that found the run where it could be looked at
   with autovacuum_vacuum_scale_factor=0, autovacuum_vacuum_threshold=2000, autovacuum_vacuum_cost_delay=0
   chain_id bigint not null
   nudge_id bigint not null default nextval('pgflow.nudge_id_seq'::regclass)
@@ -145,19 +142,19 @@ table pgflow.queue, owner pgflow_owner
   constraint queue_queue_check CHECK (((octet_length(queue) >= 1) AND (octet_length(queue) <= 255)))
 
 table pgflow.ready, owner pgflow_owner
-  -- Place: runnable now. The primary key is the order of claiming
+  -- Place: runnable now. The primary key is the order of claiming: started first, served first, however often it waited meanwhile
   with autovacuum_vacuum_scale_factor=0, autovacuum_vacuum_threshold=2000, autovacuum_vacuum_cost_delay=0, autovacuum_analyze_scale_factor=0.5
   run_id bigint not null
-  ready_id bigint not null default nextval('pgflow.ready_id_seq'::regclass)
   ready_at timestamp with time zone not null
   lane_id integer not null
   last_seq integer not null -- Last unit of the run: 0 says that nothing has been recorded and nothing need be read
   attempt integer not null -- Claims so far since the run last made progress
   priority smallint not null
   suspect smallint not null default 0 -- Workers that died holding this run without a new unit; such runs are claimed one at a time
-  constraint ready_pkey PRIMARY KEY (lane_id, priority, ready_id)
+  has_begun boolean -- True once a worker has held the run; null before, which takes no room in the rows of those that start
+  constraint ready_pkey PRIMARY KEY (lane_id, priority, run_id)
   constraint ready_run_id_key UNIQUE (run_id)
-  CREATE INDEX ready_suspect_idx ON pgflow.ready USING btree (lane_id, priority, ready_id) WHERE (suspect > 0)
+  CREATE INDEX ready_suspect_idx ON pgflow.ready USING btree (lane_id, priority, run_id) WHERE (suspect > 0)
 
 table pgflow.run, owner pgflow_owner
   -- One execution of a workflow; insert only. A chain is a run and the generations that continued it
@@ -188,6 +185,7 @@ table pgflow.run, owner pgflow_owner
   constraint run_metadata_check CHECK (((jsonb_typeof(metadata) = 'object'::text) AND (octet_length((metadata)::text) <= 16384)))
   constraint run_pkey PRIMARY KEY (run_id)
   CREATE UNIQUE INDEX run_generation_key ON pgflow.run USING btree (chain_id, generation) WHERE (generation > 1)
+  CREATE INDEX run_key_idx ON pgflow.run USING btree (key)
   CREATE INDEX run_labels_idx ON pgflow.run USING gin (labels jsonb_path_ops) WHERE (labels IS NOT NULL)
   CREATE INDEX run_parent_idx ON pgflow.run USING btree (parent_run_id) WHERE (parent_run_id IS NOT NULL)
 
@@ -338,12 +336,14 @@ table pgflow.unit_kind, owner pgflow_owner
   constraint unit_kind_pkey PRIMARY KEY (kind)
 
 table pgflow.wait, owner pgflow_owner
-  -- What a parked run waits for: s = a signal of that name; c = the result of any child (one row for all)
+  -- What a parked run waits for: s = a signal of that name; c = the result of a child of one of these calls (one row for all)
   with autovacuum_vacuum_scale_factor=0.05, autovacuum_vacuum_threshold=2000, autovacuum_vacuum_cost_delay=0
   run_id bigint not null
   call integer not null
   kind "char" not null
   name text not null
+  calls integer[]
+  constraint wait_check CHECK (((kind = 'c'::"char") = (calls IS NOT NULL)))
   constraint wait_kind_check CHECK ((kind = ANY (ARRAY['s'::"char", 'c'::"char"])))
   constraint wait_name_check CHECK ((octet_length(name) <= 255))
   constraint wait_pkey PRIMARY KEY (run_id, call)
@@ -481,12 +481,12 @@ function pgflow.append_(run_id bigint, seq integer, call integer, kind "char", n
   set search_path=pg_catalog, pg_temp
   md5 85e9c2c2c89e3792b356aaa1bb7380d5
 
-function pgflow.apply_controls_(chain bigint, me bigint, t timestamp with time zone, OUT woken_lane integer, OUT ended boolean, OUT busy boolean) returns record, owner pgflow_owner
-  -- Does what people asked of a run that no worker holds
+function pgflow.apply_controls_(chain bigint, me bigint, t timestamp with time zone, OUT woken_lane integer, OUT ended boolean, OUT looked boolean) returns record, owner pgflow_owner
+  -- Does what people asked of a run that no worker holds; looked = its place was there to be locked
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
-  md5 b6bc2fb7fedca599418a40ac76d34c06
+  md5 efe973cc03107c2f48115823f222f9ad
 
 function pgflow.beat(worker_id integer, stopping boolean DEFAULT false) returns TABLE(alive boolean, mail bigint[]), owner pgflow_owner
   -- Sign of life; answers whether the worker still counts as alive and which of its runs somebody wants to cancel or pause
@@ -499,7 +499,7 @@ function pgflow.beat_step(run_id bigint, token bigint, call integer, attempt int
   -- A long step says that it lives and how far it is; false if the lease is lost
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
-  md5 c106c90ff68054b1e9f6082a6ac15aba
+  md5 e84519081cef278c050c873f97a39558
   grant execute to pgflow_worker
 
 function pgflow.begin_step(run_id bigint, token bigint, call integer, idle_timeout_ms integer DEFAULT 0) returns void, owner pgflow_owner
@@ -534,14 +534,32 @@ function pgflow.check() returns TABLE(invariant text, detail text), owner pgflow
   -- The invariants that do not hold, one a row; empty = sound
   sql stable security definer
   set search_path=pg_catalog, pg_temp
-  md5 bdc265c5de2b263552df760356c7029e
+  md5 45f892795abdcf3d04ee47a71e60a2d5
   grant execute to pgflow_operator
+
+function pgflow.check_batch_(runs jsonb) returns void, owner pgflow_owner
+  -- Refuses (PF003) a batch with a key or an input that no run can have
+  plpgsql immutable
+  set search_path=pg_catalog, pg_temp
+  md5 65b29c13a1513da924b010a7eacdd07e
+
+function pgflow.check_input_(input json) returns void, owner pgflow_owner
+  -- Refuses (PF003) an input that no run can have
+  plpgsql immutable
+  set search_path=pg_catalog, pg_temp
+  md5 3d9538b3008c2bcb9ed1f89d0fb84093
 
 function pgflow.check_json_(value json, what text) returns void, owner pgflow_owner
   -- Refuses (PF003) a value too long, too deep or too large to be read back by every client
   plpgsql immutable
   set search_path=pg_catalog, pg_temp
-  md5 30159644e2da4d56c5435a0371fb00ad
+  md5 6bb80a64b3c44270df198299fa5a986b
+
+function pgflow.check_key_(key text) returns void, owner pgflow_owner
+  -- Refuses (PF003) a key that is empty or too long; null is a key to be made up
+  plpgsql immutable
+  set search_path=pg_catalog, pg_temp
+  md5 2324b0a77377470d502d13a9d8752434
 
 function pgflow.check_name_(name text, what text, max_bytes integer DEFAULT 255) returns void, owner pgflow_owner
   -- Refuses (PF003) a name that is missing, empty or too long
@@ -549,17 +567,23 @@ function pgflow.check_name_(name text, what text, max_bytes integer DEFAULT 255)
   set search_path=pg_catalog, pg_temp
   md5 57f78fced248866854941bcc880a2b19
 
-function pgflow.check_start_(key text, priority integer, run_at timestamp with time zone, timeout_seconds double precision, labels jsonb) returns void, owner pgflow_owner
+function pgflow.check_object_(value jsonb, what text) returns void, owner pgflow_owner
+  -- Refuses (PF003) labels or metadata that no run can have
+  plpgsql immutable
+  set search_path=pg_catalog, pg_temp
+  md5 93257ef262849f6a169073bd58f70a1e
+
+function pgflow.check_start_(priority integer, run_at timestamp with time zone, timeout_seconds double precision, labels jsonb, metadata jsonb, tenant text, key_retention_seconds integer, t timestamp with time zone) returns void, owner pgflow_owner
   -- Refuses (PF003) options of a start that no run can have
   plpgsql immutable
   set search_path=pg_catalog, pg_temp
-  md5 c0cd9de09538c4ff62486bdaf0bd77f1
+  md5 2cd16814daf24d3627dc10c948b35343
 
 function pgflow.claim_(worker_id integer, lanes integer[], max integer, tokens bigint[], take_suspect boolean) returns bigint[], owner pgflow_owner
   -- Claims up to max runs of the lanes that are not paused, within the limits of their queues, and at most one suspect
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 4d82823938c7f3b3a7c8a2fb4ca45112
+  md5 f4ec39e9a43ac83bd342c91e0d99ad33
 
 function pgflow.claim_runs(worker_id integer, lanes integer[], max integer, tokens bigint[], take_suspect boolean DEFAULT true) returns TABLE(run_id bigint, token bigint, chain_id bigint, lane_id integer, generation integer, attempt integer, suspect integer, last_seq integer, key text, root text, input text, units text, has_mail boolean, created_us bigint, now_us bigint, extra jsonb), owner pgflow_owner
   -- Claims up to max runs for a worker; tokens are max random numbers that it will fence its writes with
@@ -575,7 +599,7 @@ function pgflow.claimed_(ids bigint[]) returns TABLE(run_id bigint, token bigint
   set enable_seqscan=off
   set enable_hashjoin=off
   set enable_mergejoin=off
-  md5 c977d65eaac1e47240c271dc2b3063e5
+  md5 556bccca3ecde7c4459af3e1bdb642aa
 
 function pgflow.commit_and_claim(batch jsonb, worker_id integer, lanes integer[], max integer, tokens bigint[], take_suspect boolean) returns TABLE(answer jsonb, run_id bigint, token bigint, chain_id bigint, lane_id integer, generation integer, attempt integer, suspect integer, last_seq integer, key text, root text, input text, units text, has_mail boolean, created_us bigint, now_us bigint, extra jsonb), owner pgflow_owner
   -- commit_units and then claim_runs in one transaction: what a worker that drains a queue does
@@ -598,7 +622,7 @@ function pgflow.commit_units(batch jsonb, careful boolean DEFAULT false) returns
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
   set plan_cache_mode=force_generic_plan
-  md5 c34e6263c9567a4ebbae2b01db8a92e3
+  md5 988bb83c1e76ef31bc636c4c3f865af3
   grant execute to pgflow_worker
 
 function pgflow.continue_(q jsonb, seq integer, t timestamp with time zone) returns integer, owner pgflow_owner
@@ -625,7 +649,7 @@ function pgflow.fence_step(run_id bigint, token bigint, call integer, units json
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
-  md5 199139890163df4d613b0c10a74e51df
+  md5 0a7abd4e25848f415e1e33fad177af56
   grant execute to pgflow_worker
 
 function pgflow.find_chain(key text, tenant text DEFAULT ''::text) returns bigint, owner pgflow_owner
@@ -637,11 +661,17 @@ function pgflow.find_chain(key text, tenant text DEFAULT ''::text) returns bigin
   grant execute to pgflow_operator
   grant execute to pgflow_worker
 
+function pgflow.has_long_number_(value text) returns boolean, owner pgflow_owner
+  -- Whether a JSON text holds more than 4,300 digits in a row outside of strings
+  plpgsql immutable strict
+  set search_path=pg_catalog, pg_temp
+  md5 b372ad657a73983c775c05873c0de3f3
+
 function pgflow.hold_(q jsonb, seq integer, t timestamp with time zone) returns void, owner pgflow_owner
   -- Lease -> held
   sql volatile
   set search_path=pg_catalog, pg_temp
-  md5 bd1bac4c1486ca697d688a763c7da876
+  md5 9d1160e89a2039a662bc5ed5fd8df3e6
 
 function pgflow.idle_state() returns TABLE(idle boolean, next_due_at timestamp with time zone), owner pgflow_owner
   -- Whether nothing is ready, leased, nudged or due; and when the next timer is
@@ -654,7 +684,7 @@ function pgflow.insert_run_(tenant text, key text, workflow text, queue text, ve
   -- Inserts one run with its key and place, or finds the run that the key already names; clash says how that one differs
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 6313ed7bdc091a958f49645117381515
+  md5 77a1e3b16b6e88ea64e94c85be5b2a82
 
 function pgflow.intern_lane_(queue text, workflow text, version text) returns integer, owner pgflow_owner
   -- The lane of (queue, workflow, version), made if it is new
@@ -673,6 +703,12 @@ function pgflow.json_depth_(value text) returns integer, owner pgflow_owner
   plpgsql immutable strict
   set search_path=pg_catalog, pg_temp
   md5 cbf5eaec1b3ec4449df33aec3e45610d
+
+function pgflow.leave_keys_(q jsonb) returns void, owner pgflow_owner
+  -- Gives back keys that this transaction has taken for children that will not be
+  sql volatile
+  set search_path=pg_catalog, pg_temp
+  md5 c5ae4098cfb014c11690361276b9eb04
 
 function pgflow.leave_worker(worker_id integer) returns void, owner pgflow_owner
   -- A worker that holds nothing any more takes its leave
@@ -700,7 +736,7 @@ function pgflow.look_(q jsonb, t timestamp with time zone, INOUT seq integer, OU
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
-  md5 6dee78bf37eebc54ca74614e2b8cabc1
+  md5 6f35d6a70d2abb553ce28ba3cccc994f
 
 function pgflow.micros_(at timestamp with time zone) returns bigint, owner pgflow_owner
   -- A time as microseconds since 1970, exactly: the form in which times travel to a worker
@@ -714,17 +750,23 @@ function pgflow.newest_run_(chain bigint) returns bigint, owner pgflow_owner
   set search_path=pg_catalog, pg_temp
   md5 ba29c7a4a08060400ab914b36d401e70
 
-function pgflow.note_operator_(me bigint, chain bigint, kinds "char"[], INOUT last_seq integer, t timestamp with time zone) returns integer, owner pgflow_owner
-  -- Turns requests of people into units that say who did what and why
+function pgflow.note_operator_(me bigint, chain bigint, last_word bigint, INOUT last_seq integer, t timestamp with time zone) returns integer, owner pgflow_owner
+  -- Turns requests to pause or go on, up to the last one seen, into units that say who did what and why
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 f057558a8d4896befe3c54ec0b2f2372
+  md5 a28e7abc1af628233139d5380e2f07e6
 
 function pgflow.now_() returns timestamp with time zone, owner pgflow_owner
   -- The database's clock, which alone decides what is due or expired
   sql volatile
   set search_path=pg_catalog, pg_temp
   md5 38c1f5a51a31e0331b295533a26218f4
+
+function pgflow.nudge_asked_(chains bigint[]) returns bigint[], owner pgflow_owner
+  -- For whoever takes runs from their leases: has those looked at of which somebody has asked something; answers their chains
+  plpgsql volatile
+  set search_path=pg_catalog, pg_temp
+  md5 d6bf4ecfbf56ada8e76ebbebc82a2d57
 
 function pgflow.observe_workers() returns TABLE(worker_id integer, beat bigint), owner pgflow_owner
   -- The beats of all workers; -1 for one that is gone and still has leases
@@ -734,17 +776,17 @@ function pgflow.observe_workers() returns TABLE(worker_id integer, beat bigint),
   grant execute to pgflow_worker
 
 function pgflow.park_(q jsonb, seq integer, t timestamp with time zone) returns boolean, owner pgflow_owner
-  -- Lease -> parked, with the reasons to wake; true if a wake should look at once
+  -- Lease -> parked, with the reasons to wake; true if a message that crossed it should be looked for at once
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
-  md5 992fd70e7de11f19b7a33aad4437f1b0
+  md5 f43d1cb3a9951781e34df51d8d549e90
 
 function pgflow.pause_(q jsonb, t timestamp with time zone, INOUT seq integer) returns integer, owner pgflow_owner
   -- Takes the requests to pause, records who asked and why, and holds the run
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 ba02dd8f19824233b28cf3b6dda470b0
+  md5 eae4ede80f60eb7e3056897378f615f0
 
 function pgflow.pause_queue(queue text) returns void, owner pgflow_owner
   -- Stops claims from a queue; what runs goes on
@@ -765,7 +807,7 @@ function pgflow.pick_heads_(lanes integer[], max integer, suspects boolean) retu
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
-  md5 045cdfc03aea5258f77559a8a67d65bc
+  md5 4f73a40d07005cd8dbe480263a636f4f
 
 function pgflow.poll(max integer DEFAULT 1000) returns TABLE(lanes integer[], mail bigint[], ended bigint[], busy integer, next_due_seconds double precision), owner pgflow_owner
   -- The sweep of every worker: expired runs, nudges, due timers; also says in how many seconds the next timer is due
@@ -781,10 +823,10 @@ function pgflow.post_(chain bigint, kind "char", name text, payload json, sent_b
   md5 c6d0bd8595345ca257b8848687f562ed
 
 function pgflow.put_mail_aside_(chains bigint[], t timestamp with time zone) returns void, owner pgflow_owner
-  -- Moves what is left in the mailboxes of finished chains to `undelivered`
+  -- Moves what is left in the mailboxes of finished chains to `undelivered`, save what another wake is moving
   sql volatile
   set search_path=pg_catalog, pg_temp
-  md5 75161f62830df31d6f622fe4faeaece1
+  md5 7171b2fc27882d14f5fabb2adf4be364
 
 function pgflow.read_stream(key text, stream text, after_run bigint DEFAULT 0, after_seq integer DEFAULT 0, skip integer DEFAULT 0, max integer DEFAULT 1000, tenant text DEFAULT ''::text) returns TABLE(run_id bigint, seq integer, value text), owner pgflow_owner
   -- Values that a run emitted to a stream, in order, over its generations
@@ -806,7 +848,7 @@ function pgflow.reap_worker(worker_id integer, beat bigint) returns TABLE(reclai
   -- Declares a worker dead if its beat is still the one observed, and gives its runs away; those it died on too often are stuck
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
-  md5 a7cf438912076af10f4ae3bcdc8a9141
+  md5 e65ec26824cad6e07c84d8aae2a1fb9d
   grant execute to pgflow_worker
 
 function pgflow.recorded_runs(after_run bigint DEFAULT 0, max integer DEFAULT 100) returns TABLE(run_id bigint, token bigint, chain_id bigint, lane_id integer, generation integer, attempt integer, suspect integer, last_seq integer, key text, root text, input text, units text, has_mail boolean, created_us bigint, now_us bigint, extra jsonb, workflow text, status text, output text), owner pgflow_owner
@@ -827,7 +869,7 @@ function pgflow.release_runs(run_ids bigint[], tokens bigint[]) returns bigint[]
   -- Hands runs back for others to claim, without counting it against them; answers those that were still held
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
-  md5 a5a497e9b38e7d1ff9b68c33e186a198
+  md5 c0f53ce1120193e8c08fe33c56bc9fd0
   grant execute to pgflow_worker
 
 function pgflow.release_strays(worker_id integer, known bigint[], min_age_seconds double precision DEFAULT 5) returns integer, owner pgflow_owner
@@ -841,7 +883,7 @@ function pgflow.release_stuck(workflows text[], code_hashes text[]) returns inte
   -- A worker with other code than the one that could not replay a run lets it be tried again; answers how many
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
-  md5 089dae8f8cf86765e2b1791220549a4a
+  md5 b4313b896c6d043d184bfadd1b2bc784
   grant execute to pgflow_worker
 
 function pgflow.result(key text, tenant text DEFAULT ''::text, OUT status text, OUT output json, OUT error json, OUT reason text) returns record, owner pgflow_owner
@@ -922,7 +964,7 @@ function pgflow.settle_(q jsonb, t timestamp with time zone) returns jsonb, owne
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
-  md5 3e8932d1a5c9afcde16426a409bf350e
+  md5 c96daf329e3027a1fa3bac2aa887ae29
 
 function pgflow.start_children_(q jsonb, t timestamp with time zone, INOUT seq integer, OUT units jsonb, OUT lanes integer[]) returns record, owner pgflow_owner
   -- Starts the children that a flush asks for, each recorded as started or refused
@@ -934,7 +976,7 @@ function pgflow.start_run(workflow text, input json DEFAULT '{}'::json, key text
   -- Starts a run in the caller's transaction, or finds the one that the key already names (PF002 if that one differs)
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
-  md5 7b958de194f9b2e2899b7bf3fbd77e7a
+  md5 ba9221720088463dccba581eccb7bbe4
   grant execute to pgflow_client
   grant execute to pgflow_operator
   grant execute to pgflow_worker
@@ -943,7 +985,7 @@ function pgflow.start_runs(workflow text, runs jsonb, queue text DEFAULT 'defaul
   -- Starts many runs of one workflow, all or none: runs is [[key or null, input as text], ...]; answers in that order
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
-  md5 5b59489ebe42842e35642bef118755f2
+  md5 08d5fbba6d703d9d804ec6bf012490d6
   grant execute to pgflow_client
   grant execute to pgflow_operator
   grant execute to pgflow_worker
@@ -973,7 +1015,13 @@ function pgflow.take_heads_(lanes integer[], max integer, suspects boolean, work
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
-  md5 f2c11d0af1058c297cef3a8be964c925
+  md5 fbd5bd3c620d89f42bf0252f8902498b
+
+function pgflow.take_keys_(questions jsonb) returns void, owner pgflow_owner
+  -- Takes the keys of all children of a batch in the order of keys, ahead of their runs, so that two batches wait and never deadlock
+  plpgsql volatile
+  set search_path=pg_catalog, pg_temp
+  md5 ab60bddd7346c783c3c0f7f039a84aee
 
 function pgflow.tell_parents_(run_ids bigint[], t timestamp with time zone) returns bigint[], owner pgflow_owner
   -- Posts the outcome of finished children to their parents that are still open; answers the parents' chains
@@ -1012,7 +1060,7 @@ function pgflow.wake(chains bigint[] DEFAULT NULL::bigint[], max integer DEFAULT
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
-  md5 9e034c6a7869467ece1c02f88a8140ed
+  md5 ca3fbde1f47f6be7359837cb3ee33edf
   grant execute to pgflow_client
   grant execute to pgflow_operator
   grant execute to pgflow_worker
@@ -1029,7 +1077,7 @@ function pgflow.wake_parked_(ids bigint[], t timestamp with time zone) returns T
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
-  md5 1cf0e3262ecfd5a02abb0135a7bca9e7
+  md5 ea24386850dd0ed62e7a69aaf4c1c75f
 
 function pgflow.wind_up_(run_ids bigint[], t timestamp with time zone) returns bigint[], owner pgflow_owner
   -- What the end of these runs means to others; answers the chains to wake

@@ -402,7 +402,6 @@ async def test_a_child_that_was_given_up_is_cancelled_at_once(aflow: AsyncHarnes
     assert run_row(conn, "child", "status") == ("cancelled",)
 
 
-@pytest.mark.xfail(strict=True, reason="any message of kind c wakes a parent that waits for a child: this one is never taken, so it goes round")
 async def test_the_late_result_of_a_child_that_was_given_up_does_not_keep_its_parent_awake(aflow: AsyncHarness) -> None:
     @workflow
     async def parent() -> int:

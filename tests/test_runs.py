@@ -583,7 +583,6 @@ def test_sql_refuses_what_no_run_can_be(conn: psycopg.Connection, call: str) -> 
     assert refused.value.sqlstate == "PF003"
 
 
-@pytest.mark.xfail(strict=True, reason="check_start_ and start_runs leave these to constraints of tables, or to nobody")
 @pytest.mark.parametrize("call", BAD_OBJECTS.values(), ids=BAD_OBJECTS)
 def test_sql_refuses_with_an_error_of_its_own_what_is_no_object_or_too_long(conn: psycopg.Connection, call: str) -> None:
     with pytest.raises(psycopg.Error) as refused:
@@ -591,7 +590,6 @@ def test_sql_refuses_with_an_error_of_its_own_what_is_no_object_or_too_long(conn
     assert refused.value.sqlstate == "PF003"
 
 
-@pytest.mark.xfail(strict=True, reason="the constraint of the table is raised as psycopg's CheckViolation, with the whole row in its text")
 def test_metadata_that_are_too_long_are_refused_with_an_error_of_ours(flow: Harness) -> None:
     with pytest.raises(InvalidArgument, match="metadata"):
         flow.app.start(total.options(metadata={"m": "x" * 20_000}), 1)

@@ -198,7 +198,6 @@ def test_what_was_paused_or_stuck_is_ready_again_with_a_fresh_budget(db: Conn, p
     assert run.last_seq == len(journal(db, run_id))
 
 
-@pytest.mark.xfail(strict=True, reason="apply_controls_ makes a delayed run ready when it is resumed, though its time has not come")
 @pytest.mark.parametrize("verbs", [("pause", "resume"), ("resume",), ("retry",)], ids=" then ".join)
 def test_a_delayed_run_does_not_start_early_because_it_was_resumed(db: Conn, verbs: tuple[str, ...]) -> None:
     set_clock(db, T0)
@@ -241,7 +240,6 @@ def test_a_long_reason_is_cut_where_it_is_stored(db: Conn) -> None:
     assert one(db, "select reason, held_by from pgflow.held") == ("x" * 255, "y" * 255)
 
 
-@pytest.mark.xfail(strict=True, reason="the reason is cut to 255 characters and checked for 255 bytes: wake and every poll fail until somebody deletes the message")
 def test_a_long_reason_in_another_alphabet_does_not_stop_the_sweep(db: Conn) -> None:
     run_id = put_waiting(db)
     with db.transaction():
@@ -250,7 +248,6 @@ def test_a_long_reason_in_another_alphabet_does_not_stop_the_sweep(db: Conn) -> 
     assert status(db, run_id) == "paused"
 
 
-@pytest.mark.xfail(strict=True, reason="as above, for a run that a worker holds: its commit fails")
 def test_a_long_reason_in_another_alphabet_does_not_stop_a_commit(db: Conn) -> None:
     run = begun(db)
     ask(db, "pause", why="ж" * 200)
@@ -311,6 +308,23 @@ def test_a_pause_holds_a_run_only_when_no_body_runs_and_nothing_has_happened(db:
     assert operators(db, run.run_id) == [("pause", ME, WHY), ("pause", "bob", "really")]
     assert mailbox(db, run.chain_id) == []
     assert one(db, "select last_seq, state from pgflow.held") == (5, "paused")
+
+
+def test_a_resume_takes_back_a_pause_that_has_not_taken_effect(db: Conn) -> None:
+    run = begun(db)
+    for verb in ("pause", "resume"):
+        ask(db, verb)
+    answer = commit(db, wait_for(run, "paid"))
+    assert (answer.place_of(run), answer.settled[run.run_id]["pause"]) == ("parked", False)
+    assert mailbox(db, run.chain_id) == []
+
+
+def test_a_pause_after_a_resume_counts(db: Conn) -> None:
+    run = begun(db)
+    for verb in ("pause", "resume", "pause"):
+        ask(db, verb)
+    assert commit(db, wait_for(run, "paid")).place_of(run) == "held"
+    assert mailbox(db, run.chain_id) == []
 
 
 def test_a_forced_cancel_ends_a_run_with_its_holders_next_question(db: Conn) -> None:
@@ -377,7 +391,6 @@ def test_of_requests_that_come_together_the_last_counts_and_a_cancel_always(
     assert status(db, run_id) == expected
 
 
-@pytest.mark.xfail(strict=True, reason="note_operator_ takes requests as the scan finds them: by kind where an index is read")
 def test_requests_that_come_together_are_on_record_in_their_order(db: Conn) -> None:
     db.execute("set local enable_bitmapscan = off")
     run_id = put_waiting(db)
@@ -427,8 +440,6 @@ def test_a_cancel_and_a_completion_have_one_winner(dsn: str, conn: Conn) -> None
     assert count(conn, "signal") == 0
 
 
-@pytest.mark.unsound  # goes with the xfail
-@pytest.mark.xfail(strict=True, reason="the wake that sees the lease of a run about to end takes the nudge: the mail stays in the mailbox for good")
 def test_a_completion_on_its_way_wins_over_a_cancel_that_comes_later(dsn: str, conn: Conn) -> None:
     run = begun(conn)
     with connect(dsn, IMPATIENT) as person:

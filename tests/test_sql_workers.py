@@ -91,7 +91,6 @@ def test_a_worker_that_beat_since_it_was_observed_is_not_dead(db: Conn) -> None:
     assert reap(db, worker, 1)[0] == 1
 
 
-@pytest.mark.xfail(strict=True, reason="reap_worker compares with <>: no beat at all is taken for the right one")
 def test_a_reaper_that_has_observed_nothing_reaps_nobody(db: Conn) -> None:
     worker = register(db)
     db.execute("select * from pgflow.reap_worker(%s, null)", (worker,))
@@ -178,7 +177,6 @@ def test_a_park_clears_suspicion(db: Conn) -> None:
     assert again.attempt == 1
 
 
-@pytest.mark.xfail(strict=True, reason="release_runs hands a suspect back as a suspect, though it has recorded something since its claim")
 def test_a_suspect_that_made_progress_is_handed_back_without_suspicion(db: Conn) -> None:
     start(db)
     reap(db, claim_one(db).worker)

@@ -59,6 +59,7 @@ def _with_extra(claim: Claim, extra: dict[str, Any]) -> Claim:
     claim.parent_run_id = extra["parent_run_id"]
     claim.deadline_us = extra["deadline_us"]
     claim.tenant = extra["tenant"]
+    claim.has_beats = extra.get("beats", False)
     return claim
 
 
