@@ -209,8 +209,10 @@ class Client:
 
         Raises:
             KeyConflict: The key names another run.
+            DefinitionError: Its parameters or result cannot be stored.
             NotStorable: An argument does not fit its annotation.
         """
+        workflow.check_definition()
         options = effective_options(workflow, self._interceptors)
         started = self._ask(start.start_run(workflow.name, workflow.encode_input(args, kwargs), options))
         if started.is_new:
@@ -332,6 +334,7 @@ class AsyncClient:
 
     async def start(self, workflow: Workflow[P, R], /, *args: P.args, **kwargs: P.kwargs) -> AsyncRun[R]:
         """Starts a run; see :meth:`Client.start`."""
+        workflow.check_definition()
         options = effective_options(workflow, self._interceptors)
         started = await self._ask(start.start_run(workflow.name, workflow.encode_input(args, kwargs), options))
         if started.is_new:

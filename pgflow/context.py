@@ -17,7 +17,7 @@ from decimal import Decimal
 from typing import Any, Generic, Literal, Never, ParamSpec, TypeVar, cast, overload
 
 from pgflow._engine.calls import ChildRequest
-from pgflow._engine.execution import ContinueAsNew
+from pgflow._engine.host import ContinueAsNew
 from pgflow._scope import StepScope, WorkflowScope, async_scope, current, known_errors, sync_scope, workflow_scope
 from pgflow.errors import InvalidArgument, NotBuiltError, NotInRunError, TooManyFailures
 from pgflow.model import Approved, Decision, Escalated, Expired, GateRequest, MapResult, Rejected
@@ -196,10 +196,11 @@ async def map(  # noqa: A001 - the field's word; users write pgflow.map
     Raises:
         TooManyFailures: More items failed than tolerated, or fewer than ``min_successful`` can still succeed.
             With ``tolerated_failures=0`` the item's own error is raised instead.
+        InvalidArgument: ``max_parallel`` is less than 1, or another limit less than 0.
     """
     async_scope("pgflow.map()", "pgflow.sync.map()")
-    tally: Tally[T, R] = Tally(list(items), min_successful, tolerated_failures)
-    slots = asyncio.Semaphore(max_parallel if max_parallel is not None else max(1, len(tally.items)))
+    tally: Tally[T, R] = Tally(list(items), max_parallel, min_successful, tolerated_failures)
+    slots = asyncio.Semaphore(tally.max_parallel)
 
     async def one(item: T) -> R:
         async with slots:
@@ -221,8 +222,13 @@ async def map(  # noqa: A001 - the field's word; users write pgflow.map
 class Tally(Generic[T, R]):
     """Counts what comes back to ``map`` and knows when to stop."""
 
-    def __init__(self, items: list[T], min_successful: int | None, tolerated_failures: int) -> None:
+    def __init__(self, items: list[T], max_parallel: int | None, min_successful: int | None, tolerated_failures: int) -> None:
+        if max_parallel is not None and max_parallel < 1:
+            raise InvalidArgument(f"map() cannot do {max_parallel} items at once: max_parallel must be 1 or more, or None for all")
+        if tolerated_failures < 0 or (min_successful is not None and min_successful < 0):
+            raise InvalidArgument("map() cannot have less than 0 items succeed or fail: check min_successful and tolerated_failures")
         self.items = items
+        self.max_parallel = max_parallel if max_parallel is not None else max(1, len(items))
         self._min_successful = min_successful
         self._tolerated = tolerated_failures
         self._values: dict[int, R] = {}

@@ -64,12 +64,12 @@ def map(  # noqa: A001 - the field's word; users write pgflow.sync.map
 ) -> MapResult[T, R]:
     """Calls a step, or runs a child workflow, for every item, in parallel; see :func:`pgflow.map`."""
     scope, thread = sync_scope("pgflow.sync.map()", "pgflow.map()")
-    tally: Tally[T, R] = Tally(list(items), min_successful, tolerated_failures)
+    tally: Tally[T, R] = Tally(list(items), max_parallel, min_successful, tolerated_failures)
     waiting = dict(enumerate(tally.items))
     running: dict[int, Call] = {}
     try:
         while (waiting or running) and not tally.enough:
-            while waiting and (max_parallel is None or len(running) < max_parallel):
+            while waiting and len(running) < tally.max_parallel:
                 index = next(iter(waiting))
                 item = waiting.pop(index)
                 running[index] = step.issue(scope, (item,), {}) if isinstance(step, Step) else _issue_child(scope, step, (item,), {})

@@ -95,7 +95,7 @@ class AsyncHarness:
         if self._worker is None:
             served = {w.start_options.queue for w in self.app.definitions.workflows.values()}
             options = WorkerOptions(queues=sorted(served | {"default"}), concurrency=20, poll_seconds=0.2, grace_seconds=5.0)
-            self._worker = await self._stack.enter_async_context(self.app._work(options))
+            self._worker = await self._stack.enter_async_context(self.app._run_worker(options))
         return self._worker
 
     async def until_idle(self) -> datetime | None:

@@ -22,6 +22,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 R_co = TypeVar("R_co", covariant=True)
 
+
 class Workflow(Generic[P, R_co]):
     """A workflow of either colour. ``fn`` is the undecorated function."""
 
@@ -36,6 +37,7 @@ class Workflow(Generic[P, R_co]):
         self.raises = tuple(raises)
         self.start_options = StartOptions(queue=queue, timeout=timeout)
         self.is_async = inspect.iscoroutinefunction(fn)
+        self.schedule_options: dict[str, Any] | None = None
         self.origin: Workflow[Any, Any] = self
         self._signature = inspect.signature(fn)
         self._input: Codec[dict[str, Any]] | None = None
@@ -123,6 +125,15 @@ class Workflow(Generic[P, R_co]):
             self.origin._result = self._result = codec_for(resolve_hints(self.fn).get("return", Any), f"the result of workflow {self.name}")
         return self._result
 
+    def check_definition(self) -> None:
+        """Makes sure that parameters and result can be stored, before a run is started that could never end.
+
+        Raises:
+            DefinitionError: They cannot.
+        """
+        assert self.input_codec is not None
+        assert self.result_codec is not None
+
     def encode_input(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
         """The input as JSON text, checked to be readable by the workflow.
 
@@ -209,7 +220,7 @@ class _Schedule:
     @overload
     def __call__(self, wf: Workflow[[], R], /) -> Workflow[[], R]: ...
     def __call__(self, wf: Any, /) -> Any:
-        wf.schedule_options = self._options
+        wf.origin.schedule_options = wf.schedule_options = self._options
         return wf
 
 
@@ -220,7 +231,7 @@ def schedule(
     overlap: Literal["skip", "buffer_one", "buffer_all", "cancel_other", "allow"] = "skip",
     catch_up: Literal["skip", "latest", "all"] = "latest",
 ) -> _Schedule:
-    """Declares when runs of a workflow start by themselves. Declared now; runs once schedules are built.
+    """Declares when runs of a workflow start by themselves. Declared now: until schedules are built, no worker serves such a workflow.
 
     Args:
         cron: Five fields: minute, hour, day of month, month, day of week.

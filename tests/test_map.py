@@ -278,10 +278,10 @@ def test_asyncio_as_completed_over_coroutines_is_refused_by_name(flow: Harness) 
     assert "pgflow.as_completed()" in flow.start(unordered).result(SOON)
 
 
-@pytest.mark.xfail(strict=True, reason="max_parallel is not checked: the run is stuck in what is called a deadlock")
+@pytest.mark.parametrize("limits", [{"max_parallel": 0}, {"min_successful": -1}, {"tolerated_failures": -1}])
 @pytest.mark.parametrize("colour", COLOURS)
-def test_a_map_that_may_do_nothing_at_once_is_refused(flow: Harness, colour: str) -> None:
+def test_a_map_that_may_do_nothing_at_once_is_refused(flow: Harness, colour: str, limits: dict[str, int]) -> None:
     flow.include(halves, halves_sync)
     with pytest.raises(RunFailed) as failed:
-        flow.start(halves if colour == "async" else halves_sync, [2], {"max_parallel": 0}).result(SOON)
+        flow.start(halves if colour == "async" else halves_sync, [2], limits).result(SOON)
     assert isinstance(failed.value.__cause__, InvalidArgument)

@@ -1,0 +1,299 @@
+"""The app for async code, and its client in somebody else's transaction."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterable, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from datetime import timedelta
+from types import TracebackType
+from typing import Any, ParamSpec, Self, TypeVar
+
+import psycopg
+from psycopg_pool import AsyncConnectionPool
+
+from pgflow._calls import mail, result, start, wake
+from pgflow._calls import worker as worker_calls
+from pgflow._io import Query, is_infrastructure, run_async, run_on_async
+from pgflow._io.connect import make_pool, make_pool_async
+from pgflow.adapters import Adapted, adapt
+from pgflow.app._base import CLIENT_CONNECTIONS, WAKE_AGAIN_SECONDS, AppBase, batch_of, refuse_schedules
+from pgflow.client import AsyncClient, AsyncRun, AsyncSession, step_scope_of
+from pgflow.errors import WrongColourError
+from pgflow.listener import WORK_CHANNEL, payloads
+from pgflow.providers import AsyncPsycopgProvider, PsycopgProvider
+from pgflow.waiter import ResultWaiter
+from pgflow.worker import Definitions, Worker, WorkerOptions
+from pgflow.workflow import Workflow
+
+P = ParamSpec("P")
+R = TypeVar("R")
+T = TypeVar("T")
+
+TRANSACTION_CONNECTIONS = 8
+
+
+class AsyncApp(AppBase, AsyncClient):
+    """An app for async code; see :class:`AppBase` for its arguments.
+
+    Example::
+
+        app = AsyncApp(include=[hello])
+        async with app, app.worker():
+            run = await app.start(hello.options(key="hello-1"), "Ada")
+            print(await run.result())
+    """
+
+    def _prepare(self) -> None:
+        self._pool: AsyncConnectionPool[Any] | None = None
+        self._step_pools: list[Any] = []
+        self._waiter: ResultWaiter | None = None
+        self._workers: list[Worker] = []
+        self._opening = asyncio.Lock()
+        self._nudging: set[asyncio.Task[None]] = set()
+
+    def on(self, dsn: str | None) -> AsyncApp:
+        """An async app of the same definitions, on another database if one is named."""
+        return twin_of(self, dsn)
+
+    async def __aenter__(self) -> Self:
+        """Connects, and checks that the schema is there."""
+        await self._open()
+        return self
+
+    async def __aexit__(self, t: type[BaseException] | None, e: BaseException | None, tb: TracebackType | None) -> None:
+        """Closes every connection."""
+        await self.close()
+
+    async def _open(self) -> AsyncConnectionPool[Any]:
+        async with self._opening:
+            if self._pool is None:
+                connect_options = await asyncio.to_thread(self._resolve)
+                pool = make_pool_async(connect_options, "pgflow app", CLIENT_CONNECTIONS)
+                await pool.open()
+                self._waiter = ResultWaiter(connect_options, listen=self._listen)
+                self._pool = pool
+            return self._pool
+
+    async def close(self) -> None:
+        """Closes every connection; the app can be opened again."""
+        if self._nudging:
+            await asyncio.gather(*self._nudging, return_exceptions=True)
+        if self._waiter is not None:
+            await self._waiter.close()
+            self._waiter = None
+        if self._pool is not None:
+            await self._pool.close()
+            self._pool = None
+        self._let_go()
+
+    async def _ask(self, query: Query[T], *, wakes: bool = False) -> T:
+        pool = await self._open()
+        try:
+            async with pool.connection() as connection:
+                answer = await run_async(connection, query)
+        except psycopg.OperationalError as error:
+            if wakes or not is_infrastructure(error):
+                raise
+            async with pool.connection() as connection:  # a connection that had died while it was idle
+                answer = await run_async(connection, query)
+        if wakes:
+            self._note(chains=[answer])  # type: ignore[list-item]
+            await self.nudge()
+        return answer
+
+    async def ask(self, query: Query[T], *, wakes: bool = False) -> T:
+        """For handles of runs."""
+        return await self._ask(query, wakes=wakes)
+
+    async def wait(self, key: str, chain_id: int, timeout: timedelta | None) -> result.Ended:
+        """For handles of runs."""
+        await self._open()
+        assert self._waiter is not None
+        try:
+            async with asyncio.timeout(None if timeout is None else timeout.total_seconds()):
+                return await self._waiter.wait(chain_id)
+        except TimeoutError:
+            raise TimeoutError(f"run {key!r} has not ended after {timeout}") from None
+
+    def _session(self) -> AsyncSession:
+        return self
+
+    def _started(self, started: start.Started) -> None:
+        self._note(lanes=[started.lane_id])
+        self._nudge_soon()
+
+    def _nudge_soon(self) -> None:
+        task = asyncio.get_running_loop().create_task(self.nudge())
+        self._nudging.add(task)
+        task.add_done_callback(self._nudging.discard)
+
+    async def nudge(self) -> None:
+        """Wakes what was sent or started through :meth:`using`, where the library has no hook after its commit."""
+        await asyncio.sleep(0)
+        chains, lanes = self._take_notes()
+        if not chains and not lanes:
+            return
+        pool = await self._open()
+        async with pool.connection() as connection:
+            mailed: set[int] = set()
+            for delay in WAKE_AGAIN_SECONDS if chains else ():
+                await asyncio.sleep(delay)
+                woken = await run_async(connection, wake.wake(chains))
+                lanes.update(woken.lanes)
+                mailed.update(woken.mail)
+                if not woken.busy:
+                    break
+            for worker in self._workers:
+                worker.woken(list(lanes), list(mailed))
+            for text in payloads(lanes, mailed) if not self._workers else ():
+                await run_async(connection, worker_calls.notify(WORK_CHANNEL, text))
+
+    async def start_many(
+        self, workflow: Workflow[..., R], inputs: Iterable[tuple[Any, ...]], *, keys: Sequence[str] | None = None
+    ) -> list[AsyncRun[R]]:
+        """Starts many runs of one workflow in one transaction: all of them, or none.
+
+        Args:
+            workflow: The workflow; a key among its options is refused.
+            inputs: The arguments of each run.
+            keys: The key of each run; made up if not given.
+
+        Raises:
+            KeyConflict: One of the keys names another run; nothing was started.
+        """
+        batch, options = batch_of(workflow, inputs, keys, self._interceptors)
+        started = await self._ask(start.start_runs(workflow.name, batch, options))
+        if started:
+            self._started(started[0])
+        return [self._run_handle(s.key, workflow, s.chain_id) for s in started]
+
+    async def run(self, workflow: Workflow[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
+        """Starts a run and waits for its result; works on it in this process if no worker of this app is running."""
+        handle = await self.start(workflow, *args, **kwargs)
+        if self._workers:
+            return await handle.result()
+        async with self.worker():
+            return await handle.result()
+
+    def get(self, key: str, workflow: Workflow[..., R], /) -> AsyncRun[R]:
+        """Handle of a run by its key; whether there is one is found out by its first use."""
+        return self._run_handle(key, workflow)
+
+    async def pause(self, key: str, *, why: str = "paused") -> None:
+        """Holds a run until :meth:`resume`."""
+        await self._ask(mail.pause_run(key, why), wakes=True)
+
+    async def resume(self, key: str, *, why: str = "resumed") -> None:
+        """Lets a paused or stuck run go on."""
+        await self._ask(mail.resume_run(key, why), wakes=True)
+
+    async def retry(self, key: str, *, why: str = "retried") -> None:
+        """Gives a stuck run a fresh budget of attempts; WrongState if it has ended."""
+        await self._ask(mail.retry_run(key, why), wakes=True)
+
+    def using(self, connection: object) -> AsyncClient:
+        """A client that works in the open transaction of a connection: what it starts and sends exists if that commits.
+
+        Args:
+            connection: ``psycopg.AsyncConnection``, SQLAlchemy's ``AsyncSession`` or ``AsyncConnection``.
+        """
+        adapted = adapt(connection)
+        if not adapted.is_async:
+            raise WrongColourError(f"{type(connection).__qualname__} is sync: use it with App, or its async twin here")
+        return _BoundAsyncClient(self, connection, adapted)
+
+    def _work(self, options: WorkerOptions) -> AbstractAsyncContextManager[Worker]:
+        """A worker of this app, while the context is open."""
+        refuse_schedules(self.definitions.workflows.values(), options.queues)
+        return self._run_worker(options)
+
+    @asynccontextmanager
+    async def _run_worker(self, options: WorkerOptions) -> AsyncIterator[Worker]:
+        await self._open()
+        assert self._connect is not None
+        step_pool = make_pool(self._connect, "pgflow step", TRANSACTION_CONNECTIONS)
+        async_step_pool = make_pool_async(self._connect, "pgflow step", TRANSACTION_CONNECTIONS)
+        step_pool.open(wait=False)
+        await async_step_pool.open(wait=False)
+        definitions = Definitions(
+            self.definitions.workflows, self._errors,
+            [*self.definitions.providers, PsycopgProvider(step_pool), AsyncPsycopgProvider(async_step_pool)],
+            self._interceptors, self.definitions.replacements,
+        )
+        worker = Worker(self._connect, definitions, options, self._results_ended)
+        try:
+            await worker.start()
+            self._workers.append(worker)
+            try:
+                yield worker
+            finally:
+                self._workers.remove(worker)
+                await worker.stop()
+        finally:
+            await async_step_pool.close()
+            await asyncio.to_thread(step_pool.close)
+
+    def _results_ended(self, chains: list[int]) -> None:
+        if self._waiter is not None:
+            self._waiter.ended(chains)
+
+    @asynccontextmanager
+    async def worker(
+        self, *, concurrency: int = 100, queues: Sequence[str] | None = None, **options: Any
+    ) -> AsyncIterator[None]:
+        """Works on runs of the app's workflows, on this event loop, while the context is open.
+
+        Args:
+            concurrency: How many runs at once; waiting runs do not count.
+            queues: Queues to serve; those of the app's workflows if not given.
+            **options: Further fields of :class:`pgflow.worker.WorkerOptions`.
+        """
+        async with self._work(self._worker_options(concurrency, queues, options)):
+            yield
+
+
+def twin_of(app: AppBase, dsn: str | None) -> AsyncApp:
+    """An async app of the definitions of another, on another database if one is named."""
+    twin = AsyncApp(
+        dsn or app._dsn, errors=app._errors, interceptors=app._interceptors, prepare_threshold=app._prepare_threshold, listen=app._listen
+    )
+    twin.definitions = app.definitions
+    return twin
+
+
+class _BoundAsyncClient(AsyncClient):
+    """A client in somebody's open transaction."""
+
+    def __init__(self, app: AsyncApp, connection: object, adapted: Adapted) -> None:
+        self._app = app
+        self._connection = connection
+        self._adapted = adapted
+        self._interceptors = app._interceptors
+        self._errors = app._errors
+
+    async def _ask(self, query: Query[T], *, wakes: bool = False) -> T:
+        answer = await run_on_async(self._adapted.executor, query)  # type: ignore[arg-type]
+        if wakes:
+            self._wake_after_commit(chains=[answer])  # type: ignore[list-item]
+        return answer
+
+    def _session(self) -> AsyncSession:
+        return self._app
+
+    def _run_handle(self, key: str, workflow: Workflow[..., Any], chain_id: int | None = None) -> AsyncRun[Any]:
+        del chain_id
+        return super()._run_handle(key, workflow)  # whether there is such a chain is decided by the caller's commit
+
+    def _started(self, started: start.Started) -> None:
+        self._wake_after_commit(lanes=[started.lane_id])
+
+    def _wake_after_commit(self, chains: Iterable[int] = (), lanes: Iterable[int] = ()) -> None:
+        scope = step_scope_of(self._connection)
+        if scope is not None:
+            scope.chains_to_wake.extend(chains)
+            scope.lanes_made_ready.update(lanes)
+            return
+        self._app._note(chains, lanes)
+        if self._adapted.after_commit is not None:
+            self._adapted.after_commit(self._app._nudge_soon)

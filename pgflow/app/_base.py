@@ -1,0 +1,170 @@
+"""What both colours of app share: where the database is, what the app brings to it, whom to wake after a commit."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Sequence
+from types import ModuleType
+from typing import Any
+
+from pgflow._io.connect import ConnectOptions, connect
+from pgflow.client import effective_options
+from pgflow.dsn import resolve_dsn
+from pgflow.errors import DefinitionError, InvalidArgument, NotBuiltError
+from pgflow.interceptor import Interceptor
+from pgflow.model import StartOptions
+from pgflow.schema import migrate_dsn, require_schema
+from pgflow.worker import Definitions, WorkerOptions
+from pgflow.workflow import Workflow
+
+CLIENT_CONNECTIONS = 4
+WAKE_AGAIN_SECONDS = (0.0, 0.002, 0.008)
+"""Waits before each try to wake: a run's place may be locked for a moment by another who looks at it. Then the next poll will."""
+
+
+class AppBase:
+    """What both colours of app share: where the database is, and what the app brings to it."""
+
+    def __init__(
+        self,
+        dsn: str | None = None,
+        *,
+        include: Iterable[Workflow[..., Any] | ModuleType] = (),
+        providers: Sequence[Any] = (),
+        errors: Sequence[type[Exception]] = (),
+        interceptors: Sequence[Interceptor] = (),
+        prepare_threshold: int | None = 3,
+        listen: bool = True,
+    ) -> None:
+        """Declares an app; nothing is connected yet.
+
+        Args:
+            dsn: The database; else ``PGFLOW_DSN``, else ``DATABASE_URL``, else an embedded server is started on demand.
+            include: Workflows, or modules whose workflows all belong to it.
+            providers: Where transactional steps get connections of other libraries from.
+            errors: Classes as which recorded errors may be raised again.
+            interceptors: Code around starts, workflows and steps.
+            prepare_threshold: After how many uses a statement is prepared; None behind a pooler that cannot.
+            listen: Whether LISTEN works on this connection string; False behind a pooler in transaction mode.
+        """
+        self._interceptors = list(interceptors)
+        self._errors = tuple(errors)
+        self.definitions = Definitions(
+            workflows=collect_workflows(include), errors=self._errors, providers=list(providers), interceptors=self._interceptors
+        )
+        self._dsn = dsn
+        self._prepare_threshold = prepare_threshold
+        self._listen = listen
+        self._connect: ConnectOptions | None = None
+        self._embedded: Any = None
+        self._pending_chains: set[int] = set()
+        self._pending_lanes: set[int] = set()
+        self._pending_lock = threading.Lock()
+        self._prepare()
+
+    def _prepare(self) -> None:
+        """What the colour needs of its own."""
+
+    @property
+    def dsn(self) -> str:
+        """The connection string in use, once the app is open."""
+        assert self._connect is not None, "the app is not open"
+        return self._connect.dsn
+
+    @property
+    def queues(self) -> list[str]:
+        """The queues of the app's workflows."""
+        return sorted({w.start_options.queue for w in self.definitions.workflows.values()})
+
+    @property
+    def listens(self) -> bool:
+        """Whether LISTEN works on this connection string."""
+        return self._listen
+
+    def include(self, *things: Workflow[..., Any] | ModuleType) -> None:
+        """Adds workflows, or modules of them."""
+        self.definitions.workflows.update(collect_workflows([*self.definitions.workflows.values(), *things]))
+
+    def _resolve(self) -> ConnectOptions:
+        """Finds the database and makes sure that our schema is there; starts the embedded server if none is named."""
+        if self._connect is None:
+            dsn = resolve_dsn(self._dsn)
+            if dsn is None:
+                from pgflow.embedded import acquire
+
+                self._embedded = acquire()
+                dsn = self._embedded.dsn
+                migrate_dsn(dsn)
+            options = ConnectOptions(dsn, self._prepare_threshold)
+            with connect(options, "pgflow") as connection:
+                require_schema(connection)
+            self._connect = options
+        return self._connect
+
+    def _let_go(self) -> None:
+        self._connect = None
+        if self._embedded is not None:
+            self._embedded.release()
+            self._embedded = None
+
+    def _worker_options(self, concurrency: int, queues: Sequence[str] | None, options: dict[str, Any]) -> WorkerOptions:
+        served = self.queues if queues is None else sorted(set(queues))
+        return WorkerOptions(queues=served, concurrency=concurrency, listen=self._listen, **options)
+
+    def _note(self, chains: Iterable[int] = (), lanes: Iterable[int] = ()) -> None:
+        """Remembers whom to wake once the caller has committed."""
+        with self._pending_lock:
+            self._pending_chains.update(chains)
+            self._pending_lanes.update(lanes)
+
+    def _take_notes(self) -> tuple[list[int], set[int]]:
+        with self._pending_lock:
+            chains, self._pending_chains = self._pending_chains, set()
+            lanes, self._pending_lanes = self._pending_lanes, set()
+        return sorted(chains), lanes
+
+
+def collect_workflows(include: Iterable[Workflow[..., Any] | ModuleType]) -> dict[str, Workflow[..., Any]]:
+    """Workflows by name, from workflows and modules.
+
+    Raises:
+        DefinitionError: Two different ones have the same name, or something is neither.
+    """
+    found: dict[str, Workflow[..., Any]] = {}
+    for thing in include:
+        workflows = [v for v in vars(thing).values() if isinstance(v, Workflow)] if isinstance(thing, ModuleType) else [thing]
+        for workflow in workflows:
+            if not isinstance(workflow, Workflow):
+                raise DefinitionError(f"include= takes workflows and modules, not {thing!r}: is it decorated with @pgflow.workflow?")
+            known = found.setdefault(workflow.name, workflow.origin)
+            if known is not workflow.origin:
+                raise DefinitionError(f"two workflows are named {workflow.name!r}: give one another name with @workflow(name=...)")
+    return found
+
+
+def refuse_schedules(workflows: Iterable[Workflow[..., Any]], queues: Sequence[str]) -> None:
+    """Refuses to work where a schedule would silently not be kept.
+
+    Raises:
+        NotBuiltError: A workflow of these queues has a schedule.
+    """
+    for workflow in workflows:
+        if workflow.schedule_options is not None and workflow.start_options.queue in queues:
+            raise NotBuiltError(
+                f"schedules are not built yet: no worker would start {workflow.name} at {workflow.schedule_options['cron']!r}. "
+                "Remove @pgflow.schedule and start it from cron, or serve other queues only"
+            )
+
+
+def batch_of(
+    workflow: Workflow[..., Any], inputs: Iterable[tuple[Any, ...]], keys: Sequence[str] | None, interceptors: Sequence[Interceptor]
+) -> tuple[list[tuple[str | None, str]], StartOptions]:
+    """Keys and inputs of a batch of starts, with the options that they share."""
+    if workflow.start_options.key is not None:
+        raise DefinitionError("start_many() starts runs of different inputs: they cannot share options(key=...), pass keys=[...]")
+    workflow.check_definition()
+    texts = [workflow.encode_input(args, {}) for args in inputs]
+    if keys is not None and len(keys) != len(texts):
+        raise InvalidArgument(f"start_many() was given {len(texts)} inputs and {len(keys)} keys")
+    named: Sequence[str | None] = keys if keys is not None else [None] * len(texts)
+    return list(zip(named, texts, strict=True)), effective_options(workflow, interceptors)

@@ -1,0 +1,253 @@
+"""The app for sync code, the loop behind it, and its client in somebody else's transaction."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Coroutine, Iterable, Iterator, Sequence
+from contextlib import AbstractAsyncContextManager, contextmanager
+from datetime import timedelta
+from types import TracebackType
+from typing import Any, ParamSpec, Self, TypeVar
+
+import psycopg
+from psycopg_pool import ConnectionPool
+
+from pgflow._calls import mail, result, start, wake
+from pgflow._calls import worker as worker_calls
+from pgflow._io import Query, is_infrastructure, run, run_on
+from pgflow._io.connect import make_pool
+from pgflow.adapters import Adapted, adapt
+from pgflow.app._async import AsyncApp, twin_of
+from pgflow.app._base import CLIENT_CONNECTIONS, WAKE_AGAIN_SECONDS, AppBase, batch_of
+from pgflow.client import Client, Run, Session, step_scope_of
+from pgflow.errors import WrongColourError
+from pgflow.listener import WORK_CHANNEL, payloads
+from pgflow.worker import Worker
+from pgflow.workflow import Workflow
+
+P = ParamSpec("P")
+R = TypeVar("R")
+T = TypeVar("T")
+
+
+class Portal:
+    """An event loop in a thread, for what a sync app does in the background."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="pgflow-loop", daemon=True)
+        self._thread.start()
+
+    def call(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """Runs a coroutine there and waits for it here."""
+        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()
+
+    def close(self) -> None:
+        """Ends the thread."""
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+
+class App(AppBase, Client):
+    """An app for sync code; see :class:`AppBase` for its arguments.
+
+    Example::
+
+        app = App(include=[checkout])
+        with app, app.worker():
+            print(app.start(checkout.options(key="order-1"), order).result())
+    """
+
+    def _prepare(self) -> None:
+        self._pool: ConnectionPool[Any] | None = None
+        self._portal: Portal | None = None
+        self._background: AsyncApp | None = None
+        self._opening = threading.RLock()
+
+    def on(self, dsn: str | None) -> AsyncApp:
+        """An async app of the same definitions, on another database if one is named."""
+        return twin_of(self, dsn)
+
+    def __enter__(self) -> Self:
+        """Connects, and checks that the schema is there."""
+        self._open()
+        return self
+
+    def __exit__(self, t: type[BaseException] | None, e: BaseException | None, tb: TracebackType | None) -> None:
+        """Closes every connection."""
+        self.close()
+
+    def _open(self) -> ConnectionPool[Any]:
+        with self._opening:
+            if self._pool is None:
+                pool = make_pool(self._resolve(), "pgflow app", CLIENT_CONNECTIONS)
+                pool.open()
+                self._pool = pool
+            return self._pool
+
+    def _async_app(self) -> tuple[Portal, AsyncApp]:
+        """The loop in the background, with an app of its own on the same definitions."""
+        with self._opening:
+            if self._portal is None or self._background is None:
+                self._open()
+                self._portal = Portal()
+                self._background = twin_of(self, self.dsn)
+            return self._portal, self._background
+
+    def close(self) -> None:
+        """Closes every connection; the app can be opened again."""
+        with self._opening:
+            if self._portal is not None and self._background is not None:
+                self._portal.call(self._background.close())
+                self._portal.close()
+                self._portal, self._background = None, None
+            if self._pool is not None:
+                self._pool.close()
+                self._pool = None
+            self._let_go()
+
+    def _ask(self, query: Query[T], *, wakes: bool = False) -> T:
+        pool = self._open()
+        try:
+            with pool.connection() as connection:
+                answer = run(connection, query)
+        except psycopg.OperationalError as error:
+            if wakes or not is_infrastructure(error):
+                raise
+            with pool.connection() as connection:  # a connection that had died while it was idle
+                answer = run(connection, query)
+        if wakes:
+            self._note(chains=[answer])  # type: ignore[list-item]
+            self.nudge()
+        return answer
+
+    def ask(self, query: Query[T], *, wakes: bool = False) -> T:
+        """For handles of runs."""
+        return self._ask(query, wakes=wakes)
+
+    def wait(self, key: str, chain_id: int, timeout: timedelta | None) -> result.Ended:
+        """For handles of runs."""
+        portal, background = self._async_app()
+        return portal.call(background.wait(key, chain_id, timeout))
+
+    def _session(self) -> Session:
+        return self
+
+    def _started(self, started: start.Started) -> None:
+        self._note(lanes=[started.lane_id])
+        self.nudge()
+
+    def nudge(self) -> None:
+        """Wakes what was sent or started through :meth:`using`, where the library has no hook after its commit."""
+        chains, lanes = self._take_notes()
+        if not chains and not lanes:
+            return
+        with self._open().connection() as connection:
+            mailed: set[int] = set()
+            for delay in WAKE_AGAIN_SECONDS if chains else ():
+                time.sleep(delay)
+                woken = run(connection, wake.wake(chains))
+                lanes.update(woken.lanes)
+                mailed.update(woken.mail)
+                if not woken.busy:
+                    break
+            for text in payloads(lanes, mailed):
+                run(connection, worker_calls.notify(WORK_CHANNEL, text))
+
+    def start_many(
+        self, workflow: Workflow[..., R], inputs: Iterable[tuple[Any, ...]], *, keys: Sequence[str] | None = None
+    ) -> list[Run[R]]:
+        """Starts many runs of one workflow in one transaction; see :meth:`AsyncApp.start_many`."""
+        batch, options = batch_of(workflow, inputs, keys, self._interceptors)
+        started = self._ask(start.start_runs(workflow.name, batch, options))
+        if started:
+            self._started(started[0])
+        return [self._run_handle(s.key, workflow, s.chain_id) for s in started]
+
+    def run(self, workflow: Workflow[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
+        """Starts a run and waits for its result; works on it in this process if no worker of this app is running."""
+        handle = self.start(workflow, *args, **kwargs)
+        if self._background is not None and self._background._workers:
+            return handle.result()
+        with self.worker():
+            return handle.result()
+
+    def get(self, key: str, workflow: Workflow[..., R], /) -> Run[R]:
+        """Handle of a run by its key; whether there is one is found out by its first use."""
+        return self._run_handle(key, workflow)
+
+    def pause(self, key: str, *, why: str = "paused") -> None:
+        """Holds a run until :meth:`resume`."""
+        self._ask(mail.pause_run(key, why), wakes=True)
+
+    def resume(self, key: str, *, why: str = "resumed") -> None:
+        """Lets a paused or stuck run go on."""
+        self._ask(mail.resume_run(key, why), wakes=True)
+
+    def retry(self, key: str, *, why: str = "retried") -> None:
+        """Gives a stuck run a fresh budget of attempts; WrongState if it has ended."""
+        self._ask(mail.retry_run(key, why), wakes=True)
+
+    def using(self, connection: object) -> Client:
+        """A client that works in the open transaction of a connection: what it starts and sends exists if that commits.
+
+        Args:
+            connection: ``psycopg.Connection``, SQLAlchemy's ``Session`` or ``Connection``, or ``django.db.connection``.
+        """
+        adapted = adapt(connection)
+        if adapted.is_async:
+            raise WrongColourError(f"{type(connection).__qualname__} is async: use it with AsyncApp, or its sync twin here")
+        return _BoundClient(self, connection, adapted)
+
+    @contextmanager
+    def worker(
+        self, *, concurrency: int = 100, queues: Sequence[str] | None = None, **options: Any
+    ) -> Iterator[None]:
+        """Works on runs of the app's workflows, in the background, while the context is open; see :meth:`AsyncApp.worker`."""
+        portal, background = self._async_app()
+        work: AbstractAsyncContextManager[Worker] = background._work(self._worker_options(concurrency, queues, options))
+        portal.call(work.__aenter__())
+        try:
+            yield
+        finally:
+            portal.call(work.__aexit__(None, None, None))
+
+
+class _BoundClient(Client):
+    """A client in somebody's open transaction."""
+
+    def __init__(self, app: App, connection: object, adapted: Adapted) -> None:
+        self._app = app
+        self._connection = connection
+        self._adapted = adapted
+        self._interceptors = app._interceptors
+        self._errors = app._errors
+
+    def _ask(self, query: Query[T], *, wakes: bool = False) -> T:
+        answer = run_on(self._adapted.executor, query)  # type: ignore[arg-type]
+        if wakes:
+            self._wake_after_commit(chains=[answer])  # type: ignore[list-item]
+        return answer
+
+    def _session(self) -> Session:
+        return self._app
+
+    def _run_handle(self, key: str, workflow: Workflow[..., Any], chain_id: int | None = None) -> Run[Any]:
+        del chain_id
+        return super()._run_handle(key, workflow)  # whether there is such a chain is decided by the caller's commit
+
+    def _started(self, started: start.Started) -> None:
+        self._wake_after_commit(lanes=[started.lane_id])
+
+    def _wake_after_commit(self, chains: Iterable[int] = (), lanes: Iterable[int] = ()) -> None:
+        scope = step_scope_of(self._connection)
+        if scope is not None:
+            scope.chains_to_wake.extend(chains)
+            scope.lanes_made_ready.update(lanes)
+            return
+        self._app._note(chains, lanes)
+        if self._adapted.after_commit is not None:
+            self._adapted.after_commit(self._app.nudge)
