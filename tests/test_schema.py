@@ -29,6 +29,7 @@ from pytest_postgresql import factories
 
 from pgflow import errors, schema
 from pgflow.errors import SchemaForeign, SchemaMissing, SchemaNewer, SchemaOutdated, ServerUnsupported, SetupError
+from pgflow.schema import _install
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -273,14 +274,14 @@ def test_installers_in_several_databases_make_the_roles_once(bare_dsn):
 
 def test_an_installer_that_waits_too_long_says_that_another_is_at_work(empty_dsn, empty):
     with connect(empty_dsn) as other, other.transaction():
-        other.execute("select pg_advisory_xact_lock(%s)", [schema._LOCK_KEY])
+        other.execute("select pg_advisory_xact_lock(%s)", [schema.LOCK_KEY])
         with pytest.raises(SetupError, match="another `pgflow migrate` is at work"):
             schema.migrate(empty, lock_timeout_seconds=0.02)
     assert schema.migrate(empty).migrations
 
 
 def test_an_upgrade_gives_up_early_on_what_a_transaction_uses(installed, empty_dsn, monkeypatch):
-    monkeypatch.setattr(schema, "TABLE_LOCK_TIMEOUT_SECONDS", 0.02)
+    monkeypatch.setattr(_install, "TABLE_LOCK_TIMEOUT_SECONDS", 0.02)
     before = versions_of_rows(installed)
     with connect(empty_dsn) as reader, reader.transaction():
         reader.execute("select from pgflow.runs")

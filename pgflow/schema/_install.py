@@ -1,89 +1,26 @@
-"""Installs the schema `pgflow`, brings it up to date, and judges whether it fits this version.
-
-Everything is one transaction under an advisory lock: the numbered migrations that are missing, then every
-file of stored functions and views whose text changed, `privileges.sql` last. So two installers at once
-take turns, and one that is killed leaves nothing. What `migrate` executes is what `migration_sql` prints:
-the same statements, which decide on the server what the connected role may do.
-
-The schema carries two marks. The comment of `pgflow.migration` says that the schema is ours: one without
-it is never touched. The comment of the schema is the stamp: version, highest migration and a digest of all
-files. Comments are readable by everybody, so a worker whose role may read no table can still see in one
-query whether it fits. The order of two stamps is that of their migrations, then of their versions:
-
-- an older version never migrates a newer schema, since it would put old functions under new workers;
-- an older worker runs on a newer schema, as a rolling upgrade needs, unless a migration in between has a
-  line ``--! breaking-change``;
-- a newer worker does not run on an older schema.
-
-Objects belong to `pgflow_owner` where that role can be had, else to the role that installs, and never to
-a superuser: the functions run with their owner's rights. A superuser upgrades only what belongs to
-`pgflow_owner` or to itself, because `set role` gives no shelter from triggers that another owner wrote.
-"""
+"""The installation: one transaction under an advisory lock, made of the statements that `migration_sql` prints."""
 
 from __future__ import annotations
 
 import hashlib
-import re
 from dataclasses import dataclass
-from functools import cache, cached_property
-from importlib import resources
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 import psycopg
 from psycopg import sql
 from psycopg.pq import TransactionStatus
 from psycopg.rows import tuple_row
 
-from pgflow._version import __version__
-from pgflow.errors import SchemaForeign, SchemaMissing, SchemaNewer, SchemaOutdated, ServerUnsupported, SetupError
+from pgflow.errors import SchemaNewer, SetupError
+from pgflow.schema._assets import DISTRIBUTION, Assets, SqlFile, own_assets
+from pgflow.schema._state import OWNER_ROLE, Installed, check_ground, fetch_row, place_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-    from importlib.resources.abc import Traversable
-
-__all__ = ["SCHEMA_QUERY", "MigrationReport", "judge_schema", "migrate", "migrate_dsn", "migration_sql", "require_schema"]
-
-DISTRIBUTION = "pgflow-engine"
-OWNER_ROLE = "pgflow_owner"
-OLDEST_SERVER = 150000
+    from collections.abc import Iterator
 
 LOCK_TIMEOUT_SECONDS = 60.0
 # Whoever waits for a table that is in use makes all its later users wait too: better to give up early.
 TABLE_LOCK_TIMEOUT_SECONDS = 5.0
-
-SCHEMA_QUERY = """
-with server (version) as (
-  select pg_catalog.current_setting('server_version_num')::int
-), pgflow_role (name) as (
-  values ('pgflow_owner'), ('pgflow_client'), ('pgflow_worker'), ('pgflow_operator'), ('pgflow_auditor')
-)
-select
-  server.version,
-  n.oid is not null,
-  exists (
-    select from pg_catalog.pg_class c
-    where c.relnamespace = n.oid and c.relname = 'migration' and c.relkind = 'r' and c.relowner = n.nspowner
-      and pg_catalog.obj_description(c.oid, 'pg_class') like 'pgflow-engine%'
-  ),
-  pg_catalog.obj_description(n.oid, 'pg_namespace'),
-  pg_catalog.pg_get_userbyid(n.nspowner),
-  pg_catalog.pg_has_role(n.nspowner, case when server.version < 160000 then 'MEMBER' else 'SET' end),
-  me.rolname,
-  me.rolsuper,
-  me.rolsuper or me.rolcreaterole,
-  pg_catalog.current_database(),
-  pg_catalog.has_database_privilege(pg_catalog.current_database(), 'CREATE'),
-  array(select r.name from pgflow_role r where r.name not in (select rolname from pg_catalog.pg_roles)),
-  exists (
-    select from pgflow_role r join pg_catalog.pg_roles a on a.rolname = r.name
-    where r.name <> 'pgflow_owner' and not exists (select from pg_catalog.aclexplode(n.nspacl) g where g.grantee = a.oid)
-  )
-from server
-join pg_catalog.pg_roles me on me.rolname = current_user
-left join pg_catalog.pg_namespace n on n.nspname = 'pgflow'
-"""
-"""One row for `judge_schema`, fetched as a tuple. It reads catalogs only, so that any role may run it."""
 
 # Read committed, whatever the session's default is: what the lock waited for must be visible after it.
 # The number is the first eight bytes of sha256('pgflow-engine migrate').
@@ -95,7 +32,7 @@ set local statement_timeout = 0;
 set local lock_timeout = {timeout};
 select pg_catalog.pg_advisory_xact_lock({key});
 """)
-_LOCK_KEY = int.from_bytes(hashlib.sha256(b"pgflow-engine migrate").digest()[:8], signed=True)
+LOCK_KEY = int.from_bytes(hashlib.sha256(b"pgflow-engine migrate").digest()[:8], signed=True)
 
 # Roles belong to the cluster: another database's installer may make them at the same time.
 _CREATE_ROLES = """\
@@ -158,162 +95,6 @@ _RECORD_SOURCE = sql.SQL("""\
 insert into pgflow.source (name, sha256) values ({name}, {sha256})
 on conflict (name) do update set sha256 = excluded.sha256, applied_at = clock_timestamp();
 """)
-
-
-@dataclass(frozen=True)
-class SqlFile:
-    """A file of SQL: ``name`` is its path below `migrations/` or `sql/`, without the suffix."""
-
-    name: str
-    text: str
-
-    @cached_property
-    def sha256(self) -> str:
-        return hashlib.sha256(self.text.encode()).hexdigest()
-
-    @property
-    def number(self) -> int:
-        """Of a migration: the four digits that its name starts with."""
-        return int(self.name[:4])
-
-    @property
-    def is_breaking(self) -> bool:
-        return re.search(r"^--! breaking-change", self.text, re.MULTILINE) is not None
-
-
-@dataclass(frozen=True)
-class Assets:
-    """All SQL of one version, in the order in which it is applied."""
-
-    version: str
-    migrations: tuple[SqlFile, ...]
-    sources: tuple[SqlFile, ...]
-
-    @cached_property
-    def stamp(self) -> Stamp:
-        digest = hashlib.sha256("\n".join(f"{f.name} {f.sha256}" for f in (*self.migrations, *self.sources)).encode())
-        first, last = self.migrations[0].number, self.migrations[-1].number
-        breaking = max((file.number for file in self.migrations if file.is_breaking), default=first)
-        return Stamp(self.version, last, breaking, digest.hexdigest()[:16])
-
-
-@dataclass(frozen=True)
-class Stamp:
-    """What the comment of the schema says: who installed it, and what."""
-
-    version: str
-    schema: int
-    breaking: int
-    files: str
-
-    @classmethod
-    def parse(cls, comment: str | None) -> Self | None:
-        found = re.match(r"pgflow-engine (\S+) \(schema (\d+), breaking (\d+), files (\w+)\)", comment or "")
-        return cls(found[1], int(found[2]), int(found[3]), found[4]) if found else None
-
-    def __str__(self) -> str:
-        return f"{DISTRIBUTION} {self.version} (schema {self.schema}, breaking {self.breaking}, files {self.files})"
-
-    @property
-    def age(self) -> tuple[int, tuple[int, ...]]:
-        return self.schema, tuple(int(digits) for digits in re.findall(r"\d+", self.version)[:3])
-
-
-def read_assets(root: Traversable, version: str) -> Assets:
-    """Reads the folders `migrations` and `sql` below ``root``."""
-    migrations = sorted(_sql_files(root / "migrations"), key=lambda file: file.number)
-    sources = sorted(_sql_files(root / "sql"), key=lambda file: (file.name == "privileges", file.name))
-    assert len({file.number for file in migrations}) == len(migrations), "two migrations have the same number"
-    return Assets(version, tuple(migrations), tuple(sources))
-
-
-def _sql_files(folder: Traversable, prefix: str = "") -> Iterator[SqlFile]:
-    for entry in folder.iterdir():
-        if entry.is_dir():
-            yield from _sql_files(entry, f"{prefix}{entry.name}/")
-        elif entry.name.endswith(".sql"):
-            yield SqlFile(prefix + entry.name.removesuffix(".sql"), entry.read_text(encoding="utf-8"))
-
-
-@cache
-def own_assets() -> Assets:
-    """The SQL of this version: inside the installed package, else beside it in a checkout."""
-    packaged = resources.files("pgflow")
-    return read_assets(packaged if (packaged / "migrations").is_dir() else Path(__file__).parent.parent, __version__)
-
-
-@dataclass(frozen=True)
-class Installed:
-    """A row of `SCHEMA_QUERY`: what is there, and what the connected role may do about it."""
-
-    server_version: int
-    has_schema: bool
-    is_ours: bool
-    comment: str | None
-    owner: str | None
-    may_act_as_owner: bool | None
-    user: str
-    is_superuser: bool
-    may_create_roles: bool
-    database: str
-    may_create_schema: bool
-    missing_roles: list[str]
-    lacks_privileges: bool
-
-    @property
-    def stamp(self) -> Stamp | None:
-        return Stamp.parse(self.comment)
-
-    @property
-    def missing_grantees(self) -> list[str]:
-        """The missing roles that the schema would grant something to: not its owner, which it has once it is there."""
-        return [name for name in self.missing_roles if name != OWNER_ROLE]
-
-
-def require_schema(conn: psycopg.Connection[Any]) -> None:
-    """Makes sure, with one query, that this version can work with the database of ``conn``.
-
-    Raises:
-        ServerUnsupported, SchemaMissing, SchemaForeign, SchemaOutdated, SchemaNewer: Why it cannot.
-    """
-    with conn.transaction():
-        judge_schema(_fetch_row(conn.cursor(row_factory=tuple_row)))
-
-
-def judge_schema(row: Sequence[Any] | None) -> None:
-    """Judges the row that `SCHEMA_QUERY` returned, fetched by either colour.
-
-    Args:
-        row: The row as a tuple (``row_factory=tuple_row``).
-
-    Raises:
-        ServerUnsupported, SchemaMissing, SchemaForeign, SchemaOutdated, SchemaNewer: Why this version cannot work there.
-    """
-    assert row is not None, "SCHEMA_QUERY returns one row"
-    found, ours = Installed(*row), own_assets().stamp
-    _check_ground(found)
-    if not found.has_schema:
-        raise SchemaMissing(f"database {found.database} has no schema pgflow: run `pgflow migrate`")
-    theirs = found.stamp
-    if theirs is not None and theirs.breaking > ours.schema:
-        raise SchemaNewer(f"{_place(found)} was written by {theirs}, with which {ours} cannot work: upgrade {DISTRIBUTION}")
-    if theirs is None or (theirs.files != ours.files and theirs.age <= ours.age):
-        raise SchemaOutdated(f"{_place(found)} was written by {theirs or 'nobody known'}, this is {ours}: run `pgflow migrate`")
-
-
-def _fetch_row(cursor: psycopg.Cursor[tuple[Any, ...]]) -> tuple[Any, ...] | None:
-    return cursor.execute(SCHEMA_QUERY).fetchone()
-
-
-def _place(found: Installed) -> str:
-    return f"the schema pgflow in database {found.database}"
-
-
-def _check_ground(found: Installed) -> None:
-    if found.server_version < OLDEST_SERVER:
-        raise ServerUnsupported(f"the server is Postgres {found.server_version // 10000}: pgflow needs 15 or newer")
-    if found.has_schema and not found.is_ours:
-        raise SchemaForeign(f"{_place(found)} is not of {DISTRIBUTION}: rename or drop it, or use another database")
 
 
 @dataclass(frozen=True)
@@ -407,7 +188,7 @@ def migration_sql(conn: psycopg.Connection[Any] | None = None) -> str:
         cursor = conn.cursor(row_factory=tuple_row)
         found = _look(cursor, assets)
         if _is_current(found, assets):
-            return f"-- {_place(found)} is up to date\n"
+            return f"-- {place_of(found)} is up to date\n"
         if found.has_schema:
             cursor.execute(_become(found))
         return _script(_prologue(found), _find_pending(cursor, found, assets), assets)
@@ -436,13 +217,13 @@ def _record(template: sql.SQL, file: SqlFile) -> str:
 
 def _look(cursor: psycopg.Cursor[tuple[Any, ...]], assets: Assets) -> Installed:
     """What is there, unless it must not be touched."""
-    row = _fetch_row(cursor)
+    row = fetch_row(cursor)
     assert row is not None
     found = Installed(*row)
-    _check_ground(found)
+    check_ground(found)
     theirs, ours = found.stamp, assets.stamp
     if theirs is not None and theirs.files != ours.files and theirs.age > ours.age:
-        raise SchemaNewer(f"{_place(found)} was written by {theirs}, this is {ours}: upgrade {DISTRIBUTION}")
+        raise SchemaNewer(f"{place_of(found)} was written by {theirs}, this is {ours}: upgrade {DISTRIBUTION}")
     return found
 
 
@@ -473,11 +254,11 @@ def _check_may_create(found: Installed) -> None:
 def _become(found: Installed) -> sql.Composed:
     assert found.owner is not None
     if found.is_superuser and found.owner not in (found.user, OWNER_ROLE):
-        raise SetupError(f"{_place(found)} belongs to {found.owner}: run `pgflow migrate` as that role, not as a superuser")
+        raise SetupError(f"{place_of(found)} belongs to {found.owner}: run `pgflow migrate` as that role, not as a superuser")
     if not found.may_act_as_owner:
         grant = sql.SQL("grant {} to {};").format(sql.Identifier(found.owner), sql.Identifier(found.user))
         raise SetupError(
-            f"{_place(found)} belongs to {found.owner}, and {found.user} may not act for that role: "
+            f"{place_of(found)} belongs to {found.owner}, and {found.user} may not act for that role: "
             f"run `pgflow migrate` as {found.owner} or a member of it, or let a database administrator run: {grant.as_string()}"
         )
     return sql.SQL("set local role {};\n").format(sql.Identifier(found.owner))
@@ -498,11 +279,11 @@ def _check_history(found: Installed, applied: dict[str, str], assets: Assets) ->
     ours = {file.name: file.sha256 for file in assets.migrations}
     unknown = sorted(applied.keys() - ours.keys())
     if unknown:
-        raise SchemaNewer(f"{_place(found)} has the migration {unknown[0]}, unknown to {assets.stamp}: upgrade {DISTRIBUTION}")
+        raise SchemaNewer(f"{place_of(found)} has the migration {unknown[0]}, unknown to {assets.stamp}: upgrade {DISTRIBUTION}")
     changed = sorted(name for name in applied if applied[name] != ours[name])
     if changed:
         raise SetupError(
-            f"{_place(found)} has the migration {changed[0]} with another text than {assets.stamp}: "
+            f"{place_of(found)} has the migration {changed[0]} with another text than {assets.stamp}: "
             "an applied migration never changes. Use the version that installed it, or drop a schema that nobody needs"
         )
 
@@ -517,7 +298,7 @@ def _take_lock(cursor: psycopg.Cursor[Any], timeout_seconds: float) -> None:
 
 
 def _lock_sql(timeout_seconds: float) -> str:
-    return _TAKE_LOCK.format(timeout=sql.Literal(_milliseconds(timeout_seconds)), key=sql.Literal(_LOCK_KEY)).as_string()
+    return _TAKE_LOCK.format(timeout=sql.Literal(_milliseconds(timeout_seconds)), key=sql.Literal(LOCK_KEY)).as_string()
 
 
 def _milliseconds(seconds: float) -> str:

@@ -1,0 +1,128 @@
+"""What is installed in a database, and whether this version can work with it: one query of catalogs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import psycopg
+from psycopg.rows import tuple_row
+
+from pgflow.errors import SchemaForeign, SchemaMissing, SchemaNewer, SchemaOutdated, ServerUnsupported
+from pgflow.schema._assets import DISTRIBUTION, Stamp, own_assets
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+OWNER_ROLE = "pgflow_owner"
+OLDEST_SERVER = 150000
+
+SCHEMA_QUERY = """
+with server (version) as (
+  select pg_catalog.current_setting('server_version_num')::int
+), pgflow_role (name) as (
+  values ('pgflow_owner'), ('pgflow_client'), ('pgflow_worker'), ('pgflow_operator'), ('pgflow_auditor')
+)
+select
+  server.version,
+  n.oid is not null,
+  exists (
+    select from pg_catalog.pg_class c
+    where c.relnamespace = n.oid and c.relname = 'migration' and c.relkind = 'r' and c.relowner = n.nspowner
+      and pg_catalog.obj_description(c.oid, 'pg_class') like 'pgflow-engine%'
+  ),
+  pg_catalog.obj_description(n.oid, 'pg_namespace'),
+  pg_catalog.pg_get_userbyid(n.nspowner),
+  pg_catalog.pg_has_role(n.nspowner, case when server.version < 160000 then 'MEMBER' else 'SET' end),
+  me.rolname,
+  me.rolsuper,
+  me.rolsuper or me.rolcreaterole,
+  pg_catalog.current_database(),
+  pg_catalog.has_database_privilege(pg_catalog.current_database(), 'CREATE'),
+  array(select r.name from pgflow_role r where r.name not in (select rolname from pg_catalog.pg_roles)),
+  exists (
+    select from pgflow_role r join pg_catalog.pg_roles a on a.rolname = r.name
+    where r.name <> 'pgflow_owner' and not exists (select from pg_catalog.aclexplode(n.nspacl) g where g.grantee = a.oid)
+  )
+from server
+join pg_catalog.pg_roles me on me.rolname = current_user
+left join pg_catalog.pg_namespace n on n.nspname = 'pgflow'
+"""
+"""One row for `judge_schema`, fetched as a tuple. It reads catalogs only, so that any role may run it."""
+
+
+@dataclass(frozen=True)
+class Installed:
+    """A row of `SCHEMA_QUERY`: what is there, and what the connected role may do about it."""
+
+    server_version: int
+    has_schema: bool
+    is_ours: bool
+    comment: str | None
+    owner: str | None
+    may_act_as_owner: bool | None
+    user: str
+    is_superuser: bool
+    may_create_roles: bool
+    database: str
+    may_create_schema: bool
+    missing_roles: list[str]
+    lacks_privileges: bool
+
+    @property
+    def stamp(self) -> Stamp | None:
+        return Stamp.parse(self.comment)
+
+    @property
+    def missing_grantees(self) -> list[str]:
+        """The missing roles that the schema would grant something to: not its owner, which it has once it is there."""
+        return [name for name in self.missing_roles if name != OWNER_ROLE]
+
+
+def require_schema(conn: psycopg.Connection[Any]) -> None:
+    """Makes sure, with one query, that this version can work with the database of ``conn``.
+
+    Raises:
+        ServerUnsupported, SchemaMissing, SchemaForeign, SchemaOutdated, SchemaNewer: Why it cannot.
+    """
+    with conn.transaction():
+        judge_schema(fetch_row(conn.cursor(row_factory=tuple_row)))
+
+
+def judge_schema(row: Sequence[Any] | None) -> None:
+    """Judges the row that `SCHEMA_QUERY` returned, fetched by either colour.
+
+    Args:
+        row: The row as a tuple (``row_factory=tuple_row``).
+
+    Raises:
+        ServerUnsupported, SchemaMissing, SchemaForeign, SchemaOutdated, SchemaNewer: Why this version cannot work there.
+    """
+    assert row is not None, "SCHEMA_QUERY returns one row"
+    found, ours = Installed(*row), own_assets().stamp
+    check_ground(found)
+    if not found.has_schema:
+        raise SchemaMissing(f"database {found.database} has no schema pgflow: run `pgflow migrate`")
+    theirs = found.stamp
+    if theirs is not None and theirs.breaking > ours.schema:
+        raise SchemaNewer(f"{place_of(found)} was written by {theirs}, with which {ours} cannot work: upgrade {DISTRIBUTION}")
+    if theirs is None or (theirs.files != ours.files and theirs.age <= ours.age):
+        raise SchemaOutdated(f"{place_of(found)} was written by {theirs or 'nobody known'}, this is {ours}: run `pgflow migrate`")
+
+
+def fetch_row(cursor: psycopg.Cursor[tuple[Any, ...]]) -> tuple[Any, ...] | None:
+    """The row for :class:`Installed`."""
+    return cursor.execute(SCHEMA_QUERY).fetchone()
+
+
+def place_of(found: Installed) -> str:
+    """As error messages name it."""
+    return f"the schema pgflow in database {found.database}"
+
+
+def check_ground(found: Installed) -> None:
+    """Raises where nothing may be done at all, neither work nor an upgrade."""
+    if found.server_version < OLDEST_SERVER:
+        raise ServerUnsupported(f"the server is Postgres {found.server_version // 10000}: pgflow needs 15 or newer")
+    if found.has_schema and not found.is_ours:
+        raise SchemaForeign(f"{place_of(found)} is not of {DISTRIBUTION}: rename or drop it, or use another database")
