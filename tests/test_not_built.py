@@ -11,7 +11,22 @@ import pytest
 from records import SOON
 
 import pgflow
-from pgflow import Admit, App, Approve, AsyncApp, Choice, Decision, NotBuiltError, NotInRunError, Slot, decision, effect, read, step, workflow
+from pgflow import (
+    Admit,
+    App,
+    Approve,
+    AsyncApp,
+    Choice,
+    Decision,
+    NotBuiltError,
+    NotInRunError,
+    Slot,
+    decision,
+    effect,
+    read,
+    step,
+    workflow,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable

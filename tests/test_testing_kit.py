@@ -1,0 +1,389 @@
+"""The testing kit: what its harnesses promise, and that its checks at the end of a test really check."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+import threading
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+import psycopg
+import pytest
+import worker_jobs
+from records import HOUR, SOON, count
+
+import pgflow
+from pgflow import NonDeterminismError, Signal, read, step, transaction, workflow
+from pgflow.testing import replay_all
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pgflow.testing import AsyncHarness, Harness
+
+pytestmark = pytest.mark.timeout(60)
+
+go = Signal("go", int)
+
+
+@step
+async def post(text: str) -> str:
+    raise AssertionError(f"the real thing was called with {text}")
+
+
+@read
+def look(n: int) -> int:
+    raise AssertionError(f"the real thing was called with {n}")
+
+
+@transaction
+async def write(conn: psycopg.AsyncConnection[Any], n: int) -> int:
+    raise AssertionError(f"the real thing was called with {n}")
+
+
+@workflow
+async def order(n: int) -> list[Any]:
+    return [await post("a"), await look.aio(n), await write(n), await go.wait()]
+
+
+# ---------------------------------------------------------------- until_idle
+
+
+async def test_until_idle_says_when_the_next_timer_is_due(aflow: AsyncHarness) -> None:
+    @workflow
+    async def sleepy(hours: int) -> None:
+        await pgflow.sleep(hours * HOUR)
+
+    aflow.include(sleepy)
+    assert await aflow.until_idle() is None
+    await aflow.start(sleepy, 3)
+    await aflow.start(sleepy, 1)
+    due = await aflow.until_idle()
+    assert due is not None
+    assert abs(due - datetime.now(UTC) - HOUR) < timedelta(minutes=1)
+    await aflow.skip(HOUR)
+    due = await aflow.until_idle()
+    assert due is not None
+    assert abs(due - datetime.now(UTC) - 3 * HOUR) < timedelta(minutes=1)
+
+
+async def test_until_idle_waits_for_everything_that_needs_no_time(aflow: AsyncHarness, conn: psycopg.Connection) -> None:
+    @step
+    async def work(n: int) -> int:
+        await asyncio.sleep(0)
+        return n
+
+    @workflow
+    async def leaf(n: int) -> int:
+        return await work(n)
+
+    @workflow
+    async def tree(n: int) -> int:
+        return sum((await pgflow.map(leaf, range(n))).values)
+
+    aflow.include(tree, leaf)
+    for _ in range(3):
+        await aflow.start(tree, 5)
+    await aflow.until_idle()
+    assert conn.execute("select distinct status from pgflow.runs").fetchall() == [("completed",)]
+
+
+async def test_until_idle_gives_up_on_what_never_ends(aflow: AsyncHarness, monkeypatch: pytest.MonkeyPatch) -> None:
+    release = asyncio.Event()
+
+    @step
+    async def endless() -> None:
+        await release.wait()
+
+    @workflow
+    async def busy() -> None:
+        await endless()
+
+    monkeypatch.setattr("pgflow.testing.IDLE_TIMEOUT_SECONDS", 0.2)
+    aflow.include(busy)
+    await aflow.start(busy)
+    with pytest.raises(TimeoutError, match=r"not idle after 0\.2 s"):
+        await aflow.until_idle()
+    release.set()
+
+
+# ---------------------------------------------------------------- skip
+
+
+async def test_skip_moves_the_databases_clock_and_nobody_elses(aflow: AsyncHarness, conn: psycopg.Connection) -> None:
+    await aflow.skip(HOUR)
+    await aflow.skip(timedelta(minutes=30))
+    (ours, theirs) = conn.execute("select pgflow.now_(), clock_timestamp()").fetchone()
+    assert abs(ours - theirs - timedelta(minutes=90)) < timedelta(seconds=5)
+
+
+async def test_skip_lets_happen_everything_that_is_due_by_then(aflow: AsyncHarness) -> None:
+    @workflow
+    async def steps_of_an_hour(n: int) -> int:
+        for _ in range(n):
+            await pgflow.sleep(HOUR)
+        return n
+
+    aflow.include(steps_of_an_hour)
+    one, three = await aflow.start(steps_of_an_hour, 1), await aflow.start(steps_of_an_hour, 3)
+    await aflow.until_idle()
+    await aflow.skip(5 * HOUR)
+    assert await one.status() == "completed"
+    for _ in range(2):
+        assert await three.status() == "waiting"
+        await aflow.skip(HOUR)
+    assert await three.status() == "completed"
+
+
+# ---------------------------------------------------------------- crash
+
+
+async def test_a_crash_stops_bodies_and_forgets_what_was_not_committed(aflow: AsyncHarness, conn: psycopg.Connection) -> None:
+    bodies = []
+    started = asyncio.Event()
+
+    @read
+    async def slow() -> int:
+        bodies.append(len(bodies))
+        started.set()
+        if len(bodies) == 1:
+            await asyncio.Event().wait()
+        return len(bodies)
+
+    @workflow
+    async def work() -> int:
+        return await slow()
+
+    aflow.include(work)
+    run = await aflow.start(work)
+    await started.wait()
+    assert await run.status() == "running"
+    await aflow.crash()
+    assert await run.status() == "queued"
+    assert count(conn, "pgflow.lease") == count(conn, "pgflow.worker") == 0
+    await aflow.until_idle()
+    assert await run.result(SOON) == 2
+
+
+def test_a_crash_of_a_sync_harness_does_the_same(flow: Harness, conn: psycopg.Connection) -> None:
+    bodies = []
+    started, release = threading.Event(), threading.Event()
+
+    @read
+    def slow() -> int:
+        bodies.append(1)
+        if len(bodies) == 1:
+            started.set()
+            release.wait(20)
+        return len(bodies)
+
+    @workflow
+    def work() -> int:
+        return slow()
+
+    flow.include(work)
+    run = flow.start(work)
+    assert started.wait(10)
+    flow.crash()
+    assert run.status() == "queued"
+    flow.until_idle()
+    release.set()
+    assert run.result(SOON) == 2
+
+
+def test_crashes_can_follow_each_other(flow: Harness) -> None:
+    @workflow
+    def work() -> int:
+        return go.sync.wait()
+
+    flow.include(work)
+    run = flow.start(work)
+    for _ in range(3):
+        flow.crash()
+    flow.until_idle()
+    run.send(go, 5)
+    assert run.result(SOON) == 5
+
+
+# ---------------------------------------------------------------- replace and include
+
+
+async def test_a_fake_runs_instead_of_the_body_and_its_result_is_the_steps(aflow: AsyncHarness) -> None:
+    posted = []
+
+    async def fake_post(text: str) -> str:
+        posted.append((text, pgflow.run_info().step, pgflow.idempotency_key().rpartition("/")[0].rpartition("/")[2]))
+        return "faked"
+
+    def fake_look(n: int) -> int:
+        return 10 * n
+
+    async def fake_write(conn: psycopg.AsyncConnection[Any], n: int) -> int:
+        return (await (await conn.execute("select 100 * %s", (n,))).fetchone())[0]
+
+    aflow.include(order)
+    aflow.replace(post, fake_post)
+    aflow.replace(look, fake_look)
+    aflow.replace(write, fake_write)  # type: ignore[arg-type]
+    run = await aflow.start(order, 3)
+    await run.send(go, 1)
+    assert await run.result(SOON) == ["faked", 30, 300, 1]
+    assert posted == [("a", "post", "post")]
+
+
+def test_a_fake_also_stands_in_for_the_step_with_options(flow: Harness) -> None:
+    @workflow
+    async def hurried() -> str:
+        return await post.options(retries=1)("a")
+
+    async def fake(text: str) -> str:
+        return f"fake {text}"
+
+    flow.include(hurried)
+    flow.replace(post, fake)
+    assert flow.start(hurried).result(SOON) == "fake a"
+
+
+def test_a_fake_that_raises_fails_like_a_body(flow: Harness) -> None:
+    @workflow
+    async def cautious() -> str:
+        try:
+            return await post.options(retries=1)("a")
+        except OSError as error:
+            return str(error)
+
+    async def fake(text: str) -> str:
+        raise OSError("no network in tests")
+
+    flow.include(cautious)
+    flow.replace(post, fake)
+    assert flow.start(cautious).result(SOON) == "no network in tests"
+
+
+def test_include_takes_modules(flow: Harness) -> None:
+    flow.include(worker_jobs)
+    assert {w for w in vars(worker_jobs).values() if isinstance(w, pgflow.Workflow)} == set(flow.app.definitions.workflows.values())
+
+
+def test_each_test_has_a_database_of_its_own(flow: Harness, conn: psycopg.Connection) -> None:
+    assert count(conn, "pgflow.runs") == 0
+    flow.include(order)
+    flow.app.start(order.options(key="the same in both"), 1)
+
+
+async def test_each_test_has_a_database_of_its_own_in_the_other_colour_too(aflow: AsyncHarness, conn: psycopg.Connection) -> None:
+    assert count(conn, "pgflow.runs") == 0
+    aflow.include(order)
+    await aflow.app.start(order.options(key="the same in both"), 1)
+
+
+# ---------------------------------------------------------------- what is checked at the end
+
+FAILING_TESTS = """
+import random
+from datetime import timedelta
+
+import psycopg
+import pgflow
+
+@pgflow.step
+async def heads() -> str:
+    return "heads"
+
+@pgflow.step
+async def tails() -> str:
+    return "tails"
+
+coin = []
+
+@pgflow.workflow
+async def gamble() -> str:
+    coin.append(1)
+    return await (heads() if len(coin) % 2 else tails())
+
+@pgflow.workflow
+async def forgetful() -> int:
+    await heads()
+    coin.append(1)
+    return len(coin)
+
+@pgflow.workflow
+def gamble_sync() -> str:
+    coin.append(1)
+    return heads.sync() if len(coin) % 2 else tails.sync()
+
+@pgflow.workflow
+async def steady() -> str:
+    return await heads()
+
+async def test_a_steady_workflow(aflow):
+    aflow.include(steady)
+    assert await (await aflow.start(steady)).result(timedelta(seconds=10)) == "heads"
+
+async def test_another_step_on_replay(aflow):
+    coin.clear()
+    aflow.include(gamble)
+    assert await (await aflow.start(gamble)).result(timedelta(seconds=10)) == "heads"
+
+async def test_another_result_on_replay(aflow):
+    coin.clear()
+    aflow.include(forgetful)
+    assert await (await aflow.start(forgetful)).result(timedelta(seconds=10)) == 1
+
+def test_another_step_on_replay_of_a_sync_workflow(flow):
+    coin.clear()
+    flow.include(gamble_sync)
+    assert flow.start(gamble_sync).result(timedelta(seconds=10)) == "heads"
+
+def test_a_database_that_is_unsound(flow):
+    flow.include(steady)
+    flow.start(steady).result(timedelta(seconds=10))
+    with psycopg.connect(flow.app.dsn) as connection:
+        connection.execute("alter table pgflow.unit disable trigger user")
+        connection.execute("insert into pgflow.nudge (chain_id) values (99)")
+        connection.execute("insert into pgflow.timer (due_at, run_id, call) values ('2041-01-01', 99, 1)")
+"""
+
+
+async def test_a_journal_of_many_pages_is_replayed_to_its_end(aflow: AsyncHarness) -> None:
+    pages = []
+
+    @read
+    async def fetch(n: int) -> str:
+        return "x" * 100_000
+
+    @workflow
+    async def collector() -> int:
+        pages.extend([len(await fetch(n)) for n in range(12)])
+        return len(pages) if changed else 0
+
+    changed = False
+    aflow.include(collector)
+    assert await (await aflow.start(collector)).result(SOON) == 0
+    pages.clear()
+    await asyncio.to_thread(replay_all, aflow.app)
+    assert len(pages) == 12
+    changed = True
+    with pytest.raises(NonDeterminismError, match="the code returns"):
+        await asyncio.to_thread(replay_all, aflow.app)
+    changed = False
+
+
+def test_the_replay_and_the_audit_at_the_end_really_fail_a_test(tmp_path: Path, server_dsn: str) -> None:
+    (tmp_path / "test_gambling.py").write_text(FAILING_TESTS)
+    ran = subprocess.run(
+        [sys.executable, "-m", "pytest", "-rA", "-p", "no:cacheprovider", "--tb=short", "--noconftest", "--rootdir", str(tmp_path), str(tmp_path)],
+        cwd=tmp_path, env={**os.environ, "PGFLOW_TEST_DSN": server_dsn, "COLUMNS": "200"}, capture_output=True, text=True, check=False, timeout=50,
+    )  # fmt: skip
+    assert "5 passed, 4 errors" in ran.stdout, ran.stdout + ran.stderr
+    assert "step 'heads'" in ran.stdout
+    assert "step 'tails'" in ran.stdout
+    assert "returned 1, the code returns 2" in ran.stdout
+    assert "only parked runs wait" in ran.stdout
+    for name in ("another_step_on_replay", "another_result_on_replay", "another_step_on_replay_of_a_sync_workflow"):
+        assert f"ERROR test_gambling.py::test_{name} - " in ran.stdout
+    assert "ERROR test_gambling.py::test_a_database_that_is_unsound - AssertionError" in ran.stdout
+    assert "ERROR test_gambling.py::test_a_steady_workflow" not in ran.stdout
