@@ -21,8 +21,9 @@ from typing import Any, Protocol
 from pgflow import transactions
 from pgflow._calls import transaction as calls
 from pgflow._engine.calls import StepCall
-from pgflow._engine.execution import Execution, StepResult
+from pgflow._engine.execution import Execution
 from pgflow._engine.flush import Flush
+from pgflow._engine.host import StepResult
 from pgflow._io import Query, is_conflict_on_unit, is_infrastructure
 from pgflow._scope import StepScope, current
 from pgflow.errors import LeaseLost, StepCommitted

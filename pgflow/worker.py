@@ -27,8 +27,9 @@ from pgflow._calls import wake as wake_calls
 from pgflow._calls import worker as worker_calls
 from pgflow._engine.calls import StepCall
 from pgflow._engine.drivers import Driver
-from pgflow._engine.execution import Execution, StepResult
+from pgflow._engine.execution import Execution
 from pgflow._engine.flush import Flush
+from pgflow._engine.host import StepResult
 from pgflow._io import Query
 from pgflow._io.connect import ConnectOptions
 from pgflow._scope import StepScope

@@ -21,8 +21,9 @@ from enginestore import SECOND, Store, StoredRun
 
 from pgflow._engine.calls import Call, ChildCall, SignalCall, StepCall, TimerCall
 from pgflow._engine.drivers import CoroutineDriver, Driver, ThreadDriver
-from pgflow._engine.execution import Execution, StepResult
+from pgflow._engine.execution import Execution
 from pgflow._engine.flush import Flush, batch_document
+from pgflow._engine.host import StepResult
 from pgflow._scope import StepScope, WorkflowScope, current
 from pgflow.bodies import _judge as judge_error
 from pgflow.bodies import _Turns as Turns

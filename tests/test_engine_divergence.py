@@ -222,11 +222,18 @@ def test_the_code_as_it_was_diverges_from_no_part_of_its_history(example):
 
 @pytest.fixture
 def unwound_arguments() -> Iterator[None]:
-    """Code that is taken apart between making a coroutine and handing it to asyncio leaves it unawaited: Python says so."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "coroutine '.*' was never awaited", RuntimeWarning)
-        yield
-        gc.collect()
+    """Code that is taken apart between making a coroutine and handing it to asyncio leaves it unawaited: Python says so.
+
+    It says so where the collector comes by, which must not be inside a named tuple: nothing can be imported there.
+    """
+    gc.disable()
+    try:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "coroutine '.*' was never awaited", RuntimeWarning)
+            yield
+            gc.collect()
+    finally:
+        gc.enable()
 
 
 @pytest.mark.usefixtures("unwound_arguments")

@@ -1,0 +1,171 @@
+"""The history of a run: what its journal holds, and what is being added to it.
+
+While the code repeats the journal, what it notes is compared with what is there; from then on it is
+recorded, in a buffer that leaves with the next flush.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import uuid
+from abc import ABC, abstractmethod
+from typing import Any, NoReturn
+
+from pgflow._engine.calls import Call, ChildCall, StepCall
+from pgflow._engine.drivers import Driver
+from pgflow._engine.flush import MAX_FLUSH_BYTES, MAX_FLUSH_UNITS, Row
+from pgflow._engine.host import Host
+from pgflow._engine.journal import Journal
+from pgflow._engine.loop import MAX_SWALLOWED_UNWINDS, Unwind
+from pgflow.errors import NonDeterminismError
+from pgflow.model import Kind
+from pgflow.units import KIND_NAMES, MARKS, Claim, Unit
+
+NEVER = 0
+"""Number of a call that never comes back: code that swallows every Unwind and asks again would not give control back else."""
+
+
+class History(ABC):
+    """The lowest layer of an :class:`~pgflow._engine.execution.Execution`; see the module."""
+
+    _driver: Driver
+
+    def __init__(self, claim: Claim, host: Host[Any]) -> None:
+        self.claim = claim
+        self.run_id = claim.run_id
+        self.journal = Journal(claim.units)
+        self.replaying = len(self.journal) > 0
+        self.closing = False
+        self.divergence: NonDeterminismError | None = None
+        self._host = host
+        self._divergence_where: list[str] = []
+        self._calls: dict[int, Call] = {}
+        self._last_call = 0
+        self._refusals = 0
+        self._seq = 0
+        self._buffer: list[Row] = []
+        self._buffer_bytes = 0
+        self._now_us: int | None = None
+        self._clock_us = claim.now_us - host.monotonic_us()
+        self._random: random.Random | None = None
+
+    @abstractmethod
+    def _want_flush(self) -> None:
+        """Something is to become durable soon."""
+
+    @abstractmethod
+    def _go_live(self) -> None:
+        """Everything recorded has been repeated."""
+
+    # ================================================================ time
+
+    def estimate_us(self) -> int:
+        """The database's clock as far as it is known here: its time at the claim and what has passed since."""
+        return max(self._clock_us + self._host.monotonic_us(), self._now_us or 0)
+
+    def _sync_clock(self, database_us: int) -> None:
+        self._clock_us = max(self._clock_us, database_us - self._host.monotonic_us())
+
+    def time_seconds(self) -> float:
+        """Time for the event loop: seconds since the run was created, as of the last outcome."""
+        return 0.0 if self._now_us is None else max(0.0, (self._now_us - self.claim.created_us) / 1e6)
+
+    def now_us(self) -> int:
+        """What ``now()`` shows: the time of the last outcome; if there is none yet, the time now, recorded."""
+        if self._now_us is None:
+            unit = self._note(self._next_call(), Kind.CLOCK_READ, None, None)
+            self._now_us = unit.at_us if unit is not None else self._buffer[-1].at_us
+        return self._now_us
+
+    @property
+    def random(self) -> random.Random:
+        """Random numbers that a replay draws again."""
+        if self._random is None:
+            self._random = random.Random(self.claim.stem)  # noqa: S311 - repeatable is what it is for
+        return self._random
+
+    def uuid(self) -> uuid.UUID:
+        """A random UUID that a replay makes again."""
+        return uuid.UUID(int=self.random.getrandbits(128), version=4)
+
+    # ================================================================ recording
+
+    def _check_open(self) -> None:
+        if self.closing or self.divergence is not None:
+            self._refusals += 1
+            raise Unwind
+
+    def _next_call(self) -> int:
+        if self._refusals >= MAX_SWALLOWED_UNWINDS:
+            return NEVER
+        self._check_open()
+        self._last_call += 1
+        return self._last_call
+
+    def _note(self, number: int, kind: str, name: str | None, payload: str | None, delay_seconds: float | None = None) -> Unit | None:
+        """Repeats a note of the journal and returns it, or records a new one and returns None."""
+        self._check_open()
+        if self.replaying:
+            self._skip_marks()
+            unit = self.journal.peek()
+            if unit is None:
+                self._go_live()
+            elif (unit.call, unit.kind, unit.name) == (number, kind, name):
+                self._seq = unit.seq
+                return self.journal.take()
+            else:
+                self.diverge(f"the journal has {unit} here, the code asks for {KIND_NAMES[kind]} {name or ''} as call {number}")
+        self._record(number, kind, name, payload, delay_seconds)
+        return None
+
+    def _record(self, number: int, kind: str, name: str | None, payload: str | None, delay_seconds: float | None = None) -> Row:
+        self._seq += 1
+        row = Row(self._seq, number, kind, name, payload, self.estimate_us(), delay_seconds)
+        self._buffer.append(row)
+        self._buffer_bytes += size_of(row)
+        if len(self._buffer) >= MAX_FLUSH_UNITS or self._buffer_bytes >= MAX_FLUSH_BYTES:
+            self._want_flush()
+        return row
+
+    @property
+    def oldest_unflushed_us(self) -> int | None:
+        """When the oldest unit that is not on its way was recorded."""
+        return self._buffer[0].at_us if self._buffer else None
+
+    # ================================================================ divergence
+
+    def diverge(self, message: str) -> NoReturn:
+        """The code does not repeat the journal: nothing more is recorded, and the run is held for a person."""
+        if self.divergence is None:
+            self.divergence = NonDeterminismError(f"run {self.claim.key!r} ({self.claim.workflow}): {message}")
+            self._divergence_where = self._driver.where()
+        raise Unwind
+
+    def _skip_marks(self, *, only_of_known: bool = False) -> None:
+        journal = self.journal
+        while (unit := journal.peek()) is not None and unit.kind in MARKS and not (only_of_known and unit.call not in self._calls):
+            self._seq = unit.seq
+            journal.take()
+            call = self._calls.get(unit.call)
+            if unit.kind == Kind.ATTEMPT_FAILED:
+                if not isinstance(call, StepCall) or call.name != unit.name:
+                    self.diverge(f"the journal has {unit}, the code has {call or 'no such call'}")
+                call.failed_attempts += 1
+                call.retry_seq, call.retry_due_us = unit.seq, unit.due_us
+            elif unit.kind == Kind.CHILD_STARTED:
+                if not isinstance(call, ChildCall) or call.name != unit.name:
+                    self.diverge(f"the journal has {unit}, the code has {call or 'no such call'}")
+                call.chain_id = json.loads(unit.payload or "{}")["run_id"]
+
+    def _check_starts(self) -> None:
+        """Every body that may have run must have been asked for again by now: it was, when its licence was written."""
+        for start in self.journal.open_starts():
+            call = self._calls.get(start.call)
+            if not isinstance(call, StepCall):
+                self.diverge(f"the journal has licensed call {start.call} as step {start.name!r}, the code has {call or 'no such call'}")
+
+
+def size_of(row: Row) -> int:
+    """About how many bytes a unit adds to a flush."""
+    return 100 + len(row.payload or "")

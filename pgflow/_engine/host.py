@@ -1,0 +1,51 @@
+"""What an execution and the worker that runs it say to each other."""
+
+from __future__ import annotations
+
+from typing import Protocol, TypeVar
+
+from pgflow._engine.calls import StepCall
+from pgflow.failures import ErrorData
+
+E_contra = TypeVar("E_contra", contravariant=True)
+
+class ContinueAsNew(BaseException):
+    """Raised by ``continue_as_new``; carries the input of the next generation."""
+
+    def __init__(self, input_text: str) -> None:
+        super().__init__(input_text)
+        self.input_text = input_text
+
+
+class StepResult:
+    """What a body brought back: the text of its value, or its error."""
+
+    __slots__ = ("call", "delay_seconds", "error", "text")
+
+    def __init__(self, call: StepCall, text: str | None, error: ErrorData | None, delay_seconds: float | None = None) -> None:
+        self.call = call
+        self.text = text
+        self.error = error
+        self.delay_seconds = delay_seconds
+
+
+class Host(Protocol[E_contra]):
+    """What an execution needs of the worker that runs it."""
+
+    def start_body(self, execution: E_contra, call: StepCall) -> None:
+        """Runs the body of a step; its result comes back through ``step_returned``."""
+
+    def stop_body(self, execution: E_contra, call: StepCall) -> None:
+        """Nobody waits for this body any more."""
+
+    def retry_body_later(self, execution: E_contra, call: StepCall, delay_seconds: float) -> None:
+        """Calls ``retry_due`` after a delay."""
+
+    def want_flush(self, execution: E_contra) -> None:
+        """Calls ``take_flush`` soon."""
+
+    def look_later(self, execution: E_contra, delay_seconds: float) -> None:
+        """Calls ``poke`` after a delay."""
+
+    def monotonic_us(self) -> int:
+        """Microseconds on a clock that only measures durations."""

@@ -1,0 +1,79 @@
+"""From what the journal or a body holds to what the code sees: a value, or an error that is raised.
+
+What the code sees on the first run is always the decoded text, which is what a replay will see.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from pgflow._engine.calls import Call, ChildCall, SignalCall, StepCall, TimerCall
+from pgflow._engine.host import StepResult
+from pgflow.errors import KeyConflict, NotStorable, RunCancelled, RunFailed
+from pgflow.failures import encode_error, rebuild_error
+from pgflow.model import Kind
+from pgflow.units import Unit
+
+_FITTING: dict[type[Call], frozenset[str]] = {
+    StepCall: frozenset({Kind.STEP_COMPLETED, Kind.STEP_FAILED}),
+    TimerCall: frozenset({Kind.TIMER_FIRED}),
+    SignalCall: frozenset({Kind.SIGNAL_RECEIVED, Kind.WAIT_TIMED_OUT}),
+    ChildCall: frozenset({Kind.CHILD_FINISHED}),
+}
+
+
+def fits(unit: Unit, call: Call) -> bool:
+    """Whether a unit can be the outcome of what the code asked for."""
+    return unit.kind in _FITTING[type(call)] and unit.name in (None, call.name)
+
+
+def decode_result(call: StepCall, result: StepResult) -> tuple[Any, Exception | None, str]:
+    """What the code will see, which is what a replay will: the decoded text."""
+    data = result.error
+    if result.text is not None:
+        try:
+            return call.spec.result.decode(result.text, f"the result of step {call.name}"), None, result.text
+        except NotStorable as refused:
+            data = encode_error(refused, with_traceback=False)
+    assert data is not None
+    return None, rebuild_error(data, call.spec.errors, call.failed_attempts + 1), json.dumps(data)
+
+
+def decode_unit(call: Call, unit: Unit) -> tuple[Any, Exception | None]:
+    """What the code sees of an outcome.
+
+    Raises:
+        NotStorable: The recorded result of a step does not fit the step's annotation any more.
+    """
+    payload = unit.payload if unit.payload is not None else "null"
+    if isinstance(call, StepCall):
+        if unit.kind == Kind.STEP_FAILED:
+            return None, rebuild_error(json.loads(payload), call.spec.errors, call.failed_attempts + 1)
+        return call.spec.result.decode(payload, f"the recorded result of step {call.name}"), None
+    if isinstance(call, SignalCall):
+        if unit.kind == Kind.WAIT_TIMED_OUT:
+            return None, TimeoutError(f"no signal {call.name!r} in time")
+        try:
+            return call.codec.decode(payload, f"the payload of signal {call.name!r}"), None
+        except NotStorable as error:
+            return None, error
+    assert isinstance(call, ChildCall)
+    return decode_child(json.loads(payload), call)
+
+
+def decode_child(data: dict[str, Any], call: ChildCall) -> tuple[Any, Exception | None]:
+    """The result of a child run, or the error that awaiting it raises."""
+    status = data["status"]
+    if status == "completed":
+        try:
+            return call.result.decode(json.dumps(data["output"]), f"the result of child {call.name}"), None
+        except NotStorable as error:
+            return None, error
+    if status == "refused":
+        return None, KeyConflict(data["error"]["message"])
+    if status == "cancelled":
+        return None, RunCancelled(f"child {call.name} was cancelled: {data.get('reason')}")
+    failed = RunFailed(f"child {call.name} failed: {data['error'].get('message')}")
+    failed.__cause__ = rebuild_error(data["error"], call.errors)
+    return None, failed

@@ -1,0 +1,211 @@
+"""Release: one outcome at a time is handed to the code, and its end is judged.
+
+From the journal on a replay, else from what the database decided or a body brought back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from abc import abstractmethod
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from pgflow._engine.calls import Call, StepCall, TimerCall
+from pgflow._engine.flush import Ending
+from pgflow._engine.host import ContinueAsNew, Host, StepResult
+from pgflow._engine.loop import Unwind
+from pgflow._engine.outcomes import decode_result, decode_unit, fits
+from pgflow._engine.requests import Requests
+from pgflow.errors import NotStorable
+from pgflow.failures import clean, encode_error
+from pgflow.model import Kind
+from pgflow.units import Claim, Unit
+from pgflow.values import Codec
+
+
+class Releases(Requests):
+    """The upper layer of an :class:`~pgflow._engine.execution.Execution`; see the module."""
+
+    def __init__(self, claim: Claim, host: Host[Any], result: Codec[Any], code_hash: str) -> None:
+        super().__init__(claim, host)
+        self.over = False
+        self.locked = False
+        self.cancel_request: dict[str, Any] | None = None
+        self._result = result
+        self._code_hash = code_hash
+        self._inbox: deque[StepResult] = deque()
+        self._decided: deque[Unit] = deque()
+        self._ending: Ending | None = None
+        self._continue_input: str | None = None
+        self._hold: list[Any] | None = None
+
+    @abstractmethod
+    def _settle(self) -> None:
+        """Nothing is left to release."""
+
+    def start(self) -> None:
+        """Runs the code for the first time in this activation, and then as far as it goes."""
+        self._guarded(self._driver.start)
+        self.advance()
+
+    def advance(self) -> None:
+        """Releases outcomes while there are any, then settles."""
+        while not (self._driver.busy or self.locked or self.over or self.divergence or self._driver.done):
+            if not self._guarded(self._release_one):
+                break
+        if self._driver.busy or self.locked or self.over:
+            return
+        if self.divergence is not None or self._driver.done:
+            self._conclude()
+        else:
+            self._settle()
+
+    def _guarded(self, move: Callable[[], Any]) -> Any:
+        """A move that may find the code diverged, in which case it goes no further."""
+        try:
+            return move()
+        except Unwind:
+            if self.divergence is None:
+                raise
+            return None
+
+    def _release_one(self) -> bool:
+        if self.replaying and not self._decided:
+            self._read_group()
+        if self._decided:
+            self._release(self._decided.popleft())
+            return True
+        while self._inbox:
+            if self._record_result(self._inbox.popleft()):
+                return True
+        return False
+
+    def _read_group(self) -> None:
+        """Takes the next outcome of the journal, with those that the same answer may have decided; or goes live."""
+        self._skip_marks()
+        unit = self.journal.peek()
+        if unit is None:
+            self._go_live()
+            return
+        if not unit.is_outcome:
+            self.diverge(f"the journal has {unit} here, which the code no longer does; {self._standing()}")
+        while True:
+            self._seq = unit.seq
+            self._decided.append(self.journal.take())
+            call = self._calls.get(unit.call)
+            if call is not None:
+                call.state = "decided"
+            if not unit.is_answer:
+                return
+            self._skip_marks(only_of_known=True)
+            unit = self.journal.peek()
+            if unit is None or not unit.is_answer or (unit.call not in self._calls and unit.call != 0):
+                return
+
+    def _standing(self) -> str:
+        pending = ", ".join(str(call) for call in self._calls.values()) or "nothing"
+        return f"it waits for {pending}"
+
+    def _record_result(self, result: StepResult) -> bool:
+        """Gives a body's result its place in the journal and releases it; False if nobody waits for it."""
+        call = result.call
+        if self._calls.get(call.number) is not call:
+            return False
+        self._running.discard(call.number)
+        if result.delay_seconds is not None:
+            self._record_attempt(call, result)
+            return False
+        value, error, text = decode_result(call, result)
+        row = self._record(call.number, Kind.STEP_COMPLETED if error is None else Kind.STEP_FAILED, call.name, text)
+        self._now_us = row.at_us
+        self._deliver(call, value, error)
+        return True
+
+    def _record_attempt(self, call: StepCall, result: StepResult) -> None:
+        assert result.delay_seconds is not None
+        row = self._record(call.number, Kind.ATTEMPT_FAILED, call.name, json.dumps(result.error), result.delay_seconds)
+        call.failed_attempts += 1
+        call.retry_seq, call.retry_due_us = row.seq, row.at_us + int(result.delay_seconds * 1e6)
+        self._back_off(call, result.delay_seconds)
+
+    def _release(self, unit: Unit) -> None:
+        """Hands an outcome that is in the journal to whoever asked for it."""
+        self._now_us = max(unit.at_us, self._now_us or 0)
+        if unit.call == 0:
+            self._cancel_run(unit)
+            return
+        call = self._calls.get(unit.call)
+        if call is None:
+            self.diverge(f"the journal has {unit}, which the code never asked for; {self._standing()}")
+        elif not fits(unit, call):
+            self.diverge(f"the journal has {unit}, the code asks for {call}")
+        elif isinstance(call, TimerCall):
+            self._drop(call)
+            call.fire()
+            self._driver.resume()
+        else:
+            try:
+                value, error = decode_unit(call, unit)
+            except NotStorable as misfit:
+                self.diverge(str(misfit))
+            self._deliver(call, value, error)
+
+    def _deliver(self, call: Call, value: Any, error: Exception | None) -> None:
+        self._drop(call)
+        if call.waiter is not None and not call.waiter.done():
+            if error is None:
+                call.waiter.set_result(value)
+            else:
+                call.waiter.set_exception(error)
+        self._driver.resume()
+
+    def _cancel_run(self, unit: Unit) -> None:
+        self.cancel_request = json.loads(unit.payload or "{}")
+        self._driver.cancel()
+        self._driver.resume()
+
+    # ================================================================ the end
+
+    def _conclude(self) -> None:
+        """The code has ended, or can no longer be trusted: one last flush. What else was decided is released to nobody."""
+        self._decided.clear()
+        if self._ending is None and self._hold is None and self._continue_input is None:
+            if self.divergence is None:
+                self._guarded(self._judge_end)
+            if self.divergence is not None:
+                detail = {"message": clean(str(self.divergence)), "where": self._divergence_where}
+                self._hold = ["stuck", "nondeterminism", self._code_hash, detail, "pgflow"]
+        self._want_flush()
+
+    def _judge_end(self) -> None:
+        value, error = self._driver.outcome()
+        if self.replaying:
+            self._skip_marks()
+            unit = self.journal.peek()
+            if unit is not None and not (unit.kind == Kind.CONTINUED and isinstance(error, ContinueAsNew)):
+                self.diverge(f"the code ends where the journal goes on with {unit}")
+            self._check_starts()
+            self.replaying = False
+        self._unlicensed.clear()
+        self._startable.clear()
+        self._new_children.clear()
+        if isinstance(error, ContinueAsNew):
+            self._continue_input = error.input_text
+        elif isinstance(error, asyncio.CancelledError):
+            why = (self.cancel_request or {}).get("why") or "the workflow cancelled itself"
+            self._ending = Ending("cancelled", clean(str(why), 4096), None, None)
+        elif error is not None:
+            self._ending = Ending("failed", None, None, json.dumps(encode_error(error)))
+        else:
+            self._ending = self._encode_end(value)
+
+    def _encode_end(self, value: Any) -> Ending:
+        what = f"the result of workflow {self.claim.workflow}"
+        try:
+            text = self._result.encode(value, what)
+            self._result.decode(text, what)
+        except NotStorable as error:
+            return Ending("failed", None, None, json.dumps(encode_error(error, with_traceback=False)))
+        return Ending("completed", None, text, None)

@@ -1,0 +1,193 @@
+"""What the code of a run asks for: steps, timers, signals, children, notes; and what it gives up."""
+
+from __future__ import annotations
+
+import json
+from abc import abstractmethod
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+from pgflow._engine.calls import Call, ChildCall, ChildRequest, SignalCall, StepCall, StepSpec, TimerCall
+from pgflow._engine.history import NEVER, History
+from pgflow._engine.host import Host
+from pgflow.failures import ErrorClasses
+from pgflow.model import Kind
+from pgflow.units import Claim, Start
+from pgflow.values import Codec, hash_arguments
+
+
+class Requests(History):
+    """The middle layer of an :class:`~pgflow._engine.execution.Execution`; see the module."""
+
+    def __init__(self, claim: Claim, host: Host[Any]) -> None:
+        super().__init__(claim, host)
+        self.has_children = False
+        self._key_counts: dict[str, int] = {}
+        self._unlicensed: list[StepCall] = []
+        self._startable: list[StepCall] = []
+        self._running: set[int] = set()
+        self._backoff: set[int] = set()
+        self._new_children: list[ChildCall] = []
+        self._unwanted_children: list[int] = []
+        self._ask_wanted = claim.has_mail
+
+    @abstractmethod
+    def _stop_body(self, call: StepCall) -> None:
+        """Nobody waits for this body any more."""
+
+    @abstractmethod
+    def _retry_later(self, call: StepCall, delay_seconds: float) -> None:
+        """The body is due again after a delay."""
+
+    def next_ordinal(self, name: str) -> int:
+        """The how-manieth use of a name this is, in program order: the last part of an idempotency key."""
+        count = self._key_counts.get(name, 0) + 1
+        self._key_counts[name] = count
+        return count
+
+    def issue_step(self, spec: StepSpec, args: tuple[Any, ...], kwargs: dict[str, Any]) -> StepCall:
+        """Asks for a step's body to run, or to have run."""
+        number = self._next_call()
+        call = StepCall(number, spec.name, self._driver.waiter(), spec=spec, args=args, kwargs=kwargs)
+        if number == NEVER:
+            return call
+        call.ordinal = self.next_ordinal(spec.name)
+        if spec.effect == "s" and number not in self.journal.ended:
+            call.args_hash = hash_arguments(args, kwargs, f"step {spec.name}")
+        self._calls[number] = call
+        started = self.journal.starts.get(number)
+        if started is not None:
+            self._check_start(call, started)
+        if not self.replaying:
+            self._dispatch_step(call)
+        return call
+
+    def _check_start(self, call: StepCall, started: Start) -> None:
+        """A body that may have run already must be asked for again exactly as it was."""
+        if (started.name, started.effect) != (call.name, call.spec.effect):
+            self.diverge(f"the journal has licensed call {call.number} as step {started.name!r}, the code asks for {call}")
+        if call.number not in self.journal.ended and call.args_hash != started.args_hash:
+            self.diverge(
+                f"{call} has been started with other arguments than the code passes now: "
+                "running it again under the same idempotency key could do something else"
+            )
+
+    def _dispatch_step(self, call: StepCall) -> None:
+        if call.spec.effect == "s" and call.number not in self.journal.starts:
+            call.state = "unlicensed"
+            self._unlicensed.append(call)
+        elif call.retry_due_us is not None and call.retry_due_us > self.estimate_us():
+            self._back_off(call, (call.retry_due_us - self.estimate_us()) / 1e6)
+        else:
+            call.state = "startable"
+            self._startable.append(call)
+
+    def _back_off(self, call: StepCall, delay_seconds: float) -> None:
+        call.state = "backoff"
+        self._backoff.add(call.number)
+        self._retry_later(call, delay_seconds)
+
+    def start_timer(self, delay_seconds: float, fire: Callable[[], None]) -> Callable[[], None]:
+        """Starts a durable timer; returns what gives it up."""
+        call = TimerCall(self._next_call(), "timer", None, fire=fire)
+        if call.number == NEVER:
+            return lambda: None
+        self._calls[call.number] = call
+        call.started_seq, call.due_us = self._note_timer(call.number, None, delay_seconds)
+        return lambda: self.cancel_call(call)
+
+    def issue_sleep(self, delay_seconds: float) -> TimerCall:
+        """A timer that a thread waits for."""
+        waiter = self._driver.waiter()
+        call = TimerCall(self._next_call(), "timer", waiter, fire=lambda: waiter.set_result(None))
+        if call.number == NEVER:
+            return call
+        self._calls[call.number] = call
+        call.started_seq, call.due_us = self._note_timer(call.number, None, delay_seconds)
+        return call
+
+    def _note_timer(self, number: int, name: str | None, delay_seconds: float) -> tuple[int, int]:
+        unit = self._note(number, Kind.TIMER_STARTED, name, json.dumps(delay_seconds), delay_seconds)
+        if unit is not None:
+            return unit.seq, unit.due_us or 0
+        row = self._buffer[-1]
+        return row.seq, row.at_us + int(delay_seconds * 1e6)
+
+    def issue_signal(self, name: str, codec: Codec[Any], timeout: timedelta | None) -> SignalCall:
+        """Waits for a signal."""
+        call = SignalCall(self._next_call(), name, self._driver.waiter(), codec=codec)
+        if call.number == NEVER:
+            return call
+        self._calls[call.number] = call
+        if timeout is not None:
+            call.started_seq, call.due_us = self._note_timer(call.number, name, max(0.0, timeout.total_seconds()))
+        self._ask_wanted = True
+        return call
+
+    def issue_child(self, request: ChildRequest, result: Codec[Any], errors: ErrorClasses) -> ChildCall:
+        """Starts a child run and waits for its result."""
+        call = ChildCall(self._next_call(), request.workflow, self._driver.waiter(), request=request, result=result, errors=errors)
+        if call.number == NEVER:
+            return call
+        self._calls[call.number] = call
+        self.has_children = True
+        if not self.replaying:
+            self._new_children.append(call)
+        return call
+
+    def patched(self, patch_id: str) -> bool:
+        """Whether the code may take the new side of a change: yes unless this run passed here before the change."""
+        if self.replaying:
+            self._skip_marks()
+            unit = self.journal.peek()
+            if unit is None:
+                self._go_live()
+            elif unit.kind != Kind.PATCHED or unit.name != patch_id:
+                return False
+        self._note(self._next_call(), Kind.PATCHED, patch_id, None)
+        return True
+
+    def set_state(self, text: str) -> None:
+        """Records what the run says of itself."""
+        self._note(self._next_call(), Kind.STATE_SET, None, text)
+
+    def emit(self, stream: str, text: str) -> None:
+        """Records a value of an output stream and has it flushed at once."""
+        if self._note(self._next_call(), Kind.EMITTED, stream, text) is None:
+            self._want_flush()
+
+    def cancel_call(self, call: Call) -> None:
+        """The code has given up a call: that is recorded, its late result is not."""
+        if self.closing or call.state in ("over", "decided") or self._calls.get(call.number) is not call:
+            return
+        kind = Kind.STEP_ABANDONED if isinstance(call, StepCall) and call.spec.effect == "s" else Kind.CALL_CANCELLED
+        self._note(call.number, kind, call.name, None)
+        self._drop(call)
+        if isinstance(call, StepCall):
+            self._running.discard(call.number)
+            self._backoff.discard(call.number)
+            self._stop_body(call)
+        elif isinstance(call, ChildCall) and call.chain_id and call.request.close_policy == "c":
+            self._unwanted_children.append(call.chain_id)
+
+    def _drop(self, call: Call) -> None:
+        call.state = "over"
+        self._calls.pop(call.number, None)
+        for group in (self._unlicensed, self._startable, self._new_children):
+            if call in group:
+                group.remove(call)  # type: ignore[arg-type]
+
+    def _go_live(self) -> None:
+        """Everything recorded has been repeated: from here on the run makes history."""
+        self._check_starts()
+        self.replaying = False
+        for call in list(self._calls.values()):
+            if call.state != "pending":
+                continue
+            if isinstance(call, StepCall):
+                self._dispatch_step(call)
+            elif isinstance(call, ChildCall) and not call.chain_id:
+                self._new_children.append(call)
+            else:
+                self._ask_wanted = True
