@@ -1,46 +1,77 @@
-"""``pgflow migrate``: the schema."""
+"""The database that a command works on."""
 
 from __future__ import annotations
 
-from typing import Annotated
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated, Any
 
-import psycopg
 import typer
 
-from pgflow.dsn import redact_dsn, resolve_dsn
-from pgflow.schema import migrate as migrate_schema
-from pgflow.schema import migration_sql
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
-Dsn = Annotated[str | None, typer.Option(help="Connection string; else PGFLOW_DSN, else DATABASE_URL, else the embedded server.")]
+    import psycopg
+
+Dsn = Annotated[
+    str | None, typer.Option(help="Connection string; else PGFLOW_DSN, else DATABASE_URL, else the embedded server.", show_default=False)
+]
+
+CONNECT_SECONDS = 10
 
 
-def find_dsn(dsn: str | None) -> str:
-    """The database that a command works on; starts the embedded server where none is named."""
+def find_dsn(dsn: str | None, *, migrate: bool = True) -> str:
+    """The database that a command works on; starts the embedded server where none is named.
+
+    Args:
+        dsn: What the command was given.
+        migrate: Whether the embedded server's database gets the schema, if it lacks it.
+    """
+    from pgflow.dsn import resolve_dsn
+
     found = resolve_dsn(dsn)
-    if found is None:
-        from pgflow.embedded import acquire
+    if found is not None:
+        return found
+    from pgflow.embedded import acquire
 
-        return acquire().dsn
-    return found
+    server = acquire()
+    if migrate:
+        from pgflow.schema import migrate_dsn
+
+        migrate_dsn(server.dsn)
+    return server.dsn
 
 
-def migrate(
-    dsn: Dsn = None,
-    *,
-    sql: Annotated[bool, typer.Option("--sql", help="Print what would run, for psql, and change nothing.")] = False,
-    lock_timeout: Annotated[float, typer.Option(help="Seconds to wait for another installer.")] = 60.0,
-) -> None:
-    """Installs the schema, or brings it up to date."""
-    with psycopg.connect(find_dsn(dsn), autocommit=True) as connection:
-        if sql:
-            typer.echo(migration_sql(connection))
-            return
-        report = migrate_schema(connection, lock_timeout_seconds=lock_timeout)
-        if report.already_current:
-            typer.echo(f"pgflow is up to date in {redact_dsn(connection.info.dsn)}")
-        else:
-            typer.echo(f"applied {len(report.migrations)} migrations and {len(report.sources)} files of functions and views")
-        if report.advice:
-            typer.echo("A database administrator should run:", err=True)
-            for statement in report.advice:
-                typer.echo(f"  {statement}", err=True)
+def connect(dsn: str) -> psycopg.Connection[Any]:
+    """A connection in autocommit mode; it may be to a standby."""
+    import psycopg
+
+    return psycopg.connect(dsn, autocommit=True, connect_timeout=CONNECT_SECONDS, application_name="pgflow cli")
+
+
+def name_of(connection: psycopg.Connection[Any]) -> str:
+    """Where a connection leads, without anything secret: ``app@db:5432/orders``."""
+    info = connection.info
+    return f"{info.user}@{info.host}:{info.port}/{info.dbname}"
+
+
+@contextmanager
+def opened(dsn: str | None) -> Iterator[psycopg.Connection[Any]]:
+    """A connection to a database that has our schema.
+
+    Raises:
+        SetupError: The schema is missing, foreign, or of another version.
+        psycopg.Error: The database cannot be reached.
+    """
+    from pgflow.schema import require_schema
+
+    with connect(find_dsn(dsn)) as connection:
+        require_schema(connection)
+        yield connection
+
+
+def fetch_dicts(connection: psycopg.Connection[Any], query: str, params: Any = None) -> list[dict[str, Any]]:
+    """Rows of a query as dictionaries."""
+    from psycopg.rows import dict_row
+
+    with connection.cursor(row_factory=dict_row) as cursor:
+        return cursor.execute(query.encode(), params).fetchall()

@@ -1,21 +1,61 @@
-"""What an exception means to whoever typed the command: an exit code and one line."""
+"""What the end of a command means: one table of exit codes, and one line for every mistake.
+
+A command that has done its work ends with 0. Whatever else happens is an exception, and `explain` says
+which code and which line it is worth. An exception without a line is a bug of ours and keeps its traceback.
+"""
 
 from __future__ import annotations
 
-import psycopg
+import re
+import sys
 
-from pgflow._io import database_error, is_infrastructure
-from pgflow.dsn import redact_dsn
-from pgflow.errors import PgflowError, RunCancelled, RunFailed, RunStuck
-
+DONE = 0
 FAILED = 1
 USAGE = 2
+TIME_LIMIT = 3
 NEEDS_A_PERSON = 4
 UNREACHABLE = 69
+INTERRUPTED = 130
+
+MEANINGS = {
+    DONE: "done",
+    FAILED: "a run failed, or a check found something",
+    USAGE: "usage or bad input",
+    TIME_LIMIT: "a time limit was reached with work left",
+    NEEDS_A_PERSON: "a person is needed: a run is stuck",
+    UNREACHABLE: "the database cannot be reached",
+    INTERRUPTED: "interrupted with Ctrl-C",
+}
+"""The exit codes of every command."""
+
+
+class Mistake(Exception):
+    """A mistake of whoever typed the command; the message says what to do about it."""
+
+
+class Ended(Exception):
+    """The command has said what there is to say and ends with this code."""
+
+    def __init__(self, code: int) -> None:
+        super().__init__(code)
+        self.code = code
 
 
 def explain(error: BaseException) -> tuple[int, str | None]:
     """Exit code and line for an error; no line for one that is a bug of ours."""
+    if isinstance(error, Mistake):
+        return USAGE, _line(error)
+    if "psycopg" not in sys.modules:
+        return FAILED, None
+    return _explain_known(error)
+
+
+def _explain_known(error: BaseException) -> tuple[int, str | None]:
+    import psycopg
+
+    from pgflow._io import database_error, is_infrastructure
+    from pgflow.errors import PgflowError, RunCancelled, RunFailed, RunStuck
+
     cause = database_error(error)
     if isinstance(error, RunStuck):
         return NEEDS_A_PERSON, _line(error)
@@ -23,15 +63,39 @@ def explain(error: BaseException) -> tuple[int, str | None]:
         return FAILED, _line(error)
     if isinstance(error, PgflowError):
         return USAGE, _line(error)
-    if cause is not None and is_infrastructure(cause):
-        return UNREACHABLE, f"the database cannot be reached: {_line(cause)}. Check PGFLOW_DSN, --dsn and the server"
     if isinstance(cause, psycopg.ProgrammingError) and cause.sqlstate is None:
-        return USAGE, f"the connection string cannot be read: {_line(cause)}"
+        return USAGE, f"the connection string cannot be read: {_unreadable(cause)}"
+    if isinstance(cause, psycopg.errors.InsufficientPrivilege):
+        return USAGE, f"this role may not do that: {_line(cause)}. `pgflow doctor` says what it may"
+    if cause is not None and is_infrastructure(cause):
+        return UNREACHABLE, f"the database cannot be reached: {_line(cause)}. Check --dsn, PGFLOW_DSN and the server"
     if cause is not None:
         return FAILED, f"the database refused: {_line(cause)}"
     return FAILED, None
 
 
+def _unreadable(error: BaseException) -> str:
+    """Of a string that is not one, nothing is repeated: somewhere in it is a password."""
+    if 'missing "="' in str(error):
+        return "pass a URL (postgresql://user@host/database) or keyword=value pairs"
+    return _line(error)
+
+
 def _line(error: BaseException) -> str:
     text = " ".join(str(error).split()) or type(error).__name__
-    return redact_dsn(text) if "://" in text or "password=" in text else text
+    return hide_secrets(text).rstrip(".")
+
+
+_URL = re.compile(r"\b[A-Za-z][\w+.-]*://[^\s\"']+")
+_USERINFO = re.compile(r"(?<![/\w])(\w[^\s:/@\"]*):[^\s\"/][^\s\"]*@")
+
+
+def hide_secrets(text: str) -> str:
+    """A text with the passwords of every connection string in it replaced by ``***``."""
+    if "://" not in text and "=" not in text and "@" not in text:
+        return text
+    from pgflow.dsn import redact_dsn
+
+    text = _URL.sub(lambda url: redact_dsn(url[0]), text)
+    text = _USERINFO.sub(r"\1:***@", text)
+    return text if "://" in text else redact_dsn(text)

@@ -1,92 +1,95 @@
-"""``pgflow workers``: a process that drains queues."""
+"""``pgflow workers``: a process that drains queues; without a module, the list of those that do."""
 
 from __future__ import annotations
 
 import asyncio
-import importlib
 import logging
 import os
 import signal
 import sys
-from types import ModuleType
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pgflow.app import App, AppBase, AsyncApp
-from pgflow.errors import DefinitionError
-from pgflow.heart import Rhythm
-from pgflow.worker import Worker, WorkerOptions
-from pgflow.workflow import Workflow
-from pgflow_cli.database import Dsn
+from pgflow_cli.database import Dsn, fetch_dicts, opened
+from pgflow_cli.listing import database_now
+from pgflow_cli.output import AsCsv, AsJson, Column, age, choose_form, plain, print_rows
 
+if TYPE_CHECKING:
+    from datetime import datetime
 
-def load_app(target: str, dsn: str | None) -> AsyncApp:
-    """The app of ``MODULE[:APP]``: the one named, the only one of the module, or one made of the module's workflows.
+    from pgflow.app import AsyncApp
+    from pgflow.worker import Worker, WorkerOptions
 
-    Raises:
-        DefinitionError: The module cannot be imported, or there is nothing in it to work on.
-    """
-    module_name, _, attribute = target.partition(":")
-    sys.path.insert(0, os.getcwd())  # noqa: PTH109 - what the user sees is the working directory
-    try:
-        module = importlib.import_module(module_name)
-    except ModuleNotFoundError as error:
-        if error.name is None or not (module_name + ".").startswith(error.name + "."):
-            raise
-        where = os.getcwd()  # noqa: PTH109 - as above
-        raise DefinitionError(f"there is no module {module_name!r} here: pass MODULE or MODULE:APP, importable from {where}") from error
-    return _as_async(_pick(module, attribute), dsn)
-
-
-def _pick(module: ModuleType, attribute: str) -> AppBase:
-    if attribute:
-        found = getattr(module, attribute, None)
-        if isinstance(found, AppBase):
-            return found
-        raise DefinitionError(f"{module.__name__}:{attribute} is not an App or AsyncApp")
-    apps = [value for value in vars(module).values() if isinstance(value, AppBase)]
-    if len(apps) == 1:
-        return apps[0]
-    if apps:
-        raise DefinitionError(f"module {module.__name__} holds {len(apps)} apps: name one with {module.__name__}:APP")
-    if any(isinstance(value, Workflow) for value in vars(module).values()):
-        return AsyncApp(include=[module])
-    raise DefinitionError(f"module {module.__name__} holds no App, AsyncApp or @workflow")
-
-
-def _as_async(app: AppBase, dsn: str | None) -> AsyncApp:
-    return app.on(dsn) if isinstance(app, (App, AsyncApp)) else AsyncApp(dsn)
+FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 
 
 def workers(
-    target: Annotated[str, typer.Argument(help="MODULE[:APP] with the workflows.", metavar="MODULE[:APP]")],
+    target: Annotated[
+        str | None, typer.Argument(help="Module or file with the workflows, perhaps with the name of an app.", metavar="[MODULE[:APP]]")
+    ] = None,
     *,
     dsn: Dsn = None,
     concurrency: Annotated[int, typer.Option(min=1, help="Runs to work on at once; waiting runs do not count.")] = 100,
-    queue: Annotated[list[str] | None, typer.Option(help="Queue to serve; may be given again. Else those of the workflows.")] = None,
+    queue: Annotated[
+        list[str] | None, typer.Option("--queue", "-q", help="Queue to serve; may be given again. Else those of the workflows.")
+    ] = None,
     grace: Annotated[float, typer.Option(min=0, help="Seconds that running steps may go on after SIGTERM.")] = 10.0,
     poll: Annotated[float, typer.Option(min=0.01, help="Seconds between sweeps where nothing is notified.")] = 1.0,
     dead_after: Annotated[float, typer.Option(min=0.5, help="Seconds without a sign of life after which a worker is dead.")] = 10.0,
     log_level: Annotated[str, typer.Option(help="debug, info, warning or error.")] = "info",
+    as_json: AsJson = False,
+    as_csv: AsCsv = False,
 ) -> None:
-    """Works on runs until SIGTERM: then it claims nothing more, finishes or hands back what it has, and exits 0.
+    """Works on runs until SIGTERM, or lists the workers.
 
-    A second signal is a crash: nothing is handed back, and the runs go on elsewhere once this worker is found dead.
+    Without a module it lists the workers there are. After SIGTERM it claims nothing more, finishes or
+    hands back what it has, and exits 0. A second signal is a crash: nothing is handed back, and the runs go on
+    elsewhere once this worker is found dead.
     """
-    logging.basicConfig(level=log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    stop = _Stop()
+    if target is None:
+        _list_workers(dsn, as_json=as_json, as_csv=as_csv)
+        return
+    from pgflow.heart import Rhythm
+    from pgflow.worker import WorkerOptions
+    from pgflow_cli.targets import load_app
+
+    set_up_logging(log_level)
+    stop = Stop()
     app = load_app(target, dsn)
     options = WorkerOptions(
-        queues=sorted(set(queue)) if queue else app.queues, concurrency=concurrency, poll_seconds=poll, grace_seconds=grace,
-        rhythm=Rhythm(beat=dead_after / 5, look=min(0.5, dead_after / 10), dead_after=dead_after), listen=app.listens,
+        queues=sorted(set(queue)) if queue else app.queues,
+        concurrency=concurrency,
+        poll_seconds=poll,
+        grace_seconds=grace,
+        rhythm=Rhythm(beat=dead_after / 5, look=min(0.5, dead_after / 10), dead_after=dead_after),
+        listen=app.listens,
     )
-    code = asyncio.run(_serve(app, options, stop))
+    leave(asyncio.run(_serve(app, options, stop)))
+
+
+def set_up_logging(level: str) -> None:
+    """Logs to standard error.
+
+    Raises:
+        Mistake: There is no such level.
+    """
+    from pgflow_cli.failures import Mistake
+
+    if level.upper() not in ("DEBUG", "INFO", "WARNING", "ERROR"):
+        raise Mistake(f"--log-level is debug, info, warning or error, not {level!r}")
+    logging.basicConfig(level=level.upper(), format=FORMAT)
+
+
+def leave(code: int) -> None:
+    """Ends the process: a thread that a step never gives back must not keep it."""
     logging.shutdown()
-    os._exit(code)  # a thread that a step never gives back must not keep the process
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
 
 
-class _Stop:
+class Stop:
     """Remembers a signal from the first moment on: one that comes during the start is not lost."""
 
     def __init__(self) -> None:
@@ -112,7 +115,7 @@ class _Stop:
         return self._event
 
 
-async def _serve(app: AsyncApp, options: WorkerOptions, stop: _Stop) -> int:
+async def _serve(app: AsyncApp, options: WorkerOptions, stop: Stop) -> int:
     asked = stop.event()
     async with app, app._work(options) as worker:
         logging.getLogger("pgflow").info("worker %s serves %s", worker.worker_id, ", ".join(options.queues))
@@ -126,3 +129,34 @@ async def _until_asked(asked: asyncio.Event, worker: Worker) -> int:
     for wait in waits:
         wait.cancel()
     return 1 if worker.failed.is_set() else 0
+
+
+# ---------------------------------------------------------------- the list
+
+_COLUMNS = ("worker_id", "host", "pid", "queues", "concurrency", "running", "stopping", "version", "started_at", "beat_at")
+
+
+def _list_workers(dsn: str | None, *, as_json: bool, as_csv: bool) -> None:
+    form = choose_form(as_json=as_json, as_csv=as_csv)
+    with opened(dsn) as connection:
+        rows = fetch_dicts(connection, f"select {', '.join(_COLUMNS)} from pgflow.workers order by worker_id")  # noqa: S608 - our own columns
+        now = database_now(connection)
+    empty = "No worker is registered: start one with `pgflow workers MODULE`, or drain once with `pgflow tick MODULE`."
+    print_rows(form, _worker_columns(now), rows, names=_COLUMNS, empty=empty)
+
+
+def _worker_columns(now: datetime) -> list[Column]:
+    def state(row: Any) -> str:
+        silent = (now - row["beat_at"]).total_seconds()
+        return f"silent for {age(row['beat_at'], now)}" if silent > 10 else "stopping" if row["stopping"] else "alive"
+
+    return [
+        Column("WORKER", lambda row: plain(row["worker_id"]), right=True),
+        Column("HOST", lambda row: plain(row["host"])),
+        Column("PID", lambda row: plain(row["pid"]), right=True),
+        Column("RUNS", lambda row: plain(f"{row['running']}/{row['concurrency']}"), right=True),
+        Column("UP", lambda row: plain(age(row["started_at"], now)), right=True),
+        Column("STATE", lambda row: plain(state(row))),
+        Column("VERSION", lambda row: plain(row["version"]), from_width=100),
+        Column("QUEUES", lambda row: plain(", ".join(row["queues"])), takes_rest=True),
+    ]

@@ -14,7 +14,6 @@ import sys
 from pathlib import Path
 from typing import IO
 
-import pgflow_cli
 from pgflow_cli.treasury.client import ADDRESS
 
 ATTENDED = "pgflow_cli.treasury.attended"
@@ -36,7 +35,7 @@ def start_process(
         stdout: Where its standard output goes; to the log if not given.
         environment: Variables of its environment, beside those of this process.
     """
-    path = [str(Path(pgflow_cli.__file__).parents[1]), *filter(None, [os.environ.get("PYTHONPATH")])]
+    path = [str(Path(__file__).parents[2]), *filter(None, [os.environ.get("PYTHONPATH")])]
     with log.open("ab") as file:
         return subprocess.Popen(  # noqa: S603 - our own modules
             [sys.executable, "-m", ATTENDED, *command],

@@ -39,7 +39,8 @@ if TYPE_CHECKING:
     from decimal import Decimal
 
     from pgflow import Workflow
-    from pgflow_cli.treasury.proof import Proof
+    from pgflow_cli.treasury.chaos import Kill
+    from pgflow_cli.treasury.proof import Proof, Tries
 
 FIRST_DAY = date(2024, 1, 2)
 LOOK_SECONDS = 0.02
@@ -97,9 +98,53 @@ def run_quarter(options: Options, say: Callable[[str], None] = print) -> bool:
         TreasuryError, PgflowError, psycopg.Error: It could not be run.
     """
     began = time.monotonic()
+    with database(options.dsn, say) as dsn:
+        report = close_quarter(dsn, options, say)
+    print_figures(report, say)
+    holds = _print_proofs(report.proofs, say)
+    say(f"{len(report.days)} days in {time.monotonic() - began:.1f} s; the bank's book and the logs are in {report.folder}")
+    return holds
+
+
+@dataclass(frozen=True)
+class Report:
+    """What a quarter came to.
+
+    Attributes:
+        name: Of its books.
+        days: Its business days.
+        folder: Where the bank's book and the logs are.
+        kills: The workers that were killed.
+        counts: What the bank has counted.
+        tries: How often each step was called and tried.
+        proofs: What was proven.
+    """
+
+    name: str
+    days: Sequence[date]
+    folder: Path
+    kills: Sequence[Kill]
+    counts: dict[str, int]
+    tries: Sequence[Tries]
+    proofs: Sequence[Proof]
+
+
+def close_quarter(
+    dsn: str, options: Options, say: Callable[[str], None], looked: Callable[[Quarter, Progress], None] | None = None
+) -> Report:
+    """Runs a quarter to its end and proves its books.
+
+    Args:
+        dsn: The database, with the schema installed.
+        options: How.
+        say: Takes one line of what happens.
+        looked: Called after each look at the work.
+
+    Raises:
+        TreasuryError, PgflowError, psycopg.Error: It could not be run.
+    """
     days = business_days(FIRST_DAY, options.days)
     with ExitStack() as stack:
-        dsn = stack.enter_context(database(options.dsn, say))
         conn = stack.enter_context(psycopg.connect(dsn, autocommit=True))
         be_alone(conn)
         folder = options.folder or Path(tempfile.mkdtemp(prefix="treasury-"))
@@ -111,12 +156,9 @@ def run_quarter(options: Options, say: Callable[[str], None] = print) -> bool:
             chaos = Chaos(conn, workers, kills=options.kills, days=len(days), say=say)
             quarter = Quarter(conn, stack.enter_context(App(dsn)), workers, chaos, name=name, days=days, say=say)
             quarter.start()
-            quarter.watch(options.patience_seconds)
-        _print_figures(conn, asyncio.run(client.read_counts(bank.address)), say)
-        proofs = [*chaos.proofs(), *prove(conn, book)]
-    holds = _print_proofs(proofs, say)
-    say(f"{len(days)} days in {time.monotonic() - began:.1f} s; the bank's book and the logs are in {folder}")
-    return holds
+            quarter.watch(options.patience_seconds, looked)
+        counts = asyncio.run(client.read_counts(bank.address))
+        return Report(name, days, folder, chaos.kills, counts, count_tries(conn), [*chaos.proofs(), *prove(conn, book)])
 
 
 def _start_bank(book: Path, options: Options) -> BankProcess:
@@ -195,11 +237,11 @@ def open_books(conn: psycopg.Connection[Any], bank_book: Path, days: Sequence[da
     return name
 
 
-def _print_figures(conn: psycopg.Connection[Any], counts: dict[str, int], say: Callable[[str], None]) -> None:
+def print_figures(report: Report, say: Callable[[str], None]) -> None:
     """What it took: how often the bank was asked, and how often each step was tried."""
-    say("bank     " + ", ".join(f"{counts.get(word, 0)} {word}" for word in COUNTED))
+    say("bank     " + ", ".join(f"{report.counts.get(word, 0)} {word}" for word in COUNTED))
     say("step             calls  attempts  most for one call")
-    for tries in count_tries(conn):
+    for tries in report.tries:
         say(f"{tries.step:15} {tries.calls:6} {tries.attempts:9} {tries.most:18}")
 
 
@@ -243,43 +285,52 @@ class Progress:
 
 
 class Quarter:
-    """The days of one set of books, and whoever has a hand in them: the CFO, and chaos."""
+    """The days of one set of books, and whoever has a hand in them: the CFO, and chaos.
+
+    Attributes:
+        conn: A connection to look through.
+        workers: The worker processes.
+        chaos: Who kills them.
+        name: Of the books.
+        days: Their days.
+    """
 
     def __init__(
         self, conn: psycopg.Connection[Any], app: App, workers: Workers, chaos: Chaos, *, name: str, days: list[date],
         say: Callable[[str], None],
     ) -> None:
-        self._conn = conn
+        self.conn = conn
+        self.workers = workers
+        self.chaos = chaos
+        self.name = name
+        self.days = days
         self._app = app
-        self._workers = workers
-        self._chaos = chaos
-        self._name = name
-        self._days = days
         self._say = say
         self._acknowledged: set[str] = set()
 
     def start(self) -> None:
         """Starts the workers; then every day, with the fund that the first one begins with, in one transaction."""
         for _ in range(WORKER_COUNT):
-            self._say(f"worker   pid {self._workers.start_one()}")
+            self._say(f"worker   pid {self.workers.start_one()}")
         with psycopg.connect(self._app.dsn) as conn:
             books = self._app.using(conn)
-            for priority, (day, next_day) in enumerate(itertools.zip_longest(self._days, self._days[1:])):
+            for priority, (day, next_day) in enumerate(itertools.zip_longest(self.days, self.days[1:])):
                 books.start(self._day(day, priority), day, next_day)
-            books.send(key_of(self._name, self._days[0]), opening, world.FUND)
+            books.send(key_of(self.name, self.days[0]), opening, world.FUND)
         self._app.nudge()
-        self._say(f"start    {len(self._days)} runs, {key_of(self._name, self._days[0])} to {key_of(self._name, self._days[-1])}")
+        self._say(f"start    {len(self.days)} runs, {key_of(self.name, self.days[0])} to {key_of(self.name, self.days[-1])}")
 
     def _day(self, day: date, priority: int) -> Workflow[[date, date | None], Decimal]:
         """The workflow for a day; earlier days go first, also when they come back from a wait or a dead worker."""
-        labels = {"books": self._name, "day": str(day)}
-        return treasury_day.options(key=key_of(self._name, day), queue=self._name, priority=priority, labels=labels)
+        labels = {"books": self.name, "day": str(day)}
+        return treasury_day.options(key=key_of(self.name, day), queue=self.name, priority=priority, labels=labels)
 
-    def watch(self, patience_seconds: float) -> None:
+    def watch(self, patience_seconds: float, looked: Callable[[Quarter, Progress], None] | None = None) -> None:
         """Looks at the work until it is over or takes too long: kills workers, and answers for the CFO.
 
         Args:
             patience_seconds: How long is too long.
+            looked: Called after each look.
 
         Raises:
             TreasuryError: A worker ended that nobody has killed.
@@ -289,25 +340,27 @@ class Quarter:
         while True:
             progress = self._look()
             self._acknowledge()
-            self._chaos.strike(progress.posted)
-            is_over = progress.closed == len(self._days) or progress.broken > 0 or time.monotonic() > deadline
+            self.chaos.strike(progress.posted)
+            if looked is not None:
+                looked(self, progress)
+            is_over = progress.closed == len(self.days) or progress.broken > 0 or time.monotonic() > deadline
             if is_over or time.monotonic() > next_line:
                 self._say(f"progress {progress}")
                 next_line = time.monotonic() + PROGRESS_SECONDS
             if is_over:
                 return
-            if log := self._workers.find_ended():
+            if log := self.workers.find_ended():
                 raise TreasuryError(f"a worker has ended by itself: see {log}")
             time.sleep(LOOK_SECONDS)
 
     def _look(self) -> Progress:
-        row = self._conn.execute(_PROGRESS, (self._name,)).fetchone()
+        row = self.conn.execute(_PROGRESS, (self.name,)).fetchone()
         assert row is not None
         return Progress(*row)
 
     def _acknowledge(self) -> None:
         """For the CFO: whatever run waits for an acknowledgement gets it."""
-        for (key,) in self._conn.execute(_WAITING, (f"signal {cfo_ack.name}", self._name)).fetchall():
+        for (key,) in self.conn.execute(_WAITING, (f"signal {cfo_ack.name}", self.name)).fetchall():
             if key not in self._acknowledged:
                 self._acknowledged.add(key)
                 questions = self._app.get(key, treasury_day).state()["questions"]

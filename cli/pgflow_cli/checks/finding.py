@@ -1,0 +1,58 @@
+"""The answer of a check, and what a check is given."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+from pgflow_cli.database import connect, fetch_dicts
+
+if TYPE_CHECKING:
+    import psycopg
+
+Level = Literal["ok", "warn", "fail"]
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What a check found.
+
+    Attributes:
+        level: ``ok``; ``warn``: it works, and will hurt; ``fail``: it does not work.
+        found: What is so.
+        do: What to do about it; empty where all is well.
+    """
+
+    level: Level
+    found: str
+    do: str = ""
+
+
+class Patient:
+    """The database that is examined.
+
+    Attributes:
+        dsn: Its connection string.
+        connection: A connection to it, in autocommit mode.
+    """
+
+    def __init__(self, dsn: str, connection: psycopg.Connection[Any]) -> None:
+        self.dsn = dsn
+        self.connection = connection
+
+    def rows(self, query: str, params: Any = None) -> list[dict[str, Any]]:
+        """Rows of a query."""
+        return fetch_dicts(self.connection, query, params)
+
+    def row(self, query: str, params: Any = None) -> dict[str, Any]:
+        """The only row of a query."""
+        return self.rows(query, params)[0]
+
+    def second_connection(self) -> psycopg.Connection[Any]:
+        """Another connection to the same database."""
+        return connect(self.dsn)
+
+
+def count_of(number: int, what: str) -> str:
+    """``1 run``, ``2 runs``."""
+    return f"{number:,} {what}{'' if number == 1 else 's'}"

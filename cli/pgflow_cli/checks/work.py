@@ -1,0 +1,95 @@
+"""Workers and runs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pgflow_cli.checks.finding import Finding, Patient, count_of
+from pgflow_cli.output import duration
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+SILENT_SECONDS = 15
+
+_WORKERS = """
+select w.worker_id, w.host, w.pid, w.running, extract(epoch from clock_timestamp() - w.beat_at)::float8 as silent
+from pgflow.workers w order by w.worker_id
+"""
+
+_STRAYS = """
+select r.worker_id, count(*) as runs from pgflow.runs r
+where r.status = 'running' and not exists (select from pgflow.workers w where w.worker_id = r.worker_id)
+group by r.worker_id order by r.worker_id
+"""
+
+
+def check_workers(patient: Patient) -> Iterator[Finding]:
+    """Workers that have gone silent, and runs that are leased to nobody."""
+    rows = patient.rows(_WORKERS)
+    alive = [row for row in rows if row["silent"] <= SILENT_SECONDS]
+    lost = [row for row in rows if row["silent"] > SILENT_SECONDS]
+    remedy = "any live worker, or `pgflow tick MODULE`, finds it dead and goes on with its runs"
+    for row in lost:
+        who = f"worker {row['worker_id']} (pid {row['pid']} on {row['host']})"
+        yield Finding("warn", f"{who} is silent for {duration(row['silent'])} and holds {count_of(row['running'], 'run')}", remedy)
+    for row in patient.rows(_STRAYS):
+        yield Finding("warn", f"{count_of(row['runs'], 'run')} leased to worker {row['worker_id']}, which is gone", remedy)
+    if not lost:
+        yield Finding("ok", f"{count_of(len(alive), 'worker')} alive, none lost")
+
+
+_WAITING_QUEUES = """
+select q.queue, q.queued, q.paused_at is not null as is_paused,
+  extract(epoch from clock_timestamp() - q.oldest_queued_at)::float8 as seconds,
+  exists (select from pgflow.workers w where q.queue = any(w.queues)) as is_served
+from pgflow.queues q where q.queued > 0 order by q.queue
+"""
+
+
+def check_queues(patient: Patient) -> Iterator[Finding]:
+    """Runs that nobody will take."""
+    wrong = False
+    for row in patient.rows(_WAITING_QUEUES):
+        if row["is_paused"]:
+            wrong = True
+            yield Finding(
+                "warn",
+                f"queue {row['queue']} is paused with {count_of(row['queued'], 'run')} queued",
+                f"pgflow queues resume {row['queue']}",
+            )
+        elif not row["is_served"] and row["seconds"] > SILENT_SECONDS:
+            wrong = True
+            yield Finding(
+                "warn",
+                f"queue {row['queue']} has {count_of(row['queued'], 'run')} queued for up to {duration(row['seconds'])}, and no worker",
+                "pgflow workers MODULE, or pgflow tick MODULE from cron",
+            )
+    if not wrong:
+        yield Finding("ok", "every queue with work is served")
+
+
+def check_stuck(patient: Patient) -> Iterator[Finding]:
+    """Runs that need a person."""
+    rows = patient.rows(
+        "select reason, count(*) as runs, min(key) as example from pgflow.runs where status = 'stuck' group by reason order by 2 desc"
+    )
+    for row in rows:
+        yield Finding(
+            "warn",
+            f"{count_of(row['runs'], 'run')} stuck: {row['reason']}",
+            f"pgflow show {row['example']}; mend the cause, then pgflow retry --status stuck",
+        )
+    if not rows:
+        yield Finding("ok", "no run is stuck")
+
+
+def check_books(patient: Patient) -> Iterator[Finding]:
+    """The engine's own audit: reads everything, hence only when asked for."""
+    rows = patient.rows("select invariant, detail from pgflow.check() limit 20")
+    for row in rows:
+        yield Finding(
+            "fail", f"{row['invariant']}: {row['detail']}", "this is a bug, or somebody wrote to pgflow's tables: keep a dump and report it"
+        )
+    if not rows:
+        yield Finding("ok", "every invariant holds")

@@ -1,0 +1,87 @@
+"""What GitHub Actions shows of a tick: annotations at the run, a summary at the job, outputs for later steps."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from pgflow_cli.output import when
+
+Row = Mapping[str, Any]
+
+MAX_ANNOTATIONS = 10
+"""GitHub shows no more of a kind for one step."""
+
+
+def report(summary: Row, troubles: Sequence[Row]) -> None:
+    """Tells GitHub Actions what a tick has done, where it runs in one.
+
+    Args:
+        summary: Counts, how it ended, when the next timer is due.
+        troubles: Runs that failed or are stuck: key, status, workflow, why.
+    """
+    if os.environ.get("GITHUB_ACTIONS") == "true":
+        annotate(troubles)
+    _append("GITHUB_STEP_SUMMARY", markdown(summary, troubles))
+    _append(
+        "GITHUB_OUTPUT", "".join(f"{name}={_output(summary[name])}\n" for name in ("outcome", "taken", "failed", "stuck", "next_wake_at"))
+    )
+
+
+def _output(value: Any) -> str:
+    return "" if value is None else value.isoformat() if hasattr(value, "isoformat") else str(value)
+
+
+def _append(variable: str, text: str) -> None:
+    path = os.environ.get(variable)
+    if path:
+        with Path(path).open("a", encoding="utf-8") as file:
+            file.write(text)
+
+
+def annotate(troubles: Sequence[Row]) -> None:
+    """Writes annotations to standard error, which GitHub reads too: standard output is the summary's."""
+    for row in troubles[:MAX_ANNOTATIONS]:
+        level = "error" if row["status"] == "failed" else "warning"
+        title = f"run {row['key']} is stuck" if row["status"] == "stuck" else f"run {row['key']} failed"
+        print(
+            f"::{level} title={_property(title)}::{_message(row['workflow'] + ': ' + (row['why'] or 'no reason given'))}", file=sys.stderr
+        )
+    sys.stderr.flush()
+
+
+def _message(text: str) -> str:
+    return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
+
+
+def _property(text: str) -> str:
+    return _message(text).replace(":", "%3A").replace(",", "%2C")
+
+
+def markdown(summary: Row, troubles: Sequence[Row]) -> str:
+    """The summary as a page of Markdown."""
+    names = ("taken", "completed", "failed", "cancelled", "waiting", "queued", "stuck")
+    lines = [
+        f"### pgflow tick: {summary['outcome']} after {summary['seconds']:.1f} s",
+        "",
+        "| " + " | ".join(names) + " |",
+        "|" + "---:|" * len(names),
+        "| " + " | ".join(str(summary[name]) for name in names) + " |",
+        "",
+        f"Next wake-up: {when(summary['next_wake_at']) or 'none'}.",
+    ]
+    if summary["work_left"]:
+        lines.append("There is work left: the next tick goes on with it.")
+    if troubles:
+        lines += ["", "| run | workflow | status | why |", "|---|---|---|---|"]
+        lines += [
+            f"| {_cell(row['key'])} | {_cell(row['workflow'])} | {row['status']} | {_cell(row['why'] or '')} |" for row in troubles[:50]
+        ]
+    return "\n".join(lines) + "\n\n"
+
+
+def _cell(text: str) -> str:
+    return " ".join(text.split()).replace("\\", "\\\\").replace("|", "\\|").replace("<", "&lt;")[:300]

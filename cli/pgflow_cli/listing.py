@@ -1,0 +1,180 @@
+"""``pgflow list``: runs, by what they do and what they are called."""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from pgflow_cli.database import Dsn, fetch_dicts, opened
+from pgflow_cli.output import (
+    AsCsv,
+    AsJson,
+    Column,
+    Form,
+    age,
+    choose_form,
+    console,
+    dump,
+    make_table,
+    note,
+    plain,
+    print_rows,
+    styled_status,
+)
+from pgflow_cli.selection import Filters, KeyPattern, Labels, Queues, Since, Statuses, Until, WorkflowNames
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+    import psycopg
+    from rich.console import RenderableType
+
+WHY = r"""case status
+    when 'failed' then concat_ws(': ', regexp_replace(error->>'type', '^.*\.', ''), error->>'message')
+    when 'stuck' then concat_ws(': ', reason, error->>'message')
+    else reason end as why"""
+"""Why a run is where it is, in one text."""
+
+_COLUMNS = (
+    "key", "status", "workflow", "queue", "labels", "priority", "attempt", "worker_id", "generation",
+    "created_at", "since", "run_at", "deadline_at", "finished_at",
+)  # fmt: skip
+
+_LIST = f"""
+select {", ".join(_COLUMNS)}, {WHY}
+from pgflow.runs where {{condition}} order by run_id desc limit %s
+"""  # noqa: S608 - our own columns
+
+_COUNT = "select status, count(*) as runs from pgflow.runs where {condition} group by status order by runs desc, status"
+
+
+def list_runs(
+    *,
+    status: Statuses = None,
+    workflow: WorkflowNames = None,
+    queue: Queues = None,
+    label: Labels = None,
+    key: KeyPattern = None,
+    since: Since = None,
+    until: Until = None,
+    limit: Annotated[int, typer.Option("--limit", "-n", min=0, help="At most so many, the newest; 0 for all.")] = 50,
+    count: Annotated[bool, typer.Option("--count", help="Only how many there are of each status.")] = False,
+    watch: Annotated[bool, typer.Option("--watch", help="Look again and again, until Ctrl-C.")] = False,
+    every: Annotated[float, typer.Option(min=0.1, help="With --watch: seconds between looks.")] = 2.0,
+    as_json: AsJson = False,
+    as_csv: AsCsv = False,
+    dsn: Dsn = None,
+) -> None:
+    """Lists runs, the newest first."""
+    form = choose_form(as_json=as_json, as_csv=as_csv)
+    filters = Filters(status, workflow, queue, label, key, since, until)
+    with opened(dsn) as connection:
+
+        def look() -> list[dict[str, Any]]:
+            return _count(connection, filters) if count else _list(connection, filters, limit)
+
+        if watch:
+            _watch(connection, look, form, every, count=count)
+            return
+        rows = look()
+        columns = COUNT_COLUMNS if count else run_columns(rows, database_now(connection))
+        shown = rows if count else rows[: limit or None]
+        print_rows(form, columns, shown, names=("status", "runs") if count else (*_COLUMNS, "why"), empty=_nothing(filters))
+        if len(shown) < len(rows):
+            note(f"The newest {limit}; there are more: --limit 0 shows all.")
+
+
+def _nothing(filters: Filters) -> str:
+    return "No run is like that." if filters else "There are no runs yet: start one with `pgflow start` or `pgflow run`."
+
+
+def _list(connection: psycopg.Connection[Any], filters: Filters, limit: int) -> list[dict[str, Any]]:
+    """One row more than the limit, to know whether there are more."""
+    condition, params = filters.condition()
+    return fetch_dicts(connection, _LIST.format(condition=condition), [*params, limit + 1 if limit else None])
+
+
+def _count(connection: psycopg.Connection[Any], filters: Filters) -> list[dict[str, Any]]:
+    condition, params = filters.condition()
+    return fetch_dicts(connection, _COUNT.format(condition=condition), params)
+
+
+def database_now(connection: psycopg.Connection[Any]) -> datetime:
+    """The time on the database's clock: ages are told by it."""
+    now: datetime = fetch_dicts(connection, "select clock_timestamp() as now")[0]["now"]
+    return now
+
+
+COUNT_COLUMNS = [
+    Column("STATUS", lambda row: styled_status(row["status"])),
+    Column("RUNS", lambda row: plain(f"{row['runs']:,}"), right=True),
+]
+
+
+def run_columns(rows: list[dict[str, Any]], now: datetime) -> list[Column]:
+    """Columns of a table of runs."""
+    columns = [
+        Column("KEY", lambda row: plain(row["key"]), most=48),
+        Column("STATUS", lambda row: styled_status(row["status"])),
+        Column("SINCE", lambda row: plain(age(row["since"], now)), right=True),
+        Column("WORKFLOW", lambda row: plain(row["workflow"]), most=24),
+        Column("QUEUE", lambda row: plain(row["queue"]), from_width=110, most=20),
+        Column("TRIES", lambda row: plain(row["attempt"] or ""), from_width=130, right=True),
+        Column("LABELS", lambda row: plain(_labels(row)), from_width=110, most=30),
+        Column("WHY", lambda row: plain(row["why"]), takes_rest=True, most=200),
+    ]
+    return [column for column in columns if column.title != "LABELS" or any(row["labels"] for row in rows)]
+
+
+def _labels(row: Any) -> str:
+    return " ".join(f"{name}={value}" for name, value in (row["labels"] or {}).items())
+
+
+# ---------------------------------------------------------------- watching
+
+
+def _watch(connection: psycopg.Connection[Any], look: Any, form: Form, every: float, *, count: bool) -> None:
+    try:
+        if form is Form.TABLE and sys.stdout.isatty():
+            _watch_table(connection, look, every, count=count)
+        else:
+            _watch_changes(look, every)
+    except KeyboardInterrupt:
+        return
+
+
+def _watch_table(connection: psycopg.Connection[Any], look: Any, every: float, *, count: bool) -> None:
+    from rich.console import Group
+    from rich.live import Live
+
+    out = console()
+
+    def draw() -> RenderableType:
+        rows, now = look(), database_now(connection)
+        fitting = max(1, out.height - 4)
+        columns = COUNT_COLUMNS if count else run_columns(rows, now)
+        more = f"   … and more: the newest {fitting} are shown" if len(rows) > fitting else ""
+        return Group(
+            plain(f"{now:%H:%M:%S} by the database's clock, every {every:g} s; Ctrl-C ends{more}"),
+            make_table(columns, rows[:fitting], out.width),
+        )
+
+    with Live(draw(), console=out, auto_refresh=False, screen=True) as live:
+        while True:
+            time.sleep(every)
+            live.update(draw(), refresh=True)
+
+
+def _watch_changes(look: Any, every: float) -> None:
+    """For a pipe: the whole answer on one line, whenever it has changed."""
+    last = None
+    while True:
+        text = dump(look())
+        if text != last:
+            typer.echo(text)
+            sys.stdout.flush()
+            last = text
+        time.sleep(every)

@@ -1,0 +1,309 @@
+"""``pgflow cancel``, ``pause``, ``resume``, ``retry``: what people tell runs.
+
+Runs are named by key, or chosen by filters. Chosen ones are looked up once: that set is counted, shown and
+asked about, and it is that set which is told, whatever the filters would find by then.
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from pgflow_cli.database import Dsn, fetch_dicts, opened
+from pgflow_cli.failures import Mistake
+from pgflow_cli.listing import WHY, database_now, run_columns
+from pgflow_cli.mail import operator, wake
+from pgflow_cli.output import AsCsv, AsJson, Column, Form, choose_form, console, make_table, note, plain, print_rows, styled_status
+from pgflow_cli.selection import (
+    ENDED,
+    OPEN,
+    Filters,
+    KeyPattern,
+    Labels,
+    Queues,
+    Since,
+    Statuses,
+    Until,
+    WorkflowNames,
+    complete_key,
+    find_run,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import psycopg
+
+    from pgflow._io import Query
+
+SAMPLE = 10
+BATCH = 500
+
+Keys = Annotated[
+    list[str] | None, typer.Argument(metavar="[KEY]...", help="Keys of runs; or choose them by options.", autocompletion=complete_key)
+]
+Why = Annotated[str | None, typer.Option(help="The reason, kept in the run's history.")]
+Everything = Annotated[bool, typer.Option("--all", help="Every run that this can be done to.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Show the runs, and do nothing.")]
+
+
+@dataclass(frozen=True)
+class Order:
+    """What can be told to a run, and to runs of which status."""
+
+    verb: str
+    past: str
+    fits: tuple[str, ...]
+    why: str
+
+
+CANCEL = Order("cancel", "cancelled", OPEN, "cancelled")
+PAUSE = Order("pause", "paused", ("queued", "running", "waiting"), "paused")
+RESUME = Order("resume", "resumed", ("paused", "stuck"), "resumed")
+RETRY = Order("retry", "retried", ("stuck",), "retried")
+
+
+def cancel(
+    keys: Keys = None,
+    *,
+    status: Statuses = None,
+    workflow: WorkflowNames = None,
+    queue: Queues = None,
+    label: Labels = None,
+    key: KeyPattern = None,
+    since: Since = None,
+    until: Until = None,
+    everything: Everything = False,
+    why: Why = None,
+    force: Annotated[bool, typer.Option("--force", help="End it without running any more of its code.")] = False,
+    yes: Yes = False,
+    dry_run: DryRun = False,
+    as_json: AsJson = False,
+    as_csv: AsCsv = False,
+    dsn: Dsn = None,
+) -> None:
+    """Cancels runs: their code may clean up first.
+
+    Cancelled is final. Chosen runs are counted, shown and asked about; exactly those are told.
+    """
+    filters = Filters(status, workflow, queue, label, key, since, until, keys or [])
+    _give(CANCEL, filters, Manner(everything, yes, dry_run, choose_form(as_json=as_json, as_csv=as_csv), why, force), dsn)
+
+
+def pause(
+    keys: Keys = None,
+    *,
+    status: Statuses = None,
+    workflow: WorkflowNames = None,
+    queue: Queues = None,
+    label: Labels = None,
+    key: KeyPattern = None,
+    since: Since = None,
+    until: Until = None,
+    everything: Everything = False,
+    why: Why = None,
+    yes: Yes = False,
+    dry_run: DryRun = False,
+    as_json: AsJson = False,
+    as_csv: AsCsv = False,
+    dsn: Dsn = None,
+) -> None:
+    """Holds runs until they are resumed.
+
+    Steps that are running finish; nothing new starts.
+    """
+    filters = Filters(status, workflow, queue, label, key, since, until, keys or [])
+    _give(PAUSE, filters, Manner(everything, yes, dry_run, choose_form(as_json=as_json, as_csv=as_csv), why), dsn)
+
+
+def resume(
+    keys: Keys = None,
+    *,
+    status: Statuses = None,
+    workflow: WorkflowNames = None,
+    queue: Queues = None,
+    label: Labels = None,
+    key: KeyPattern = None,
+    since: Since = None,
+    until: Until = None,
+    everything: Everything = False,
+    why: Why = None,
+    yes: Yes = False,
+    dry_run: DryRun = False,
+    as_json: AsJson = False,
+    as_csv: AsCsv = False,
+    dsn: Dsn = None,
+) -> None:
+    """Lets paused or stuck runs go on."""
+    filters = Filters(status, workflow, queue, label, key, since, until, keys or [])
+    _give(RESUME, filters, Manner(everything, yes, dry_run, choose_form(as_json=as_json, as_csv=as_csv), why), dsn)
+
+
+def retry(
+    keys: Keys = None,
+    *,
+    status: Statuses = None,
+    workflow: WorkflowNames = None,
+    queue: Queues = None,
+    label: Labels = None,
+    key: KeyPattern = None,
+    since: Since = None,
+    until: Until = None,
+    everything: Everything = False,
+    why: Why = None,
+    yes: Yes = False,
+    dry_run: DryRun = False,
+    as_json: AsJson = False,
+    as_csv: AsCsv = False,
+    dsn: Dsn = None,
+) -> None:
+    """Lets stuck runs try again, with a fresh budget."""
+    filters = Filters(status, workflow, queue, label, key, since, until, keys or [])
+    _give(RETRY, filters, Manner(everything, yes, dry_run, choose_form(as_json=as_json, as_csv=as_csv), why), dsn)
+
+
+# ---------------------------------------------------------------- choosing, asking, telling
+
+
+@dataclass(frozen=True)
+class Manner:
+    """How an order is given."""
+
+    everything: bool
+    yes: bool
+    dry_run: bool
+    form: Form
+    why: str | None
+    force: bool = False
+
+
+def _give(order: Order, filters: Filters, manner: Manner, dsn: str | None) -> None:
+    _check_choice(order, filters, everything=manner.everything)
+    with opened(dsn) as connection:
+        chosen = _choose(connection, order, filters)
+        if not chosen:
+            print_rows(manner.form, [], [], names=("key", "before", "status"), empty=f"No run to {order.verb}: nothing was done.")
+            return
+        if manner.dry_run:
+            _show(connection, manner.form, chosen)
+            note(f"{len(chosen)} runs would be {order.past}; nothing was done.")
+            return
+        if not filters.keys and not manner.yes:
+            _ask(connection, order, chosen)
+        refused = _tell(connection, order, chosen, manner)
+        _report(connection, manner.form, chosen)
+    if refused:
+        raise Mistake(f"{len(refused)} of {len(chosen)} runs could not be {order.past}: {refused[0]}")
+
+
+def _check_choice(order: Order, filters: Filters, *, everything: bool) -> None:
+    if filters.keys and (everything or filters != Filters(keys=filters.keys)):
+        raise Mistake("name runs by key or choose them by options, not both")
+    if not filters and not everything:
+        raise Mistake(
+            f"which runs? Name them, as in `pgflow {order.verb} KEY`, choose by --status, --workflow, --label and others, or say --all"
+        )
+
+
+_CHOOSE = f"""
+select key, status, workflow, queue, labels, attempt, since, {WHY}
+from pgflow.runs where {{condition}} and tenant = '' order by run_id
+"""  # noqa: S608 - our own columns
+
+
+def _choose(connection: psycopg.Connection[Any], order: Order, filters: Filters) -> list[dict[str, Any]]:
+    """The runs meant, as they are now; of those named by key, each must exist and be in a fitting status."""
+    condition, params = filters.condition()
+    rows = fetch_dicts(connection, _CHOOSE.format(condition=condition), params)
+    if not filters.keys:
+        return [row for row in rows if row["status"] in order.fits]
+    known = {row["key"] for row in rows}
+    for key in filters.keys:
+        if key not in known:
+            find_run(connection, key)
+    for row in rows:
+        if row["status"] not in order.fits:
+            raise Mistake(f"run {row['key']!r} is {row['status']}: {_why_not(order, row['status'])}; nothing was done")
+    return rows
+
+
+def _why_not(order: Order, status: str) -> str:
+    if status in ENDED:
+        return "it has ended, so there is nothing to " + order.verb
+    return f"only runs that are {' or '.join(order.fits)} can be {order.past}"
+
+
+def _show(connection: psycopg.Connection[Any], form: Form, chosen: list[dict[str, Any]]) -> None:
+    print_rows(form, run_columns(chosen, database_now(connection)), chosen)
+
+
+def _ask(connection: psycopg.Connection[Any], order: Order, chosen: list[dict[str, Any]]) -> None:
+    """Shows how many and which, and asks. Exactly these are told, even if others fit by then."""
+    if not sys.stdin.isatty():
+        raise Mistake(f"{len(chosen)} runs would be {order.past}, and there is nobody to ask: pass --yes, or look with --dry-run")
+    out = console(error=True)
+    out.print(make_table(run_columns(chosen, database_now(connection)), chosen[:SAMPLE], out.width))
+    if len(chosen) > SAMPLE:
+        note(f"… and {len(chosen) - SAMPLE} more: --dry-run shows all")
+    these = "this run" if len(chosen) == 1 else f"these {len(chosen)} runs"
+    typer.confirm(f"{order.verb.capitalize()} {these}?", abort=True, err=True)
+
+
+def _tell(connection: psycopg.Connection[Any], order: Order, chosen: list[dict[str, Any]], manner: Manner) -> list[str]:
+    """Posts the order to each run, in batches; answers why some refused it."""
+    refused = []
+    why = manner.why or order.why
+    for begin in range(0, len(chosen), BATCH):
+        chains = []
+        with connection.transaction():
+            for row in chosen[begin : begin + BATCH]:
+                try:
+                    chains.append(_post(connection, order, row["key"], why, force=manner.force))
+                except _refusals() as error:
+                    refused.append(str(error))
+        wake(connection, chains)
+    return refused
+
+
+def _refusals() -> tuple[type[Exception], ...]:
+    from pgflow.errors import RunNotFound, WrongState
+
+    return RunNotFound, WrongState
+
+
+def _post(connection: psycopg.Connection[Any], order: Order, key: str, why: str, *, force: bool) -> int:
+    from pgflow._calls import mail
+    from pgflow._io import run
+
+    by = operator()
+    calls: dict[str, Callable[[], Query[int]]] = {
+        "cancel": lambda: mail.cancel_run(key, why, sent_by=by, force=force),
+        "pause": lambda: mail.pause_run(key, why, sent_by=by),
+        "resume": lambda: mail.resume_run(key, why, sent_by=by),
+        "retry": lambda: mail.retry_run(key, why, sent_by=by),
+    }
+    with connection.transaction():
+        return run(connection, calls[order.verb]())
+
+
+_NOW = "select key, status from pgflow.runs where key = any(%s) and tenant = ''"
+
+_REPORT_COLUMNS = [
+    Column("KEY", lambda row: plain(row["key"])),
+    Column("BEFORE", lambda row: styled_status(row["before"])),
+    Column("NOW", lambda row: styled_status(row["status"])),
+]
+
+
+def _report(connection: psycopg.Connection[Any], form: Form, chosen: list[dict[str, Any]]) -> None:
+    """What became of the runs so far: one that a worker holds is told by it, within moments."""
+    now = {row["key"]: row["status"] for row in fetch_dicts(connection, _NOW, ([row["key"] for row in chosen],))}
+    rows = [{"key": row["key"], "before": row["status"], "status": now.get(row["key"], "gone")} for row in chosen]
+    print_rows(form, _REPORT_COLUMNS, rows)
+    held = sum(row["before"] == row["status"] == "running" for row in rows)
+    if held and form is Form.TABLE:
+        note(f"{held} {'is' if held == 1 else 'are'} being worked on: the worker has been told.")

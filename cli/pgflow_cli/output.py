@@ -1,0 +1,236 @@
+"""How a command says what it found: a table for people, JSON and CSV for machines.
+
+On a terminal the default is a table, into a pipe or a file JSON. JSON is an array with one row a line, so
+that both ``jq`` and ``grep`` work; a single thing is one object. What is not the answer - notes, progress,
+questions - goes to standard error, so that the answer can always be piped.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, timedelta
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from pgflow_cli.failures import Mistake
+
+if TYPE_CHECKING:
+    from rich.console import Console, JustifyMethod, RenderableType
+    from rich.table import Table
+    from rich.text import Text
+
+AsJson = Annotated[bool, typer.Option("--json", help="Answer in JSON; the default where standard output is not a terminal.")]
+AsCsv = Annotated[bool, typer.Option("--csv", help="Answer in CSV.")]
+
+Row = Mapping[str, Any]
+
+STYLES = {
+    "queued": "cyan", "running": "yellow", "waiting": "blue", "paused": "magenta", "stuck": "bold red",
+    "completed": "green", "failed": "red", "cancelled": "bright_black",
+}  # fmt: skip
+
+
+class Form(StrEnum):
+    """The form of an answer."""
+
+    TABLE = "table"
+    JSON = "json"
+    CSV = "csv"
+
+
+def choose_form(*, as_json: bool = False, as_csv: bool = False) -> Form:
+    """The form that was asked for, else the one that fits where the answer goes."""
+    if as_json and as_csv:
+        raise Mistake("--json and --csv exclude each other: pass one of them")
+    if as_json:
+        return Form.JSON
+    if as_csv:
+        return Form.CSV
+    return Form.TABLE if sys.stdout.isatty() else Form.JSON
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column of a table for people.
+
+    Attributes:
+        title: Its heading.
+        show: The cell of a row.
+        from_width: Left out on terminals that are narrower than this.
+        right: Whether it is aligned to the right.
+        most: No wider than this; longer cells end in an ellipsis.
+        takes_rest: Whether it has all the room that the others leave.
+    """
+
+    title: str
+    show: Callable[[Row], Text]
+    from_width: int = 0
+    right: bool = False
+    most: int = 60
+    takes_rest: bool = False
+
+
+def console(*, error: bool = False) -> Console:
+    """Where to draw: standard output, or standard error for what is not the answer."""
+    from rich.console import Console
+
+    return Console(stderr=error, highlight=False, soft_wrap=False)
+
+
+def note(text: str) -> None:
+    """Says something that is not the answer."""
+    typer.echo(text, err=True)
+
+
+GAP = 2
+LEAST = 10
+
+
+def make_table(columns: Sequence[Column], rows: Iterable[Row], width: int) -> Table:
+    """Rows as a table without lines, which stays readable when it is copied: one row, one line."""
+    from rich.table import Table
+
+    shown = [column for column in columns if width >= column.from_width]
+    cells = [[column.show(row) for column in shown] for row in rows]
+    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, GAP, 0, 0))
+    for column, room in zip(shown, _widths(shown, cells, width), strict=True):
+        justify: JustifyMethod = "right" if column.right else "left"
+        table.add_column(column.title, justify=justify, no_wrap=True, overflow="ellipsis", width=room)
+    for row_cells in cells:
+        table.add_row(*row_cells)
+    return table
+
+
+def column_widths(columns: Sequence[Column], rows: Iterable[Row], width: int) -> list[int]:
+    """How wide the columns of a table will be."""
+    return _widths(columns, [[column.show(row) for column in columns] for row in rows], width)
+
+
+def _widths(columns: Sequence[Column], cells: list[list[Text]], width: int) -> list[int]:
+    """Each column as wide as its cells; what is left, or missing, falls to the one that takes the rest, then to the widest."""
+    widths = [min(column.most, max([len(column.title), *(row[number].cell_len for row in cells)])) for number, column in enumerate(columns)]
+    too_much = sum(widths) + GAP * (len(widths) - 1) - width
+    rest = next((number for number, column in enumerate(columns) if column.takes_rest), None)
+    if rest is not None:
+        widths[rest] = min(widths[rest], max(LEAST, widths[rest] - max(too_much, 0)))
+    while (too_much := sum(widths) + GAP * (len(widths) - 1) - width) > 0 and max(widths, default=0) > LEAST:
+        widest = widths.index(max(widths))
+        widths[widest] = max(LEAST, widths[widest] - max(1, too_much // 4))
+    return widths
+
+
+def print_rows(
+    form: Form, columns: Sequence[Column], rows: Sequence[Row], *, names: Sequence[str] = (), empty: str = "nothing found"
+) -> None:
+    """Prints rows.
+
+    Args:
+        form: Table, JSON or CSV.
+        columns: Of the table; JSON and CSV have everything that is in the rows.
+        rows: What to print.
+        names: Of the columns of CSV, where there may be no row to tell.
+        empty: What to say to a person where there are no rows.
+    """
+    if form is Form.JSON:
+        print_json_rows(rows)
+    elif form is Form.CSV:
+        print_csv(list(rows[0]) if rows else list(names), rows)
+    elif rows:
+        out = console()
+        out.print(make_table(columns, rows, out.width))
+    else:
+        note(empty)
+
+
+def print_json_rows(rows: Sequence[Row]) -> None:
+    """Rows as a JSON array, one a line."""
+    typer.echo("[" + ",".join(f"\n{dump(row)}" for row in rows) + ("\n]" if rows else "]"))
+
+
+def print_csv(names: Sequence[str], rows: Iterable[Row]) -> None:
+    """Rows as CSV with a heading."""
+    writer = csv.writer(sys.stdout, lineterminator="\n")
+    writer.writerow(names)
+    writer.writerows([_cell(row.get(name)) for name in names] for row in rows)
+
+
+def _cell(value: Any) -> Any:
+    if value is None or isinstance(value, (str, int)):
+        return value
+    return value.isoformat() if isinstance(value, (date, datetime)) else dump(value).strip('"')
+
+
+def print_one(form: Form, row: Row, text: Callable[[], RenderableType]) -> None:
+    """Prints one thing: as an object, a CSV of one row, or as people read it."""
+    if form is Form.JSON:
+        typer.echo(dump(row, indent=2 if sys.stdout.isatty() else None))
+    elif form is Form.CSV:
+        print_csv(list(row), [row])
+    else:
+        console().print(text())
+
+
+def dump(value: Any, *, indent: int | None = None) -> str:
+    """A value as JSON; times as ISO 8601, and what JSON does not know as text."""
+    return json.dumps(value, ensure_ascii=False, default=_plain, indent=indent)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, (datetime, date)):
+        return value.isoformat()
+    if isinstance(value, timedelta):
+        return value.total_seconds()
+    if isinstance(value, (bytes, bytearray, memoryview)):
+        return bytes(value).hex()
+    return str(value)
+
+
+# ---------------------------------------------------------------- words for people
+
+
+def styled_status(status: str) -> Text:
+    """A status in its colour."""
+    from rich.text import Text
+
+    return Text(status, style=STYLES.get(status, ""))
+
+
+def plain(value: Any) -> Text:
+    """Any value as text that means nothing to rich, on one line."""
+    from rich.text import Text
+
+    return Text("" if value is None else " ".join(str(value).split()))
+
+
+def short_json(value: Any) -> Text:
+    """A value as JSON on one line."""
+    return plain("" if value is None else dump(value))
+
+
+def age(since: datetime | None, now: datetime) -> str:
+    """How long ago something was: ``42s``, ``3m``, ``2h``, ``5d``."""
+    return "" if since is None else duration((now - since).total_seconds())
+
+
+def duration(seconds: float) -> str:
+    """A duration in its two or three leading digits: ``12 ms`` is ``12ms``, ``80 s`` is ``80s``."""
+    seconds = max(seconds, 0.0)
+    if seconds < 0.0995:
+        return f"{seconds * 1000:.0f}ms"
+    if seconds < 9.95:
+        return f"{seconds:.1f}s"
+    for size, unit, limit in ((1, "s", 100), (60, "m", 100), (3600, "h", 48), (86400, "d", None)):
+        if limit is None or seconds / size < limit - 0.5:
+            return f"{seconds / size:.0f}{unit}"
+    raise AssertionError("unreachable")
+
+
+def when(moment: datetime | None) -> str:
+    """A moment as people write it down, in UTC."""
+    return "" if moment is None else moment.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%SZ")

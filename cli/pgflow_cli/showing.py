@@ -1,0 +1,176 @@
+"""``pgflow show``: everything about one run."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from pgflow_cli.database import Dsn, fetch_dicts, opened
+from pgflow_cli.history import describe_error
+from pgflow_cli.listing import WHY, database_now
+from pgflow_cli.output import (
+    AsJson,
+    Column,
+    Form,
+    age,
+    choose_form,
+    console,
+    dump,
+    duration,
+    make_table,
+    plain,
+    short_json,
+    styled_status,
+    when,
+)
+from pgflow_cli.selection import ENDED, Key, find_run
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+    import psycopg
+    from rich.console import RenderableType
+    from rich.text import Text
+
+_RUN = f"""key, status, workflow, queue, version, priority, labels, {WHY}, attempt, worker_id, generation,
+    created_at, since, run_at, deadline_at, finished_at, input, output, error, run_id, parent_run_id"""
+
+_STEPS = """
+select call, step, status, attempts, started_at, ended_at, idempotency_key, output, error
+from pgflow.steps where run_id = %s order by call
+"""
+
+_CHILDREN = "select key, status, workflow from pgflow.runs where parent_run_id = %s order by run_id limit 100"
+_PARENT = "select key from pgflow.runs where run_id = %s"
+_STATE = "select pgflow.run_state(%s::text) as state"
+
+_STEP_ENDS = {"completed": "green", "failed": "red", "abandoned": "red"}
+
+
+def show(key: Key, *, as_json: AsJson = False, dsn: Dsn = None) -> None:
+    """Shows a run: where it is and why, input, result, steps."""
+    form = choose_form(as_json=as_json)
+    with opened(dsn) as connection:
+        run = read_run(connection, key)
+        now = database_now(connection)
+    if form is Form.JSON:
+        print_object(run)
+        return
+    out = console()
+    for part in draw(run, now, out.width):
+        out.print(part)
+
+
+def print_object(run: dict[str, Any]) -> None:
+    """The run for machines."""
+    import typer
+
+    typer.echo(dump(run, indent=2))
+
+
+def read_run(connection: psycopg.Connection[Any], key: str) -> dict[str, Any]:
+    """A run with its steps, its children and what it said of itself.
+
+    Raises:
+        Mistake: No run has the key.
+    """
+    run = find_run(connection, key, _RUN)
+    run_id, parent_id = run.pop("run_id"), run.pop("parent_run_id")
+    parent = fetch_dicts(connection, _PARENT, (parent_id,)) if parent_id is not None else []
+    run["parent"] = parent[0]["key"] if parent else None
+    run["state"] = fetch_dicts(connection, _STATE, (key,))[0]["state"]
+    run["children"] = fetch_dicts(connection, _CHILDREN, (run_id,))
+    run["steps"] = fetch_dicts(connection, _STEPS, (run_id,))
+    return run
+
+
+def draw(run: dict[str, Any], now: datetime, width: int) -> list[RenderableType]:
+    """The run for people."""
+    from rich.table import Table
+    from rich.text import Text
+
+    head = Text.assemble((run["key"], "bold"), "  ", run["workflow"], "  ")
+    head.append_text(styled_status(run["status"]))
+    facts = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 2))
+    facts.add_column(style="bright_black", no_wrap=True)
+    facts.add_column(overflow="fold")
+    for name, value in _facts(run, now):
+        facts.add_row(name, value)
+    parts: list[RenderableType] = [head, facts]
+    if run["steps"]:
+        parts += ["", make_table(_step_columns(), run["steps"], width)]
+    if run["children"]:
+        parts += ["", make_table(_CHILD_COLUMNS, run["children"], width)]
+    parts += ["", plain(f"More: pgflow timeline {run['key']}")] if run["steps"] else []
+    return parts
+
+
+def _facts(run: dict[str, Any], now: datetime) -> list[tuple[str, RenderableType]]:
+    """Names and values, without those that say nothing."""
+    ended = run["status"] in ENDED
+    took = f", after {duration((run['finished_at'] - run['created_at']).total_seconds())}" if ended else ""
+    labels = " ".join(f"{name}={value}" for name, value in (run["labels"] or {}).items())
+    facts: list[tuple[str, RenderableType | None]] = [
+        ("why", plain(run["why"]) if run["why"] and run["status"] != "failed" else None),
+        ("what to do", plain(_advice(run)) if _advice(run) else None),
+        ("queue", plain(run["queue"] + (f", priority {run['priority']}" if run["priority"] else ""))),
+        ("worker", plain(f"{run['worker_id']}, claim {run['attempt']}") if run["worker_id"] is not None else None),
+        ("created", plain(f"{when(run['created_at'])}, {age(run['created_at'], now)} ago")),
+        (run["status"] if not ended else "ended", plain(f"{when(run['since'])}, {age(run['since'], now)} ago{took}")),
+        ("starts at", plain(when(run["run_at"])) if run["run_at"] and not run["steps"] and not ended else None),
+        ("deadline", plain(when(run["deadline_at"])) if run["deadline_at"] else None),
+        ("generation", plain(run["generation"]) if run["generation"] > 1 else None),
+        ("parent", plain(run["parent"]) if run["parent"] else None),
+        ("labels", plain(labels) if labels else None),
+        ("input", short_json(run["input"])),
+        ("state", short_json(run["state"]) if run["state"] else None),
+        ("output", short_json(run["output"]) if run["status"] == "completed" else None),
+        ("error", plain(describe_error(run["error"])) if run["error"] and run["status"] == "failed" else None),
+        ("", _traceback(run["error"])),
+    ]
+    return [(name, value) for name, value in facts if value is not None]
+
+
+def _advice(run: dict[str, Any]) -> str:
+    key = run["key"]
+    if run["status"] == "stuck":
+        return f"mend the cause, then `pgflow retry {key}`; or `pgflow cancel {key}`"
+    if run["status"] == "paused":
+        return f"`pgflow resume {key}` lets it go on"
+    why = run["why"] or ""
+    if run["status"] == "waiting" and why.startswith("signal "):
+        return f"`pgflow signal {key} {why.split(',')[0].removeprefix('signal ')} JSON` answers it"
+    return ""
+
+
+def _traceback(error: Any) -> RenderableType | None:
+    from rich.text import Text
+
+    if not isinstance(error, dict) or not error.get("traceback"):
+        return None
+    text = error["traceback"]
+    return Text((text if isinstance(text, str) else "\n".join(map(str, text))).rstrip(), style="bright_black")
+
+
+def _step_columns() -> list[Column]:
+    from rich.text import Text
+
+    return [
+        Column("CALL", lambda row: plain(row["call"]), right=True),
+        Column("STEP", lambda row: plain(row["step"]), most=40),
+        Column("STATUS", lambda row: Text(row["status"], style=_STEP_ENDS.get(row["status"], "yellow"))),
+        Column("TRIES", lambda row: plain(row["attempts"]), right=True),
+        Column("ENDED", lambda row: plain(when(row["ended_at"])), from_width=110),
+        Column("IDEMPOTENCY KEY", lambda row: plain(row["idempotency_key"]), from_width=150, most=70),
+        Column("RESULT", _result, takes_rest=True, most=200),
+    ]
+
+
+def _result(row: Any) -> Text:
+    return plain(describe_error(row["error"])) if row["error"] else short_json(row["output"]) if row["status"] == "completed" else plain("")
+
+
+_CHILD_COLUMNS = [
+    Column("CHILD", lambda row: plain(row["key"])),
+    Column("STATUS", lambda row: styled_status(row["status"])),
+    Column("WORKFLOW", lambda row: plain(row["workflow"])),
+]

@@ -1,0 +1,47 @@
+"""``pgflow signal``: something that a run waits for, sent by hand."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from pgflow_cli.database import Dsn, opened
+from pgflow_cli.failures import Mistake
+from pgflow_cli.mail import operator, wake
+from pgflow_cli.output import AsJson, choose_form, dump, plain, print_one
+from pgflow_cli.parsing import parse_json
+from pgflow_cli.selection import ENDED, Key, find_run
+
+
+def signal(
+    key: Key,
+    name: Annotated[str, typer.Argument(help="Name of the signal.", show_default=False)],
+    payload: Annotated[str, typer.Argument(help="Payload in JSON, @FILE, or - for standard input.")] = "null",
+    *,
+    as_json: AsJson = False,
+    dsn: Dsn = None,
+) -> None:
+    """Sends a signal to a run.
+
+    If the run waits for it, it goes on; else the signal is kept until the run asks for it.
+    """
+    value = parse_json(payload, "the payload")
+    with opened(dsn) as connection:
+        from pgflow._calls import mail
+        from pgflow._io import run
+
+        before = find_run(connection, key, "status, reason")
+        if before["status"] in ENDED:
+            raise Mistake(f"run {key!r} is {before['status']}: it takes no more signals; nothing was sent")
+        chain = run(connection, mail.send_signal(key, name, dump(value), sent_by=operator()))
+        wake(connection, [chain])
+        status = find_run(connection, key, "status")["status"]
+    sent = {"key": key, "signal": name, "payload": value, "before": before["status"], "status": status}
+    print_one(choose_form(as_json=as_json), sent, lambda: plain(_sent(sent, before["reason"])))
+
+
+def _sent(sent: dict[str, Any], reason: str | None) -> str:
+    if sent["before"] == "waiting" and sent["status"] == "waiting":
+        return f"Sent {sent['signal']!r} to {sent['key']}, which waits for something else ({reason}): it is kept until asked for."
+    return f"Sent {sent['signal']!r} to {sent['key']}: it was {sent['before']} and is {sent['status']}."

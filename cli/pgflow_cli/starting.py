@@ -1,0 +1,271 @@
+"""``pgflow start`` and ``pgflow run``: a run begins, elsewhere or right here."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import signal
+import sys
+from datetime import timedelta
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from pgflow_cli.database import Dsn, fetch_dicts, find_dsn, opened
+from pgflow_cli.failures import INTERRUPTED, TIME_LIMIT, Ended, Mistake
+from pgflow_cli.listing import database_now
+from pgflow_cli.mail import wake
+from pgflow_cli.output import AsJson, Form, choose_form, console, dump, note, plain, print_one
+from pgflow_cli.parsing import parse_duration, parse_input, parse_moment, parse_pairs
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import psycopg
+
+    from pgflow import AsyncApp, AsyncRun, StartOptions, Workflow
+
+Words = Annotated[
+    list[str] | None, typer.Argument(metavar="[NAME=TEXT|NAME:=JSON]...", help="Parameters of the workflow.", show_default=False)
+]
+Input = Annotated[str | None, typer.Option("--input", "-i", help="All parameters as a JSON object, @FILE, or - for standard input.")]
+RunKey = Annotated[str | None, typer.Option("--key", "-k", help="Idempotency key: a second start with it is the same run.")]
+RunLabels = Annotated[
+    list[str] | None, typer.Option("--label", "-l", metavar="NAME=VALUE", help="A label to find the run by; may be given again.")
+]
+RunTimeout = Annotated[str | None, typer.Option("--deadline", help="Cancel the run if it is not over after 90s, 10m, 7d...")]
+
+
+# ---------------------------------------------------------------- start
+
+
+def start(
+    target: Annotated[
+        str, typer.Argument(metavar="WORKFLOW", help="Name of a workflow that the database knows, or MODULE:WORKFLOW.", show_default=False)
+    ],
+    words: Words = None,
+    *,
+    text: Input = None,
+    key: RunKey = None,
+    queue: Annotated[str | None, typer.Option("--queue", "-q", help="Queue to wait in; else the workflow's own.")] = None,
+    priority: Annotated[int, typer.Option(min=-32768, max=32767, help="Lower numbers go first.")] = 0,
+    at: Annotated[str | None, typer.Option(help="Not before: a time with zone, or 10m (from now).")] = None,
+    deadline: RunTimeout = None,
+    label: RunLabels = None,
+    new: Annotated[bool, typer.Option("--new", help="The name is right although the database has never seen it.")] = False,
+    as_json: AsJson = False,
+    dsn: Dsn = None,
+) -> None:
+    """Starts a run; workers do the rest."""
+    form = choose_form(as_json=as_json)
+    value = parse_input(words, text)
+    labels = parse_pairs(label, "--label")
+    workflow = _load(target, dsn) if ":" in target or target.endswith(".py") else None
+    with opened(dsn) as connection:
+        name = target if workflow is None else workflow.name
+        own_queue = _find_queue(connection, name, queue, new=new) if workflow is None else workflow.start_options.queue
+        if workflow is not None:
+            check_input(workflow, value)
+        options = _options(connection, key, queue or own_queue, priority, at, deadline, labels, workflow)
+        started = _start(connection, name, value, options)
+        served = fetch_dicts(connection, "select 1 from pgflow.workers where %s = any(queues) and not stopping limit 1", (options.queue,))
+    print_one(form, started, lambda: plain(_say_started(started)))
+    if not served and form is Form.TABLE:
+        note(f"No worker serves the queue {options.queue!r} now: it begins once one does (`pgflow workers MODULE`).")
+
+
+def _load(target: str, dsn: str | None) -> Workflow[..., Any]:
+    from pgflow_cli.targets import load_workflow
+
+    return load_workflow(target, dsn)[1]
+
+
+def check_input(workflow: Workflow[..., Any], value: dict[str, Any]) -> dict[str, Any]:
+    """The arguments as the workflow's annotations say.
+
+    Raises:
+        Mistake: They do not fit.
+    """
+    import inspect
+
+    from pgflow.errors import NotStorable
+
+    parameters = inspect.signature(workflow.fn).parameters
+    takes = f"it takes ({', '.join(str(parameter) for parameter in parameters.values())})".replace("'", "")
+    for name in value:
+        if name not in parameters:
+            raise Mistake(f"{workflow.name} has no parameter {name!r}: {takes}")
+    for name, parameter in parameters.items():
+        if parameter.default is parameter.empty and name not in value:
+            raise Mistake(f"{workflow.name} needs parameter {name!r}: {takes}")
+    try:
+        return workflow.input_codec.decode(dump(value), f"the input of {workflow.name}")
+    except NotStorable as error:
+        problem = " ".join(str(error).split()).rpartition(f"the parameters of {workflow.name}: ")[2]
+        raise Mistake(f"the input of {workflow.name} does not fit: {problem}; {takes}") from error
+
+
+def _options(
+    connection: psycopg.Connection[Any],
+    key: str | None,
+    queue: str,
+    priority: int,
+    at: str | None,
+    deadline: str | None,
+    labels: dict[str, str],
+    workflow: Workflow[..., Any] | None,
+) -> StartOptions:
+    from pgflow.client import new_key
+    from pgflow.model import StartOptions
+
+    moment = None if at is None else parse_moment(at, "--at")
+    if isinstance(moment, timedelta):
+        moment = database_now(connection) + moment
+    own = None if workflow is None else workflow.start_options.timeout
+    timeout = own if deadline is None else parse_duration(deadline, "--deadline")
+    return StartOptions(key=key or new_key(), queue=queue, priority=priority, run_at=moment, timeout=timeout, labels=labels)
+
+
+def _start(connection: psycopg.Connection[Any], name: str, value: dict[str, Any], options: StartOptions) -> dict[str, Any]:
+    from pgflow._calls.start import start_run
+    from pgflow._io import run
+
+    started = run(connection, start_run(name, dump(value), options))
+    if started.is_new:
+        wake(connection, [], [started.lane_id])
+    return {"key": started.key, "workflow": name, "queue": options.queue, "new": started.is_new}
+
+
+def _say_started(started: dict[str, Any]) -> str:
+    if started["new"]:
+        return f"Started {started['key']} ({started['workflow']}, queue {started['queue']})"
+    return f"{started['key']} is the same run as before: nothing new was started."
+
+
+_LANES = "select queue from pgflow.lane where workflow = %s and version = '' order by queue <> 'default', lane_id limit 1"
+_LATEST = "select queue from pgflow.runs where workflow = %s order by run_id desc limit 1"
+_MAY_READ_LANES = "select pg_catalog.has_table_privilege('pgflow.lane', 'select') as may"
+
+
+def _find_queue(connection: psycopg.Connection[Any], name: str, queue: str | None, *, new: bool) -> str:
+    """The queue of a workflow that is known by name only: that of its latest run, else one that workers serve for it.
+
+    Raises:
+        Mistake: No run and no worker has ever named the workflow: a run of it would wait for ever.
+    """
+    may_read_lanes = fetch_dicts(connection, _MAY_READ_LANES)[0]["may"]
+    found = fetch_dicts(connection, _LATEST, (name,)) or (fetch_dicts(connection, _LANES, (name,)) if may_read_lanes else [])
+    if found:
+        return str(found[0]["queue"])
+    if new:
+        return queue or "default"
+    import difflib
+
+    known = fetch_dicts(connection, f"select distinct workflow from pgflow.{'lane' if may_read_lanes else 'runs'} limit 1000")  # noqa: S608 - ours
+    close = difflib.get_close_matches(name, [row["workflow"] for row in known], 1)
+    hint = f"did you mean {close[0]}?" if close else "name it MODULE:WORKFLOW to take it from its code"
+    raise Mistake(f"no run and no worker has named a workflow {name!r}: {hint} (--new starts it all the same)")
+
+
+# ---------------------------------------------------------------- run
+
+
+def run(
+    target: Annotated[
+        str, typer.Argument(metavar="MODULE[:WORKFLOW]", help="The workflow: MODULE:NAME or FILE.py:NAME.", show_default=False)
+    ],
+    words: Words = None,
+    *,
+    text: Input = None,
+    key: RunKey = None,
+    deadline: RunTimeout = None,
+    label: RunLabels = None,
+    max_runtime: Annotated[
+        str | None, typer.Option(help="Stop waiting after 90s, 10m...: exit code 3, and the run goes on with the next worker.")
+    ] = None,
+    log_level: Annotated[str, typer.Option(help="debug, info, warning or error.")] = "warning",
+    as_json: AsJson = False,
+    dsn: Dsn = None,
+) -> None:
+    """Starts a run, works on it here, and waits for its result.
+
+    The process serves the workflow's queue until the run is over; what else it has taken by then, it hands back.
+    """
+    from pgflow_cli.targets import load_workflow
+    from pgflow_cli.workers import set_up_logging
+
+    form = choose_form(as_json=as_json)
+    set_up_logging(log_level)
+    limit = None if max_runtime is None else parse_duration(max_runtime, "--max-runtime").total_seconds()
+    app, workflow = load_workflow(target, find_dsn(dsn))
+    arguments = check_input(workflow, parse_input(words, text))
+    timeout = None if deadline is None else parse_duration(deadline, "--deadline")
+    prepared = workflow.options(key=key, timeout=timeout, labels=parse_pairs(label, "--label") or None)
+    answer = asyncio.run(_run(app, prepared, arguments, limit, shows_progress=form is Form.TABLE and sys.stderr.isatty()))
+    print_one(form, answer, lambda: plain(f"{answer['key']} completed: {dump(answer['output'])}"))
+    logging.shutdown()
+
+
+_LATER = "a worker goes on with it. See it with: pgflow show {key}"
+
+
+async def _run(
+    app: AsyncApp, workflow: Workflow[..., Any], arguments: dict[str, Any], limit: float | None, *, shows_progress: bool
+) -> dict[str, Any]:
+    task = asyncio.current_task()
+    assert task is not None
+    stopped: list[int] = []
+
+    def stop(number: int) -> None:
+        stopped.append(number)
+        task.cancel()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stop, number)
+    async with app:
+        handle = await app.start(workflow, **arguments)
+        try:
+            async with app.worker(queues=[workflow.start_options.queue]), asyncio.timeout(limit):
+                with _spinner(handle.key, visible=shows_progress) as show:
+                    await _finish(handle, show)
+        except TimeoutError:
+            note(f"pgflow: run {handle.key!r} is {await handle.status()} after {limit:g} s; {_LATER.format(key=handle.key)}")
+            raise Ended(TIME_LIMIT) from None
+        except asyncio.CancelledError:
+            if not stopped:
+                raise
+            note(f"pgflow: run {handle.key!r} was handed back; {_LATER.format(key=handle.key)}")
+            raise Ended(INTERRUPTED) from None
+        return {"key": handle.key, "status": "completed", "output": await _output(app, handle.key)}
+
+
+async def _output(app: AsyncApp, key: str) -> Any:
+    """The stored result, as any other program would read it."""
+    from pgflow._io import Query
+
+    return await app.ask(Query("select output from pgflow.result(%s::text)", (key,), lambda rows: rows[0][0]))
+
+
+async def _finish(handle: AsyncRun[Any], show: Any) -> None:
+    """Waits for the end; says now and then what the run is doing."""
+    result = asyncio.ensure_future(handle.result())
+    try:
+        while True:
+            done, _ = await asyncio.wait([result], timeout=0.5)
+            if done:
+                result.result()
+                return
+            show(await handle.status())
+    finally:
+        result.cancel()
+        await asyncio.gather(result, return_exceptions=True)
+
+
+@contextlib.contextmanager
+def _spinner(key: str, *, visible: bool) -> Iterator[Any]:
+    if not visible:
+        yield lambda _status: None
+        return
+    with console(error=True).status(f"{key} started") as status:
+        yield lambda word: status.update(f"{key} is {word}")

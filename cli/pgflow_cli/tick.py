@@ -1,0 +1,201 @@
+"""``pgflow tick``: what cron runs. It reclaims, drains, and ends when there is nothing left to do."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from pgflow_cli import github
+from pgflow_cli.database import Dsn, connect, fetch_dicts, find_dsn
+from pgflow_cli.failures import DONE, FAILED, NEEDS_A_PERSON, TIME_LIMIT, Mistake
+from pgflow_cli.listing import WHY, database_now
+from pgflow_cli.output import AsJson, choose_form, duration, note, plain, print_one, when
+from pgflow_cli.parsing import parse_duration
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from datetime import datetime
+
+    from pgflow.app import AsyncApp
+    from pgflow.worker import WorkerOptions
+    from pgflow_cli.drain import Drain, Drainer
+    from pgflow_cli.workers import Stop
+
+
+def tick(
+    target: Annotated[str, typer.Argument(metavar="MODULE[:APP]", help="Module or file with the workflows.", show_default=False)],
+    *,
+    max_runtime: Annotated[str, typer.Option(help="End by then, the grace included: 90s, 10m. Keep it below the job's own limit.")] = "1h",
+    max_runs: Annotated[int | None, typer.Option(min=1, help="Take no more runs than this.", show_default=False)] = None,
+    grace: Annotated[str, typer.Option(help="How long running steps may go on at the end: 8s.")] = "8s",
+    linger: Annotated[str, typer.Option(help="Also wait for timers that are due so soon.")] = "0s",
+    exclusive: Annotated[
+        bool, typer.Option("--exclusive", help="Do nothing if another exclusive tick of these queues is at work.")
+    ] = False,
+    concurrency: Annotated[int, typer.Option(min=1, help="Runs to work on at once.")] = 50,
+    queue: Annotated[
+        list[str] | None, typer.Option("--queue", "-q", help="Queue to drain; may be given again. Else those of the workflows.")
+    ] = None,
+    dead_after: Annotated[float, typer.Option(min=0.5, help="Seconds without a sign of life after which a worker is dead.")] = 10.0,
+    log_level: Annotated[str, typer.Option(help="debug, info, warning or error.")] = "warning",
+    as_json: AsJson = False,
+    dsn: Dsn = None,
+) -> None:
+    """Drains queues once, for cron: ends when nothing is ready.
+
+    It takes up what a runner that died has left, works on what is ready or due, and ends with a summary and the
+    time of the next timer. SIGTERM hands back what is not done. In GitHub Actions it also annotates the run.
+    """
+    from pgflow.heart import Rhythm
+    from pgflow.worker import WorkerOptions
+    from pgflow_cli.targets import load_app
+    from pgflow_cli.workers import Stop, leave, set_up_logging
+
+    form = choose_form(as_json=as_json)
+    set_up_logging(log_level)
+    limits = _limits(max_runtime, grace, linger, max_runs)
+    stop = Stop()
+    found = find_dsn(dsn)
+    app = load_app(target, found)
+    app._listen, app._prepare_threshold = False, None  # a pooler may be in between, and may hand us another session
+    options = WorkerOptions(
+        queues=sorted(set(queue)) if queue else app.queues,
+        concurrency=concurrency,
+        poll_seconds=0.5,
+        grace_seconds=limits.grace,
+        rhythm=Rhythm(beat=dead_after / 5, look=min(0.5, dead_after / 10), dead_after=dead_after),
+        listen=False,
+    )
+    with _alone(found, options.queues) if exclusive else _anyway() as is_alone:
+        if not is_alone:
+            note("Another exclusive tick of these queues is at work: nothing was done.")
+            return
+        summary, troubles, code = asyncio.run(_tick(app, options, limits, stop))
+    print_one(form, summary, lambda: plain(_say(summary)))
+    github.report(summary, troubles)
+    leave(code)
+
+
+@dataclass(frozen=True)
+class Limits:
+    """When to end, in seconds."""
+
+    runtime: float
+    grace: float
+    linger: float
+    runs: int | None
+
+
+def _limits(max_runtime: str, grace: str, linger: str, max_runs: int | None) -> Limits:
+    runtime = parse_duration(max_runtime, "--max-runtime").total_seconds()
+    if runtime <= 0:
+        raise Mistake("--max-runtime must be more than nothing")
+    return Limits(
+        runtime,
+        min(parse_duration(grace, "--grace").total_seconds(), runtime / 2),
+        parse_duration(linger, "--linger").total_seconds(),
+        max_runs,
+    )
+
+
+# ---------------------------------------------------------------- being alone
+
+
+@contextmanager
+def _anyway() -> Iterator[bool]:
+    yield True
+
+
+@contextmanager
+def _alone(dsn: str, queues: Any) -> Iterator[bool]:
+    """Whether no other tick has this lock. It is a transaction's, since a pooler lends sessions; it keeps no snapshot."""
+    with connect(dsn) as connection, connection.transaction(force_rollback=True):
+        connection.execute("set local idle_in_transaction_session_timeout = 0")
+        name = "pgflow tick " + " ".join(queues)
+        yield bool(fetch_dicts(connection, "select pg_try_advisory_xact_lock(hashtextextended(%s, 0)) as mine", (name,))[0]["mine"])
+
+
+# ---------------------------------------------------------------- the tick
+
+
+async def _tick(app: AsyncApp, options: WorkerOptions, limits: Limits, stop: Stop) -> tuple[dict[str, Any], list[dict[str, Any]], int]:
+    from pgflow_cli.drain import draining
+
+    began = time.monotonic()
+    asked = stop.event()
+    async with app:
+        began_at = await asyncio.to_thread(_now, app.dsn)
+        async with draining(app, options, limits.runs, limits.linger) as drain:
+            outcome = await _until(drain, asked, limits.runtime - limits.grace)
+        left, next_wake_at = await drain.work_left(), await drain.next_wake_at()
+        rows = await asyncio.to_thread(_outcomes, app, drain.drainer, began_at)
+    counts = {status: sum(row["status"] == status for row in rows) for status in _COUNTED}
+    summary: dict[str, Any] = {
+        "outcome": outcome, "seconds": round(time.monotonic() - began, 3), "taken": len(drain.drainer.taken), **counts,
+        "work_left": left, "next_wake_at": next_wake_at,
+    }  # fmt: skip
+    summary["exit_code"] = _exit_code(summary)
+    return summary, [row for row in rows if row["status"] in ("failed", "stuck")], summary["exit_code"]
+
+
+async def _until(drain: Drain, asked: asyncio.Event, seconds: float) -> str:
+    """Lets it work until it is idle or full, is asked to stop, runs out of time, or breaks."""
+    waits = {
+        asyncio.ensure_future(drain.until_idle()): None,
+        asyncio.ensure_future(asked.wait()): "stopped",
+        asyncio.ensure_future(drain.drainer.failed.wait()): "broken",
+    }
+    done, pending = await asyncio.wait(waits, timeout=max(seconds, 0), return_when=asyncio.FIRST_COMPLETED)
+    for wait in pending:
+        wait.cancel()
+    await asyncio.gather(*pending, return_exceptions=True)
+    if not done:
+        return "out of time"
+    first = done.pop()
+    return waits[first] or str(first.result())
+
+
+_COUNTED = ("completed", "failed", "cancelled", "waiting", "queued", "running", "paused", "stuck")
+
+_OUTCOMES = f"""
+select key, status, workflow, {WHY} from pgflow.runs
+where chain_id = any(%(chains)s::bigint[])
+  or (status = 'stuck' and since >= %(began)s and queue = any(%(queues)s::text[]) and workflow = any(%(workflows)s::text[]))
+order by run_id
+"""  # noqa: S608 - our own columns
+
+
+def _now(dsn: str) -> datetime:
+    with connect(dsn) as connection:
+        return database_now(connection)
+
+
+def _outcomes(app: AsyncApp, drainer: Drainer, began_at: datetime) -> list[dict[str, Any]]:
+    """What became of the runs that were taken, and of those that a dead worker has made stuck meanwhile."""
+    queues, workflows = list(drainer.options.queues), list(drainer.definitions.workflows)
+    params = {"chains": sorted(drainer.taken), "began": began_at, "queues": queues, "workflows": workflows}
+    with connect(app.dsn) as connection:
+        return fetch_dicts(connection, _OUTCOMES, params)
+
+
+def _exit_code(summary: dict[str, Any]) -> int:
+    """The worst of what happened; who was asked to stop may leave work."""
+    if summary["stuck"]:
+        return NEEDS_A_PERSON
+    if summary["failed"] or summary["outcome"] == "broken":
+        return FAILED
+    return TIME_LIMIT if summary["work_left"] and summary["outcome"] in ("out of time", "full") else DONE
+
+
+def _say(summary: dict[str, Any]) -> str:
+    counts = ", ".join(f"{summary[status]} {status}" for status in _COUNTED if summary[status])
+    text = f"{summary['outcome'].capitalize()} after {duration(summary['seconds'])}: {summary['taken']} runs taken" + (
+        f" ({counts})" if counts else ""
+    )
+    left = " There is work left." if summary["work_left"] else ""
+    return f"{text}.{left} Next wake-up: {when(summary['next_wake_at']) or 'none'}."

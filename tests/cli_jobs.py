@@ -1,0 +1,87 @@
+"""Workflows for the tests of the command line."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from datetime import timedelta
+
+import pgflow
+from pgflow import AsyncApp, Retries, Signal, read, step, workflow
+
+paid = Signal("paid", int)
+
+
+@dataclass
+class Order:
+    sku: str
+    amount: int = 1
+
+
+@read
+async def price(sku: str) -> int:
+    return len(sku)
+
+
+_failed: set[str] = set()
+
+
+@step(retries=Retries(2, first_delay=timedelta(milliseconds=20)))
+async def charge(sku: str) -> str:
+    """Fails the first time for each SKU."""
+    if sku not in _failed:
+        _failed.add(sku)
+        raise ConnectionError("the bank is out [to lunch]")
+    return f"receipt for {sku}"
+
+
+@step
+async def rest(seconds: float) -> None:
+    await asyncio.sleep(seconds)
+
+
+@workflow
+async def checkout(order: Order) -> str:
+    pgflow.set_state(phase="paying")
+    await price(order.sku)
+    receipt = await charge(order.sku)
+    await paid.wait(timeout=timedelta(hours=1))
+    return receipt
+
+
+@workflow
+async def greet(name: str, times: int = 1) -> str:
+    await rest(0)
+    return ", ".join([f"Hello {name}"] * times)
+
+
+@workflow
+async def failing(n: int) -> None:
+    await rest(0)
+    raise ValueError(f"no {n}")
+
+
+@workflow
+async def napping(seconds: float) -> str:
+    await pgflow.sleep(timedelta(seconds=seconds))
+    return "slept"
+
+
+@workflow
+async def family() -> str:
+    return await pgflow.run_child(greet, "child")
+
+
+@workflow
+async def resting(count: int, seconds: float) -> int:
+    for _ in range(count):
+        await rest(seconds)
+    return count
+
+
+@workflow(queue="fragile")
+async def poisoned() -> None:
+    await rest(0)
+
+
+app = AsyncApp(include=[checkout, greet, failing, napping, family, resting])

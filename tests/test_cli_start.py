@@ -1,0 +1,159 @@
+"""`pgflow start`, `run`, `init`, `migrate`: runs begin, and so do projects."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import sys
+
+import clikit
+import pytest
+from clikit import TESTS, pgflow, statuses
+from processes import eventually, one
+
+
+@pytest.fixture(autouse=True)
+def _here(monkeypatch):
+    monkeypatch.chdir(TESTS)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+
+
+# ---------------------------------------------------------------- start
+
+
+def test_a_run_is_started_with_what_was_typed(dsn, conn):
+    answer = pgflow(
+        dsn, "start", "cli_jobs:greet", "name=7", "times:=2", "--key", "k-1", "--priority", "3", "-l", "team=a", "--deadline", "2h", "--at", "10m",
+    )  # fmt: skip
+    assert answer.data == {"key": "k-1", "workflow": "greet", "queue": "default", "new": True}
+    row = conn.execute("select input, priority, labels, run_at - created_at, deadline_at - run_at, status from pgflow.runs").fetchone()
+    assert row[:3] == ({"name": "7", "times": 2}, 3, {"team": "a"})
+    assert [round(part.total_seconds()) for part in row[3:5]] == [600, 7200]
+    assert row[5] == "waiting"
+
+
+def test_the_same_key_is_the_same_run(dsn):
+    assert pgflow(dsn, "start", "cli_jobs.py:greet", "name=Ada", "-k", "k-1").data["new"] is True
+    assert pgflow(dsn, "start", "cli_jobs.py:greet", "name=Ada", "-k", "k-1").data["new"] is False
+    answer = pgflow(dsn, "start", "cli_jobs.py:greet", "name=Bob", "-k", "k-1")
+    assert (answer.code, answer.out) == (2, "")
+    assert "already names a run" in answer.err
+
+
+def test_a_name_alone_is_enough_once_the_database_knows_it(dsn, conn):
+    conn.execute("select pgflow.start_run('greet', '{\"name\": \"Ada\"}', queue => 'hellos')")
+    assert pgflow(dsn, "start", "greet", "name=Bob").data["queue"] == "hellos"
+
+
+def test_a_workflow_nobody_knows_is_not_started(dsn, conn):
+    conn.execute("select pgflow.start_run('greet', '{}')")
+    answer = pgflow(dsn, "start", "great")
+    assert answer.code == 2
+    assert answer.err == "pgflow: no run and no worker has named a workflow 'great': did you mean greet? (--new starts it all the same)\n"
+    assert pgflow(dsn, "start", "great", "--new", "-q", "q").data["queue"] == "q"
+
+
+def test_a_person_is_told_that_nobody_serves_the_queue(dsn):
+    answer = pgflow(dsn, "start", "cli_jobs:greet", "name=Ada", "-k", "k-1", tty=True)
+    assert answer.out.strip() == "Started k-1 (greet, queue default)"
+    assert answer.err == "No worker serves the queue 'default' now: it begins once one does (`pgflow workers MODULE`).\n"
+
+
+# ---------------------------------------------------------------- run
+
+
+def test_a_run_is_worked_on_here_and_answers(dsn, conn):
+    answer = pgflow(dsn, "run", "cli_jobs.py:greet", "name=Ada", "times:=2", "-k", "k-1", "-l", "a=b")
+    assert answer.data == {"key": "k-1", "status": "completed", "output": "Hello Ada, Hello Ada"}
+    assert one(conn, "select labels from pgflow.runs") == {"a": "b"}
+    assert pgflow(dsn, "run", "cli_jobs:greet", "-i", '{"name": "Ada", "times": 2}', "-k", "k-1", tty=True).out == 'k-1 completed: "Hello Ada, Hello Ada"\n'
+
+
+def test_a_failed_run_is_exit_code_one(dsn):
+    answer = pgflow(dsn, "run", "cli_jobs:failing", "n:=7", "-k", "bad-1")
+    assert (answer.code, answer.out) == (1, "")
+    assert re.fullmatch(r"pgflow: run 'bad-1' failed: .*ValueError: no 7\n", answer.err)
+
+
+def test_running_out_of_time_is_exit_code_three(dsn, conn):
+    answer = pgflow(dsn, "run", "cli_jobs:napping", "seconds:=3600", "-k", "nap-1", "--max-runtime", "300ms")
+    assert answer.code == 3
+    assert re.fullmatch(r"pgflow: run 'nap-1' is \w+ after 0.3 s; a worker goes on with it. See it with: pgflow show nap-1\n", answer.err)
+    assert statuses(conn) == {"nap-1": "waiting"}
+
+
+def test_what_was_typed_is_checked_against_the_annotations(dsn, conn):
+    cases = {
+        ("cli_jobs:greet",): "greet needs parameter 'name': it takes (name: str, times: int = 1)",
+        ("cli_jobs:greet", "name=Ada", "times=many"): "the input of greet does not fit: times: Input should be a valid integer",
+        ("cli_jobs:greet", "nme=Ada"): "greet has no parameter 'nme': it takes",
+        ("cli_jobs:greet", "Ada"): "a parameter is written NAME=TEXT or NAME:=JSON, not 'Ada'",
+        ("cli_jobs:greet", "name:=Ada"): "parameter name is not JSON",
+        ("cli_jobs:greet", "-i", "[1]"): "--input must be an object of the workflow's parameters",
+        ("cli_jobs:greet", "-i", "@nowhere.json"): "--input cannot be read: ",
+        ("cli_jobs:great",): "module cli_jobs has no workflow 'great': did you mean greet?",
+        ("cli_jobs",): "which workflow? cli_jobs has ",
+        ("nowhere:greet",): "there is no module 'nowhere' here",
+        ("nowhere.py:greet",): "there is no file nowhere.py",
+        ("json:dumps",): "module json holds no @workflow",
+    }
+    for arguments, line in cases.items():
+        answer = pgflow(dsn, "run", *arguments)
+        assert (answer.code, answer.out) == (2, ""), arguments
+        assert line in answer.err
+        assert answer.err.count("\n") == 1
+    assert statuses(conn) == {}
+
+
+def test_a_module_that_cannot_be_imported_says_where(dsn, tmp_path):
+    for name, text, line in (("broken.py", "x = (\n", "SyntaxError"), ("raising.py", "\n1 / 0\n", "raising.py, line 2"), ("lacking.py", "import nope_nope\n", "imports nope_nope")):
+        (tmp_path / name).write_text(text)
+        answer = pgflow(dsn, "run", str(tmp_path / name))
+        assert answer.code == 2
+        assert line in answer.err
+
+
+def test_sigterm_hands_the_run_back(dsn, conn):
+    started = clikit.process(dsn, "run", "cli_jobs:napping", "seconds:=3600", "-k", "nap-1")
+    try:
+        eventually(lambda: statuses(conn).get("nap-1") == "waiting", "the run waits")
+        started.send_signal(signal.SIGTERM)
+        answer = clikit.finish(started)
+    finally:
+        started.kill()
+    assert answer.code == 130
+    assert answer.err == "pgflow: run 'nap-1' was handed back; a worker goes on with it. See it with: pgflow show nap-1\n"
+    assert one(conn, "select count(*) from pgflow.worker") == 0
+
+
+# ---------------------------------------------------------------- migrate, init
+
+
+def test_migrate_installs_and_then_has_nothing_to_do(empty_dsn):
+    first = pgflow(empty_dsn, "migrate").data
+    assert (first["up_to_date"], first["owner"]) == (False, "pgflow_owner")
+    assert pgflow(empty_dsn, "migrate", tty=True).out.startswith("pgflow is up to date in ")
+
+
+def test_migrate_prints_what_it_would_run(empty_dsn):
+    script = pgflow(empty_dsn, "migrate", "--sql").out
+    assert "create table pgflow.run (" in script
+    assert pgflow(empty_dsn, "list").code == 2
+
+
+def test_a_new_project_runs_at_once(empty_dsn, tmp_path, monkeypatch):
+    begun = pgflow(empty_dsn, "init", str(tmp_path / "shop")).data
+    assert begun["file"] == str(tmp_path / "shop" / "flows.py")
+    assert begun["migrated"]["up_to_date"] is False
+    monkeypatch.chdir(tmp_path / "shop")
+    assert pgflow(empty_dsn, "run", "flows.py:greet", "name=Ada").data["output"] == "Hello, Ada!"
+
+
+def test_init_overwrites_nothing(dsn, tmp_path):
+    (tmp_path / "flows.py").write_text("mine")
+    answer = pgflow(dsn, "init", str(tmp_path), "--no-migrate")
+    assert answer.code == 2
+    assert "is there already: nothing was written" in answer.err
+    assert (tmp_path / "flows.py").read_text() == "mine"
+    assert json.loads(pgflow(dsn, "init", str(tmp_path / "new"), "--no-migrate").out)["migrated"] is None
