@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import uuid as uuid_module
-from collections.abc import AsyncIterator, Awaitable, Iterable, MutableMapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Coroutine, Iterable, MutableMapping, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -37,15 +37,17 @@ Verdict = Approved[T] | Rejected | Escalated | Expired
 # ---------------------------------------------------------------- waiting
 
 
-async def sleep(delay: timedelta | float) -> None:
+# What is awaited asks for its scope when it is called: sync code, which never awaits, is told of the twin too.
+
+
+def sleep(delay: timedelta | float) -> Coroutine[Any, Any, None]:
     """Sleeps durably: the wait goes on over crashes and deploys, and holds nothing while it lasts.
 
     Args:
         delay: How long; a number means seconds.
     """
-    scope = async_scope("pgflow.sleep()", "pgflow.sync.sleep()")
-    del scope
-    await asyncio.sleep(seconds_of(delay))
+    async_scope("pgflow.sleep()", "pgflow.sync.sleep()")
+    return asyncio.sleep(seconds_of(delay))
 
 
 def seconds_of(delay: timedelta | float) -> float:
@@ -56,7 +58,7 @@ def seconds_of(delay: timedelta | float) -> float:
     return seconds
 
 
-async def run_child(workflow: Workflow[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
+def run_child(workflow: Workflow[P, R], /, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R]:
     """Starts another workflow as a child of this run and waits for its result.
 
     Raises:
@@ -65,6 +67,10 @@ async def run_child(workflow: Workflow[P, R], /, *args: P.args, **kwargs: P.kwar
         KeyConflict: ``options(key=...)`` named a run that is not this child.
     """
     scope = async_scope("pgflow.run_child()", "pgflow.sync.run_child()")
+    return _run_child(scope, workflow, args, kwargs)
+
+
+async def _run_child(scope: WorkflowScope, workflow: Workflow[..., R], args: tuple[Any, ...], kwargs: dict[str, Any]) -> R:
     call = scope.execution.issue_child(
         child_request(scope, workflow, args, kwargs), workflow.result_codec, known_errors(scope, workflow.raises)
     )
@@ -131,7 +137,7 @@ class Signal(Generic[T]):
         self.type = type
         self.codec = codec_for(type)
 
-    async def wait(self, *, timeout: timedelta | None = None) -> T:
+    def wait(self, *, timeout: timedelta | None = None) -> Coroutine[Any, Any, T]:
         """Waits for the next message of this name.
 
         Args:
@@ -141,7 +147,9 @@ class Signal(Generic[T]):
             TimeoutError: None came in time.
             NotStorable: The payload does not fit the type.
         """
-        scope = async_scope(f"signal {self.name!r}.wait()", "its .sync.wait()")
+        return self._wait(async_scope(f"signal {self.name!r}.wait()", "its .sync.wait()"), timeout)
+
+    async def _wait(self, scope: WorkflowScope, timeout: timedelta | None) -> T:
         call = scope.execution.issue_signal(self.name, self.codec, timeout)
         try:
             return cast("T", await call.waiter)  # type: ignore[misc]
@@ -173,14 +181,14 @@ async def gate(name: str, request: Any, **options: Any) -> Any:  # noqa: ARG001 
 # ---------------------------------------------------------------- many at once
 
 
-async def map(  # noqa: A001 - the field's word; users write pgflow.map
+def map(  # noqa: A001 - the field's word; users write pgflow.map
     step: Step[[T], R] | Workflow[[T], R],
     items: Iterable[T],
     *,
     max_parallel: int | None = None,
     min_successful: int | None = None,
     tolerated_failures: int = 0,
-) -> MapResult[T, R]:
+) -> Coroutine[Any, Any, MapResult[T, R]]:
     """Calls a step, or runs a child workflow, for every item.
 
     Args:
@@ -199,20 +207,27 @@ async def map(  # noqa: A001 - the field's word; users write pgflow.map
         InvalidArgument: ``max_parallel`` is less than 1, or another limit less than 0.
     """
     async_scope("pgflow.map()", "pgflow.sync.map()")
-    tally: Tally[T, R] = Tally(list(items), max_parallel, min_successful, tolerated_failures)
+    return _map(step, Tally(list(items), max_parallel, min_successful, tolerated_failures))
+
+
+async def _map(step: Step[[T], R] | Workflow[[T], R], tally: Tally[T, R]) -> MapResult[T, R]:
     slots = asyncio.Semaphore(tally.max_parallel)
 
     async def one(item: T) -> R:
         async with slots:
             return await (step.aio(item) if isinstance(step, Step) else run_child(step, item))
 
-    tasks = [asyncio.ensure_future(one(item)) for item in tally.items]
+    tasks = {asyncio.get_running_loop().create_task(one(item)): index for index, item in enumerate(tally.items)}
+    finished: asyncio.Queue[asyncio.Task[R]] = asyncio.Queue()
+    for task in tasks:
+        task.add_done_callback(finished.put_nowait)
     try:
-        pending = set(tasks)
-        while pending and not tally.enough:
-            done, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
-            for task in sorted(done, key=tasks.index):
-                tally.count(tasks.index(task), task.exception(), None if task.exception() else task.result())
+        for _ in tasks:
+            if tally.enough:
+                break
+            done = await finished.get()
+            error = done.exception()
+            tally.count(tasks[done], error, None if error else done.result())
     finally:
         for task in tasks:
             task.cancel()

@@ -38,7 +38,7 @@ from pgflow.bodies import Bodies
 from pgflow.committer import Committer
 from pgflow.context import run_info
 from pgflow.control import Control
-from pgflow.errors import LeaseLost, PgflowError
+from pgflow.errors import DefinitionError, LeaseLost, PgflowError
 from pgflow.heart import Heart, Rhythm
 from pgflow.interceptor import Interceptor, around
 from pgflow.listener import DONE_CHANNEL, WORK_CHANNEL, Listener, chunks, parse_work, payloads
@@ -46,6 +46,7 @@ from pgflow.model import DEFAULT_QUEUE
 from pgflow.replay import make_driver
 from pgflow.step import Step
 from pgflow.units import Claim
+from pgflow.values import ANYTHING
 from pgflow.workflow import Workflow
 
 log = logging.getLogger("pgflow")
@@ -355,9 +356,17 @@ class Worker:
 
     def _begin(self, claim: Claim) -> None:
         workflow = self.definitions.workflows[claim.workflow]
-        execution = Execution(claim, self, lambda e: self._driver(e, workflow), workflow.result_codec, workflow.code_hash)
+        try:
+            result, misfit = workflow.result_codec, None
+        except DefinitionError as error:
+            result, misfit = ANYTHING, str(error)
+        execution = Execution(claim, self, lambda e: self._driver(e, workflow), result, workflow.code_hash)
         self.executions[claim.run_id] = execution
-        self._guard(execution, execution.start)
+        if misfit is None:
+            self._guard(execution, execution.start)
+        else:
+            log.error("run %s is held: %s", claim.key, misfit)
+            execution.hold_for("definition", {"message": misfit}, workflow.code_hash)
 
     def _driver(self, execution: Execution, workflow: Workflow[..., Any]) -> Driver:
         def yield_control() -> None:

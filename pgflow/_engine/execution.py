@@ -73,9 +73,9 @@ class Execution(Releases):
 
     # ================================================================ settling
 
-    def hold_for(self, reason: str, detail: dict[str, Any]) -> None:
-        """Holds the run for a person, as soon as what is on its way has arrived."""
-        self._hold = ["stuck", reason, None, detail, "pgflow"]
+    def hold_for(self, reason: str, detail: dict[str, Any], code_hash: str | None = None) -> None:
+        """Holds the run for a person, as soon as what is on its way has arrived; or for a worker with other code than this."""
+        self._hold = ["stuck", reason, code_hash, detail, "pgflow"]
         self._want_flush()
 
     def _settle(self) -> None:
