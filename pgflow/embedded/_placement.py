@@ -15,7 +15,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pgflow.embedded._binaries import copy_programs, find_programs
+from pgflow.embedded._binaries import copy_programs, find_programs, runnable_programs
 from pgflow.embedded._cluster import Cluster
 from pgflow.embedded._namespace import Account, enter_user_namespace, find_account, holds_inside, user_namespaces_work
 from pgflow.errors import EmbeddedServerError
@@ -28,9 +28,9 @@ SYSTEM_DATA = Path("/var/lib")
 
 def place_cluster(folder: Folder) -> Cluster:
     """Decide for this folder, and enter the user namespace if that is the way."""
-    programs = find_programs()
     if os.geteuid() != 0:
-        return Cluster(folder.data, programs, folder.postgres_lock, None)
+        return Cluster(folder.data, runnable_programs(folder.programs), folder.postgres_lock, None)
+    programs = find_programs()
     if not folder.data.is_symlink() and user_namespaces_work():
         return _place_in_namespace(folder, programs)
     return _place_with_account(folder, programs)
@@ -41,7 +41,7 @@ def _place_in_namespace(folder: Folder, programs: Path) -> Cluster:
     if not holds_inside(lambda: os.access(folder.root, os.W_OK | os.X_OK)):
         raise EmbeddedServerError(f"{folder.root} lies in another user's closed folder: choose another PGFLOW_HOME")
     if not holds_inside(lambda: os.access(programs / "postgres", os.X_OK)):
-        programs = copy_programs(programs, folder.root / "programs")
+        programs = copy_programs(programs, folder.programs)
     enter_user_namespace()
     return Cluster(folder.data, programs, folder.postgres_lock, None)
 
