@@ -11,10 +11,11 @@ import importlib
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, LiteralString
 
 import psycopg
 from psycopg.pq import TransactionStatus
+from psycopg.rows import tuple_row
 
 from pgflow._io import AsyncExecutor, Executor, Row
 from pgflow.errors import InvalidArgument
@@ -44,8 +45,8 @@ class _PsycopgExecutor:
     def __init__(self, connection: psycopg.Connection[Any]) -> None:
         self._connection = connection
 
-    def execute(self, sql: str, params: Sequence[Any]) -> list[Row]:
-        with self._connection.cursor(row_factory=psycopg.rows.tuple_row) as cursor:
+    def execute(self, sql: LiteralString, params: Sequence[Any]) -> list[Row]:
+        with self._connection.cursor(row_factory=tuple_row) as cursor:
             return cursor.execute(sql, params).fetchall()
 
 
@@ -53,8 +54,8 @@ class _AsyncPsycopgExecutor:
     def __init__(self, connection: psycopg.AsyncConnection[Any]) -> None:
         self._connection = connection
 
-    async def execute(self, sql: str, params: Sequence[Any]) -> list[Row]:
-        async with self._connection.cursor(row_factory=psycopg.rows.tuple_row) as cursor:
+    async def execute(self, sql: LiteralString, params: Sequence[Any]) -> list[Row]:
+        async with self._connection.cursor(row_factory=tuple_row) as cursor:
             return await (await cursor.execute(sql, params)).fetchall()
 
 

@@ -146,7 +146,8 @@ class Bodies:
         if step.effect == "t":
             await self._transactional_attempt(execution, call, scope, step)
             return
-        value = await self._call_body(call, scope, self._host.replacements.get(step.origin, step.fn), ())
+        fn: Callable[..., Any] = self._host.replacements.get(step.origin) or step.fn
+        value = await self._call_body(call, scope, fn, ())
         text = call.spec.result.encode(value, f"the result of step {call.name}")
         self._host.returned(execution, StepResult(call, text, None))
 
@@ -158,12 +159,15 @@ class Bodies:
 
     async def _call_untimed(self, call: StepCall, scope: StepScope, fn: Callable[..., Any], first: tuple[Any, ...]) -> Any:
         if not call.spec.definition.is_async:
-            context = contextvars.copy_context()
-            return await self._loop.run_in_executor(self._host.threads, context.run, self._call_sync, call, scope, fn, first)
+            return await self._in_thread(self._call_sync, call, scope, fn, first)
         if self._host.around_step is None:
             return await fn(*first, *call.args, **call.kwargs)
         with self._host.around_step(scope):
             return await fn(*first, *call.args, **call.kwargs)
+
+    def _in_thread(self, work: Callable[..., Any], *args: Any) -> asyncio.Future[Any]:
+        context = contextvars.copy_context()
+        return self._loop.run_in_executor(self._host.threads, lambda: context.run(work, *args))
 
     def _call_sync(self, call: StepCall, scope: StepScope, fn: Callable[..., Any], first: tuple[Any, ...]) -> Any:
         if self._host.around_step is None:
@@ -176,7 +180,7 @@ class Bodies:
     async def _transactional_attempt(self, execution: Execution, call: StepCall, scope: StepScope, step: Any) -> None:
         provider = provider_for(step, self._host.providers)
         takes_connection = step.connection_parameter is not None
-        fn = self._host.replacements.get(step.origin, step.fn)
+        fn: Callable[..., Any] = self._host.replacements.get(step.origin) or step.fn
         turns = _Turns(self._host, execution)
         scope.chains_to_wake.clear()
         scope.lanes_made_ready.clear()
@@ -195,11 +199,8 @@ class Bodies:
                     protocol, transaction, lambda c: self._call_body(call, scope, fn, (c,) if takes_connection else ()), turns
                 )
         else:
-            context = contextvars.copy_context()
             async with turns.limited():
-                wanted = await self._loop.run_in_executor(
-                    self._host.threads, context.run, self._sync_transaction, provider, step, protocol, call, scope, fn, turns
-                )
+                wanted = await self._in_thread(self._sync_transaction, provider, step, protocol, call, scope, fn, turns)
         if wanted:
             self._host.wake_soon(scope.chains_to_wake, scope.lanes_made_ready)
 

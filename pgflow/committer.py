@@ -63,7 +63,7 @@ class CommitHost(Protocol):
     def wake_soon(self, chains: list[int], lanes: set[int]) -> None:
         """Runs to wake and lanes with new runs."""
 
-    def runs_ended(self, run_ids: list[int]) -> None:
+    def runs_ended(self, chains: list[int]) -> None:
         """Chains whose outcome is durable, for those who wait."""
 
 

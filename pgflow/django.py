@@ -19,7 +19,7 @@ import importlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, LiteralString, ParamSpec, TypeVar
 
 from django.conf import settings
 from django.db import close_old_connections, connections
@@ -42,7 +42,7 @@ class _Executor:
     def __init__(self, connection: Any) -> None:
         self._connection = connection
 
-    def execute(self, sql: str, params: Sequence[Any]) -> list[Row]:
+    def execute(self, sql: LiteralString, params: Sequence[Any]) -> list[Row]:
         with self._connection.cursor() as cursor:
             cursor.execute(sql, list(params))
             return list(cursor.fetchall())

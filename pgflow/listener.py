@@ -14,6 +14,7 @@ from collections.abc import Callable
 from typing import Any
 
 import psycopg
+from psycopg import sql
 
 from pgflow._io.connect import ConnectOptions, connect_async
 
@@ -51,7 +52,7 @@ class Listener:
             connection: psycopg.AsyncConnection[Any] | None = None
             try:
                 connection = await connect_async(self._options, "pgflow listener")
-                await connection.execute(psycopg.sql.SQL("listen {}").format(psycopg.sql.Identifier(self._channel)))
+                await connection.execute(sql.SQL("listen {}").format(sql.Identifier(self._channel)))
                 tries, self.listening = 0, True
                 self._connected()
                 async for notification in connection.notifies():

@@ -11,7 +11,7 @@ import inspect
 import typing
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager, contextmanager
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, LiteralString, Protocol, runtime_checkable
 
 import psycopg
 from psycopg.rows import tuple_row
@@ -20,7 +20,7 @@ from psycopg_pool import AsyncConnectionPool, ConnectionPool
 from pgflow._io import Row
 from pgflow.errors import DefinitionError
 
-_BEGIN = {
+_BEGIN: dict[str | None, LiteralString] = {
     None: "begin",
     "read committed": "begin isolation level read committed",
     "repeatable read": "begin isolation level repeatable read",
@@ -34,7 +34,7 @@ class Transaction(Protocol):
     connection: Any
     """What the body of the step gets."""
 
-    def execute(self, sql: str, params: Sequence[Any]) -> list[Row]:
+    def execute(self, sql: LiteralString, params: Sequence[Any]) -> list[Row]:
         """Runs a statement (psycopg's placeholders) inside it."""
 
     def flush(self) -> None:
@@ -50,7 +50,7 @@ class AsyncTransaction(Protocol):
     connection: Any
     """What the body of the step gets."""
 
-    async def execute(self, sql: str, params: Sequence[Any]) -> list[Row]:
+    async def execute(self, sql: LiteralString, params: Sequence[Any]) -> list[Row]:
         """Runs a statement (psycopg's placeholders) inside it."""
 
     async def flush(self) -> None:
@@ -92,7 +92,7 @@ class _PsycopgTransaction:
     def __init__(self, connection: psycopg.Connection[Any]) -> None:
         self.connection = connection
 
-    def execute(self, sql: str, params: Sequence[Any]) -> list[Row]:
+    def execute(self, sql: LiteralString, params: Sequence[Any]) -> list[Row]:
         with self.connection.cursor(row_factory=tuple_row) as cursor:
             return cursor.execute(sql, params).fetchall()
 
@@ -124,7 +124,7 @@ class PsycopgProvider:
                 connection.rollback()
             self._pool.putconn(connection)
 
-    def _begun(self, begin: str) -> psycopg.Connection[Any]:
+    def _begun(self, begin: LiteralString) -> psycopg.Connection[Any]:
         """A connection on which BEGIN worked: one that died while idle is found out here, without a look before each use."""
         for tries_left in reversed(range(self._pool.max_size + 1)):
             connection: psycopg.Connection[Any] = self._pool.getconn()
@@ -144,7 +144,7 @@ class _AsyncPsycopgTransaction:
     def __init__(self, connection: psycopg.AsyncConnection[Any]) -> None:
         self.connection = connection
 
-    async def execute(self, sql: str, params: Sequence[Any]) -> list[Row]:
+    async def execute(self, sql: LiteralString, params: Sequence[Any]) -> list[Row]:
         async with self.connection.cursor(row_factory=tuple_row) as cursor:
             return await (await cursor.execute(sql, params)).fetchall()
 
@@ -176,7 +176,7 @@ class AsyncPsycopgProvider:
                 await connection.rollback()
             await self._pool.putconn(connection)
 
-    async def _begun(self, begin: str) -> psycopg.AsyncConnection[Any]:
+    async def _begun(self, begin: LiteralString) -> psycopg.AsyncConnection[Any]:
         """As :meth:`PsycopgProvider._begun`."""
         for tries_left in reversed(range(self._pool.max_size + 1)):
             connection: psycopg.AsyncConnection[Any] = await self._pool.getconn()

@@ -25,7 +25,7 @@ import uuid
 from collections.abc import Callable, Coroutine, Iterator
 from datetime import datetime, timedelta
 from types import ModuleType
-from typing import Any, ParamSpec, Self, TypeVar, overload
+from typing import Any, LiteralString, ParamSpec, Self, TypeVar, overload
 
 import psycopg
 import pytest
@@ -277,7 +277,7 @@ def pgflow_dsn(pgflow_server: str, pgflow_template: str) -> Iterator[str]:
         _on_server(pgflow_server, "drop database {} with (force)", name)
 
 
-def _on_server(dsn: str, statement: str, *names: str) -> None:
+def _on_server(dsn: str, statement: LiteralString, *names: str) -> None:
     with psycopg.connect(dsn, autocommit=True) as connection:
         connection.execute(sql.SQL(statement).format(*map(sql.Identifier, names)))
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, LiteralString, Protocol, TypeVar
 
 import psycopg
 
@@ -25,7 +25,7 @@ Row = tuple[Any, ...]
 class Query(Generic[T]):
     """A call of a stored function, with psycopg's placeholders; every argument is cast to its exact type."""
 
-    sql: str
+    sql: LiteralString
     params: Sequence[Any]
     read: Callable[[list[Row]], T]
 
@@ -53,14 +53,14 @@ async def run_async(conn: psycopg.AsyncConnection[Any], query: Query[T]) -> T:
 class Executor(Protocol):
     """Something that runs a query in a transaction that somebody else opened: a foreign library's connection."""
 
-    def execute(self, sql: str, params: Sequence[Any]) -> list[Row]:
+    def execute(self, sql: LiteralString, params: Sequence[Any]) -> list[Row]:
         """Rows of a statement with psycopg's placeholders."""
 
 
 class AsyncExecutor(Protocol):
     """As :class:`Executor`, for async code."""
 
-    async def execute(self, sql: str, params: Sequence[Any]) -> list[Row]:
+    async def execute(self, sql: LiteralString, params: Sequence[Any]) -> list[Row]:
         """Rows of a statement with psycopg's placeholders."""
 
 

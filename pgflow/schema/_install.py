@@ -290,7 +290,7 @@ def _check_history(found: Installed, applied: dict[str, str], assets: Assets) ->
 
 def _take_lock(cursor: psycopg.Cursor[Any], timeout_seconds: float) -> None:
     try:
-        cursor.execute(_lock_sql(timeout_seconds))
+        cursor.execute(_lock_sql(timeout_seconds).encode())
     except psycopg.errors.LockNotAvailable as error:
         raise SetupError(
             f"another `pgflow migrate` is at work on this database, for more than {timeout_seconds:g} s: run it again later"

@@ -15,7 +15,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, LiteralString
 
 from sqlalchemy import Connection, Engine, event, text
 from sqlalchemy.orm import Session, scoped_session, sessionmaker
@@ -51,7 +51,7 @@ class _Executor:
     def __init__(self, target: Session | Connection) -> None:
         self._target = target
 
-    def execute(self, sql: str, params: Sequence[Any]) -> list[Row]:
+    def execute(self, sql: LiteralString, params: Sequence[Any]) -> list[Row]:
         return rows_of(self._target.execute(*statement(sql, params)))
 
 

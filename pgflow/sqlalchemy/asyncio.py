@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, LiteralString
 
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession, async_sessionmaker
 
@@ -22,7 +22,7 @@ class _AsyncExecutor:
     def __init__(self, target: AsyncSession | AsyncConnection) -> None:
         self._target = target
 
-    async def execute(self, sql: str, params: Sequence[Any]) -> list[Row]:
+    async def execute(self, sql: LiteralString, params: Sequence[Any]) -> list[Row]:
         return rows_of(await self._target.execute(*statement(sql, params)))
 
 
@@ -33,7 +33,7 @@ class _CallersSession(_AsyncExecutor):
         super().__init__(session)
         self._session = session
 
-    async def execute(self, sql: str, params: Sequence[Any]) -> list[Row]:
+    async def execute(self, sql: LiteralString, params: Sequence[Any]) -> list[Row]:
         _refuse_autocommit(self._session, await self._session.connection())
         return await super().execute(sql, params)
 
