@@ -1,0 +1,152 @@
+"""Queues: who serves which, how many run at once over all workers, and pausing one while others go on."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from typing import TYPE_CHECKING
+
+import psycopg
+import pytest
+from records import SOON, count, wait_until
+
+import pgflow
+from pgflow import App, read, workflow
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from pgflow.testing import Harness
+
+pytestmark = pytest.mark.timeout(30)
+
+
+class Works:
+    """Bodies that stand still until they are let go, and who counts them."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.release = threading.Semaphore(0)
+        self.now = 0
+        self.most = 0
+
+    def work(self) -> None:
+        with self.lock:
+            self.now += 1
+            self.most = max(self.most, self.now)
+        self.release.acquire(timeout=20)
+        with self.lock:
+            self.now -= 1
+
+
+@pytest.fixture
+def works() -> Iterator[Works]:
+    works = Works()
+    yield works
+    works.release.release(1000)
+
+
+def make_workflow(works: Works) -> pgflow.Workflow[[int], int]:
+    @read
+    def hold() -> None:
+        works.work()
+
+    @workflow(queue="narrow")
+    async def narrow(n: int) -> int:
+        await hold.aio()
+        return n
+
+    return narrow
+
+
+@contextlib.contextmanager
+def fleet(dsn: str, made: pgflow.Workflow[[int], int], size: int, concurrency: int = 100) -> Iterator[App]:
+    """Worker processes of the same code, as far as the database can tell."""
+    with contextlib.ExitStack() as stack:
+        apps = [stack.enter_context(App(dsn, include=[made])) for _ in range(size)]
+        for app in apps:
+            stack.enter_context(app.worker(poll_seconds=0.05, concurrency=concurrency))
+        yield apps[0]
+
+
+def test_a_limit_holds_over_all_workers_and_is_used_in_full(dsn: str, conn: psycopg.Connection, works: Works) -> None:
+    narrow = make_workflow(works)
+    conn.execute("select pgflow.limit_queue('narrow', max_running => 3)")
+    with fleet(dsn, narrow, 2) as app:
+        runs = app.start_many(narrow, [(n,) for n in range(12)])
+        for _ in range(3):
+            wait_until(lambda: works.now == 3, "three are at work")
+            assert count(conn, "pgflow.lease") == 3
+            works.release.release(3)
+        works.release.release(100)
+        assert [run.result(SOON) for run in runs] == list(range(12))
+    assert works.most == 3
+
+
+def test_a_limit_can_be_changed_while_workers_run(dsn: str, conn: psycopg.Connection, works: Works) -> None:
+    narrow = make_workflow(works)
+    conn.execute("select pgflow.limit_queue('narrow', max_running => 2)")
+    with fleet(dsn, narrow, 1) as app:
+        runs = app.start_many(narrow, [(n,) for n in range(12)])
+        wait_until(lambda: works.now == 2, "two are at work")
+        conn.execute("select pgflow.limit_queue('narrow', max_running => 5)")
+        wait_until(lambda: works.now == 5, "five are at work")
+        conn.execute("select pgflow.limit_queue('narrow', max_running => 1)")
+        works.release.release(5)
+        wait_until(lambda: works.now == 1, "one is at work")
+        works.most = 0
+        works.release.release(100)
+        assert [run.result(SOON) for run in runs] == list(range(12))
+    assert works.most <= 1
+
+
+def test_a_worker_works_on_no_more_runs_at_once_than_it_is_told(dsn: str, conn: psycopg.Connection, works: Works) -> None:
+    narrow = make_workflow(works)
+    with fleet(dsn, narrow, 2, concurrency=2) as app:
+        runs = app.start_many(narrow, [(n,) for n in range(10)])
+        wait_until(lambda: works.now == 4, "two workers do two each")
+        assert conn.execute("select running from pgflow.workers").fetchall() == [(2,), (2,)]
+        works.release.release(100)
+        assert [run.result(SOON) for run in runs] == list(range(10))
+    assert works.most == 4
+
+
+def test_a_worker_serves_only_the_queues_it_is_told(dsn: str) -> None:
+    @workflow
+    async def where() -> int:
+        return 1
+
+    with App(dsn, include=[where]) as app:
+        there, elsewhere = app.start(where.options(queue="there")), app.start(where.options(queue="elsewhere"))
+        with app.worker(queues=["there"], poll_seconds=0.05):
+            assert there.result(SOON) == 1
+            assert elsewhere.status() == "queued"
+        with app.worker(queues=["elsewhere"], poll_seconds=0.05):
+            assert elsewhere.result(SOON) == 1
+
+
+def test_a_paused_queue_holds_up_no_other(flow: Harness, conn: psycopg.Connection) -> None:
+    @workflow(queue="paused")
+    async def held() -> int:
+        return 1
+
+    @workflow
+    async def free() -> int:
+        return 2
+
+    flow.include(held, free)
+    conn.execute("select pgflow.pause_queue('paused')")
+    waiting, going = flow.start(held), flow.start(free)
+    assert going.result(SOON) == 2
+    flow.until_idle()
+    assert waiting.status() == "queued"
+    conn.execute("select pgflow.resume_queue('paused')")
+    flow.until_idle()
+    assert waiting.result(SOON) == 1
+
+
+@pytest.mark.parametrize("call", ["limit_queue('q', 0)", "limit_queue('q', max_deaths => 0)", "limit_queue('')", "pause_queue(repeat('q', 256))"])
+def test_limits_that_make_no_sense_are_refused(conn: psycopg.Connection, call: str) -> None:
+    with pytest.raises(psycopg.Error) as refused:
+        conn.execute(f"select pgflow.{call}")  # type: ignore[arg-type]
+    assert refused.value.sqlstate == "PF003"
