@@ -11,9 +11,10 @@ It needs no session: no LISTEN, no prepared statements, no session locks. So it 
 from __future__ import annotations
 
 import asyncio
+import time
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, LiteralString
 
 from pgflow._calls import replay as replay_calls
 from pgflow._calls import wake as wake_calls
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from pgflow.units import Claim
+    from pgflow_cli.serving import Stop
 
 LOOK_SECONDS = 0.05
 TRANSACTION_CONNECTIONS = 4
@@ -162,7 +164,7 @@ class Drain:
         """When the next timer is due."""
         return (await self._app.ask(replay_calls.idle_state())).next_due_at
 
-    async def _ask(self, sql: str, *params: Any) -> list[Any]:
+    async def _ask(self, sql: LiteralString, *params: Any) -> list[Any]:
         mine = (list(self.drainer.options.queues), list(self.drainer.definitions.workflows))
         return await self._app.ask(Query(sql, (*mine, *params), lambda rows: rows))
 
@@ -192,3 +194,67 @@ async def draining(app: AsyncApp, options: WorkerOptions, max_runs: int | None, 
         await drainer.start()
         stack.push_async_callback(drainer.stop)
         yield Drain(app, drainer, linger_seconds)
+
+
+# ---------------------------------------------------------------- once
+
+
+@dataclass(frozen=True)
+class Limits:
+    """When to end, in seconds; how many runs to take at most."""
+
+    runtime: float
+    grace: float
+    linger: float
+    runs: int | None
+
+
+@dataclass(frozen=True)
+class Drained:
+    """How a drain ended.
+
+    Attributes:
+        outcome: ``idle``, ``full``, ``out of time``, ``stopped`` by a signal, or ``broken``.
+        seconds: How long it took.
+        taken: The chains of the runs that were taken.
+        work_left: Whether something is ready.
+        next_wake_at: When the next timer is due.
+    """
+
+    outcome: str
+    seconds: float
+    taken: set[int]
+    work_left: bool
+    next_wake_at: datetime | None
+
+
+def drain_once(app: AsyncApp, options: WorkerOptions, limits: Limits, stop: Stop) -> Drained:
+    """Drains the queues of an app until there is nothing to do, or a limit or a signal ends it."""
+    return asyncio.run(_drain(app, options, limits, stop))
+
+
+async def _drain(app: AsyncApp, options: WorkerOptions, limits: Limits, stop: Stop) -> Drained:
+    began = time.monotonic()
+    asked = stop.event()
+    async with app:
+        async with draining(app, options, limits.runs, limits.linger) as drain:
+            outcome = await _until(drain, asked, limits.runtime - limits.grace)
+        left, next_wake_at = await drain.work_left(), await drain.next_wake_at()
+    return Drained(outcome, time.monotonic() - began, drain.drainer.taken, left, next_wake_at)
+
+
+async def _until(drain: Drain, asked: asyncio.Event, seconds: float) -> str:
+    """Lets it work until it is idle or full, is asked to stop, runs out of time, or breaks."""
+    waits = {
+        asyncio.ensure_future(drain.until_idle()): None,
+        asyncio.ensure_future(asked.wait()): "stopped",
+        asyncio.ensure_future(drain.drainer.failed.wait()): "broken",
+    }
+    done, pending = await asyncio.wait(waits, timeout=max(seconds, 0), return_when=asyncio.FIRST_COMPLETED)
+    for wait in pending:
+        wait.cancel()
+    await asyncio.gather(*pending, return_exceptions=True)
+    if not done:
+        return "out of time"
+    first = done.pop()
+    return waits[first] or str(first.result())

@@ -144,7 +144,7 @@ def _ask(connection: psycopg.Connection[Any], text: str, limit: int | None, pati
         note(f"pgflow: no answer within {patience_ms / 1000:g} s: pass --timeout, or ask for less")
         raise Ended(TIME_LIMIT) from error
     except psycopg.Error as error:
-        if error.sqlstate is None or not error.sqlstate.startswith(("22", "42", "0A", "3F", "21", "2B")):
+        if error.sqlstate is None or not error.sqlstate.startswith(("0A", "21", "22", "25", "2B", "3F", "42")):
             raise
         raise Mistake(_refusal(error, text)) from error
 

@@ -142,4 +142,4 @@ def complete_key(incomplete: str) -> list[str]:
         return []
 
 
-Key = Annotated[str, typer.Argument(help="Key of the run.", autocompletion=complete_key, show_default=False)]
+Key = Annotated[str, typer.Argument(metavar="KEY", help="Key of the run.", autocompletion=complete_key, show_default=False)]

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
-import logging
-import signal
 import sys
 from datetime import timedelta
 from typing import TYPE_CHECKING, Annotated, Any
@@ -13,18 +9,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from pgflow_cli.database import Dsn, fetch_dicts, find_dsn, opened
-from pgflow_cli.failures import INTERRUPTED, TIME_LIMIT, Ended, Mistake
+from pgflow_cli.failures import Mistake
 from pgflow_cli.listing import database_now
 from pgflow_cli.mail import wake
-from pgflow_cli.output import AsJson, Form, choose_form, console, dump, note, plain, print_one
+from pgflow_cli.output import AsJson, Form, choose_form, dump, note, plain, print_one
 from pgflow_cli.parsing import parse_duration, parse_input, parse_moment, parse_pairs
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     import psycopg
 
-    from pgflow import AsyncApp, AsyncRun, StartOptions, Workflow
+    from pgflow import StartOptions, Workflow
 
 Words = Annotated[
     list[str] | None, typer.Argument(metavar="[NAME=TEXT|NAME:=JSON]...", help="Parameters of the workflow.", show_default=False)
@@ -192,8 +186,9 @@ def run(
 
     The process serves the workflow's queue until the run is over; what else it has taken by then, it hands back.
     """
+    from pgflow_cli.running import run_here
+    from pgflow_cli.serving import set_up_logging
     from pgflow_cli.targets import load_workflow
-    from pgflow_cli.workers import set_up_logging
 
     form = choose_form(as_json=as_json)
     set_up_logging(log_level)
@@ -202,70 +197,5 @@ def run(
     arguments = check_input(workflow, parse_input(words, text))
     timeout = None if deadline is None else parse_duration(deadline, "--deadline")
     prepared = workflow.options(key=key, timeout=timeout, labels=parse_pairs(label, "--label") or None)
-    answer = asyncio.run(_run(app, prepared, arguments, limit, shows_progress=form is Form.TABLE and sys.stderr.isatty()))
+    answer = run_here(app, prepared, arguments, limit, shows_progress=form is Form.TABLE and sys.stderr.isatty())
     print_one(form, answer, lambda: plain(f"{answer['key']} completed: {dump(answer['output'])}"))
-    logging.shutdown()
-
-
-_LATER = "a worker goes on with it. See it with: pgflow show {key}"
-
-
-async def _run(
-    app: AsyncApp, workflow: Workflow[..., Any], arguments: dict[str, Any], limit: float | None, *, shows_progress: bool
-) -> dict[str, Any]:
-    task = asyncio.current_task()
-    assert task is not None
-    stopped: list[int] = []
-
-    def stop(number: int) -> None:
-        stopped.append(number)
-        task.cancel()
-
-    for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, stop, number)
-    async with app:
-        handle = await app.start(workflow, **arguments)
-        try:
-            async with app.worker(queues=[workflow.start_options.queue]), asyncio.timeout(limit):
-                with _spinner(handle.key, visible=shows_progress) as show:
-                    await _finish(handle, show)
-        except TimeoutError:
-            note(f"pgflow: run {handle.key!r} is {await handle.status()} after {limit:g} s; {_LATER.format(key=handle.key)}")
-            raise Ended(TIME_LIMIT) from None
-        except asyncio.CancelledError:
-            if not stopped:
-                raise
-            note(f"pgflow: run {handle.key!r} was handed back; {_LATER.format(key=handle.key)}")
-            raise Ended(INTERRUPTED) from None
-        return {"key": handle.key, "status": "completed", "output": await _output(app, handle.key)}
-
-
-async def _output(app: AsyncApp, key: str) -> Any:
-    """The stored result, as any other program would read it."""
-    from pgflow._io import Query
-
-    return await app.ask(Query("select output from pgflow.result(%s::text)", (key,), lambda rows: rows[0][0]))
-
-
-async def _finish(handle: AsyncRun[Any], show: Any) -> None:
-    """Waits for the end; says now and then what the run is doing."""
-    result = asyncio.ensure_future(handle.result())
-    try:
-        while True:
-            done, _ = await asyncio.wait([result], timeout=0.5)
-            if done:
-                result.result()
-                return
-            show(await handle.status())
-    finally:
-        result.cancel()
-        await asyncio.gather(result, return_exceptions=True)
-
-
-@contextlib.contextmanager
-def _spinner(key: str, *, visible: bool) -> Iterator[Any]:
-    if not visible:
-        yield lambda _status: None
-        return
-    with console(error=True).status(f"{key} started") as status:
-        yield lambda word: status.update(f"{key} is {word}")

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
-import time
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -18,13 +15,10 @@ from pgflow_cli.output import AsJson, choose_form, duration, note, plain, print_
 from pgflow_cli.parsing import parse_duration
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
     from datetime import datetime
 
-    from pgflow.app import AsyncApp
-    from pgflow.worker import WorkerOptions
-    from pgflow_cli.drain import Drain, Drainer
-    from pgflow_cli.workers import Stop
+    from pgflow_cli.drain import Drained, Limits
 
 
 def tick(
@@ -53,8 +47,9 @@ def tick(
     """
     from pgflow.heart import Rhythm
     from pgflow.worker import WorkerOptions
+    from pgflow_cli.drain import drain_once
+    from pgflow_cli.serving import Stop, leave, set_up_logging
     from pgflow_cli.targets import load_app
-    from pgflow_cli.workers import Stop, leave, set_up_logging
 
     form = choose_form(as_json=as_json)
     set_up_logging(log_level)
@@ -75,23 +70,18 @@ def tick(
         if not is_alone:
             note("Another exclusive tick of these queues is at work: nothing was done.")
             return
-        summary, troubles, code = asyncio.run(_tick(app, options, limits, stop))
+        began_at = _now(found)
+        drained = drain_once(app, options, limits, stop)
+    rows = _outcomes(found, options.queues, list(app.definitions.workflows), drained.taken, began_at)
+    summary = _sum_up(drained, rows)
     print_one(form, summary, lambda: plain(_say(summary)))
-    github.report(summary, troubles)
-    leave(code)
-
-
-@dataclass(frozen=True)
-class Limits:
-    """When to end, in seconds."""
-
-    runtime: float
-    grace: float
-    linger: float
-    runs: int | None
+    github.report(summary, [row for row in rows if row["status"] in ("failed", "stuck")])
+    leave(summary["exit_code"])
 
 
 def _limits(max_runtime: str, grace: str, linger: str, max_runs: int | None) -> Limits:
+    from pgflow_cli.drain import Limits
+
     runtime = parse_duration(max_runtime, "--max-runtime").total_seconds()
     if runtime <= 0:
         raise Mistake("--max-runtime must be more than nothing")
@@ -120,44 +110,7 @@ def _alone(dsn: str, queues: Any) -> Iterator[bool]:
         yield bool(fetch_dicts(connection, "select pg_try_advisory_xact_lock(hashtextextended(%s, 0)) as mine", (name,))[0]["mine"])
 
 
-# ---------------------------------------------------------------- the tick
-
-
-async def _tick(app: AsyncApp, options: WorkerOptions, limits: Limits, stop: Stop) -> tuple[dict[str, Any], list[dict[str, Any]], int]:
-    from pgflow_cli.drain import draining
-
-    began = time.monotonic()
-    asked = stop.event()
-    async with app:
-        began_at = await asyncio.to_thread(_now, app.dsn)
-        async with draining(app, options, limits.runs, limits.linger) as drain:
-            outcome = await _until(drain, asked, limits.runtime - limits.grace)
-        left, next_wake_at = await drain.work_left(), await drain.next_wake_at()
-        rows = await asyncio.to_thread(_outcomes, app, drain.drainer, began_at)
-    counts = {status: sum(row["status"] == status for row in rows) for status in _COUNTED}
-    summary: dict[str, Any] = {
-        "outcome": outcome, "seconds": round(time.monotonic() - began, 3), "taken": len(drain.drainer.taken), **counts,
-        "work_left": left, "next_wake_at": next_wake_at,
-    }  # fmt: skip
-    summary["exit_code"] = _exit_code(summary)
-    return summary, [row for row in rows if row["status"] in ("failed", "stuck")], summary["exit_code"]
-
-
-async def _until(drain: Drain, asked: asyncio.Event, seconds: float) -> str:
-    """Lets it work until it is idle or full, is asked to stop, runs out of time, or breaks."""
-    waits = {
-        asyncio.ensure_future(drain.until_idle()): None,
-        asyncio.ensure_future(asked.wait()): "stopped",
-        asyncio.ensure_future(drain.drainer.failed.wait()): "broken",
-    }
-    done, pending = await asyncio.wait(waits, timeout=max(seconds, 0), return_when=asyncio.FIRST_COMPLETED)
-    for wait in pending:
-        wait.cancel()
-    await asyncio.gather(*pending, return_exceptions=True)
-    if not done:
-        return "out of time"
-    first = done.pop()
-    return waits[first] or str(first.result())
+# ---------------------------------------------------------------- what it came to
 
 
 _COUNTED = ("completed", "failed", "cancelled", "waiting", "queued", "running", "paused", "stuck")
@@ -175,12 +128,20 @@ def _now(dsn: str) -> datetime:
         return database_now(connection)
 
 
-def _outcomes(app: AsyncApp, drainer: Drainer, began_at: datetime) -> list[dict[str, Any]]:
+def _outcomes(dsn: str, queues: Sequence[str], workflows: list[str], taken: set[int], began_at: datetime) -> list[dict[str, Any]]:
     """What became of the runs that were taken, and of those that a dead worker has made stuck meanwhile."""
-    queues, workflows = list(drainer.options.queues), list(drainer.definitions.workflows)
-    params = {"chains": sorted(drainer.taken), "began": began_at, "queues": queues, "workflows": workflows}
-    with connect(app.dsn) as connection:
+    params = {"chains": sorted(taken), "began": began_at, "queues": list(queues), "workflows": workflows}
+    with connect(dsn) as connection:
         return fetch_dicts(connection, _OUTCOMES, params)
+
+
+def _sum_up(drained: Drained, rows: list[dict[str, Any]]) -> dict[str, Any]:
+    summary: dict[str, Any] = {
+        "outcome": drained.outcome, "seconds": round(drained.seconds, 3), "taken": len(drained.taken),
+        **{status: sum(row["status"] == status for row in rows) for status in _COUNTED},
+        "work_left": drained.work_left, "next_wake_at": drained.next_wake_at,
+    }  # fmt: skip
+    return {**summary, "exit_code": _exit_code(summary)}
 
 
 def _exit_code(summary: dict[str, Any]) -> int:

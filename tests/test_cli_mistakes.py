@@ -1,0 +1,163 @@
+"""Mistakes: one clear line, the right exit code, and never a password."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import clikit
+import psycopg
+import pytest
+import servers
+from clikit import pgflow
+from pgflow_cli import failures
+from pgflow_cli.failures import Mistake, explain, hide_secrets
+from psycopg import sql
+
+UNREACHABLE = "postgresql://app:hunter2@127.0.0.1:1/orders?connect_timeout=1"
+
+
+def line(answer, code):
+    """The only line of standard error."""
+    assert (answer.code, answer.out) == (code, "")
+    assert answer.err.count("\n") == 1, answer.err
+    assert "Traceback" not in answer.err
+    assert "hunter2" not in answer.err
+    return answer.err.rstrip("\n")
+
+
+def test_a_server_that_is_down():
+    said = line(pgflow(UNREACHABLE, "list"), 69)
+    assert said.startswith("pgflow: the database cannot be reached: ")
+    assert said.endswith("Check --dsn, PGFLOW_DSN and the server")
+
+
+def test_a_server_that_is_down_for_every_command_that_needs_one():
+    for command in (["show", "k"], ["doctor"], ["migrate"], ["sql", "select 1"], ["queues"], ["cancel", "k"], ["start", "x"], ["workers"]):
+        line(pgflow(UNREACHABLE, *command), 69)
+
+
+@pytest.mark.parametrize(
+    ("dsn", "words"),
+    [
+        ("nonsense", "the connection string cannot be read: pass a URL"),
+        ("app:hunter2@db/orders", "the connection string cannot be read: pass a URL"),
+        ("host=x pasword=hunter2", 'invalid connection option "pasword"'),
+        ("postgresql://app:hunter2@db:54x/orders", "cannot be read"),
+        ("postgresql://app:hunter2@[db/orders", "cannot be read"),
+        ("mysql://app:hunter2@db/orders", "names a mysql database"),
+    ],
+)
+def test_a_connection_string_that_is_none(dsn, words):
+    answer = pgflow(None, "list", "--dsn", dsn)
+    said = line(answer, 2 if "54x" not in dsn else answer.code)
+    assert answer.code in (2, 69)
+    assert words in said or "54x" in dsn
+
+
+def test_a_database_that_does_not_exist(server_dsn):
+    said = line(pgflow(servers.dsn_of(server_dsn, "there_is_none"), "list"), 69)
+    assert 'database "there_is_none" does not exist' in said
+
+
+def test_a_missing_schema(empty_dsn):
+    assert "has no schema pgflow: run `pgflow migrate`" in line(pgflow(empty_dsn, "list"), 2)
+
+
+def test_a_schema_of_somebody_else(empty_dsn):
+    with psycopg.connect(empty_dsn, autocommit=True) as conn:
+        conn.execute("create schema pgflow")
+    assert "is not of pgflow-engine: rename or drop it" in line(pgflow(empty_dsn, "list"), 2)
+
+
+@pytest.mark.parametrize(
+    ("stamp", "words"),
+    [
+        ("pgflow-engine 99.0.0 (schema 99, breaking 99, files 0)", "upgrade pgflow-engine"),
+        ("pgflow-engine 0.0.1 (schema 0, breaking 0, files 0)", "run `pgflow migrate`"),
+    ],
+)
+def test_a_schema_of_another_version(dsn, conn, stamp, words):
+    conn.execute(sql.SQL("comment on schema pgflow is {}").format(sql.Literal(stamp)))
+    assert words in line(pgflow(dsn, "list"), 2)
+
+
+def test_a_role_without_rights(dsn, conn):
+    conn.execute("create role cli_nobody login; grant connect on database postgres to cli_nobody")
+    try:
+        theirs = re.sub(r"//[^@]*@", "//cli_nobody@", dsn)
+        assert "`pgflow doctor` says what it may" in line(pgflow(theirs, "list"), 2)
+    finally:
+        conn.execute("drop owned by cli_nobody; drop role cli_nobody")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["lst"], "No such command 'lst'"),
+        (["list", "--sttus", "x"], "No such option: --sttus"),
+        (["show"], "Missing argument 'KEY'"),
+        (["list", "--limit", "many"], "Invalid value for '--limit'"),
+        (["list", "--since", "yesterday"], "--since is written like 90s, 10m, 1h30m or 7d, not 'yesterday'"),
+        (["list", "--since", "2026-01-01T00:00:00"], "--since needs a time zone"),
+        (["list", "--label", "acme"], "--label is written NAME=VALUE, not 'acme'"),
+        (["list", "--json", "--csv"], "--json and --csv exclude each other"),
+        (["workers", "nowhere"], "there is no module 'nowhere' here"),
+        (["workers", "json"], "module json holds no App, AsyncApp or @workflow"),
+        (["tick", "json"], "module json holds no App, AsyncApp or @workflow"),
+        (["tick", "cli_jobs", "--max-runtime", "soon"], "--max-runtime is written like 90s"),
+        (["workers", "cli_jobs", "--log-level", "loud"], "--log-level is debug, info, warning or error, not 'loud'"),
+        (["queues", "limit", "q"], "what limit?"),
+    ],
+)
+def test_usage(shared_dsn, arguments, words):
+    assert words in line(pgflow(shared_dsn, *arguments), 2)
+
+
+def test_nothing_at_all_shows_the_help():
+    answer = pgflow(None)
+    assert answer.code == 2
+    assert "Usage: pgflow" in answer.out
+
+
+def test_a_bug_of_ours_keeps_its_traceback(shared_dsn, monkeypatch):
+    monkeypatch.setattr("pgflow_cli.listing._list", lambda *_: 1 // 0)
+    answer = pgflow(shared_dsn, "list")
+    assert answer.code == 1
+    assert "ZeroDivisionError" in answer.err
+
+
+@pytest.mark.parametrize(
+    ("text", "hidden"),
+    [
+        ('cannot parse "postgresql://app:hunter2@db/x": why', 'cannot parse "postgresql://app:***@db/x": why'),
+        ("user=app password=hunter2 host=db", "user=app password=*** host=db"),
+        ("app:hunter2@db/orders", "app:***@db/orders"),
+        ("at 12:30 there was nothing", "at 12:30 there was nothing"),
+        ("run 'a@b' is stuck", "run 'a@b' is stuck"),
+    ],
+)
+def test_passwords_are_hidden_wherever_they_stand(text, hidden):
+    assert hide_secrets(text) == hidden
+
+
+def test_every_exit_code_has_a_meaning():
+    codes = {value for name, value in vars(failures).items() if name.isupper() and isinstance(value, int)}
+    assert codes == set(failures.MEANINGS)
+    assert explain(Mistake("this")) == (failures.USAGE, "this")
+
+
+def test_an_answer_that_nobody_reads_is_no_error(dsn, conn):
+    conn.execute("select pgflow.start_run('greet', '{}', 'k-' || n) from generate_series(1, 3000) n")
+    listing = clikit.process(dsn, "list", "-n", "0")
+    assert listing.stdout is not None
+    listing.stdout.readline()
+    listing.stdout.close()
+    assert listing.stderr is not None
+    assert (listing.stderr.read(), listing.wait(30)) == ("", 0)
+    listing.stderr.close()
+
+
+def test_no_command_knows_a_password_of_its_own():
+    sources = Path(failures.__file__).parent.rglob("*.py")
+    assert not [path for path in sources if re.search(r"print\(.*\bdsn\b|echo\(.*\bdsn\b", path.read_text()) and path.name != "embedded.py"]
