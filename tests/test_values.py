@@ -1,0 +1,588 @@
+"""Values come back as they were stored, and what could not be stored or read by everybody is refused with a reason."""
+
+from __future__ import annotations
+
+import enum
+import json
+import math
+import os
+import subprocess
+import sys
+import uuid
+from dataclasses import dataclass, field
+from datetime import UTC, date, datetime, time, timedelta, timezone
+from decimal import Decimal
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import psycopg
+import pydantic
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from typing_extensions import TypedDict
+
+from pgflow.errors import DefinitionError, NotStorable
+from pgflow.values import ANYTHING, MAX_BYTES, MAX_DEPTH, MAX_DIGITS, Codec, codec_for, encode_plain, hash_arguments
+
+often = settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+
+
+class Colour(enum.Enum):
+    RED = "red"
+    BLUE = "blue"
+
+
+class Level(enum.IntEnum):
+    LOW = 1
+    HIGH = 2
+
+
+@dataclass
+class Line:
+    item: str
+    cents: int
+    tags: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Order:
+    order_id: uuid.UUID
+    lines: list[Line]
+    placed: datetime
+    total: Decimal
+    colour: Colour
+    note: str | None = None
+
+
+class Address(pydantic.BaseModel):
+    street: str
+    number: int
+    since: date | None = None
+
+
+class Customer(pydantic.BaseModel):
+    name: str
+    addresses: list[Address]
+    scores: dict[str, float] = {}
+    blob: bytes = b""
+
+
+class Pair(NamedTuple):
+    left: int
+    right: str
+
+
+class Shape(TypedDict):
+    kind: Literal["round", "square"]
+    size: float
+
+
+# ---------------------------------------------------------------- what is stored comes back
+
+texts = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=20)
+floats = st.floats(allow_nan=False, allow_infinity=False)
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers(-(10**40), 10**40) | floats | texts,
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(texts, inner, max_size=4),
+    max_leaves=12,
+)
+moments = st.datetimes(timezones=st.none() | st.sampled_from([UTC, timezone(timedelta(hours=5, minutes=45)), timezone(timedelta(hours=-3))]))
+lines = st.builds(Line, texts, st.integers(), st.lists(texts, max_size=3))
+orders = st.builds(
+    Order, st.uuids(), st.lists(lines, max_size=3), moments, st.decimals(allow_nan=False, allow_infinity=False), st.sampled_from(Colour),
+    st.none() | texts,
+)
+addresses = st.builds(Address, street=texts, number=st.integers(), since=st.none() | st.dates())
+customers = st.builds(
+    Customer, name=texts, addresses=st.lists(addresses, max_size=2), scores=st.dictionaries(texts, floats, max_size=2), blob=texts.map(str.encode)
+)
+
+ANNOTATED: list[tuple[Any, st.SearchStrategy[Any]]] = [
+    (int, st.integers(-(10**200), 10**200)),
+    (float, floats),
+    (str, texts),
+    (bool, st.booleans()),
+    (None, st.none()),
+    (bytes, st.binary(max_size=40)),
+    (datetime, moments),
+    (date, st.dates()),
+    (time, st.times()),
+    (timedelta, st.timedeltas()),
+    (Decimal, st.decimals(allow_nan=False, allow_infinity=False)),
+    (uuid.UUID, st.uuids()),
+    (Colour, st.sampled_from(Colour)),
+    (Level, st.sampled_from(Level)),
+    (Line, lines),
+    (Order, orders),
+    (Address, addresses),
+    (Customer, customers),
+    (Pair, st.builds(Pair, st.integers(), texts)),
+    (Shape, st.fixed_dictionaries({"kind": st.sampled_from(["round", "square"]), "size": floats})),
+    (list[Order], st.lists(orders, max_size=2)),
+    (dict[str, Customer], st.dictionaries(texts, customers, max_size=2)),
+    (dict[int, bytes], st.dictionaries(st.integers(), st.binary(max_size=9), max_size=3)),
+    (tuple[int, str], st.tuples(st.integers(), texts)),
+    (tuple[bytes, ...], st.lists(st.binary(max_size=9), max_size=3).map(tuple)),
+    (set[str], st.sets(texts, max_size=4)),
+    (frozenset[int], st.frozensets(st.integers(), max_size=4)),
+    (int | str | None, st.none() | st.integers() | texts),
+    (list[Line | Address], st.lists(lines | addresses, max_size=3)),
+]
+
+
+def there_and_back(codec: Codec[Any], value: Any) -> Any:
+    return codec.decode(codec.encode(value, "it"), "it")
+
+
+@pytest.mark.parametrize(("annotation", "values"), [pytest.param(a, v, id=str(a)[:40]) for a, v in ANNOTATED])
+def test_an_annotated_value_comes_back_equal(annotation, values):
+    codec = codec_for(annotation)
+
+    @settings(often, max_examples=60)
+    @given(values)
+    def check(value: Any) -> None:
+        once = there_and_back(codec, value)
+        assert once == value
+        assert type(once) is type(value)
+        assert there_and_back(codec, once) == once
+
+    check()
+
+
+@often
+@given(json_values)
+def test_what_json_can_say_comes_back_exactly(value):
+    once = there_and_back(ANYTHING, value)
+    assert repr(once) == repr(value)
+
+
+plain_values = st.recursive(
+    json_values | moments | st.decimals(allow_nan=False, allow_infinity=False) | st.uuids() | st.sampled_from(Colour) | st.binary(max_size=9)
+    | orders | customers | st.sets(st.integers(), max_size=3),
+    lambda inner: st.tuples(inner, inner) | st.dictionaries(st.integers() | st.booleans() | st.none() | texts, inner, max_size=3),
+    max_leaves=6,
+)
+
+
+@often
+@given(plain_values)
+def test_without_an_annotation_the_second_time_changes_nothing_more(value):
+    once = there_and_back(ANYTHING, value)
+    assert repr(there_and_back(ANYTHING, once)) == repr(once)
+
+
+@pytest.mark.parametrize("value", [1e22, -0.0, 5e-324, 1.7976931348623157e308, 0.1, 2**53 + 1, 10**40])
+@pytest.mark.parametrize("annotation", [Any, int | float])
+def test_numbers_keep_their_exact_form(annotation, value):
+    assert repr(there_and_back(codec_for(annotation), value)) == repr(value)
+
+
+@pytest.mark.parametrize(
+    ("value", "comes_back"),
+    [((1, 2), [1, 2]), ({1: 3, None: 2}, {"1": 3, "null": 2}), (Colour.RED, "red"), (Level.HIGH, 2), (b"\xff", "_w=="), (Pair(1, "a"), [1, "a"])],
+)
+def test_without_an_annotation_a_value_comes_back_as_json_has_it(value, comes_back):
+    assert there_and_back(ANYTHING, value) == comes_back
+
+
+def test_a_value_that_does_not_fit_the_annotation_is_refused_when_read():
+    with pytest.raises(NotStorable, match=r"^the result of step pay does not fit its annotation int: Input should be a valid integer"):
+        codec_for(int).decode(codec_for(int).encode("no", "the result of step pay"), "the result of step pay")  # type: ignore[arg-type]
+
+
+def test_the_place_inside_a_value_is_named():
+    with pytest.raises(NotStorable, match=r"does not fit its annotation Order: lines\.1\.cents: "):
+        order = '{"order_id":"%s","lines":[{"item":"a","cents":1},{"item":"b","cents":"x"}],"placed":"2026-01-01","total":"1","colour":"red"}'
+        codec_for(Order).decode(order % uuid.UUID(int=0), "it")
+
+
+def test_annotations_that_cannot_be_hashed_have_codecs_too():
+    from typing import Annotated
+
+    assert there_and_back(codec_for(Annotated[int, ["unhashable"]]), 3) == 3
+
+
+# ---------------------------------------------------------------- models with ideas of their own
+
+
+class Aliased(pydantic.BaseModel):
+    order_id: int = pydantic.Field(alias="orderId")
+
+
+class SplitAlias(pydantic.BaseModel):
+    order_id: int = pydantic.Field(validation_alias="orderId", serialization_alias="orderId")
+
+
+class Computed(pydantic.BaseModel):
+    side: int
+
+    @pydantic.computed_field
+    def area(self) -> int:
+        return self.side**2
+
+
+@dataclass
+class Attachment:
+    name: str
+    content: bytes
+
+
+class Document(pydantic.BaseModel):
+    content: bytes
+
+
+@pytest.mark.parametrize("value", [Aliased(orderId=3), SplitAlias(orderId=3), Computed(side=3)], ids=["alias", "two aliases", "computed field"])
+def test_a_model_comes_back_whatever_its_fields_are_called(value):
+    assert there_and_back(codec_for(type(value)), value) == value
+    assert there_and_back(codec_for(list[type(value)]), [value]) == [value]
+
+
+class Folder(pydantic.BaseModel):
+    documents: list[Document]
+
+
+@pytest.mark.parametrize(
+    "value", [Attachment("a", b"\xff\0"), Document(content=b"\xff\0"), Folder(documents=[Document(content=b"\xff")])],
+    ids=["dataclass", "model", "model in a model"],
+)
+def test_any_bytes_inside_a_class_come_back(value):
+    assert there_and_back(codec_for(type(value)), value) == value
+    assert there_and_back(codec_for(list[type(value)]), [value]) == [value]
+
+
+class Hexadecimal(pydantic.BaseModel):
+    model_config = pydantic.ConfigDict(ser_json_bytes="hex", val_json_bytes="hex", ser_json_inf_nan="strings")
+    content: bytes
+    weight: float = 1.5
+
+
+def test_what_a_class_says_of_its_own_form_holds():
+    assert codec_for(Hexadecimal).encode(Hexadecimal(content=b"\xff", weight=math.inf), "it") == '{"content":"ff","weight":"Infinity"}'
+    assert there_and_back(codec_for(list[Hexadecimal]), [Hexadecimal(content=b"\xff")]) == [Hexadecimal(content=b"\xff")]
+
+
+class WrittenOtherwise(pydantic.BaseModel):
+    model_config = pydantic.ConfigDict(extra="forbid")
+    order_id: int = pydantic.Field(0, serialization_alias="orderId")
+
+    @pydantic.computed_field
+    def next_id(self) -> int:
+        return self.order_id + 1
+
+
+def test_names_and_fields_that_a_model_only_writes_are_not_stored():
+    assert codec_for(WrittenOtherwise).encode(WrittenOtherwise(order_id=3), "it") == '{"order_id":3}'
+    assert there_and_back(codec_for(WrittenOtherwise), WrittenOtherwise(order_id=3)).order_id == 3
+
+
+class PutOff(pydantic.BaseModel):
+    model_config = pydantic.ConfigDict(defer_build=True)
+    content: bytes
+    next: LaterDefined | None = None
+
+
+class LaterDefined(pydantic.BaseModel):
+    content: bytes
+
+
+@pytest.mark.parametrize("annotation", [PutOff, list[PutOff]])
+def test_a_model_that_was_not_built_when_it_was_defined_comes_back(annotation):
+    value = PutOff(content=b"\xff", next=LaterDefined(content=b"\xfe"))
+    given = value if annotation is PutOff else [value]
+    assert there_and_back(codec_for(annotation), given) == given
+
+
+def test_a_model_can_be_sent_by_the_names_that_others_know():
+    assert codec_for(Aliased).decode('{"orderId":3}', "it") == Aliased(orderId=3)
+
+
+# ---------------------------------------------------------------- what is refused
+
+
+def nested(depth: int) -> Any:
+    value: Any = 1
+    for _ in range(depth):
+        value = [value]
+    return value
+
+
+class Tree(pydantic.BaseModel):
+    branch: Tree | None = None
+
+
+def tree(depth: int) -> Tree:
+    value = None
+    for _ in range(depth):
+        value = Tree.model_construct(branch=value)
+    assert value is not None
+    return value
+
+
+@dataclass
+class Loop:
+    inside: Any = None
+
+
+@dataclass
+class Measured:
+    value: float | None
+
+
+class Weighed(pydantic.BaseModel):
+    value: float | None
+
+
+class Sketched(TypedDict):
+    value: float | None
+
+
+def holding_itself(kind: str) -> Any:
+    if kind == "list":
+        value: Any = []
+        value.append(value)
+    elif kind == "dict":
+        value = {}
+        value["a"] = value
+    elif kind == "dataclass":
+        value = Loop()
+        value.inside = value
+    else:
+        value = Tree()
+        value.branch = value
+    return value
+
+
+NOT_A_NUMBER = r"cannot be stored as JSON: .*(not JSON|not finite|NaN|[Ii]nfinity)"
+
+
+@pytest.mark.parametrize("number", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize(
+    ("annotation", "wrap"),
+    [
+        (Any, lambda x: x), (float, lambda x: x), (float | None, lambda x: x), (Any, lambda x: {"a": [x]}), (list[float], lambda x: [1.0, x]),
+        (dict[str, float | None], lambda x: {"a": x}), (list[Measured], lambda x: [Measured(x)]), (Sketched, lambda x: {"value": x}),
+    ],
+    ids=["anything", "float", "optional", "nested anything", "list", "dict", "list of dataclasses", "typed dict"],
+)
+def test_what_is_not_a_number_is_refused(annotation, wrap, number):
+    with pytest.raises(NotStorable, match=r"it cannot be stored as JSON: .*JSON"):
+        codec_for(annotation).encode(wrap(number), "it")
+
+
+@pytest.mark.parametrize("number", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize(
+    ("annotation", "wrap"),
+    [
+        (Measured, Measured), (Weighed, lambda x: Weighed(value=x)), (list[Weighed], lambda x: [Weighed(value=x)]),
+        (Any, Measured), (Any, lambda x: [Weighed(value=x)]),
+    ],
+    ids=["dataclass", "model", "list of models", "unannotated dataclass", "unannotated model"],
+)
+def test_what_is_not_a_number_is_refused_inside_a_class(annotation, wrap, number):
+    with pytest.raises(NotStorable, match=r"it cannot be stored as JSON: .*JSON"):
+        codec_for(annotation).encode(wrap(number), "it")
+
+
+def test_a_decimal_that_is_not_a_number_is_refused():
+    with pytest.raises(NotStorable, match="finite"):
+        there_and_back(codec_for(Decimal), Decimal("NaN"))
+
+
+@pytest.mark.parametrize("text", ["a\0b", "\0", "\\\0", '"\0"', "\\u0000\0"])
+@pytest.mark.parametrize("annotation", [Any, str])
+def test_nul_is_refused(annotation, text):
+    with pytest.raises(NotStorable, match="it holds the character NUL"):
+        codec_for(annotation).encode(text, "it")
+    with pytest.raises(NotStorable, match="it holds the character NUL"):
+        codec_for(dict[str, int]).encode({text: 1}, "it")
+
+
+@pytest.mark.parametrize("text", ["\\u0000", "\\\\u0000", "u0000", "\\u00000"])
+@pytest.mark.parametrize("annotation", [Any, str])
+def test_what_only_looks_like_nul_is_stored(annotation, text):
+    assert there_and_back(codec_for(annotation), text) == text
+
+
+@pytest.mark.parametrize("text", ["\ud800", "a\udfffb", "\ude00\ud83d"])
+@pytest.mark.parametrize("annotation", [Any, str, dict[str, Any]])
+def test_a_lone_surrogate_is_refused(annotation, text):
+    value = {"a": text} if annotation not in (Any, str) else text
+    with pytest.raises(NotStorable, match="surrogate"):
+        codec_for(annotation).encode(value, "it")
+
+
+@pytest.mark.parametrize("annotation", [Any, str])
+def test_a_mebibyte_is_stored_and_one_byte_more_is_not(annotation):
+    codec = codec_for(annotation)
+    assert len(codec.encode("x" * (MAX_BYTES - 2), "it")) == MAX_BYTES
+    with pytest.raises(NotStorable, match="it is 1,048,577 bytes of JSON; the limit is 1 MiB: store it elsewhere and pass a reference"):
+        codec.encode("x" * (MAX_BYTES - 1), "it")
+    with pytest.raises(NotStorable, match="the limit is 1 MiB"):
+        codec.encode("ä" * (MAX_BYTES // 2), "it")
+
+
+@pytest.mark.parametrize("annotation", [Any, list])
+def test_two_hundred_levels_are_stored_and_one_more_is_not(annotation):
+    codec = codec_for(annotation)
+    assert there_and_back(codec, nested(MAX_DEPTH)) == nested(MAX_DEPTH)
+    with pytest.raises(NotStorable, match="it is nested more than 200 levels deep"):
+        codec.encode(nested(MAX_DEPTH + 1), "it")
+    with pytest.raises(NotStorable, match=r"nested|depth"):
+        codec.encode(nested(100_000), "it")
+
+
+def test_models_obey_the_limit_on_depth():
+    assert there_and_back(codec_for(Tree), tree(MAX_DEPTH)) == tree(MAX_DEPTH)
+    for depth in (MAX_DEPTH + 1, 2_000):
+        with pytest.raises(NotStorable, match=r"nested|depth"):
+            codec_for(Tree).encode(tree(depth), "it")
+
+
+def test_brackets_in_texts_are_no_depth():
+    assert there_and_back(ANYTHING, "[" * 1000 + '"{' * 1000) == "[" * 1000 + '"{' * 1000
+
+
+def test_digits_in_texts_are_no_number():
+    assert there_and_back(ANYTHING, ['"', "1" * 5000]) == ['"', "1" * 5000]
+
+
+@pytest.mark.parametrize("annotation", [Any, int])
+@pytest.mark.parametrize("sign", [1, -1])
+def test_a_number_of_4300_digits_is_stored_and_one_digit_more_is_not(annotation, sign):
+    codec = codec_for(annotation)
+    longest = sign * (10**MAX_DIGITS - 1)
+    assert there_and_back(codec, longest) == longest
+    with pytest.raises(NotStorable, match=r"digits"):
+        codec.encode(sign * 10**MAX_DIGITS, "it")
+
+
+@pytest.mark.parametrize("kind", ["list", "dict", "dataclass", "model"])
+def test_what_holds_itself_is_refused(kind):
+    value = holding_itself(kind)
+    for annotation in (Any, type(value)):
+        with pytest.raises(NotStorable, match=r"it cannot be stored as JSON: .*([Cc]ircular|nested|depth)"):
+            codec_for(annotation).encode(value, "it")
+
+
+@pytest.mark.parametrize("value", [object(), lambda: 1, {(1, 2): 3}, {b"a": 1}], ids=["object", "function", "tuple key", "bytes key"])
+def test_what_json_has_no_form_for_is_refused_with_a_reason(value):
+    with pytest.raises(NotStorable, match=r"^the state of a run cannot be stored as JSON: .{10,}"):
+        encode_plain(value, "the state of a run")
+
+
+@pytest.mark.parametrize("text", ["", "{", "NaN", "[1,]", "nul", '"\ud800"', "1" * 5000, "[" * 5000])
+@pytest.mark.parametrize("annotation", [Any, int, list[int], Order])
+def test_a_text_that_is_not_such_a_value_is_refused_with_a_typed_error(annotation, text):
+    if annotation is Any and text in ("NaN", '"\ud800"'):
+        pytest.skip("Postgres keeps these out, and Python's reader does not")
+    with pytest.raises(NotStorable, match="it does not fit its annotation"):
+        codec_for(annotation).decode(text, "it")
+
+
+# ---------------------------------------------------------------- what the server accepts
+
+LIMITS = ["x" * (MAX_BYTES - 2), nested(MAX_DEPTH), 10**MAX_DIGITS - 1, -(10**MAX_DIGITS - 1), "\U0001f600" * 2000 + "7" * 5000]
+
+
+@pytest.mark.parametrize("target", ["json", "jsonb"])
+def test_the_server_accepts_every_text_and_gives_it_back(conn: psycopg.Connection, target: str):
+    @settings(often, max_examples=40)
+    @given(st.lists(plain_values, min_size=5, max_size=20))
+    def check(values: list[Any]) -> None:
+        sent = [encode_plain(value, "it") for value in values]
+        rows = conn.execute(f"select (t::{target})::text from unnest(%s::text[]) t", (sent,)).fetchall()
+        if target == "json":
+            assert [text for (text,) in rows] == sent
+        else:
+            assert len(rows) == len(sent)
+
+    check()
+
+
+def test_the_server_accepts_values_at_every_limit(conn: psycopg.Connection):
+    for value in LIMITS:
+        text = encode_plain(value, "it")
+        assert conn.execute("select (%s::json)::text, (%s::json)::jsonb is not null", (text, text)).fetchone() == (text, True)
+
+
+@pytest.mark.parametrize("number", range(5))
+def test_the_server_finds_no_fault_with_values_at_every_limit(conn: psycopg.Connection, number: int):
+    conn.execute("select pgflow.check_json_(%s::json, 'it')", (encode_plain(LIMITS[number], "it"),))
+
+
+# ---------------------------------------------------------------- hashes of arguments
+
+
+@dataclass
+class Basket:
+    items: set[str]
+
+
+class Shelf(pydantic.BaseModel):
+    items: set[str]
+
+
+WORDS = ["alpha", "beta", "gamma", "delta", "epsilon", "zeta"]
+
+ARGUMENTS: dict[str, Any] = {
+    "nothing": ((), {}),
+    "plain": ((1, "a", None, 1.5, True, b"\xff"), {"k": [1, {"x": (2, 3)}]}),
+    "classes": ((Order(uuid.UUID(int=7), [Line("a", 1)], datetime(2026, 1, 1, tzinfo=UTC), Decimal("1.10"), Colour.RED),), {}),
+    "set": ((set(WORDS),), {}),
+    "sets within": (({"words": frozenset(WORDS), "pairs": [{(w, len(w)) for w in WORDS}]},), {}),
+    "sets of sets": ((frozenset({frozenset(WORDS[:2]), frozenset(WORDS[2:])}),), {}),
+    "set of enums": ((set(Colour),), {}),
+    "not a number": ((math.nan, math.inf), {}),
+    "lone surrogate": (("\ud800",), {}),
+    "a dataclass with a set": ((Basket(set(WORDS)),), {}),
+    "a model with a set": ((Shelf(items=set(WORDS)),), {}),
+    "keys that are no texts": (({Colour.RED: 1, (1, 2): 2, date(2026, 1, 1): Basket(set(WORDS))}, Loop({uuid.UUID(int=7): 1})), {}),
+}
+
+
+def hash_everything() -> dict[str, int]:
+    return {name: hash_arguments(args, kwargs, "step pay") for name, (args, kwargs) in ARGUMENTS.items()}
+
+
+@pytest.fixture(scope="module")
+def hashes_elsewhere() -> list[dict[str, int]]:
+    """The hashes as other processes find them, each with its own order of sets."""
+    code = "import json, test_values; print(json.dumps(test_values.hash_everything()))"
+    paths = os.pathsep.join([str(Path(__file__).parent), str(Path(__file__).parents[1])])
+    found = []
+    for seed in ("0", "1", "2"):
+        environment = {**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": paths}
+        done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+        found.append(json.loads(done.stdout))
+    return found
+
+
+@pytest.mark.parametrize("name", ARGUMENTS)
+def test_the_hash_of_arguments_is_the_same_in_every_process(hashes_elsewhere, name):
+    here = hash_everything()[name]
+    assert [found[name] for found in hashes_elsewhere] == [here] * 3
+    assert 0 <= here < 2**63
+
+
+def test_other_arguments_have_another_hash():
+    given_arguments: list[tuple[tuple[Any, ...], dict[str, Any]]] = [
+        ((), {}), ((1,), {}), (("1",), {}), ((True,), {}), ((1.0,), {}), ((None,), {}), (([1],), {}), ((1, 1), {}), ((), {"a": 1}), ((), {"b": 1}),
+        ((set(),), {}), (({"a"},), {}), (({"a", "b"},), {}), ((Line("a", 1),), {}), ((Line("a", 2),), {}),
+    ]
+    assert len({hash_arguments(args, kwargs, "step pay") for args, kwargs in given_arguments}) == len(given_arguments)
+
+
+class Opaque:
+    """Nothing that could be stored."""
+
+
+@pytest.mark.parametrize("annotation", [Opaque, list[Opaque], "Nowhere"])
+def test_an_annotation_that_has_no_form_is_refused_with_what_it_is_of(annotation):
+    with pytest.raises(DefinitionError, match=r"^the result of step pay cannot be stored: .{10,}"):
+        codec_for(annotation, "the result of step pay")
+
+
+def test_arguments_that_cannot_be_compared_are_refused_with_the_name_of_the_step():
+    with pytest.raises(NotStorable, match=r"^an argument of step pay cannot be stored as JSON: "):
+        hash_arguments((object(),), {}, "step pay")
