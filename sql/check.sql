@@ -84,7 +84,10 @@ as $$
     and not exists (select from pgflow.nudge n where n.chain_id = s.chain_id)
     and exists (
       select from pgflow.run r join place p on p.run_id = r.run_id
-      where (r.run_id = s.chain_id or r.chain_id = s.chain_id and r.generation > 1) and p.place in ('parked', 'held')
+      where (r.run_id = s.chain_id or r.chain_id = s.chain_id and r.generation > 1) and (
+          -- A cancel that a run was claimed with and got stuck before it could take it rests until the run goes on.
+          p.place = 'parked' or exists (select from pgflow.held h where h.run_id = p.run_id and (s.kind <> 'x' or s.sent_at >= h.held_at))
+        )
     )
   union all
   select 'mail of the finished is put aside', format('message %s to chain %s', s.signal_id, s.chain_id)

@@ -48,7 +48,8 @@ end
 $$;
 comment on function pgflow.post_(bigint, "char", text, json, text) is 'Puts a message into the mailbox of a chain';
 
-create or replace function pgflow.nudge_asked_(chains bigint[])
+drop function if exists pgflow.nudge_asked_;
+create function pgflow.nudge_asked_(chains bigint[], claimed_at timestamptz[] default null)
 returns bigint[]
 language plpgsql
 volatile
@@ -56,16 +57,19 @@ set search_path = pg_catalog, pg_temp
 as $$
 declare
   asked bigint[] := array(
-    select c from unnest(chains) c
-    where exists (select from pgflow.signal s where s.chain_id = c and s.kind in ('x', 'p', 'r', 't'))
+    select g.c from unnest(chains, claimed_at) as g (c, since)
+    where exists (
+      select from pgflow.signal s
+      where s.chain_id = g.c and s.kind in ('x', 'p', 'r', 't') and (s.kind <> 'x' or s.name = 'force' or g.since is null or s.sent_at > g.since)
+    )
   );
 begin
   insert into pgflow.nudge (chain_id) select c from unnest(asked) c;
   return asked;
 end
 $$;
-comment on function pgflow.nudge_asked_(bigint[])
-  is 'For whoever takes runs from their leases: has those looked at of which somebody has asked something; answers their chains';
+comment on function pgflow.nudge_asked_(bigint[], timestamptz[])
+  is 'For whoever takes runs from their leases: has those looked at of which somebody has asked something; a cancel from before the claim has had its try';
 
 drop function if exists pgflow.send_signal;
 create function pgflow.send_signal(key text, name text, payload json default 'null', tenant text default '', sent_by text default null)

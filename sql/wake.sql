@@ -18,6 +18,8 @@
 --
 -- So a park, an ordinary end and a flush need no nudge of their own. Only who takes a run from its lease
 -- without taking its mail (hold, release, reap, continue) leaves a nudge, if people have asked something.
+-- A cancel brings a run that is stuck on once: if it gets stuck again before it could take the cancel, it
+-- stays so, with the cancel in its mailbox, and does not go round and round.
 --
 -- Must run in a READ COMMITTED transaction of its own.
 

@@ -534,7 +534,7 @@ function pgflow.check() returns TABLE(invariant text, detail text), owner pgflow
   -- The invariants that do not hold, one a row; empty = sound
   sql stable security definer
   set search_path=pg_catalog, pg_temp
-  md5 45f892795abdcf3d04ee47a71e60a2d5
+  md5 8eb1bc8d4146662761daeaa20238f92c
   grant execute to pgflow_operator
 
 function pgflow.check_batch_(runs jsonb) returns void, owner pgflow_owner
@@ -762,11 +762,11 @@ function pgflow.now_() returns timestamp with time zone, owner pgflow_owner
   set search_path=pg_catalog, pg_temp
   md5 38c1f5a51a31e0331b295533a26218f4
 
-function pgflow.nudge_asked_(chains bigint[]) returns bigint[], owner pgflow_owner
-  -- For whoever takes runs from their leases: has those looked at of which somebody has asked something; answers their chains
+function pgflow.nudge_asked_(chains bigint[], claimed_at timestamp with time zone[] DEFAULT NULL::timestamp with time zone[]) returns bigint[], owner pgflow_owner
+  -- For whoever takes runs from their leases: has those looked at of which somebody has asked something; a cancel from before the claim has had its try
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 d6bf4ecfbf56ada8e76ebbebc82a2d57
+  md5 b5373cf4ac6dde1edb867169b6663d5a
 
 function pgflow.observe_workers() returns TABLE(worker_id integer, beat bigint), owner pgflow_owner
   -- The beats of all workers; -1 for one that is gone and still has leases
@@ -848,7 +848,7 @@ function pgflow.reap_worker(worker_id integer, beat bigint) returns TABLE(reclai
   -- Declares a worker dead if its beat is still the one observed, and gives its runs away; those it died on too often are stuck
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
-  md5 e65ec26824cad6e07c84d8aae2a1fb9d
+  md5 0e552a0d298556fdc64183c515b59205
   grant execute to pgflow_worker
 
 function pgflow.recorded_runs(after_run bigint DEFAULT 0, max integer DEFAULT 100) returns TABLE(run_id bigint, token bigint, chain_id bigint, lane_id integer, generation integer, attempt integer, suspect integer, last_seq integer, key text, root text, input text, units text, has_mail boolean, created_us bigint, now_us bigint, extra jsonb, workflow text, status text, output text), owner pgflow_owner
@@ -964,7 +964,7 @@ function pgflow.settle_(q jsonb, t timestamp with time zone) returns jsonb, owne
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
-  md5 c96daf329e3027a1fa3bac2aa887ae29
+  md5 23cb248ece1a34ec3b08fa0d20366635
 
 function pgflow.start_children_(q jsonb, t timestamp with time zone, INOUT seq integer, OUT units jsonb, OUT lanes integer[]) returns record, owner pgflow_owner
   -- Starts the children that a flush asks for, each recorded as started or refused

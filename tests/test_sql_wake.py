@@ -252,6 +252,31 @@ def test_a_cancel_reaches_a_run_whose_worker_died_once_too_often(db: Conn) -> No
     assert status(db, run.run_id) in ("queued", "cancelled")
 
 
+@pytest.mark.parametrize("how", ["held", "poison"])
+def test_a_cancel_brings_a_stuck_run_on_once_and_not_round_and_round(db: Conn, how: str) -> None:
+    db.execute("select pgflow.limit_queue('default', max_deaths => 1)")
+
+    def get_stuck(run: Claim) -> None:
+        if how == "held":
+            commit(db, sqlkit.hold(run))
+        else:
+            db.execute("select pgflow.reap_worker(%s, 0)", (run.worker,))
+        poll(db)
+
+    run = begin(db, key="k")
+    cancel(db, "k")
+    wake(db, run.chain_id)
+    get_stuck(run)
+    again = claim_one(db)
+    assert again.has_mail
+    get_stuck(again)
+    assert status(db, run.run_id) == "stuck"
+    assert mailbox(db, run.chain_id) == [("x", "cancel")]
+    cancel(db, "k")
+    poll(db)
+    assert status(db, run.run_id) == "queued"
+
+
 # ---------------------------------------------------------------- sending
 
 
