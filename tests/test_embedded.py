@@ -621,6 +621,28 @@ def test_an_ordinary_user_runs_it_as_such(nobody, nobodys_home):
         assert_stopped_in_order(nobodys_home)
 
 
+def test_an_ordinary_user_runs_a_copy_of_programs_that_only_another_may_run(nobody, nobodys_home, monkeypatch):
+    package = find_programs().parents[1]
+    installed = nobodys_home / "installed"
+    shutil.copytree(package, installed / package.name)
+    shutil.copytree(package.with_name(f"{package.name}.libs"), installed / f"{package.name}.libs")
+    for program in (installed / find_programs().relative_to(package.parent)).iterdir():
+        program.chmod(0o744)
+    for path in (installed, *installed.rglob("*")):
+        path.chmod(path.stat().st_mode | (0o055 if path.is_dir() else 0o044))
+    monkeypatch.setenv("PYTHONPATH", str(installed))
+    copies = set()
+    for _ in range(2):
+        with user(nobodys_home, nobody) as one:
+            one.wait_for_server()
+            assert select(one.dsn, "select current_database()") == "pgflow"
+            copy = Path(f"/proc/{one.pid}/exe").readlink()
+            assert copy.is_relative_to(folder_of(nobodys_home).programs)
+            copies.add(copy.stat().st_ino)
+        embedded.stop(nobodys_home)
+    assert len(copies) == 1, "the second start uses the copy of the first"
+
+
 @pytest.fixture
 def without_namespaces(home) -> Iterator[tuple[str, ...]]:
     """A prefix that runs a command as root where user namespaces are refused, as containers do."""
