@@ -60,12 +60,9 @@ as $$
   from pgflow.parked p
   where not exists (select from pgflow.wait w where w.run_id = p.run_id) and not exists (select from pgflow.timer m where m.run_id = p.run_id)
   union all
-  select 'a timer that runs can wake', format('call %s of run %s', u.call, u.run_id)
-  from pgflow.parked p join pgflow.unit u on u.run_id = p.run_id and u.kind = 't'
-  where not exists (
-      select from pgflow.unit e join pgflow.unit_kind k on k.kind = e.kind where e.run_id = u.run_id and e.call = u.call and k.is_terminal
-    )
-    and not exists (select from pgflow.timer m where m.run_id = u.run_id and m.call = u.call)
+  select 'a wait with a time-out has its timer', format('call %s of run %s', w.call, w.run_id)
+  from pgflow.wait w join pgflow.unit u on u.run_id = w.run_id and u.call = w.call and u.kind = 't'
+  where not exists (select from pgflow.timer m where m.run_id = w.run_id and m.call = w.call)
   union all
   select 'only parked runs wait', format('run %s', w.run_id)
   from (select run_id from pgflow.wait union select run_id from pgflow.timer) w

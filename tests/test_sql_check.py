@@ -123,10 +123,11 @@ MUTATIONS: dict[str, list[list[str]]] = {
         ["update pgflow.outcome set finished_at = finished_at - interval '1 second' where run_id = %(done)s"],
     ],
     "a parked run can be woken": [
+        ["delete from pgflow.timer where run_id = %(sleeping)s"],
         ["delete from pgflow.timer where run_id = %(delayed)s"],
         ["delete from pgflow.wait where run_id = %(waiting)s"],
     ],
-    "a timer that runs can wake": [["delete from pgflow.timer where run_id = %(parked)s"]],
+    "a wait with a time-out has its timer": [["delete from pgflow.timer where run_id = %(parked)s"]],
     "only parked runs wait": [
         ["insert into pgflow.wait (run_id, call, kind, name) values (%(ready)s, 1, 's', 'x')"],
         ["insert into pgflow.timer (run_id, call, due_at) values (%(done)s, 1, %(t)s)"],
