@@ -10,6 +10,8 @@ from typing import Annotated
 
 import typer
 
+from pgflow_cli.output import AsJson, choose_form, plain, print_one
+
 pg = typer.Typer(name="pg", help="The embedded Postgres server, for development.", no_args_is_help=True)
 
 Home = Annotated[Path | None, typer.Option(help="Folder of its data; else PGFLOW_HOME.")]
@@ -32,11 +34,15 @@ def start(home: Home = None) -> None:
 
 
 @pg.command()
-def status(home: Home = None) -> None:
-    """Says whether the server is up."""
+def status(home: Home = None, *, as_json: AsJson = False) -> None:
+    """Says whether the server is up, and where."""
+    from dataclasses import asdict
+
     from pgflow.embedded import status as server_status
 
-    typer.echo(str(server_status(home)))
+    found = server_status(home)
+    where = f"up, process {found.pid}: {found.dsn}" if found.running else "not running"
+    print_one(choose_form(as_json=as_json), asdict(found), lambda: plain(f"The server of {found.home} is {where}"))
 
 
 @pg.command()

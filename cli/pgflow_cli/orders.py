@@ -195,7 +195,7 @@ def _give(order: Order, filters: Filters, manner: Manner, dsn: str | None) -> No
         if not filters.keys and not manner.yes:
             _ask(connection, order, chosen)
         refused = _tell(connection, order, chosen, manner)
-        _report(connection, manner.form, chosen)
+        _report(connection, order, manner.form, chosen)
     if refused:
         raise Mistake(f"{len(refused)} of {len(chosen)} runs could not be {order.past}: {refused[0]}")
 
@@ -299,11 +299,20 @@ _REPORT_COLUMNS = [
 ]
 
 
-def _report(connection: psycopg.Connection[Any], form: Form, chosen: list[dict[str, Any]]) -> None:
+def _report(connection: psycopg.Connection[Any], order: Order, form: Form, chosen: list[dict[str, Any]]) -> None:
     """What became of the runs so far: one that a worker holds is told by it, within moments."""
     now = {row["key"]: row["status"] for row in fetch_dicts(connection, _NOW, ([row["key"] for row in chosen],))}
     rows = [{"key": row["key"], "before": row["status"], "status": now.get(row["key"], "gone")} for row in chosen]
     print_rows(form, _REPORT_COLUMNS, rows)
+    if form is Form.TABLE:
+        _say_what_follows(order, rows)
+
+
+def _say_what_follows(order: Order, rows: list[dict[str, Any]]) -> None:
+    """What is still to come: a worker must be told, or code must clean up."""
     held = sum(row["before"] == row["status"] == "running" for row in rows)
-    if held and form is Form.TABLE:
+    cleaning = sum(order is CANCEL and row["status"] in OPEN for row in rows)
+    if cleaning:
+        note(f"{cleaning} to be cancelled as soon as {'its' if cleaning == 1 else 'their'} code has cleaned up, on a worker.")
+    elif held:
         note(f"{held} {'is' if held == 1 else 'are'} being worked on: the worker has been told.")

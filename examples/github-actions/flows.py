@@ -1,0 +1,32 @@
+"""A report that is made once a day by whoever comes along: a job of GitHub Actions that may be late, killed or doubled."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import date, timedelta
+
+import pgflow
+
+SOURCES = ("orders", "refunds", "visits")
+
+
+@pgflow.step(retries=pgflow.Retries(5, first_delay=timedelta(seconds=1)))
+async def count(source: str, day: date) -> int:
+    """Asks one source; a real one would be a request, sent under `pgflow.idempotency_key()`."""
+    return sum(map(ord, f"{source} {day}")) % 1000
+
+
+@pgflow.step
+async def publish(day: date, counts: dict[str, int]) -> str:
+    """Hands the report over: once, whatever happens to the runner."""
+    return f"{day}: " + ", ".join(f"{n} {source}" for source, n in counts.items())
+
+
+@pgflow.workflow
+async def report(day: date) -> str:
+    """Counts every source at once, and publishes."""
+    counts = await asyncio.gather(*(count(source, day) for source in SOURCES))
+    return await publish(day, dict(zip(SOURCES, counts, strict=True)))
+
+
+app = pgflow.AsyncApp(include=[report])

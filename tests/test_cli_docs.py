@@ -1,0 +1,97 @@
+"""docs/cli.md: every command is there with an example, and the examples run, in their order, in a new project."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from typing import TYPE_CHECKING
+
+import psycopg
+import pytest
+import servers
+from clikit import finish, make_stuck, pgflow, process
+from pgflow_cli import failures
+from pgflow_cli.commands import app
+from test_cli_help import commands
+from typer.main import get_command
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+PAGE = (servers.REPOSITORY / "docs" / "cli.md").read_text()
+
+RUN_UNTIL_STOPPED = ("pgflow workers flows.py", "pgflow list --watch", "pgflow pg start")
+TESTED_ELSEWHERE = ("pgflow demo", "pgflow pg")
+
+
+def sections() -> dict[str, str]:
+    """What the page says under each command's heading."""
+    parts = re.split(r"^#{2,3} (.*)$", PAGE, flags=re.MULTILINE)
+    return {heading.strip("`"): text for heading, text in zip(parts[1::2], parts[2::2], strict=True)}
+
+
+def examples() -> list[str]:
+    return re.findall(r"^\$ (pgflow .*)$", PAGE, re.MULTILINE)
+
+
+def leaves() -> list[str]:
+    """Every command, and groups that do something by themselves."""
+    groups = {" ".join(path[:-1]) for path in commands()}
+    return [" ".join(("pgflow", *path)) for path in commands() if " ".join(path) not in groups or path == ("queues",)]
+
+
+@pytest.mark.parametrize("command", leaves())
+def test_every_command_is_documented_with_an_example(command):
+    assert command in sections(), f"docs/cli.md has no heading `{command}`"
+    text = sections()[command]
+    assert re.search(rf"^\$ {re.escape(command)}\b", text, re.MULTILINE), f"no example under {command}"
+    assert len(re.sub(r"```.*?```", "", text, flags=re.DOTALL).strip()) > 20, f"nothing is said of {command}"
+
+
+def test_the_page_documents_nothing_else():
+    assert {heading for heading in sections() if heading.startswith("pgflow ")} == set(leaves())
+
+
+def test_the_exit_codes_are_those_of_the_program():
+    table = re.findall(r"^\| (\d+) \| (.*) \|$", PAGE, re.MULTILINE)
+    assert {int(code): meaning for code, meaning in table} == failures.MEANINGS
+
+
+def understood(words: list[str]) -> None:
+    """Raises if a command line is none."""
+    command = get_command(app)
+    context = command.make_context("pgflow", list(words), resilient_parsing=True)
+    while hasattr(command, "resolve_command") and words:
+        name, inner, rest = command.resolve_command(context, words)
+        if inner is None:
+            break
+        context, command, words = inner.make_context(name, list(rest), parent=context), inner, [word for word in rest if not word.startswith("-")]
+
+
+@pytest.fixture(scope="module")
+def project(server_dsn: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, object]]:
+    """An empty database and an empty folder."""
+    name = servers.create_database(server_dsn)
+    yield servers.dsn_of(server_dsn, name), tmp_path_factory.mktemp("project")
+    servers.drop_database(server_dsn, name)
+
+
+def test_the_examples_run_in_their_order(project, monkeypatch):
+    dsn, folder = project
+    monkeypatch.chdir(folder)
+    for example in examples():
+        words = shlex.split(example)[1:]
+        if example.startswith(RUN_UNTIL_STOPPED + TESTED_ELSEWHERE):
+            understood(words)
+            continue
+        if words[0] == "tick":
+            answer = finish(process(dsn, words[0], str(folder / words[1]), *words[2:]))
+        else:
+            answer = pgflow(dsn, *words, tty=True, width=100)
+        assert answer.code == 0, f"{example}: {answer.err}"
+        if words[:2] == ["doctor", "--deep"]:
+            with psycopg.connect(dsn, autocommit=True) as conn:
+                make_stuck(conn, "stuck-1")  # the doctor, who has just been there, would have found it
+    with psycopg.connect(dsn, autocommit=True) as conn:
+        found = dict(conn.execute("select key, status from pgflow.runs").fetchall())
+    assert (found["order-2"], found["stuck-1"], found["hello-1"]) == ("queued", "queued", "waiting"), "a run that is cancelled may clean up first"
