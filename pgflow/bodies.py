@@ -13,7 +13,6 @@ import json
 import logging
 import random
 from collections.abc import AsyncIterator, Callable
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from datetime import timedelta
 from typing import Any, Protocol
@@ -31,6 +30,7 @@ from pgflow.failures import encode_error
 from pgflow.model import Retries
 from pgflow.providers import provider_for
 from pgflow.step import Step
+from pgflow.threads import DaemonThreads
 
 log = logging.getLogger("pgflow")
 
@@ -42,7 +42,7 @@ class BodyHost(Protocol):
 
     providers: list[Any]
     replacements: dict[Step[Any, Any], Callable[..., Any]]
-    threads: ThreadPoolExecutor
+    threads: DaemonThreads
 
     @property
     def around_step(self) -> Callable[[StepScope], Any] | None:

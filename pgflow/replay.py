@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextvars
 import threading
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from pgflow._calls.replay import RecordedRun
@@ -19,6 +20,7 @@ from pgflow._scope import WorkflowScope, current
 from pgflow.context import run_info
 from pgflow.errors import NonDeterminismError
 from pgflow.interceptor import Interceptor, around
+from pgflow.threads import start_daemon
 from pgflow.workflow import Workflow
 
 
@@ -94,9 +96,7 @@ def replay(
     """
     moved = threading.Event()
 
-    def spawn(job: Any) -> None:
-        threading.Thread(target=job, name="pgflow-replay", daemon=True).start()
-
+    spawn = partial(start_daemon, name="pgflow-replay")
     execution = Execution(
         recorded.claim, _NoHost(), lambda e: make_driver(e, workflow, errors, interceptors, spawn, moved.set), workflow.result_codec
     )

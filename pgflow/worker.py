@@ -15,9 +15,9 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import psycopg
@@ -45,6 +45,7 @@ from pgflow.listener import DONE_CHANNEL, WORK_CHANNEL, Listener, chunks, parse_
 from pgflow.model import DEFAULT_QUEUE
 from pgflow.replay import make_driver
 from pgflow.step import Step
+from pgflow.threads import DaemonThreads, start_daemon
 from pgflow.units import Claim
 from pgflow.values import ANYTHING
 from pgflow.workflow import Workflow
@@ -132,8 +133,7 @@ class Worker:
         """Registers, and begins to work."""
         self._loop = asyncio.get_running_loop()
         self._thread_id = threading.get_ident()
-        self.threads = ThreadPoolExecutor(max_workers=self.options.concurrency, thread_name_prefix="pgflow-step")
-        self._workflow_threads = ThreadPoolExecutor(max_workers=self.options.concurrency, thread_name_prefix="pgflow-workflow")
+        self.threads = DaemonThreads(self.options.concurrency, "pgflow-step")
         self._bodies = Bodies(self, self._loop)
         await self._register()
         code = {name: workflow.code_hash for name, workflow in self.definitions.workflows.items()}
@@ -228,8 +228,7 @@ class Worker:
         await self._listener.close()
         await self._committer.close()
         await asyncio.to_thread(self._heart.stop)
-        self.threads.shutdown(wait=False, cancel_futures=True)
-        self._workflow_threads.shutdown(wait=False, cancel_futures=True)
+        self.threads.shutdown(cancel_futures=True)
 
     async def _quietly(self, awaitable: Any) -> None:
         try:
@@ -374,7 +373,7 @@ class Worker:
 
         definitions = self.definitions
         return make_driver(
-            execution, workflow, definitions.errors, definitions.interceptors, self._workflow_threads.submit, yield_control
+            execution, workflow, definitions.errors, definitions.interceptors, partial(start_daemon, name="pgflow-workflow"), yield_control
         )
 
     def _thread_stands(self, execution: Execution) -> None:

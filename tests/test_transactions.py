@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 import pytest
 from psycopg.rows import dict_row
-from records import HOUR, SOON, count, events, eventually, run_row, steps, wait_until
+from records import HOUR, SOON, count, events, run_row, steps, wait_until
 
 import pgflow
 from pgflow import (
@@ -29,7 +29,7 @@ from pgflow import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
     from pgflow.testing import AsyncHarness, Harness
 

@@ -8,7 +8,6 @@ import signal
 import threading
 import time
 
-import psycopg
 import pytest
 from processes import eventually, one, worker
 
@@ -62,6 +61,18 @@ def test_after_sigterm_nothing_is_leased_and_the_exit_code_is_zero(dsn, app_conn
     with worker(dsn):
         eventually(lambda: unfinished(app_conn) == 0, "the queue is drained")
     assert_booked_once(app_conn, keys, 20)
+
+
+@pytest.mark.parametrize("workflow", ["hanging", "unwilling"])
+def test_a_thread_that_never_ends_does_not_keep_the_process_alive(dsn, app_conn, workflow):
+    start(app_conn, workflow)
+    with worker(dsn, "--grace", "0.2") as process:
+        process.registered()
+        eventually(lambda: one(app_conn, "select count(*) from pgflow.runs where status in ('running', 'waiting')"), "the run is worked on")
+        process.send(signal.SIGTERM)
+        code, log = process.finish(20)
+    assert code == 0, log
+    assert one(app_conn, "select count(*) from pgflow.lease") == 0
 
 
 def test_a_stop_that_comes_during_the_start_is_not_lost(dsn, app_conn):
@@ -168,7 +179,7 @@ def test_code_that_blocks_the_loop_is_named_in_the_log(dsn, app_conn):
         process.send(signal.SIGTERM)
         code, log = process.finish()
     assert code == 0
-    assert f"stood still for" in log and f"the code of run {key!r}" in log
+    assert "stood still for" in log and f"the code of run {key!r}" in log
 
 
 def test_a_worker_finds_work_by_polling_when_nobody_notifies(dsn, app_conn):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import threading
 import time
 from datetime import timedelta
 from typing import Any
@@ -73,4 +74,23 @@ async def waiting() -> int:
     return await go.wait(timeout=timedelta(hours=1))
 
 
-app = AsyncApp(include=[booking, hogging, blocking, poison, waiting])
+@step
+def stand_still() -> None:
+    threading.Event().wait()
+
+
+@workflow
+async def hanging() -> None:
+    await stand_still.aio()
+
+
+@workflow
+def unwilling() -> None:
+    while True:
+        try:
+            go.sync.wait()
+        except BaseException:
+            continue
+
+
+app = AsyncApp(include=[hanging, unwilling, booking, hogging, blocking, poison, waiting])
