@@ -158,6 +158,11 @@ def make_stuck(conn: psycopg.Connection[Any], key: str) -> None:
     assert ask(conn, worker_calls.reap_worker(worker_id, 0)).stuck
 
 
+def as_role(dsn: str, role: str) -> str:
+    """The same database as another role, whose password is ``secret``."""
+    return re.sub(r"//[^@]*@", f"//{role}:secret@", dsn)
+
+
 def statuses(conn: psycopg.Connection[Any]) -> dict[str, str]:
     """Every run's status by key."""
     return dict(conn.execute("select key, status from pgflow.runs").fetchall())

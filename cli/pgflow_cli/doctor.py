@@ -78,17 +78,16 @@ def _run(patient: Patient, checks: dict[str, Callable[[Patient], Iterator[Findin
 
 
 def _findings(check: Callable[[Patient], Iterator[Finding]], patient: Patient) -> list[Finding]:
-    """A check that this role may not make is a finding too."""
+    """A check that cannot be made is a finding too; one for which the connection is lost is the end."""
     import psycopg
 
     try:
         return list(check(patient))
     except psycopg.errors.InsufficientPrivilege as error:
-        return [
-            Finding(
-                "warn", f"this role may not look: {error.diag.message_primary}", "run doctor as the owner of the schema or with pg_monitor"
-            )
-        ]
+        remedy = "run doctor as the owner of the schema or with pg_monitor"
+        return [Finding("warn", f"this role may not look: {error.diag.message_primary or error}", remedy)]
+    except psycopg.errors.ProgrammingError as error:
+        return [Finding("fail", f"this cannot be checked: {error.diag.message_primary}", "mend what is wrong with the schema first")]
 
 
 _SIGNS = {"ok": ("✓", "green"), "warn": ("!", "bold yellow"), "fail": ("✗", "bold red")}

@@ -1,0 +1,231 @@
+"""`pgflow doctor`: what is wrong is found, and each finding says what to do."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import secrets
+import shutil
+import signal
+import socket
+import subprocess
+
+import psycopg
+import pytest
+from clikit import as_role, make_stuck, pgflow
+from pgflow_cli import doctor as doctor_module
+from pgflow_cli.checks import server
+from pgflow_cli.checks.finding import Finding
+from processes import eventually
+from psycopg.conninfo import conninfo_to_dict
+
+CHECKS = {*doctor_module.SERVER, *doctor_module.WITH_SCHEMA}
+
+
+def findings(dsn, *options):
+    """Check -> [(level, found, do)], and the exit code."""
+    answer = pgflow(dsn, "doctor", *options)
+    rows: dict[str, list[tuple[str, str, str]]] = {}
+    for row in answer.data:
+        rows.setdefault(row["check"], []).append((row["level"], row["found"], row["do"]))
+        assert (row["do"] != "") == (row["level"] != "ok"), "each finding says what to do"
+    return rows, answer.code
+
+
+def only(dsn, check, *options):
+    """The findings of one check, which make the exit code 1."""
+    rows, code = findings(dsn, *options)
+    assert code == 1
+    return [(level, found, do) for level, found, do in rows[check] if level != "ok"]
+
+
+def test_a_sound_database_passes_every_check(dsn):
+    rows, _ = findings(dsn, "--deep")
+    assert set(rows) == {*CHECKS, "invariants"}
+    environmental = {"durability", "connections", "long transactions"}  # a test server may have none of these in order
+    assert [(name, row) for name, found in rows.items() for row in found if row[0] != "ok" and name not in environmental] == []
+
+
+def test_a_person_sees_what_to_do_under_each_finding(dsn, conn):
+    make_stuck(conn, "stuck-1")
+    answer = pgflow(dsn, "doctor", tty=True, width=80)
+    assert answer.code == 1
+    assert re.search(r"^✓ schema drift +\S", answer.out, re.MULTILINE)
+    assert re.search(r"^! stuck runs +1 run stuck: poison *\n +→ pgflow show stuck-1; mend the cause", answer.out, re.MULTILINE)
+    assert re.search(r"\d+ of \d+ findings need somebody", answer.err)
+
+
+def test_without_the_schema_it_says_so_and_looks_no_further(empty_dsn):
+    rows, code = findings(empty_dsn)
+    ((level, found, do),) = rows["schema"]
+    assert (code, level, do) == (1, "fail", "pgflow migrate")
+    assert "has no schema pgflow" in found
+    assert set(rows) == set(doctor_module.SERVER)
+
+
+@pytest.mark.parametrize(
+    ("change", "found"),
+    [
+        ("create or replace function pgflow.find_chain(key text, tenant text default '') returns bigint language sql as 'select 1::bigint'", "find_chain was changed"),
+        ("drop function pgflow.resume_queue", "resume_queue is missing"),
+        ("create function pgflow.mine() returns int language sql as 'select 1'", "mine is not of this version"),
+        ("drop index pgflow.run_parent_idx", "index pgflow.run_parent_idx is missing"),
+        ("drop view pgflow.workers", "view pgflow.workers is missing"),
+    ],
+)
+@pytest.mark.unsound
+def test_what_was_changed_by_hand_is_found(dsn, conn, change, found):
+    conn.execute(change)
+    rows = [row for checks in findings(dsn)[0].values() for row in checks]
+    assert [row for row in rows if found in row[1]], rows
+
+
+def test_a_worker_that_has_gone_silent_and_leases_of_nobody(dsn, conn):
+    conn.execute("select pgflow.register_worker('far', 7, '{default}', 3, '0')")
+    conn.execute("update pgflow.worker set beat_at = clock_timestamp() - interval '3 minutes'")
+    ((_, found, do),) = only(dsn, "workers")
+    assert found == "worker 1 (pid 7 on far) is silent for 3m and holds 0 runs"
+    assert "pgflow tick" in do
+
+
+def test_queues_that_nobody_serves(dsn, conn):
+    conn.execute("select pgflow.start_run('greet', '{}', queue => q) from unnest('{paused,lonely}'::text[]) q")
+    conn.execute("select pgflow.pause_queue('paused')")
+    conn.execute("update pgflow.ready set ready_at = clock_timestamp() - interval '1 hour'")
+    assert [(found, do.split(",")[0]) for _, found, do in only(dsn, "queues")] == [
+        ("queue lonely has 1 run queued for up to 60m, and no worker", "pgflow workers MODULE"),
+        ("queue paused is paused with 1 run queued", "pgflow queues resume paused"),
+    ]
+
+
+def test_a_transaction_that_holds_the_dead_rows(dsn, monkeypatch):
+    monkeypatch.setattr(server, "LONG_SECONDS", 0)
+    with psycopg.connect(dsn, application_name="forgotten") as other:
+        other.execute("begin isolation level repeatable read")
+        other.execute("select count(*) from pgflow.runs")
+        found = [row for row in only(dsn, "long transactions") if "forgotten" in row[1]]
+        assert len(found) == 1
+        assert found[0][2] == f"end it: select pg_terminate_backend({other.info.backend_pid})"
+
+
+def test_a_hot_table_without_its_vacuum_settings(dsn, conn):
+    conn.execute("alter table pgflow.ready set (autovacuum_enabled = false)")
+    ((level, found, do),) = only(dsn, "autovacuum")
+    assert (level, found) == ("warn", "pgflow.ready has lost its vacuum settings")
+    conn.execute(do.encode())
+    assert findings(dsn)[0]["autovacuum"][0][0] == "ok"
+
+
+def test_a_clock_that_is_wrong(dsn, monkeypatch):
+    real = server.time.time
+    monkeypatch.setattr(server.time, "time", lambda: real() - 90)
+    ((_, found, _),) = only(dsn, "clock")
+    assert found == "the database is 90s ahead of this machine"
+
+
+def test_notifications_that_do_not_arrive(dsn, monkeypatch):
+    monkeypatch.setattr(server, "_hears", lambda *_: False)
+    ((_, found, do),) = only(dsn, "listen")
+    assert "by polling" in found
+    assert "listen=False" in do
+
+
+def test_what_a_role_may_do(dsn, conn):
+    roles = {name: f"cli_{name}_{secrets.token_hex(3)}" for name in ("operator", "nobody")}
+    conn.execute("".join(f"create role {role} login password 'secret';" for role in roles.values()) + f"grant pgflow_operator to {roles['operator']}")
+    try:
+        seen, _ = findings(as_role(dsn, roles["operator"]))
+        assert seen["privileges"][0][1] == (
+            f"{roles['operator']} may read, start and signal runs, pause, resume and retry runs, audit; not work on runs"
+        )
+        nobody, code = findings(as_role(dsn, roles["nobody"]))
+        assert code == 1
+        assert nobody["privileges"] == [
+            ("fail", f"{roles['nobody']} may not use pgflow here", f"grant pgflow_client (or _worker, _operator, _auditor) to {roles['nobody']}")
+        ]
+    finally:
+        conn.execute("".join(f"drop owned by {role}; drop role {role};" for role in roles.values()))
+
+
+def test_a_check_that_breaks_on_a_missing_right_is_a_finding(dsn, monkeypatch):
+    def refused(_patient):
+        raise psycopg.errors.InsufficientPrivilege("no")
+
+    monkeypatch.setitem(doctor_module.SERVER, "clock", refused)
+    ((level, found, _),) = only(dsn, "clock")
+    assert (level, found.startswith("this role may not look")) == ("warn", True)
+
+
+def test_an_old_server(dsn, monkeypatch):
+    monkeypatch.setattr(server, "OLDEST", 99)
+    ((level, _, do),) = only(dsn, "server version")
+    assert (level, do) == ("fail", "pgflow needs Postgres 99 or newer: upgrade the server")
+    assert Finding("ok", "x").do == ""
+
+
+# ---------------------------------------------------------------- PgBouncer
+
+
+@contextlib.contextmanager
+def bouncer(dsn, folder, mode):
+    """PgBouncer before the test's database; its DSN."""
+    program = shutil.which("pgbouncer")
+    if program is None:
+        pytest.skip("needs pgbouncer: apt install pgbouncer")
+    parts = conninfo_to_dict(dsn)
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    (folder / "users.txt").write_text(f'"{parts["user"]}" "{parts.get("password", "")}"\n')
+    (folder / "bouncer.ini").write_text(
+        f"[databases]\n{parts['dbname']} = host={parts['host']} port={parts['port']} dbname={parts['dbname']}\n"
+        f"[pgbouncer]\nlisten_addr = 127.0.0.1\nlisten_port = {port}\nunix_socket_dir =\nauth_type = trust\nauth_file = {folder}/users.txt\n"
+        f"pool_mode = {mode}\nlogfile = {folder}/log\nignore_startup_parameters = extra_float_digits\nserver_round_robin = 0\n"
+    )
+    folder.chmod(0o777)
+    command = [program, *(["-u", "nobody"] if shutil.which("id") and subprocess.check_output(["id", "-u"]).strip() == b"0" else []), str(folder / "bouncer.ini")]
+    pooler = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    address = f"postgresql://{parts['user']}@127.0.0.1:{port}/{parts['dbname']}"
+    try:
+        eventually(lambda: _answers(port), "pgbouncer listens")
+        yield address
+    finally:
+        pooler.send_signal(signal.SIGINT)
+        pooler.wait(20)
+
+
+def _answers(port):
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+@pytest.fixture
+def open_folder():
+    """A folder that another user may read."""
+    import tempfile
+    from pathlib import Path
+
+    with tempfile.TemporaryDirectory(prefix="pgflow-bouncer-") as folder:
+        yield Path(folder)
+
+
+def test_a_pooler_in_transaction_mode_is_recognised(dsn, open_folder, monkeypatch):
+    monkeypatch.setattr(server, "LISTEN_SECONDS", 0.5)
+    with bouncer(dsn, open_folder, "transaction") as address:
+        ((level, found, do),) = only(address, "pooler")
+        assert (level, found) == ("warn", "a pooler in transaction mode is in between: LISTEN and prepared statements may not work through it")
+        assert "App(listen=False, prepare_threshold=None)" in do
+
+
+def test_a_pooler_in_session_mode_is_well(dsn, open_folder):
+    with bouncer(dsn, open_folder, "session") as address:
+        assert findings(address)[0]["pooler"] == [("ok", "a pooler in session mode is in between", "")]
+
+
+def test_a_tick_works_through_a_pooler_in_transaction_mode(dsn, conn, open_folder):
+    from clikit import finish, process
+
+    conn.execute("select pgflow.start_run('greet', '{\"name\": \"Ada\"}')")
+    with bouncer(dsn, open_folder, "transaction") as address:
+        answer = finish(process(address, "tick", "cli_jobs", "--exclusive"))
+    assert (answer.code, answer.data["completed"], answer.err) == (0, 1, "")
