@@ -6,6 +6,7 @@ Most functions skip what is locked; the few that wait are listed here, pair by p
 
 from __future__ import annotations
 
+import copy
 import itertools
 import json
 import random
@@ -225,7 +226,7 @@ class Player:
 
     def flushes(self) -> list[sqlkit.Flush]:
         made = []
-        for run in self.some():
+        for run in map(copy.copy, self.some()):  # others write to the same claim
             run.seq = one(self.conn, "select coalesce(max(seq), 0) from pgflow.unit where run_id = %s", run.run_id)
             call = run.seq + 1
             kind = self.random.choice(["unit", "unit", "park", "end", "hold", "continue", "child"])
