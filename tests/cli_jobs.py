@@ -79,9 +79,17 @@ async def resting(count: int, seconds: float) -> int:
     return count
 
 
+@workflow
+async def counting(n: int) -> int:
+    await rest(0)
+    if n < 3:
+        pgflow.continue_as_new(n + 1)
+    return n
+
+
 @workflow(queue="fragile")
 async def poisoned() -> None:
     await rest(0)
 
 
-app = AsyncApp(include=[checkout, greet, failing, napping, family, resting])
+app = AsyncApp(include=[checkout, greet, failing, napping, family, resting, counting])

@@ -133,10 +133,11 @@ async def _work(dsn: str) -> None:
         failed = await app.start(cli_jobs.failing.options(key="bad-1"), 7)
         done = await app.start(cli_jobs.greet.options(key="hello-1"), "Ada")
         kin = await app.start(cli_jobs.family.options(key="family-1"))
+        long = await app.start(cli_jobs.counting.options(key="count-1"), 1)
         await app.start(cli_jobs.napping.options(key="nap-1"), 3600.0)
         await asyncio.to_thread(_until_waiting, dsn, "order-1", "order-2", "nap-1")
         await first.send(cli_jobs.paid, 500)
-        for run_ in (first, done, kin):
+        for run_ in (first, done, kin, long):
             await run_.result()
         with contextlib.suppress(RunFailed):
             await failed.result()

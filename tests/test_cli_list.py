@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import re
+import secrets
 import signal
 from datetime import UTC, datetime, timedelta
 
@@ -99,7 +100,7 @@ def test_more_than_the_limit_is_said_beside_the_answer(prepared):
 
 def test_counting_by_status(prepared):
     counts = {row["status"]: row["runs"] for row in pgflow(prepared, "list", "--count").data}
-    assert counts == {"completed": 4, "waiting": 3, "failed": 1, "queued": 1, "cancelled": 1, "paused": 1, "stuck": 1}
+    assert counts == {"completed": 5, "waiting": 3, "failed": 1, "queued": 1, "cancelled": 1, "paused": 1, "stuck": 1}
 
 
 def test_an_empty_list_says_what_to_do(dsn):
@@ -183,6 +184,28 @@ def test_the_waterfall_fits_its_terminal(prepared, width):
 def test_children_and_failures_are_entries_too(prepared):
     assert [(e["kind"], e["status"]) for e in pgflow(prepared, "timeline", "family-1").data] == [("child", "finished")]
     assert "failed: ValueError: no 7" in pgflow(prepared, "timeline", "bad-1", tty=True).out
+
+
+def test_earlier_generations_have_timelines_of_their_own(prepared):
+    assert pgflow(prepared, "show", "count-1").data["generation"] == 3
+    first = pgflow(prepared, "timeline", "count-1", "--generation", "1", tty=True).out
+    assert re.search(r"^count-1 +counting +continued ", first)
+    assert "· continued" in first
+    assert "generation 3" in pgflow(prepared, "timeline", "count-1", tty=True).out
+
+
+def test_an_auditor_who_reads_views_only_sees_as_much(prepared):
+    role = f"cli_auditor_{secrets.token_hex(3)}"
+    with psycopg.connect(prepared, autocommit=True) as conn:
+        conn.execute(f"create role {role} login password 'secret'; grant pgflow_auditor to {role}")
+        try:
+            theirs = clikit.as_role(prepared, role)
+            assert keys(pgflow(theirs, "list"))[:5] == NEWEST_FIRST
+            assert pgflow(theirs, "show", "order-1").data["status"] == "completed"
+            assert pgflow(theirs, "timeline", "order-1").code == pgflow(theirs, "queues").code == 0
+            assert pgflow(theirs, "cancel", "nap-1").err.startswith("pgflow: this role may not do that: permission denied for function cancel_run")
+        finally:
+            conn.execute(f"drop owned by {role}; drop role {role}")
 
 
 def test_a_generation_that_is_not_there(prepared):

@@ -209,22 +209,16 @@ def _check_choice(order: Order, filters: Filters, *, everything: bool) -> None:
         )
 
 
-_CHOOSE = f"""
-select key, status, workflow, queue, labels, attempt, since, {WHY}
-from pgflow.runs where {{condition}} and tenant = '' order by run_id
-"""  # noqa: S608 - our own columns
+_CHOSEN = f"key, status, workflow, queue, labels, attempt, since, {WHY}"
 
 
 def _choose(connection: psycopg.Connection[Any], order: Order, filters: Filters) -> list[dict[str, Any]]:
     """The runs meant, as they are now; of those named by key, each must exist and be in a fitting status."""
-    condition, params = filters.condition()
-    rows = fetch_dicts(connection, _CHOOSE.format(condition=condition), params)
     if not filters.keys:
-        return [row for row in rows if row["status"] in order.fits]
-    known = {row["key"] for row in rows}
-    for key in filters.keys:
-        if key not in known:
-            find_run(connection, key)
+        condition, params = filters.condition()
+        query = f"select {_CHOSEN} from pgflow.runs where {condition} and tenant = '' order by run_id"  # noqa: S608 - our own words
+        return [row for row in fetch_dicts(connection, query, params) if row["status"] in order.fits]
+    rows = [find_run(connection, key, _CHOSEN) for key in dict.fromkeys(filters.keys)]
     for row in rows:
         if row["status"] not in order.fits:
             raise Mistake(f"run {row['key']!r} is {row['status']}: {_why_not(order, row['status'])}; nothing was done")
@@ -290,7 +284,7 @@ def _post(connection: psycopg.Connection[Any], order: Order, key: str, why: str,
         return run(connection, calls[order.verb]())
 
 
-_NOW = "select key, status from pgflow.runs where key = any(%s) and tenant = ''"
+_NOW = "select key, pgflow.run_status(key) as status from unnest(%s::text[]) as k (key)"
 
 _REPORT_COLUMNS = [
     Column("KEY", lambda row: plain(row["key"])),
@@ -302,7 +296,7 @@ _REPORT_COLUMNS = [
 def _report(connection: psycopg.Connection[Any], order: Order, form: Form, chosen: list[dict[str, Any]]) -> None:
     """What became of the runs so far: one that a worker holds is told by it, within moments."""
     now = {row["key"]: row["status"] for row in fetch_dicts(connection, _NOW, ([row["key"] for row in chosen],))}
-    rows = [{"key": row["key"], "before": row["status"], "status": now.get(row["key"], "gone")} for row in chosen]
+    rows = [{"key": row["key"], "before": row["status"], "status": now[row["key"]]} for row in chosen]
     print_rows(form, _REPORT_COLUMNS, rows)
     if form is Form.TABLE:
         _say_what_follows(order, rows)

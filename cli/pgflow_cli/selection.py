@@ -67,8 +67,6 @@ class Filters:
             Mistake: Something that was typed means nothing.
         """
         parts: list[tuple[str, Any]] = []
-        if self.keys:
-            parts.append(("key = any(%s)", self.keys))
         if self.status:
             parts.append(("status = any(%s)", _known_statuses(self.status)))
         if self.workflow:
@@ -107,20 +105,40 @@ def _created(comparison: str, text: str, what: str) -> tuple[str, Any]:
 
 
 def find_run(connection: psycopg.Connection[Any], key: str, columns: str = "*") -> dict[str, Any]:
-    """The run that a key names.
+    """The run that a key names, found by the index on keys: a history may be long.
 
     Raises:
         Mistake: There is none; says which keys are like it.
     """
-    rows = fetch_dicts(connection, f"select {columns} from pgflow.runs where key = %s and tenant = ''", (key,))  # noqa: S608 - our own columns
-    if rows:
-        return rows[0]
+    import psycopg
+
+    from pgflow._calls.result import find_chain
+    from pgflow._io import run
+    from pgflow.errors import RunNotFound
+
+    looks: tuple[tuple[str, Any], ...]
+    try:
+        chain = run(connection, find_chain(key))
+        looks = (("run_id = %s", chain), ("chain_id = %s and generation > 1", chain))
+    except RunNotFound:
+        looks = ()
+    except psycopg.errors.InsufficientPrivilege:  # an auditor reads views only
+        looks = (("key = %s and tenant = ''", key),)
+    for condition, param in looks:
+        rows = fetch_dicts(connection, f"select {columns} from pgflow.runs where {condition}", (param,))  # noqa: S608 - our own words
+        if rows:
+            return rows[0]
     raise Mistake(f"no run has the key {key!r}{_similar_keys(connection, key)}")
 
 
+_RECENT_KEYS = """
+select key from (select key, run_id from pgflow.runs order by run_id desc limit 20000) recent
+where key like %s order by run_id desc limit %s
+"""
+
+
 def _similar_keys(connection: psycopg.Connection[Any], key: str) -> str:
-    query = "select key from pgflow.runs where key like %s order by run_id desc limit 500"
-    keys = [row["key"] for row in fetch_dicts(connection, query, (_like(key[: max(1, len(key) // 2)]) + "%",))]
+    keys = [row["key"] for row in fetch_dicts(connection, _RECENT_KEYS, (_like(key[: max(1, len(key) // 2)]) + "%", 500))]
     close = difflib.get_close_matches(key, keys, 3)
     return f": there {'is' if len(close) == 1 else 'are'} {', '.join(close)}" if close else ": `pgflow list` shows those there are"
 
@@ -136,8 +154,7 @@ def complete_key(incomplete: str) -> list[str]:
 
     try:
         with psycopg.connect(dsn, autocommit=True, connect_timeout=2) as connection:
-            query = "select key from pgflow.runs where key like %s order by run_id desc limit 30"
-            return [row["key"] for row in fetch_dicts(connection, query, (_like(incomplete) + "%",))]
+            return [row["key"] for row in fetch_dicts(connection, _RECENT_KEYS, (_like(incomplete) + "%", 30))]
     except psycopg.Error:
         return []
 

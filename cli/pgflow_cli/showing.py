@@ -77,10 +77,20 @@ def read_run(connection: psycopg.Connection[Any], key: str) -> dict[str, Any]:
     run_id, parent_id = run.pop("run_id"), run.pop("parent_run_id")
     parent = fetch_dicts(connection, _PARENT, (parent_id,)) if parent_id is not None else []
     run["parent"] = parent[0]["key"] if parent else None
-    run["state"] = fetch_dicts(connection, _STATE, (key,))[0]["state"]
+    run["state"] = _read_state(connection, key)
     run["children"] = fetch_dicts(connection, _CHILDREN, (run_id,))
     run["steps"] = fetch_dicts(connection, _STEPS, (run_id,))
     return run
+
+
+def _read_state(connection: psycopg.Connection[Any], key: str) -> Any:
+    """What the run said of itself; None for an auditor, who reads views only."""
+    import psycopg
+
+    try:
+        return fetch_dicts(connection, _STATE, (key,))[0]["state"]
+    except psycopg.errors.InsufficientPrivilege:
+        return None
 
 
 def draw(run: dict[str, Any], now: datetime, width: int) -> list[RenderableType]:

@@ -138,7 +138,10 @@ def _say_started(started: dict[str, Any]) -> str:
 
 
 _LANES = "select queue from pgflow.lane where workflow = %s and version = '' order by queue <> 'default', lane_id limit 1"
-_LATEST = "select queue from pgflow.runs where workflow = %s order by run_id desc limit 1"
+_LATEST = """
+select queue from (select queue, workflow, run_id from pgflow.runs order by run_id desc limit 20000) recent
+where workflow = %s order by run_id desc limit 1
+"""
 _MAY_READ_LANES = "select pg_catalog.has_table_privilege('pgflow.lane', 'select') as may"
 
 

@@ -41,7 +41,7 @@ _RUN = f"key, status, workflow, run_id, generation, created_at, finished_at, sin
 
 _UNITS = """
 select t.seq, t.call, t.event, t.name, t.at, t.recorded_at, t.due_at, t.payload, t.starts, t.token
-from pgflow.timeline t where t.key = %s and t.tenant = '' and t.generation = %s order by t.seq
+from pgflow.timeline t where {condition} order by t.seq
 """
 
 NARROW = 100
@@ -102,7 +102,9 @@ def read_history(connection: psycopg.Connection[Any], key: str, generation: int 
     if generation is not None and generation > run["generation"]:
         raise Mistake(f"run {key!r} has {run['generation']} generation{'s' if run['generation'] > 1 else ''}, not {generation}")
     wanted = generation or run["generation"]
-    units = fetch_dicts(connection, _UNITS, (key, wanted))
+    is_newest = wanted == run["generation"]
+    condition = "t.run_id = %s" if is_newest else "t.key = %s and t.tenant = '' and t.generation = %s"
+    units = fetch_dicts(connection, _UNITS.format(condition=condition), (run["run_id"],) if is_newest else (key, wanted))
     began = run["created_at"] if wanted == 1 or not units else units[0]["at"]
     if wanted < run["generation"] and units:
         run = {
