@@ -142,15 +142,15 @@ class Drain:
     async def _is_over(self) -> str | None:
         if self.drainer.is_full:
             return "full"
+        # In this order: what a worker that is found dead in between has held is ready by the time of the claim.
+        may_be_dead = await self._someone_may_be_dead()
         next_due = await self.drainer.look_once_more()
         if not self.drainer.dry or self.drainer.is_busy:
             return None
-        if next_due is not None and next_due <= self._linger:
-            return None
-        if await self._someone_may_be_dead():
+        if may_be_dead:
             await asyncio.sleep(SILENCE_LOOK_SECONDS)
             return None
-        return "idle"
+        return None if next_due is not None and next_due <= self._linger else "idle"
 
     async def _someone_may_be_dead(self) -> bool:
         holders = await self._ask(_HOLDERS, self.drainer.worker_id)

@@ -16,6 +16,9 @@ Row = Mapping[str, Any]
 
 STEP, TIMER, SIGNAL, CHILD, MARK = "step", "timer", "signal", "child", "mark"
 
+RECOVERED = "recovered"
+"""The mark at which another lease went on without the run having been woken: its worker had died, or handed it back."""
+
 _KINDS = {
     "step_started": STEP, "step_completed": STEP, "step_failed": STEP, "attempt_failed": STEP, "step_abandoned": STEP,
     "timer_started": TIMER, "timer_fired": TIMER, "signal_received": SIGNAL, "wait_timed_out": SIGNAL,
@@ -112,7 +115,7 @@ class _Folding:
             return
         if self._token is not None and token != self._token and unit["event"] not in _WAKES:
             self.entries.append(
-                Entry(0, MARK, "recovered", unit["at"], status="", ended_at=unit["at"], detail="another lease goes on from the journal")
+                Entry(0, MARK, RECOVERED, unit["at"], status="", ended_at=unit["at"], detail="another lease goes on from the journal")
             )
         self._token = token
 

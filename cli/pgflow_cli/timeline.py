@@ -9,7 +9,7 @@ import typer
 
 from pgflow_cli.database import Dsn, fetch_dicts, opened
 from pgflow_cli.failures import Mistake
-from pgflow_cli.history import MARK, STEP, Entry, fold
+from pgflow_cli.history import MARK, RECOVERED, STEP, Entry, fold
 from pgflow_cli.listing import WHY, database_now
 from pgflow_cli.output import (
     GAP,
@@ -170,8 +170,9 @@ def _what(entry: Entry) -> Text:
     from rich.text import Text
 
     if entry.kind == MARK:
-        detail = f" ({entry.detail})" if entry.detail else ""
-        return Text(f"· {entry.name}{detail}", style="bright_black" if entry.name != "recovered" else "bold magenta")
+        if entry.name == RECOVERED:
+            return Text(RECOVERED, style="bold magenta")
+        return Text(f"· {entry.name}" + (f" ({entry.detail})" if entry.detail else ""), style="bright_black")
     prefix = {"timer": "sleep: ", "signal": "signal: ", "child": "child: "}.get(entry.kind, "")
     return Text((prefix if not entry.name.startswith("sleep") else "") + entry.name)
 
