@@ -534,7 +534,7 @@ function pgflow.check() returns TABLE(invariant text, detail text), owner pgflow
   -- The invariants that do not hold, one a row; empty = sound
   sql stable security definer
   set search_path=pg_catalog, pg_temp
-  md5 8eb1bc8d4146662761daeaa20238f92c
+  md5 a6755d6aecd7d84646aee321de57c8bf
   grant execute to pgflow_operator
 
 function pgflow.check_batch_(runs jsonb) returns void, owner pgflow_owner

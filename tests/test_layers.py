@@ -19,7 +19,7 @@ LAYERS = [
     {"_engine"},
     {"_scope", "workflow", "step", "context", "sync"},
     {
-        "providers", "transactions", "interceptor", "adapters", "app", "client", "worker", "committer", "bodies", "heart", "listener", "control",
+        "providers", "transactions", "interceptor", "adapters", "app", "client", "worker", "committer", "threads", "bodies", "heart", "listener", "control",
         "waiter", "replay", "schema", "dsn", "embedded",
     },
     {"sqlalchemy", "django", "testing", "agent", "declare", "integrations"},
