@@ -22,8 +22,9 @@ from pgflow._io import Query
 from pgflow._io.connect import make_pool, make_pool_async
 from pgflow.app import AsyncApp
 from pgflow.app._base import refuse_schedules
+from pgflow.options import Definitions, WorkerOptions
 from pgflow.providers import AsyncPsycopgProvider, PsycopgProvider
-from pgflow.worker import Definitions, Worker, WorkerOptions
+from pgflow.worker import Worker
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

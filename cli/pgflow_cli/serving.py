@@ -13,7 +13,8 @@ from pgflow_cli.failures import Mistake
 
 if TYPE_CHECKING:
     from pgflow.app import AsyncApp
-    from pgflow.worker import Worker, WorkerOptions
+    from pgflow.options import WorkerOptions
+    from pgflow.worker import Worker
 
 FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 

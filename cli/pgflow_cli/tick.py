@@ -46,7 +46,7 @@ def tick(
     time of the next timer. SIGTERM hands back what is not done. In GitHub Actions it also annotates the run.
     """
     from pgflow.heart import Rhythm
-    from pgflow.worker import WorkerOptions
+    from pgflow.options import WorkerOptions
     from pgflow_cli.drain import drain_once
     from pgflow_cli.serving import Stop, leave, set_up_logging
     from pgflow_cli.targets import load_app
@@ -155,8 +155,7 @@ def _exit_code(summary: dict[str, Any]) -> int:
 
 def _say(summary: dict[str, Any]) -> str:
     counts = ", ".join(f"{summary[status]} {status}" for status in _COUNTED if summary[status])
-    text = f"{summary['outcome'].capitalize()} after {duration(summary['seconds'])}: {summary['taken']} runs taken" + (
-        f" ({counts})" if counts else ""
-    )
+    taken = f"{summary['taken']} run{'' if summary['taken'] == 1 else 's'} taken" + (f" ({counts})" if counts else "")
     left = " There is work left." if summary["work_left"] else ""
-    return f"{text}.{left} Next wake-up: {when(summary['next_wake_at']) or 'none'}."
+    ended = f"{summary['outcome'].capitalize()} after {duration(summary['seconds'])}"
+    return f"{ended}: {taken}.{left} Next wake-up: {when(summary['next_wake_at']) or 'none'}."

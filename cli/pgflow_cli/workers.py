@@ -41,7 +41,7 @@ def workers(
         _list_workers(dsn, as_json=as_json, as_csv=as_csv)
         return
     from pgflow.heart import Rhythm
-    from pgflow.worker import WorkerOptions
+    from pgflow.options import WorkerOptions
     from pgflow_cli.serving import Stop, leave, serve, set_up_logging
     from pgflow_cli.targets import load_app
 
