@@ -16,7 +16,8 @@ import psycopg
 
 from bench import jobs
 from pgflow.app import AsyncApp
-from pgflow.worker import Worker, WorkerOptions
+from pgflow.options import WorkerOptions
+from pgflow.worker import Worker
 
 Figures = dict[str, float]
 

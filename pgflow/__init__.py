@@ -13,7 +13,6 @@ from pgflow.context import (
     Signal,
     SyncSignal,
     Verdict,
-    as_completed,
     because,
     charge,
     continue_as_new,
@@ -23,7 +22,6 @@ from pgflow.context import (
     heartbeat_details,
     idempotency_key,
     logger,
-    map,  # noqa: A004 - the field's word
     now,
     owe,
     patched,
@@ -59,6 +57,10 @@ from pgflow.errors import (
     WrongState,
 )
 from pgflow.interceptor import Interceptor
+from pgflow.many import (
+    as_completed,
+    map,  # noqa: A004 - the field's word
+)
 from pgflow.model import (
     Absent,
     Admit,

@@ -10,8 +10,9 @@ from typing import Any, ParamSpec, TypeVar, cast, overload
 
 from pgflow._engine.calls import Call
 from pgflow._scope import WorkflowScope, known_errors, sync_scope
-from pgflow.context import Tally, Verdict, child_request, seconds_of
+from pgflow.context import Verdict, child_request, seconds_of
 from pgflow.errors import NotBuiltError
+from pgflow.many import Tally
 from pgflow.model import GateRequest, MapResult
 from pgflow.step import Step
 from pgflow.workflow import Workflow

@@ -39,10 +39,11 @@ from pgflow._io import run
 from pgflow.app import App, AsyncApp
 from pgflow.client import AsyncRun, Run
 from pgflow.errors import NonDeterminismError
+from pgflow.options import WorkerOptions
 from pgflow.replay import replay
 from pgflow.step import AsyncStep, Step, SyncStep
 from pgflow.units import Claim
-from pgflow.worker import Worker, WorkerOptions
+from pgflow.worker import Worker
 from pgflow.workflow import Workflow
 
 P = ParamSpec("P")

@@ -33,7 +33,8 @@ from pgflow.bodies import Bodies
 from pgflow.committer import Committer
 from pgflow.control import Control
 from pgflow.heart import Rhythm
-from pgflow.worker import Worker, WorkerOptions
+from pgflow.options import WorkerOptions
+from pgflow.worker import Worker
 
 POINTS = (
     "before claim commit", "after claim", "before body", "in body", "in transaction", "after body", "before commit",

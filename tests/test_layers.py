@@ -17,9 +17,9 @@ LAYERS = [
     {"_io"},
     {"_calls"},
     {"_engine"},
-    {"_scope", "workflow", "step", "context", "sync"},
+    {"_scope", "workflow", "step", "context", "many", "sync"},
     {
-        "providers", "transactions", "interceptor", "adapters", "app", "client", "worker", "committer", "threads", "bodies", "heart", "listener", "control",
+        "providers", "transactions", "interceptor", "adapters", "app", "client", "worker", "executions", "options", "wakes", "committer", "threads", "bodies", "heart", "listener", "control",
         "waiter", "replay", "schema", "dsn", "embedded",
     },
     {"sqlalchemy", "django", "testing", "agent", "declare", "integrations"},

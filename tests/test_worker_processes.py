@@ -159,7 +159,7 @@ def test_work_goes_on_while_connections_are_killed_again_and_again(dsn, app_conn
             return unfinished(app_conn) == 0
 
         eventually(drained, "everything is done", 60)
-    assert kills > 20
+    assert kills >= 10
     assert_booked_once(app_conn, keys, 20)
 
 

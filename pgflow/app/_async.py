@@ -21,9 +21,10 @@ from pgflow.app._base import CLIENT_CONNECTIONS, WAKE_AGAIN_SECONDS, AppBase, ba
 from pgflow.client import AsyncClient, AsyncRun, AsyncSession, step_scope_of
 from pgflow.errors import WrongColourError
 from pgflow.listener import WORK_CHANNEL, payloads
+from pgflow.options import Definitions, WorkerOptions
 from pgflow.providers import AsyncPsycopgProvider, PsycopgProvider
 from pgflow.waiter import ResultWaiter
-from pgflow.worker import Definitions, Worker, WorkerOptions
+from pgflow.worker import Worker
 from pgflow.workflow import Workflow
 
 P = ParamSpec("P")
@@ -247,7 +248,7 @@ class AsyncApp(AppBase, AsyncClient):
         Args:
             concurrency: How many runs at once; waiting runs do not count.
             queues: Queues to serve; those of the app's workflows if not given.
-            **options: Further fields of :class:`pgflow.worker.WorkerOptions`.
+            **options: Further fields of :class:`pgflow.options.WorkerOptions`.
         """
         async with self._work(self._worker_options(concurrency, queues, options)):
             yield

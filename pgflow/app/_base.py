@@ -13,8 +13,8 @@ from pgflow.dsn import resolve_dsn
 from pgflow.errors import DefinitionError, InvalidArgument, NotBuiltError
 from pgflow.interceptor import Interceptor
 from pgflow.model import StartOptions
+from pgflow.options import Definitions, WorkerOptions
 from pgflow.schema import migrate_dsn, require_schema
-from pgflow.worker import Definitions, WorkerOptions
 from pgflow.workflow import Workflow
 
 CLIENT_CONNECTIONS = 4

@@ -1,0 +1,282 @@
+"""The runs that a worker works on: beginning and leaving them, and what they want of it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Coroutine
+from contextlib import AbstractContextManager
+from functools import partial
+from typing import Any
+
+import psycopg
+
+from pgflow._calls import claim as claim_calls
+from pgflow._engine.calls import StepCall
+from pgflow._engine.drivers import Driver
+from pgflow._engine.execution import Execution
+from pgflow._engine.flush import Flush
+from pgflow._engine.host import StepResult
+from pgflow._io import Query
+from pgflow._scope import StepScope
+from pgflow.bodies import Bodies
+from pgflow.committer import Committer
+from pgflow.context import run_info
+from pgflow.control import Control
+from pgflow.errors import DefinitionError, PgflowError
+from pgflow.heart import Heart
+from pgflow.interceptor import around
+from pgflow.options import Definitions, WorkerOptions
+from pgflow.replay import make_driver
+from pgflow.threads import start_daemon
+from pgflow.units import Claim
+from pgflow.values import ANYTHING
+from pgflow.wakes import Wakes
+from pgflow.workflow import Workflow
+
+log = logging.getLogger("pgflow")
+
+
+class Executions(ABC):
+    """The lower half of a :class:`~pgflow.worker.Worker`; see the module."""
+
+    _loop: asyncio.AbstractEventLoop
+    _thread_id: int
+    _committer: Committer
+    _bodies: Bodies
+    _heart: Heart
+    _wakes: Wakes
+
+    def __init__(self, definitions: Definitions, options: WorkerOptions, control: Control) -> None:
+        self.definitions = definitions
+        self.options = options
+        self.providers = definitions.providers
+        self.replacements = definitions.replacements
+        self.executions: dict[int, Execution] = {}
+        self.finished = 0
+        self._control = control
+        self._changed = asyncio.Event()
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._looks: dict[Execution, asyncio.TimerHandle] = {}
+        self._turns: dict[Execution, list[asyncio.Future[None]]] = {}
+        self._deferred: list[tuple[Execution, StepCall]] = []
+
+    @abstractmethod
+    def runs_ended(self, chains: list[int]) -> None:
+        """Tells those who wait for results."""
+
+    @abstractmethod
+    def _left(self, execution: Execution) -> None:
+        """A run has left this worker: there is room for another."""
+
+    def spawn(self, coroutine: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+        """Runs something beside; it is cancelled at the end of the worker."""
+        task = self._loop.create_task(coroutine)
+        self._tasks.add(task)
+        task.add_done_callback(self._task_ended)
+        return task
+
+    def _task_ended(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and task.exception() is not None:
+            log.error("a task of the worker ended with an error", exc_info=task.exception())
+
+    async def _quietly(self, awaitable: Any) -> None:
+        try:
+            await awaitable
+        except (psycopg.Error, OSError, TimeoutError, PgflowError) as error:
+            log.debug("at the end of the worker: %s", error)
+
+    @property
+    def active(self) -> int:
+        """How many runs are worked on."""
+        return len(self.executions)
+
+    def _begin(self, claim: Claim) -> None:
+        workflow = self.definitions.workflows[claim.workflow]
+        try:
+            result, misfit = workflow.result_codec, None
+        except DefinitionError as error:
+            result, misfit = ANYTHING, str(error)
+        execution = Execution(claim, self, lambda e: self._driver(e, workflow), result, workflow.code_hash)
+        self.executions[claim.run_id] = execution
+        if misfit is None:
+            self._guard(execution, execution.start)
+        else:
+            log.error("run %s is held: %s", claim.key, misfit)
+            execution.hold_for("definition", {"message": misfit}, workflow.code_hash)
+
+    def _driver(self, execution: Execution, workflow: Workflow[..., Any]) -> Driver:
+        def yield_control() -> None:
+            self._loop.call_soon_threadsafe(self._thread_stands, execution)
+
+        definitions = self.definitions
+        return make_driver(
+            execution, workflow, definitions.errors, definitions.interceptors, partial(start_daemon, name="pgflow-workflow"), yield_control
+        )
+
+    def _thread_stands(self, execution: Execution) -> None:
+        self._guard(execution, execution.thread_stands)
+        self.turn_changed(execution)
+
+    @property
+    def around_step(self) -> Callable[[StepScope], AbstractContextManager[Any]] | None:
+        """The interceptors' contexts around a body; None if there are none."""
+        interceptors = self.definitions.interceptors
+        return (lambda _: around(interceptors, "around_step", run_info)) if interceptors else None
+
+    def _guard(self, execution: Execution, move: Callable[[], None]) -> None:
+        """A move of an execution. What goes wrong in it is its own: the run is handed back, the worker goes on."""
+        try:
+            move()
+        except Exception:
+            log.exception("run %s: the engine failed; the run is handed back", execution.claim.key)
+            self._remove(execution)
+            self.spawn(self._release([execution.claim]))
+
+    def _remove(self, execution: Execution) -> None:
+        """The run leaves this worker."""
+        self.executions.pop(execution.run_id, None)
+        if (look := self._looks.pop(execution, None)) is not None:
+            look.cancel()
+        for call in execution.bodies:
+            self._bodies.stop(call)
+        execution.close()
+        self.turn_changed(execution)
+        self._changed.set()
+        self._left(execution)
+
+    async def _hand_back(self, executions: list[Execution]) -> None:
+        for execution in executions:
+            self._remove(execution)
+        await self._release([e.claim for e in executions])
+
+    async def _release(self, claims: list[Claim]) -> None:
+        if claims:
+            await self._quietly(self._control.ask(claim_calls.release_runs(claims)))
+            self._wakes.tell(lanes=[c.lane_id for c in claims])
+
+    def discard(self, execution: Execution, why: str) -> None:
+        """Takes an execution apart whose run is no longer ours."""
+        if self.executions.get(execution.run_id) is execution:
+            log.warning("run %s goes on elsewhere: %s", execution.claim.key, why)
+            self._remove(execution)
+
+    # ================================================================ what an execution wants
+
+    def start_body(self, execution: Execution, call: StepCall) -> None:
+        """Runs a body; an effectful one only while others surely believe us alive."""
+        if call.spec.effect != "r" and self._heart.is_stale:
+            self._deferred.append((execution, call))
+        else:
+            self._bodies.start(execution, call)
+
+    def _start_deferred(self) -> None:
+        deferred, self._deferred = self._deferred, []
+        for execution, call in deferred:
+            if not execution.over and execution.wants(call):
+                self.start_body(execution, call)
+
+    def stop_body(self, execution: Execution, call: StepCall) -> None:
+        """Nobody waits for a body any more."""
+        if threading.get_ident() != self._thread_id:
+            self._loop.call_soon_threadsafe(self.stop_body, execution, call)
+            return
+        self._deferred = [pair for pair in self._deferred if pair != (execution, call)]
+        self._bodies.stop(call)
+
+    def retry_body_later(self, execution: Execution, call: StepCall, delay_seconds: float) -> None:
+        """The next try of a body, if the run is still here by then."""
+        if threading.get_ident() != self._thread_id:
+            self._loop.call_soon_threadsafe(self.retry_body_later, execution, call, delay_seconds)
+            return
+        self._loop.call_later(delay_seconds, self._retry_due, execution, call)
+
+    def _retry_due(self, execution: Execution, call: StepCall) -> None:
+        if not execution.over:
+            self._guard(execution, lambda: execution.retry_due(call))
+
+    def returned(self, execution: Execution, result: StepResult) -> None:
+        """A body has come back."""
+        self._guard(execution, lambda: execution.step_returned(result))
+
+    def want_flush(self, execution: Execution) -> None:
+        """Something must become durable. (The code of a sync workflow asks from its own thread.)"""
+        if threading.get_ident() == self._thread_id:
+            self._committer.submit(execution)
+        else:
+            self._loop.call_soon_threadsafe(self._committer.submit, execution)
+
+    def look_later(self, execution: Execution, delay_seconds: float) -> None:
+        """Asks the database again after a delay; the earliest wish counts."""
+        when = self._loop.time() + delay_seconds
+        known = self._looks.get(execution)
+        if known is not None:
+            if known.when() <= when + 0.0005:
+                return
+            known.cancel()
+        self._looks[execution] = self._loop.call_at(when, self._look_due, execution)
+
+    def _look_due(self, execution: Execution) -> None:
+        self._looks.pop(execution, None)
+        if not execution.over:
+            self._guard(execution, execution.poke)
+
+    def monotonic_us(self) -> int:
+        """Microseconds on a clock that only measures durations."""
+        return time.monotonic_ns() // 1000
+
+    # ================================================================ what the committer tells
+
+    def committed(self, execution: Execution, flush: Flush, answer: dict[str, Any] | None) -> None:
+        """A flush is durable."""
+        self._guard(execution, lambda: execution.flush_committed(flush, answer))
+        if execution.over and self.executions.get(execution.run_id) is execution:
+            if flush.ending is not None:
+                self.finished += 1
+            elif answer is not None and answer["place"] in ("ended", "held"):
+                self.runs_ended([execution.claim.chain_id])
+            self._remove(execution)
+        self.turn_changed(execution)
+        self._changed.set()
+
+    def lost(self, execution: Execution) -> None:
+        """Somebody else holds the run."""
+        self.discard(execution, "another worker holds it")
+
+    def give_back(self, execution: Execution) -> None:
+        """The answer to a question is lost: the run must be replayed to learn it."""
+        self._remove(execution)
+        self.spawn(self._release([execution.claim]))
+
+    def refused(self, execution: Execution, flush: Flush, error: Exception) -> None:
+        """The server cannot store what the run wants to record: a person must look."""
+        log.error("run %s is held: the server refused what it wanted to record: %s", execution.claim.key, error)
+        if not execution.hold_refused(flush, str(error)):
+            self.give_back(execution)
+
+    async def turn_of(self, execution: Execution) -> None:
+        """Waits until a step of the run may fence."""
+        while not (execution.over or execution.may_fence):
+            turn = self._loop.create_future()
+            self._turns.setdefault(execution, []).append(turn)
+            await turn
+
+    def go_on(self, execution: Execution) -> None:
+        """A transaction is over: its outcome is released, and the next may have its turn."""
+        if not execution.over:
+            self._guard(execution, execution.advance)
+        self.turn_changed(execution)
+
+    def turn_changed(self, execution: Execution) -> None:
+        """Whoever waits for a turn looks again."""
+        for turn in self._turns.pop(execution, ()):
+            if not turn.done():
+                turn.set_result(None)
+
+    async def ask(self, query: Query[Any]) -> Any:
+        """Runs a query that may be run twice, until there is an answer."""
+        return await self._control.insist(query)

@@ -1,0 +1,45 @@
+"""What a worker is given: how it works, and what an app brings to it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from pgflow.heart import Rhythm
+from pgflow.interceptor import Interceptor
+from pgflow.model import DEFAULT_QUEUE
+from pgflow.step import Step
+from pgflow.workflow import Workflow
+
+
+@dataclass
+class WorkerOptions:
+    """How a worker works.
+
+    Attributes:
+        queues: Queues it serves.
+        concurrency: How many runs it works on at once; waiting runs do not count.
+        poll_seconds: Between sweeps where nothing is notified.
+        grace_seconds: How long running steps may go on after a stop.
+        rhythm: Of its signs of life.
+        listen: Whether to listen for notifications; False behind a pooler in transaction mode.
+    """
+
+    queues: Sequence[str] = (DEFAULT_QUEUE,)
+    concurrency: int = 100
+    poll_seconds: float = 1.0
+    grace_seconds: float = 10.0
+    rhythm: Rhythm = field(default_factory=Rhythm)
+    listen: bool = True
+
+
+@dataclass
+class Definitions:
+    """What an app brings to a worker."""
+
+    workflows: dict[str, Workflow[..., Any]]
+    errors: tuple[type[Exception], ...] = ()
+    providers: list[Any] = field(default_factory=list)
+    interceptors: list[Interceptor] = field(default_factory=list)
+    replacements: dict[Step[Any, Any], Callable[..., Any]] = field(default_factory=dict)
