@@ -16,7 +16,7 @@ from pgflow import KeyConflict, NotStorable, RunCancelled, RunFailed, Signal, St
 if TYPE_CHECKING:
     from pgflow.testing import AsyncHarness, Harness
 
-pytestmark = pytest.mark.timeout(30)
+pytestmark = pytest.mark.timeout(90)
 
 go = Signal("go", int)
 

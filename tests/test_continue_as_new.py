@@ -16,7 +16,7 @@ from pgflow import KeyConflict, NotStorable, RunCancelled, RunFailed, Signal, st
 if TYPE_CHECKING:
     from pgflow.testing import AsyncHarness, Harness
 
-pytestmark = pytest.mark.timeout(30)
+pytestmark = pytest.mark.timeout(90)
 
 word = Signal("word", str)
 

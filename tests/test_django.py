@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from pgflow.testing import Harness
 
-pytestmark = pytest.mark.timeout(30)
+pytestmark = pytest.mark.timeout(90)
 
 
 @pytest.fixture(autouse=True)

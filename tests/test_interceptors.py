@@ -17,7 +17,7 @@ from pgflow import App, Interceptor, Retries, RunFailed, Signal, step, transacti
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-pytestmark = pytest.mark.timeout(30)
+pytestmark = pytest.mark.timeout(90)
 
 go = Signal("go", int)
 

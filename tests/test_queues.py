@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from pgflow.testing import Harness
 
-pytestmark = pytest.mark.timeout(30)
+pytestmark = pytest.mark.timeout(90)
 
 
 class Works:

@@ -19,7 +19,7 @@ from pgflow.heart import Rhythm
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-pytestmark = pytest.mark.timeout(30)
+pytestmark = pytest.mark.timeout(90)
 
 go = Signal("go", int)
 

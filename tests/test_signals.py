@@ -17,7 +17,7 @@ from pgflow import InvalidArgument, NotStorable, RunNotFound, Signal, read, step
 if TYPE_CHECKING:
     from pgflow.testing import AsyncHarness, Harness
 
-pytestmark = pytest.mark.timeout(30)
+pytestmark = pytest.mark.timeout(90)
 
 
 @dataclass(frozen=True)

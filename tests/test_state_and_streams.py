@@ -16,7 +16,7 @@ from pgflow import App, InvalidArgument, NotStorable, RunNotFound, Signal, step,
 if TYPE_CHECKING:
     from pgflow.testing import AsyncHarness, Harness
 
-pytestmark = pytest.mark.timeout(30)
+pytestmark = pytest.mark.timeout(90)
 
 go = Signal("go", int)
 
