@@ -16,6 +16,7 @@ import os
 import re
 import secrets
 import shlex
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -27,6 +28,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import quote, urlencode
 
 import psycopg
+import pytest
 from packaging.tags import platform_tags
 from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict
@@ -149,3 +151,12 @@ def unsound(dsn: str) -> list[str]:
     """What the engine's own audit has to say against this database."""
     with psycopg.connect(dsn, autocommit=True) as conn:
         return [f"{invariant}: {detail}" for invariant, detail in conn.execute("select invariant, detail from pgflow.check()")]
+
+
+def find_program(name: str, package: str) -> str:
+    """The path of a program that pip does not bring; its test is skipped, or fails if PGFLOW_TEST_NEEDS names it."""
+    found = shutil.which(name)
+    if found is None:
+        judge = pytest.fail if name in os.environ.get("PGFLOW_TEST_NEEDS", "").split() else pytest.skip
+        judge(f"needs {name}: apt install {package}")
+    return found

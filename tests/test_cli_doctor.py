@@ -18,6 +18,7 @@ from pgflow_cli.checks import server
 from pgflow_cli.checks.finding import Finding
 from processes import eventually
 from psycopg.conninfo import conninfo_to_dict
+from servers import find_program
 
 CHECKS = {*doctor_module.SERVER, *doctor_module.WITH_SCHEMA}
 
@@ -169,9 +170,7 @@ def test_an_old_server(dsn, monkeypatch):
 @contextlib.contextmanager
 def bouncer(dsn, folder, mode):
     """PgBouncer before the test's database; its DSN."""
-    program = shutil.which("pgbouncer")
-    if program is None:
-        pytest.skip("needs pgbouncer: apt install pgbouncer")
+    program = find_program("pgbouncer", "pgbouncer")
     parts = conninfo_to_dict(dsn)
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
