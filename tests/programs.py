@@ -1,0 +1,325 @@
+"""Random workflow programs: grown from a seed, run durably, and computed by a plain interpreter to compare.
+
+Whatever is killed meanwhile, the durable run of a program must return what the plain interpreter does, have
+written each transactional step exactly once, and each outside step under one key only. Every part of a
+program has a path, by which parts, rows and signals are named; nothing in a program depends on a race.
+
+`python -m tests.programs DSN [--programs N] [--seed S] [--kills K]` runs programs while their workers are
+killed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import random
+import sys
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import psycopg
+
+import pgflow
+from pgflow import AsyncApp, Retries, Signal, read, step, transaction, workflow
+
+PRIME = 1_000_003
+MS = timedelta(milliseconds=1)
+SCHEMA = """
+create schema fuzz;
+create table fuzz.written (path text not null, key text not null);
+create table fuzz.acted (path text not null, key text not null);
+"""
+
+LEAVES = ("read", "read", "step", "step", "transaction", "transaction", "refused", "flaky", "nap", "note", "late", "dropped")
+BRANCHES = ("seq", "seq", "gather", "gather", "group", "map", "child", "thread", "shielded")
+
+
+@dataclass(frozen=True)
+class Part:
+    """A part of a program. ``n`` makes its value."""
+
+    kind: str
+    path: str
+    n: int
+    parts: tuple[Part, ...] = ()
+
+
+def grow(rng: random.Random, path: str, depth: int, *, signals: bool, quiet: bool = False) -> Part:
+    """A random part; a quiet one leaves nothing behind, so that it may be given up at any moment."""
+    if depth == 0 or rng.random() < 0.25:
+        kinds: tuple[str, ...] = ("read", "nap") if quiet else (*LEAVES, "signal") if signals else LEAVES
+        return Part(rng.choice(kinds), path, rng.randrange(1, 1000))
+    kind = rng.choice(("seq", "gather") if quiet else BRANCHES)
+    width = rng.randrange(1, 4)
+    below = kind in ("child", "thread")
+    parts: tuple[Part, ...] = ()
+    if kind == "thread":
+        parts = tuple(Part(rng.choice(("read", "step", "transaction", "nap", "map")), f"{path}.{i}", rng.randrange(1, 1000)) for i in range(width))
+    elif kind != "map":
+        parts = tuple(grow(rng, f"{path}.{i}", depth - 1, signals=signals and not below, quiet=quiet) for i in range(width))
+    return Part(kind, path, rng.randrange(1, 1000), parts)
+
+
+def program_of(seed: int) -> list[Part]:
+    """The trees of a program, one for each generation of its run."""
+    rng = random.Random(seed)
+    return [grow(rng, f"p{seed}~{generation}", rng.randrange(1, 4), signals=True) for generation in range(rng.choice((1, 1, 1, 2, 3)))]
+
+
+def find(part: Part, path: str) -> Part:
+    """The part with this path."""
+    while part.path != path:
+        part = next(p for p in part.parts if path == p.path or path.startswith(f"{p.path}."))
+    return part
+
+
+def every(part: Part) -> list[Part]:
+    """The part and all below it."""
+    return [part, *(below for p in part.parts for below in every(p))]
+
+
+def mix(values: list[int], start: int = 7) -> int:
+    """A number that depends on all of them and on their order."""
+    for value in values:
+        start = (start * 31 + value) % PRIME
+    return start
+
+
+def plain(part: Part) -> int:
+    """What the part comes to."""
+    match part.kind:
+        case "refused" | "late" | "dropped":
+            return -part.n
+        case "nap" | "note":
+            return 0
+        case "map":
+            return mix([part.n + i for i in range(part.n % 4)])
+        case kind if part.parts or kind in BRANCHES:
+            return mix([plain(p) for p in part.parts])
+    return part.n
+
+
+def result_of(seed: int) -> int:
+    """What the program returns."""
+    return mix([plain(part) for part in program_of(seed)])
+
+
+# ---------------------------------------------------------------- the durable interpreter
+
+
+class Refusal(Exception):
+    """An outcome that is an error."""
+
+
+@read
+async def look(n: int) -> int:
+    return n
+
+
+@step(retries=Retries(max_attempts=4, first_delay=MS))
+async def act(path: str, n: int) -> int:
+    async with await psycopg.AsyncConnection.connect(os.environ["PGFLOW_DSN"], autocommit=True) as conn:
+        await conn.execute("insert into fuzz.acted values (%s, %s)", (path, pgflow.idempotency_key()))
+    return n
+
+
+@transaction
+async def write(conn: psycopg.AsyncConnection[Any], path: str, n: int) -> int:
+    await conn.execute("insert into fuzz.written values (%s, %s)", (path, pgflow.idempotency_key()))
+    return n
+
+
+@transaction
+def write_in_thread(conn: psycopg.Connection[Any], path: str, n: int) -> int:
+    conn.execute("insert into fuzz.written values (%s, %s)", (path, pgflow.idempotency_key()))
+    return n
+
+
+@step(raises=(Refusal,))
+async def refuse(n: int) -> int:
+    raise Refusal(n)
+
+
+@read(retries=Retries(max_attempts=3, first_delay=MS))
+async def stumble(n: int) -> int:
+    if (pgflow.run_info().step_attempt or 0) < 2:
+        raise ValueError("the first attempt fails")
+    return n
+
+
+def named(path: str) -> Signal[int]:
+    """The signal of a part."""
+    return Signal(path, int)
+
+
+async def perform(part: Part, seed: int, generation: int) -> int:
+    """Does in a workflow what `plain` computes."""
+    async def do(p: Part) -> int:
+        return await perform(p, seed, generation)
+
+    match part.kind:
+        case "read":
+            return await look(part.n)
+        case "step":
+            return await act(part.path, part.n)
+        case "transaction":
+            return await (write(part.path, part.n) if part.n % 2 else write_in_thread.aio(part.path, part.n))
+        case "refused":
+            try:
+                return await refuse(part.n)
+            except Refusal as refusal:
+                return -int(refusal.args[0])
+        case "flaky":
+            return await stumble(part.n)
+        case "nap":
+            await pgflow.sleep(timedelta(milliseconds=part.n % 20))
+            return 0
+        case "note":
+            pgflow.set_state(at=part.path, when=pgflow.now(), who=str(pgflow.uuid()))
+            pgflow.emit("notes", part.path)
+            return int(pgflow.random()) + (0 if pgflow.patched("fuzz") else 1)
+        case "signal":
+            return await named(part.path).wait()
+        case "late":
+            try:
+                return await named(f"never {part.path}").wait(timeout=timedelta(milliseconds=1 + part.n % 10))
+            except TimeoutError:
+                return -part.n
+        case "dropped":
+            return await _drop(part)
+        case "seq":
+            return mix([await do(p) for p in part.parts])
+        case "gather" | "shielded":
+            waits = [asyncio.shield(do(p)) if part.kind == "shielded" else do(p) for p in part.parts]
+            return mix(await asyncio.gather(*waits))
+        case "group":
+            async with asyncio.TaskGroup() as group:
+                tasks = [group.create_task(do(p)) for p in part.parts]
+            return mix([task.result() for task in tasks])
+        case "map":
+            return mix((await pgflow.map(look, [part.n + i for i in range(part.n % 4)], max_parallel=2)).values)
+        case "child":
+            return await pgflow.run_child(branch, seed, generation, part.path)
+        case "thread":
+            return await pgflow.run_child(branch_in_thread, seed, generation, part.path)
+    raise AssertionError(part.kind)
+
+
+async def _drop(part: Part) -> int:
+    """Begins something that leaves nothing behind, and gives it up."""
+    rng = random.Random(part.path)
+    quiet = grow(rng, part.path, 2, signals=False, quiet=True)
+    task = asyncio.create_task(perform(quiet, 0, 0))
+    await look(1)
+    task.cancel()
+    await asyncio.wait([task])
+    return -part.n
+
+
+@workflow
+async def branch(seed: int, generation: int, path: str) -> int:
+    part = find(program_of(seed)[generation], path)
+    return mix([await perform(p, seed, generation) for p in part.parts])
+
+
+@workflow
+def branch_in_thread(seed: int, generation: int, path: str) -> int:
+    values = []
+    for part in find(program_of(seed)[generation], path).parts:
+        if part.kind == "read":
+            values.append(look.sync(part.n))
+        elif part.kind == "step":
+            values.append(act.sync(part.path, part.n))
+        elif part.kind == "transaction":
+            values.append(write_in_thread(part.path, part.n))
+        elif part.kind == "map":
+            values.append(mix(pgflow.sync.map(look, [part.n + i for i in range(part.n % 4)]).values))
+        else:
+            pgflow.sync.sleep(timedelta(milliseconds=part.n % 20))
+            values.append(0)
+    return mix(values)
+
+
+@workflow
+async def program(seed: int, generation: int = 0, total: int = 7) -> int:
+    trees = program_of(seed)
+    total = mix([await perform(trees[generation], seed, generation)], total)
+    if generation + 1 < len(trees):
+        pgflow.continue_as_new(seed, generation + 1, total)
+    return total
+
+
+app = AsyncApp(include=[program, branch, branch_in_thread])
+
+
+# ---------------------------------------------------------------- running and judging
+
+
+def start(conn: psycopg.Connection[Any], seeds: list[int]) -> None:
+    """Starts the programs, and sends about half of their signals."""
+    for seed in seeds:
+        conn.execute("select pgflow.start_run('program', %s, %s)", (json.dumps({"seed": seed}), f"p{seed}"))
+    rng = random.Random(sum(seeds))
+    for seed, part in signals_of(seeds):
+        if rng.random() < 0.5:
+            send(conn, seed, part)
+
+
+def signals_of(seeds: list[int]) -> list[tuple[int, Part]]:
+    """Parts that wait for a signal."""
+    return [(seed, part) for seed in seeds for tree in program_of(seed) for part in every(tree) if part.kind == "signal"]
+
+
+def send(conn: psycopg.Connection[Any], seed: int, part: Part) -> None:
+    """Sends the signal of a part."""
+    conn.execute("select pgflow.send_signal(%s, %s, %s::json)", (f"p{seed}", part.path, str(part.n)))
+
+
+def send_rest(conn: psycopg.Connection[Any], seeds: list[int]) -> None:
+    """Sends the signals that `start` has not."""
+    rng = random.Random(sum(seeds))
+    for seed, part in signals_of(seeds):
+        if rng.random() >= 0.5:
+            send(conn, seed, part)
+
+
+def judge(conn: psycopg.Connection[Any], seeds: list[int]) -> list[str]:
+    """What differs from the plain interpreter, one line each."""
+    wrong = []
+    rows = dict(conn.execute("select key, (status, output::text, error->>'message')::text from pgflow.runs where workflow = 'program'").fetchall())
+    wrong += [f"p{s}: {rows[f'p{s}']}, not {result_of(s)}" for s in seeds if not rows[f"p{s}"].startswith(f"(completed,{result_of(s)},")]
+    parts = [part for seed in seeds for tree in program_of(seed) for part in every(tree)]
+    for table, kind in (("written", "transaction"), ("acted", "step")):
+        found = {p: (n, keys) for p, n, keys in conn.execute(f"select path, count(*), count(distinct key) from fuzz.{table} group by path")}
+        expected = {part.path for part in parts if part.kind == kind}
+        wrong += [f"{path}: not in {table}" for path in expected - found.keys()]
+        wrong += [f"{path}: nobody asked for it" for path in found.keys() - expected]
+        wrong += [f"{path}: {n} rows, {keys} keys in {table}" for path, (n, keys) in found.items() if keys > 1 or (kind == "transaction" and n > 1)]
+    return wrong + [f"{i}: {d}" for i, d in conn.execute("select invariant, detail from pgflow.check()")]
+
+
+def main() -> int:
+    """Runs programs in worker processes that are killed again and again."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("dsn", help="an empty database with the schema")
+    parser.add_argument("--programs", type=int, default=200)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--kills", type=int, default=50, help="stop killing after so many")
+    options = parser.parse_args()
+    from test_programs import run_under_kills
+
+    seeds = list(range(options.seed * 100_000, options.seed * 100_000 + options.programs))
+    kills, wrong = run_under_kills(options.dsn, seeds, options.kills, patience_seconds=60 + options.programs)
+    print(f"{len(seeds)} programs, {kills} kills, {len(wrong)} differences")
+    for line in wrong:
+        print(f"FAILED {line}")
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.path.insert(0, str(Path(__file__).parent))
+    sys.exit(main())
