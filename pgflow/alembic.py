@@ -18,7 +18,7 @@ __all__ = ["include_name"]
 _SCHEMA = "pgflow"
 
 
-def include_name(name: str | None, type_: str, parent_names: Mapping[str, Any]) -> bool:
+def include_name(name: str | None, type_: str, parent_names: Mapping[Any, str | None]) -> bool:
     """Says whether Alembic looks at a schema, table, column, index or constraint of the database.
 
     Args:

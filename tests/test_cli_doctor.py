@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import re
 import secrets
-import shutil
-import signal
-import socket
-import subprocess
 
 import psycopg
 import pytest
@@ -16,9 +11,7 @@ from clikit import as_role, make_stuck, pgflow
 from pgflow_cli import doctor as doctor_module
 from pgflow_cli.checks import server
 from pgflow_cli.checks.finding import Finding
-from processes import eventually
-from psycopg.conninfo import conninfo_to_dict
-from servers import find_program
+from poolers import bouncer
 
 CHECKS = {*doctor_module.SERVER, *doctor_module.WITH_SCHEMA}
 
@@ -167,64 +160,23 @@ def test_an_old_server(dsn, monkeypatch):
 # ---------------------------------------------------------------- PgBouncer
 
 
-@contextlib.contextmanager
-def bouncer(dsn, folder, mode):
-    """PgBouncer before the test's database; its DSN."""
-    program = find_program("pgbouncer", "pgbouncer")
-    parts = conninfo_to_dict(dsn)
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    (folder / "users.txt").write_text(f'"{parts["user"]}" "{parts.get("password", "")}"\n')
-    (folder / "bouncer.ini").write_text(
-        f"[databases]\n{parts['dbname']} = host={parts['host']} port={parts['port']} dbname={parts['dbname']}\n"
-        f"[pgbouncer]\nlisten_addr = 127.0.0.1\nlisten_port = {port}\nunix_socket_dir =\nauth_type = trust\nauth_file = {folder}/users.txt\n"
-        f"pool_mode = {mode}\nlogfile = {folder}/log\nignore_startup_parameters = extra_float_digits\nserver_round_robin = 0\n"
-    )
-    folder.chmod(0o777)
-    command = [program, *(["-u", "nobody"] if shutil.which("id") and subprocess.check_output(["id", "-u"]).strip() == b"0" else []), str(folder / "bouncer.ini")]
-    pooler = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    address = f"postgresql://{parts['user']}@127.0.0.1:{port}/{parts['dbname']}"
-    try:
-        eventually(lambda: _answers(port), "pgbouncer listens")
-        yield address
-    finally:
-        pooler.send_signal(signal.SIGINT)
-        pooler.wait(20)
-
-
-def _answers(port):
-    with socket.socket() as probe:
-        return probe.connect_ex(("127.0.0.1", port)) == 0
-
-
-@pytest.fixture
-def open_folder():
-    """A folder that another user may read."""
-    import tempfile
-    from pathlib import Path
-
-    with tempfile.TemporaryDirectory(prefix="pgflow-bouncer-") as folder:
-        yield Path(folder)
-
-
-def test_a_pooler_in_transaction_mode_is_recognised(dsn, open_folder, monkeypatch):
+def test_a_pooler_in_transaction_mode_is_recognised(dsn, monkeypatch):
     monkeypatch.setattr(server, "LISTEN_SECONDS", 0.5)
-    with bouncer(dsn, open_folder, "transaction") as address:
+    with bouncer(dsn, "transaction") as address:
         ((level, found, do),) = only(address, "pooler")
         assert (level, found) == ("warn", "a pooler in transaction mode is in between: LISTEN and prepared statements may not work through it")
         assert "App(listen=False, prepare_threshold=None)" in do
 
 
-def test_a_pooler_in_session_mode_is_well(dsn, open_folder):
-    with bouncer(dsn, open_folder, "session") as address:
+def test_a_pooler_in_session_mode_is_well(dsn):
+    with bouncer(dsn, "session") as address:
         assert findings(address)[0]["pooler"] == [("ok", "a pooler in session mode is in between", "")]
 
 
-def test_a_tick_works_through_a_pooler_in_transaction_mode(dsn, conn, open_folder):
+def test_a_tick_works_through_a_pooler_in_transaction_mode(dsn, conn):
     from clikit import finish, process
 
     conn.execute("select pgflow.start_run('greet', '{\"name\": \"Ada\"}')")
-    with bouncer(dsn, open_folder, "transaction") as address:
+    with bouncer(dsn, "transaction") as address:
         answer = finish(process(address, "tick", "cli_jobs", "--exclusive"))
     assert (answer.code, answer.data["completed"], answer.err) == (0, 1, "")

@@ -1,0 +1,36 @@
+"""The shop's table, and what happens to an order."""
+
+from __future__ import annotations
+
+import psycopg
+from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
+
+import pgflow
+
+
+class Base(DeclarativeBase):
+    """The shop's tables."""
+
+
+class Order(Base):
+    """What somebody wants; it has a state since the second migration."""
+
+    __tablename__ = "orders"
+    order_id: Mapped[int] = mapped_column(primary_key=True)
+    sku: Mapped[str]
+    state: Mapped[str] = mapped_column(server_default="placed")
+
+
+@pgflow.transaction
+def mark_shipped(connection: psycopg.Connection, order_id: int) -> None:
+    """The order's new state and the record of this step are one commit."""
+    connection.execute("update orders set state = 'shipped' where order_id = %s", (order_id,))
+
+
+@pgflow.workflow
+def ship(order_id: int) -> None:
+    """What happens to an order, whatever happens to the worker."""
+    mark_shipped(order_id)
+
+
+app = pgflow.App(include=[ship])

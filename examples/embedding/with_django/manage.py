@@ -1,0 +1,21 @@
+"""Django: a run is started by ``atomic``, worked on by ``manage.py pgflow``, and seen in the admin.
+
+``settings.py`` names the app ``pgflow.django`` and says where the workflows are; ``shop/views.py`` starts a run beside the
+order, ``shop/workflows.py`` ships it with the ORM. The runs are at ``/admin/pgflow/run/``.
+
+Run it, in this folder::
+
+    export DATABASE_URL=postgresql://...
+    python manage.py migrate && python manage.py pgflow migrate
+    python manage.py runserver
+    python manage.py pgflow workers pgflow.django:app
+"""
+
+import os
+import sys
+
+from django.core.management import execute_from_command_line
+
+if __name__ == "__main__":
+    os.environ.setdefault("DJANGO_SETTINGS_MODULE", "settings")
+    execute_from_command_line(sys.argv)

@@ -1,0 +1,1 @@
+"""A shop: orders, stock, and the workflow that ships."""

@@ -1,0 +1,107 @@
+"""FastAPI: each request is a transaction, and the run that it starts is part of it.
+
+The lifespan opens the engine, the app and a worker on the server's own event loop; leave the worker out where
+``pgflow workers examples.embedding.with_fastapi`` runs beside the server. A dependency opens the transaction,
+another hands out pgflow's client in it. ``scope="function"`` commits before the answer is sent: without it a
+client may hear "created" of an order whose commit then fails.
+
+Run it: ``PGFLOW_DSN=postgresql://... uvicorn examples.embedding.with_fastapi:web``
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Annotated
+
+from fastapi import Depends, FastAPI, HTTPException
+from fastapi.responses import JSONResponse
+from pydantic import BaseModel
+from sqlalchemy import make_url
+from sqlalchemy.exc import IntegrityError
+from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker, create_async_engine
+
+import pgflow
+from examples.embedding.with_sqlalchemy import Base, Order, Stock
+from pgflow.sqlalchemy.asyncio import AsyncSessionProvider
+
+
+@pgflow.transaction
+async def mark_shipped(session: AsyncSession, order_id: int) -> None:
+    """The order's new state and the record of this step are one commit."""
+    (await session.get_one(Order, order_id)).state = "shipped"
+
+
+@pgflow.workflow
+async def ship(order_id: int) -> None:
+    """What happens to an order, whatever happens to the server."""
+    await mark_shipped(order_id)
+
+
+sessions = async_sessionmaker()
+app = pgflow.AsyncApp(include=[ship], providers=[AsyncSessionProvider(sessions)])
+
+
+@asynccontextmanager
+async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+    """Opens what the requests need, and works on runs meanwhile."""
+    engine = create_async_engine(make_url(os.environ["PGFLOW_DSN"]).set(drivername="postgresql+psycopg"))
+    sessions.configure(bind=engine)
+    async with engine.begin() as connection:
+        await connection.run_sync(Base.metadata.create_all)
+    async with app, app.worker():
+        yield
+    await engine.dispose()
+
+
+async def open_transaction() -> AsyncIterator[AsyncSession]:
+    """The transaction of a request: committed if the request succeeds, rolled back if it raises."""
+    async with sessions.begin() as session:
+        yield session
+
+
+Transaction = Annotated[AsyncSession, Depends(open_transaction, scope="function")]
+
+
+def flows_of(session: Transaction) -> pgflow.AsyncClient:
+    """Starts and sends in the transaction of the request."""
+    return app.using(session)
+
+
+Flows = Annotated[pgflow.AsyncClient, Depends(flows_of)]
+
+web = FastAPI(lifespan=lifespan)
+
+
+class Wanted(BaseModel):
+    """An order as a client sends it."""
+
+    sku: str
+    quantity: int
+
+
+@web.post("/orders", status_code=201)
+async def place_order(wanted: Wanted, session: Transaction, flows: Flows) -> dict[str, str]:
+    """Adds the order, starts its run, takes the goods: all of it, or none."""
+    order = Order(sku=wanted.sku, quantity=wanted.quantity)
+    session.add(order)
+    await session.flush()
+    run = await flows.start(ship.options(key=f"order-{order.order_id}"), order.order_id)
+    (await session.get_one(Stock, wanted.sku)).n -= wanted.quantity
+    return {"run": run.key}
+
+
+@web.get("/orders/{order_id}")
+async def show_order(order_id: int, session: Transaction) -> dict[str, str]:
+    """The order, and what its run is doing."""
+    order = await session.get(Order, order_id)
+    if order is None:
+        raise HTTPException(404)
+    return {"state": order.state, "run": await app.get(f"order-{order_id}", ship).status()}
+
+
+@web.exception_handler(IntegrityError)
+async def refuse(*_: object) -> JSONResponse:
+    """The database would not have it: the transaction is rolled back, its run with it."""
+    return JSONResponse({"detail": "not enough in stock"}, 409)
