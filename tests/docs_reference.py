@@ -1,0 +1,263 @@
+"""Makes the pages of docs/reference/ from what they are about: docstrings, the catalog's comments, the tree of errors.
+
+``PGFLOW_UPDATE_SNAPSHOT=1 pytest tests/test_docs_reference.py`` writes them anew.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+import textwrap
+import typing
+from typing import Any, LiteralString
+
+import psycopg
+
+import pgflow
+from pgflow import errors, options, providers, testing
+
+MADE = "<!-- Made by tests/docs_reference.py; do not edit. -->\n"
+
+# ---------------------------------------------------------------- Python
+
+PARTS: list[tuple[str, str, list[Any]]] = [
+    ("Declare", "Workflows and steps.", [pgflow.workflow, pgflow.read, pgflow.step, pgflow.transaction, pgflow.Retries, pgflow.Signal]),
+    ("Apps and clients", "`App` for sync code, `AsyncApp` for async code; their methods are the same, awaited or not.", [pgflow.App, pgflow.Client, pgflow.Run, pgflow.AsyncApp, pgflow.AsyncClient, pgflow.AsyncRun]),
+    ("Options of a start", "", [pgflow.Workflow.options, pgflow.StartOptions]),
+    ("Workers", "What `app.worker(...)` takes beyond `concurrency` and `queues`.", [options.WorkerOptions]),
+    ("In workflow code: what waits", "Coroutines, for async workflows. The twins for sync ones are in `pgflow.sync`.", [pgflow.sleep, pgflow.run_child, pgflow.map, pgflow.MapResult, pgflow.as_completed, pgflow.continue_as_new]),
+    ("In workflow code: what does not", "Plain calls in both colours.", [pgflow.now, pgflow.random, pgflow.uuid, pgflow.patched, pgflow.set_state, pgflow.emit, pgflow.run_info, pgflow.RunInfo]),
+    ("In a step", "`idempotency_key` and `run_info` work in workflow code too.", [pgflow.idempotency_key, pgflow.heartbeat, pgflow.heartbeat_details]),
+    ("Around runs", "", [pgflow.Interceptor, providers.TransactionProvider, providers.AsyncTransactionProvider]),
+    ("Testing", "See [Test workflows](../how-to/testing.md).", [testing.AsyncHarness, testing.Harness]),
+    ("Declared, not built yet", "Each raises `NotBuiltError` when it is used, or, for a schedule, when a worker would have to keep it.", [pgflow.effect, pgflow.decision, pgflow.schedule, pgflow.gate, pgflow.because, pgflow.saga, pgflow.charge, pgflow.owe]),
+]  # fmt: skip
+
+
+def python_page() -> str:
+    """The public surface, from its docstrings."""
+    parts = [MADE, "# Python\n", f"{_first_words(pgflow)}\n", "[Errors](errors.md) have a page of their own.\n"]
+    for title, words, things in PARTS:
+        parts.append(f"## {title}\n")
+        if words:
+            parts.append(f"{words}\n")
+        parts.extend(_entry(thing) for thing in things)
+    return "\n".join(parts)
+
+
+def _first_words(thing: Any) -> str:
+    return _prose(inspect.getdoc(thing) or "")
+
+
+def _entry(thing: Any) -> str:
+    name = thing.__qualname__
+    doc = inspect.getdoc(thing) or ""
+    if not inspect.isclass(thing):
+        return f"### `{name}`\n\n`{_signature(thing)}`\n\n{_prose(doc)}\n"
+    said = [f"### `{name}`\n"]
+    made = (thing.__init__.__doc__ and inspect.getdoc(thing.__init__)) or "" if getattr(thing.__init__, "__module__", "").startswith("pgflow") else ""
+    if hasattr(thing, "__dataclass_fields__") or made or "Args:" in doc:
+        said.append(f"`{thing.__name__}{_parameters(thing.__init__)}`\n")
+    said.append(f"{_prose(doc.replace('; see :class:`AppBase` for its arguments', ''))}\n")
+    if made:
+        said.append(f"{_prose(made)}\n")
+    methods = [line for member in _methods(thing) if (line := _method(*member))]
+    if methods:
+        said.append("\n".join(methods) + "\n")
+    return "\n".join(said)
+
+
+def _methods(cls: type) -> list[tuple[str, Any]]:
+    """Public methods and properties, those of our bases too if these are not documented by themselves."""
+    documented = {thing for _, _, things in PARTS for thing in things}
+    own = [base for base in cls.__mro__ if base is cls or (base.__module__.startswith("pgflow") and base not in documented)]
+    found: dict[str, Any] = {}
+    for base in own:
+        for name, member in vars(base).items():
+            if not name.startswith("_") and name not in found and (callable(member) or isinstance(member, (property, staticmethod))):
+                found[name] = member
+    return list(found.items())
+
+
+INTERNAL = {"ask", "wait", "definitions", "listens", "on"}
+"""Public in the language's sense only."""
+
+
+def _method(name: str, member: Any) -> str | None:
+    fn = member.fget if isinstance(member, property) else member
+    doc = inspect.getdoc(fn)
+    if doc is None or (name in INTERNAL and "wait" not in doc.lower().split()[0]) or "For handles of runs" in doc:
+        return None
+    head = f"- `{name}`" if isinstance(member, property) else f"- `{_signature(fn)}`"
+    return f"{head}: {textwrap.indent(_prose(doc), '  ').lstrip()}"
+
+
+def _signature(fn: Any) -> str:
+    """A call as people write it. Of overloads, the one with options."""
+    overloads = typing.get_overloads(inspect.unwrap(fn))
+    target = overloads[-1] if overloads else fn
+    prefix = "async " if inspect.iscoroutinefunction(target) else ""
+    return f"{prefix}{fn.__name__}{_parameters(target)}"
+
+
+def _parameters(fn: Any) -> str:
+    return f"({', '.join(_shown(list(inspect.signature(fn).parameters.values())))})"
+
+
+def _shown(parameters: list[inspect.Parameter]) -> list[str]:
+    shown, starred = [], False
+    for parameter in parameters:
+        if parameter.name in ("self", "cls"):
+            continue
+        if parameter.kind is parameter.VAR_POSITIONAL:
+            starred = True
+        if parameter.kind is parameter.KEYWORD_ONLY and not starred:
+            shown.append("*")
+            starred = True
+        stars = {parameter.VAR_POSITIONAL: "*", parameter.VAR_KEYWORD: "**"}.get(parameter.kind, "")
+        shown.append(stars + _field(parameter))
+    return shown
+
+
+def _field(parameter: inspect.Parameter) -> str:
+    if parameter.default is parameter.empty:
+        return parameter.name
+    default = repr(parameter.default)
+    return f"{parameter.name}={'...' if '<' in default or len(default) > 30 else default}"
+
+
+def _prose(doc: str) -> str:
+    """A docstring in Markdown: sections as lists, cross-references as code, examples as blocks."""
+    doc = re.sub(r":(?:func|class|meth|mod):`~?(?:pgflow\.(?=[a-z_]+`))?([^`]*)`", r"`\1`", doc).replace("``", "`")
+    out: list[str] = []
+    lines = doc.splitlines()
+    at = 0
+    while at < len(lines):
+        line = lines[at]
+        section = re.fullmatch(r"(Args|Returns|Raises|Attributes|Example)::?", line)
+        code = line.endswith("::") and not section
+        if not section and not code:
+            out.append(line)
+            at += 1
+            continue
+        if code:
+            out.append(line[:-1])
+        body, at = _indented(lines, at + 1)
+        if code or (section and section[1] == "Example"):
+            out += ["", "```text", *body, "```", ""]
+        elif section and section[1] == "Returns":
+            out += [f"Returns: {' '.join(part.strip() for part in body)}", ""]
+        elif section:
+            out += [*([""] if out and out[-1] else []), *(["Raises:", ""] if section[1] == "Raises" else []), *_items(body), ""]
+    return re.sub(r"\n{3,}", "\n\n", "\n".join(out)).strip()
+
+
+def _indented(lines: list[str], at: int) -> tuple[list[str], int]:
+    body = []
+    while at < len(lines) and (not lines[at].strip() or lines[at].startswith(" ")):
+        body.append(lines[at])
+        at += 1
+    return textwrap.dedent("\n".join(body)).strip("\n").splitlines(), at
+
+
+def _items(body: list[str]) -> list[str]:
+    items: list[str] = []
+    for line in body:
+        if line.startswith(" "):
+            items[-1] += f" {line.strip()}"
+        elif line.strip():
+            name, _, words = line.partition(": ")
+            items.append(f"- `{name}`: {words}")
+    return items
+
+
+# ---------------------------------------------------------------- errors
+
+
+def errors_page() -> str:
+    """The tree of errors, with the SQLSTATE of those that the stored functions raise."""
+    said = [
+        MADE, "# Errors\n",
+        ("Every error is a `PgflowError`. Those with a code are raised by the stored functions under that SQLSTATE, so SQL sees them too. "
+        "A message says what happened, to which run or step, and what to do next.\n"),
+        "| error | SQLSTATE | |\n|---|---|---|",
+    ]
+    said += [f"| {'· ' * depth}`{cls.__name__}` | {_code(cls)} | {_sentence(cls)} |" for cls, depth in _tree(errors.PgflowError, 0)]
+    said.append(
+        "\nThe dots show what is derived from what: `except InvalidArgument` catches `NotStorable` too, and `except SetupError` all that follow it.\n\n"
+        "What a step raises is rebuilt in the workflow as itself where its class is a builtin, or is named in the step's `raises=` or the app's "
+        "`errors=`; else it is a `StepFailed`. What a workflow raises is the `__cause__` of the `RunFailed` that `result()` raises.\n\n"
+        "The exit codes of the command line are in [its page](../cli.md#exit-codes).\n"
+    )  # fmt: skip
+    return "\n".join(said)
+
+
+def _tree(cls: type, depth: int) -> list[tuple[type, int]]:
+    order = list(vars(errors).values())
+    children = sorted((child for child in cls.__subclasses__() if child.__module__ == errors.__name__), key=order.index)
+    return [(cls, depth), *(found for child in children for found in _tree(child, depth + 1))]
+
+
+def _code(cls: type) -> str:
+    code = vars(cls).get("sqlstate")
+    return f"`{code}`" if code else ""
+
+
+def _sentence(cls: type) -> str:
+    first = (inspect.getdoc(cls) or "").split("\n\n")[0]
+    return " ".join(first.replace("``", "`").split())
+
+
+# ---------------------------------------------------------------- SQL
+
+VERBS = """
+select p.proname, pg_get_function_identity_arguments(p.oid), pg_get_function_arguments(p.oid), pg_get_function_result(p.oid), obj_description(p.oid),
+  array(select r.rolname::text from pg_roles r where r.rolname ~ '^pgflow_(client|worker|operator)$' and has_function_privilege(r.rolname, p.oid, 'execute') order by 1)
+from pg_proc p where p.pronamespace = 'pgflow'::regnamespace and p.proname !~ '_$' order by p.proname
+"""
+RELATIONS = """
+select c.relname, obj_description(c.oid),
+  array(select a.attname::text || chr(9) || format_type(a.atttypid, a.atttypmod) || chr(9) || coalesce(col_description(c.oid, a.attnum), '')
+        from pg_attribute a where a.attrelid = c.oid and a.attnum > 0 and not a.attisdropped order by a.attnum)
+from pg_class c where c.relnamespace = 'pgflow'::regnamespace and c.relkind = any(%s) and not c.relispartition order by c.relname
+"""
+
+
+def sql_page(conn: psycopg.Connection[Any]) -> str:
+    """Views, functions, tables and kinds of units, from the catalog and its comments."""
+    said = [
+        MADE, "# SQL\n",
+        ("Everything is in the schema `pgflow`. Views may be read by the four roles; functions are granted as shown; tables are granted to nobody, "
+        "and are here for those who want to understand. See [roles](../how-to/managed-postgres.md#roles).\n"),
+        "## Views\n",
+    ]  # fmt: skip
+    said += [_relation(*row) for row in conn.execute(RELATIONS, (["v"],))]
+    said.append("## Functions for applications\n")
+    verbs = list(conn.execute(VERBS))
+    public = [verb for verb in verbs if {"pgflow_client", "pgflow_operator"} & set(verb[5])]
+    said += [_function(*verb) for verb in public]
+    said.append("## Functions of workers\n\nGranted to `pgflow_worker` only, and subject to change: the library calls them.\n")
+    said += [f"- `{name}`: {words}" for name, _, _, _, words, roles in verbs if roles == ["pgflow_worker"]]
+    said.append("\n## Tables\n")
+    said += [_relation(*row) for row in conn.execute(RELATIONS, (["r", "p"],))]
+    said.append("## Kinds of units\n\nWhat `timeline` shows as `event`. A kind that ends its call is its outcome.\n\n| event | ends its call | |\n|---|---|---|")
+    said += [f"| `{name}` | {'yes' if ends else ''} | {words} |" for name, ends, words in conn.execute(_kinds(conn))]
+    return "\n".join(said) + "\n"
+
+
+def _kinds(conn: psycopg.Connection[Any]) -> LiteralString:
+    columns = [name for (name,) in conn.execute("select attname from pg_attribute where attrelid = 'pgflow.unit_kind'::regclass and attnum > 0 order by attnum")]
+    assert columns[:3] == ["kind", "name", "is_terminal"], columns
+    return "select name, is_terminal, written_by from pgflow.unit_kind order by name"
+
+
+def _relation(name: str, words: str | None, columns: list[str]) -> str:
+    rows = [column.split("\t") for column in columns]
+    lines = "\n".join(f"| `{column}` | {kind} | {said} |" for column, kind, said in rows)
+    return f"### `{name}`\n\n{words}.\n\n| column | type | |\n|---|---|---|\n{lines}\n"
+
+
+def _function(name: str, _identity: str, arguments: str, result: str, words: str, roles: list[str]) -> str:
+    taken = re.sub(r"::[a-z ]+(?=,|$)", "", re.sub(r"(?:, )?OUT .*", "", arguments))
+    given = ", ".join(re.findall(r"OUT (\w+ [^,]+)", arguments)) or result
+    return f"### `{name}`\n\n`{name}({taken})` → `{given}`\n\n{words}. For {', '.join(f'`{role}`' for role in roles)}.\n"

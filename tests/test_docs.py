@@ -1,0 +1,47 @@
+"""Every code block of README and docs/ is run, every link leads somewhere, and the lists of pages are complete."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+import docskit
+import pytest
+import servers
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+pytestmark = pytest.mark.timeout(60)
+
+DOCS = servers.REPOSITORY / "docs"
+HAVE_TESTS_OF_THEIR_OWN = {DOCS / "cli.md", DOCS / "session.md"}
+PAGES = docskit.pages()
+
+
+def name_of(page: Path) -> str:
+    return str(page.relative_to(servers.REPOSITORY))
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if page not in HAVE_TESTS_OF_THEIR_OWN and docskit.blocks(page)], ids=name_of)
+def test_the_blocks_of_a_page_run_in_their_order(page: Path, dsn: str, tmp_path: Path) -> None:
+    reader = docskit.Reader(dsn, tmp_path)
+    reader.follow(page)
+    assert reader.done == len(docskit.blocks(page))
+
+
+def anchors(page: Path) -> set[str]:
+    """The headings of a page, as links name them."""
+    headings = re.findall(r"^#+ (.*)$", re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL), re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", heading.lower()).strip().replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_every_link_leads_somewhere(page: Path) -> None:
+    for target in re.findall(r"\]\(([^)\s]+)\)", re.sub(r"```.*?```|`[^`]*`", "", page.read_text(), flags=re.DOTALL)):
+        if re.match(r"https?://", target):
+            continue
+        path, _, anchor = target.partition("#")
+        there = (page.parent / path).resolve() if path else page
+        assert there.exists(), f"{name_of(page)} links to {target}, which is not there"
+        assert not anchor or anchor in anchors(there), f"{name_of(page)} links to {target}: no such heading"

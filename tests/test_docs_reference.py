@@ -1,0 +1,54 @@
+"""docs/reference/ says what the code and the catalog say; nothing public is missing from it."""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import TYPE_CHECKING
+
+import docs_reference
+import servers
+
+import pgflow
+
+if TYPE_CHECKING:
+    import psycopg
+
+REFERENCE = servers.REPOSITORY / "docs" / "reference"
+
+
+def hold(name: str, text: str) -> None:
+    """Compares a page with what it should be, or writes it."""
+    page = REFERENCE / name
+    if os.environ.get("PGFLOW_UPDATE_SNAPSHOT"):
+        page.parent.mkdir(exist_ok=True)
+        page.write_text(text)
+    assert page.read_text() == text, f"docs/reference/{name} is out of date: PGFLOW_UPDATE_SNAPSHOT=1 pytest tests/test_docs_reference.py"
+
+
+def test_the_page_on_python_is_that_of_the_docstrings():
+    hold("python.md", docs_reference.python_page())
+
+
+def test_the_page_on_errors_is_that_of_their_tree():
+    hold("errors.md", docs_reference.errors_page())
+
+
+def test_the_page_on_sql_is_that_of_the_catalog(db: psycopg.Connection):
+    hold("sql.md", docs_reference.sql_page(db))
+
+
+VALUES = {
+    "Absent", "Admit", "Answer", "Approve", "Approved", "Choice", "Confirmed", "Decision", "Escalate", "Escalated", "Expired", "GateRequest",
+    "Reject", "Rejected", "Risk", "Slot", "StillUnknown", "Usage", "Verdict",
+}  # fmt: skip
+"""What only the surface that is not built yet gives or takes."""
+
+TYPES = {"AsyncEffect", "AsyncStep", "AsyncTransaction", "Connection", "Status", "Step", "SyncEffect", "SyncSignal", "SyncStep", "Transaction", "Workflow", "logger", "sync", "__version__"}
+"""What annotations name, and modules."""
+
+
+def test_nothing_public_is_missing():
+    documented = set(re.findall(r"^### `([\w.]+)`", (REFERENCE / "python.md").read_text(), re.MULTILINE))
+    documented |= set(re.findall(r"`(\w+)`", (REFERENCE / "errors.md").read_text()))
+    assert set(pgflow.__all__) - documented == VALUES | TYPES
