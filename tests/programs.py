@@ -313,8 +313,8 @@ def main() -> int:
     from test_programs import run_under_kills
 
     seeds = list(range(options.seed * 100_000, options.seed * 100_000 + options.programs))
-    kills, wrong = run_under_kills(options.dsn, seeds, options.kills, patience_seconds=60 + options.programs)
-    print(f"{len(seeds)} programs, {kills} kills, {len(wrong)} differences")
+    harm, wrong = run_under_kills(options.dsn, seeds, options.kills, patience_seconds=60 + options.programs)
+    print(f"{len(seeds)} programs, {harm.kills} kills, {harm.freezes} freezes, {harm.cuts} cut connections, {len(wrong)} differences")
     for line in wrong:
         print(f"FAILED {line}")
     return 1 if wrong else 0
