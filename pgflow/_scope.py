@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextvars
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -32,6 +32,9 @@ class WorkflowScope:
     """The driver of a sync workflow; None in an async one."""
     thread_id: int | None = None
     muted: threading.Event | None = None
+    is_check: bool = False
+    """Whether a recorded run is replayed only to see if the code repeats it."""
+    interceptors: Sequence[Any] = ()
 
     @property
     def claim(self) -> Claim:
@@ -87,6 +90,14 @@ def sync_scope(what: str, twin: str) -> tuple[WorkflowScope, ThreadDriver]:
     if scope.thread is None:
         raise WrongColourError(f"{what} is for sync workflows: in this async one, await {twin}")
     return scope, scope.thread
+
+
+def log_fields(claim: Claim, call: StepCall | None = None, attempt: int | None = None) -> dict[str, Any]:
+    """The attributes of a log record about a run, and about a step of it; :data:`pgflow.logs.FIELDS`."""
+    fields: dict[str, Any] = {"run": claim.key, "run_id": claim.run_id, "workflow": claim.workflow, "generation": claim.generation}
+    if call is not None:
+        fields |= {"step": call.name, "call": call.number, "attempt": call.failed_attempts + 1 if attempt is None else attempt}
+    return fields
 
 
 def known_errors(scope: WorkflowScope, *more: tuple[type[Exception], ...]) -> ErrorClasses:

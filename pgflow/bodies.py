@@ -24,9 +24,11 @@ from pgflow._engine.execution import Execution
 from pgflow._engine.flush import Flush
 from pgflow._engine.host import StepResult
 from pgflow._io import Query, is_conflict_on_unit, is_infrastructure
-from pgflow._scope import StepScope, current
+from pgflow._scope import StepScope, current, log_fields
 from pgflow.errors import LeaseLost, StepCommitted
 from pgflow.failures import encode_error
+from pgflow.logs import said
+from pgflow.meter import Meter
 from pgflow.model import Retries
 from pgflow.providers import provider_for
 from pgflow.step import Step
@@ -43,6 +45,7 @@ class BodyHost(Protocol):
     providers: list[Any]
     replacements: dict[Step[Any, Any], Callable[..., Any]]
     threads: DaemonThreads
+    meter: Meter | None
 
     @property
     def around_step(self) -> Callable[[StepScope], Any] | None:
@@ -127,18 +130,21 @@ class Bodies:
             except BaseException as error:  # noqa: BLE001 - whatever a body raises is its outcome
                 if is_infrastructure(error) or is_conflict_on_unit(error):
                     tries += 1
-                    await self._wait_out(call, error, tries)
+                    await self._wait_out(execution, call, error, tries)
                     continue
                 self._host.returned(execution, _judge(call, error))
             return
 
-    async def _wait_out(self, call: StepCall, error: BaseException, tries: int) -> None:
+    async def _wait_out(self, execution: Execution, call: StepCall, error: BaseException, tries: int) -> None:
         is_contention = getattr(error, "sqlstate", None) in ("40001", "40P01", "55P03") or is_conflict_on_unit(error)
         delay = random.uniform(0.5, 1) * 0.005 * 2 ** min(tries, 8) if is_contention else _INFRASTRUCTURE_RETRIES.delay_seconds(tries)  # noqa: S311
         log.log(
             logging.DEBUG if is_contention else logging.WARNING,
-            "step %s, call %s: %s; tried again in %.2f s and not recorded", call.name, call.number, str(error).strip(), delay,
+            "step %s, call %s: %s; tried again in %.2f s and not recorded", call.name, call.number, said(error), delay,
+            extra=log_fields(execution.claim, call),
         )
+        if self._host.meter is not None:
+            self._host.meter.tried_again(call.spec.effect, contention=is_contention)
         await asyncio.sleep(delay)
 
     async def _attempt(self, execution: Execution, call: StepCall, scope: StepScope) -> None:
@@ -202,6 +208,8 @@ class Bodies:
             async with turns.limited():
                 wanted = await self._in_thread(self._sync_transaction, provider, step, protocol, call, scope, fn, turns)
         if wanted:
+            if self._host.meter is not None:
+                self._host.meter.attempt_ended(step.effect)
             self._host.wake_soon(scope.chains_to_wake, scope.lanes_made_ready)
 
     def _sync_transaction(
@@ -232,7 +240,7 @@ class Bodies:
             if not await self._host.ask(query):
                 self._host.discard(execution, "another worker holds it")
         except Exception as error:  # noqa: BLE001 - a heartbeat that does not arrive is not an outcome
-            log.warning("a heartbeat of step %s was not recorded: %s", call.name, error)
+            log.warning("a heartbeat of step %s was not recorded: %s", call.name, said(error), extra=log_fields(execution.claim, call))
 
     async def _last_details(self, execution: Execution, call: StepCall) -> Any:
         if call.details is not None:

@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
+import time
 from typing import Any, Protocol, Self
 
 import psycopg
@@ -24,6 +25,8 @@ from pgflow._engine.flush import Flush, batch_document
 from pgflow._io import Query, is_conflict_on_unit, is_infrastructure, run_async
 from pgflow._io.connect import ConnectOptions, connect_async
 from pgflow.errors import PgflowError
+from pgflow.logs import said
+from pgflow.meter import Meter
 from pgflow.units import Claim
 
 log = logging.getLogger("pgflow")
@@ -37,6 +40,8 @@ Item = tuple[Execution, Flush]
 
 class CommitHost(Protocol):
     """What the committer needs of the worker it commits for."""
+
+    meter: Meter | None
 
     @property
     def active(self) -> int:
@@ -153,6 +158,8 @@ class Committer:
                     continue
                 if isinstance(error, (TimeoutError, OSError)) or is_infrastructure(error):
                     tries += 1
+                    if self._host.meter is not None:
+                        self._host.meter.commit_failures += 1
                     await line.back_off(error, tries)
                 elif len(items) == 1:
                     self._host.refused(*items[0], error)
@@ -169,6 +176,7 @@ class Committer:
         request = None if careful or not ending else self._host.claim_request(ending)
         claims: list[Claim] = []
         asked = 0
+        began = time.perf_counter()
         try:
             if request is not None:
                 worker_id, lanes, asked, take_suspect = request
@@ -183,6 +191,8 @@ class Committer:
                 self._host.claims_arrived(claims, asked)
         self.batches += 1
         self.flushes += len(items)
+        if self._host.meter is not None:
+            self._host.meter.committed(len(items), sum(len(flush.rows) for _, flush in items), time.perf_counter() - began)
         self._spread(items, answer)
 
     def _spread(self, items: list[Item], answer: calls.CommitAnswer) -> None:
@@ -232,7 +242,7 @@ class _Line:
 
     async def back_off(self, error: Exception, tries: int) -> None:
         delay = min(5.0, 0.02 * 2 ** min(tries, 8)) * random.uniform(0.5, 1)  # noqa: S311 - spreads the load
-        log.warning("a commit failed (%s); it is sent again in %.2f s", str(error).strip() or type(error).__name__, delay)
+        log.warning("a commit failed (%s); it is sent again in %.2f s", said(error), delay)
         if not isinstance(error, psycopg.errors.TransactionRollback):
             await self._close()
         await asyncio.sleep(delay)

@@ -18,7 +18,7 @@ from typing import Any, Generic, Literal, Never, ParamSpec, TypeVar, cast, overl
 
 from pgflow._engine.calls import ChildRequest
 from pgflow._engine.host import ContinueAsNew
-from pgflow._scope import StepScope, WorkflowScope, async_scope, current, known_errors, sync_scope, workflow_scope
+from pgflow._scope import StepScope, WorkflowScope, async_scope, current, known_errors, log_fields, sync_scope, workflow_scope
 from pgflow.errors import InvalidArgument, NotBuiltError, NotInRunError
 from pgflow.model import Approved, Decision, Escalated, Expired, GateRequest, Rejected
 from pgflow.step import Step
@@ -84,6 +84,8 @@ async def _run_child(scope: WorkflowScope, workflow: Workflow[..., R], args: tup
 def child_request(scope: WorkflowScope, workflow: Workflow[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> ChildRequest:
     """A child run as the database is asked for it."""
     options = workflow.start_options
+    for interceptor in scope.interceptors:
+        options = interceptor.start_child(run_info(), workflow.name, options)
     return ChildRequest(
         workflow=workflow.name,
         queue=options.queue,
@@ -294,6 +296,11 @@ class RunInfo:
         is_child: Whether another run started it.
         step: In the body of a step: its name.
         step_attempt: In the body of a step: which try this is.
+        run_id: Its number in the database.
+        root: UUID of its chain, the stem of its idempotency keys; the same in every generation.
+        call: In the body of a step: the number of the durable call.
+        effect: In the body of a step: ``read``, ``step`` or ``transaction``.
+        idempotency_key: In the body of a step: the key under which it acts on the outside.
     """
 
     key: str
@@ -307,6 +314,15 @@ class RunInfo:
     is_child: bool
     step: str | None = None
     step_attempt: int | None = None
+    run_id: int = 0
+    root: str = ""
+    call: int | None = None
+    effect: Literal["read", "step", "transaction"] | None = None
+    idempotency_key: str | None = None
+
+
+EFFECTS: dict[str, Literal["read", "step", "transaction"]] = {"r": "read", "s": "step", "t": "transaction"}
+"""Effect classes of steps by their letters."""
 
 
 def run_info() -> RunInfo:
@@ -315,12 +331,17 @@ def run_info() -> RunInfo:
     if scope is None:
         raise NotInRunError("pgflow.run_info() works only in the code of a workflow or step")
     claim = scope.claim
+    step = scope if isinstance(scope, StepScope) else None
     return RunInfo(
         key=claim.key, workflow=claim.workflow, generation=claim.generation, attempt=claim.attempt, labels=dict(claim.labels),
         metadata=dict(claim.metadata), tenant=claim.tenant, is_child=claim.parent_run_id is not None,
         deadline=None if claim.deadline_us is None else _EPOCH + timedelta(microseconds=claim.deadline_us),
-        step=scope.call.name if isinstance(scope, StepScope) else None,
-        step_attempt=scope.attempt if isinstance(scope, StepScope) else None,
+        run_id=claim.run_id, root=claim.root,
+        step=None if step is None else step.call.name,
+        step_attempt=None if step is None else step.attempt,
+        call=None if step is None else step.call.number,
+        effect=None if step is None else EFFECTS[step.call.spec.effect],
+        idempotency_key=None if step is None else step.key,
     )
 
 
@@ -336,15 +357,16 @@ class _RunLogger(logging.LoggerAdapter[logging.Logger]):
     def process(self, msg: Any, kwargs: MutableMapping[str, Any]) -> tuple[Any, MutableMapping[str, Any]]:
         scope = current.get()
         extra: dict[str, Any] = dict(kwargs.get("extra") or {})
-        if scope is not None:
-            extra.update(run=scope.claim.key, workflow=scope.claim.workflow, generation=scope.claim.generation)
         if isinstance(scope, StepScope):
-            extra.update(step=scope.call.name, attempt=scope.attempt)
+            extra |= log_fields(scope.claim, scope.call, scope.attempt)
+        elif scope is not None:
+            extra |= log_fields(scope.claim)
         return msg, {**kwargs, "extra": extra}
 
 
 logger = _RunLogger(logging.getLogger("pgflow.run"), {})
-"""Logger for the code of workflows and steps: silent on replay; records carry ``run``, ``workflow``, ``step``, ``attempt``."""
+"""Logger for the code of workflows and steps: silent on replay; records carry ``run``, ``run_id``, ``workflow``,
+``generation`` and, in the body of a step, ``step``, ``call``, ``attempt`` (:data:`pgflow.logs.FIELDS`)."""
 
 
 # ---------------------------------------------------------------- declared, not built

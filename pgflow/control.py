@@ -12,6 +12,7 @@ import psycopg
 from pgflow._io import Query, is_infrastructure, run_async
 from pgflow._io.connect import ConnectOptions, connect_async
 from pgflow.errors import PgflowError
+from pgflow.logs import said
 
 log = logging.getLogger("pgflow")
 
@@ -60,7 +61,7 @@ class Control:
                 if isinstance(error, psycopg.Error) and not is_infrastructure(error):
                     raise
                 tries += 1
-                log.log(logging.WARNING if tries == 3 else logging.DEBUG, "%s: %s; asked again", self._name, str(error).strip())
+                log.log(logging.WARNING if tries == 3 else logging.DEBUG, "%s: %s; asked again", self._name, said(error))
                 await asyncio.sleep(min(5.0, 0.02 * 2 ** min(tries, 8)) * random.uniform(0.5, 1))  # noqa: S311 - spreads the load
 
     @property

@@ -18,6 +18,7 @@ SECRETS = ("password", "sslpassword", "oauth_client_secret", "scram_client_key",
 MASK = "***"
 
 _URL = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9.-]*)(?:\+(?P<driver>\w+))?://(?P<rest>.*)", re.DOTALL)
+_ANY_URL = re.compile(r"\b[A-Za-z][A-Za-z0-9.+-]*://[^\s'\"<>]+")
 # A value ends at its closing quote, or else at the next space; an unclosed quote hides the rest.
 _KEYWORD_SECRET = re.compile(rf"\b({'|'.join(SECRETS)})(\s*=\s*)('(?:[^'\\]|\\.)*'?|(?:[^\s\\]|\\.)*)", re.IGNORECASE | re.DOTALL)
 
@@ -75,6 +76,24 @@ def redact_dsn(dsn: str) -> str:
     if "@" not in before_query and "@" in query and ":" in before_query.partition("/")[0]:
         before_query, mark, query = url["rest"], "", ""
     return prefix + _redact_user(before_query) + mark + "&".join(map(_redact_parameter, query.split("&")))
+
+
+def redact_text(text: str) -> str:
+    """Hide what is secret in the connection strings that a text quotes.
+
+    Args:
+        text: Anything, for example what an error says.
+
+    Returns:
+        The same with each password replaced by ``***``.
+
+    Example::
+
+        redact_text("cannot reach postgresql://app:hunter2@db/orders")  # '... postgresql://app:***@db/orders'
+    """
+    if "://" in text:
+        text = _ANY_URL.sub(lambda found: redact_dsn(found[0]), text)
+    return _KEYWORD_SECRET.sub(rf"\1\2{MASK}", text)
 
 
 def _redact_user(address: str) -> str:

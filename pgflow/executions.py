@@ -21,7 +21,7 @@ from pgflow._engine.execution import Execution
 from pgflow._engine.flush import Flush
 from pgflow._engine.host import StepResult
 from pgflow._io import Query
-from pgflow._scope import StepScope
+from pgflow._scope import StepScope, log_fields
 from pgflow.bodies import Bodies
 from pgflow.committer import Committer
 from pgflow.context import run_info
@@ -29,6 +29,7 @@ from pgflow.control import Control
 from pgflow.errors import DefinitionError, PgflowError
 from pgflow.heart import Heart
 from pgflow.interceptor import around
+from pgflow.logs import said
 from pgflow.options import Definitions, WorkerOptions
 from pgflow.replay import make_driver
 from pgflow.threads import start_daemon
@@ -38,6 +39,9 @@ from pgflow.wakes import Wakes
 from pgflow.workflow import Workflow
 
 log = logging.getLogger("pgflow")
+
+_TOLD = ("definition", "refused")
+"""Reasons of which the log has said more already."""
 
 
 class Executions(ABC):
@@ -55,6 +59,7 @@ class Executions(ABC):
         self.options = options
         self.providers = definitions.providers
         self.replacements = definitions.replacements
+        self.meter = options.meter
         self.executions: dict[int, Execution] = {}
         self.finished = 0
         self._control = control
@@ -88,12 +93,22 @@ class Executions(ABC):
         try:
             await awaitable
         except (psycopg.Error, OSError, TimeoutError, PgflowError) as error:
-            log.debug("at the end of the worker: %s", error)
+            log.debug("at the end of the worker: %s", said(error))
 
     @property
     def active(self) -> int:
         """How many runs are worked on."""
         return len(self.executions)
+
+    @property
+    def concurrency(self) -> int:
+        """How many runs there may be."""
+        return self.options.concurrency
+
+    @property
+    def beat_age_seconds(self) -> float:
+        """Since the last acknowledged sign of life."""
+        return self._heart.age_seconds
 
     def _begin(self, claim: Claim) -> None:
         workflow = self.definitions.workflows[claim.workflow]
@@ -106,7 +121,7 @@ class Executions(ABC):
         if misfit is None:
             self._guard(execution, execution.start)
         else:
-            log.error("run %s is held: %s", claim.key, misfit)
+            log.error("run %s is held: %s", claim.key, misfit, extra=log_fields(claim))
             execution.hold_for("definition", {"message": misfit}, workflow.code_hash)
 
     def _driver(self, execution: Execution, workflow: Workflow[..., Any]) -> Driver:
@@ -133,7 +148,7 @@ class Executions(ABC):
         try:
             move()
         except Exception:
-            log.exception("run %s: the engine failed; the run is handed back", execution.claim.key)
+            log.exception("run %s: the engine failed; the run is handed back", execution.claim.key, extra=log_fields(execution.claim))
             self._remove(execution)
             self.spawn(self._release([execution.claim]))
 
@@ -162,7 +177,8 @@ class Executions(ABC):
     def discard(self, execution: Execution, why: str) -> None:
         """Takes an execution apart whose run is no longer ours."""
         if self.executions.get(execution.run_id) is execution:
-            log.warning("run %s goes on elsewhere: %s", execution.claim.key, why)
+            log.warning("run %s goes on elsewhere: %s", execution.claim.key, why, extra=log_fields(execution.claim))
+            self._count_left(execution, "elsewhere")
             self._remove(execution)
 
     # ================================================================ what an execution wants
@@ -201,6 +217,13 @@ class Executions(ABC):
 
     def returned(self, execution: Execution, result: StepResult) -> None:
         """A body has come back."""
+        call, again = result.call, result.delay_seconds is not None
+        if self.meter is not None:
+            self.meter.attempt_ended(call.spec.effect, failed=result.error is not None, again=again)
+        if result.error is not None:
+            kind = result.error["type"].removeprefix("builtins.")  # never its text: it may quote what the run works on
+            then = f"tried again in {result.delay_seconds:.2f} s" if again else "not tried again"
+            log.info("step %s failed with %s: %s", call.name, kind, then, extra=log_fields(execution.claim, call))
         self._guard(execution, lambda: execution.step_returned(result))
 
     def want_flush(self, execution: Execution) -> None:
@@ -237,11 +260,34 @@ class Executions(ABC):
         if execution.over and self.executions.get(execution.run_id) is execution:
             if flush.ending is not None:
                 self.finished += 1
-            elif answer is not None and answer["place"] in ("ended", "held"):
-                self.runs_ended([execution.claim.chain_id])
+                self._tell_end(execution.claim, flush.ending.status)
+            elif answer is not None:
+                if answer["place"] in ("ended", "held"):
+                    self.runs_ended([execution.claim.chain_id])
+                self._tell_place(execution, flush, answer["place"])
             self._remove(execution)
         self.turn_changed(execution)
         self._changed.set()
+
+    def _tell_end(self, claim: Claim, status: str) -> None:
+        if self.meter is not None:
+            self.meter.finished[claim.workflow, status] += 1
+        level = logging.DEBUG if status == "completed" else logging.INFO
+        if log.isEnabledFor(level):
+            log.log(level, "run %s %s", claim.key, status, extra=log_fields(claim))
+
+    def _tell_place(self, execution: Execution, flush: Flush, place: str) -> None:
+        """A run has left without an end of its own: parked, held, continued as new, or ended from outside."""
+        question = flush.question or {}
+        self._count_left(execution, "waiting" if place == "parked" else "continued" if "continue" in question else place)
+        hold = question.get("hold")
+        if place == "held" and hold is not None and hold[1] not in _TOLD:
+            claim = execution.claim
+            log.warning("run %s is stuck: %s; `pgflow show` says more", claim.key, hold[1], extra=log_fields(claim))
+
+    def _count_left(self, execution: Execution, place: str) -> None:
+        if self.meter is not None:
+            self.meter.left[execution.claim.workflow, place] += 1
 
     def lost(self, execution: Execution) -> None:
         """Somebody else holds the run."""
@@ -254,7 +300,8 @@ class Executions(ABC):
 
     def refused(self, execution: Execution, flush: Flush, error: Exception) -> None:
         """The server cannot store what the run wants to record: a person must look."""
-        log.error("run %s is held: the server refused what it wanted to record: %s", execution.claim.key, error)
+        claim = execution.claim
+        log.error("run %s is held: the server refused what it wanted to record: %s", claim.key, said(error), extra=log_fields(claim))
         if not execution.hold_refused(flush, str(error)):
             self.give_back(execution)
 

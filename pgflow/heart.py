@@ -23,6 +23,7 @@ from pgflow._calls import worker as calls
 from pgflow._engine.execution import Execution
 from pgflow._io import run
 from pgflow._io.connect import ConnectOptions, connect
+from pgflow.logs import said
 
 log = logging.getLogger("pgflow")
 
@@ -95,9 +96,14 @@ class Heart:
         self._thread.join(timeout=5)
 
     @property
+    def age_seconds(self) -> float:
+        """Since the last acknowledged sign of life."""
+        return time.monotonic() - self._last_beat
+
+    @property
     def is_stale(self) -> bool:
-        """Whether the last acknowledged sign of life is so old that others might soon believe us dead."""
-        return time.monotonic() - self._last_beat > self._rhythm.dead_after / 2
+        """Whether that is so long ago that others might soon believe us dead."""
+        return self.age_seconds > self._rhythm.dead_after / 2
 
     def renew(self, worker_id: int) -> None:
         """The worker has registered anew."""
@@ -124,7 +130,7 @@ class Heart:
         return self._connection
 
     def _lose(self, error: Exception) -> None:
-        log.warning("the heart of worker %s missed a beat: %s", self._worker_id, str(error).strip())
+        log.warning("the heart of worker %s missed a beat: %s", self._worker_id, said(error))
         self._seen.clear()
         self._last_look = None
         self._close()

@@ -17,6 +17,7 @@ import psycopg
 from psycopg import sql
 
 from pgflow._io.connect import ConnectOptions, connect_async
+from pgflow.logs import said
 
 log = logging.getLogger("pgflow")
 
@@ -58,7 +59,7 @@ class Listener:
                 async for notification in connection.notifies():
                     self._heard(notification.payload)
             except (psycopg.Error, OSError) as error:
-                log.log(logging.WARNING if tries == 0 else logging.DEBUG, "not listening (%s); polling goes on", str(error).strip())
+                log.log(logging.WARNING if tries == 0 else logging.DEBUG, "not listening (%s); polling goes on", said(error))
             finally:
                 self.listening = False
                 if connection is not None:

@@ -8,6 +8,7 @@ from typing import Any
 
 from pgflow.heart import Rhythm
 from pgflow.interceptor import Interceptor
+from pgflow.meter import Meter
 from pgflow.model import DEFAULT_QUEUE
 from pgflow.step import Step
 from pgflow.workflow import Workflow
@@ -24,6 +25,7 @@ class WorkerOptions:
         grace_seconds: How long running steps may go on after a stop.
         rhythm: Of its signs of life.
         listen: Whether to listen for notifications; False behind a pooler in transaction mode.
+        meter: Counts what this worker does; see :class:`pgflow.meter.Meter`.
     """
 
     queues: Sequence[str] = (DEFAULT_QUEUE,)
@@ -32,6 +34,7 @@ class WorkerOptions:
     grace_seconds: float = 10.0
     rhythm: Rhythm = field(default_factory=Rhythm)
     listen: bool = True
+    meter: Meter | None = None
 
 
 @dataclass

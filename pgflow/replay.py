@@ -67,10 +67,10 @@ def make_main(execution: Execution, workflow: Workflow[..., Any], interceptors: 
 
 def make_driver(
     execution: Execution, workflow: Workflow[..., Any], errors: tuple[type[Exception], ...], interceptors: Sequence[Interceptor],
-    spawn: Any, yield_control: Any,
+    spawn: Any, yield_control: Any, *, is_check: bool = False,
 ) -> Driver:
     """What runs the code of a workflow, with its scope in a context of its own."""
-    scope = WorkflowScope(execution, errors, workflow)
+    scope = WorkflowScope(execution, errors, workflow, is_check=is_check, interceptors=interceptors)
     context = contextvars.Context()
     context.run(current.set, scope)
     main = make_main(execution, workflow, interceptors)
@@ -98,7 +98,8 @@ def replay(
 
     spawn = partial(start_daemon, name="pgflow-replay")
     execution = Execution(
-        recorded.claim, _NoHost(), lambda e: make_driver(e, workflow, errors, interceptors, spawn, moved.set), workflow.result_codec
+        recorded.claim, _NoHost(), lambda e: make_driver(e, workflow, errors, interceptors, spawn, moved.set, is_check=True),
+        workflow.result_codec,
     )
     try:
         execution.start()

@@ -16,6 +16,7 @@ from pgflow._calls import result as calls
 from pgflow._io.connect import ConnectOptions
 from pgflow.control import Control
 from pgflow.listener import DONE_CHANNEL, Listener, parse_done
+from pgflow.logs import said
 
 log = logging.getLogger("pgflow")
 
@@ -71,7 +72,7 @@ class ResultWaiter:
             try:
                 found = await self._control.ask(calls.results(list(self._waits)))
             except (psycopg.Error, OSError, TimeoutError) as error:
-                log.debug("cannot look for results: %s", error)
+                log.debug("cannot look for results: %s", said(error))
                 found = {}
             for chain_id, ended in found.items():
                 for future in self._waits.pop(chain_id, ()):

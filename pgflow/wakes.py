@@ -17,6 +17,7 @@ from pgflow._calls import worker as worker_calls
 from pgflow.control import Control
 from pgflow.errors import PgflowError
 from pgflow.listener import DONE_CHANNEL, WORK_CHANNEL, chunks, payloads
+from pgflow.logs import said
 
 log = logging.getLogger("pgflow")
 
@@ -65,7 +66,7 @@ class Wakes:
             try:
                 woken = await self._control.ask(wake_calls.wake(sorted(chains)))
             except (psycopg.Error, OSError, TimeoutError) as error:
-                log.debug("cannot wake, the next poll will: %s", error)
+                log.debug("cannot wake, the next poll will: %s", said(error))
                 return
             self._host.woken(woken.lanes, woken.mail)
             if woken.ended:
@@ -93,4 +94,4 @@ class Wakes:
             try:
                 await self._control.ask(worker_calls.notify(channel, text))
             except (psycopg.Error, OSError, TimeoutError, PgflowError) as error:
-                log.debug("cannot notify: %s", error)
+                log.debug("cannot notify: %s", said(error))

@@ -32,6 +32,7 @@ from pgflow.errors import LeaseLost
 from pgflow.executions import Executions
 from pgflow.heart import Heart
 from pgflow.listener import WORK_CHANNEL, Listener, parse_work
+from pgflow.logs import said
 from pgflow.options import Definitions, WorkerOptions
 from pgflow.threads import DaemonThreads
 from pgflow.units import Claim
@@ -87,6 +88,8 @@ class Worker(Executions):
             self._listener.start()
         for loop in (self._claim_loop, self._poll_loop, self._sweep_loop, self._upkeep_loop):
             self.spawn(loop()).add_done_callback(self._part_ended)
+        if self.meter is not None:
+            self.meter.worker = self
         self._claim_wanted.set()
 
     async def _register(self) -> None:
@@ -175,7 +178,7 @@ class Worker(Executions):
                 except LeaseLost:
                     break
                 except (psycopg.Error, OSError, TimeoutError) as error:
-                    log.warning("cannot claim: %s", str(error).strip())
+                    log.warning("cannot claim: %s", said(error))
                     break
 
     def _free(self) -> int:
@@ -184,9 +187,12 @@ class Worker(Executions):
     async def _claim(self, count: int) -> int:
         self._claiming += count
         claims: list[Claim] = []
+        began = time.perf_counter()
         try:
             query = claim_calls.claim_runs(self.worker_id, list(self._lanes), count, take_suspect=self._running_suspect is None)
             claims = await self._control.ask(query)
+            if self.meter is not None:
+                self.meter.claim_seconds.observe(time.perf_counter() - began)
         finally:
             self.claims_arrived(claims, count)
         return len(claims)
@@ -208,7 +214,7 @@ class Worker(Executions):
                     if execution.waits_for_database and not execution.over:
                         self._guard(execution, execution.poke)
             except (psycopg.Error, OSError, TimeoutError) as error:
-                log.warning("cannot poll: %s", str(error).strip())
+                log.warning("cannot poll: %s", said(error))
             self._poll_wanted.clear()
             try:
                 async with asyncio.timeout(wait):
@@ -238,7 +244,7 @@ class Worker(Executions):
                 if strays:
                     log.warning("%d runs were leased to this worker without its knowledge; handed back", strays)
             except (psycopg.Error, OSError, TimeoutError) as error:
-                log.debug("upkeep: %s", error)
+                log.debug("upkeep: %s", said(error))
             await asyncio.sleep(STRAYS_EVERY_SECONDS * random.uniform(0.8, 1.2))  # noqa: S311 - spreads the load
 
     # ================================================================ claims and executions
@@ -257,6 +263,8 @@ class Worker(Executions):
         self._backlog = len(claims) >= asked
         for claim in claims:
             claim.workflow = self._lanes[claim.lane_id].workflow
+            if self.meter is not None:
+                self.meter.claimed[claim.workflow] += 1
             if claim.suspect:
                 self._running_suspect = claim.run_id
             if self._stopping:

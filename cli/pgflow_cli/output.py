@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 AsJson = Annotated[bool, typer.Option("--json", help="Answer in JSON; the default where standard output is not a terminal.")]
 AsCsv = Annotated[bool, typer.Option("--csv", help="Answer in CSV.")]
+LogLevel = Annotated[str, typer.Option(help="How much to log: debug, info, warning or error.")]
+LogFormat = Annotated[str, typer.Option(help="How to log: text, or json, one object a line.")]
 
 Row = Mapping[str, Any]
 

@@ -7,27 +7,33 @@ import logging
 import os
 import signal
 import sys
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from pgflow_cli.failures import Mistake
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from pgflow.app import AsyncApp
     from pgflow.options import WorkerOptions
     from pgflow.worker import Worker
 
-FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
-
-
-def set_up_logging(level: str) -> None:
+def set_up_logging(level: str, form: str = "text") -> None:
     """Logs to standard error.
 
     Raises:
-        Mistake: There is no such level.
+        Mistake: There is no such level or format.
     """
+    from pgflow.logs import JsonFormatter, TextFormatter
+
     if level.upper() not in ("DEBUG", "INFO", "WARNING", "ERROR"):
         raise Mistake(f"--log-level is debug, info, warning or error, not {level!r}")
-    logging.basicConfig(level=level.upper(), format=FORMAT)
+    if form not in ("text", "json"):
+        raise Mistake(f"--log-format is text or json, not {form!r}")
+    handler = logging.StreamHandler()
+    handler.setFormatter(JsonFormatter() if form == "json" else TextFormatter())
+    logging.basicConfig(level=level.upper(), handlers=[handler])
 
 
 def leave(code: int) -> None:
@@ -64,16 +70,47 @@ class Stop:
         return self._event
 
 
-def serve(app: AsyncApp, options: WorkerOptions, stop: Stop) -> int:
-    """Works until a signal asks to stop; answers the exit code."""
-    return asyncio.run(_serve(app, options, stop))
+def serve(app: AsyncApp, options: WorkerOptions, stop: Stop, metrics_at: tuple[str, int] | None = None) -> int:
+    """Works until a signal asks to stop; answers the exit code.
+
+    Raises:
+        Mistake: There can be no metrics at this address, or not without another package.
+    """
+    return asyncio.run(_serve(app, options, stop, metrics_at))
 
 
-async def _serve(app: AsyncApp, options: WorkerOptions, stop: Stop) -> int:
+async def _serve(app: AsyncApp, options: WorkerOptions, stop: Stop, metrics_at: tuple[str, int] | None) -> int:
     asked = stop.event()
-    async with app, app._work(options) as worker:
-        logging.getLogger("pgflow").info("worker %s serves %s", worker.worker_id, ", ".join(options.queues))
-        return await _until_asked(asked, worker)
+    async with app:
+        with _metrics(app, options, metrics_at):
+            async with app._work(options) as worker:
+                logging.getLogger("pgflow").info("worker %s serves %s", worker.worker_id, ", ".join(options.queues))
+                return await _until_asked(asked, worker)
+
+
+@contextmanager
+def _metrics(app: AsyncApp, options: WorkerOptions, address: tuple[str, int] | None) -> Iterator[None]:
+    """Serves the figures of the worker with these options, if an address is given."""
+    if address is None:
+        yield
+        return
+    try:
+        from pgflow import prometheus
+    except ImportError as error:
+        raise Mistake(f"--metrics-port: {error}") from None
+    from pgflow.meter import Meter
+
+    host, port = address
+    options.meter = Meter()
+    try:
+        server = prometheus.serve(options.meter, app.dsn, port=port, host=host)
+    except OSError as error:
+        raise Mistake(f"no metrics at {host}:{port}: {error.strerror or error}") from None
+    logging.getLogger("pgflow").info("metrics at %s", server.url)
+    try:
+        yield
+    finally:
+        server.close()
 
 
 async def _until_asked(asked: asyncio.Event, worker: Worker) -> int:

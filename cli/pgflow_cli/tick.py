@@ -11,7 +11,7 @@ from pgflow_cli import github
 from pgflow_cli.database import Dsn, connect, fetch_dicts, find_dsn
 from pgflow_cli.failures import DONE, FAILED, NEEDS_A_PERSON, TIME_LIMIT, Mistake
 from pgflow_cli.listing import WHY, database_now
-from pgflow_cli.output import AsJson, choose_form, duration, note, plain, print_one, when
+from pgflow_cli.output import AsJson, LogFormat, LogLevel, choose_form, duration, note, plain, print_one, when
 from pgflow_cli.parsing import parse_duration
 
 if TYPE_CHECKING:
@@ -36,7 +36,8 @@ def tick(
         list[str] | None, typer.Option("--queue", "-q", help="Queue to drain; may be given again. Else those of the workflows.")
     ] = None,
     dead_after: Annotated[float, typer.Option(min=0.5, help="Seconds without a sign of life after which a worker is dead.")] = 10.0,
-    log_level: Annotated[str, typer.Option(help="debug, info, warning or error.")] = "warning",
+    log_level: LogLevel = "warning",
+    log_format: LogFormat = "text",
     as_json: AsJson = False,
     dsn: Dsn = None,
 ) -> None:
@@ -52,7 +53,7 @@ def tick(
     from pgflow_cli.targets import load_app
 
     form = choose_form(as_json=as_json)
-    set_up_logging(log_level)
+    set_up_logging(log_level, log_format)
     limits = _limits(max_runtime, grace, linger, max_runs)
     stop = Stop()
     found = find_dsn(dsn)

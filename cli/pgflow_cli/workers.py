@@ -8,7 +8,7 @@ import typer
 
 from pgflow_cli.database import Dsn, fetch_dicts, opened
 from pgflow_cli.listing import database_now
-from pgflow_cli.output import AsCsv, AsJson, Column, age, choose_form, plain, print_rows
+from pgflow_cli.output import AsCsv, AsJson, Column, LogFormat, LogLevel, age, choose_form, plain, print_rows
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -27,7 +27,12 @@ def workers(
     grace: Annotated[float, typer.Option(min=0, help="Seconds that running steps may go on after SIGTERM.")] = 10.0,
     poll: Annotated[float, typer.Option(min=0.01, help="Seconds between sweeps where nothing is notified.")] = 1.0,
     dead_after: Annotated[float, typer.Option(min=0.5, help="Seconds without a sign of life after which a worker is dead.")] = 10.0,
-    log_level: Annotated[str, typer.Option(help="debug, info, warning or error.")] = "info",
+    log_level: LogLevel = "info",
+    log_format: LogFormat = "text",
+    metrics_port: Annotated[
+        int | None, typer.Option(min=0, max=65535, help="Port of an endpoint for Prometheus; 0 for any that is free.", show_default=False)
+    ] = None,
+    metrics_host: Annotated[str, typer.Option(help="Address of that endpoint. It asks nobody for a password.")] = "127.0.0.1",
     as_json: AsJson = False,
     as_csv: AsCsv = False,
 ) -> None:
@@ -45,7 +50,7 @@ def workers(
     from pgflow_cli.serving import Stop, leave, serve, set_up_logging
     from pgflow_cli.targets import load_app
 
-    set_up_logging(log_level)
+    set_up_logging(log_level, log_format)
     stop = Stop()
     app = load_app(target, dsn)
     options = WorkerOptions(
@@ -56,7 +61,7 @@ def workers(
         rhythm=Rhythm(beat=dead_after / 5, look=min(0.5, dead_after / 10), dead_after=dead_after),
         listen=app.listens,
     )
-    leave(serve(app, options, stop))
+    leave(serve(app, options, stop, None if metrics_port is None else (metrics_host, metrics_port)))
 
 
 # ---------------------------------------------------------------- the list

@@ -1,0 +1,90 @@
+"""Log records of pgflow: how they are written to a stream, and what must not be in them.
+
+Everything is logged to the standard library's logger ``pgflow`` and its child ``pgflow.run``, which is the one
+behind :data:`pgflow.logger`. Records that are about a run carry the attributes of :data:`FIELDS` that apply to
+them, so any handler can use them; the formatters here are two ways to show them.
+
+A record never carries inputs, results or payloads. What servers and drivers say may quote a connection string or a
+row, so errors go into messages through :func:`said`, and the formatters hide what looks like a password.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+from datetime import UTC, datetime
+from typing import Any, Final
+
+import psycopg
+
+from pgflow.dsn import redact_text
+
+FIELDS: Final = ("run", "run_id", "workflow", "generation", "step", "call", "attempt")
+"""Attributes of records: the run's key, its number, its workflow and generation; the step, the number of its call, which try."""
+
+TEXT_FORMAT: Final = "%(asctime)s %(levelname)s %(name)s: %(message)s"
+
+_SHOWN = ("run", "step", "call", "attempt")
+_PLAIN = re.compile(r"[\w.:/@+~-]+")
+_OF_EVERY_RECORD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
+
+
+def said(error: BaseException) -> str:
+    """What an error says, in one line and without the details in which a server quotes rows and parameters."""
+    primary = error.diag.message_primary if isinstance(error, psycopg.Error) else None
+    return redact_text(" ".join((primary or str(error)).split())) or type(error).__name__
+
+
+class TextFormatter(logging.Formatter):
+    """A line for people: time, level, logger, message, and which run and step it is about.
+
+    Example::
+
+        2026-03-01 09:30:12,511 INFO pgflow: step charge failed with ... [run=order-1 step=charge call=2 attempt=1]
+    """
+
+    def __init__(self) -> None:
+        super().__init__(TEXT_FORMAT)
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - the name of the standard library
+        """The line without its traceback."""
+        about = " ".join(f"{name}={_word(value)}" for name in _SHOWN if (value := getattr(record, name, None)) is not None)
+        return super().formatMessage(record) + (f" [{about}]" if about else "")
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The line, and the traceback if there is one."""
+        return redact_text(super().format(record))
+
+
+class JsonFormatter(logging.Formatter):
+    """A JSON object a line: ``time``, ``level``, ``logger``, ``message``, :data:`FIELDS`, the record's own ``extra``, ``exception``.
+
+    Example::
+
+        handler.setFormatter(pgflow.logs.JsonFormatter())
+    """
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The line."""
+        line: dict[str, Any] = {
+            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z"),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": redact_text(record.getMessage()),
+        }
+        line |= {name: _jsonable(value) for name, value in vars(record).items() if name not in _OF_EVERY_RECORD and name not in line}
+        if record.exc_info and record.exc_info[0] is not None:
+            line["exception"] = redact_text(self.formatException(record.exc_info))
+        return json.dumps(line, ensure_ascii=False, default=_jsonable)
+
+
+def _word(value: object) -> str:
+    text = str(value)
+    return text if _PLAIN.fullmatch(text) else json.dumps(text, ensure_ascii=False)
+
+
+def _jsonable(value: Any) -> Any:
+    if isinstance(value, (int, float, type(None), dict, list, tuple)):
+        return value
+    return redact_text(str(value))

@@ -1,0 +1,112 @@
+"""What a worker counts of its own work, where it is asked to: plain numbers, read by whoever exports them.
+
+Counting is done on the worker's event loop, one addition an event; reading may be done from any thread, which sees
+each number as it is at that moment. A worker without a meter spends one comparison on it.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import Protocol
+
+from pgflow.context import EFFECTS
+
+SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+RUNS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+
+
+class Metered(Protocol):
+    """What a meter reads of its worker."""
+
+    worker_id: int
+
+    @property
+    def active(self) -> int:
+        """How many runs are worked on."""
+
+    @property
+    def concurrency(self) -> int:
+        """How many there may be."""
+
+    @property
+    def beat_age_seconds(self) -> float:
+        """Since the last acknowledged sign of life."""
+
+
+class Histogram:
+    """How many observations were at most so large.
+
+    Attributes:
+        bounds: Upper bounds of the buckets; one without a bound follows.
+        counts: Observations in each bucket.
+        total: Sum of all observations.
+    """
+
+    def __init__(self, bounds: Sequence[float]) -> None:
+        self.bounds = tuple(bounds)
+        self.counts = [0] * (len(bounds) + 1)
+        self.total = 0.0
+
+    def observe(self, value: float) -> None:
+        """Counts a value."""
+        self.counts[bisect_left(self.bounds, value)] += 1
+        self.total += value
+
+
+class Meter:
+    """Counts what one worker does; give each worker its own, and read it with :mod:`pgflow.prometheus`.
+
+    Attributes:
+        worker: The worker that counts here; None before it starts.
+        claimed: Runs claimed, by workflow.
+        finished: Runs ended here, by (workflow, status).
+        left: Runs that left for another reason, by (workflow, place): ``waiting``, ``held``, ``continued`` as new,
+            ``ended`` from outside, ``elsewhere``.
+        attempts: Tries of bodies that came to something, by (effect, outcome): ``completed``, ``failed`` for good, ``retried``.
+        retries: Tries that follow another, by (effect, why): ``failure``, ``infrastructure``, ``contention``.
+        units: Units of journals written by group commits.
+        commits: Group commits.
+        commit_failures: Group commits that had to be sent again.
+        batch_runs: Runs in one group commit.
+        commit_seconds: How long a group commit took.
+        claim_seconds: How long a claim took that did not ride with a commit.
+
+    Example::
+
+        meter = Meter()
+        async with app, app.worker(meter=meter):
+            server = pgflow.prometheus.serve(meter, app.dsn, port=9464)
+    """
+
+    def __init__(self) -> None:
+        self.worker: Metered | None = None
+        self.claimed: defaultdict[str, int] = defaultdict(int)
+        self.finished: defaultdict[tuple[str, str], int] = defaultdict(int)
+        self.left: defaultdict[tuple[str, str], int] = defaultdict(int)
+        self.attempts: defaultdict[tuple[str, str], int] = defaultdict(int)
+        self.retries: defaultdict[tuple[str, str], int] = defaultdict(int)
+        self.units = 0
+        self.commits = 0
+        self.commit_failures = 0
+        self.batch_runs = Histogram(RUNS)
+        self.commit_seconds = Histogram(SECONDS)
+        self.claim_seconds = Histogram(SECONDS)
+
+    def attempt_ended(self, effect: str, *, failed: bool = False, again: bool = False) -> None:
+        """A body came back: ``effect`` is the letter of its class."""
+        self.attempts[EFFECTS[effect], "retried" if again else "failed" if failed else "completed"] += 1
+        if again:
+            self.retries[EFFECTS[effect], "failure"] += 1
+
+    def tried_again(self, effect: str, *, contention: bool) -> None:
+        """A body is tried again for a reason that is not recorded."""
+        self.retries[EFFECTS[effect], "contention" if contention else "infrastructure"] += 1
+
+    def committed(self, runs: int, units: int, seconds: float) -> None:
+        """A group commit is durable."""
+        self.commits += 1
+        self.units += units
+        self.batch_runs.observe(runs)
+        self.commit_seconds.observe(seconds)

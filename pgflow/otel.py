@@ -1,0 +1,186 @@
+"""Traces with OpenTelemetry: one trace a run, over workers, waits, crashes and children.
+
+The trace is stored with the run: a start puts the W3C keys ``traceparent`` and ``tracestate`` of a span of its own
+into the run's metadata, which travel on to its children and to what its steps start. So a run that an HTTP request
+starts belongs to the request's trace, whoever works on it, and whenever.
+
+A worker adds a span for each *activation* - from the moment at which it takes the run up until the run parks, ends
+or goes elsewhere - and below it one for each try of a step's body. There is no span over the whole life of a run:
+it would be seen only at the end, weeks later, and be lost with a worker that dies; activations are seen at once, and
+the gaps between them are the waits. A run that somebody started without a trace, from SQL for example, gets one that
+is made of its root UUID, so that all workers make the same.
+
+A replay repeats what is on record: it runs no bodies, and what the workflow's code itself traces meanwhile is not
+sampled (by any sampler that respects its parent, as the default does).
+
+Needs ``pip install "pgflow-engine[otel]"``, and the OpenTelemetry SDK to send spans anywhere. Without an SDK no span
+is made.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any, Final
+
+try:
+    from opentelemetry import context as context_api
+    from opentelemetry import trace
+    from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+except ImportError as error:  # pragma: no cover - needs an environment without it
+    raise ImportError('pgflow.otel needs OpenTelemetry: pip install "pgflow-engine[otel]"') from error
+
+from pgflow import Interceptor, RunInfo, StartOptions, __version__
+from pgflow.interceptor import checking, outcome_of, replaying
+
+METADATA_KEYS: Final = ("traceparent", "tracestate")
+"""Keys of a run's metadata that hold its trace, as W3C Trace Context defines them."""
+
+_propagator = TraceContextTextMapPropagator()
+
+
+class Tracing(Interceptor):
+    """Makes spans of starts, activations and tries of steps.
+
+    Args:
+        tracer_provider: Where spans go; the global one if not given.
+        record_exceptions: Whether spans carry the text and traceback of errors, which may quote what a run works on;
+            else only their class, as ``error.type``.
+
+    Example::
+
+        app = AsyncApp(include=[checkout], interceptors=[Tracing()])
+    """
+
+    def __init__(self, tracer_provider: trace.TracerProvider | None = None, *, record_exceptions: bool = False) -> None:
+        self._tracer = trace.get_tracer("pgflow", __version__, tracer_provider)
+        self._record_exceptions = record_exceptions
+        self._activations: dict[int, trace.Span] = {}
+        self._lock = threading.Lock()
+
+    def start(self, workflow: str, options: StartOptions) -> StartOptions:
+        """A span for the start; its context becomes part of the run's metadata."""
+        attributes: dict[str, Any] = {"pgflow.workflow": workflow, "pgflow.queue": options.queue}
+        if options.key is not None:
+            attributes["pgflow.run.key"] = options.key
+        span = self._tracer.start_span(f"start {workflow}", kind=trace.SpanKind.PRODUCER, attributes=attributes)
+        span.end()
+        return _with_trace(options, span)
+
+    def start_child(self, info: RunInfo, workflow: str, options: StartOptions) -> StartOptions:
+        """The child goes on with the trace, below the activation that asked for it."""
+        del workflow
+        activation = self._activations.get(info.run_id)
+        return options if activation is None else _with_trace(options, activation)
+
+    @contextmanager
+    def around_workflow(self, info: RunInfo) -> Iterator[None]:
+        """A span for the activation; the current one for what the code of the workflow traces itself."""
+        if checking():
+            context_api.attach(trace.set_span_in_context(_QuietInReplay(trace.NonRecordingSpan(self._derived(info)))))
+            yield
+            return
+        span = self._tracer.start_span(
+            f"run {info.workflow}", self._context_of(info), kind=trace.SpanKind.CONSUMER, attributes=_attributes(info)
+        )
+        # Never detached: the context is the activation's own, ends with it, and may be left from another.
+        context_api.attach(trace.set_span_in_context(_QuietInReplay(span)))
+        with self._lock:
+            self._activations[info.run_id] = span
+        try:
+            with self._ending(span):
+                yield
+        finally:
+            with self._lock:
+                if self._activations.get(info.run_id) is span:
+                    del self._activations[info.run_id]
+
+    @contextmanager
+    def around_step(self, info: RunInfo) -> Iterator[None]:
+        """A span for a try of a body; the current one meanwhile, so that clients that the body uses hang theirs below it."""
+        activation = self._activations.get(info.run_id)
+        parent = self._context_of(info) if activation is None else trace.set_span_in_context(activation, context_api.Context())
+        span = self._tracer.start_span(f"{info.effect} {info.step}", parent, attributes=_attributes(info))
+        token = context_api.attach(trace.set_span_in_context(span, parent))
+        try:
+            with self._ending(span):
+                yield
+        finally:
+            context_api.detach(token)
+
+    @contextmanager
+    def _ending(self, span: trace.Span) -> Iterator[None]:
+        """Ends a span with what became of what it is about."""
+        outcome = "completed"
+        try:
+            yield
+        except BaseException as error:
+            outcome = outcome_of(error)
+            if outcome == "failed":
+                span.set_attribute("error.type", _class_name(error))
+                span.set_status(trace.StatusCode.ERROR, str(error) if self._record_exceptions else _class_name(error))
+                if self._record_exceptions:
+                    span.record_exception(error)
+            raise
+        finally:
+            span.set_attribute("pgflow.outcome", outcome)
+            span.end()
+
+    def _context_of(self, info: RunInfo) -> context_api.Context:
+        """The stored trace of a run, else the one that is made of its root UUID."""
+        stored = _propagator.extract(_carrier(info.metadata), context_api.Context())
+        if trace.get_current_span(stored).get_span_context().is_valid:
+            return stored
+        return trace.set_span_in_context(trace.NonRecordingSpan(self._derived(info)), context_api.Context())
+
+    def _derived(self, info: RunInfo) -> trace.SpanContext:
+        digest = hashlib.blake2b(info.root.encode(), digest_size=24, person=b"pgflow trace").digest()
+        trace_id, span_id = int.from_bytes(digest[:16]) or 1, int.from_bytes(digest[16:]) or 1
+        sampler = getattr(self._tracer, "sampler", None)  # the SDK's: a start would have asked it
+        sampled = sampler is None or sampler.should_sample(None, trace_id, f"start {info.workflow}").decision.is_sampled()
+        return trace.SpanContext(trace_id, span_id, is_remote=True, trace_flags=trace.TraceFlags(int(sampled)))
+
+
+class _QuietInReplay(trace.NonRecordingSpan):
+    """An activation's span as the code of the workflow sees it: a parent that is not sampled as long as the code replays."""
+
+    def __init__(self, span: trace.Span) -> None:
+        own = span.get_span_context()
+        super().__init__(own)
+        self._quiet = trace.SpanContext(own.trace_id, own.span_id, is_remote=False, trace_state=own.trace_state)
+
+    def get_span_context(self) -> trace.SpanContext:
+        return self._quiet if replaying() else super().get_span_context()
+
+
+def _with_trace(options: StartOptions, span: trace.Span) -> StartOptions:
+    carrier: dict[str, str] = {}
+    _propagator.inject(carrier, trace.set_span_in_context(span, context_api.Context()))
+    return replace(options, metadata={**options.metadata, **carrier}) if carrier else options
+
+
+def _carrier(metadata: Mapping[str, Any]) -> dict[str, str]:
+    """What metadata says of a trace; anybody may have written it."""
+    return {key: value for key in METADATA_KEYS if isinstance(value := metadata.get(key), str)}
+
+
+def _attributes(info: RunInfo) -> dict[str, Any]:
+    attributes: dict[str, Any] = {
+        "pgflow.run.key": info.key, "pgflow.run.id": info.run_id, "pgflow.workflow": info.workflow, "pgflow.generation": info.generation,
+    }  # fmt: skip
+    if info.tenant:
+        attributes["pgflow.tenant"] = info.tenant
+    if info.step is None:
+        return {**attributes, "pgflow.claim": info.attempt}
+    return {
+        **attributes, "pgflow.step": info.step, "pgflow.effect": info.effect, "pgflow.call": info.call, "pgflow.attempt": info.step_attempt,
+        "pgflow.idempotency_key": info.idempotency_key,
+    }  # fmt: skip
+
+
+def _class_name(error: BaseException) -> str:
+    kind = type(error)
+    return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"

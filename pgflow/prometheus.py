@@ -1,0 +1,215 @@
+"""A worker's figures for Prometheus, over HTTP: what it counts itself, and how much stands in the database.
+
+The worker's own figures come from its :class:`~pgflow.meter.Meter`. Those of the database are asked for when
+somebody scrapes, at most every few seconds, on a connection that is closed again: they are the same on every worker,
+so take ``max by (queue)`` of them and not the sum. If the database cannot be asked, ``pgflow_database_up`` is 0 and
+they are missing; the worker's own are always there.
+
+Needs ``pip install "pgflow-engine[metrics]"``.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from datetime import datetime
+from itertools import accumulate
+from typing import Any
+
+import psycopg
+
+try:
+    from prometheus_client import CollectorRegistry, ProcessCollector, start_http_server
+    from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+    from prometheus_client.registry import Collector
+except ImportError as error:  # pragma: no cover - needs an environment without it
+    raise ImportError('pgflow.prometheus needs prometheus-client: pip install "pgflow-engine[metrics]"') from error
+
+from pgflow import __version__
+from pgflow.logs import said
+from pgflow.meter import Histogram, Meter
+
+log = logging.getLogger("pgflow")
+
+CACHE_SECONDS = 5.0
+CONNECT_SECONDS = 3
+STATES = ("queued", "running", "waiting", "paused", "stuck")
+
+_LIMITS = "set local statement_timeout = '5s'; set local transaction_read_only = on"
+_QUEUES = """
+select queue, queued, running, waiting, paused, stuck, extract(epoch from clock_timestamp() - oldest_queued_at)::float8 as age
+from pgflow.queues
+"""
+_WORKERS = "select count(*) as workers, extract(epoch from clock_timestamp() - min(beat_at))::float8 as silence from pgflow.workers"
+_TIMERS = "select next_due_at, clock_timestamp() as now from pgflow.idle_state()"
+
+
+class WorkerCollector(Collector):
+    """What one worker has counted; for a registry of your own."""
+
+    def __init__(self, meter: Meter) -> None:
+        self._meter = meter
+
+    def collect(self) -> Iterator[Metric]:
+        """The figures at this moment."""
+        meter = self._meter
+        yield _counts("pgflow_runs_claimed", "Runs that this worker has taken up, replays included", ("workflow",), meter.claimed)
+        yield _counts("pgflow_runs_finished", "Runs that ended on this worker", ("workflow", "status"), meter.finished)
+        yield _counts("pgflow_runs_left", "Runs that left this worker without an end of their own", ("workflow", "place"), meter.left)
+        yield _counts("pgflow_step_attempts", "Tries of steps' bodies, by what they came to", ("effect", "outcome"), meter.attempts)
+        yield _counts("pgflow_step_retries", "Tries of steps' bodies after the first", ("effect", "reason"), meter.retries)
+        yield _count("pgflow_units_committed", "Units of journals that this worker has sent with group commits", meter.units)
+        yield _count("pgflow_commits", "Group commits", meter.commits)
+        yield _count("pgflow_commit_failures", "Group commits that had to be sent again", meter.commit_failures)
+        yield _histogram("pgflow_commit_batch_runs", "Runs in one group commit", meter.batch_runs)
+        yield _histogram("pgflow_commit_seconds", "Time that a group commit took", meter.commit_seconds)
+        yield _histogram("pgflow_claim_seconds", "Time that a claim took that did not ride with a commit", meter.claim_seconds)
+        worker = meter.worker
+        if worker is not None:
+            yield GaugeMetricFamily("pgflow_active_runs", "Runs that this worker works on", value=worker.active)
+            yield GaugeMetricFamily("pgflow_concurrency", "Runs that this worker may work on at once", value=worker.concurrency)
+            yield GaugeMetricFamily(
+                "pgflow_heartbeat_age_seconds", "Time since the database last heard that this worker lives", value=worker.beat_age_seconds
+            )
+            info = GaugeMetricFamily("pgflow_worker_info", "Always 1: which worker this is", labels=("worker_id", "version"))
+            info.add_metric((str(worker.worker_id), __version__), 1)
+            yield info
+
+
+class DatabaseCollector(Collector):
+    """How much stands in a database, asked for at most every few seconds.
+
+    Args:
+        dsn: The database.
+        cache_seconds: For how long an answer is good enough.
+    """
+
+    def __init__(self, dsn: str, *, cache_seconds: float = CACHE_SECONDS) -> None:
+        self._dsn = dsn
+        self._cache_seconds = cache_seconds
+        self._lock = threading.Lock()
+        self._asked_at: float | None = None
+        self._answer: list[Metric] = []
+        self._was_up = True
+
+    def describe(self) -> Iterable[Metric]:
+        """Nothing, so that registering does not ask the database."""
+        return ()
+
+    def collect(self) -> Iterator[Metric]:
+        """The figures, at most a few seconds old."""
+        with self._lock:
+            if self._asked_at is None or time.monotonic() - self._asked_at >= self._cache_seconds:
+                self._answer = self._ask()
+                self._asked_at = time.monotonic()
+            answer = self._answer
+        yield from answer
+
+    def _ask(self) -> list[Metric]:
+        began = time.monotonic()
+        try:
+            found = [*self._figures()]
+        except psycopg.Error as error:
+            log.log(logging.WARNING if self._was_up else logging.DEBUG, "cannot ask the database for figures: %s", said(error))
+            found = []
+        self._was_up = bool(found)
+        up = GaugeMetricFamily("pgflow_database_up", "Whether the database answered the last time it was asked", value=float(self._was_up))
+        took = GaugeMetricFamily("pgflow_database_scrape_seconds", "Time that asking the database took", value=time.monotonic() - began)
+        return [up, took, *found]
+
+    def _figures(self) -> Iterator[Metric]:
+        with (
+            psycopg.connect(
+                self._dsn, connect_timeout=CONNECT_SECONDS, application_name="pgflow metrics", prepare_threshold=None
+            ) as connection,
+            connection.cursor() as cursor,
+        ):
+            cursor.execute(_LIMITS)
+            queues = cursor.execute(_QUEUES).fetchall()
+            ((workers, silence),) = cursor.execute(_WORKERS).fetchall()
+            ((next_due_at, now),) = cursor.execute(_TIMERS).fetchall()
+        yield from _of_queues(queues)
+        yield GaugeMetricFamily("pgflow_workers", "Workers that count as alive", value=workers)
+        yield GaugeMetricFamily(
+            "pgflow_workers_silence_seconds", "Time since the last sign of life of the most silent of them", value=silence or 0.0
+        )
+        yield from _of_timers(next_due_at, now)
+
+
+def _of_queues(rows: list[tuple[Any, ...]]) -> Iterator[Metric]:
+    runs = GaugeMetricFamily("pgflow_queue_runs", "Open runs in each queue", labels=("queue", "status"))
+    age = GaugeMetricFamily("pgflow_queue_oldest_ready_age_seconds", "For how long the oldest run has been ready", labels=("queue",))
+    for queue, *numbers, oldest in rows:
+        for state, number in zip(STATES, numbers, strict=True):
+            runs.add_metric((queue, state), number)
+        age.add_metric((queue,), max(0.0, oldest or 0.0))
+    yield runs
+    yield age
+
+
+def _of_timers(due: datetime | None, now: datetime) -> Iterator[Metric]:
+    """A timer that is due is taken within milliseconds: one that is late says that nobody polls."""
+    late = 0.0 if due is None else max(0.0, (now - due).total_seconds())
+    yield GaugeMetricFamily("pgflow_timer_lateness_seconds", "For how long the oldest due timer has been due; 0 if none is", value=late)
+    if due is not None:
+        yield GaugeMetricFamily("pgflow_timer_next_due_timestamp_seconds", "When the next timer is due", value=due.timestamp())
+
+
+def _counts(name: str, what: str, labels: tuple[str, ...], numbers: Mapping[Any, int]) -> Metric:
+    family = CounterMetricFamily(name, what, labels=labels)
+    for key, number in sorted(list(numbers.items())):  # noqa: C414 - a copy in one move: the worker goes on counting
+        family.add_metric((key,) if isinstance(key, str) else key, number)
+    return family
+
+
+def _count(name: str, what: str, number: int) -> Metric:
+    return CounterMetricFamily(name, what, value=number)
+
+
+def _histogram(name: str, what: str, histogram: Histogram) -> Metric:
+    bounds = [*map(str, map(float, histogram.bounds)), "+Inf"]
+    buckets = list(zip(bounds, accumulate(list(histogram.counts)), strict=True))
+    return HistogramMetricFamily(name, what, buckets=buckets, sum_value=histogram.total)
+
+
+class Server:
+    """An HTTP server in a thread.
+
+    Attributes:
+        url: Where the figures are.
+    """
+
+    def __init__(self, registry: CollectorRegistry, host: str, port: int) -> None:
+        self._server, self._thread = start_http_server(port, host, registry)
+        shown = f"[{host}]" if ":" in host else host
+        self.url = f"http://{shown}:{self._server.server_port}/metrics"
+
+    def close(self) -> None:
+        """Ends the thread."""
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+
+def serve(meter: Meter, dsn: str, *, port: int, host: str = "127.0.0.1") -> Server:
+    """Serves the figures of a worker and of its database, and those of the process, in Prometheus' text format.
+
+    Args:
+        meter: What the worker counts in.
+        dsn: The database.
+        port: Port to listen on; 0 for any that is free.
+        host: Address to listen on. Nobody is asked for a password, so the default is this machine alone.
+
+    Returns:
+        The server, to be closed.
+
+    Raises:
+        OSError: The address cannot be used.
+    """
+    registry = CollectorRegistry()
+    registry.register(WorkerCollector(meter))
+    registry.register(DatabaseCollector(dsn))
+    ProcessCollector(registry=registry)
+    return Server(registry, host, port)
