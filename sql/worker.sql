@@ -157,7 +157,7 @@ begin
       select k.run_id from pgflow.held k
       join pgflow.lane l on l.lane_id = k.lane_id
       join unnest(workflows, code_hashes) as c (workflow, code_hash) on c.workflow = l.workflow
-      where k.state = 'stuck' and k.reason = 'nondeterminism' and k.code_hash is distinct from c.code_hash
+      where k.state = 'stuck' and k.reason in ('nondeterminism', 'definition') and k.code_hash is distinct from c.code_hash
       order by k.run_id for update of k skip locked
     ) returning h.*
   )

@@ -883,7 +883,7 @@ function pgflow.release_stuck(workflows text[], code_hashes text[]) returns inte
   -- A worker with other code than the one that could not replay a run lets it be tried again; answers how many
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
-  md5 b4313b896c6d043d184bfadd1b2bc784
+  md5 10a3ec0bb72b35cd41097cc398f34555
   grant execute to pgflow_worker
 
 function pgflow.result(key text, tenant text DEFAULT ''::text, OUT status text, OUT output json, OUT error json, OUT reason text) returns record, owner pgflow_owner

@@ -885,7 +885,9 @@ async def test_a_step_whose_result_cannot_be_stored_fails_with_a_definition_erro
     assert "opaque" in await (await aflow.start(order)).result(SOON)
 
 
-def test_a_workflow_whose_result_cannot_be_stored_harms_no_other(dsn: str, conn: psycopg.Connection) -> None:
+def test_a_workflow_whose_result_cannot_be_stored_harms_no_other(
+    dsn: str, conn: psycopg.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
     @workflow(name="opaque_result")
     async def opaque_result() -> Opaque:
         return Opaque()
@@ -898,6 +900,14 @@ def test_a_workflow_whose_result_cannot_be_stored_harms_no_other(dsn: str, conn:
     with App(dsn, include=[opaque_result, sound]) as app, app.worker(poll_seconds=0.05):
         assert app.start(sound).result(SOON) == 1
         wait_until(lambda: count(conn, "pgflow.held", "reason = 'definition' and code_hash is not null"), "the run is held, and says why")
+
+    @workflow(name="opaque_result")
+    async def corrected() -> int:
+        return 2
+
+    monkeypatch.setattr(type(corrected), "code_hash", "of another module")
+    with App(dsn, include=[corrected]) as app, app.worker(poll_seconds=0.05):
+        wait_until(lambda: count(conn, "pgflow.runs", "workflow = 'opaque_result' and status = 'completed'"), "other code tries it again")
 
 
 def test_a_start_that_raises_has_started_nothing(dsn: str, conn: psycopg.Connection) -> None:
