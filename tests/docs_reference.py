@@ -258,6 +258,6 @@ def _relation(name: str, words: str | None, columns: list[str]) -> str:
 
 
 def _function(name: str, _identity: str, arguments: str, result: str, words: str, roles: list[str]) -> str:
-    taken = re.sub(r"::[a-z ]+(?=,|$)", "", re.sub(r"(?:, )?OUT .*", "", arguments))
+    taken = re.sub(r"::[a-z []+\]?(?=,|$)", "", re.sub(r"(?:, )?OUT .*", "", arguments))
     given = ", ".join(re.findall(r"OUT (\w+ [^,]+)", arguments)) or result
     return f"### `{name}`\n\n`{name}({taken})` → `{given}`\n\n{words}. For {', '.join(f'`{role}`' for role in roles)}.\n"

@@ -41,6 +41,7 @@ from pgflow.embedded._binaries import find_programs
 ONLY_READ = ("pip install", "pytest", "python -m venv", "cd ", "git ", "pgflow demo", "pgflow pg", "kubectl", "sudo", "journalctl")
 """Command lines that are tested elsewhere, or speak with something that is not here."""
 
+SKILL = servers.REPOSITORY / "cli" / "pgflow_cli" / "skill" / "SKILL.md"
 LOOKS = ("list", "show", "timeline", "queues", "sql", "workers")
 OWN_PROCESS = ("run", "tick", "workers")
 PATIENCE_SECONDS = 15.0
@@ -56,8 +57,8 @@ class Block:
 
 
 def pages() -> list[Path]:
-    """README and every page of docs/."""
-    return [servers.REPOSITORY / "README.md", *sorted((servers.REPOSITORY / "docs").rglob("*.md"))]
+    """README, the skill, and every page of docs/."""
+    return [servers.REPOSITORY / "README.md", SKILL, *sorted((servers.REPOSITORY / "docs").rglob("*.md"))]
 
 
 def blocks(page: Path) -> list[Block]:
@@ -171,7 +172,7 @@ class Reader:
         (self._folder / "conftest.py").write_text(f"import pytest\n@pytest.fixture(scope='session')\ndef pgflow_template():\n    return {database!r}\n")
         options = ["-q", "-p", "pgflow.testing", "-p", "no:cacheprovider", "-c", os.devnull, f"--rootdir={self._folder}"]
         env = {**self._env, "PGFLOW_TEST_DSN": servers.dsn_of(self._dsn, "postgres"), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
-        done = subprocess.run([sys.executable, "-m", "pytest", *options, name], env=env, capture_output=True, text=True, check=False)
+        done = subprocess.run([sys.executable, "-m", "pytest", *options, name], env=env, capture_output=True, text=True, check=False, timeout=50)
         assert done.returncode == 0, done.stdout + done.stderr
         assert " passed" in done.stdout
 

@@ -45,3 +45,22 @@ def test_every_link_leads_somewhere(page: Path) -> None:
         there = (page.parent / path).resolve() if path else page
         assert there.exists(), f"{name_of(page)} links to {target}, which is not there"
         assert not anchor or anchor in anchors(there), f"{name_of(page)} links to {target}: no such heading"
+
+
+TEXTS = sorted(str(page.relative_to(DOCS)) for page in PAGES if page.is_relative_to(DOCS))
+
+
+@pytest.mark.parametrize("text", TEXTS)
+def test_every_page_is_found_from_the_index_the_site_and_llms_txt(text: str) -> None:
+    site = (servers.REPOSITORY / "zensical.toml").read_text()
+    for name, listed in [("zensical.toml", re.findall(r'"([\w/-]+\.md)"', site)), *((name, links(DOCS / name)) for name in ("index.md", "llms.txt"))]:
+        assert text in listed or text == name == "index.md" or (text, name) == ("index.md", "llms.txt"), f"{name} does not list {text}"
+
+
+def links(page: Path) -> list[str]:
+    return re.findall(r"\]\(([\w/-]+\.\w+)\)", page.read_text())
+
+
+@pytest.mark.parametrize("name", ["index.md", "llms.txt"])
+def test_the_lists_of_pages_name_only_pages_that_are_there(name: str) -> None:
+    assert [link for link in links(DOCS / name) if not (DOCS / link).exists()] == []

@@ -24,6 +24,7 @@ from pgflow_cli.reading import sql
 from pgflow_cli.schema import init, migrate
 from pgflow_cli.showing import show
 from pgflow_cli.signals import signal
+from pgflow_cli.skill import install_skill
 from pgflow_cli.starting import run as run_command
 from pgflow_cli.starting import start
 from pgflow_cli.tick import tick
@@ -59,7 +60,7 @@ def _main(*, version: bool = typer.Option(False, "--version", callback=_version,
 
 
 _GROUPS: dict[str, list[tuple[str, Any]]] = {
-    BEGIN: [("demo", demo), ("init", init), ("doctor", doctor)],
+    BEGIN: [("demo", demo), ("init", init), ("doctor", doctor), ("install-skill", install_skill)],
     WORK: [("start", start), ("run", run_command), ("workers", workers), ("tick", tick)],
     LOOK: [("list", list_runs), ("show", show), ("timeline", timeline), ("queues", queues), ("sql", sql)],
     ACT: [("signal", signal), ("cancel", cancel), ("pause", pause), ("resume", resume), ("retry", retry)],

@@ -35,7 +35,7 @@ def demo(
     folder: Annotated[Path | None, typer.Option(help="Where the bank's book and the logs go; else a temporary folder.")] = None,
     dsn: Dsn = None,
 ) -> None:
-    """Shows what pgflow is for: books that balance though workers are killed.
+    """Kills workers, and proves that the books still balance.
 
     Two workers close a company's treasury days against a bank that loses answers. Workers are killed with SIGKILL
     while they hold runs; the others go on. Then both books are compared to the cent. It needs nothing but Python:

@@ -1,0 +1,44 @@
+"""``pgflow install-skill``: what a coding assistant should know of pgflow, put where assistants look."""
+
+from __future__ import annotations
+
+from importlib import resources
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from pgflow_cli.failures import Mistake
+from pgflow_cli.output import AsJson, choose_form, plain, print_one
+
+OURS = "---\nname: pgflow\n"
+"""How the file begins, in every version of it."""
+
+
+def install_skill(
+    *,
+    to: Annotated[Path, typer.Option("--to", help="Folder of skills; pgflow/SKILL.md is written into it.")] = Path(".agents/skills"),
+    as_json: AsJson = False,
+) -> None:
+    """Writes the skill for coding assistants, or renews it."""
+    form = choose_form(as_json=as_json)
+    target = to / "pgflow" / "SKILL.md"
+    text = resources.files("pgflow_cli.skill").joinpath("SKILL.md").read_text(encoding="utf-8")
+    changed = _write(target, text)
+    report = {"file": str(target), "changed": changed}
+    print_one(form, report, lambda: plain(f"Wrote {target}" if changed else f"{target} is up to date"))
+
+
+def _write(target: Path, text: str) -> bool:
+    """Whether anything had to be written."""
+    try:
+        before = target.read_text(encoding="utf-8") if target.exists() else OURS
+        if not before.startswith(OURS):
+            raise Mistake(f"{target} is somebody else's: nothing was written. Move it away, or name another folder with --to")
+        if before == text:
+            return False
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_text(text, encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise Mistake(f"{target} cannot be written: {error}") from error
+    return True
