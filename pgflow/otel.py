@@ -68,7 +68,8 @@ class Tracing(Interceptor):
             attributes["pgflow.run.key"] = options.key
         span = self._tracer.start_span(f"start {workflow}", kind=trace.SpanKind.PRODUCER, attributes=attributes)
         span.end()
-        return _with_trace(options, span)
+        # Without an SDK there is no span; what has come from outside is passed on all the same.
+        return _with_trace(options, span if span.get_span_context().is_valid else trace.get_current_span())
 
     def start_child(self, info: RunInfo, workflow: str, options: StartOptions) -> StartOptions:
         """The child goes on with the trace, below the activation that asked for it."""

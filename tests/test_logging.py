@@ -17,7 +17,7 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from records import SOON, wait_until
 
 import pgflow
-from pgflow import App, Retries, RunFailed, Signal, logger, logs, step, workflow
+from pgflow import App, Retries, RunFailed, RunStuck, Signal, logger, logs, step, workflow
 from pgflow.dsn import redact_text
 from pgflow.logs import FIELDS, JsonFormatter, TextFormatter
 
@@ -184,6 +184,19 @@ def test_the_worker_says_of_which_run_and_step_it_speaks(dsn: str, caplog: pytes
     assert said_[0].startswith("step hopeless failed with ValueError: tried again in ")
     assert said_[1:] == ["step hopeless failed with ValueError: not tried again", "run k failed"]
     assert "hunter2" not in caplog.text
+
+
+@workflow
+async def forgotten() -> None:
+    await asyncio.get_running_loop().create_future()
+
+
+def test_a_run_that_needs_a_person_is_a_warning(dsn: str, caplog: pytest.LogCaptureFixture) -> None:
+    with App(dsn, include=[forgotten]) as app, app.worker(), pytest.raises(RunStuck):
+        app.start(forgotten.options(key="k")).result(SOON)
+    (record,) = [record for record in caplog.records if record.levelno == logging.WARNING]
+    assert record.getMessage() == "run k is stuck: deadlock; `pgflow show` says more"
+    assert record.run == "k"  # type: ignore[attr-defined]
 
 
 def record_of(message: str, *args: Any, **extra: Any) -> logging.LogRecord:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from contextlib import contextmanager
@@ -15,6 +16,7 @@ from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.sdk.trace.sampling import ParentBased, TraceIdRatioBased
+from processes import worker
 from records import SOON, run_row, wait_until
 
 import pgflow
@@ -24,6 +26,7 @@ from pgflow.testing import AsyncHarness, replay_all
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
 pytestmark = pytest.mark.timeout(30)
 
@@ -318,6 +321,30 @@ def test_a_cancelled_run_is_no_error(dsn: str, conn: psycopg.Connection, spans: 
     last = spans.named("run work")[-1]
     assert (outcomes([last]), last.status.status_code) == (["cancelled"], trace.StatusCode.UNSET)
     assert run_row(conn, "k", "status") == ("cancelled",)
+
+
+def test_processes_that_work_on_a_run_one_after_another_and_die_add_to_one_trace(
+    dsn: str, conn: psycopg.Connection, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "spans"
+    monkeypatch.setenv("SPANS_FILE", str(file))
+    trace_id = "0af7651916cd43dd8448eb211c80319c"
+    conn.execute(
+        "select pgflow.start_run('travelling', %s::json, 'k', metadata => %s::jsonb)",
+        (json.dumps({"path": str(tmp_path / "died")}), json.dumps({"traceparent": f"00-{trace_id}-b7ad6b7169203331-01"})),
+    )
+    with worker(dsn, module="otel_jobs") as one:
+        wait_until(lambda: run_row(conn, "k", "status") == ("waiting",), "the run waits")
+        conn.execute("select pgflow.send_signal('k', 'go', '1')")
+        one.process.wait(20)
+    with worker(dsn, module="otel_jobs"):
+        wait_until(lambda: run_row(conn, "k", "status") == ("completed",), "the run is completed", 20)
+    found = [json.loads(text) for text in file.read_text().splitlines()]
+    assert {span["context"]["trace_id"] for span in found} == {f"0x{trace_id}"}
+    assert [(span["name"], span["attributes"]["pgflow.outcome"]) for span in found] == [
+        ("step first", "completed"), ("run travelling", "left"),
+        ("step die_once", "completed"), ("step second", "completed"), ("run travelling", "completed"),
+    ], "what had not ended died with its worker"  # fmt: skip
 
 
 def test_without_the_extra_the_import_says_what_to_install() -> None:
