@@ -148,8 +148,8 @@ def test_a_request_of_flask_is_a_transaction_and_another_process_does_the_work(d
         assert (refused.status_code, books(conn)) == (409, NOTHING)
         answer = client.post("/orders", json={"sku": "lamp", "quantity": 2})
         assert (answer.status_code, books(conn)) == (201, PLACED)
-        worker = clikit.finish(clikit.process(dsn, "tick", "examples.embedding.with_flask", PYTHONPATH=str(servers.REPOSITORY)))
-        assert (worker.code, worker.data["completed"], worker.err) == (0, 1, "")
+        worker = clikit.finish(clikit.process(dsn, "tick", str(FOLDER / "with_flask.py")))
+        assert (worker.code, worker.err, worker.data["completed"]) == (0, "", 1), worker
     assert books(conn) == SHIPPED
     assert are_one_transaction(conn)
 
@@ -235,6 +235,7 @@ def test_a_request_of_django_is_atomic_and_the_projects_own_command_works_and_lo
 def test_the_projects_command_ends_as_pgflows_does(empty_dsn: str, manage: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DATABASE_URL", empty_dsn)
     assert "has no schema pgflow" in manage("pgflow", "list", code=2)
+    assert "Usage: pgflow list" in manage("pgflow", "help", "list")
     manage("pgflow", "migrate")
     assert servers.unsound(empty_dsn) == []
 

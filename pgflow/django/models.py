@@ -1,7 +1,7 @@
 """The view ``pgflow.runs`` as a model: for the admin, and for whoever asks with the ORM.
 
 ``Run.objects.filter(key="order-1")`` reads the database that ``PGFLOW["DATABASE"]`` names. Nothing can be saved:
-a view is not written to, and Django makes no migration for it.
+a view is not written to, and Django makes no migration for it. ``manage.py dumpdata`` wants ``--exclude pgflow``.
 """
 
 from __future__ import annotations

@@ -35,9 +35,14 @@ class Command(BaseCommand):
         # Named, not imported: the command line stands above the integrations.
         command_line = importlib.import_module("pgflow_cli.commands")
         with _as_named(database_dsn(database)):
-            code = command_line.run(["--help"] if arguments in ([], ["help"]) else arguments)
+            code = command_line.run(_arguments(arguments))
         if code:
             raise SystemExit(code)
+
+
+def _arguments(typed: list[str]) -> list[str]:
+    """`help` and `help COMMAND` as everywhere in ``manage.py``."""
+    return [*typed[1:], "--help"] if typed[:1] in ([], ["help"]) else typed
 
 
 @contextmanager
