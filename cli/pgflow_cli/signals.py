@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+import time
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -12,6 +13,12 @@ from pgflow_cli.mail import operator, wake
 from pgflow_cli.output import AsJson, choose_form, dump, plain, print_one
 from pgflow_cli.parsing import parse_json
 from pgflow_cli.selection import ENDED, Key, find_run
+
+if TYPE_CHECKING:
+    import psycopg
+
+AWAITED_SECONDS = 2.0
+"""So long a run is woken again that waits for the signal but could not be moved at once."""
 
 
 def signal(
@@ -35,10 +42,20 @@ def signal(
         if before["status"] in ENDED:
             raise Mistake(f"run {key!r} is {before['status']}: it takes no more signals; nothing was sent")
         chain = run(connection, mail.send_signal(key, name, dump(value), sent_by=operator()))
-        wake(connection, [chain])
-        status = find_run(connection, key, "status")["status"]
+        is_awaited = before["status"] == "waiting" and f"signal {name}" in (before["reason"] or "")
+        status = _wake_run(connection, key, chain, is_awaited=is_awaited)
     sent = {"key": key, "signal": name, "payload": value, "before": before["status"], "status": status}
     print_one(choose_form(as_json=as_json), sent, lambda: plain(_sent(sent, before["reason"])))
+
+
+def _wake_run(connection: psycopg.Connection[Any], key: str, chain: int, *, is_awaited: bool) -> str:
+    """Wakes the run and answers its status; a run that waits for this is busy elsewhere if it still does, and soon will not."""
+    patience = time.monotonic() + AWAITED_SECONDS
+    while True:
+        wake(connection, [chain])
+        status = str(find_run(connection, key, "status")["status"])
+        if status != "waiting" or not is_awaited or time.monotonic() > patience:
+            return status
 
 
 def _sent(sent: dict[str, Any], reason: str | None) -> str:
