@@ -42,23 +42,25 @@ def signal(
         if before["status"] in ENDED:
             raise Mistake(f"run {key!r} is {before['status']}: it takes no more signals; nothing was sent")
         chain = run(connection, mail.send_signal(key, name, dump(value), sent_by=operator()))
-        is_awaited = before["status"] == "waiting" and f"signal {name}" in (before["reason"] or "")
-        status = _wake_run(connection, key, chain, is_awaited=is_awaited)
-    sent = {"key": key, "signal": name, "payload": value, "before": before["status"], "status": status}
-    print_one(choose_form(as_json=as_json), sent, lambda: plain(_sent(sent, before["reason"])))
+        after = _wake_run(connection, key, chain, before, name)
+    sent = {"key": key, "signal": name, "payload": value, "before": before["status"], "status": after["status"]}
+    print_one(choose_form(as_json=as_json), sent, lambda: plain(_sent(sent, before["reason"], after["reason"])))
 
 
-def _wake_run(connection: psycopg.Connection[Any], key: str, chain: int, *, is_awaited: bool) -> str:
-    """Wakes the run and answers its status; a run that waits for this is busy elsewhere if it still does, and soon will not."""
+def _wake_run(connection: psycopg.Connection[Any], key: str, chain: int, before: dict[str, Any], name: str) -> dict[str, Any]:
+    """Wakes the run and answers where it is: one that waits for this signal was busy elsewhere if it still does, and soon is not."""
+    is_awaited = before["status"] == "waiting" and f"signal {name}" in (before["reason"] or "")
     patience = time.monotonic() + AWAITED_SECONDS
     while True:
         wake(connection, [chain])
-        status = str(find_run(connection, key, "status")["status"])
-        if status != "waiting" or not is_awaited or time.monotonic() > patience:
-            return status
+        after = find_run(connection, key, "status, reason")
+        if not is_awaited or time.monotonic() > patience or (after["status"], after["reason"]) != (before["status"], before["reason"]):
+            return after
 
 
-def _sent(sent: dict[str, Any], reason: str | None) -> str:
-    if sent["before"] == "waiting" and sent["status"] == "waiting":
-        return f"Sent {sent['signal']!r} to {sent['key']}, which waits for something else ({reason}): it is kept until asked for."
-    return f"Sent {sent['signal']!r} to {sent['key']}: it was {sent['before']} and is {sent['status']}."
+def _sent(sent: dict[str, Any], before: str | None, after: str | None) -> str:
+    if sent["before"] != "waiting" or sent["status"] != "waiting":
+        return f"Sent {sent['signal']!r} to {sent['key']}: it was {sent['before']} and is {sent['status']}."
+    if before != after:
+        return f"Sent {sent['signal']!r} to {sent['key']}: it was waiting, went on, and waits again ({after})."
+    return f"Sent {sent['signal']!r} to {sent['key']}, which waits for something else ({after}): it is kept until asked for."
