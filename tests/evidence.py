@@ -1,0 +1,52 @@
+"""What a layer of the proof has to show: which promise was put to which fault, how often, and what came of it.
+
+Every layer has a function ``prove(server_dsn, seconds, seed) -> Findings`` and is a program of its own; the
+proof (`python -m tests.proof`) runs them all and writes `docs/GUARANTEES.md` from what they return.
+``server_dsn`` is a superuser's; a layer makes the databases that it needs and drops them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """One promise under one fault. ``runs`` counts how often the promise was put to the test."""
+
+    guarantee: str
+    fault: str
+    runs: int
+    lost: int = 0
+    doubled: int = 0
+    wrong: tuple[str, ...] = ()
+    """Anything else that broke it, one line each."""
+    figure: str = ""
+    """What else was measured, such as the slowest recovery, with its unit."""
+
+    @property
+    def holds(self) -> bool:
+        """Whether it was tested at all, and nothing spoke against it."""
+        return self.runs > 0 and not (self.lost or self.doubled or self.wrong)
+
+
+@dataclass
+class Findings:
+    """What one layer found."""
+
+    layer: str
+    seed: int
+    evidence: list[Evidence] = field(default_factory=list)
+    fired: dict[str, tuple[int, int]] = field(default_factory=dict)
+    """How often each fault happened, and how often it must have for the run to count."""
+    seconds: float = 0.0
+
+    @property
+    def void(self) -> list[str]:
+        """Faults that did not happen often enough: nothing is proven then."""
+        return [f"{fault}: {times} of {minimum}" for fault, (times, minimum) in self.fired.items() if times < minimum]
+
+    @property
+    def broken(self) -> list[Evidence]:
+        """What does not hold."""
+        return [e for e in self.evidence if not e.holds]
