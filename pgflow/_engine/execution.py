@@ -25,7 +25,7 @@ from pgflow._engine.drivers import Driver
 from pgflow._engine.flush import MAX_FLUSH_STARTS, Ending, Flush
 from pgflow._engine.history import size_of
 from pgflow._engine.host import Host, StepResult
-from pgflow._engine.questions import child_row, waits_of
+from pgflow._engine.questions import child_row, stuck, waits_of
 from pgflow._engine.release import Releases
 from pgflow.failures import clean
 from pgflow.model import Kind
@@ -75,7 +75,7 @@ class Execution(Releases):
 
     def hold_for(self, reason: str, detail: dict[str, Any], code_hash: str | None = None) -> None:
         """Holds the run for a person, as soon as what is on its way has arrived; or for a worker with other code than this."""
-        self._hold = ["stuck", reason, code_hash, detail, "pgflow"]
+        self._hold = stuck(reason, detail, code_hash)
         self._want_flush()
 
     def _settle(self) -> None:
@@ -123,11 +123,9 @@ class Execution(Releases):
 
     def poke(self) -> None:
         """There may be mail, or a timer may be due: look, when the code next stands still."""
+        self._ask_wanted = True
         if not (self.over or self.locked):
-            self._ask_wanted = True
             self.advance()
-        else:
-            self._ask_wanted = True
 
     # ================================================================ bodies
 
@@ -195,7 +193,6 @@ class Execution(Releases):
         """The wait before the next try of a body is over."""
         if self._calls.get(call.number) is not call or call.state != "backoff" or self.over:
             return
-        self._backoff.discard(call.number)
         call.state = "startable"
         self._startable.append(call)
         self.advance()
@@ -293,13 +290,11 @@ class Execution(Releases):
         if children:
             question["children"] = [child_row(call) for call in children]
             self._new_children = []
-        elif self.pausing:
-            pass  # held if the request still stands; if not, there may be more to do than to wait
-        elif waits:
+        elif waits and not self.pausing:  # a pause holds, if it still stands; if not, there may be more to do than to wait
             question["park"] = leaving
-        elif not asked and "unwanted" not in question:
+        elif not (self.pausing or asked or "unwanted" in question):
             detail = {"message": "the workflow waits for something that nothing can bring", "where": self._driver.where()}
-            return {**question, "hold": ["stuck", "deadlock", None, detail, "pgflow"]}
+            return {**question, "hold": stuck("deadlock", detail)}
         return {**question, **waits, "idle": idle, "cancelled": self.cancel_request is not None}
 
     def flush_committed(self, flush: Flush, answer: dict[str, Any] | None) -> None:

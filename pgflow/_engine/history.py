@@ -106,18 +106,24 @@ class History(ABC):
     def _note(self, number: int, kind: str, name: str | None, payload: str | None, delay_seconds: float | None = None) -> Unit | None:
         """Repeats a note of the journal and returns it, or records a new one and returns None."""
         self._check_open()
-        if self.replaying:
-            self._skip_marks()
-            unit = self.journal.peek()
-            if unit is None:
-                self._go_live()
-            elif (unit.call, unit.kind, unit.name) == (number, kind, name):
-                self._seq = unit.seq
-                return self.journal.take()
-            else:
-                self.diverge(f"the journal has {unit} here, the code asks for {KIND_NAMES[kind]} {name or ''} as call {number}")
-        self._record(number, kind, name, payload, delay_seconds)
-        return None
+        unit = self._next_noted()
+        if unit is None:
+            self._record(number, kind, name, payload, delay_seconds)
+            return None
+        if (unit.call, unit.kind, unit.name) != (number, kind, name):
+            self.diverge(f"the journal has {unit} here, the code asks for {KIND_NAMES[kind]} {name or ''} as call {number}")
+        self._seq = unit.seq
+        return self.journal.take()
+
+    def _next_noted(self) -> Unit | None:
+        """What the journal has next; None if all of it has been repeated, and the run makes history from here on."""
+        if not self.replaying:
+            return None
+        self._skip_marks()
+        unit = self.journal.peek()
+        if unit is None:
+            self._go_live()
+        return unit
 
     def _record(self, number: int, kind: str, name: str | None, payload: str | None, delay_seconds: float | None = None) -> Row:
         self._seq += 1
@@ -148,15 +154,13 @@ class History(ABC):
             self._seq = unit.seq
             journal.take()
             call = self._calls.get(unit.call)
-            if unit.kind == Kind.ATTEMPT_FAILED:
-                if not isinstance(call, StepCall) or call.name != unit.name:
-                    self.diverge(f"the journal has {unit}, the code has {call or 'no such call'}")
+            if unit.kind == Kind.ATTEMPT_FAILED and isinstance(call, StepCall) and call.name == unit.name:
                 call.failed_attempts += 1
                 call.retry_seq, call.retry_due_us = unit.seq, unit.due_us
-            elif unit.kind == Kind.CHILD_STARTED:
-                if not isinstance(call, ChildCall) or call.name != unit.name:
-                    self.diverge(f"the journal has {unit}, the code has {call or 'no such call'}")
+            elif unit.kind == Kind.CHILD_STARTED and isinstance(call, ChildCall) and call.name == unit.name:
                 call.chain_id = json.loads(unit.payload or "{}")["run_id"]
+            elif unit.kind in (Kind.ATTEMPT_FAILED, Kind.CHILD_STARTED):
+                self.diverge(f"the journal has {unit}, the code has {call or 'no such call'}")
 
     def _check_starts(self) -> None:
         """Every body that may have run must have been asked for again by now: it was, when its licence was written."""

@@ -38,3 +38,8 @@ def child_row(call: ChildCall) -> list[Any]:
     return [
         call.number, r.workflow, r.queue, r.input, r.key, r.priority, r.run_at_us, r.timeout_seconds, r.labels, r.metadata, r.close_policy,
     ]
+
+
+def stuck(reason: str, detail: dict[str, Any], code_hash: str | None = None) -> list[Any]:
+    """A run that the engine holds for a person, as a question carries it; with a hash, also for a worker with other code than this."""
+    return ["stuck", reason, code_hash, detail, "pgflow"]

@@ -17,6 +17,7 @@ from pgflow._engine.flush import Ending
 from pgflow._engine.host import ContinueAsNew, Host, StepResult
 from pgflow._engine.loop import Unwind
 from pgflow._engine.outcomes import decode_result, decode_unit, fits
+from pgflow._engine.questions import stuck
 from pgflow._engine.requests import Requests
 from pgflow.errors import NotStorable
 from pgflow.failures import clean, encode_error
@@ -176,7 +177,7 @@ class Releases(Requests):
                 self._guarded(self._judge_end)
             if self.divergence is not None:
                 detail = {"message": clean(str(self.divergence)), "where": self._divergence_where}
-                self._hold = ["stuck", "nondeterminism", self._code_hash, detail, "pgflow"]
+                self._hold = stuck("nondeterminism", detail, self._code_hash)
         self._want_flush()
 
     def _judge_end(self) -> None:

@@ -27,7 +27,6 @@ class Requests(History):
         self._unlicensed: list[StepCall] = []
         self._startable: list[StepCall] = []
         self._running: set[int] = set()
-        self._backoff: set[int] = set()
         self._new_children: list[ChildCall] = []
         self._unwanted_children: list[int] = []
         self._ask_wanted = claim.has_mail
@@ -85,7 +84,6 @@ class Requests(History):
 
     def _back_off(self, call: StepCall, delay_seconds: float) -> None:
         call.state = "backoff"
-        self._backoff.add(call.number)
         self._retry_later(call, delay_seconds)
 
     def start_timer(self, delay_seconds: float, fire: Callable[[], None]) -> Callable[[], None]:
@@ -138,13 +136,9 @@ class Requests(History):
 
     def patched(self, patch_id: str) -> bool:
         """Whether the code may take the new side of a change: yes unless this run passed here before the change."""
-        if self.replaying:
-            self._skip_marks()
-            unit = self.journal.peek()
-            if unit is None:
-                self._go_live()
-            elif unit.kind != Kind.PATCHED or unit.name != patch_id:
-                return False
+        unit = self._next_noted()
+        if unit is not None and (unit.kind, unit.name) != (Kind.PATCHED, patch_id):
+            return False
         self._note(self._next_call(), Kind.PATCHED, patch_id, None)
         return True
 
@@ -166,7 +160,6 @@ class Requests(History):
         self._drop(call)
         if isinstance(call, StepCall):
             self._running.discard(call.number)
-            self._backoff.discard(call.number)
             self._stop_body(call)
         elif isinstance(call, ChildCall) and call.chain_id and call.request.close_policy == "c":
             self._unwanted_children.append(call.chain_id)
