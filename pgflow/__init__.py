@@ -33,6 +33,7 @@ from pgflow.context import (
     sleep,
     uuid,
 )
+from pgflow.decorators import Connection, decision, effect, read, step, transaction
 from pgflow.errors import (
     BudgetExceeded,
     DefinitionError,
@@ -85,7 +86,7 @@ from pgflow.model import (
     Usage,
 )
 from pgflow.providers import AsyncTransaction, AsyncTransactionProvider, Transaction, TransactionProvider
-from pgflow.step import AsyncEffect, AsyncStep, Connection, Step, SyncEffect, SyncStep, decision, effect, read, step, transaction
+from pgflow.step import AsyncEffect, AsyncStep, Step, SyncEffect, SyncStep
 from pgflow.workflow import Workflow, schedule, workflow
 
 __all__ = [

@@ -1,8 +1,4 @@
-"""Steps: named pieces of work whose outcome is a unit of the journal.
-
-The decorator says what a retry may do. ``@read`` may be run again freely. ``@step`` is run again under
-the same idempotency key. ``@transaction`` writes the application's rows and its own result in one
-transaction. ``@effect`` and ``@decision`` belong to the ledgers.
+"""Steps: named pieces of work whose outcome is a unit of the journal. They are made by the decorators.
 
 Outside a workflow ``@read`` and ``@step`` are plain functions. ``@transaction``, ``@effect`` and
 ``@decision`` refuse to run there: a forgotten ``start`` must not charge anybody undurably.
@@ -16,32 +12,19 @@ import inspect
 import typing
 from collections.abc import Callable, Coroutine, Sequence
 from datetime import timedelta
-from typing import Any, Concatenate, Generic, Literal, ParamSpec, Protocol, Self, TypeVar, overload
+from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar
 
 from pgflow._engine.calls import Effect, StepCall, StepSpec
 from pgflow._scope import WorkflowScope, current
 from pgflow.errors import DefinitionError, NotBuiltError, NotInRunError, WrongColourError
 from pgflow.failures import ErrorClasses
-from pgflow.model import Absent, Admit, Choice, Confirmed, Decision, Retries, Risk, StillUnknown
+from pgflow.model import Absent, Admit, Confirmed, Decision, Retries, StillUnknown
 from pgflow.values import Codec, codec_for
 
 P = ParamSpec("P")
 R = TypeVar("R")
 R_co = TypeVar("R_co", covariant=True)
 F = TypeVar("F")
-
-
-class Connection(Protocol):
-    """What the first parameter of a ``@transaction`` must be: anything that commits and rolls back."""
-
-    def commit(self) -> Any:
-        """Makes its writes durable."""
-
-    def rollback(self) -> Any:
-        """Takes its writes back."""
-
-
-C = TypeVar("C", bound=Connection)
 
 MAX_NAME_CHARS = 64
 
@@ -204,147 +187,6 @@ class SyncStep(Step[P, R_co], Generic[P, R_co, F]):
         return self.sync(*args, **kwargs)
 
 
-def resolve_hints(fn: Callable[..., Any]) -> dict[str, Any]:
-    """Annotations of a function with their names looked up."""
-    try:
-        return typing.get_type_hints(fn, include_extras=True)
-    except (NameError, TypeError, AttributeError) as error:
-        raise DefinitionError(
-            f"the annotations of {fn.__qualname__} ({fn.__code__.co_filename}:{fn.__code__.co_firstlineno}) cannot be read: {error}"
-        ) from error
-
-
-def _make(effect: str, fn: Callable[..., Any], **options: Any) -> Any:
-    kind: type[Step[..., Any]] = AsyncStep if inspect.iscoroutinefunction(fn) else SyncStep
-    return kind(fn, effect, options.get("name"), options.get("retries", 3), options.get("timeout"), options.get("raises", ()))
-
-
-# ---------------------------------------------------------------- @step, @read
-
-
-class _Step:
-    def __init__(self, effect: str, options: dict[str, Any]) -> None:
-        self._effect = effect
-        self._options = options
-
-    @overload
-    def __call__(self, fn: Callable[P, Coroutine[Any, Any, R]], /) -> AsyncStep[P, R, Callable[P, Coroutine[Any, Any, R]]]: ...  # type: ignore[overload-overlap]  # pyright: ignore[reportOverlappingOverload]
-    @overload
-    def __call__(self, fn: Callable[P, R], /) -> SyncStep[P, R, Callable[P, R]]: ...
-    def __call__(self, fn: Callable[..., Any], /) -> Any:
-        return _make(self._effect, fn, **self._options)
-
-
-@overload
-def step(fn: Callable[P, Coroutine[Any, Any, R]], /) -> AsyncStep[P, R, Callable[P, Coroutine[Any, Any, R]]]: ...  # type: ignore[overload-overlap]  # pyright: ignore[reportOverlappingOverload]
-@overload
-def step(fn: Callable[P, R], /) -> SyncStep[P, R, Callable[P, R]]: ...
-@overload
-def step(
-    *, name: str | None = None, retries: Retries | int = 3, timeout: timedelta | None = None, raises: Sequence[type[Exception]] = ()
-) -> _Step: ...
-def step(fn: Callable[..., Any] | None = None, /, **options: Any) -> Any:
-    """Declares an idempotent write to the outside: after a crash the body runs again under the same key.
-
-    Args:
-        name: Its name in the journal, at most 64 characters; the function's own if not given.
-        retries: Tries in all (3 if not given), or how to space them.
-        timeout: How long one try may take.
-        raises: Errors that are final: never tried again, and raised in the workflow as themselves.
-
-    Example::
-
-        @step(retries=5)
-        async def ship(order_id: int) -> str:
-            return await carrier.book(order_id, key=pgflow.idempotency_key())
-    """
-    return _make("s", fn) if fn is not None else _Step("s", options)
-
-
-@overload
-def read(fn: Callable[P, Coroutine[Any, Any, R]], /) -> AsyncStep[P, R, Callable[P, Coroutine[Any, Any, R]]]: ...  # type: ignore[overload-overlap]  # pyright: ignore[reportOverlappingOverload]
-@overload
-def read(fn: Callable[P, R], /) -> SyncStep[P, R, Callable[P, R]]: ...
-@overload
-def read(
-    *, name: str | None = None, retries: Retries | int = 3, timeout: timedelta | None = None, max_age: timedelta | None = None,
-    raises: Sequence[type[Exception]] = (),
-) -> _Step: ...
-def read(fn: Callable[..., Any] | None = None, /, **options: Any) -> Any:
-    """Declares a pure read: it may run again freely, and its result needs no commit of its own.
-
-    Args:
-        name: Its name in the journal, at most 64 characters; the function's own if not given.
-        retries: Tries in all (3 if not given), or how to space them.
-        timeout: How long one try may take.
-        max_age: How old the result may be when an effect rests on it; comes with the ledgers.
-        raises: Errors that are final: never tried again, and raised in the workflow as themselves.
-    """
-    if options.pop("max_age", None) is not None:
-        raise NotBuiltError("the effect ledger is not built yet: read(max_age=...)")
-    return _make("r", fn) if fn is not None else _Step("r", options)
-
-
-# ---------------------------------------------------------------- @transaction
-
-
-class _Transaction:
-    def __init__(self, options: dict[str, Any]) -> None:
-        self._options = options
-
-    @overload
-    def __call__(self, fn: Callable[Concatenate[C, P], Coroutine[Any, Any, R]], /) -> AsyncStep[P, R, Callable[Concatenate[C, P], Coroutine[Any, Any, R]]]: ...  # type: ignore[overload-overlap]  # pyright: ignore[reportOverlappingOverload]
-    @overload
-    def __call__(self, fn: Callable[Concatenate[C, P], R], /) -> SyncStep[P, R, Callable[Concatenate[C, P], R]]: ...
-    def __call__(self, fn: Callable[..., Any], /) -> Any:
-        return make_transaction(fn, **self._options)
-
-
-Isolation = Literal["read committed", "repeatable read", "serializable"]
-
-
-def make_transaction(
-    fn: Callable[..., Any], isolation: Isolation | None = None, raises: Sequence[type[Exception]] = (), provider: Any = None
-) -> Any:
-    """A transactional step whose connection comes from a provider: by the annotation of the first parameter, if none is given."""
-    step = _make("t", fn, retries=1, raises=raises)
-    parameters = list(inspect.signature(fn).parameters.values())
-    if provider is None and (not parameters or parameters[0].kind not in (parameters[0].POSITIONAL_ONLY, parameters[0].POSITIONAL_OR_KEYWORD)):
-        raise DefinitionError(f"{fn.__qualname__} is a @transaction: its first parameter must be the connection, annotated with its class")
-    step.isolation = isolation
-    step.provider = provider
-    step.connection_parameter = None if provider is not None else parameters[0].name
-    return step
-
-
-@overload
-def transaction(fn: Callable[Concatenate[C, P], Coroutine[Any, Any, R]], /) -> AsyncStep[P, R, Callable[Concatenate[C, P], Coroutine[Any, Any, R]]]: ...  # type: ignore[overload-overlap]  # pyright: ignore[reportOverlappingOverload]
-@overload
-def transaction(fn: Callable[Concatenate[C, P], R], /) -> SyncStep[P, R, Callable[Concatenate[C, P], R]]: ...
-@overload
-def transaction(*, isolation: Isolation = "read committed", raises: Sequence[type[Exception]] = ()) -> _Transaction: ...
-def transaction(fn: Callable[..., Any] | None = None, /, **options: Any) -> Any:
-    """Declares a transactional write: the step's result and what the body writes commit together or not at all.
-
-    The first parameter is the connection; the class it is annotated with picks the provider (psycopg's
-    connections are built in). The caller does not pass it. The body must not commit or roll back.
-
-    Args:
-        isolation: Isolation level of the transaction; the server's default if not given.
-        raises: Errors that are raised in the workflow as themselves.
-
-    Example::
-
-        @transaction
-        async def reserve(conn: psycopg.AsyncConnection, sku: str, quantity: int) -> None:
-            await conn.execute("update stock set n = n - %s where sku = %s", (quantity, sku))
-    """
-    return make_transaction(fn) if fn is not None else _Transaction(options)
-
-
-# ---------------------------------------------------------------- @effect
-
-
 class AsyncEffect(AsyncStep[P, R_co, F]):
     """An effect made of an ``async def``."""
 
@@ -385,60 +227,11 @@ class SyncEffect(SyncStep[P, R_co, F]):
         self.verifier = fn
 
 
-class _Effect:
-    def __init__(self, options: dict[str, Any]) -> None:
-        self._options = options
-
-    @overload
-    def __call__(self, fn: Callable[P, Coroutine[Any, Any, R]], /) -> AsyncEffect[P, R, Callable[P, Coroutine[Any, Any, R]]]: ...  # type: ignore[overload-overlap]  # pyright: ignore[reportOverlappingOverload]
-    @overload
-    def __call__(self, fn: Callable[P, R], /) -> SyncEffect[P, R, Callable[P, R]]: ...
-    def __call__(self, fn: Callable[..., Any], /) -> Any:
-        kind: type[Step[..., Any]] = AsyncEffect if inspect.iscoroutinefunction(fn) else SyncEffect
-        made: Any = kind(fn, "e", None, 1, self._options["timeout"], self._options["raises"])
-        made.effect_options = self._options
-        return made
-
-
-def effect(
-    *, risk: Risk, raises: Sequence[type[Exception]] = (), dedup_window: timedelta | None = None, settle_after: timedelta | None = None,
-    keyed: bool = True, timeout: timedelta | None = None,
-) -> _Effect:
-    """Declares a write to the outside that must not be repeated blindly. Declared now; runs once the effect ledger is built.
-
-    Args:
-        risk: What it takes to take it back.
-        raises: The counterparty's definite refusals; any other exception leaves the outcome unknown.
-        dedup_window: How long the counterparty remembers a key.
-        settle_after: How long to wait before "absent" is believed.
-        keyed: Whether the counterparty deduplicates by key.
-        timeout: How long one attempt may take.
-    """
-    return _Effect({
-        "risk": risk, "raises": raises, "dedup_window": dedup_window, "settle_after": settle_after, "keyed": keyed, "timeout": timeout,
-    })
-
-
-# ---------------------------------------------------------------- @decision
-
-
-class _Decision:
-    def __init__(self, options: dict[str, Any]) -> None:
-        self._options = options
-
-    @overload
-    def __call__(self, fn: Callable[P, Coroutine[Any, Any, Choice[R]]], /) -> AsyncStep[P, Decision[R], Callable[P, Coroutine[Any, Any, Choice[R]]]]: ...  # pyright: ignore[reportOverlappingOverload]
-    @overload
-    def __call__(self, fn: Callable[P, Choice[R]], /) -> SyncStep[P, Decision[R], Callable[P, Choice[R]]]: ...
-    def __call__(self, fn: Callable[..., Any], /) -> Any:
-        return _make("d", fn, **self._options)
-
-
-def decision(*, retries: Retries | int = 3, timeout: timedelta | None = None) -> _Decision:
-    """Declares a sampled choice with its reasons. Declared now; runs once the decision ledger is built.
-
-    Args:
-        retries: Tries in all, or how to space them.
-        timeout: How long one try may take.
-    """
-    return _Decision({"retries": retries, "timeout": timeout})
+def resolve_hints(fn: Callable[..., Any]) -> dict[str, Any]:
+    """Annotations of a function with their names looked up."""
+    try:
+        return typing.get_type_hints(fn, include_extras=True)
+    except (NameError, TypeError, AttributeError) as error:
+        raise DefinitionError(
+            f"the annotations of {fn.__qualname__} ({fn.__code__.co_filename}:{fn.__code__.co_firstlineno}) cannot be read: {error}"
+        ) from error

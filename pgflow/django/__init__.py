@@ -29,9 +29,10 @@ from psycopg.conninfo import make_conninfo
 
 from pgflow.adapters import Adapted, Row, refuse_without_transaction
 from pgflow.app import App
+from pgflow.decorators import make_transaction
 from pgflow.errors import DefinitionError
 from pgflow.providers import Transaction
-from pgflow.step import SyncStep, make_transaction
+from pgflow.step import SyncStep
 
 P = ParamSpec("P")
 R = TypeVar("R")
