@@ -9,10 +9,10 @@ import sys
 
 import pytest
 from clikit import TESTS, environment, pgflow
-from pgflow_cli.commands import app
+from pgflow_cli.commands import SECTIONS, app
 from pgflow_cli.selection import complete_key, complete_status
 
-HEAVY = {"psycopg", "sqlglot", "asyncio", "pgflow", "currency_converter", "sqlalchemy", "django"}
+HEAVY = {"psycopg", "psycopg_pool", "sqlglot", "pydantic", "rich", "asyncio", "pgflow", "currency_converter", "sqlalchemy", "django"}
 
 
 def commands() -> list[tuple[str, ...]]:
@@ -34,23 +34,50 @@ def commands() -> list[tuple[str, ...]]:
 def test_every_command_explains_itself_and_its_options(command):
     answer = pgflow(None, *command, "--help", width=100)
     assert answer.code == 0
-    text = re.sub(r"[│╭╰─╮╯]", " ", answer.out)
-    assert re.search(rf"Usage: pgflow {' '.join(command)}", text)
-    for option in re.findall(r"^ +(?:\* +)?(--[a-z-]+)", text, re.MULTILINE):
-        assert re.search(rf"{option}\b.* [A-Z\[]", text), f"{option} has no help"
+    assert re.match(rf"Usage: pgflow {' '.join(command)}\b", answer.out)
+    assert not re.search(r"<(str|int|float|bool|list|path)\b", answer.out, re.IGNORECASE), "a type of Python"
+    for option in re.findall(r"^ +(?:-\w, )?(--[a-z-]+)", answer.out, re.MULTILINE):
+        assert re.search(rf"{option}\b.*\s [A-Z\[]", answer.out), f"{option} has no help"
 
 
-def test_help_imports_nothing_heavy():
-    for arguments in (["--help"], ["list", "--help"], ["tick", "--help"], ["demo", "--help"]):
-        code = f"import sys; from pgflow_cli.commands import run; run({arguments!r}); print(*sorted(m.split('.')[0] for m in sys.modules), file=sys.stderr)"
-        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=TESTS, check=True)
-        assert set(done.stderr.split()) & HEAVY == set()
+@pytest.mark.parametrize("command", [(), *((name,) for section in SECTIONS.values() for name in section)], ids=" ".join)
+def test_help_imports_nothing_heavy(command):
+    code = f"import sys; from pgflow_cli.commands import run; run({[*command, '--help']!r}); print(*sorted(sys.modules), file=sys.stderr)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=TESTS, check=True)
+    imported = done.stderr.split()
+    assert {name.split(".")[0] for name in imported} & HEAVY == set()
+    assert command or not [name for name in imported if name.startswith("pgflow_cli.") and name.split(".")[1] not in ("commands", "failures", "help")]
 
 
-def test_each_command_is_one_line_in_a_terminal_of_eighty():
-    listed = [line for line in pgflow(None, "--help", width=80).out.splitlines() if re.match(r"│ [a-z][a-z-]* {2,}\S", line)]
-    assert len(listed) == len([path for path in commands() if len(path) == 1])
-    assert "Exit codes: 0 done" in pgflow(None, "--help", width=200).out
+def test_what_help_says_of_a_command_is_what_the_command_says_of_itself():
+    from typer.main import get_command
+
+    summaries = {name: summary for section in SECTIONS.values() for name, (_, summary) in section.items()}
+    assert {name: command.help.split("\n")[0] for name, command in get_command(app).commands.items()} == summaries
+
+
+@pytest.mark.parametrize("group", ["", "pg", "queues"])
+def test_each_command_is_one_line_in_a_terminal_of_eighty(group):
+    shown = pgflow(None, *group.split(), "--help", width=80).out
+    listed = [line for line in shown.splitlines() if re.match(r"  [a-z][a-z-]* {2,}\S.*[^.]\.$", line)]
+    assert len(listed) == len([path for path in commands() if " ".join(path[:-1]) == group])
+    assert max(len(line) for line in shown.splitlines()) <= 80
+
+
+def test_the_exit_codes_stand_below_the_help():
+    assert "Exit codes: 0 done" in pgflow(None, "--help", width=80).out
+
+
+@pytest.mark.parametrize(("typed", "said"), [
+    (["lst"], "pgflow: No such command 'lst'. Did you mean 'list'? See `pgflow --help`\n"),
+    (["queues", "limt"], "pgflow queues: No such command 'limt'. Did you mean 'limit'? See `pgflow queues --help`\n"),
+    (["show"], "pgflow show: Missing argument 'KEY'. See `pgflow show --help`\n"),
+    (["list", "--limit", "many"], "pgflow list: Invalid value for '--limit' / '-n'"),
+])  # fmt: skip
+def test_what_cannot_be_read_is_one_line(typed, said):
+    answer = pgflow(None, *typed)
+    assert (answer.code, answer.out, answer.err.count("\n")) == (2, "", 1)
+    assert answer.err.startswith(said)
 
 
 def test_the_version():

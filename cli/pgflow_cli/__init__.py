@@ -1,7 +1,7 @@
 """The ``pgflow`` command.
 
-Each module is a command or a group of them (`commands` lists them), or something that they share: `output`
-the forms of an answer, `failures` exit codes and mistakes, `selection` which runs are meant, `parsing` what
+Each module is a command or a group of them (`commands` lists them), or something that they share: `help` how
+they explain themselves, `output` the forms of an answer, `failures` exit codes and mistakes, `selection` which runs are meant, `parsing` what
 was typed, `targets` what code is meant, `database` which database. ``treasury`` is the main example, which
 ``pgflow demo`` runs.
 

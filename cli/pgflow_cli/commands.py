@@ -1,49 +1,112 @@
 """Every command, in the order in which ``pgflow --help`` shows them.
 
-A module of a command imports typer and what is small; psycopg, pgflow and rich come when the command runs,
-so that help and completion answer at once.
+The module of a command is imported when that command is asked for, and psycopg, pgflow and rich when it runs:
+so help and completion answer at once.
 """
 
 from __future__ import annotations
 
+import importlib
 import os
 import sys
 import traceback
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import typer
+from typer.main import get_command, get_group
 
 from pgflow_cli import failures
-from pgflow_cli.demo import demo
-from pgflow_cli.doctor import doctor
-from pgflow_cli.embedded import pg
-from pgflow_cli.listing import list_runs
-from pgflow_cli.orders import cancel, pause, resume, retry
-from pgflow_cli.queues import queues
-from pgflow_cli.reading import sql
-from pgflow_cli.schema import init, migrate
-from pgflow_cli.showing import show
-from pgflow_cli.signals import signal
-from pgflow_cli.skill import install_skill
-from pgflow_cli.starting import run as run_command
-from pgflow_cli.starting import start
-from pgflow_cli.tick import tick
-from pgflow_cli.timeline import timeline
-from pgflow_cli.workers import workers
+from pgflow_cli.help import PLAIN, Command, Group
 
-BEGIN, WORK, LOOK, ACT, DATABASE = "Begin", "Start and work", "Look", "Act", "Database"
+SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
+    "Begin": {
+        "demo": ("demo:demo", "Kills workers, and proves that the books still balance."),
+        "init": ("schema:init", "Begins a project: installs the schema, writes flows.py."),
+        "doctor": ("doctor:doctor", "Examines a database, and says what to do."),
+        "install-skill": ("skill:install_skill", "Writes the skill for coding assistants, or renews it."),
+    },
+    "Start and work": {
+        "start": ("starting:start", "Starts a run; workers do the rest."),
+        "run": ("starting:run", "Starts a run, works on it here, and waits for its result."),
+        "workers": ("workers:workers", "Works on runs until SIGTERM, or lists the workers."),
+        "tick": ("tick:tick", "Drains queues once, for cron: ends when nothing is ready."),
+    },
+    "Look": {
+        "list": ("listing:list_runs", "Lists runs, the newest first."),
+        "show": ("showing:show", "Shows a run: where it is and why, input, result, steps."),
+        "timeline": ("timeline:timeline", "Draws what a run did and waited for."),
+        "queues": ("queues:queues", "Shows queues, or pauses, resumes and limits one."),
+        "sql": ("reading:sql", "Asks the database a question; it can change nothing."),
+    },
+    "Act": {
+        "signal": ("signals:signal", "Sends a signal to a run."),
+        "cancel": ("orders:cancel", "Cancels runs: their code may clean up first."),
+        "pause": ("orders:pause", "Holds runs until they are resumed."),
+        "resume": ("orders:resume", "Lets paused or stuck runs go on."),
+        "retry": ("orders:retry", "Lets stuck runs try again, with a fresh budget."),
+    },
+    "Database": {
+        "migrate": ("schema:migrate", "Installs the schema, or brings it up to date."),
+        "pg": ("embedded:pg", "The embedded Postgres server, for development."),
+    },
+}
+"""Of each command its place and what help says of it, so that a list of all of them imports none."""
 
 EPILOG = "Exit codes: " + " · ".join(f"{code} {meaning}" for code, meaning in failures.MEANINGS.items())
 
-app = typer.Typer(
-    name="pgflow",
-    help="Durable execution with nothing but Postgres.",
-    epilog=EPILOG,
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-    add_completion=True,
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
+
+class Commands(Mapping[str, Any]):
+    """The commands by name, each made when it is first asked for."""
+
+    def __init__(self) -> None:
+        self._places = {name: place for section in SECTIONS.values() for name, (place, _) in section.items()}
+        self._made: dict[str, Any] = {}
+
+    def __getitem__(self, name: str) -> Any:
+        if name not in self._made:
+            self._made[name] = make_command(name, self._places[name])
+        return self._made[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._places)
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+
+class Pgflow(Group):
+    """Knows its commands by name, and says of them what `SECTIONS` says."""
+
+    def __init__(self, **attributes: Any) -> None:
+        super().__init__(**{**attributes, "commands": Commands()})
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        """Their names."""
+        del ctx
+        return list(self.commands)
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """The list of commands, by what one is about to do."""
+        del ctx
+        widest = max(len(name) for section in SECTIONS.values() for name in section)
+        for title, section in SECTIONS.items():
+            with formatter.section(title):
+                formatter.write_dl([(name.ljust(widest), text) for name, (_, text) in section.items()])
+
+
+def make_command(name: str, place: str) -> Any:
+    """The command that a function is, or a group of them."""
+    module, attribute = place.split(":")
+    found = getattr(importlib.import_module(f"pgflow_cli.{module}"), attribute)
+    if isinstance(found, typer.Typer):
+        command: Any = get_group(found)
+    else:
+        alone = typer.Typer(add_completion=False, **PLAIN)
+        alone.command(name, cls=Command)(found)
+        command = get_command(alone)
+    command.name = name
+    return command
 
 
 def _version(asked: bool) -> None:
@@ -54,30 +117,21 @@ def _version(asked: bool) -> None:
         raise typer.Exit
 
 
+app = typer.Typer(
+    name="pgflow", cls=Pgflow, help="Durable execution with nothing but Postgres.", epilog=EPILOG, no_args_is_help=True,
+    context_settings={"help_option_names": ["-h", "--help"]}, **PLAIN,
+)  # fmt: skip
+
+
 @app.callback()
 def _main(*, version: bool = typer.Option(False, "--version", callback=_version, is_eager=True, help="Say which version this is.")) -> None:
     """Durable execution with nothing but Postgres."""
 
 
-_GROUPS: dict[str, list[tuple[str, Any]]] = {
-    BEGIN: [("demo", demo), ("init", init), ("doctor", doctor), ("install-skill", install_skill)],
-    WORK: [("start", start), ("run", run_command), ("workers", workers), ("tick", tick)],
-    LOOK: [("list", list_runs), ("show", show), ("timeline", timeline), ("queues", queues), ("sql", sql)],
-    ACT: [("signal", signal), ("cancel", cancel), ("pause", pause), ("resume", resume), ("retry", retry)],
-    DATABASE: [("migrate", migrate), ("pg", pg)],
-}
-for _panel, _commands in _GROUPS.items():
-    for _name, _command in _commands:
-        if isinstance(_command, typer.Typer):
-            app.add_typer(_command, name=_name, rich_help_panel=_panel)
-        else:
-            app.command(_name, rich_help_panel=_panel)(_command)
-
-
 def run(arguments: list[str]) -> int:
     """Runs a command line; answers its exit code. A mistake is one line on standard error."""
     try:
-        answer = app(args=arguments, prog_name="pgflow", standalone_mode=False)
+        answer = get_command(app)(args=arguments, prog_name="pgflow", standalone_mode=False)
     except failures.Ended as ended:
         return ended.code
     except typer.Abort:
@@ -111,8 +165,8 @@ def _misused(error: Any) -> int:
     if type(error).__name__ == "NoArgsIsHelpError":
         print(error.ctx.get_help())
     else:
-        message = " ".join(error.format_message().split()).rstrip(".")
-        print(f"{path}: {message}. See `{path} --help`", file=sys.stderr)
+        message = " ".join(error.format_message().split())
+        print(f"{path}: {message}{'' if message.endswith(('.', '?')) else '.'} See `{path} --help`", file=sys.stderr)
     return failures.USAGE
 
 

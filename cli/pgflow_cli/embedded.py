@@ -10,16 +10,17 @@ from typing import Annotated
 
 import typer
 
+from pgflow_cli.help import Command, make_group
 from pgflow_cli.output import AsJson, choose_form, plain, print_one
 
-pg = typer.Typer(name="pg", help="The embedded Postgres server, for development.", no_args_is_help=True)
+pg = make_group("pg", "The embedded Postgres server, for development.", no_args_is_help=True)
 
 Home = Annotated[Path | None, typer.Option(help="Folder of its data; else PGFLOW_HOME.")]
 
 
-@pg.command()
+@pg.command(cls=Command)
 def start(home: Home = None) -> None:
-    """Starts the server, prints its connection string, and keeps it up until interrupted."""
+    """Starts the server, says where it is, and stays until Ctrl-C."""
     from pgflow.embedded import acquire
 
     server = acquire(home)
@@ -33,7 +34,7 @@ def start(home: Home = None) -> None:
         server.release()
 
 
-@pg.command()
+@pg.command(cls=Command)
 def status(home: Home = None, *, as_json: AsJson = False) -> None:
     """Says whether the server is up, and where."""
     from dataclasses import asdict
@@ -45,7 +46,7 @@ def status(home: Home = None, *, as_json: AsJson = False) -> None:
     print_one(choose_form(as_json=as_json), asdict(found), lambda: plain(f"The server of {found.home} is {where}"))
 
 
-@pg.command()
+@pg.command(cls=Command)
 def stop(home: Home = None) -> None:
     """Stops the server, whoever uses it."""
     from pgflow.embedded import stop as stop_server
@@ -53,7 +54,7 @@ def stop(home: Home = None) -> None:
     stop_server(home)
 
 
-@pg.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
+@pg.command(cls=Command, context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
 def psql(context: typer.Context, home: Home = None) -> None:
     """Opens psql on the server; further arguments are psql's."""
     from pgflow.embedded import acquire

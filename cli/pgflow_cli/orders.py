@@ -43,7 +43,7 @@ SAMPLE = 10
 BATCH = 500
 
 Keys = Annotated[
-    list[str] | None, typer.Argument(metavar="[KEY]...", help="Keys of runs; or choose them by options.", autocompletion=complete_key)
+    list[str] | None, typer.Argument(metavar="KEY", help="Keys of runs; or choose them by options.", autocompletion=complete_key)
 ]
 Why = Annotated[str | None, typer.Option(help="The reason, kept in the run's history.")]
 Everything = Annotated[bool, typer.Option("--all", help="Every run that this can be done to.")]

@@ -8,6 +8,7 @@ import typer
 
 from pgflow_cli.database import Dsn, fetch_dicts, opened
 from pgflow_cli.failures import Mistake
+from pgflow_cli.help import Command, make_group
 from pgflow_cli.listing import database_now
 from pgflow_cli.output import AsCsv, AsJson, Column, age, choose_form, plain, print_rows
 
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     import psycopg
     from rich.text import Text
 
-queues = typer.Typer(name="queues", help="Shows queues, or pauses, resumes and limits one.", invoke_without_command=True)
+queues = make_group("queues", "Shows queues, or pauses, resumes and limits one.", invoke_without_command=True)
 
 Name = Annotated[str, typer.Argument(help="Name of the queue.", show_default=False)]
 
@@ -49,19 +50,19 @@ def list_queues(context: typer.Context, *, as_json: AsJson = False, as_csv: AsCs
             _print(connection, None, as_json=as_json, as_csv=as_csv)
 
 
-@queues.command("pause")
+@queues.command("pause", cls=Command)
 def pause_queue(queue: Name, *, as_json: AsJson = False, dsn: Dsn = None) -> None:
     """Stops claims from a queue; what is running goes on."""
     _change(dsn, queue, "select pgflow.pause_queue(%(queue)s)", {}, as_json=as_json)
 
 
-@queues.command("resume")
+@queues.command("resume", cls=Command)
 def resume_queue(queue: Name, *, as_json: AsJson = False, dsn: Dsn = None) -> None:
     """Lets claims from a paused queue go on."""
     _change(dsn, queue, "select pgflow.resume_queue(%(queue)s)", {}, as_json=as_json)
 
 
-@queues.command("limit")
+@queues.command("limit", cls=Command)
 def limit_queue(
     queue: Name,
     *,
@@ -75,7 +76,11 @@ def limit_queue(
     as_json: AsJson = False,
     dsn: Dsn = None,
 ) -> None:
-    """Limits how many runs of a queue run at once, and how many workers may die over one."""
+    """Limits runs at once, and dead workers, of a queue.
+
+    That is how many of its runs may run at once, over all workers, and how many workers may die over one of them
+    before it is stuck.
+    """
     if unlimited and max_running is not None:
         raise Mistake("--unlimited and --max-running exclude each other")
     if not unlimited and max_running is None and max_deaths is None:

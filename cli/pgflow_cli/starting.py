@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pgflow import StartOptions, Workflow
 
 Words = Annotated[
-    list[str] | None, typer.Argument(metavar="[NAME=TEXT|NAME:=JSON]...", help="Parameters of the workflow.", show_default=False)
+    list[str] | None, typer.Argument(metavar="NAME=TEXT|NAME:=JSON", help="Parameters of the workflow.", show_default=False)
 ]
 Input = Annotated[str | None, typer.Option("--input", "-i", help="All parameters as a JSON object, @FILE, or - for standard input.")]
 RunKey = Annotated[str | None, typer.Option("--key", "-k", help="Idempotency key: a second start with it is the same run.")]

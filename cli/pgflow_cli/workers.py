@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 def workers(
     target: Annotated[
-        str | None, typer.Argument(help="Module or file with the workflows, perhaps with the name of an app.", metavar="[MODULE[:APP]]")
+        str | None, typer.Argument(help="Module or file with the workflows, perhaps with the name of an app.", metavar="MODULE[:APP]")
     ] = None,
     *,
     dsn: Dsn = None,

@@ -1,0 +1,58 @@
+"""How help looks: plain text, with parameters by their names and without the types of Python.
+
+It copies well, fits any width, and is there before a library has drawn boxes.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import typer
+from typer.core import TyperCommand, TyperGroup
+
+PLAIN: dict[str, Any] = {"rich_markup_mode": None, "pretty_exceptions_enable": False}
+
+
+class _Words:
+    """What help and usage of commands and groups have in common."""
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        """Parameters; what has no word of its own is called by its name.
+
+        A flag that nobody gave is off: what is already a truth value needs no reading, and so no pydantic.
+        """
+        params: list[Any] = super().get_params(ctx)  # type: ignore[misc]
+        for param in params:
+            param.metavar = param.metavar or param.name.upper()
+            if getattr(param, "is_flag", False) and param.default is None:
+                param.default = False
+        return params
+
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:
+        """``KEY`` for what must be given, ``[KEY]`` for what may be."""
+        return [re.sub(r"^\{(.*)\}$", r"\1", piece) for piece in super().collect_usage_pieces(ctx)]  # type: ignore[misc]
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        """Arguments and options, and the commands of a group."""
+        for title, kind in (("Arguments", "argument"), ("Options", "option")):
+            params = [param for param in self.get_params(ctx) if param.param_type_name == kind]
+            records = [record for param in params if (record := param.get_help_record(ctx)) is not None]
+            if records:
+                with formatter.section(title):
+                    formatter.write_dl([(re.sub(r" <.*>$", "", name), text) for name, text in records])
+        if hasattr(self, "format_commands"):
+            self.format_commands(ctx, formatter)
+
+
+class Command(_Words, TyperCommand):
+    """A command."""
+
+
+class Group(_Words, TyperGroup):
+    """A command that has others."""
+
+
+def make_group(name: str, text: str, **attributes: Any) -> typer.Typer:
+    """A command that has others; each is declared with ``cls=Command``."""
+    return typer.Typer(name=name, help=text, cls=Group, add_completion=False, **PLAIN, **attributes)
