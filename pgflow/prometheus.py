@@ -43,7 +43,7 @@ select queue, queued, running, waiting, paused, stuck, extract(epoch from clock_
 from pgflow.queues
 """
 _WORKERS = "select count(*) as workers, extract(epoch from clock_timestamp() - min(beat_at))::float8 as silence from pgflow.workers"
-_TIMERS = "select next_due_at, clock_timestamp() as now from pgflow.idle_state()"
+_TIMERS = "select next_due_at, clock_timestamp() as now, due_timers from pgflow.idle_state()"
 
 
 class WorkerCollector(Collector):
@@ -129,13 +129,13 @@ class DatabaseCollector(Collector):
             cursor.execute(_LIMITS)
             queues = cursor.execute(_QUEUES).fetchall()
             ((workers, silence),) = cursor.execute(_WORKERS).fetchall()
-            ((next_due_at, now),) = cursor.execute(_TIMERS).fetchall()
+            ((next_due_at, now, due_timers),) = cursor.execute(_TIMERS).fetchall()
         yield from _of_queues(queues)
         yield GaugeMetricFamily("pgflow_workers", "Workers that count as alive", value=workers)
         yield GaugeMetricFamily(
             "pgflow_workers_silence_seconds", "Time since the last sign of life of the most silent of them", value=silence or 0.0
         )
-        yield from _of_timers(next_due_at, now)
+        yield from _of_timers(next_due_at, now, due_timers)
 
 
 def _of_queues(rows: list[tuple[Any, ...]]) -> Iterator[Metric]:
@@ -149,9 +149,10 @@ def _of_queues(rows: list[tuple[Any, ...]]) -> Iterator[Metric]:
     yield age
 
 
-def _of_timers(due: datetime | None, now: datetime) -> Iterator[Metric]:
+def _of_timers(due: datetime | None, now: datetime, number: int) -> Iterator[Metric]:
     """A timer that is due is taken within milliseconds: one that is late says that nobody polls."""
     late = 0.0 if due is None else max(0.0, (now - due).total_seconds())
+    yield GaugeMetricFamily("pgflow_timers_due", "Timers and deadlines that are due and not taken yet", value=number)
     yield GaugeMetricFamily("pgflow_timer_lateness_seconds", "For how long the oldest due timer has been due; 0 if none is", value=late)
     if due is not None:
         yield GaugeMetricFamily("pgflow_timer_next_due_timestamp_seconds", "When the next timer is due", value=due.timestamp())

@@ -29,22 +29,28 @@ comment on function pgflow.recorded_runs(bigint, int) is 'Runs with their journa
 
 drop function if exists pgflow.idle_state;
 create function pgflow.idle_state()
-returns table (idle boolean, next_due_at timestamptz)
+returns table (idle boolean, next_due_at timestamptz, due_timers bigint)
 language sql
 volatile
 security definer
 set search_path = pg_catalog, pg_temp
 as $$
-  select not exists (
+  with clock as materialized (select pgflow.now_() as at),
+  due as materialized (
+    select (select count(*) from pgflow.timer t where t.due_at <= (select at from clock))
+      + (select count(*) from pgflow.deadline d where d.due_at <= (select at from clock)) as timers
+  )
+  select due.timers = 0
+    and not exists (
       select from pgflow.ready r join pgflow.lane l on l.lane_id = r.lane_id join pgflow.queue q on q.queue = l.queue
       where l.paused_at is null and q.paused_at is null
     )
     and not exists (select from pgflow.lease)
-    and not exists (select from pgflow.nudge)
-    and not exists (select from pgflow.timer t where t.due_at <= pgflow.now_())
-    and not exists (select from pgflow.deadline d where d.due_at <= pgflow.now_()),
+    and not exists (select from pgflow.nudge),
     (select min(d.due_at) from (
       select min(t.due_at) as due_at from pgflow.timer t union all select min(x.due_at) from pgflow.deadline x
-    ) d)
+    ) d),
+    due.timers
+  from due
 $$;
-comment on function pgflow.idle_state() is 'Whether nothing is ready, leased, nudged or due; and when the next timer is';
+comment on function pgflow.idle_state() is 'Whether nothing is ready, leased, nudged or due; when the next timer is; and how many are due';

@@ -673,11 +673,11 @@ function pgflow.hold_(q jsonb, seq integer, t timestamp with time zone) returns 
   set search_path=pg_catalog, pg_temp
   md5 9d1160e89a2039a662bc5ed5fd8df3e6
 
-function pgflow.idle_state() returns TABLE(idle boolean, next_due_at timestamp with time zone), owner pgflow_owner
-  -- Whether nothing is ready, leased, nudged or due; and when the next timer is
+function pgflow.idle_state() returns TABLE(idle boolean, next_due_at timestamp with time zone, due_timers bigint), owner pgflow_owner
+  -- Whether nothing is ready, leased, nudged or due; when the next timer is; and how many are due
   sql volatile security definer
   set search_path=pg_catalog, pg_temp
-  md5 22faaf30af11efeeb02c7b0ea603c897
+  md5 6e9dbdabe93be61b6fe817c032137bbd
   grant execute to pgflow_worker
 
 function pgflow.insert_run_(tenant text, key text, workflow text, queue text, version text, priority integer, input json, run_at timestamp with time zone, deadline_at timestamp with time zone, labels jsonb, metadata jsonb, parent_run_id bigint, parent_call integer, close_policy "char", root_run_id bigint, OUT run_id bigint, OUT run_key text, OUT is_new boolean, OUT lane_id integer, OUT clash text) returns record, owner pgflow_owner

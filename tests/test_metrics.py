@@ -136,15 +136,19 @@ def test_the_endpoint_says_how_much_stands_in_the_database(dsn: str, conn: psyco
     assert of(found, "pgflow_queue_oldest_ready_age_seconds", queue="fragile") == 0
     assert 0 < (of(found, "pgflow_queue_oldest_ready_age_seconds", queue="mail") or 0) < 30
     assert of(found, "pgflow_workers") == 0
-    assert of(found, "pgflow_timer_lateness_seconds") == 0
+    assert (of(found, "pgflow_timers_due"), of(found, "pgflow_timer_lateness_seconds")) == (0, 0)
     (due,) = conn.execute("select extract(epoch from run_at)::float8 from pgflow.runs where key = 'later'").fetchone()
     assert of(found, "pgflow_timer_next_due_timestamp_seconds") == pytest.approx(due)
 
 
 def test_a_timer_that_nobody_takes_is_late(dsn: str, conn: psycopg.Connection, url: str) -> None:
-    conn.execute("select pgflow.start_run('work', '{}', 'soon', run_at => clock_timestamp() + interval '0.1 s')")
-    wait_until(lambda: conn.execute("select run_at < clock_timestamp() from pgflow.runs where key = 'soon'").fetchone() == (True,), "it is due")
-    assert (of(scrape(url), "pgflow_timer_lateness_seconds") or 0) > 0
+    for key in ("soon", "as soon"):
+        conn.execute("select pgflow.start_run('work', '{}', %s, run_at => clock_timestamp() + interval '0.1 s')", (key,))
+    conn.execute("select pgflow.start_run('work', '{}', 'later', run_at => clock_timestamp() + interval '1 hour')")
+    wait_until(lambda: conn.execute("select run_at < clock_timestamp() from pgflow.runs where key = 'as soon'").fetchone() == (True,), "it is due")
+    found = scrape(url)
+    assert of(found, "pgflow_timers_due") == 2
+    assert (of(found, "pgflow_timer_lateness_seconds") or 0) > 0
 
 
 def test_a_worker_that_may_do_no_more_than_work_may_be_scraped(dsn: str, conn: psycopg.Connection, meter: Meter) -> None:
