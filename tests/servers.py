@@ -154,8 +154,11 @@ def unsound(dsn: str) -> list[str]:
 
 
 def find_program(name: str, package: str) -> str:
-    """The path of a program that pip does not bring; its test is skipped, or fails if PGFLOW_TEST_NEEDS names it."""
-    found = shutil.which(name)
+    """The path of a program that pip does not bring; its test is skipped, or fails if PGFLOW_TEST_NEEDS names it.
+
+    Distributions put servers where an ordinary user's PATH does not lead.
+    """
+    found = shutil.which(name) or shutil.which(name, path="/usr/sbin:/sbin")
     if found is None:
         judge = pytest.fail if name in os.environ.get("PGFLOW_TEST_NEEDS", "").split() else pytest.skip
         judge(f"needs {name}: apt install {package}")
