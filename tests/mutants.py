@@ -1,167 +1,182 @@
-"""Deliberately broken variants of pgflow, each of which a named test must catch: `python -m tests.mutants [NAME ...]`.
+"""Breaks pgflow on purpose, one defect at a time, and shows which test notices: `python -m tests.mutants [DSN] [NAME ...]`.
 
-A test that no mutant fails proves little. Each variant is one change of one file, made in a copy of the
-repository; the tests named beside it must fail there. Prints a line for each and `mutants caught k/k`.
+A test that no defect fails proves little. Each of :data:`tests.defects.DEFECTS` is made in a copy of the
+repository, of which there are two, so that two can be tried at a time; the test named beside it must fail
+there. First all those tests must pass in copies without a defect. Prints a line for each and
+`mutants caught k/k`. Without a DSN the tests find a server as they always do.
 """
 
 from __future__ import annotations
 
+import argparse
 import os
+import re
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import NamedTuple
+from queue import SimpleQueue
+from typing import TYPE_CHECKING, NamedTuple
+
+from tests.defects import DEFECTS, Defect
+from tests.evidence import Evidence, Findings
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
 
 REPOSITORY = Path(__file__).parents[1]
-COPIED = ("pgflow", "cli", "sql", "migrations", "tests", "examples", "bench", "pyproject.toml", "README.md", "docs")
-SECONDS = 900
+COPIED = ("pgflow", "cli", "sql", "migrations", "tests", "examples", "pyproject.toml", "README.md")
+COPIES = 2
+HANGS_AFTER_SECONDS = 60
+"""A test that takes so long in a broken copy has noticed: each takes some seconds at most in a sound one."""
+
+PYTEST = (sys.executable, "-m", "pytest", "-x", "-q", "-rfE", "-n", "0", "-p", "no:cacheprovider", "-p", "no:hypothesispytest", "-p", "no:anyio")
 
 
-class Mutant(NamedTuple):
-    """One variant: in this file this text becomes that, and these tests notice."""
+class Trial(NamedTuple):
+    """What became of one defect."""
 
-    name: str
-    file: str
-    old: str
-    new: str
-    tests: str
+    defect: Defect
+    caught: bool
+    seconds: float
+    how: str
 
-
-MUTANTS = [
-    Mutant(
-        "unfenced transaction", "sql/transaction.sql",
-        "  if held_token is distinct from token then\n    raise exception using errcode = 'PF004', message = format('run %s is no longer held by this worker', run_id);\n  end if;\n"
-        "  -- From here",
-        "  -- From here", "tests/test_sql_commit.py",
-    ),
-    Mutant(
-        "unfenced batch", "sql/commit.sql",
-        "  if careful or locked_ids is distinct from ids or locked_tokens is distinct from tokens then",
-        "  if careful then", "tests/test_sql_commit.py",
-    ),
-    Mutant(
-        "claim that waits", "sql/claim.sql",
-        "    select r.ctid from pgflow.ready r where r.ctid = any(heads) and r.lane_id = any(lanes) for update skip locked\n  ) k;\n  if coalesce",
-        "    select r.ctid from pgflow.ready r where r.ctid = any(heads) and r.lane_id = any(lanes) for update\n  ) k;\n  if coalesce",
-        "tests/test_sql_claim.py tests/test_sql_locks.py",
-    ),
-    Mutant(
-        "suspects claimed in crowds", "sql/claim.sql",
-        "    more := pgflow.take_heads_(free_lanes, 1, true,", "    more := pgflow.take_heads_(free_lanes, max, true,", "tests/test_sql_claim.py",
-    ),
-    Mutant(
-        "nudge deleted whatever was seen", "sql/wake.sql",
-        "  where n.chain_id = g.chain and n.nudge_id = g.id and g.chain <> all(keep);", "  where n.chain_id = g.chain and n.nudge_id = g.id;",
-        "tests/test_sql_wake.py",
-    ),
-    Mutant(
-        "wake that waits for a commit", "sql/wake.sql",
-        "where e.run_id = any(mail) order by e.run_id for no key update skip locked", "where e.run_id = any(mail) order by e.run_id for no key update",
-        "tests/test_sql_wake.py tests/test_sql_locks.py",
-    ),
-    Mutant(
-        "keys of children in the order of calls", "sql/settle.sql", "  order by r.tenant, g.key\n  on conflict do nothing;", "  on conflict do nothing;",
-        "tests/test_sql_wake.py tests/test_sql_locks.py",
-    ),
-    Mutant(
-        "reaper that trusts an old beat", "sql/worker.sql", "  if coalesce(current_beat, -1) is distinct from beat then", "  if false then",
-        "tests/test_sql_workers.py",
-    ),
-    Mutant(
-        "second start under a key is another run's", "sql/start.sql", "known.input::jsonb <> insert_run_.input::jsonb", "false",
-        "tests/test_sql_start.py",
-    ),
-    Mutant(
-        "lost acknowledgement taken for lost lease", "sql/commit.sql", "  if next_token = p_token then\n    return 'already';\n  end if;\n", "",
-        "tests/test_sql_commit.py",
-    ),
-    Mutant(
-        "commit in progress taken for failed", "pgflow/transactions.py", '        if status != "in progress":', "        if True:",
-        "tests/test_commit_protocol.py",
-    ),
-    Mutant(
-        "outcomes decided together taken one by one", "pgflow/_engine/release.py", "            if not unit.is_answer:", "            if True:",
-        "tests/test_engine_replay.py",
-    ),
-    Mutant(
-        "fence before the last outcome is released", "pgflow/_engine/execution.py",
-        "        return self.inflight is None and not (self.locked or self._decided or self._driver.busy)", "        return self.inflight is None and not self.locked",
-        "tests/test_engine_order.py",
-    ),
-    Mutant(
-        "licence not written ahead", "pgflow/_engine/requests.py",
-        '        if call.spec.effect == "s" and call.number not in self.journal.starts:', "        if False:", "tests/test_engine_order.py tests/test_engine_replay.py",
-    ),
-    Mutant(
-        "tasks in the order of their addresses", "pgflow/_engine/loop.py",
-        "    own_context: contextvars.Context\n\n    def __hash__(self) -> int:\n        return self._ordinal",
-        "    own_context: contextvars.Context\n\n    def __hash__(self) -> int:\n        return id(self) >> 4",
-        "tests/test_determinism.py tests/test_loop.py",
-    ),
-    Mutant(
-        "generators left to the collector", "pgflow/_engine/loop.py",
-        "        self._generators.append((generator, task.own_context if isinstance(task, WorkflowTask) else contextvars.copy_context()))", "        del task",
-        "tests/test_loop.py",
-    ),
-    Mutant(
-        "step that is no longer asked for is forgotten", "pgflow/_engine/history.py", "        for start in self.journal.open_starts():", "        for start in ():",
-        "tests/test_engine_divergence.py",
-    ),
-    Mutant(
-        "contention recorded as an outcome", "pgflow/bodies.py",
-        "                if is_infrastructure(error) or is_conflict_on_unit(error):", "                if False:", "tests/test_transactions.py",
-    ),
-    Mutant(
-        "arguments of a started step not compared", "pgflow/_engine/requests.py",
-        "        if call.number not in self.journal.ended and call.args_hash != started.args_hash:", "        if False:", "tests/test_engine_divergence.py",
-    ),
-    Mutant(
-        "bodies stopped with their worker recorded as failed", "pgflow/bodies.py", "                if self._stopped or execution.over", "                if execution.over",
-        "tests/test_recovery.py",
-    ),
-]
+    def __str__(self) -> str:
+        verdict = "caught" if self.caught else "ALIVE "
+        return f"{verdict} {self.seconds:5.1f} s  {self.defect.name:<58} {self.defect.file:<30} {self.defect.test}{self.how}"
 
 
-def is_caught(mutant: Mutant, folder: Path) -> bool:
-    """Makes the variant in a copy of the repository, and runs the tests that must notice."""
-    for name in COPIED:
-        source = REPOSITORY / name
-        if source.is_dir():
-            shutil.copytree(source, folder / name, ignore=shutil.ignore_patterns("__pycache__", ".mypy_cache"))
-        elif source.exists():
-            shutil.copy(source, folder / name)
-    file = folder / mutant.file
-    text = file.read_text()
-    assert text.count(mutant.old) == 1, f"{mutant.name}: {mutant.file} has the text {text.count(mutant.old)} times"
-    file.write_text(text.replace(mutant.old, mutant.new))
-    path = os.pathsep.join([str(folder), str(folder / "cli")])
-    command = [sys.executable, "-m", "pytest", "-x", "-q", "-n", "0", "-p", "no:cacheprovider", "--deselect", "tests/test_schema.py", *mutant.tests.split()]
-    try:
-        tests = subprocess.run(
-            command, cwd=folder, env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True, timeout=SECONDS, check=False
+class Copy:
+    """A copy of the repository, in which one defect is made, tried and taken back at a time."""
+
+    def __init__(self, folder: Path, source: Path, server_dsn: str | None) -> None:
+        self.folder = folder
+        for name in COPIED:
+            if (source / name).is_dir():
+                shutil.copytree(source / name, folder / name, ignore=shutil.ignore_patterns("__pycache__", ".*"))
+            else:
+                shutil.copy2(source / name, folder / name)
+        path = os.pathsep.join([str(folder), str(folder / "cli")])
+        self._environment = {k: v for k, v in os.environ.items() if not k.startswith("PYTEST_")} | {"PYTHONPATH": path}
+        if server_dsn is not None:
+            self._environment["PGFLOW_TEST_DSN"] = server_dsn
+        self._check_that_it_is_what_runs()
+
+    def _check_that_it_is_what_runs(self) -> None:
+        where = "import pgflow, pgflow_cli; print(pgflow.__file__, pgflow_cli.__file__)"
+        found = subprocess.run([sys.executable, "-c", where], cwd=self.folder, env=self._environment, capture_output=True, text=True, check=True)
+        assert found.stdout.count(str(self.folder)) == 2, f"the tests would run {found.stdout} and not the copy in {self.folder}"
+
+    def test(self, tests: Sequence[str], patience_seconds: float) -> tuple[int | None, str]:
+        """Runs these tests; the answer is the exit code of pytest, None if it hung, and what it printed."""
+        command = [*PYTEST, *(f"tests/{test}" for test in tests)]
+        process = subprocess.Popen(
+            command, cwd=self.folder, env=self._environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
         )
-    except subprocess.TimeoutExpired:
-        return True  # it hangs, where a sound one would not
-    assert tests.returncode in (0, 1), f"{mutant.name}: the tests did not run: {tests.stdout[-2000:]}{tests.stderr[-2000:]}"
-    return tests.returncode == 1
+        try:
+            output, _ = process.communicate(timeout=patience_seconds)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)  # and the workers that the test has started
+            return None, process.communicate()[0]
+        return process.returncode, output
+
+    def attempt(self, number: int, defect: Defect) -> Trial:
+        """Makes the defect, runs the test that must notice, and takes it back."""
+        file = self.folder / defect.file
+        sound, sound_stat = file.read_text(), file.stat()
+        began = time.monotonic()
+        file.write_text(defect.break_text(sound))
+        # Compiled code is recognised by size and whole seconds: two defects of a file must not have the same time.
+        os.utime(file, (sound_stat.st_atime, sound_stat.st_mtime - 100 - number))
+        try:
+            code, output = self.test([defect.test], HANGS_AFTER_SECONDS)
+        finally:
+            file.write_text(sound)
+            os.utime(file, (sound_stat.st_atime, sound_stat.st_mtime))
+        seconds = time.monotonic() - began
+        if code is None:
+            return Trial(defect, caught=True, seconds=seconds, how="  (hung)")
+        assert code in (0, 1), f"{defect.name}: the test did not run:\n{output[-3000:]}"
+        assert "ERROR at setup" not in output, f"{defect.name}: nothing can run with it, which any test notices:\n{output[-3000:]}"
+        return Trial(defect, caught=code == 1, seconds=seconds, how="")
+
+
+class Unfounded(Exception):
+    """The tests fail where nothing is broken: that they fail for a defect would say nothing."""
+
+
+def try_all(defects: Sequence[Defect], server_dsn: str | None) -> Iterator[Trial]:
+    """Tries these defects, each in the first copy that is free."""
+    with tempfile.TemporaryDirectory(prefix="pgflow-mutants-") as root, ThreadPoolExecutor(COPIES) as pool:
+        first = Copy(Path(root) / "0", REPOSITORY, server_dsn)
+        copies = [first, *(Copy(Path(root) / str(n), first.folder, server_dsn) for n in range(1, COPIES))]
+        _check_that_all_pass(pool, copies, sorted({defect.test for defect in defects}))
+        free: SimpleQueue[Copy] = SimpleQueue()
+        for copy in copies:
+            free.put(copy)
+
+        def attempt(number: int, defect: Defect) -> Trial:
+            copy = free.get()
+            try:
+                return copy.attempt(number, defect)
+            finally:
+                free.put(copy)
+
+        yield from pool.map(attempt, range(len(defects)), defects)
+
+
+def _check_that_all_pass(pool: ThreadPoolExecutor, copies: Sequence[Copy], tests: Sequence[str]) -> None:
+    shares = [tests[n :: len(copies)] for n in range(len(copies))]
+    patience_seconds = HANGS_AFTER_SECONDS + 10.0 * len(tests)
+    for code, output in pool.map(lambda copy, share: copy.test(share, patience_seconds) if share else (0, ""), copies, shares):
+        if code != 0:
+            raise Unfounded(f"tests fail where nothing is broken, so their failures for a defect would say nothing:\n{output[-4000:]}")
+
+
+def prove(server_dsn: str, seconds: float, seed: int) -> Findings:  # noqa: ARG001 - every defect is tried, however long it takes
+    """The findings of this layer of the proof."""
+    began = time.monotonic()
+    trials: list[Trial] = []
+    wrong: tuple[str, ...] = ()
+    try:
+        trials += try_all(DEFECTS, server_dsn)
+    except Unfounded as error:
+        wrong = (str(error),)
+    alive = tuple(f"{t.defect.name} in {t.defect.file}: not noticed by {t.defect.test}" for t in trials if not t.caught)
+    caught = len(trials) - len(alive)
+    evidence = Evidence("mutants", "a defect made on purpose", len(trials), wrong=wrong + alive, figure=f"caught {caught}/{len(DEFECTS)}")
+    return Findings(
+        "mutants", seed, [evidence], {"defects made": (len(trials), len(DEFECTS))}, time.monotonic() - began
+    )
+
+
+def _is_dsn(word: str) -> bool:
+    return re.match(r"postgres(ql)?://|\w+=", word) is not None
 
 
 def main() -> int:
-    wanted = [m for m in MUTANTS if m.name in sys.argv[1:]] if len(sys.argv) > 1 else MUTANTS
-    tests = " ".join(sorted({test for mutant in wanted for test in mutant.tests.split()}))
-    with tempfile.TemporaryDirectory(prefix="pgflow-mutant-") as folder:
-        if is_caught(Mutant("nothing changed", "README.md", "# pgflow\n\n", "# pgflow\n\n", tests), Path(folder)):
-            print("the tests fail where nothing is changed: that they fail for a mutant would say nothing")
-            return 2
-    caught = 0
-    for mutant in wanted:
-        with tempfile.TemporaryDirectory(prefix="pgflow-mutant-") as folder:
-            found = is_caught(mutant, Path(folder))
-        caught += found
-        print(f"{'caught ' if found else 'ALIVE  '} {mutant.name:<52} {mutant.file:<28} {mutant.tests}", flush=True)
-    print(f"mutants caught {caught}/{len(wanted)}")
+    """The command line."""
+    parser = argparse.ArgumentParser(prog="python -m tests.mutants", description="Breaks pgflow on purpose and shows which test notices.")
+    parser.add_argument("words", nargs="*", metavar="DSN | NAME", help="a superuser's DSN; names of defects, all if none is given")
+    words = parser.parse_args().words
+    server_dsn = next(filter(_is_dsn, words), None)
+    names = {word for word in words if not _is_dsn(word)}
+    if unknown := names - {defect.name for defect in DEFECTS}:
+        parser.error(f"there is no defect {unknown.pop()!r}")
+    wanted = [defect for defect in DEFECTS if not names or defect.name in names]
+    began, caught = time.monotonic(), 0
+    try:
+        for trial in try_all(wanted, server_dsn):
+            caught += trial.caught
+            print(trial, flush=True)
+    except Unfounded as error:
+        print(error)
+        return 1
+    print(f"mutants caught {caught}/{len(wanted)} in {time.monotonic() - began:.0f} s")
     return 0 if caught == len(wanted) else 1
 
 

@@ -979,6 +979,26 @@ def test_a_generator_is_closed_in_the_context_of_its_run():
     assert seen == ["the run's"]
 
 
+def test_a_run_that_leaves_its_worker_is_taken_apart_there_and_then_in_its_own_context():
+    seen: list[str] = []
+
+    @workflow(name="leaving in a context")
+    async def leaving_in_a_context() -> None:
+        variable.set("the run's")
+        try:
+            await pgflow.Signal("never", int).wait()
+        finally:
+            seen.append(variable.get())
+
+    variable.set("the worker's")
+    store = Store(leaving_in_a_context)
+    run = store.start(leaving_in_a_context)
+    Worker(store).settle()
+    assert run.place == "parked"
+    gc.collect()
+    assert seen == ["the run's"]
+
+
 # ---------------------------------------------------------------- inside another loop
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import subprocess
+import sys
 import threading
 from collections import Counter
 from typing import TYPE_CHECKING, Any
@@ -117,6 +119,39 @@ def test_a_worker_that_was_declared_dead_by_mistake_loses_its_runs_and_comes_bac
         assert run.result(SOON) == 2
         assert app.run(work) == 3
     assert conn.execute("select n from booked order by n").fetchall() == [(2,), (3,)]
+
+
+CLAIM_ONE_RUN = """
+import sys
+
+import psycopg
+
+from pgflow._calls import claim, worker
+from pgflow._io import run
+
+with psycopg.connect(sys.argv[1], autocommit=True) as conn:
+    me = run(conn, worker.register_worker("host", 1, ["default"], 10, "test"))
+    lanes = [lane.lane_id for lane in run(conn, claim.serve_lanes(["default"], ["demo"]))]
+    (claimed,) = run(conn, claim.claim_runs(me, lanes, 1, take_suspect=True))
+    print(me, claimed.token)
+"""
+
+
+def claim_in_a_process(dsn: str) -> tuple[int, int]:
+    """A process claims the run and is gone: the number of its worker, and its token."""
+    answer = subprocess.run([sys.executable, "-c", CLAIM_ONE_RUN, dsn], capture_output=True, text=True, check=True)
+    worker, token = map(int, answer.stdout.split())
+    return worker, token
+
+
+def test_a_zombie_is_fenced_off_from_a_run_that_another_process_has_claimed(dsn: str, conn: psycopg.Connection) -> None:
+    conn.execute("select pgflow.start_run('demo')")
+    zombie, old_token = claim_in_a_process(dsn)
+    conn.execute("select pgflow.reap_worker(%s, 0)", (zombie,))
+    _, token = claim_in_a_process(dsn)
+    commit = "select pgflow.commit_unit(run_id, %s, 1, 1, 'c', 'step', '1', null, 0) from pgflow.lease"
+    assert conn.execute(commit, (old_token,)).fetchone() == ("lost",)
+    assert conn.execute(commit, (token,)).fetchone() == (None,)
 
 
 def test_a_worker_that_stops_lets_its_steps_finish_and_hands_the_rest_back(dsn: str, conn: psycopg.Connection) -> None:

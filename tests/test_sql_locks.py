@@ -15,11 +15,13 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import psycopg
+import pytest
 import servers
 import sqlkit
 from psycopg import errors
 from sqlkit import (
     IMPATIENT,
+    Actor,
     Claim,
     all_lanes,
     begin,
@@ -185,6 +187,30 @@ def test_a_wake_does_not_wait_for_another_that_puts_the_same_mail_aside(dsn: str
     with connect(dsn, IMPATIENT) as second, conn.transaction():
         wake(conn, run.chain_id)
         wake(second, run.chain_id)
+
+
+def name_in_order(verb: str, runs: list[Claim]) -> Callable[[Conn], object]:
+    """Commits or hands back these runs in one call that names them in this order."""
+    ids, held = [run.run_id for run in runs], [run.token for run in runs]
+    if verb == "release":
+        return lambda c: c.execute("select pgflow.release_runs(%s, %s)", (ids, held))
+    batch = json.loads(sqlkit.document(*(flush(run, unit()) for run in runs)))
+    batch["r"].sort(key=lambda row: ids.index(row[0]))
+    return lambda c: c.execute("select pgflow.commit_units(%s)", (json.dumps(batch),))
+
+
+@pytest.mark.parametrize("verb", ["commit", "release"])
+def test_batches_that_name_their_runs_in_opposite_orders_never_deadlock(dsn: str, conn: Conn, verb: str) -> None:
+    first, middle, last = begin(conn), begin(conn), begin(conn)
+    with connect(dsn) as holder, Actor(dsn) as up, Actor(dsn) as down:
+        with holder.transaction():
+            holder.execute("select from pgflow.lease where run_id = %s for update", (middle.run_id,))
+            upwards = up.do(name_in_order(verb, [first, middle, last]))
+            up.until_waiting(conn, upwards)
+            downwards = down.do(name_in_order(verb, [last, middle, first]))
+            down.until_waiting(conn, downwards)
+        upwards.result(20)
+        downwards.result(20)
 
 
 # ---------------------------------------------------------------- all at once

@@ -240,6 +240,21 @@ def test_two_batches_with_common_keys_in_opposite_order_never_deadlock(dsn: str,
     assert count(conn, "run") == 1001
 
 
+def test_two_batches_that_wait_for_the_same_key_do_not_deadlock_over_others(dsn: str, conn: Conn) -> None:
+    start(conn)  # the lane is there
+    with sqlkit.Actor(dsn) as first, sqlkit.Actor(dsn) as second:
+        for actor in (first, second):
+            actor.conn.execute("set deadlock_timeout = '20ms'")
+        with connect(dsn) as app, app.transaction():
+            start(app, key="between")
+            up = first.do(start_many, [("a", "{}"), ("between", "{}"), ("b", "{}")])
+            first.until_waiting(conn)
+            down = second.do(start_many, [("b", "{}"), ("between", "{}"), ("a", "{}")])
+            second.until_waiting(conn)
+        assert [s.is_new for s in up.result()] == [True, False, True]
+        assert [s.is_new for s in down.result()] == [False, False, False]
+
+
 # ---------------------------------------------------------------- times
 
 

@@ -167,9 +167,7 @@ def test_a_signal_wakes_its_run_by_the_next_poll_though_both_sides_die_before_th
     assert count(conn, "nudge") == 0
 
 
-def test_the_result_of_a_child_wakes_its_parent_in_every_order(dsn: str, conn: Conn) -> None:
-    orders = list(interleavings(SENDER, PARKER))
-    assert len(orders) == 20
+def end_of_a_child_in_every_order(dsn: str, conn: Conn, orders: list[tuple[str, ...]], then: Callable[[], object] = bool) -> None:
     kids: dict[int, Claim] = {}
     act: dict[str, Callable[[Conn, Claim], Any]] = {
         "send": lambda c, run: finish(c, kids[run.run_id]),
@@ -181,9 +179,21 @@ def test_the_result_of_a_child_wakes_its_parent_in_every_order(dsn: str, conn: C
             commit(conn, flush(parent, children=[child(1)]))
             kids[parent.run_id] = claim_one(conn)
             stage.play(order, parent)
+            then()
             place = status(conn, parent.run_id)
             assert place == "queued" or (place == "running" and kinds(conn, parent)[-1] == ("K", 1)), order
             finish(conn, parent if place == "running" else claim_one(conn))
+
+
+def test_the_result_of_a_child_wakes_its_parent_in_every_order(dsn: str, conn: Conn) -> None:
+    orders = list(interleavings(SENDER, PARKER))
+    assert len(orders) == 20
+    end_of_a_child_in_every_order(dsn, conn, orders)
+
+
+def test_the_result_of_a_child_wakes_its_parent_by_the_next_poll_though_both_sides_die_before_they_wake_it(dsn: str, conn: Conn) -> None:
+    end_of_a_child_in_every_order(dsn, conn, list(interleavings(SENDER[:2], PARKER[:2], ("poll",))), then=lambda: poll(conn))
+    assert count(conn, "nudge") == 0
 
 
 REQUESTS = {
@@ -585,6 +595,17 @@ def test_a_timer_fires_once_and_never_early(db: Conn) -> None:
     assert [u[1:3] for u in commit(db, flush(again, **ask)).units_of(again)] == [[1, "T"]]
     assert kinds(db, run) == [("t", 1), ("T", 1)]
     assert poll(db).next_due_seconds is None
+
+
+def test_a_timer_that_is_looked_at_before_its_time_has_not_fired(db: Conn) -> None:
+    set_clock(db, T0)
+    run = begin(db)
+    commit(db, flush(run, unit("t", 1, None, None, delay_seconds=60)))
+    ask = {"timers": [[1, 1, "T"]]}
+    set_clock(db, T0 + seconds(59.999999))
+    assert commit(db, flush(run, **ask)).units_of(run) == []
+    set_clock(db, T0 + seconds(60))
+    assert [u[1:3] for u in commit(db, flush(run, **ask)).units_of(run)] == [[1, "T"]]
 
 
 def test_a_timer_that_is_late_is_not_lost(db: Conn) -> None:

@@ -273,6 +273,8 @@ async def test_now_is_the_databases_time_of_the_last_outcome_and_the_same_on_rep
         await pgflow.sleep(HOUR)
         times.append(pgflow.now())
         await go.wait()
+        await echo("tock")
+        times.append(pgflow.now())
         return times
 
     aflow.include(clock)
@@ -289,6 +291,7 @@ async def test_now_is_the_databases_time_of_the_last_outcome_and_the_same_on_rep
     assert before - timedelta(seconds=1) < times[0] < before + timedelta(seconds=5)
     assert times[1] <= times[2]
     assert times[2] + HOUR <= times[3] <= times[2] + HOUR + timedelta(seconds=5)
+    assert times[3] <= times[4] <= times[3] + timedelta(seconds=5)
     assert times[0].tzinfo is not None
 
 

@@ -1,0 +1,410 @@
+"""The defects that the tests must notice, each with the one test that does: see `tests.mutants`.
+
+A defect is one change of one file, of the sort that engines have shipped: a fence left out, a lock taken in
+another order, a clock of the wrong machine. The texts are short, so that they survive what does not concern
+them; `tests/test_mutants.py` says at once where one is no longer found.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Defect(NamedTuple):
+    """In this file this text becomes that, and this test notices."""
+
+    name: str
+    file: str
+    old: str
+    new: str
+    test: str
+    also: tuple[tuple[str, str], ...] = ()
+    """Further changes of the file, without which another line of defence would still hold."""
+
+    @property
+    def changes(self) -> tuple[tuple[str, str], ...]:
+        """(old, new) of every change."""
+        return (self.old, self.new), *self.also
+
+    def break_text(self, sound: str) -> str:
+        """The text of the file with the defect."""
+        for old, new in self.changes:
+            assert sound.count(old) == 1, f"{self.name}: {self.file} has the text {sound.count(old)} times: {old!r}"
+            sound = sound.replace(old, new)
+        return sound
+
+
+FENCES = (
+    Defect(
+        "unfenced transaction", "sql/transaction.sql",
+        "if held_token is distinct from token then", "if false then",
+        "test_sql_commit.py::test_a_step_whose_lease_is_lost_while_it_runs_writes_nothing",
+    ),
+    Defect(
+        "unfenced batch", "sql/commit.sql",
+        "if careful or locked_ids is distinct from ids or locked_tokens is distinct from tokens then", "if careful then",
+        "test_sql_commit.py::test_a_zombie_commits_nothing[held by another]",
+    ),
+    Defect(
+        "unfenced direct path", "sql/commit.sql",
+        "if held_token is distinct from token then", "if false then",
+        "test_sql_commit.py::test_the_direct_path_is_fenced_as_a_batch_is",
+    ),
+    Defect(
+        "outcome overwritten by a late writer", "sql/commit.sql",
+        "from jsonb_array_elements(batch->'o') e;\n    select",
+        "from jsonb_array_elements(batch->'o') e on conflict (run_id) do update set status = excluded.status, output = excluded.output;\n    select",
+        "test_sql_commit.py::test_nobody_can_write_the_end_of_a_run_twice_at_once",
+        also=(
+            ("if careful or locked_ids is distinct from ids or locked_tokens is distinct from tokens then", "if careful and not batch ? 'o' then"),
+        ),
+    ),
+    Defect(
+        "on conflict do nothing for units", "sql/commit.sql",
+        "from jsonb_array_elements(batch->'u') e;", "from jsonb_array_elements(batch->'u') e on conflict do nothing;",
+        "test_sql_commit.py::test_a_duplicate_names_the_constraint_of_its_partition_and_the_careful_path_decides",
+    ),
+    Defect(
+        "lost acknowledgement taken for lost lease", "sql/commit.sql",
+        "if next_token = p_token then\n    return 'already';", "if false then\n    return 'already';",
+        "test_sql_commit.py::test_a_retried_ack_is_already_there_though_the_run_has_moved_on_since",
+    ),
+    Defect(
+        "commit that inherits synchronous_commit = off", "sql/commit.sql",
+        "perform set_config('synchronous_commit', 'on', true);\n  end if;\n  select array_agg", "null;\n  end if;\n  select array_agg",
+        "test_sql_commit.py::test_a_commit_is_durable_though_the_session_says_otherwise",
+    ),
+    Defect(
+        "runs handed back by whoever asks", "sql/claim.sql",
+        "where e.run_id = g.id and e.token = g.tk", "where e.run_id = g.id",
+        "test_sql_claim.py::test_only_the_holder_of_the_token_hands_a_run_back",
+    ),
+    Defect(
+        "body that commits by itself goes unnoticed", "sql/transaction.sql",
+        "if current_setting('pgflow.step', true) is distinct from", "if false and '' is distinct from",
+        "test_sql_commit.py::test_a_body_that_ends_its_transaction_itself_is_found_out",
+    ),
+    Defect(
+        "tokens from a counter", "pgflow/_calls/claim.py",
+        "[secrets.randbits(63) for _ in range(count)]", "[next(_counter) for _ in range(count)]",
+        "test_recovery.py::test_a_zombie_is_fenced_off_from_a_run_that_another_process_has_claimed",
+        also=(("COLUMNS = (", "_counter = __import__('itertools').count(1)\nCOLUMNS = ("),),
+    ),
+)
+
+CLAIMS = (
+    Defect(
+        "claim by IN (... LIMIT ...)", "sql/claim.sql",
+        "delete from pgflow.ready r where r.ctid = any(locked) returning r.*",
+        "delete from pgflow.ready r where r.run_id in (\n"
+        "      select k.run_id from pgflow.ready k where k.lane_id = any(lanes) and (k.suspect > 0) = suspects\n"
+        "      order by k.priority, k.run_id limit max for update skip locked\n"
+        "    ) returning r.*",
+        "test_sql_claim.py::test_no_plan_makes_a_claim_take_more_than_asked[three lanes]",
+    ),
+    Defect(
+        "claim that waits", "sql/claim.sql",
+        "select r.ctid from pgflow.ready r where r.ctid = any(heads) and r.lane_id = any(lanes) for update skip locked",
+        "select r.ctid from pgflow.ready r where r.ctid = any(heads) and r.lane_id = any(lanes) for update",
+        "test_sql_claim.py::test_a_claim_steps_over_rows_that_are_locked[two lanes]",
+    ),
+    Defect(
+        "limit that claims read side by side", "sql/claim.sql",
+        "where q.queue = queue_name for no key update;", "where q.queue = queue_name;",
+        "test_sql_claim.py::test_a_claim_waits_for_another_of_the_same_limited_queue_and_then_counts_its_leases",
+    ),
+    Defect(
+        "suspects claimed in crowds", "sql/claim.sql",
+        "more := pgflow.take_heads_(free_lanes, 1, true,", "more := pgflow.take_heads_(free_lanes, max, true,",
+        "test_sql_claim.py::test_suspects_are_claimed_one_at_a_time_and_never_block_the_others",
+    ),
+    Defect(
+        "second start under a key is another run's", "sql/start.sql",
+        "known.input::jsonb <> insert_run_.input::jsonb", "false",
+        "test_sql_start.py::test_a_key_refuses_another_workflow_or_input_and_its_run_is_unharmed",
+    ),
+)
+
+LOCKS = (
+    Defect(
+        "leases locked in the order of the batch", "sql/commit.sql",
+        "where e.run_id = any(ids) order by e.run_id for no key update skip locked",
+        "where e.run_id = any(ids) order by array_position(ids, e.run_id) for no key update",
+        "test_sql_locks.py::test_batches_that_name_their_runs_in_opposite_orders_never_deadlock[commit]",
+    ),
+    Defect(
+        "leases handed back in the order of the call", "sql/claim.sql",
+        "where e.run_id = any(run_ids) order by e.run_id for update", "where e.run_id = any(run_ids) order by array_position(run_ids, e.run_id) for update",
+        "test_sql_locks.py::test_batches_that_name_their_runs_in_opposite_orders_never_deadlock[release]",
+    ),
+    Defect(
+        "keys taken in the order of the batch", "sql/start.sql",
+        "as g (k, i, s) order by g.k\n", "as g (k, i, s)\n",
+        "test_sql_start.py::test_two_batches_that_wait_for_the_same_key_do_not_deadlock_over_others",
+    ),
+    Defect(
+        "keys of children in the order of calls", "sql/settle.sql",
+        "order by r.tenant, g.key\n", "\n",
+        "test_sql_wake.py::test_two_batches_that_start_children_of_the_same_keys_do_not_deadlock",
+    ),
+    Defect(
+        "wake that waits for a commit", "sql/wake.sql",
+        "where e.run_id = any(mail) order by e.run_id for no key update skip locked", "where e.run_id = any(mail) order by e.run_id for no key update",
+        "test_sql_wake.py::test_a_signal_wakes_its_run_in_every_order_of_sender_parker_and_poll",
+    ),
+    Defect(
+        "reaper that waits for a frozen worker", "sql/worker.sql",
+        "where e.worker_id = worker_id order by e.run_id for update skip locked", "where e.worker_id = worker_id order by e.run_id for update",
+        "test_sql_workers.py::test_a_frozen_worker_that_locks_a_lease_is_not_waited_for",
+    ),
+)
+
+WAKES = (
+    Defect(
+        "park without a second look", "sql/settle.sql",
+        "from pgflow.look_(q, t, seq) l;", "from pgflow.look_(case when q ? 'park' then q - 'signals' else q end, t, seq) l;",
+        "test_sql_wake.py::test_a_signal_wakes_its_run_by_the_next_poll_though_both_sides_die_before_they_wake_it",
+    ),
+    Defect(
+        "nudge deleted whatever was seen", "sql/wake.sql",
+        "n.nudge_id = g.id and g.chain <> all(keep);", "n.nudge_id = g.id;",
+        "test_sql_wake.py::test_a_run_locked_elsewhere_is_not_waited_for_and_keeps_its_nudge",
+    ),
+    Defect(
+        "wake-up by notification only", "pgflow/worker.py",
+        "async with asyncio.timeout(wait):", "async with asyncio.timeout(None):",
+        "test_runs.py::test_runs_go_on_and_results_arrive_without_listening",
+    ),
+    Defect(
+        "result of a child that nudges nobody", "sql/finish.sql",
+        "insert into pgflow.nudge (chain_id) select c from unnest(parents) c;", "",
+        "test_sql_wake.py::test_the_result_of_a_child_wakes_its_parent_by_the_next_poll_though_both_sides_die_before_they_wake_it",
+    ),
+    Defect(
+        "signal taken and not recorded", "sql/settle.sql",
+        "      exit when units <> '[]';\n      delete from pgflow.signal s\n"
+        "      where s.chain_id = chain and s.kind = case when happening.kind = 'S' then 's' else 'x' end::\"char\"\n"
+        "        and s.name = happening.name and s.signal_id = happening.signal_id;\n",
+        "      delete from pgflow.signal s\n"
+        "      where s.chain_id = chain and s.kind = case when happening.kind = 'S' then 's' else 'x' end::\"char\"\n"
+        "        and s.name = happening.name and s.signal_id = happening.signal_id;\n      exit when units <> '[]';\n",
+        "test_sql_wake.py::test_due_timers_and_results_of_children_come_together_and_a_signal_alone",
+    ),
+    Defect(
+        "mail of the finished dropped", "sql/finish.sql",
+        "call, kind, name, sent_by, payload from gone\n$$", "call, kind, name, sent_by, payload from gone where false\n$$",
+        "test_sql_wake.py::test_mail_that_nobody_took_is_put_aside_when_the_run_ends",
+    ),
+    Defect(
+        "cancel lost when its run gets stuck", "sql/settle.sql",
+        "to_wake := to_wake || pgflow.nudge_asked_(array[chain], claimed_at);", "",
+        "test_sql_wake.py::test_a_cancel_reaches_a_run_that_gets_stuck_in_every_order",
+    ),
+    Defect(
+        "cancel lost with its worker", "sql/worker.sql",
+        "perform pgflow.nudge_asked_(\n    array(select r.chain_id from unnest(ids)", "perform (\n    array(select r.chain_id from unnest(ids)",
+        "test_sql_wake.py::test_a_cancel_reaches_a_run_whose_worker_died_once_too_often",
+    ),
+    Defect(
+        "cancel delivered again and again", "sql/settle.sql",
+        "continue when happening.kind = 'x' and (q->'cancelled')::boolean;", "",
+        "test_sql_control.py::test_a_cancel_is_delivered_once_with_who_and_why",
+    ),
+)
+
+CLOCKS = (
+    Defect(
+        "delays that count on the worker's clock", "sql/commit.sql",
+        "    t + (e->>8)::float8 * interval '1 second'", "    timestamptz 'epoch' + (e->7)::bigint * interval '1 microsecond' + (e->>8)::float8 * interval '1 second'",
+        "test_sql_commit.py::test_times_are_kept_to_the_microsecond_and_delays_count_from_the_commit",
+    ),
+    Defect(
+        "a run's time from the clock of its worker", "pgflow/_engine/history.py",
+        "return max(self._clock_us + self._host.monotonic_us(), self._now_us or 0)", "return __import__('time').time_ns() // 1000",
+        "test_timers.py::test_now_is_the_databases_time_of_the_last_outcome_and_the_same_on_replay",
+    ),
+    Defect(
+        "timers that fire early", "sql/settle.sql",
+        "where u.due_at <= t\n", "where u.due_at <= t + interval '1 second'\n",
+        "test_sql_wake.py::test_a_timer_that_is_looked_at_before_its_time_has_not_fired",
+    ),
+    Defect(
+        "what was looked at first wins", "sql/settle.sql",
+        "order by h.at, h.call, h.signal_id\n", "order by h.kind desc, h.at, h.call, h.signal_id\n",
+        "test_sql_wake.py::test_what_happened_first_wins_however_late_the_database_looks",
+    ),
+    Defect(
+        "reaper that trusts an old beat", "sql/worker.sql",
+        "if coalesce(current_beat, -1) is distinct from beat then", "if false then",
+        "test_sql_workers.py::test_a_worker_that_beat_since_it_was_observed_is_not_dead",
+    ),
+    Defect(
+        "sleeper who takes the others for dead", "pgflow/heart.py",
+        "if gap > max(4 * self._rhythm.look, 2.0):", "if False:",
+        "test_heart.py::test_who_was_asleep_takes_nobody_for_dead",
+    ),
+    Defect(
+        "heartbeats on the worker's loop", "pgflow/heart.py",
+        "if time.monotonic() >= next_beat:", "if time.monotonic() >= next_beat and self._host.ticks != self._last_ticks[0]:",
+        "test_heart.py::test_a_loop_that_stands_still_does_not_stop_the_heart",
+    ),
+    Defect(
+        "effects begun while others may think us dead", "pgflow/executions.py",
+        'if call.spec.effect != "r" and self._heart.is_stale:', "if False:",
+        "test_heart.py::test_a_worker_that_may_be_thought_dead_begins_nothing_that_acts",
+    ),
+    Defect(
+        "deaths that nobody counts", "sql/worker.sql",
+        "then 0 else g.suspect + 1 end as deaths", "then 0 else g.suspect end as deaths",
+        "test_sql_workers.py::test_attempts_and_deaths_grow_until_something_is_recorded",
+    ),
+)
+
+REPLAY = (
+    Defect(
+        "outcomes in the order of completion, whosever they are", "pgflow/_engine/release.py",
+        '        call = self._calls.get(unit.call)\n        if call is None:\n            self.diverge(f"the journal has {unit}, which',
+        '        call = next(iter(self._calls.values()), None)\n        if call is None:\n            self.diverge(f"the journal has {unit}, which',
+        "test_engine_replay.py::test_a_run_comes_to_the_same_end_in_any_order_of_events[gathering]",
+    ),
+    Defect(
+        "outcomes decided together taken one by one", "pgflow/_engine/release.py",
+        "if not unit.is_answer:", "if True:",
+        "test_engine_order.py::test_what_the_code_notes_between_two_verdicts_of_one_answer_is_repeated",
+    ),
+    Defect(
+        "fence before the last outcome is released", "pgflow/_engine/execution.py",
+        "return self.inflight is None and not (self.locked or self._decided or self._driver.busy)", "return self.inflight is None and not self.locked",
+        "test_engine_order.py::test_what_a_fence_answers_is_released_before_the_next_fence",
+    ),
+    Defect(
+        "licence not written ahead", "pgflow/_engine/requests.py",
+        'if call.spec.effect == "s" and call.number not in self.journal.starts:', "if False:",
+        "test_engine_order.py::test_a_lone_licence_is_a_unit_of_its_own",
+    ),
+    Defect(
+        "tasks in the order of their addresses", "pgflow/_engine/loop.py",
+        "    own_context: contextvars.Context\n\n    def __hash__(self) -> int:\n        return self._ordinal",
+        "    own_context: contextvars.Context\n\n    def __hash__(self) -> int:\n        return id(self) >> 4",
+        "test_loop.py::test_wait_over_a_set_of_tasks_keeps_the_order_of_their_creation",
+    ),
+    Defect(
+        "executions left to the collector", "pgflow/_engine/execution.py",
+        "        self.over = True\n        self._driver.close()", "        self.over = True",
+        "test_loop.py::test_a_run_that_leaves_its_worker_is_taken_apart_there_and_then_in_its_own_context",
+    ),
+    Defect(
+        "generators left to the collector", "pgflow/_engine/loop.py",
+        "self._generators.append((generator, task.own_context if isinstance(task, WorkflowTask) else contextvars.copy_context()))", "del task",
+        "test_loop.py::test_an_abandoned_generator_is_closed_when_the_loop_is_and_not_by_the_collector",
+    ),
+    Defect(
+        "chance that a replay does not repeat", "pgflow/_engine/history.py",
+        "random.Random(self.claim.stem)", "random.Random()",
+        "test_timers.py::test_chance_is_the_same_on_replay_and_different_for_every_run_and_generation",
+    ),
+    Defect(
+        "step that is no longer asked for is forgotten", "pgflow/_engine/history.py",
+        "for start in self.journal.open_starts():", "for start in ():",
+        "test_engine_divergence.py::test_no_change_makes_the_code_forget_a_step_that_may_have_acted",
+    ),
+    Defect(
+        "arguments of a started step not compared", "pgflow/_engine/requests.py",
+        "if call.number not in self.journal.ended and call.args_hash != started.args_hash:", "if False:",
+        "test_engine_divergence.py::test_a_started_step_asked_for_with_other_arguments_is_reported",
+    ),
+    Defect(
+        "failed attempts forgotten by a replay", "pgflow/_engine/history.py",
+        "call.failed_attempts += 1", "pass",
+        "test_engine_divergence.py::test_failed_attempts_are_counted_on_replay",
+    ),
+)
+
+STEPS = (
+    Defect(
+        "contention recorded as an outcome", "pgflow/bodies.py",
+        "if is_infrastructure(error) or is_conflict_on_unit(error):", "if False:",
+        "test_transactions.py::test_a_failure_to_serialize_at_commit_is_tried_again_too",
+    ),
+    Defect(
+        "deadlocks recorded as an outcome", "pgflow/_io/__init__.py",
+        "|40P01$", "",
+        "test_transactions.py::test_a_deadlock_is_tried_again_and_not_recorded",
+    ),
+    Defect(
+        "COMMIT retried blindly", "pgflow/transactions.py",
+        "if not is_ambiguous(error):", "if True:",
+        "test_commit_protocol.py::test_a_unit_that_is_there_says_that_the_commit_happened",
+    ),
+    Defect(
+        "commit in progress taken for failed", "pgflow/transactions.py",
+        'if status != "in progress":', "if True:",
+        "test_commit_protocol.py::test_a_transaction_in_progress_is_waited_out_and_not_taken_for_failed",
+    ),
+    Defect(
+        "bodies stopped with their worker recorded as failed", "pgflow/bodies.py",
+        "if self._stopped or execution.over", "if execution.over",
+        "test_recovery.py::test_steps_that_do_not_end_in_time_are_given_up_when_their_worker_stops_and_run_again[async]",
+    ),
+    Defect(
+        "first run sees what no replay will", "pgflow/_engine/outcomes.py",
+        'return call.spec.result.decode(result.text, f"the result of step {call.name}"), None, result.text', "return json.loads(result.text), None, result.text",
+        "test_engine_replay.py::test_a_replay_sees_every_value_and_error_as_the_first_run_did[in_sequence]",
+    ),
+    Defect(
+        "retry under a new idempotency key", "pgflow/_scope.py",
+        'return f"{self.claim.stem}/{self.call.name}/{self.call.ordinal}"', 'return f"{self.claim.stem}/{self.call.name}/{self.call.ordinal}.{self.attempt}"',
+        "test_steps.py::test_the_key_of_a_call_is_equal_on_every_attempt_and_different_for_every_call",
+    ),
+    Defect(
+        "keys that count what is begun and not what is asked for", "pgflow/_engine/requests.py",
+        "        call.ordinal = self.next_ordinal(spec.name)\n", "",
+        "test_steps.py::test_after_a_crash_recorded_steps_are_not_run_again_and_the_open_one_is_under_the_same_key",
+        also=(
+            (
+                "def _dispatch_step(self, call: StepCall) -> None:\n",
+                "def _dispatch_step(self, call: StepCall) -> None:\n        call.ordinal = self.next_ordinal(call.name)\n",
+            ),
+        ),
+    ),
+)
+
+SECURITY = (
+    Defect(
+        "search_path of one function not pinned", "sql/clock.sql",
+        "immutable strict\nset search_path = pg_catalog, pg_temp", "immutable strict",
+        "test_schema.py::test_every_function_pins_its_search_path_and_says_what_it_does",
+    ),
+    Defect(
+        "EXECUTE left to PUBLIC", "sql/privileges.sql",
+        "revoke all on all functions in schema pgflow from public;", "",
+        "test_schema.py::test_nobody_else_may_do_anything",
+    ),
+    Defect(
+        "helper that runs with the owner's rights", "sql/clock.sql",
+        "immutable strict\nset search_path", "immutable strict\nsecurity definer\nset search_path",
+        "test_schema.py::test_only_what_is_called_from_outside_runs_with_the_owners_rights",
+    ),
+    Defect(
+        "tables that workers may write", "sql/privileges.sql",
+        "execute format('grant usage on schema pgflow to %I', role_name);", "execute format('grant usage on schema pgflow to %1$I; grant insert on all tables in schema pgflow to %1$I', role_name);",
+        "test_schema.py::test_a_role_may_read_the_views_and_touch_no_table",
+    ),
+    Defect(
+        "text of an error stored as it is", "pgflow/failures.py",
+        'return text.replace("\\0", "\N{REPLACEMENT CHARACTER}").encode("utf-8", "replace").decode()', "return text",
+        "test_failures.py::test_nul_and_lone_surrogates_are_replaced_in_texts",
+    ),
+    Defect(
+        "text of an error in the log", "pgflow/executions.py",
+        'kind = result.error["type"].removeprefix("builtins.")', 'kind = result.error["message"]',
+        "test_logging.py::test_no_password_input_result_or_text_of_an_error_is_in_the_log_of_a_worker",
+    ),
+    Defect(
+        "key of another tenant", "sql/signal.sql",
+        "where tenant = chain_of_.tenant and key = chain_of_.key;", "where key = chain_of_.key;",
+        "test_sql_start.py::test_tenants_have_keys_of_their_own",
+    ),
+)
+
+DEFECTS = (*FENCES, *CLAIMS, *LOCKS, *WAKES, *CLOCKS, *REPLAY, *STEPS, *SECURITY)

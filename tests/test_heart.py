@@ -1,0 +1,109 @@
+"""The heart of a worker: it beats whatever the loop does, is not deceived by its own sleep, and stops effects when nobody hears it."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import psycopg
+from records import SOON, count, steps, wait_until
+from sqlkit import claim, register, start
+
+from pgflow import App, read, step, workflow
+from pgflow import heart as heart_module
+from pgflow._io.connect import ConnectOptions
+from pgflow.heart import Heart, Rhythm
+
+if TYPE_CHECKING:
+    import pytest
+
+FAST = Rhythm(beat=0.02, look=0.02, dead_after=0.4)
+
+
+class Standstill:
+    """A worker whose loop does not move."""
+
+    ticks = 0
+
+    def __init__(self) -> None:
+        self.told: list[Any] = []
+
+    def mail_arrived(self, run_ids: list[int]) -> None:
+        self.told.append(run_ids)
+
+    def declared_dead(self) -> None:
+        self.told.append("dead")
+
+    def reaped(self, lanes: list[int]) -> None:
+        self.told.append(lanes)
+
+    def beat_resumed(self) -> None:
+        self.told.append("resumed")
+
+
+def test_a_loop_that_stands_still_does_not_stop_the_heart(dsn: str, conn: psycopg.Connection) -> None:
+    worker = register(conn)
+    heart = Heart(Standstill(), ConnectOptions(dsn), worker, FAST, 0)
+    heart.start()
+    try:
+        beats = "select beat >= 5 from pgflow.worker where worker_id = %s"
+        wait_until(lambda: conn.execute(beats, (worker,)).fetchone() == (True,), "the heart beats", 3)
+    finally:
+        heart.stop()
+
+
+def test_who_was_asleep_takes_nobody_for_dead(dsn: str, conn: psycopg.Connection, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = SimpleNamespace(now=1000.0)
+    monkeypatch.setattr(heart_module, "time", SimpleNamespace(monotonic=lambda: clock.now))
+    start(conn)
+    silent, watcher = register(conn), register(conn)
+    claim(conn, worker=silent)
+    heart = Heart(Standstill(), ConnectOptions(dsn), watcher, Rhythm(), 0)
+    try:
+        heart._look()
+        clock.now += 3600  # the machine slept, and the other worker's perhaps too
+        heart._look()
+        assert count(conn, "pgflow.lease") == 1
+        for _ in range(19):
+            clock.now += Rhythm().look
+            heart._look()
+        assert count(conn, "pgflow.lease") == 1
+        clock.now += Rhythm().look
+        heart._look()
+        assert count(conn, "pgflow.lease") == 0
+    finally:
+        heart._close()
+
+
+def test_a_worker_that_may_be_thought_dead_begins_nothing_that_acts(dsn: str, conn: psycopg.Connection) -> None:
+    begun: list[str] = []
+
+    @step
+    async def act() -> str:
+        begun.append("act")
+        return "acted"
+
+    @read
+    async def look() -> str:
+        begun.append("look")
+        return "seen"
+
+    @workflow
+    async def acting() -> str:
+        return await act()
+
+    @workflow
+    async def looking() -> str:
+        return await look()
+
+    with App(dsn, include=[acting, looking]) as app, app.worker(poll_seconds=0.05, rhythm=FAST), psycopg.connect(dsn) as other:
+        other.execute("select from pgflow.worker for update")  # no beat is acknowledged from here on
+        silence = "select clock_timestamp() - beat_at > interval '0.3 s' from pgflow.worker"
+        wait_until(lambda: conn.execute(silence).fetchone() == (True,), "the last beat is old")
+        run = app.start(acting)
+        wait_until(lambda: steps(conn, run.key), "the step is licensed")
+        assert app.run(looking) == "seen"
+        assert begun == ["look"]
+        other.rollback()
+        assert run.result(SOON) == "acted"
+    assert begun == ["look", "act"]
