@@ -65,6 +65,7 @@ class Executions(ABC):
         self._control = control
         self._changed = asyncio.Event()
         self._tasks: set[asyncio.Task[Any]] = set()
+        self._releases: set[asyncio.Task[Any]] = set()
         self._looks: dict[Execution, asyncio.TimerHandle] = {}
         self._turns: dict[Execution, list[asyncio.Future[None]]] = {}
         self._deferred: list[tuple[Execution, StepCall]] = []
@@ -150,7 +151,7 @@ class Executions(ABC):
         except Exception:
             log.exception("run %s: the engine failed; the run is handed back", execution.claim.key, extra=log_fields(execution.claim))
             self._remove(execution)
-            self.spawn(self._release([execution.claim]))
+            self._release_soon(execution.claim)
 
     def _remove(self, execution: Execution) -> None:
         """The run leaves this worker."""
@@ -168,6 +169,12 @@ class Executions(ABC):
         for execution in executions:
             self._remove(execution)
         await self._release([e.claim for e in executions])
+
+    def _release_soon(self, *claims: Claim) -> None:
+        """Hands runs back beside; a worker that stops waits for it."""
+        task = self.spawn(self._release(list(claims)))
+        self._releases.add(task)
+        task.add_done_callback(self._releases.discard)
 
     async def _release(self, claims: list[Claim]) -> None:
         if claims:
@@ -296,7 +303,7 @@ class Executions(ABC):
     def give_back(self, execution: Execution) -> None:
         """The answer to a question is lost: the run must be replayed to learn it."""
         self._remove(execution)
-        self.spawn(self._release([execution.claim]))
+        self._release_soon(execution.claim)
 
     def refused(self, execution: Execution, flush: Flush, error: Exception) -> None:
         """The server cannot store what the run wants to record: a person must look."""

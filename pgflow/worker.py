@@ -118,6 +118,8 @@ class Worker(Executions):
         for task in self._bodies.stop_all():
             await asyncio.wait([task], timeout=1)
         await self._hand_back(list(self.executions.values()))
+        if self._releases:
+            await asyncio.wait(self._releases)
         await self._shut_down()
         if self.worker_id:
             await self._quietly(self._control.ask(worker_calls.leave_worker(self.worker_id)))
@@ -268,8 +270,9 @@ class Worker(Executions):
             if claim.suspect:
                 self._running_suspect = claim.run_id
             if self._stopping:
-                self.spawn(self._release([claim]))
+                self._release_soon(claim)
             elif len(claim.units) < claim.last_seq:
+                self._claiming += 1
                 self.spawn(self._load_and_begin(claim))
             else:
                 self._begin(claim)
@@ -282,12 +285,18 @@ class Worker(Executions):
 
     async def _load_and_begin(self, claim: Claim) -> None:
         """A journal too long for the answer of the claim comes in pages."""
-        while len(claim.units) < claim.last_seq:
-            page = await self._control.insist(claim_calls.load_units(claim.run_id, len(claim.units)))
-            if not page:
-                break
-            claim.units.extend(page)
-        self._begin(claim)
+        try:
+            while len(claim.units) < claim.last_seq:
+                page = await self._control.insist(claim_calls.load_units(claim.run_id, len(claim.units)))
+                if not page:
+                    break
+                claim.units.extend(page)
+        finally:
+            self._claiming -= 1
+        if self._stopping:
+            self._release_soon(claim)
+        else:
+            self._begin(claim)
 
     # ================================================================ waking and notifying
 
