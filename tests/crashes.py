@@ -19,6 +19,7 @@ import signal
 import sys
 import time
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
 import psycopg
@@ -35,6 +36,11 @@ from pgflow.control import Control
 from pgflow.heart import Rhythm
 from pgflow.options import WorkerOptions
 from pgflow.worker import Worker
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+import servers
+from evidence import Evidence, Findings
 
 POINTS = (
     "before claim commit", "after claim", "before body", "in body", "in transaction", "after body", "before commit",
@@ -246,9 +252,10 @@ async def _work(dsn: str) -> None:
 class Driver:
     """Starts runs, keeps workers going, and counts."""
 
-    def __init__(self, dsn: str, kills: int, seed: int) -> None:
+    def __init__(self, dsn: str, kills: int, seed: int, seconds: float = 0) -> None:
         self.dsn = dsn
         self.wanted = kills
+        self.seconds = seconds
         self.random = random.Random(seed)
         self.fired: Counter[str] = Counter()
         self.victims: dict[int, str] = {}
@@ -259,18 +266,18 @@ class Driver:
         self.suspects = 0
 
     def run(self) -> dict[str, Any]:
-        """Kills until every point has fired often enough, then lets everything drain."""
+        """Kills until every point has fired often enough and the time is over, then lets everything drain."""
         with psycopg.connect(self.dsn, autocommit=True) as conn:
             self._prepare(conn)
             self.healthy = [fork_worker(self.dsn, None, 0)]
             started = time.monotonic()
-            while min(self.fired[p] for p in POINTS) < self.wanted:
+            while min(self.fired[p] for p in POINTS) < self.wanted or time.monotonic() - started < self.seconds:
                 self._start_runs(conn)
                 self._arm_victims()
                 self._bury(conn)
                 self._observe(conn)
                 time.sleep(0.005)
-                assert time.monotonic() - started < 1200, f"too slow: {self.fired}"
+                assert time.monotonic() - started < 1200 + self.seconds, f"too slow: {self.fired}"
             for pid in self.victims:
                 os.kill(pid, signal.SIGKILL)
                 os.waitpid(pid, 0)
@@ -374,6 +381,27 @@ def verdict(figures: dict[str, Any], kills: int) -> list[str]:
     if figures["slowest_recovery_seconds"] > figures["dead_after_seconds"] + 1:
         wrong.append(f"a run waited {figures['slowest_recovery_seconds']} s for another worker")
     return wrong
+
+
+def prove(server_dsn: str, seconds: float, seed: int) -> Findings:
+    """Kills workers for this long, each point at least five times."""
+    name = servers.create_database(server_dsn)
+    dsn = os.environ["CRASH_DSN"] = servers.dsn_of(server_dsn, name)
+    servers.install_schema(dsn)
+    try:
+        figures = Driver(dsn, 5, seed, seconds).run()
+    finally:
+        servers.drop_database(server_dsn, name)
+    said = tuple(verdict(figures, 0))
+    kills = sum(figures["kills"].values())
+    steps, lost, doubled = figures["transactional_steps"], figures["lost"], figures["doubled"]
+    slowest = f"slowest {figures['slowest_recovery_seconds']} s at a dead timeout of {figures['dead_after_seconds']} s"
+    return Findings("crashes", seed, [
+        Evidence("G1", "kill -9 at 13 named points", steps, lost, doubled, said),
+        Evidence("G12", "kill -9 at 13 named points", figures["told"], doubled=figures["keys_per_step"] - 1),
+        Evidence("G13", "kill -9 at 13 named points", figures["runs"], lost=figures["wrong_results"]),
+        Evidence("G14", "kill -9 at 13 named points", figures["recovered"], figure=slowest),
+    ], {f"kill {point}": (figures["kills"].get(point, 0), 5) for point in POINTS} | {"kill": (kills, 65)})
 
 
 def main() -> int:

@@ -16,6 +16,7 @@ import json
 import os
 import random
 import sys
+import time
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -26,7 +27,13 @@ import psycopg
 import pgflow
 from pgflow import AsyncApp, Retries, Signal, read, step, transaction, workflow
 
+sys.path.insert(0, str(Path(__file__).parent))
+
+import servers
+from evidence import Evidence, Findings
+
 PRIME = 1_000_003
+LOT = 60
 MS = timedelta(milliseconds=1)
 SCHEMA = """
 create schema fuzz;
@@ -302,6 +309,31 @@ def judge(conn: psycopg.Connection[Any], seeds: list[int]) -> list[str]:
     return wrong + [f"{i}: {d}" for i, d in conn.execute("select invariant, detail from pgflow.check()")]
 
 
+def prove(server_dsn: str, seconds: float, seed: int) -> Findings:
+    """Runs programs for this long, sixty at a time, each lot in a database of its own and under harm of its own."""
+    from test_programs import run_under_kills
+
+    programs = lots = kills = freezes = cuts = 0
+    wrong: list[str] = []
+    started = time.monotonic()
+    while lots == 0 or time.monotonic() - started < seconds:
+        name = servers.create_database(server_dsn)
+        dsn = servers.dsn_of(server_dsn, name)
+        servers.install_schema(dsn)
+        first = (seed * 1000 + lots) * 100
+        try:
+            harm, differences = run_under_kills(dsn, list(range(first, first + LOT)), LOT // 5, patience_seconds=240)
+        finally:
+            servers.drop_database(server_dsn, name)
+        programs, lots = programs + LOT, lots + 1
+        kills, freezes, cuts = kills + harm.kills, freezes + harm.freezes, cuts + harm.cuts
+        wrong += differences
+    fault = "workers killed, frozen past their lease and cut off under random programs"
+    return Findings("programs", seed, [
+        Evidence("G13", fault, programs, wrong=tuple(wrong)), Evidence("G1", fault, programs), Evidence("G7", fault, kills + freezes),
+    ], {"kill": (kills, 2), "freeze": (freezes, 1), "cut connections": (cuts, 1)})
+
+
 def main() -> int:
     """Runs programs in worker processes that are killed again and again."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -321,5 +353,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.path.insert(0, str(Path(__file__).parent))
     sys.exit(main())

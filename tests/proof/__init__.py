@@ -1,0 +1,1 @@
+"""Every promise under the fault that tests it: `python -m tests.proof`. See `__main__`."""

@@ -1,0 +1,113 @@
+"""`python -m tests.proof [--quick | --minutes N] [--seed S] [--postgres VERSION]... [--only LAYER]... [--output FILE]`
+
+Puts every promise to the fault that tests it and prints the table: promise, fault, runs, lost, doubled. Each
+layer runs in a process of its own, two at a time, on servers that are started for it (``--postgres``: those of
+the embedded server if not said; 15, 16, 17 as the tests' ``PGFLOW_TEST_POSTGRES``), with fsync on. A full run
+writes docs/GUARANTEES.md. Exit code 1 if anything was lost, doubled or broken, if a mutant was not caught, or
+if a fault happened too seldom for the run to count.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import sys
+import time
+from contextlib import ExitStack
+from datetime import UTC, datetime
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from evidence import Findings
+from ownserver import OwnServer
+
+from proof import layers, report
+
+AT_ONCE = 2
+FULL_MINUTES = 45
+GUARANTEES = report.REPOSITORY / "docs" / "GUARANTEES.md"
+
+
+def parse() -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(prog="python -m tests.proof", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    length = parser.add_mutually_exclusive_group()
+    length.add_argument("--quick", action="store_true", help="what CI runs: at most 8 minutes")
+    length.add_argument("--minutes", type=float, default=FULL_MINUTES, help=f"how long the whole run takes, about ({FULL_MINUTES})")
+    parser.add_argument("--seed", type=int, help="one of its own for every run if not given")
+    parser.add_argument("--postgres", action="append", help="a version or a folder of programs; may be given several times")
+    parser.add_argument("--only", action="append", choices=[layer.name for layer in layers.LAYERS], help="only this layer; may be given several times")
+    parser.add_argument("--output", type=Path, help="where the table goes; docs/GUARANTEES.md for a full run")
+    parser.add_argument("--layer", help=argparse.SUPPRESS)
+    parser.add_argument("--seconds", type=float, help=argparse.SUPPRESS)
+    parser.add_argument("--json", type=Path, help=argparse.SUPPRESS)
+    return parser.parse_args()
+
+
+def run(options: argparse.Namespace, seed: int) -> list[tuple[str, Findings]]:
+    """Runs the layers on the servers: version and findings of each."""
+    chosen = [layer for layer in layers.LAYERS if not options.only or layer.name in options.only]
+    with ExitStack() as stack:
+        servers = [stack.enter_context(OwnServer(wanted)) for wanted in options.postgres or [""]]
+        growing = sum(layer.quick_seconds for layer in chosen if layer.grows)
+        fixed = sum(layer.quick_seconds for layer in chosen if not layer.grows)
+        factor = 1.0 if options.quick else max(1.0, (options.minutes * 60 * AT_ONCE / len(servers) - fixed) / max(growing, 1))
+        waiting = [
+            (layer, server, layer.quick_seconds * factor if layer.grows else layer.quick_seconds)
+            for layer in sorted(chosen, key=lambda layer: -layer.quick_seconds * (factor if layer.grows else 1)) for server in servers
+        ]
+        running: list[layers.Job] = []
+        stack.callback(lambda: [job.stop() for job in running])
+        results = []
+        while waiting or running:
+            while waiting and len(running) < AT_ONCE:
+                layer, server, seconds = waiting.pop(0)
+                running.append(layers.Job(layer, server.version, server.dsn, seconds, seed))
+            for job in [job for job in running if job.is_over()]:
+                running.remove(job)
+                findings = job.findings()
+                results.append((job.version, findings))
+                tell(job.version, findings)
+            time.sleep(0.1)
+        return results
+
+
+def tell(version: str, findings: Findings) -> None:
+    """One line for a layer that is over."""
+    runs = sum(e.runs for e in findings.evidence)
+    lost = sum(e.lost for e in findings.evidence)
+    doubled = sum(e.doubled for e in findings.evidence)
+    verdict = "void" if findings.void else "BROKEN" if findings.broken else "ok"
+    print(f"{findings.layer:10} Postgres {version:6} {findings.seconds:6.0f} s  {runs:>12,} runs  {lost} lost  {doubled} doubled  {verdict}", flush=True)
+
+
+def main() -> int:
+    """Runs the proof; returns the exit code."""
+    options = parse()
+    seed = options.seed if options.seed is not None else random.SystemRandom().randrange(1, 1_000_000)
+    if options.layer:
+        import os
+
+        findings = layers.run_here(options.layer, os.environ["PGFLOW_TEST_DSN"], options.seconds, seed)
+        options.json.write_text(layers.write_findings(findings))
+        return 0
+    started = time.monotonic()
+    results = run(options, seed)
+    arguments = " --quick" if options.quick else f" --minutes {options.minutes:g}"
+    arguments += "".join(f" --postgres {wanted}" for wanted in options.postgres or [])
+    page = report.table(results, arguments=arguments, seconds=time.monotonic() - started, date=f"{datetime.now(UTC):%Y-%m-%d}", seed=seed)
+    print(page)
+    said = report.broken(results)
+    for line in said:
+        print(f"FAILED {line}")
+    output = options.output or (None if options.quick or options.only else GUARANTEES)
+    if output is not None and not said:
+        output.write_text(page)
+        print(f"written to {output}")
+    print(f"seed {seed}, {time.monotonic() - started:.0f} s: {'broken' if said else 'holds'}")
+    return 1 if said else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,121 @@
+"""The layers of the proof: what each is, and how much time it gets."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+import xml.etree.ElementTree as ET  # what is read is what pytest wrote
+from dataclasses import asdict
+from pathlib import Path
+from typing import NamedTuple
+
+from evidence import Evidence, Findings
+
+REPOSITORY = Path(__file__).parents[2]
+
+
+class Layer(NamedTuple):
+    """One layer. ``module`` has the function ``prove``."""
+
+    name: str
+    module: str
+    what: str
+    quick_seconds: float
+    grows: bool = True
+    """Whether more time shows more: the others are as long as they are."""
+
+
+LAYERS = (
+    Layer("mutants", "mutants", "broken variants, each of which a test must catch", 120, grows=False),
+    Layer("campaigns", "campaigns", "real workers under one fault at a time", 75),
+    Layer("simulator", "simulator", "seeded interleavings of real transactions against a model", 60),
+    Layer("plans", "plans", "plans of the hot statements over a million runs", 60, grows=False),
+    Layer("isolation", "isolation", "every pair of calls that can meet, in every order", 60, grows=False),
+    Layer("wirecut", "wirecut", "the connection cut around every message", 50),
+    Layer("programs", "programs", "random workflows under kills against a plain interpreter", 45),
+    Layer("crashes", "crashes", "kill -9 at named points", 45),
+    Layer("tests", "proof.named_tests", "tests of the suite that put one promise to the test", 30, grows=False),
+)
+
+
+def run_here(name: str, server_dsn: str, seconds: float, seed: int) -> Findings:
+    """Runs one layer in this process."""
+    layer = next(layer for layer in LAYERS if layer.name == name)
+    started = time.monotonic()
+    findings: Findings = importlib.import_module(layer.module).prove(server_dsn, seconds, seed)
+    findings.seconds = time.monotonic() - started
+    return findings
+
+
+class Job:
+    """One layer on one server, in a process of its own: some fork, some have threads, and one that hangs stops nothing else."""
+
+    def __init__(self, layer: Layer, version: str, server_dsn: str, seconds: float, seed: int) -> None:
+        self.layer = layer
+        self.version = version
+        self.seconds = seconds
+        self._seed = seed
+        self._deadline = time.monotonic() + 3 * seconds + 300
+        self._output = tempfile.NamedTemporaryFile("w+", suffix=".json")  # noqa: SIM115  closed with the job
+        self._log = tempfile.TemporaryFile("w+")  # noqa: SIM115
+        command = [sys.executable, "-m", "tests.proof", "--layer", layer.name, "--seconds", str(seconds), "--seed", str(seed)]
+        self._process = subprocess.Popen(
+            [*command, "--json", self._output.name], cwd=REPOSITORY, stdout=self._log, stderr=self._log, start_new_session=True,
+            env={**os.environ, "PGFLOW_TEST_DSN": server_dsn},
+        )
+
+    def is_over(self) -> bool:
+        """Whether it has ended; one that takes far too long is ended."""
+        if self._process.poll() is None and time.monotonic() > self._deadline:
+            os.killpg(self._process.pid, 9)
+            self._process.wait()
+        return self._process.poll() is not None
+
+    def findings(self) -> Findings:
+        """What it found; if it came to no end of its own, that."""
+        with self._output, self._log:
+            text = Path(self._output.name).read_text()
+            if self._process.returncode == 0 and text:
+                return read_findings(text)
+            self._log.seek(0)
+            last = self._log.read()[-3000:]
+        wrong = f"the layer ended with {self._process.returncode}: {last}"
+        return Findings(self.layer.name, self._seed, [Evidence("-", self.layer.what, 1, wrong=(wrong,))])
+
+    def stop(self) -> None:
+        """Ends it and all that it started."""
+        if self._process.poll() is None:
+            os.killpg(self._process.pid, 9)
+            self._process.wait()
+
+
+def write_findings(findings: Findings) -> str:
+    """As one process tells another."""
+    return json.dumps(asdict(findings))
+
+
+def read_findings(text: str) -> Findings:
+    """The reverse of `write_findings`."""
+    data = json.loads(text)
+    evidence = [Evidence(**{**e, "wrong": tuple(e["wrong"])}) for e in data.pop("evidence")]
+    fired = {fault: (times, minimum) for fault, (times, minimum) in data.pop("fired").items()}
+    return Findings(evidence=evidence, fired=fired, **data)
+
+
+def run_tests(paths: list[str], server_dsn: str) -> tuple[int, list[str]]:
+    """Runs tests of the suite: how many passed, and the names of those that did not."""
+    with tempfile.TemporaryDirectory() as folder:
+        report = Path(folder) / "report.xml"
+        command = [sys.executable, "-m", "pytest", "-q", "-n", "0", "-p", "no:cacheprovider", f"--junitxml={report}", *paths]
+        env = {**os.environ, "PGFLOW_TEST_DSN": server_dsn}
+        done = subprocess.run(command, cwd=REPOSITORY, env=env, capture_output=True, text=True, check=False)
+        assert report.exists(), done.stdout[-2000:] + done.stderr[-2000:]
+        cases = list(ET.parse(report).getroot().iter("testcase"))  # noqa: S314
+    failed = [f"{c.get('classname')}::{c.get('name')}" for c in cases if c.find("failure") is not None or c.find("error") is not None]
+    passed = [c for c in cases if all(c.find(tag) is None for tag in ("failure", "error", "skipped"))]
+    return len(passed), failed
