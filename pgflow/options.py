@@ -15,6 +15,24 @@ from pgflow.workflow import Workflow
 
 
 @dataclass
+class Tally:
+    """Which runs a worker has taken, for one that is to take no more than so many.
+
+    Attributes:
+        most: How many runs it takes; None for as many as there are. One that it has taken counts once, however often.
+        chains: The chains of those it has taken.
+    """
+
+    most: int | None = None
+    chains: set[int] = field(default_factory=set)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether it has taken as many runs as it may."""
+        return self.most is not None and len(self.chains) >= self.most
+
+
+@dataclass
 class WorkerOptions:
     """How a worker works.
 
@@ -26,6 +44,7 @@ class WorkerOptions:
         rhythm: Of its signs of life.
         listen: Whether to listen for notifications; False behind a pooler in transaction mode.
         meter: Counts what this worker does; see :class:`pgflow.meter.Meter`.
+        tally: Remembers which runs this worker takes, and may limit them; None for a worker that goes on and on.
     """
 
     queues: Sequence[str] = (DEFAULT_QUEUE,)
@@ -35,6 +54,7 @@ class WorkerOptions:
     rhythm: Rhythm = field(default_factory=Rhythm)
     listen: bool = True
     meter: Meter | None = None
+    tally: Tally | None = None
 
 
 @dataclass

@@ -15,7 +15,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import psycopg
 
@@ -45,6 +45,13 @@ FLUSH_AFTER_US = 100_000
 SWEEP_SECONDS = 0.05
 STRAYS_EVERY_SECONDS = 5.0
 PARTITIONS_EVERY_SECONDS = 60.0
+
+
+class Sweep(NamedTuple):
+    """What a worker that has looked once has seen: whether there was nothing to take, and when the next timer is due."""
+
+    was_dry: bool
+    next_due_seconds: float | None
 
 
 class Worker(Executions):
@@ -167,6 +174,20 @@ class Worker(Executions):
         """Sweeps at once instead of at the next poll."""
         self._poll_wanted.set()
 
+    @property
+    def is_busy(self) -> bool:
+        """Whether it holds runs, or is about to."""
+        return bool(self.executions) or self._claiming > 0
+
+    async def sweep(self) -> Sweep:
+        """Polls, and claims what there is if that found nothing new, beside what its loops do."""
+        polled = await self._poll()
+        was_dry = polled.busy == 0 and not polled.lanes
+        count = self._free()
+        if was_dry and count > 0:
+            was_dry = await self._claim(count) < count
+        return Sweep(was_dry, polled.next_due_seconds)
+
     # ================================================================ loops
 
     async def _claim_loop(self) -> None:
@@ -184,7 +205,9 @@ class Worker(Executions):
                     break
 
     def _free(self) -> int:
-        return min(MAX_CLAIM, self.options.concurrency - len(self.executions) - self._claiming)
+        free = min(MAX_CLAIM, self.options.concurrency - len(self.executions) - self._claiming)
+        tally = self.options.tally
+        return free if tally is None or tally.most is None else min(free, tally.most - len(tally.chains) - self._claiming)
 
     async def _claim(self, count: int) -> int:
         self._claiming += count
@@ -203,10 +226,7 @@ class Worker(Executions):
         while True:
             wait = self.options.poll_seconds * random.uniform(0.8, 1.0)  # noqa: S311 - spreads the load
             try:
-                polled = await self._control.ask(wake_calls.poll())
-                self.woken(polled.lanes, polled.mail)
-                if polled.ended:
-                    self.runs_ended(polled.ended)
+                polled = await self._poll()
                 if polled.next_due_seconds is not None:
                     wait = min(wait, max(polled.next_due_seconds, 0.005))
                 if polled.busy:
@@ -223,6 +243,13 @@ class Worker(Executions):
                     await self._poll_wanted.wait()
             except TimeoutError:
                 pass
+
+    async def _poll(self) -> wake_calls.Polled:
+        polled = await self._control.ask(wake_calls.poll())
+        self.woken(polled.lanes, polled.mail)
+        if polled.ended:
+            self.runs_ended(polled.ended)
+        return polled
 
     async def _sweep_loop(self) -> None:
         """Buffers that nothing else has flushed leave after a tenth of a second."""
@@ -252,9 +279,10 @@ class Worker(Executions):
     # ================================================================ claims and executions
 
     def claim_request(self, ending: int) -> tuple[int, list[int], int, bool] | None:
-        """A claim to ride with a commit, where there is a backlog to drain."""
+        """A claim to ride with a commit, where there is a backlog to drain; it may ask for more than is left of a tally."""
         count = min(MAX_CLAIM, self._free() + ending)
-        if self._stopping or not self._backlog or count <= 0:
+        is_limited = self.options.tally is not None and self.options.tally.most is not None
+        if self._stopping or not self._backlog or is_limited or count <= 0:
             return None
         self._claiming += count
         return self.worker_id, list(self._lanes), count, self._running_suspect is None
@@ -263,6 +291,8 @@ class Worker(Executions):
         """The answer to a claim, however it was asked for."""
         self._claiming -= asked
         self._backlog = len(claims) >= asked
+        if self.options.tally is not None:
+            self.options.tally.chains.update(claim.chain_id for claim in claims)
         for claim in claims:
             claim.workflow = self._lanes[claim.lane_id].workflow
             if self.meter is not None:

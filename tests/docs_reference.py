@@ -24,7 +24,7 @@ PARTS: list[tuple[str, str, list[Any]]] = [
     ("Declare", "Workflows and steps.", [pgflow.workflow, pgflow.read, pgflow.step, pgflow.transaction, pgflow.Retries, pgflow.Signal]),
     ("Apps and clients", "`App` for sync code, `AsyncApp` for async code; their methods are the same, awaited or not.", [pgflow.App, pgflow.Client, pgflow.Run, pgflow.AsyncApp, pgflow.AsyncClient, pgflow.AsyncRun]),
     ("Options of a start", "", [pgflow.Workflow.options, pgflow.StartOptions]),
-    ("Workers", "What `app.worker(...)` takes beyond `concurrency` and `queues`.", [options.WorkerOptions]),
+    ("Workers", "What `app.worker(...)` takes beyond `concurrency` and `queues`.", [options.WorkerOptions, options.Tally]),
     ("In workflow code: what waits", "Coroutines, for async workflows. The twins for sync ones are in `pgflow.sync`.", [pgflow.sleep, pgflow.run_child, pgflow.map, pgflow.MapResult, pgflow.as_completed, pgflow.continue_as_new]),
     ("In workflow code: what does not", "Plain calls in both colours.", [pgflow.now, pgflow.random, pgflow.uuid, pgflow.patched, pgflow.set_state, pgflow.emit, pgflow.run_info, pgflow.RunInfo]),
     ("In a step", "`idempotency_key` and `run_info` work in workflow code too.", [pgflow.idempotency_key, pgflow.heartbeat, pgflow.heartbeat_details]),

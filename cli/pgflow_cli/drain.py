@@ -12,81 +12,22 @@ from __future__ import annotations
 
 import asyncio
 import time
-from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, LiteralString
 
 from pgflow._calls import replay as replay_calls
-from pgflow._calls import wake as wake_calls
 from pgflow._io import Query
-from pgflow._io.connect import make_pool, make_pool_async
-from pgflow.app import AsyncApp
-from pgflow.app._base import refuse_schedules
-from pgflow.options import Definitions, WorkerOptions
-from pgflow.providers import AsyncPsycopgProvider, PsycopgProvider
-from pgflow.worker import Worker
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
     from datetime import datetime
 
-    from pgflow.units import Claim
+    from pgflow.app import AsyncApp
+    from pgflow.options import WorkerOptions
+    from pgflow.worker import Worker
     from pgflow_cli.serving import Stop
 
 LOOK_SECONDS = 0.05
-TRANSACTION_CONNECTIONS = 4
 SILENCE_LOOK_SECONDS = 0.25
-
-
-class Drainer(Worker):
-    """A worker that takes no more than so many runs, and remembers which.
-
-    Attributes:
-        taken: The chains of the runs that it has taken.
-        dry: Whether the last claim that asked for something was answered with less.
-    """
-
-    def __init__(self, *arguments: Any, max_runs: int | None = None) -> None:
-        super().__init__(*arguments)
-        self.max_runs = max_runs
-        self.taken: set[int] = set()
-        self.dry = False
-
-    @property
-    def is_full(self) -> bool:
-        """Whether it has taken as many runs as it may."""
-        return self.max_runs is not None and len(self.taken) >= self.max_runs
-
-    @property
-    def is_busy(self) -> bool:
-        """Whether it holds runs, or is about to."""
-        return bool(self.executions) or self._claiming > 0
-
-    def _free(self) -> int:
-        free = super()._free()
-        return free if self.max_runs is None else min(free, self.max_runs - len(self.taken) - self._claiming)
-
-    def claim_request(self, ending: int) -> tuple[int, list[int], int, bool] | None:
-        """A claim that rides with a commit may ask for more than is left: where there is a limit, none does."""
-        return None if self.max_runs is not None else super().claim_request(ending)
-
-    def claims_arrived(self, claims: list[Claim], asked: int) -> None:
-        """Remembers what was taken."""
-        self.taken.update(claim.chain_id for claim in claims)
-        self.dry = len(claims) < asked
-        super().claims_arrived(claims, asked)
-
-    async def look_once_more(self) -> float | None:
-        """Sweeps, then claims: answers in how many seconds the next timer is due, and leaves `dry` true if there is nothing to do."""
-        polled = await self._control.ask(wake_calls.poll())
-        self.woken(polled.lanes, polled.mail)
-        if polled.ended:
-            self.runs_ended(polled.ended)
-        self.dry = polled.busy == 0 and not polled.lanes
-        count = self._free()
-        if self.dry and count > 0:
-            await self._claim(count)
-        return polled.next_due_seconds
 
 
 @dataclass
@@ -121,14 +62,14 @@ select exists (
 
 
 class Drain:
-    """Drains the queues of an app.
+    """Drains the queues of an app with a worker of it.
 
     Attributes:
-        drainer: The worker that does it.
+        worker: The worker that does it.
     """
 
-    def __init__(self, app: AsyncApp, drainer: Drainer, linger_seconds: float) -> None:
-        self.drainer = drainer
+    def __init__(self, app: AsyncApp, worker: Worker, linger_seconds: float) -> None:
+        self.worker = worker
         self._app = app
         self._linger = linger_seconds
         self._silence = Silence()
@@ -136,25 +77,26 @@ class Drain:
     async def until_idle(self) -> str:
         """Works until there is nothing to do, or as many runs were taken as may be: answers ``idle`` or ``full``."""
         while True:
-            if not self.drainer.is_busy and (ending := await self._is_over()):
+            if not self.worker.is_busy and (ending := await self._is_over()):
                 return ending
             await asyncio.sleep(LOOK_SECONDS)
 
     async def _is_over(self) -> str | None:
-        if self.drainer.is_full:
+        tally = self.worker.options.tally
+        if tally is not None and tally.is_full:
             return "full"
         # In this order: what a worker that is found dead in between has held is ready by the time of the claim.
         may_be_dead = await self._someone_may_be_dead()
-        next_due = await self.drainer.look_once_more()
-        if not self.drainer.dry or self.drainer.is_busy:
+        swept = await self.worker.sweep()
+        if not swept.was_dry or self.worker.is_busy:
             return None
         if may_be_dead:
             await asyncio.sleep(SILENCE_LOOK_SECONDS)
             return None
-        return None if next_due is not None and next_due <= self._linger else "idle"
+        return None if swept.next_due_seconds is not None and swept.next_due_seconds <= self._linger else "idle"
 
     async def _someone_may_be_dead(self) -> bool:
-        holders = await self._ask(_HOLDERS, self.drainer.worker_id)
+        holders = await self._ask(_HOLDERS, self.worker.worker_id)
         return self._silence.look([(row[0], row[1]) for row in holders])
 
     async def work_left(self) -> bool:
@@ -166,35 +108,8 @@ class Drain:
         return (await self._app.ask(replay_calls.idle_state())).next_due_at
 
     async def _ask(self, sql: LiteralString, *params: Any) -> list[Any]:
-        mine = (list(self.drainer.options.queues), list(self.drainer.definitions.workflows))
+        mine = (list(self.worker.options.queues), list(self.worker.definitions.workflows))
         return await self._app.ask(Query(sql, (*mine, *params), lambda rows: rows))
-
-
-@asynccontextmanager
-async def draining(app: AsyncApp, options: WorkerOptions, max_runs: int | None, linger_seconds: float) -> AsyncIterator[Drain]:
-    """A worker of an open app at work, and what is needed to see when it is done; at the end it hands back what it holds."""
-    async with AsyncExitStack() as stack:
-        connect = app._connect
-        assert connect is not None, "the app is open"
-        refuse_schedules(app.definitions.workflows.values(), options.queues)
-        sync_pool = make_pool(connect, "pgflow step", TRANSACTION_CONNECTIONS)
-        async_pool = make_pool_async(connect, "pgflow step", TRANSACTION_CONNECTIONS)
-        sync_pool.open(wait=False)
-        stack.callback(sync_pool.close)
-        await async_pool.open(wait=False)
-        stack.push_async_callback(async_pool.close)
-        brought = app.definitions
-        definitions = Definitions(
-            brought.workflows,
-            brought.errors,
-            [*brought.providers, PsycopgProvider(sync_pool), AsyncPsycopgProvider(async_pool)],
-            brought.interceptors,
-            brought.replacements,
-        )
-        drainer = Drainer(connect, definitions, options, max_runs=max_runs)
-        await drainer.start()
-        stack.push_async_callback(drainer.stop)
-        yield Drain(app, drainer, linger_seconds)
 
 
 # ---------------------------------------------------------------- once
@@ -202,12 +117,11 @@ async def draining(app: AsyncApp, options: WorkerOptions, max_runs: int | None, 
 
 @dataclass(frozen=True)
 class Limits:
-    """When to end, in seconds; how many runs to take at most."""
+    """When to end, in seconds."""
 
     runtime: float
     grace: float
     linger: float
-    runs: int | None
 
 
 @dataclass(frozen=True)
@@ -238,10 +152,12 @@ async def _drain(app: AsyncApp, options: WorkerOptions, limits: Limits, stop: St
     began = time.monotonic()
     asked = stop.event()
     async with app:
-        async with draining(app, options, limits.runs, limits.linger) as drain:
+        async with app._work(options) as worker:
+            drain = Drain(app, worker, limits.linger)
             outcome = await _until(drain, asked, limits.runtime - limits.grace)
         left, next_wake_at = await drain.work_left(), await drain.next_wake_at()
-    return Drained(outcome, time.monotonic() - began, drain.drainer.taken, left, next_wake_at)
+    taken = set() if options.tally is None else options.tally.chains
+    return Drained(outcome, time.monotonic() - began, taken, left, next_wake_at)
 
 
 async def _until(drain: Drain, asked: asyncio.Event, seconds: float) -> str:
@@ -249,7 +165,7 @@ async def _until(drain: Drain, asked: asyncio.Event, seconds: float) -> str:
     waits = {
         asyncio.ensure_future(drain.until_idle()): None,
         asyncio.ensure_future(asked.wait()): "stopped",
-        asyncio.ensure_future(drain.drainer.failed.wait()): "broken",
+        asyncio.ensure_future(drain.worker.failed.wait()): "broken",
     }
     done, pending = await asyncio.wait(waits, timeout=max(seconds, 0), return_when=asyncio.FIRST_COMPLETED)
     for wait in pending:

@@ -61,14 +61,19 @@ def _where(error: BaseException) -> str:
     return f" ({frames[-1].filename}, line {frames[-1].lineno})" if frames else ""
 
 
-def load_app(target: str, dsn: str | None) -> AsyncApp:
+def load_app(target: str, dsn: str | None, *, without_session: bool = False) -> AsyncApp:
     """The app of ``MODULE[:APP]``: the one named, the only one of the module, or one made of the module's workflows.
+
+    Args:
+        target: What was typed.
+        dsn: The database, if one was named.
+        without_session: Whether it must do without LISTEN and prepared statements.
 
     Raises:
         Mistake: The module cannot be imported, or there is nothing in it to work on.
     """
     name, _, attribute = target.partition(":")
-    return _as_async(_pick_app(load_module(name), attribute), dsn)
+    return _as_async(_pick_app(load_module(name), attribute), dsn, without_session=without_session)
 
 
 def _pick_app(module: ModuleType, attribute: str) -> AppBase:
@@ -142,7 +147,7 @@ def _did_you_mean(word: str, known: Iterable[str]) -> str:
     return f": it has {', '.join(known)}" if known else ""
 
 
-def _as_async(app: AppBase, dsn: str | None) -> AsyncApp:
+def _as_async(app: AppBase, dsn: str | None, *, without_session: bool = False) -> AsyncApp:
     from pgflow.app import twin_of
 
-    return twin_of(app, dsn)
+    return twin_of(app, dsn, without_session=without_session)

@@ -47,18 +47,17 @@ def tick(
     time of the next timer. SIGTERM hands back what is not done. In GitHub Actions it also annotates the run.
     """
     from pgflow.heart import Rhythm
-    from pgflow.options import WorkerOptions
+    from pgflow.options import Tally, WorkerOptions
     from pgflow_cli.drain import drain_once
     from pgflow_cli.serving import Stop, leave, set_up_logging
     from pgflow_cli.targets import load_app
 
     form = choose_form(as_json=as_json)
     set_up_logging(log_level, log_format)
-    limits = _limits(max_runtime, grace, linger, max_runs)
+    limits = _limits(max_runtime, grace, linger)
     stop = Stop()
     found = find_dsn(dsn)
-    app = load_app(target, found)
-    app._listen, app._prepare_threshold = False, None  # a pooler may be in between, and may hand us another session
+    app = load_app(target, found, without_session=True)
     options = WorkerOptions(
         queues=sorted(set(queue)) if queue else app.queues,
         concurrency=concurrency,
@@ -66,6 +65,7 @@ def tick(
         grace_seconds=limits.grace,
         rhythm=Rhythm(beat=dead_after / 5, look=min(0.5, dead_after / 10), dead_after=dead_after),
         listen=False,
+        tally=Tally(max_runs),
     )
     with _alone(found, options.queues) if exclusive else _anyway() as is_alone:
         if not is_alone:
@@ -80,7 +80,7 @@ def tick(
     leave(summary["exit_code"])
 
 
-def _limits(max_runtime: str, grace: str, linger: str, max_runs: int | None) -> Limits:
+def _limits(max_runtime: str, grace: str, linger: str) -> Limits:
     from pgflow_cli.drain import Limits
 
     runtime = parse_duration(max_runtime, "--max-runtime").total_seconds()
@@ -90,7 +90,6 @@ def _limits(max_runtime: str, grace: str, linger: str, max_runs: int | None) -> 
         runtime,
         min(parse_duration(grace, "--grace").total_seconds(), runtime / 2),
         parse_duration(linger, "--linger").total_seconds(),
-        max_runs,
     )
 
 

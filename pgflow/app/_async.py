@@ -254,11 +254,18 @@ class AsyncApp(AppBase, AsyncClient):
             yield
 
 
-def twin_of(app: AppBase, dsn: str | None) -> AsyncApp:
-    """An async app of the definitions of another, on another database if one is named."""
+def twin_of(app: AppBase, dsn: str | None, *, without_session: bool = False) -> AsyncApp:
+    """An async app of the definitions of another, on another database if one is named.
+
+    Args:
+        app: The other.
+        dsn: The database; that of the other if none is named.
+        without_session: Whether a pooler may be in between, and may hand out another session for each transaction.
+    """
     twin = AsyncApp(
-        dsn or app._dsn, errors=app._errors, interceptors=app._interceptors, prepare_threshold=app._prepare_threshold, listen=app._listen
-    )
+        dsn or app._dsn, errors=app._errors, interceptors=app._interceptors,
+        prepare_threshold=None if without_session else app._prepare_threshold, listen=app._listen and not without_session,
+    )  # fmt: skip
     twin.definitions = app.definitions
     return twin
 
