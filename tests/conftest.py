@@ -33,7 +33,10 @@ def server_dsn(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPath
 
 @pytest.fixture(scope="session")
 def template(server_dsn: str) -> Iterator[str]:
-    """Name of a database with the schema installed, with which nobody is connected."""
+    """Name of a database with the schema installed, with which nobody is connected; ``PGFLOW_TEST_TEMPLATE`` names one that is there."""
+    if name := os.environ.get("PGFLOW_TEST_TEMPLATE"):
+        yield name
+        return
     name = servers.create_database(server_dsn)
     servers.install_schema(servers.dsn_of(server_dsn, name))
     yield name

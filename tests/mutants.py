@@ -18,6 +18,7 @@ import sys
 import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, NamedTuple
@@ -50,6 +51,10 @@ class Trial(NamedTuple):
         return f"{verdict} {self.seconds:5.1f} s  {self.defect.name:<58} {self.defect.file:<30} {self.defect.test}{self.how}"
 
 
+MAKE_TEMPLATE = "name = servers.create_database(dsn); servers.install_schema(servers.dsn_of(dsn, name)); print(name)"
+DROP_TEMPLATE = "servers.drop_database(dsn, sys.argv[2])"
+
+
 class Copy:
     """A copy of the repository, in which one defect is made, tried and taken back at a time."""
 
@@ -66,16 +71,31 @@ class Copy:
             self._environment["PGFLOW_TEST_DSN"] = server_dsn
         self._check_that_it_is_what_runs()
 
-    def _check_that_it_is_what_runs(self) -> None:
-        where = "import pgflow, pgflow_cli; print(pgflow.__file__, pgflow_cli.__file__)"
-        found = subprocess.run([sys.executable, "-c", where], cwd=self.folder, env=self._environment, capture_output=True, text=True, check=True)
-        assert found.stdout.count(str(self.folder)) == 2, f"the tests would run {found.stdout} and not the copy in {self.folder}"
+    def _run(self, code: str, *args: str) -> str:
+        command = [sys.executable, "-c", code, *args]
+        return subprocess.run(command, cwd=self.folder, env=self._environment, capture_output=True, text=True, check=True).stdout
 
-    def test(self, tests: Sequence[str], patience_seconds: float) -> tuple[int | None, str]:
+    def _check_that_it_is_what_runs(self) -> None:
+        found = self._run("import pgflow, pgflow_cli; print(pgflow.__file__, pgflow_cli.__file__)")
+        assert found.count(str(self.folder)) == 2, f"the tests would run {found} and not the copy in {self.folder}"
+
+    @contextmanager
+    def shared_template(self) -> Iterator[str]:
+        """A database with the schema as it is without a defect, for all whose defect is not in the schema."""
+        prologue = "import sys; sys.path.insert(0, 'tests'); import servers; dsn = sys.argv[1]; "
+        dsn = self._environment["PGFLOW_TEST_DSN"]
+        name = self._run(prologue + MAKE_TEMPLATE, dsn).strip()
+        try:
+            yield name
+        finally:
+            self._run(prologue + DROP_TEMPLATE, dsn, name)
+
+    def test(self, tests: Sequence[str], patience_seconds: float, template: str | None) -> tuple[int | None, str]:
         """Runs these tests; the answer is the exit code of pytest, None if it hung, and what it printed."""
         command = [*PYTEST, *(f"tests/{test}" for test in tests)]
+        environment = self._environment | ({"PGFLOW_TEST_TEMPLATE": template} if template is not None else {})
         process = subprocess.Popen(
-            command, cwd=self.folder, env=self._environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
+            command, cwd=self.folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
         )
         try:
             output, _ = process.communicate(timeout=patience_seconds)
@@ -84,7 +104,7 @@ class Copy:
             return None, process.communicate()[0]
         return process.returncode, output
 
-    def attempt(self, number: int, defect: Defect) -> Trial:
+    def attempt(self, number: int, defect: Defect, template: str | None) -> Trial:
         """Makes the defect, runs the test that must notice, and takes it back."""
         file = self.folder / defect.file
         sound, sound_stat = file.read_text(), file.stat()
@@ -93,7 +113,7 @@ class Copy:
         # Compiled code is recognised by size and whole seconds: two defects of a file must not have the same time.
         os.utime(file, (sound_stat.st_atime, sound_stat.st_mtime - 100 - number))
         try:
-            code, output = self.test([defect.test], HANGS_AFTER_SECONDS)
+            code, output = self.test([defect.test], HANGS_AFTER_SECONDS, template if defect.file.endswith(".py") else None)
         finally:
             file.write_text(sound)
             os.utime(file, (sound_stat.st_atime, sound_stat.st_mtime))
@@ -111,10 +131,14 @@ class Unfounded(Exception):
 
 def try_all(defects: Sequence[Defect], server_dsn: str | None) -> Iterator[Trial]:
     """Tries these defects, each in the first copy that is free."""
-    with tempfile.TemporaryDirectory(prefix="pgflow-mutants-") as root, ThreadPoolExecutor(COPIES) as pool:
-        first = Copy(Path(root) / "0", REPOSITORY, server_dsn)
-        copies = [first, *(Copy(Path(root) / str(n), first.folder, server_dsn) for n in range(1, COPIES))]
-        _check_that_all_pass(pool, copies, sorted({defect.test for defect in defects}))
+    server_dsn = server_dsn or os.environ.get("PGFLOW_TEST_DSN")
+    with ExitStack() as stack:
+        root = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="pgflow-mutants-")))
+        first = Copy(root / "0", REPOSITORY, server_dsn)
+        copies = [first, *(Copy(root / str(n), first.folder, server_dsn) for n in range(1, COPIES))]
+        template = stack.enter_context(first.shared_template()) if server_dsn is not None else None
+        pool = stack.enter_context(ThreadPoolExecutor(COPIES))
+        _check_that_all_pass(pool, copies, sorted({defect.test for defect in defects}), template)
         free: SimpleQueue[Copy] = SimpleQueue()
         for copy in copies:
             free.put(copy)
@@ -122,17 +146,17 @@ def try_all(defects: Sequence[Defect], server_dsn: str | None) -> Iterator[Trial
         def attempt(number: int, defect: Defect) -> Trial:
             copy = free.get()
             try:
-                return copy.attempt(number, defect)
+                return copy.attempt(number, defect, template)
             finally:
                 free.put(copy)
 
         yield from pool.map(attempt, range(len(defects)), defects)
 
 
-def _check_that_all_pass(pool: ThreadPoolExecutor, copies: Sequence[Copy], tests: Sequence[str]) -> None:
+def _check_that_all_pass(pool: ThreadPoolExecutor, copies: Sequence[Copy], tests: Sequence[str], template: str | None) -> None:
     shares = [tests[n :: len(copies)] for n in range(len(copies))]
     patience_seconds = HANGS_AFTER_SECONDS + 10.0 * len(tests)
-    for code, output in pool.map(lambda copy, share: copy.test(share, patience_seconds) if share else (0, ""), copies, shares):
+    for code, output in pool.map(lambda copy, share: copy.test(share, patience_seconds, template) if share else (0, ""), copies, shares):
         if code != 0:
             raise Unfounded(f"tests fail where nothing is broken, so their failures for a defect would say nothing:\n{output[-4000:]}")
 
