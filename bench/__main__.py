@@ -1,73 +1,132 @@
-"""`python -m bench [--quick] [--dsn DSN] [--json FILE]`: pgflow's own figures on one database.
+"""`python -m bench`: pgflow and its peers in turn on the same Postgres, in the same run.
 
-They are made in a database of their own, which is dropped afterwards. The machine is what it is: compare
-figures of one run with each other, not with those of another day.
+Without options everything is measured, five times, on a server that is made for it; that takes hours and a
+machine that has nothing else to do. `--only pgflow,dbos --quick` takes a minute and a half.
 """
 
 from __future__ import annotations
 
 import argparse
-import asyncio
-import json
 import logging
-import platform
-import uuid
+import sys
+import time
 from pathlib import Path
 
-import psycopg
-from psycopg import sql
-from psycopg.conninfo import make_conninfo
+from bench import goals, plot, report
+from bench.catalog import LIMIT, OURSELVES, SCENARIOS
+from bench.peers import read_peers
+from bench.runner import Plan, Results, run
+from bench.server import machine, open_server
 
-from bench import jobs, metrics
-from pgflow.dsn import resolve_dsn
-from pgflow.schema import migrate_dsn
-
-
-async def measure(dsn: str, *, quick: bool) -> metrics.Figures:
-    """All figures, one after the other."""
-    share = 4 if quick else 1
-    app = jobs.app.on(dsn)
-    figures: metrics.Figures = {}
-    async with app:
-        for measured in (
-            metrics.steps(app, 128, 3000 // share), metrics.steps(app, 32, 1600 // share), metrics.lone_run(app, 120 // share),
-            metrics.transactions(app, 80 // share), metrics.enqueue(app, 20_000 // share), metrics.drain(app, 20_000 // share),
-            metrics.start_latency(app, 200 // share),
-        ):
-            figures.update(await measured)
-    return figures
+QUICK_SECONDS = 80.0
+FULL_ROUNDS = 5
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--dsn", help="a server on which a database may be made; else PGFLOW_DSN, DATABASE_URL, the embedded one")
-    parser.add_argument("--quick", action="store_true", help="a quarter of the work")
-    parser.add_argument("--json", type=Path, help="write the figures there too")
+def read_options() -> argparse.Namespace:
+    names = [OURSELVES, LIMIT, *read_peers()]
+    parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--dsn", help="a server on which databases may be made; else a new one, with settings as in production")
+    parser.add_argument("--only", help=f"engines, with commas: {', '.join(names)}")
+    parser.add_argument("--scenarios", help=f"with commas: {', '.join(s.name for s in SCENARIOS)}")
+    parser.add_argument("--quick", action="store_true", help="small sizes, one round, at most 90 seconds")
+    parser.add_argument("--rounds", type=int, help=f"alternations; {FULL_ROUNDS}, or 1 in a quick run")
+    parser.add_argument("--json", type=Path, help="write the figures there")
+    parser.add_argument("--markdown", type=Path, help="write the tables there, too")
+    parser.add_argument("--plot", type=Path, help="draw the comparison there (PNG)")
+    parser.add_argument("--out", type=Path, help="a folder for RESULTS.md, results.json and results.png")
+    parser.add_argument("--goals", action="store_true", help="judge the goals of bench/goals.toml; exit code 1 if one is unmet")
+    parser.add_argument("--from", dest="source", type=Path, help="with --goals or --plot: figures of an earlier run, from its JSON")
+    parser.add_argument("--counts", action="store_true", help="pgflow only: judge what a step, a run and a claim may cost")
     options = parser.parse_args()
-    logging.basicConfig(level=logging.WARNING)
-    server = resolve_dsn(options.dsn)
-    if server is None:
-        from pgflow.embedded import acquire
+    options.engines = _chosen(parser, "--only", options.only, names)
+    options.chosen = set(_chosen(parser, "--scenarios", options.scenarios, [s.name for s in SCENARIOS])) if options.scenarios else set()
+    return options
 
-        server = acquire().dsn
-    name = f"pgflow_bench_{uuid.uuid4().hex[:8]}"
-    with psycopg.connect(server, autocommit=True) as admin:
-        admin.execute(sql.SQL("create database {}").format(sql.Identifier(name)))
-        try:
-            dsn = make_conninfo(server, dbname=name)
-            migrate_dsn(dsn)
-            with psycopg.connect(dsn, autocommit=True) as conn:
-                conn.execute("create table bench_app (id bigint generated always as identity primary key, v jsonb)")
-                shown = {s: conn.execute(f"show {s}").fetchone()[0] for s in ("server_version", "fsync", "synchronous_commit")}  # type: ignore[index]
-            figures = asyncio.run(measure(dsn, quick=options.quick))
-        finally:
-            admin.execute(sql.SQL("drop database {} with (force)").format(sql.Identifier(name)))
-    print(f"Python {platform.python_version()}, Postgres {shown['server_version']}, fsync {shown['fsync']}, synchronous_commit {shown['synchronous_commit']}")
-    for metric, value in figures.items():
-        print(f"{metric:<50} {value:>12,.3f}" if value < 10 else f"{metric:<50} {value:>12,.0f}")
-    if options.json:
-        options.json.write_text(json.dumps({"environment": shown, "figures": figures}, indent=2) + "\n")
+
+def _chosen(parser: argparse.ArgumentParser, option: str, given: str | None, known: list[str]) -> list[str]:
+    if given is None:
+        return known
+    names = [name.strip() for name in given.split(",") if name.strip()]
+    if unknown := sorted(set(names) - set(known)):
+        parser.error(f"{option}: no such thing: {', '.join(unknown)}; there are {', '.join(known)}")
+    return [name for name in known if name in names]
+
+
+def plan_of(options: argparse.Namespace) -> Plan:
+    """What is to be run."""
+    began = time.monotonic()
+    if options.counts:
+        return Plan([OURSELVES], {"accounts"}, quick=True, rounds=1)
+    rounds = options.rounds or (1 if options.quick else FULL_ROUNDS)
+    return Plan(options.engines, options.chosen, quick=options.quick, rounds=rounds, deadline=began + QUICK_SECONDS if options.quick else float("inf"))
+
+
+def tell(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
+
+
+def main() -> int:
+    options = read_options()
+    logging.basicConfig(level=logging.WARNING)
+    if options.source:
+        records = report.read_json(options.source)
+        _draw(options.plot, records)
+        return _judge("goal", records) if options.goals else 0
+    plan, peers = plan_of(options), read_peers()
+    with open_server(options.dsn) as server:
+        settings = server.settings()
+        results = run(server, plan, peers, tell)
+    records = report.records_of(results)
+    facts = report.facts_of(machine(), settings, results)
+    if options.counts:
+        _write(options.json, report.as_json(records))
+        return _judge("count", records)
+    _write_all(options, results, records, facts)
+    return _judge("goal", records) if options.goals else 0
+
+
+def _write_all(options: argparse.Namespace, results: Results, records: list[report.Record], facts: dict[str, str]) -> None:
+    peers = read_peers()
+    if options.out:
+        options.out.mkdir(parents=True, exist_ok=True)
+        drawn = _draw(options.out / "results.png", records)
+        text = report.markdown(results, records, facts, peers, plot="results.png" if drawn else None)
+        _write(options.out / "RESULTS.md", text)
+        _write(options.out / "results.json", report.as_json(records))
+    text = report.markdown(results, records, facts, peers)
+    print(text)
+    _write(options.json, report.as_json(records))
+    _write(options.markdown, text)
+    _draw(options.plot, records)
+
+
+def _write(path: Path | None, text: str) -> None:
+    if path is not None:
+        path.write_text(text)
+
+
+def _draw(path: Path | None, records: list[report.Record]) -> bool:
+    if path is None:
+        return False
+    try:
+        plot.draw(records, path)
+    except plot.NoPlot as why:
+        tell(f"no picture: {why}")
+        return False
+    return True
+
+
+def _judge(section: str, records: list[report.Record]) -> int:
+    judged = goals.judge(goals.read_goals(section), records)
+    for one in judged:
+        print(one)
+    unmet = sum(not one.met for one in judged)
+    reason = report.verdict(records)
+    if reason:
+        print(reason)
+    print(f"{len(judged) - unmet} of {len(judged)} met")
+    return 1 if unmet or reason else 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -1,0 +1,208 @@
+"""What is measured: every scenario with its sizes, and every figure that comes out of one.
+
+A scenario is a function of the same name in an engine's program (`bench/engines`); an engine that has none
+is not measured there. The order is that of importance: a quick run that runs out of time leaves out the last.
+"""
+
+from __future__ import annotations
+
+import ast
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+ENGINES = Path(__file__).parent / "engines"
+OURSELVES, LIMIT = "pgflow", "raw"
+
+
+@dataclass(frozen=True)
+class Metric:
+    """A figure.
+
+    Attributes:
+        name: Its name, with the unit in it where it has one.
+        unit: As it is printed.
+        better: ``higher`` or ``lower``.
+        says: What it is, in a table.
+    """
+
+    name: str
+    unit: str
+    better: str
+    says: str
+
+
+def rate(name: str, unit: str, says: str) -> Metric:
+    return Metric(name, f"{unit}/s", "higher", says)
+
+
+def cost(name: str, unit: str, says: str) -> Metric:
+    return Metric(name, unit, "lower", says)
+
+
+def delay(name: str, says: str) -> tuple[Metric, Metric]:
+    return cost(f"{name}_p50_ms", "ms", f"{says}, p50"), cost(f"{name}_p99_ms", "ms", f"{says}, p99")
+
+
+def costs(unit: str, says: str, *, cpu: bool = False) -> tuple[Metric, ...]:
+    """What the server counts, per something."""
+    found = (
+        cost(f"statements_per_{unit}", "", f"SQL statements per {says}"),
+        cost(f"commits_per_{unit}", "", f"commits per {says}"),
+        cost(f"wal_bytes_per_{unit}", "B", f"WAL per {says}"),
+        cost(f"dead_tuples_per_{unit}", "", f"dead tuples per {says}"),
+    )
+    return (*found, cost(f"client_cpu_ms_per_{unit}", "ms", f"client CPU per {says}")) if cpu else found
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """A piece of work.
+
+    Attributes:
+        name: Of the function in the engines' programs.
+        full: Its sizes.
+        quick: Those of a quick run; None: not in one.
+        work: The sizes of which a slow peer gets a share.
+        metrics: What comes out.
+        quick_peers: Whether peers take part in a quick run.
+        timeout_seconds: One engine may take so long.
+    """
+
+    name: str
+    full: dict[str, Any]
+    quick: dict[str, Any] | None
+    metrics: tuple[Metric, ...]
+    work: tuple[str, ...] = ()
+    quick_peers: bool = True
+    timeout_seconds: float = field(default=600.0)
+
+    def sizes(self, *, quick: bool, share: float = 1.0) -> dict[str, Any] | None:
+        """How much of what one engine is given."""
+        sizes = self.quick if quick else self.full
+        if sizes is None:
+            return None
+        return {name: max(1, round(size * share)) if name in self.work else size for name, size in sizes.items()}
+
+
+SCENARIOS = (
+    Scenario(
+        "steps", {"runs_at_128": 3000, "runs_at_32": 1600, "runs_at_1": 200}, {"runs_at_128": 640, "runs_at_32": 320, "runs_at_1": 30},
+        (
+            rate("steps_per_second_at_128", "steps", "runs of 10 steps, 128 at once"),
+            rate("steps_per_second_at_32", "steps", "runs of 10 steps, 32 at once"),
+            rate("steps_per_second_at_1", "steps", "runs of 10 steps, one at a time"),
+            cost("client_cpu_seconds_per_1000_steps_at_128", "s", "client CPU per 1,000 steps, 128 at once"),
+            cost("client_cpu_seconds_per_1000_steps_at_32", "s", "client CPU per 1,000 steps, 32 at once"),
+            cost("client_cpu_seconds_per_1000_steps_at_1", "s", "client CPU per 1,000 steps, one at a time"),
+        ),
+        work=("runs_at_128", "runs_at_32", "runs_at_1"),
+    ),
+    Scenario(
+        "transactional", {"runs": 100}, {"runs": 15},
+        (rate("transactional_steps_per_second", "steps", "transactional steps, one at a time (raw: begin, insert, commit)"),),
+    ),
+    Scenario(
+        "drain", {"runs": 20_000}, {"runs": 3000},
+        (
+            rate("noop_runs_per_second", "runs", "draining runs that do nothing, one worker"),
+            cost("client_cpu_seconds_per_1000_noop_runs", "s", "client CPU per 1,000 of these"),
+        ),
+        work=("runs",),
+    ),
+    Scenario(
+        "enqueue", {"batched": 40_000, "single": 1000, "batch": 500}, {"batched": 5000, "single": 100, "batch": 500},
+        (
+            rate("batched_starts_per_second", "runs", "starting runs on one connection, 500 a commit"),
+            rate("single_starts_per_second", "runs", "starting runs on one connection, one a commit"),
+        ),
+        work=("batched", "single"),
+    ),
+    Scenario(
+        "latency", {"starts": 200, "results": 30, "signals": 200, "settle_seconds": 2.0},
+        {"starts": 15, "results": 4, "signals": 15, "settle_seconds": 0.5},
+        (
+            *delay("idle_wake_up", "the machine's own idle wake-up, through NOTIFY"), *delay("start_latency", "start to first line"),
+            *delay("signal_latency", "signal to the line after its wait"), *delay("result_latency", "end of a run to its result elsewhere"),
+        ),
+    ),
+    Scenario(
+        "timers", {"timers": 200, "seconds": 4.0, "many": 10_000, "many_seconds": 15.0, "spread_seconds": 10.0},
+        {"timers": 50, "seconds": 1.0, "many": 500, "many_seconds": 1.5, "spread_seconds": 1.0},
+        (
+            *delay("timer_lateness", "lateness of timers that are due at once"),
+            *delay("timer_lateness_under_load", "lateness where 10,000 timers fall due in 10 s"),
+        ),
+        work=("many",),
+    ),
+    Scenario(
+        "accounts", {"few": 20, "runs_at_1": 50, "runs_at_128": 1280, "noop_runs": 500, "claims": 100},
+        {"few": 5, "runs_at_1": 15, "runs_at_128": 256, "noop_runs": 60, "claims": 30},
+        (
+            *costs("run_at_1", "run of 10 steps, one at a time", cpu=True), *costs("run_at_128", "run of 10 steps, 128 at once", cpu=True),
+            *costs("noop_run", "run that does nothing", cpu=True),
+            *costs("claim_and_release_of_10", "claim and release of ten runs", cpu=True),
+            cost("wal_bytes_per_step_at_1", "B", "WAL per step, one at a time"),
+            cost("wal_bytes_per_step_at_128", "B", "WAL per step, 128 at once"),
+        ),
+        quick_peers=False,
+    ),
+    Scenario(
+        "claim", {"parked": 100_000, "ready": 100_000, "finished": 1_000_000, "unclaimable": 100_000},
+        {"parked": 1000, "ready": 2000, "finished": 5000, "unclaimable": 2000},
+        (
+            cost("claim_of_10_ms_empty", "ms", "claim of ten, empty tables"),
+            cost("claim_of_10_ms_with_parked", "ms", "claim of ten, 100,000 parked"),
+            cost("claim_of_10_ms_with_finished_and_ready", "ms", "claim of ten, 1,000,000 finished and 100,000 ready"),
+            cost("claim_of_10_ms_behind_unclaimable", "ms", "claim of ten behind 100,000 of workflows that are not served"),
+        ),
+    ),
+    Scenario(
+        "replay", {"steps": 1000, "times": 5}, {"steps": 1000, "times": 2},
+        (cost("replay_of_1000_steps_ms", "ms", "signal to the line after its wait, behind 1,000 steps"),),
+    ),
+    Scenario("fanout", {"children": 1000}, {"children": 200}, (rate("children_per_second", "runs", "a parent with 1,000 children"),), work=("children",)),
+    Scenario(
+        "recovery", {"runs": 40, "dead_after": 10.0}, {"runs": 10, "dead_after": 1.0},
+        (cost("recovery_beyond_timeout_seconds", "s", "kill -9 to its runs going on elsewhere, beyond the time-out"),),
+        quick_peers=False,
+    ),
+    Scenario(
+        "memory", {"live": 1000, "parked": 100_000}, {"live": 200, "parked": 500},
+        (
+            cost("resident_mb_idle", "MB", "resident memory of an idle worker"),
+            cost("resident_mb_with_live_runs", "MB", "with 1,000 runs in a step"),
+            cost("resident_kb_per_live_run", "kB", "per run in a step"),
+            cost("resident_mb_with_parked_runs", "MB", "with 100,000 parked runs"),
+        ),
+        quick_peers=False,
+    ),
+    Scenario(
+        "latency_polling", {"starts": 60, "results": 20, "signals": 30, "settle_seconds": 2.0}, None,
+        (
+            *delay("start_latency_polling", "start to first line, nobody listens"),
+            *delay("signal_latency_polling", "signal to the line after its wait, nobody listens"),
+            *delay("result_latency_polling", "end of a run to its result elsewhere, nobody listens"),
+        ),
+    ),
+    Scenario(
+        "processes", {"runs": 3000}, None,
+        tuple(rate(f"steps_per_second_of_{n}_workers", "steps", f"runs of 10 steps, {n} worker process(es)") for n in (1, 2, 4)),
+    ),
+)  # fmt: skip
+
+CALIBRATION = rate("bare_commits_per_second", "commits", "calibration: bare one-row commits, once a round")
+METRICS = {metric.name: metric for metric in (CALIBRATION, *(metric for scenario in SCENARIOS for metric in scenario.metrics))}
+
+
+@cache
+def functions_of(engine: str) -> frozenset[str]:
+    """What an engine's program can do, read from its text: its library need not be here."""
+    names: set[str] = set()
+    for node in ast.parse((ENGINES / f"{engine}.py").read_text()).body:
+        if isinstance(node, ast.FunctionDef):
+            names.add(node.name)
+        elif isinstance(node, ast.Assign):
+            names.update(target.id for target in node.targets if isinstance(target, ast.Name))
+    return frozenset(names)

@@ -1,0 +1,546 @@
+"""pgflow, by its public surface and its defaults.
+
+Steps are sequential ``@step``s, each of which is licensed and recorded durably; reads would ride for free
+and are not measured.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from functools import partial
+from typing import Any
+
+import psycopg
+
+import pgflow
+from bench.engines import jobs, kit
+from pgflow import App, AsyncApp, Signal, step, transaction, workflow
+from pgflow._calls import claim as claim_calls
+from pgflow._calls import worker as worker_calls
+from pgflow._io import run as ask
+from pgflow.heart import Rhythm
+from pgflow.options import WorkerOptions
+from pgflow.schema import migrate_dsn
+from pgflow.worker import Worker
+
+STEPS_RECORDED = "select count(*) from pgflow.unit where kind = 'c'"
+RUNS_FINISHED = "select count(*) from pgflow.outcome where status = 'completed'"
+WARM = 10
+"""Claims that pay for plans and caches."""
+
+poke = Signal("poke", float)
+seen: set[float] = set()
+"""Times of sending that were seen: a workflow's code runs again on every replay, and only its first run counts."""
+
+
+@step
+async def small(i: int) -> dict[str, int]:
+    return {"i": i}
+
+
+@workflow
+async def ten_steps(x: int) -> int:
+    for i in range(10):
+        await small(i)
+    return x
+
+
+@transaction
+async def insert(conn: psycopg.AsyncConnection[Any], i: int) -> int:
+    await conn.execute("insert into bench_app (v) values (%s)", ('{"a": 1}',))
+    return i
+
+
+@workflow
+async def ten_transactions(x: int) -> int:
+    for i in range(10):
+        await insert(i)
+    return x
+
+
+@workflow
+async def job(payload: dict[str, float]) -> None:
+    jobs.body(payload)
+
+
+@workflow
+async def stamp() -> float:
+    return time.time()
+
+
+@workflow
+async def poked(times: int) -> None:
+    for _ in range(times):
+        note(await poke.wait())
+
+
+@workflow
+async def long(steps: int, times: int) -> None:
+    for i in range(steps):
+        await small(i)
+    for _ in range(times):
+        note(await poke.wait())
+
+
+def note(sent: float) -> None:
+    """Says how long ago it was sent, once."""
+    if sent not in seen:
+        seen.add(sent)
+        kit.say(late=time.time() - sent)
+
+
+@workflow
+async def nap(until: float) -> float:
+    await pgflow.sleep(until - pgflow.now().timestamp())
+    return time.time()
+
+
+@step
+async def slow(i: int) -> int:
+    await asyncio.sleep(0.05)
+    return i
+
+
+@workflow
+async def ten_slow_steps(x: int) -> int:
+    for i in range(10):
+        await slow(i)
+    return x
+
+
+@step
+async def hold(i: int) -> int:
+    await asyncio.sleep(3600)
+    return i
+
+
+@workflow
+async def held(x: int) -> int:
+    return await hold(x)
+
+
+@workflow
+async def child(i: int) -> int:
+    return i
+
+
+@workflow
+async def family(children: int) -> int:
+    return len((await pgflow.map(child, range(children))).values)
+
+
+FLOWS = [ten_steps, ten_transactions, job, stamp, poked, long, nap, ten_slow_steps, held, child, family]
+
+
+def app_of(bench: kit.Bench) -> AsyncApp:
+    return AsyncApp(bench.dsn, include=FLOWS, listen=bench.sizes.get("listen", True))
+
+
+def install(bench: kit.Bench) -> None:
+    """What the database needs before anything is measured."""
+    migrate_dsn(bench.dsn)
+    with bench.connect() as conn:
+        conn.execute("create table bench_app (id bigint generated always as identity primary key, v jsonb)")
+
+
+# ---------------------------------------------------------------- steps
+
+
+async def start_all(app: AsyncApp, workflow: Any, inputs: Sequence[tuple[Any, ...]]) -> None:
+    for first in range(0, len(inputs), 500):
+        await app.start_many(workflow, inputs[first : first + 500])
+
+
+@asynccontextmanager
+async def worker_of(app: AsyncApp, concurrency: int) -> AsyncIterator[Worker]:
+    async with app._work(WorkerOptions(concurrency=concurrency, queues=("default",))) as worker:
+        yield worker
+
+
+async def until_finished(worker: Worker, count: int) -> None:
+    while worker.finished < count:
+        await asyncio.sleep(0.002)
+
+
+async def work_off(bench: kit.Bench, workflow: Any, runs: int, concurrency: int) -> kit.Span:
+    """What this process needs for so many runs that are there already."""
+    async with app_of(bench) as app:
+        await start_all(app, workflow, [(i,) for i in range(runs)])
+        async with worker_of(app, concurrency) as worker:
+            with kit.Span() as span:
+                await until_finished(worker, runs)
+    return span
+
+
+def steps(bench: kit.Bench) -> kit.Figures:
+    """Ten steps a run, with so many runs at once."""
+    figures: kit.Figures = {}
+    given = 0
+    for concurrency in (128, 32, 1):
+        runs = bench[f"runs_at_{concurrency}"]
+        span = asyncio.run(work_off(bench, ten_steps, runs, concurrency))
+        given += runs
+        bench.counted.clear()
+        bench.check("steps recorded", STEPS_RECORDED, given * 10)
+        figures[f"steps_per_second_at_{concurrency}"] = runs * 10 / span.seconds
+        figures[f"client_cpu_seconds_per_1000_steps_at_{concurrency}"] = span.cpu_seconds / runs * 100
+    with kit.settings_of(bench, "pgflow.unit"):
+        asyncio.run(work_off(bench, ten_steps, 2, 2))
+    return figures
+
+
+def transactional(bench: kit.Bench) -> kit.Figures:
+    """Transactional steps, one run at a time."""
+    runs = bench["runs"]
+    span = asyncio.run(work_off(bench, ten_transactions, runs, 1))
+    bench.check("rows of the application", "select count(*) from bench_app", runs * 10)
+    bench.check("steps recorded", STEPS_RECORDED, runs * 10)
+    with kit.settings_of(bench, "bench_app"):
+        asyncio.run(work_off(bench, ten_transactions, 1, 1))
+    return {"transactional_steps_per_second": runs * 10 / span.seconds}
+
+
+def accounts(bench: kit.Bench) -> kit.Figures:
+    """What the server has to do for a run of ten steps, and for one that does nothing."""
+
+    def work(concurrency: int, flow: Any, runs: int) -> None:
+        asyncio.run(work_off(bench, flow, runs, concurrency))
+
+    alone = kit.marginal_costs(bench, partial(work, 1, ten_steps), bench["few"], bench["runs_at_1"])
+    among = kit.marginal_costs(bench, partial(work, 128, ten_steps), 128, bench["runs_at_128"])
+    noops = kit.marginal_costs(bench, partial(_noops, bench), bench["few"], bench["noop_runs"])
+    return {
+        **alone.figures("run_at_1"), **among.figures("run_at_128"), **noops.figures("noop_run"),
+        "wal_bytes_per_step_at_128": among.wal_bytes / 10, "wal_bytes_per_step_at_1": alone.wal_bytes / 10,
+        **_claim_costs(bench),
+    }  # fmt: skip
+
+
+def _claim_costs(bench: kit.Bench) -> kit.Figures:
+    """What the server has to do for one claim of ten runs, which are handed back at once."""
+    with bench.connect() as conn:
+        worker_id = ask(conn, worker_calls.register_worker("bench", 1, ["default"], 100, "0"))
+        _start_in_sql(conn, "job", 100)
+
+    def work(claims: int) -> None:
+        with bench.connect() as conn:
+            _claim_ms(conn, worker_id, claims)
+
+    return kit.marginal_costs(bench, work, 10, bench["claims"]).figures("claim_and_release_of_10")
+
+
+def _noops(bench: kit.Bench, runs: int) -> None:
+    async def main() -> None:
+        async with app_of(bench) as app:
+            for i in range(runs):
+                await app.start(job, {"x": i})
+            async with worker_of(app, 128) as worker:
+                await until_finished(worker, runs)
+
+    asyncio.run(main())
+
+
+def processes(bench: kit.Bench) -> kit.Figures:
+    """Steps a second of several worker processes on one queue."""
+    figures: kit.Figures = {}
+    finished = 0
+    for count in (1, 2, 4):
+        runs = bench["runs"]
+
+        async def prepare(runs: int = runs) -> None:
+            async with app_of(bench) as app:
+                await start_all(app, ten_steps, [(i,) for i in range(runs)])
+
+        asyncio.run(prepare())
+        workers = [kit.Worker(bench, wait=True, concurrency=128) for _ in range(count)]
+        for worker in workers:
+            worker.wait_until_ready()
+        began = time.time()
+        for worker in workers:
+            worker.tell("go")
+        finished += runs
+        ended = bench.wait_for(RUNS_FINISHED, finished)
+        for worker in workers:
+            worker.kill()
+        figures[f"steps_per_second_of_{count}_workers"] = runs * 10 / (ended - began)
+    bench.check("steps recorded", STEPS_RECORDED, finished * 10)
+    return figures
+
+
+# ---------------------------------------------------------------- as a queue
+
+
+class Queue:
+    """See :class:`bench.engines.jobs.Jobs`."""
+
+    done = RUNS_FINISHED
+    table = "pgflow.outcome"
+
+    async def open(self, bench: kit.Bench) -> None:
+        self._app = await app_of(bench).__aenter__()
+
+    async def close(self) -> None:
+        await self._app.close()
+
+    async def put(self, payload: dict[str, Any], delay_seconds: float = 0) -> None:
+        assert not delay_seconds
+        await self._app.start(job, payload)
+
+    async def put_many(self, payloads: list[dict[str, Any]]) -> None:
+        await self._app.start_many(job, [(payload,) for payload in payloads])
+
+
+drain = partial(jobs.drain, jobs=Queue(), notes_settings=False)
+enqueue = partial(jobs.enqueue, jobs=Queue())
+
+
+def work(bench: kit.Bench) -> None:
+    """A worker process."""
+
+    async def main() -> None:
+        rhythm = Rhythm(beat=bench["dead_after"] / 5, dead_after=bench["dead_after"]) if "dead_after" in bench.sizes else Rhythm()
+        async with app_of(bench) as app:
+            if bench.sizes.get("wait"):
+                kit.ready(wait=True)
+            async with app.worker(concurrency=bench.sizes.get("concurrency", 128), rhythm=rhythm):
+                if not bench.sizes.get("wait"):
+                    kit.ready()
+                await asyncio.Event().wait()
+
+    asyncio.run(main())
+
+
+# ---------------------------------------------------------------- latency
+
+
+def latency(bench: kit.Bench) -> kit.Figures:
+    """Delays with notifications: a start, a signal, the news of a result."""
+    with kit.Worker(bench).wait_until_ready() as worker, App(bench.dsn, include=FLOWS, listen=bench.sizes.get("listen", True)) as app:
+        time.sleep(bench["settle_seconds"])
+        warm = 3
+        for _ in range(warm + bench["starts"]):
+            app.start(job, {"sent": time.time()})
+            time.sleep(jobs.pause_seconds())
+        starts = worker.said("late", warm + bench["starts"])
+        results = [_result_lateness(app) for _ in range(warm + bench["results"])]
+        signals = _signal_latency(bench, app, worker, len(starts), warm + bench["signals"])
+    return {
+        **kit.latency("start_latency", starts[warm:]), **kit.latency("result_latency", results[warm:]),
+        **kit.latency("signal_latency", signals[warm:]),
+    }  # fmt: skip
+
+
+def _result_lateness(app: App) -> float:
+    time.sleep(jobs.pause_seconds())
+    returned = app.start(stamp).result()
+    return time.time() - returned
+
+
+def _signal_latency(bench: kit.Bench, app: App, worker: kit.Worker, said: int, count: int) -> list[float]:
+    run = app.start(poked, count)
+    for i in range(count):
+        bench.wait_for("select count(*) from pgflow.parked", 1)
+        time.sleep(jobs.pause_seconds())
+        run.send(poke, time.time())
+        worker.said("late", said + i + 1)
+    return worker.said("late", said + count)[said:]
+
+
+def latency_polling(bench: kit.Bench) -> kit.Figures:
+    """The same where nobody listens."""
+    bench.sizes["listen"] = False
+    return {name.replace("latency", "latency_polling"): value for name, value in latency(bench).items()}
+
+
+def timers(bench: kit.Bench) -> kit.Figures:
+    """How late sleeping runs go on: some at the same moment, and many over a while."""
+    figures: kit.Figures = {}
+    with kit.Worker(bench).wait_until_ready():
+        for name, count, seconds, spread in (
+            ("timer_lateness", bench["timers"], bench["seconds"], 0.0),
+            ("timer_lateness_under_load", bench["many"], bench["many_seconds"], bench["spread_seconds"]),
+        ):
+            figures |= kit.latency(name, _timer_lateness(bench, count, seconds, spread))
+    return figures
+
+
+def _timer_lateness(bench: kit.Bench, count: int, seconds: float, spread_seconds: float) -> list[float]:
+    finished = bench.scalar(RUNS_FINISHED)
+    last = bench.scalar("select coalesce(max(run_id), 0) from pgflow.run")
+    due = time.time() + seconds
+
+    async def start() -> None:
+        async with app_of(bench) as app:
+            await start_all(app, nap, [(due + i * spread_seconds / count,) for i in range(count)])
+
+    asyncio.run(start())
+    bench.wait_for(RUNS_FINISHED, finished + count)
+    with bench.connect() as conn:
+        found = conn.execute(
+            """select (o.output::text)::float8 - extract(epoch from u.due_at)::float8 from pgflow.outcome o
+               join pgflow.unit u on u.run_id = o.run_id and u.kind = 't' where o.run_id > %s""", (last,)
+        ).fetchall()
+    assert len(found) == count, f"{len(found)} of {count} runs have slept"
+    return [late for (late,) in found]
+
+
+# ---------------------------------------------------------------- recovery, history, families
+
+
+def recovery(bench: kit.Bench) -> kit.Figures:
+    """kill -9 of a worker: when the last of its runs went on elsewhere, beyond the time after which it counts as dead."""
+
+    async def prepare() -> None:
+        async with app_of(bench) as app:
+            await start_all(app, ten_slow_steps, [(i,) for i in range(bench["runs"])])
+
+    asyncio.run(prepare())
+    held_by = "select w.worker_id from pgflow.worker w where w.pid = %s"
+    with kit.Worker(bench, concurrency=bench["runs"] // 2).wait_until_ready() as doomed:
+        worker_id = bench.scalar(held_by, doomed.process.pid)
+        begun = """select count(*) from pgflow.lease l where worker_id = %s
+            and exists (select from pgflow.unit u where u.run_id = l.run_id and u.seq > l.last_seq)"""
+        bench.wait_for(begun, bench["runs"] // 2, worker_id)
+        with kit.Worker(bench, concurrency=bench["runs"]).wait_until_ready():
+            doomed.kill()
+            killed = time.time()
+            went_on = _last_to_go_on(bench, worker_id)
+            bench.wait_for(RUNS_FINISHED, bench["runs"])
+    bench.check("steps recorded", STEPS_RECORDED, bench["runs"] * 10)
+    return {"recovery_beyond_timeout_seconds": went_on - killed - bench["dead_after"]}
+
+
+def _last_to_go_on(bench: kit.Bench, worker_id: int) -> float:
+    """When the last run that a dead worker has begun got its first unit from another."""
+    with bench.connect() as conn:
+        left = conn.execute("select run_id, token from pgflow.lease where worker_id = %s", (worker_id,)).fetchall()
+        assert left, "the worker that was killed held nothing"
+        runs, tokens = [run for run, _ in left], [token for _, token in left]
+        query = """select count(*), extract(epoch from max(began))::float8 from (
+            select min(u.recorded_at) as began from unnest(%s::bigint[], %s::bigint[]) l (run_id, token)
+            join pgflow.unit u on u.run_id = l.run_id and u.token <> l.token group by l.run_id) r"""
+        deadline = time.monotonic() + 60
+        while True:
+            count, last = conn.execute(query, (runs, tokens)).fetchone()  # type: ignore[misc]
+            if count == len(left):
+                return float(last)
+            assert time.monotonic() < deadline, f"{count} of {len(left)} runs went on"
+            time.sleep(0.05)
+
+
+def replay(bench: kit.Bench) -> kit.Figures:
+    """From a signal to the line after the wait, behind a long history that has to be replayed first."""
+    times = bench["times"]
+    with kit.Worker(bench).wait_until_ready() as worker, App(bench.dsn, include=FLOWS) as app:
+        run = app.start(long, bench["steps"], times)
+        for i in range(times):
+            bench.wait_for("select count(*) from pgflow.parked", 1)
+            time.sleep(jobs.pause_seconds())
+            run.send(poke, time.time())
+            worker.said("late", i + 1)
+        late = worker.said("late", times)
+    bench.check("steps recorded", STEPS_RECORDED, bench["steps"])
+    return {"replay_of_1000_steps_ms": kit.quantile(late, 0.5) * 1000 * 1000 / bench["steps"]}
+
+
+def fanout(bench: kit.Bench) -> kit.Figures:
+    """Child runs a second, from the start of their parent to its result."""
+    children = bench["children"]
+    with kit.Worker(bench).wait_until_ready(), App(bench.dsn, include=FLOWS) as app:
+        app.start(family, 2).result()
+        began = time.perf_counter()
+        assert app.start(family, children).result() == children
+        seconds = time.perf_counter() - began
+    bench.check("runs finished", RUNS_FINISHED, children + 1 + 3)
+    return {"children_per_second": children / seconds}
+
+
+# ---------------------------------------------------------------- claims and memory
+
+
+def claim(bench: kit.Bench) -> kit.Figures:
+    """Milliseconds of a claim of ten runs: in an empty database, with much that is finished and ready, behind what it may not take."""
+    figures: kit.Figures = {}
+    with bench.connect() as conn:
+        worker_id = ask(conn, worker_calls.register_worker("bench", 1, ["default"], 100, "0"))
+        _start_in_sql(conn, "job", 20 * 10)
+        claim_ms = partial(_claim_ms, conn, worker_id)
+        figures["claim_of_10_ms_empty"] = claim_ms()
+        _start_in_sql(conn, "job", bench["parked"], parked=True)
+        conn.execute("vacuum analyze")
+        figures["claim_of_10_ms_with_parked"] = claim_ms()
+        _finish_in_sql(conn, bench["finished"])
+        _start_in_sql(conn, "job", bench["ready"])
+        conn.execute("vacuum analyze")
+        figures["claim_of_10_ms_with_finished_and_ready"] = claim_ms()
+        conn.execute("delete from pgflow.ready")
+        _start_in_sql(conn, "elsewhere", bench["unclaimable"])
+        _start_in_sql(conn, "job", 20 * 10)
+        conn.execute("vacuum analyze")
+        figures["claim_of_10_ms_behind_unclaimable"] = claim_ms()
+    return figures
+
+
+def _claim_ms(conn: psycopg.Connection[Any], worker_id: int, times: int = 60) -> float:
+    lanes = [lane.lane_id for lane in ask(conn, claim_calls.serve_lanes(["default"], ["job"]))]
+    seconds = []
+    for _ in range(times):
+        with kit.Span() as span:
+            claims = ask(conn, claim_calls.claim_runs(worker_id, lanes, 10, take_suspect=True))
+        assert len(claims) == 10, f"{len(claims)} runs claimed of 10"
+        ask(conn, claim_calls.release_runs(claims))
+        seconds.append(span.seconds)
+    return kit.quantile(seconds[WARM:] or seconds, 0.5) * 1000
+
+
+def _start_in_sql(conn: psycopg.Connection[Any], name: str, count: int, *, parked: bool = False) -> None:
+    conn.execute(
+        """select count(pgflow.start_run(%s, '{"payload": {}}', run_at => case when %s then now() + interval '1 day' end))
+           from generate_series(1, %s)""", (name, parked, count)
+    )  # fmt: skip
+
+
+def _finish_in_sql(conn: psycopg.Connection[Any], count: int) -> None:
+    """So many runs that are over, as retention would find them."""
+    conn.execute(
+        """with made as (
+             insert into pgflow.run (run_id, chain_id, root_run_id, created_at, root, generation, lane_id, priority, tenant, key, input)
+             select i, i, i, now(), gen_random_uuid(), 1, l.lane_id, 0, '', 'finished-' || i, '{"payload": {}}'
+             from (select nextval('pgflow.run_id_seq') as i from generate_series(1, %s)) n, pgflow.lane l where l.workflow = 'job'
+             returning run_id, root, key
+           ), keyed as (
+             insert into pgflow.run_key (chain_id, root, key) select run_id, root, key from made
+           )
+           insert into pgflow.outcome (run_id, finished_at, status, output) select run_id, now(), 'completed', '1' from made""", (count,)
+    )
+
+
+def memory(bench: kit.Bench) -> kit.Figures:
+    """Resident memory of a worker whose runs are all in a step, and of one whose runs all wait."""
+    live, parked = bench["live"], bench["parked"]
+
+    async def start(flow: Any, count: int) -> None:
+        async with app_of(bench) as app:
+            await start_all(app, flow, [(1,)] * count)
+
+    with kit.Worker(bench, concurrency=live).wait_until_ready() as worker:
+        _, bare_mb = worker.usage()
+        asyncio.run(start(held, live))
+        bench.wait_for("select count(*) from pgflow.unit where kind = 's'", live)
+        _, live_mb = worker.usage()
+    with kit.Worker(bench).wait_until_ready() as worker:
+        asyncio.run(start(poked, parked))
+        bench.wait_for("select count(*) from pgflow.parked", parked)
+        time.sleep(1)
+        _, parked_mb = worker.usage()
+    return {
+        "resident_mb_idle": bare_mb, "resident_mb_with_live_runs": live_mb, "resident_kb_per_live_run": (live_mb - bare_mb) * 1000 / live,
+        "resident_mb_with_parked_runs": parked_mb,
+    }  # fmt: skip
+
+
+if __name__ == "__main__":
+    kit.main(globals())

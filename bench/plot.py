@@ -1,0 +1,45 @@
+"""How many times as good pgflow is, metric by metric, as a picture."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from bench.catalog import LIMIT, METRICS, OURSELVES
+from bench.report import Record
+
+
+class NoPlot(Exception):
+    """Why there is no picture."""
+
+
+def draw(records: list[Record], path: Path) -> None:
+    """Writes a PNG: a row a metric, a mark an engine, to the right where pgflow is ahead.
+
+    Raises:
+        NoPlot: matplotlib is not installed, or there is nothing to compare.
+    """
+    try:
+        import matplotlib as mpl
+    except ImportError:
+        raise NoPlot('the picture needs matplotlib: pip install "pgflow-engine[bench]"') from None
+    mpl.use("agg")
+    from matplotlib import pyplot as plt
+
+    compared = [r for r in records if r.behind is not None and r.engine != OURSELVES]
+    if not compared:
+        raise NoPlot("nothing to compare pgflow with")
+    metrics = [name for name in METRICS if any(r.metric == name for r in compared)][::-1]
+    engines = sorted({r.engine for r in compared}, key=lambda e: (e == LIMIT, e))
+    figure, axes = plt.subplots(figsize=(11, 1.5 + 0.3 * len(metrics)), layout="constrained")
+    for index, engine in enumerate(engines):
+        chosen = [r for r in compared if r.engine == engine]
+        marker = "|" if engine == LIMIT else "osD^vPX*"[index % 8]
+        axes.scatter([r.behind for r in chosen], [metrics.index(r.metric) for r in chosen], label=engine, marker=marker, s=60)
+    axes.axvline(1, color="black", linewidth=1)
+    axes.set_xscale("log")
+    axes.set_yticks(range(len(metrics)), [METRICS[name].says for name in metrics], fontsize=8)
+    axes.grid(visible=True, alpha=0.3)
+    axes.set_xlabel("times as good as the other (to the right of 1: pgflow is ahead)")
+    axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.05), ncols=len(engines), fontsize=8)
+    figure.savefig(path, dpi=130, bbox_inches="tight")
+    plt.close(figure)
