@@ -112,6 +112,27 @@ def test_a_serialization_failure_is_tried_again_and_not_recorded(flow: Harness, 
     assert [event for event, _ in events(conn, run.key)] == ["step_completed"]
 
 
+REFUSE_FIRST_COMMIT = """
+create sequence commits;
+create function refuse_first() returns trigger language plpgsql as $$
+begin
+  if nextval('commits') = 1 then
+    raise exception using errcode = '40001', message = 'could not serialize access';
+  end if;
+  return null;
+end $$;
+create constraint trigger refuse_first after update on stock deferrable initially deferred for each row execute function refuse_first();
+"""
+
+
+def test_a_commit_that_the_server_refuses_is_tried_again_and_not_recorded(flow: Harness, conn: psycopg.Connection) -> None:
+    conn.execute(REFUSE_FIRST_COMMIT)
+    flow.include(order)
+    run = flow.start(order, "a", 1)
+    assert run.result(SOON) == 9 + 8
+    assert "step_failed" not in [event for event, _ in events(conn, run.key)]
+
+
 def test_what_is_registered_on_commit_in_the_body_happens_after_it(flow: Harness) -> None:
     seen = []
 

@@ -60,8 +60,8 @@ class _DjangoTransaction(_Executor):
 
     def commit(self) -> None:
         """Leaves ``atomic``, which commits; what was registered with ``on_commit`` runs after it."""
+        self._is_open = False  # whatever comes of it: an ``atomic`` block that fails to commit has ended too
         self._atomic.__exit__(None, None, None)
-        self._is_open = False
 
     def begin(self, isolation: str | None) -> None:
         self._atomic = django_transaction.atomic(using=self.connection.alias)
