@@ -107,6 +107,8 @@ create table pgflow.outcome (
 );
 comment on table pgflow.outcome is 'How a run ended; insert only, so that "written once" is a constraint';
 comment on column pgflow.outcome.token is 'Token of the lease that wrote it; null where SQL ended a run that no worker held';
+-- For whoever looks for the newest failures among millions that went well.
+create index outcome_failed_idx on pgflow.outcome (run_id, status) where status in ('failed', 'cancelled');
 
 create table pgflow.deadline (
   run_id bigint primary key,

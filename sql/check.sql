@@ -5,7 +5,7 @@ drop function if exists pgflow.check;
 create function pgflow.check()
 returns table (invariant text, detail text)
 language sql
-stable
+volatile
 security definer
 set search_path = pg_catalog, pg_temp
 as $$

@@ -46,6 +46,7 @@ language plpgsql
 volatile
 set search_path = pg_catalog, pg_temp
 set enable_seqscan = off
+set enable_sort = off -- within a lane: statistics from when the table was empty would have it read and sort the whole backlog
 as $$
 declare
   picked tid[];
@@ -238,6 +239,7 @@ language plpgsql
 volatile
 security definer
 set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
 as $$
 declare
   freed bigint[];

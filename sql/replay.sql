@@ -8,7 +8,7 @@ returns table (
   workflow text, status text, output text
 )
 language sql
-stable
+volatile
 security definer
 set search_path = pg_catalog, pg_temp
 as $$
@@ -34,6 +34,7 @@ language sql
 volatile
 security definer
 set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
 as $$
   with clock as materialized (select pgflow.now_() as at),
   due as materialized (
@@ -42,7 +43,9 @@ as $$
   )
   select due.timers = 0
     and not exists (
-      select from pgflow.ready r join pgflow.lane l on l.lane_id = r.lane_id join pgflow.queue q on q.queue = l.queue
+      -- Lane by lane, so that a long queue that is paused is not read to its end.
+      select from pgflow.lane l join pgflow.queue q on q.queue = l.queue
+      cross join lateral (select from pgflow.ready r where r.lane_id = l.lane_id limit 1) r
       where l.paused_at is null and q.paused_at is null
     )
     and not exists (select from pgflow.lease)

@@ -62,7 +62,7 @@ as $$
       then c.id else pgflow.newest_run_(c.id) end as run_id
   ) n
   left join pgflow.outcome o on o.run_id = n.run_id
-  left join pgflow.held h on h.run_id = n.run_id and h.state = 'stuck'
+  left join lateral (select * from pgflow.held s where s.run_id = n.run_id and s.state = 'stuck' limit 1) h on true
   where o.run_id is not null or h.run_id is not null
 $$;
 comment on function pgflow.results(bigint[]) is 'Those of these chains that have ended or are stuck, with output or error: what a waiting client asks';
@@ -106,10 +106,18 @@ security definer
 set search_path = pg_catalog, pg_temp
 as $$
   select u.run_id, u.seq, u.payload::text
-  from pgflow.run r
-  join pgflow.unit u on u.run_id = r.run_id and u.kind = 'e' and u.name = stream
-  where (r.run_id = pgflow.chain_of_(read_stream.tenant, read_stream.key) or r.chain_id = pgflow.chain_of_(read_stream.tenant, read_stream.key) and r.generation > 1)
-    and (u.run_id, u.seq) > (after_run, after_seq)
+  from (select pgflow.chain_of_(read_stream.tenant, read_stream.key) as id) c
+  cross join lateral (
+    select c.id as run_id
+    union all
+    select r.run_id from pgflow.run r where r.chain_id = c.id and r.generation > 1
+  ) g
+  -- Journal by journal, whatever the planner thinks of how many there are.
+  cross join lateral (
+    select * from pgflow.unit e
+    where e.run_id = g.run_id and e.kind = 'e' and e.name = stream and (e.run_id, e.seq) > (after_run, after_seq)
+    order by e.seq
+  ) u
   order by u.run_id, u.seq
   offset skip limit max
 $$;

@@ -58,10 +58,12 @@ as $$
 declare
   asked bigint[] := array(
     select g.c from unnest(chains, claimed_at) as g (c, since)
-    where exists (
+    -- Mailbox by mailbox: an EXISTS could be turned into a join that reads everybody's mail.
+    cross join lateral (
       select from pgflow.signal s
       where s.chain_id = g.c and s.kind in ('x', 'p', 'r', 't') and (s.kind <> 'x' or s.name = 'force' or g.since is null or s.sent_at > g.since)
-    )
+      limit 1
+    ) m
   );
 begin
   insert into pgflow.nudge (chain_id) select c from unnest(asked) c;

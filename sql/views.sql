@@ -30,6 +30,29 @@ join pgflow.run r on r.run_id = p.run_id
 join pgflow.lane l on l.lane_id = r.lane_id
 where p.status <> 'continued';
 comment on view pgflow.runs is 'Every chain''s newest run: status, why, since when, input, output, labels';
+comment on column pgflow.runs.key is 'The key it was started with, or one made up for it';
+comment on column pgflow.runs.status is 'queued, running, waiting, paused, stuck, completed, failed or cancelled';
+comment on column pgflow.runs.workflow is 'Name of the workflow';
+comment on column pgflow.runs.queue is 'Queue it stands in';
+comment on column pgflow.runs.reason is 'Why it is where it is: what it waits for, why it is held, why it was cancelled; null = nothing to say';
+comment on column pgflow.runs.priority is 'Lower numbers are claimed first, among runs of one workflow and queue';
+comment on column pgflow.runs.created_at is 'When it was started';
+comment on column pgflow.runs.since is 'Since when it has this status';
+comment on column pgflow.runs.run_at is 'When it may begin, if it was to begin later than it was started';
+comment on column pgflow.runs.deadline_at is 'When it is cancelled if it has not ended; null = never';
+comment on column pgflow.runs.finished_at is 'When it ended; null = it has not';
+comment on column pgflow.runs.attempt is 'Claims since the run last made progress; null where it is waiting or has ended';
+comment on column pgflow.runs.worker_id is 'The worker that holds it; null = none does';
+comment on column pgflow.runs.generation is '1, and one more each time the run continued as new';
+comment on column pgflow.runs.labels is 'Strings by name, to find runs by; null = none';
+comment on column pgflow.runs.input is 'Arguments of the workflow, an object of parameter names';
+comment on column pgflow.runs.output is 'What the workflow returned; null until it has completed';
+comment on column pgflow.runs.error is 'The exception that it raised, or what is known of why it is stuck';
+comment on column pgflow.runs.tenant is 'Whose run it is; empty where there is only one tenant';
+comment on column pgflow.runs.version is 'Version of the code that it needs; empty = any';
+comment on column pgflow.runs.run_id is 'The number of this generation';
+comment on column pgflow.runs.chain_id is 'Number of the first run of the chain: the same for all generations';
+comment on column pgflow.runs.parent_run_id is 'The run that started this one as its child; null = none';
 
 drop view if exists pgflow.timeline;
 create view pgflow.timeline as
@@ -38,6 +61,20 @@ from pgflow.unit u
 join pgflow.run r on r.run_id = u.run_id
 join pgflow.unit_kind k on k.kind = u.kind;
 comment on view pgflow.timeline is 'The journal in words: what happened to a run, in order';
+comment on column pgflow.timeline.key is 'Key of the run';
+comment on column pgflow.timeline.generation is 'Which generation of the run it happened in';
+comment on column pgflow.timeline.seq is 'Its place in the journal of that generation, from 1 without a gap';
+comment on column pgflow.timeline.call is 'Number of the call that it is about, in the order in which the code made them; 0 = the run itself';
+comment on column pgflow.timeline.event is 'What happened: one of the kinds of units';
+comment on column pgflow.timeline.name is 'Of the step, signal, workflow or stream that it is about; null where there is none';
+comment on column pgflow.timeline.at is 'When it happened, as now() showed it to the workflow';
+comment on column pgflow.timeline.recorded_at is 'When the commit wrote it';
+comment on column pgflow.timeline.due_at is 'When the timer that it started, or the next attempt, is due; null = none';
+comment on column pgflow.timeline.payload is 'Its result, error, message or value';
+comment on column pgflow.timeline.starts is 'Bodies of steps that this commit allowed to start: [[call, class, name, ordinal or key, hash of arguments], ...]';
+comment on column pgflow.timeline.tenant is 'Whose run it is; empty where there is only one tenant';
+comment on column pgflow.timeline.run_id is 'The number of that generation';
+comment on column pgflow.timeline.token is 'Token of the lease that wrote it; 0 where no worker held the run';
 
 drop view if exists pgflow.steps;
 create view pgflow.steps as
@@ -67,6 +104,18 @@ cross join lateral (
   group by e.call
 ) f;
 comment on view pgflow.steps is 'Each step of each run: how often it was tried, when, under which idempotency key, with what result';
+comment on column pgflow.steps.key is 'Key of the run';
+comment on column pgflow.steps.call is 'Number of the call, in the order in which the code made them';
+comment on column pgflow.steps.step is 'Name of the step';
+comment on column pgflow.steps.status is 'started, completed, failed or abandoned';
+comment on column pgflow.steps.attempts is 'How often its body ended, in failure or success';
+comment on column pgflow.steps.started_at is 'When its body was first allowed to start; null where no leave is needed, as for a read';
+comment on column pgflow.steps.ended_at is 'When it returned, failed for the last time or was given up; null = it has not';
+comment on column pgflow.steps.idempotency_key is 'What idempotency_key() answers in its body: the same in every attempt';
+comment on column pgflow.steps.output is 'What it returned; null unless it completed';
+comment on column pgflow.steps.error is 'The exception that it raised for the last time; null unless it failed';
+comment on column pgflow.steps.tenant is 'Whose run it is; empty where there is only one tenant';
+comment on column pgflow.steps.run_id is 'The number of that generation';
 
 drop view if exists pgflow.queues;
 create view pgflow.queues as
@@ -85,11 +134,33 @@ left join (
 ) h on h.lane_id = l.lane_id
 group by q.queue;
 comment on view pgflow.queues is 'How much stands, runs and waits in each queue, and its limits';
+comment on column pgflow.queues.queue is 'Name of the queue';
+comment on column pgflow.queues.queued is 'Runs that may be claimed';
+comment on column pgflow.queues.running is 'Runs that a worker holds';
+comment on column pgflow.queues.waiting is 'Runs that wait for a signal, a child, a timer or their time to start';
+comment on column pgflow.queues.paused is 'Runs that somebody paused';
+comment on column pgflow.queues.stuck is 'Runs that need somebody''s help';
+comment on column pgflow.queues.oldest_queued_at is 'Since when the oldest of the queued runs may be claimed; null = none is queued';
+comment on column pgflow.queues.max_running is 'How many runs may be held at once over all workers; null = no limit';
+comment on column pgflow.queues.max_deaths is 'After so many workers died holding a run that recorded nothing, it is stuck';
+comment on column pgflow.queues.paused_at is 'Since when nothing is claimed from the queue; null = not paused';
 
 drop view if exists pgflow.workers;
 create view pgflow.workers as
 select w.worker_id, w.host, w.pid, w.queues, w.concurrency,
-  (select count(*) from pgflow.lease e where e.worker_id = w.worker_id) as running,
+  coalesce(e.n, 0) as running,
   w.stopping, w.version, w.started_at, w.beat_at, w.beat
-from pgflow.worker w;
+from pgflow.worker w
+left join (select worker_id, count(*) as n from pgflow.lease group by worker_id) e on e.worker_id = w.worker_id;
 comment on view pgflow.workers is 'The worker processes that count as alive';
+comment on column pgflow.workers.worker_id is 'The number of the worker';
+comment on column pgflow.workers.host is 'Name of the machine it runs on';
+comment on column pgflow.workers.pid is 'Number of its process there';
+comment on column pgflow.workers.queues is 'Queues that it serves';
+comment on column pgflow.workers.concurrency is 'How many runs it holds at once, at most';
+comment on column pgflow.workers.running is 'How many runs it holds now';
+comment on column pgflow.workers.stopping is 'True once it takes no further runs';
+comment on column pgflow.workers.version is 'Version of pgflow-engine that it runs';
+comment on column pgflow.workers.started_at is 'When it announced itself';
+comment on column pgflow.workers.beat_at is 'When it last said that it lives';
+comment on column pgflow.workers.beat is 'Counts up while it lives; others watch whether it moves';

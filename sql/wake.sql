@@ -182,6 +182,7 @@ volatile
 security definer
 set search_path = pg_catalog, pg_temp
 set enable_seqscan = off
+set plan_cache_mode = force_generic_plan -- a plan for the time of day may look for a run's timers among all that are overdue
 as $$
 declare
   nudged bigint[];
@@ -297,6 +298,7 @@ language plpgsql
 volatile
 set search_path = pg_catalog, pg_temp
 set enable_seqscan = off
+set plan_cache_mode = force_generic_plan -- as in wake
 as $$
 declare
   due bigint[];
@@ -305,7 +307,7 @@ declare
 begin
   due := array(select m.run_id from pgflow.timer m where m.due_at <= t order by m.due_at limit max);
   if due = '{}' then
-    return due;
+    return array[]::int[];
   end if;
   locked := array(
     select k.run_id from (

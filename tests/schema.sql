@@ -23,37 +23,37 @@ sequence pgflow.worker_worker_id_seq, owner pgflow_owner
 
 table pgflow.deadline, owner pgflow_owner
   -- Open runs that must be over by a certain time
-  run_id bigint not null
-  due_at timestamp with time zone not null
+  run_id bigint not null -- The open run
+  due_at timestamp with time zone not null -- When it is cancelled if it has not ended
   constraint deadline_pkey PRIMARY KEY (run_id)
   CREATE INDEX deadline_due_idx ON pgflow.deadline USING btree (due_at)
 
 table pgflow.held, owner pgflow_owner
   -- Place: paused by somebody, or stuck until somebody helps; says why
-  run_id bigint not null
-  token bigint
-  held_at timestamp with time zone not null
-  lane_id integer not null
-  last_seq integer not null
-  attempt integer not null
-  priority smallint not null
+  run_id bigint not null -- The run that is held
+  token bigint -- Token of the lease that held it; null where no worker did
+  held_at timestamp with time zone not null -- Since when
+  lane_id integer not null -- Its queue, workflow and version
+  last_seq integer not null -- Last unit of the run; 0 = nothing is recorded
+  attempt integer not null -- Claims since the run last made progress
+  priority smallint not null -- Lower numbers are claimed first, within their lane
   has_begun boolean -- True once a worker has held the run
-  state text not null
-  reason text not null
-  held_by text
+  state text not null -- paused = somebody asked for it, stuck = somebody must help
+  reason text not null -- Why, in short: the words of whoever paused it, or the kind of trouble
+  held_by text -- Who paused it; pgflow where the engine did
   code_hash text -- Hash of the code that found the run impossible to replay: a worker with other code tries it again
-  detail jsonb
+  detail jsonb -- What there is to say of the trouble, such as both sides of a divergence
   constraint held_pkey PRIMARY KEY (run_id)
   constraint held_reason_check CHECK ((char_length(reason) <= 255))
   constraint held_state_check CHECK ((state = ANY (ARRAY['paused'::text, 'stuck'::text])))
 
 table pgflow.lane, owner pgflow_owner
   -- Interned (queue, workflow, version): the stable number under which runs queue up, so that a worker reads only what it serves
-  lane_id integer not null generated always as identity
-  queue text not null
-  workflow text not null
-  version text not null default ''::text
-  paused_at timestamp with time zone
+  lane_id integer not null generated always as identity -- The number of the lane
+  queue text not null -- Queue that runs of this lane stand in
+  workflow text not null -- Workflow that they run
+  version text not null default ''::text -- Version of the code that they need; empty = any
+  paused_at timestamp with time zone -- Since when nothing is claimed from this lane; null = not paused
   constraint lane_pkey PRIMARY KEY (lane_id)
   constraint lane_queue_check CHECK (((octet_length(queue) >= 1) AND (octet_length(queue) <= 255)))
   constraint lane_queue_workflow_version_key UNIQUE (queue, workflow, version)
@@ -63,57 +63,58 @@ table pgflow.lane, owner pgflow_owner
 table pgflow.lease, owner pgflow_owner
   -- Place: a worker holds the run. Whoever writes for it must show this token; rows are immutable
   with autovacuum_vacuum_scale_factor=0, autovacuum_vacuum_threshold=2000, autovacuum_vacuum_cost_delay=0, autovacuum_analyze_scale_factor=0.5
-  run_id bigint not null
-  token bigint not null
-  claimed_at timestamp with time zone not null
-  worker_id integer not null
-  lane_id integer not null
+  run_id bigint not null -- The run that is held
+  token bigint not null -- Random number of this lease, compared for equality only
+  claimed_at timestamp with time zone not null -- When the worker claimed it
+  worker_id integer not null -- The worker that holds it
+  lane_id integer not null -- Its queue, workflow and version
   last_seq integer not null -- Last unit at the time of the claim: a higher one in the journal is progress
-  attempt integer not null
-  priority smallint not null
-  suspect smallint not null
+  attempt integer not null -- Claims since the run last made progress, this one included
+  priority smallint not null -- Lower numbers are claimed first, within their lane
+  suspect smallint not null -- Workers that died holding this run without a new unit
   constraint lease_pkey PRIMARY KEY (run_id)
 
 table pgflow.migration, owner pgflow_owner
   -- pgflow-engine marker: the numbered migrations applied to this schema, each once
-  number integer not null
-  name text not null
-  sha256 text not null
-  applied_at timestamp with time zone not null default clock_timestamp()
+  number integer not null -- The four digits that the name of the file starts with
+  name text not null -- Name of the file below migrations/, without its suffix
+  sha256 text not null -- Hash of the text that was applied; another text under this name is refused
+  applied_at timestamp with time zone not null default clock_timestamp() -- When it was applied
   constraint migration_pkey PRIMARY KEY (number)
 
 table pgflow.nudge, owner pgflow_owner
   -- Chains to look at: written together with a message, deleted by the wake that found the run where it could be looked at
   with autovacuum_vacuum_scale_factor=0, autovacuum_vacuum_threshold=2000, autovacuum_vacuum_cost_delay=0
-  chain_id bigint not null
-  nudge_id bigint not null default nextval('pgflow.nudge_id_seq'::regclass)
+  chain_id bigint not null -- The chain to look at
+  nudge_id bigint not null default nextval('pgflow.nudge_id_seq'::regclass) -- The number of the nudge: a wake deletes only those it saw before it looked
   constraint nudge_pkey PRIMARY KEY (chain_id, nudge_id)
 
 table pgflow.outcome, owner pgflow_owner
   -- How a run ended; insert only, so that "written once" is a constraint
-  run_id bigint not null
+  run_id bigint not null -- The run that ended
   token bigint -- Token of the lease that wrote it; null where SQL ended a run that no worker held
-  finished_at timestamp with time zone not null
-  status text not null
-  reason text
-  output json
-  error json
+  finished_at timestamp with time zone not null -- When it ended
+  status text not null -- completed, failed, cancelled, or continued as the next generation
+  reason text -- Why it was cancelled, in the words of whoever did it
+  output json -- What the workflow returned
+  error json -- The exception that it raised: type, message, traceback
   constraint outcome_check CHECK (((status = 'failed'::text) = (error IS NOT NULL)))
   constraint outcome_error_check CHECK ((octet_length((error)::text) <= 1048576))
   constraint outcome_output_check CHECK ((octet_length((output)::text) <= 1048576))
   constraint outcome_pkey PRIMARY KEY (run_id)
   constraint outcome_status_check CHECK ((status = ANY (ARRAY['completed'::text, 'failed'::text, 'cancelled'::text, 'continued'::text])))
+  CREATE INDEX outcome_failed_idx ON pgflow.outcome USING btree (run_id, status) WHERE (status = ANY (ARRAY['failed'::text, 'cancelled'::text]))
 
 table pgflow.owed, owner pgflow_owner
   -- Open effects, gates and obligations, so that an inbox never scans the journal; equals the fold over units
-  run_id bigint not null
-  call integer not null
-  opened_at timestamp with time zone not null
-  due_at timestamp with time zone
-  kind text not null
-  name text not null
-  owed_to text
-  detail jsonb
+  run_id bigint not null -- The run that owes it
+  call integer not null -- Number of the call that it is about
+  opened_at timestamp with time zone not null -- Since when it is owed
+  due_at timestamp with time zone -- When it should be closed; null = no time is set
+  kind text not null -- effect, gate or obligation
+  name text not null -- Of the effect, gate or obligation
+  owed_to text -- To whom; null = nobody is named
+  detail jsonb -- What whoever closes it should know; null = nothing
   constraint owed_kind_check CHECK ((kind = ANY (ARRAY['effect'::text, 'gate'::text, 'obligation'::text])))
   constraint owed_name_check CHECK (((octet_length(name) >= 1) AND (octet_length(name) <= 255)))
   constraint owed_pkey PRIMARY KEY (run_id, call, kind)
@@ -121,19 +122,19 @@ table pgflow.owed, owner pgflow_owner
 table pgflow.parked, owner pgflow_owner
   -- Place: waiting for a signal, a child, a timer or its time to start; holds no lease, thread or connection
   with autovacuum_vacuum_scale_factor=0.05, autovacuum_vacuum_threshold=2000, autovacuum_vacuum_cost_delay=0
-  run_id bigint not null
-  chain_id bigint not null
+  run_id bigint not null -- The run that waits
+  chain_id bigint not null -- Its chain, under which its mail comes
   token bigint -- Token of the lease that parked it; null for a run that has not begun
-  parked_at timestamp with time zone not null
-  lane_id integer not null
-  last_seq integer not null
-  priority smallint not null
+  parked_at timestamp with time zone not null -- Since when it waits
+  lane_id integer not null -- Its queue, workflow and version
+  last_seq integer not null -- Last unit of the run; 0 = it has not begun
+  priority smallint not null -- Lower numbers are claimed first, within their lane
   constraint parked_pkey PRIMARY KEY (run_id)
 
 table pgflow.queue, owner pgflow_owner
   -- Limits and policy of a queue; a row appears when a queue is first named
-  queue text not null
-  paused_at timestamp with time zone
+  queue text not null -- Name of the queue
+  paused_at timestamp with time zone -- Since when nothing is claimed from it; null = not paused
   max_running integer -- How many runs of this queue may be leased at once over all workers; null = no limit
   max_deaths smallint not null default 5 -- After so many workers died holding a run that recorded nothing since its claim, the run is stuck
   constraint queue_max_deaths_check CHECK (((max_deaths >= 1) AND (max_deaths <= 1000)))
@@ -144,12 +145,12 @@ table pgflow.queue, owner pgflow_owner
 table pgflow.ready, owner pgflow_owner
   -- Place: runnable now. The primary key is the order of claiming: started first, served first, however often it waited meanwhile
   with autovacuum_vacuum_scale_factor=0, autovacuum_vacuum_threshold=2000, autovacuum_vacuum_cost_delay=0, autovacuum_analyze_scale_factor=0.5
-  run_id bigint not null
-  ready_at timestamp with time zone not null
-  lane_id integer not null
+  run_id bigint not null -- The run that may be claimed
+  ready_at timestamp with time zone not null -- Since when
+  lane_id integer not null -- Its queue, workflow and version
   last_seq integer not null -- Last unit of the run: 0 says that nothing has been recorded and nothing need be read
   attempt integer not null -- Claims so far since the run last made progress
-  priority smallint not null
+  priority smallint not null -- Lower numbers are claimed first, within their lane
   suspect smallint not null default 0 -- Workers that died holding this run without a new unit; such runs are claimed one at a time
   has_begun boolean -- True once a worker has held the run; null before, which takes no room in the rows of those that start
   constraint ready_pkey PRIMARY KEY (lane_id, priority, run_id)
@@ -158,24 +159,24 @@ table pgflow.ready, owner pgflow_owner
 
 table pgflow.run, owner pgflow_owner
   -- One execution of a workflow; insert only. A chain is a run and the generations that continued it
-  run_id bigint not null
-  chain_id bigint not null
+  run_id bigint not null -- The number of the run
+  chain_id bigint not null -- Number of the first run of the chain: the same for all generations
   root_run_id bigint not null -- The topmost ancestor (itself for a run without a parent)
-  parent_run_id bigint
-  created_at timestamp with time zone not null
-  run_at timestamp with time zone
-  deadline_at timestamp with time zone
-  root uuid not null
-  generation integer not null
-  lane_id integer not null
-  parent_call integer
-  priority smallint not null
+  parent_run_id bigint -- The run that started this one as its child; null = none
+  created_at timestamp with time zone not null -- When it was started
+  run_at timestamp with time zone -- When it may begin, if it was to begin later than it was started
+  deadline_at timestamp with time zone -- When it is cancelled if it has not ended; null = never
+  root uuid not null -- UUIDv7 of the chain: the stem of its idempotency keys
+  generation integer not null -- 1, and one more each time the run continues as new
+  lane_id integer not null -- Its queue, workflow and version
+  parent_call integer -- Number of the parent's call that started it; null = no parent
+  priority smallint not null -- Lower numbers are claimed first, within their lane
   close_policy "char" -- What the end of the parent does to this run: c = cancel it, a = abandon it to itself
-  tenant text not null
-  key text not null
-  input json not null
-  labels jsonb
-  metadata jsonb
+  tenant text not null -- Whose run it is; empty where there is only one tenant
+  key text not null -- The key it was started with, or one made up for it
+  input json not null -- Arguments of the workflow, an object of parameter names
+  labels jsonb -- Strings by name, to find runs by; null = none
+  metadata jsonb -- What the run carries along and hands on to its children; null = nothing
   constraint run_check CHECK (((generation > 1) OR (chain_id = run_id)))
   constraint run_check1 CHECK ((((parent_run_id IS NULL) = (parent_call IS NULL)) AND ((parent_run_id IS NULL) = (close_policy IS NULL))))
   constraint run_close_policy_check CHECK ((close_policy = ANY (ARRAY['c'::"char", 'a'::"char"])))
@@ -191,11 +192,11 @@ table pgflow.run, owner pgflow_owner
 
 table pgflow.run_key, owner pgflow_owner
   -- Which chain a public key names; while the row is here, a second start with this key is the same run or a conflict
-  chain_id bigint not null
+  chain_id bigint not null -- The chain that the key names
   root uuid not null -- UUIDv7 made at the first start: the stem of every idempotency key this chain shows to the outside
   retention_seconds integer -- How long after the end of its chain the key stays taken; null = as long as the history
-  tenant text not null default ''::text
-  key text not null
+  tenant text not null default ''::text -- Whose key it is; empty where there is only one tenant
+  key text not null -- The key, unique for each tenant
   constraint run_key_key_check CHECK (((char_length(key) >= 1) AND (char_length(key) <= 128)))
   constraint run_key_pkey PRIMARY KEY (tenant, key)
   constraint run_key_retention_seconds_check CHECK ((retention_seconds >= 0))
@@ -204,15 +205,15 @@ table pgflow.run_key, owner pgflow_owner
 table pgflow.signal, owner pgflow_owner
   -- Mailbox of a chain; senders only insert, the commit that consumes a message deletes it
   with autovacuum_vacuum_scale_factor=0.05, autovacuum_vacuum_threshold=2000, autovacuum_vacuum_cost_delay=0
-  signal_id bigint not null generated always as identity
-  chain_id bigint not null
+  signal_id bigint not null generated always as identity -- The number of the message: messages are taken in this order
+  chain_id bigint not null -- The chain that it is for
   run_id bigint -- Result of a child: the generation of the parent that started it, with its call
-  sent_at timestamp with time zone not null
-  call integer
+  sent_at timestamp with time zone not null -- When it was sent
+  call integer -- Result of a child: number of the parent's call that started it
   kind "char" not null -- s = signal, c = result of a child, x = cancel, p = pause, r = resume, t = retry
-  name text not null
-  sent_by text
-  payload json
+  name text not null -- Name of the signal, or of what is asked
+  sent_by text -- Who sent it: a role, or the name that the caller gave
+  payload json -- What it says
   constraint signal_kind_check CHECK ((kind = ANY (ARRAY['s'::"char", 'c'::"char", 'x'::"char", 'p'::"char", 'r'::"char", 't'::"char"])))
   constraint signal_name_check CHECK (((octet_length(name) >= 1) AND (octet_length(name) <= 255)))
   constraint signal_payload_check CHECK ((octet_length((payload)::text) <= 1114112))
@@ -220,57 +221,57 @@ table pgflow.signal, owner pgflow_owner
 
 table pgflow.source, owner pgflow_owner
   -- The re-appliable SQL files (functions, triggers, views) and the hash of the text applied last
-  name text not null
-  sha256 text not null
-  applied_at timestamp with time zone not null default clock_timestamp()
+  name text not null -- Name of the file below sql/, without its suffix
+  sha256 text not null -- Hash of the text that was applied last; another text is applied again
+  applied_at timestamp with time zone not null default clock_timestamp() -- When it was applied last
   constraint source_pkey PRIMARY KEY (name)
 
 table pgflow.step_beat, owner pgflow_owner
   -- Last sign of life of a long step, with details for its next attempt; gone when the run ends
-  run_id bigint not null
-  call integer not null
-  attempt integer not null
-  beat_at timestamp with time zone not null
-  details json
+  run_id bigint not null -- The run whose step it is
+  call integer not null -- Number of the step's call
+  attempt integer not null -- Which attempt of the step it is
+  beat_at timestamp with time zone not null -- When the step last said that it lives
+  details json -- What the step said of its progress; null = nothing
   constraint step_beat_details_check CHECK ((octet_length((details)::text) <= 65536))
   constraint step_beat_pkey PRIMARY KEY (run_id, call)
 
 table pgflow.timer, owner pgflow_owner
   -- When a parked run must go on though nothing came: sleep, time-out, retry or start (call 0)
   with autovacuum_vacuum_scale_factor=0.05, autovacuum_vacuum_threshold=2000, autovacuum_vacuum_cost_delay=0
-  due_at timestamp with time zone not null
-  run_id bigint not null
-  call integer not null
+  due_at timestamp with time zone not null -- When the run must go on
+  run_id bigint not null -- The parked run
+  call integer not null -- Number of the call whose sleep, time-out or retry it is; 0 = the start
   constraint timer_pkey PRIMARY KEY (due_at, run_id, call)
   CREATE INDEX timer_run_idx ON pgflow.timer USING btree (run_id)
 
 table pgflow.undelivered, owner pgflow_owner
   -- Messages whose run ended before it took them
-  signal_id bigint not null
-  chain_id bigint not null
-  run_id bigint
-  sent_at timestamp with time zone not null
-  moved_at timestamp with time zone not null
-  call integer
-  kind "char" not null
-  name text not null
-  sent_by text
-  payload json
+  signal_id bigint not null -- The number that the message had in the mailbox
+  chain_id bigint not null -- The chain that it was for
+  run_id bigint -- Result of a child: the generation of the parent that started it
+  sent_at timestamp with time zone not null -- When it was sent
+  moved_at timestamp with time zone not null -- When it was put aside
+  call integer -- Result of a child: number of the parent's call that started it
+  kind "char" not null -- As in the mailbox: s = signal, c = result of a child, x = cancel, p = pause, r = resume, t = retry
+  name text not null -- Name of the signal, or of what was asked
+  sent_by text -- Who sent it
+  payload json -- What it says
   constraint undelivered_pkey PRIMARY KEY (signal_id)
 
 table pgflow.unit, owner pgflow_owner
   -- The journal, append only. seq is dense from 1; call numbers the durable calls in the order in which the code issued them
   partition by RANGE (run_id)
-  run_id bigint not null
+  run_id bigint not null -- The run whose journal it is
   token bigint not null -- Token of the lease that wrote it; 0 where no worker held the run
   at timestamp with time zone not null -- When it happened, on the database's clock; what now() showed to the workflow
   recorded_at timestamp with time zone not null -- When the commit wrote it
   due_at timestamp with time zone -- timer_started, attempt_failed: when the timer or the next attempt is due, set by the commit
   args_hash bigint -- Hash of the arguments, on the kinds of the effect and decision ledgers
-  seq integer not null
-  call integer not null
-  kind "char" not null
-  name text
+  seq integer not null -- Its place in the journal, from 1 without a gap
+  call integer not null -- Number of the call that it is about; 0 = the run itself
+  kind "char" not null -- What happened: see unit_kind
+  name text -- Of the step, signal, workflow or stream that it is about; null where there is none
   key text -- Idempotency key, on the kinds of the effect and decision ledgers
   payload json -- The encoder's exact text, hence json and not jsonb; the bound leaves 64 KiB around a value of 1 MiB
   starts json -- Bodies that this commit allows to start: [[call, class, name, ordinal or key, hash of arguments], ...]
@@ -328,21 +329,21 @@ table pgflow.unit_3, owner pgflow_owner
 
 table pgflow.unit_kind, owner pgflow_owner
   -- The closed list of unit kinds: name, whether it ends its call, and who writes it
-  kind "char" not null
-  name text not null
-  is_terminal boolean not null
-  written_by text not null
+  kind "char" not null -- The one character that stands for it in the journal
+  name text not null -- What the view timeline calls it
+  is_terminal boolean not null -- Whether a unit of this kind is the outcome of its call
+  written_by text not null -- Which functions write it, and when
   constraint unit_kind_name_key UNIQUE (name)
   constraint unit_kind_pkey PRIMARY KEY (kind)
 
 table pgflow.wait, owner pgflow_owner
   -- What a parked run waits for: s = a signal of that name; c = the result of a child of one of these calls (one row for all)
   with autovacuum_vacuum_scale_factor=0.05, autovacuum_vacuum_threshold=2000, autovacuum_vacuum_cost_delay=0
-  run_id bigint not null
-  call integer not null
-  kind "char" not null
-  name text not null
-  calls integer[]
+  run_id bigint not null -- The parked run
+  call integer not null -- Number of the call that waits; of children, the first of those calls
+  kind "char" not null -- s = for a signal, c = for the result of a child
+  name text not null -- Name of the signal, or child
+  calls integer[] -- Numbers of the calls that wait for a child; null where it is for a signal
   constraint wait_check CHECK (((kind = 'c'::"char") = (calls IS NOT NULL)))
   constraint wait_kind_check CHECK ((kind = ANY (ARRAY['s'::"char", 'c'::"char"])))
   constraint wait_name_check CHECK ((octet_length(name) <= 255))
@@ -351,30 +352,30 @@ table pgflow.wait, owner pgflow_owner
 table pgflow.worker, owner pgflow_owner
   -- One row a worker process; its beat is the only sign of life that counts
   with fillfactor=50, autovacuum_vacuum_scale_factor=0, autovacuum_vacuum_threshold=100, autovacuum_vacuum_cost_delay=0
-  worker_id integer not null generated always as identity
-  pid integer not null
-  beat bigint not null default 0
-  beat_at timestamp with time zone not null
-  started_at timestamp with time zone not null
-  concurrency integer not null
-  stopping boolean not null default false
-  host text not null
-  version text not null
-  queues text[] not null
+  worker_id integer not null generated always as identity -- The number of the worker, never used again
+  pid integer not null -- Number of its process on its host
+  beat bigint not null default 0 -- Counts up while it lives; others watch whether it moves
+  beat_at timestamp with time zone not null -- When it last counted up, for people: nothing is decided by it
+  started_at timestamp with time zone not null -- When it announced itself
+  concurrency integer not null -- How many runs it holds at once, at most
+  stopping boolean not null default false -- True once it takes no further runs
+  host text not null -- Name of the machine it runs on
+  version text not null -- Version of pgflow-engine that it runs
+  queues text[] not null -- Queues that it serves
   constraint worker_pkey PRIMARY KEY (worker_id)
 
 view pgflow.queues, owner pgflow_owner
   -- How much stands, runs and waits in each queue, and its limits
-  queue text
-  queued bigint
-  running bigint
-  waiting bigint
-  paused bigint
-  stuck bigint
-  oldest_queued_at timestamp with time zone
-  max_running integer
-  max_deaths smallint
-  paused_at timestamp with time zone
+  queue text -- Name of the queue
+  queued bigint -- Runs that may be claimed
+  running bigint -- Runs that a worker holds
+  waiting bigint -- Runs that wait for a signal, a child, a timer or their time to start
+  paused bigint -- Runs that somebody paused
+  stuck bigint -- Runs that need somebody's help
+  oldest_queued_at timestamp with time zone -- Since when the oldest of the queued runs may be claimed; null = none is queued
+  max_running integer -- How many runs may be held at once over all workers; null = no limit
+  max_deaths smallint -- After so many workers died holding a run that recorded nothing, it is stuck
+  paused_at timestamp with time zone -- Since when nothing is claimed from the queue; null = not paused
   grant select to pgflow_auditor
   grant select to pgflow_client
   grant select to pgflow_operator
@@ -382,29 +383,29 @@ view pgflow.queues, owner pgflow_owner
 
 view pgflow.runs, owner pgflow_owner
   -- Every chain's newest run: status, why, since when, input, output, labels
-  key text
-  status text
-  workflow text
-  queue text
-  reason text
-  priority smallint
-  created_at timestamp with time zone
-  since timestamp with time zone
-  run_at timestamp with time zone
-  deadline_at timestamp with time zone
-  finished_at timestamp with time zone
-  attempt integer
-  worker_id integer
-  generation integer
-  labels jsonb
-  input json
-  output json
-  error json
-  tenant text
-  version text
-  run_id bigint
-  chain_id bigint
-  parent_run_id bigint
+  key text -- The key it was started with, or one made up for it
+  status text -- queued, running, waiting, paused, stuck, completed, failed or cancelled
+  workflow text -- Name of the workflow
+  queue text -- Queue it stands in
+  reason text -- Why it is where it is: what it waits for, why it is held, why it was cancelled; null = nothing to say
+  priority smallint -- Lower numbers are claimed first, among runs of one workflow and queue
+  created_at timestamp with time zone -- When it was started
+  since timestamp with time zone -- Since when it has this status
+  run_at timestamp with time zone -- When it may begin, if it was to begin later than it was started
+  deadline_at timestamp with time zone -- When it is cancelled if it has not ended; null = never
+  finished_at timestamp with time zone -- When it ended; null = it has not
+  attempt integer -- Claims since the run last made progress; null where it is waiting or has ended
+  worker_id integer -- The worker that holds it; null = none does
+  generation integer -- 1, and one more each time the run continued as new
+  labels jsonb -- Strings by name, to find runs by; null = none
+  input json -- Arguments of the workflow, an object of parameter names
+  output json -- What the workflow returned; null until it has completed
+  error json -- The exception that it raised, or what is known of why it is stuck
+  tenant text -- Whose run it is; empty where there is only one tenant
+  version text -- Version of the code that it needs; empty = any
+  run_id bigint -- The number of this generation
+  chain_id bigint -- Number of the first run of the chain: the same for all generations
+  parent_run_id bigint -- The run that started this one as its child; null = none
   grant select to pgflow_auditor
   grant select to pgflow_client
   grant select to pgflow_operator
@@ -412,18 +413,18 @@ view pgflow.runs, owner pgflow_owner
 
 view pgflow.steps, owner pgflow_owner
   -- Each step of each run: how often it was tried, when, under which idempotency key, with what result
-  key text
-  call integer
-  step text
-  status text
-  attempts bigint
-  started_at timestamp with time zone
-  ended_at timestamp with time zone
-  idempotency_key text
-  output json
-  error json
-  tenant text
-  run_id bigint
+  key text -- Key of the run
+  call integer -- Number of the call, in the order in which the code made them
+  step text -- Name of the step
+  status text -- started, completed, failed or abandoned
+  attempts bigint -- How often its body ended, in failure or success
+  started_at timestamp with time zone -- When its body was first allowed to start; null where no leave is needed, as for a read
+  ended_at timestamp with time zone -- When it returned, failed for the last time or was given up; null = it has not
+  idempotency_key text -- What idempotency_key() answers in its body: the same in every attempt
+  output json -- What it returned; null unless it completed
+  error json -- The exception that it raised for the last time; null unless it failed
+  tenant text -- Whose run it is; empty where there is only one tenant
+  run_id bigint -- The number of that generation
   grant select to pgflow_auditor
   grant select to pgflow_client
   grant select to pgflow_operator
@@ -431,20 +432,20 @@ view pgflow.steps, owner pgflow_owner
 
 view pgflow.timeline, owner pgflow_owner
   -- The journal in words: what happened to a run, in order
-  key text
-  generation integer
-  seq integer
-  call integer
-  event text
-  name text
-  at timestamp with time zone
-  recorded_at timestamp with time zone
-  due_at timestamp with time zone
-  payload json
-  starts json
-  tenant text
-  run_id bigint
-  token bigint
+  key text -- Key of the run
+  generation integer -- Which generation of the run it happened in
+  seq integer -- Its place in the journal of that generation, from 1 without a gap
+  call integer -- Number of the call that it is about, in the order in which the code made them; 0 = the run itself
+  event text -- What happened: one of the kinds of units
+  name text -- Of the step, signal, workflow or stream that it is about; null where there is none
+  at timestamp with time zone -- When it happened, as now() showed it to the workflow
+  recorded_at timestamp with time zone -- When the commit wrote it
+  due_at timestamp with time zone -- When the timer that it started, or the next attempt, is due; null = none
+  payload json -- Its result, error, message or value
+  starts json -- Bodies of steps that this commit allowed to start: [[call, class, name, ordinal or key, hash of arguments], ...]
+  tenant text -- Whose run it is; empty where there is only one tenant
+  run_id bigint -- The number of that generation
+  token bigint -- Token of the lease that wrote it; 0 where no worker held the run
   grant select to pgflow_auditor
   grant select to pgflow_client
   grant select to pgflow_operator
@@ -452,17 +453,17 @@ view pgflow.timeline, owner pgflow_owner
 
 view pgflow.workers, owner pgflow_owner
   -- The worker processes that count as alive
-  worker_id integer
-  host text
-  pid integer
-  queues text[]
-  concurrency integer
-  running bigint
-  stopping boolean
-  version text
-  started_at timestamp with time zone
-  beat_at timestamp with time zone
-  beat bigint
+  worker_id integer -- The number of the worker
+  host text -- Name of the machine it runs on
+  pid integer -- Number of its process there
+  queues text[] -- Queues that it serves
+  concurrency integer -- How many runs it holds at once, at most
+  running bigint -- How many runs it holds now
+  stopping boolean -- True once it takes no further runs
+  version text -- Version of pgflow-engine that it runs
+  started_at timestamp with time zone -- When it announced itself
+  beat_at timestamp with time zone -- When it last said that it lives
+  beat bigint -- Counts up while it lives; others watch whether it moves
   grant select to pgflow_auditor
   grant select to pgflow_client
   grant select to pgflow_operator
@@ -532,7 +533,7 @@ function pgflow.chain_of_(tenant text, key text) returns bigint, owner pgflow_ow
 
 function pgflow.check() returns TABLE(invariant text, detail text), owner pgflow_owner
   -- The invariants that do not hold, one a row; empty = sound
-  sql stable security definer
+  sql volatile security definer
   set search_path=pg_catalog, pg_temp
   md5 a6755d6aecd7d84646aee321de57c8bf
   grant execute to pgflow_operator
@@ -677,7 +678,8 @@ function pgflow.idle_state() returns TABLE(idle boolean, next_due_at timestamp w
   -- Whether nothing is ready, leased, nudged or due; when the next timer is; and how many are due
   sql volatile security definer
   set search_path=pg_catalog, pg_temp
-  md5 6e9dbdabe93be61b6fe817c032137bbd
+  set enable_seqscan=off
+  md5 f869e04121922eeb79e08efd45536684
   grant execute to pgflow_worker
 
 function pgflow.insert_run_(tenant text, key text, workflow text, queue text, version text, priority integer, input json, run_at timestamp with time zone, deadline_at timestamp with time zone, labels jsonb, metadata jsonb, parent_run_id bigint, parent_call integer, close_policy "char", root_run_id bigint, OUT run_id bigint, OUT run_key text, OUT is_new boolean, OUT lane_id integer, OUT clash text) returns record, owner pgflow_owner
@@ -766,7 +768,7 @@ function pgflow.nudge_asked_(chains bigint[], claimed_at timestamp with time zon
   -- For whoever takes runs from their leases: has those looked at of which somebody has asked something; a cancel from before the claim has had its try
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 b5373cf4ac6dde1edb867169b6663d5a
+  md5 41922354104883fe98996db75898c548
 
 function pgflow.observe_workers() returns TABLE(worker_id integer, beat bigint), owner pgflow_owner
   -- The beats of all workers; -1 for one that is gone and still has leases
@@ -807,6 +809,7 @@ function pgflow.pick_heads_(lanes integer[], max integer, suspects boolean) retu
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
+  set enable_sort=off
   md5 4f73a40d07005cd8dbe480263a636f4f
 
 function pgflow.poll(max integer DEFAULT 1000) returns TABLE(lanes integer[], mail bigint[], ended bigint[], busy integer, next_due_seconds double precision), owner pgflow_owner
@@ -832,7 +835,7 @@ function pgflow.read_stream(key text, stream text, after_run bigint DEFAULT 0, a
   -- Values that a run emitted to a stream, in order, over its generations
   sql stable security definer
   set search_path=pg_catalog, pg_temp
-  md5 6a57328ea0e684d82b457ddf5c902b99
+  md5 62b0ffeacac58387e5b9846f90771f09
   grant execute to pgflow_client
   grant execute to pgflow_operator
   grant execute to pgflow_worker
@@ -853,7 +856,7 @@ function pgflow.reap_worker(worker_id integer, beat bigint) returns TABLE(reclai
 
 function pgflow.recorded_runs(after_run bigint DEFAULT 0, max integer DEFAULT 100) returns TABLE(run_id bigint, token bigint, chain_id bigint, lane_id integer, generation integer, attempt integer, suspect integer, last_seq integer, key text, root text, input text, units text, has_mail boolean, created_us bigint, now_us bigint, extra jsonb, workflow text, status text, output text), owner pgflow_owner
   -- Runs with their journals, in order, for a replay that changes nothing
-  sql stable security definer
+  sql volatile security definer
   set search_path=pg_catalog, pg_temp
   md5 e3a480289751141add7a69ae010f0af3
   grant execute to pgflow_worker
@@ -869,6 +872,7 @@ function pgflow.release_runs(run_ids bigint[], tokens bigint[]) returns bigint[]
   -- Hands runs back for others to claim, without counting it against them; answers those that were still held
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
+  set enable_seqscan=off
   md5 c0f53ce1120193e8c08fe33c56bc9fd0
   grant execute to pgflow_worker
 
@@ -899,7 +903,7 @@ function pgflow.results(chains bigint[]) returns TABLE(chain_id bigint, status t
   -- Those of these chains that have ended or are stuck, with output or error: what a waiting client asks
   sql stable security definer
   set search_path=pg_catalog, pg_temp
-  md5 ca4c7bcd60862e432c69cbcdfdad4ac2
+  md5 5531cc3106850902b64d5284f3fdbf49
   grant execute to pgflow_client
   grant execute to pgflow_operator
   grant execute to pgflow_worker
@@ -1060,6 +1064,7 @@ function pgflow.wake(chains bigint[] DEFAULT NULL::bigint[], max integer DEFAULT
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
+  set plan_cache_mode=force_generic_plan
   md5 ca3fbde1f47f6be7359837cb3ee33edf
   grant execute to pgflow_client
   grant execute to pgflow_operator
@@ -1070,7 +1075,8 @@ function pgflow.wake_due_(max integer, t timestamp with time zone) returns integ
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
-  md5 3b5ec96f2a61529b417f62c65c0c3bcb
+  set plan_cache_mode=force_generic_plan
+  md5 115a51cb8270e95cfa8d877aef3d27e1
 
 function pgflow.wake_parked_(ids bigint[], t timestamp with time zone) returns TABLE(run_id bigint, lane_id integer), owner pgflow_owner
   -- Parked -> ready, for runs whose parked rows are locked

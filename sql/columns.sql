@@ -1,0 +1,153 @@
+-- What the columns of the tables hold, where the migration that made them does not say it. Comments are no
+-- part of a table's shape, so they can be bettered here without a migration.
+
+comment on column pgflow.migration.number is 'The four digits that the name of the file starts with';
+comment on column pgflow.migration.name is 'Name of the file below migrations/, without its suffix';
+comment on column pgflow.migration.sha256 is 'Hash of the text that was applied; another text under this name is refused';
+comment on column pgflow.migration.applied_at is 'When it was applied';
+
+comment on column pgflow.source.name is 'Name of the file below sql/, without its suffix';
+comment on column pgflow.source.sha256 is 'Hash of the text that was applied last; another text is applied again';
+comment on column pgflow.source.applied_at is 'When it was applied last';
+
+comment on column pgflow.queue.queue is 'Name of the queue';
+comment on column pgflow.queue.paused_at is 'Since when nothing is claimed from it; null = not paused';
+
+comment on column pgflow.lane.lane_id is 'The number of the lane';
+comment on column pgflow.lane.queue is 'Queue that runs of this lane stand in';
+comment on column pgflow.lane.workflow is 'Workflow that they run';
+comment on column pgflow.lane.version is 'Version of the code that they need; empty = any';
+comment on column pgflow.lane.paused_at is 'Since when nothing is claimed from this lane; null = not paused';
+
+comment on column pgflow.run_key.chain_id is 'The chain that the key names';
+comment on column pgflow.run_key.tenant is 'Whose key it is; empty where there is only one tenant';
+comment on column pgflow.run_key.key is 'The key, unique for each tenant';
+
+comment on column pgflow.run.run_id is 'The number of the run';
+comment on column pgflow.run.chain_id is 'Number of the first run of the chain: the same for all generations';
+comment on column pgflow.run.parent_run_id is 'The run that started this one as its child; null = none';
+comment on column pgflow.run.created_at is 'When it was started';
+comment on column pgflow.run.run_at is 'When it may begin, if it was to begin later than it was started';
+comment on column pgflow.run.deadline_at is 'When it is cancelled if it has not ended; null = never';
+comment on column pgflow.run.root is 'UUIDv7 of the chain: the stem of its idempotency keys';
+comment on column pgflow.run.generation is '1, and one more each time the run continues as new';
+comment on column pgflow.run.lane_id is 'Its queue, workflow and version';
+comment on column pgflow.run.parent_call is 'Number of the parent''s call that started it; null = no parent';
+comment on column pgflow.run.priority is 'Lower numbers are claimed first, within their lane';
+comment on column pgflow.run.tenant is 'Whose run it is; empty where there is only one tenant';
+comment on column pgflow.run.key is 'The key it was started with, or one made up for it';
+comment on column pgflow.run.input is 'Arguments of the workflow, an object of parameter names';
+comment on column pgflow.run.labels is 'Strings by name, to find runs by; null = none';
+comment on column pgflow.run.metadata is 'What the run carries along and hands on to its children; null = nothing';
+
+comment on column pgflow.outcome.run_id is 'The run that ended';
+comment on column pgflow.outcome.finished_at is 'When it ended';
+comment on column pgflow.outcome.status is 'completed, failed, cancelled, or continued as the next generation';
+comment on column pgflow.outcome.reason is 'Why it was cancelled, in the words of whoever did it';
+comment on column pgflow.outcome.output is 'What the workflow returned';
+comment on column pgflow.outcome.error is 'The exception that it raised: type, message, traceback';
+
+comment on column pgflow.deadline.run_id is 'The open run';
+comment on column pgflow.deadline.due_at is 'When it is cancelled if it has not ended';
+
+comment on column pgflow.ready.run_id is 'The run that may be claimed';
+comment on column pgflow.ready.ready_at is 'Since when';
+comment on column pgflow.ready.lane_id is 'Its queue, workflow and version';
+comment on column pgflow.ready.priority is 'Lower numbers are claimed first, within their lane';
+
+comment on column pgflow.lease.run_id is 'The run that is held';
+comment on column pgflow.lease.token is 'Random number of this lease, compared for equality only';
+comment on column pgflow.lease.claimed_at is 'When the worker claimed it';
+comment on column pgflow.lease.worker_id is 'The worker that holds it';
+comment on column pgflow.lease.lane_id is 'Its queue, workflow and version';
+comment on column pgflow.lease.attempt is 'Claims since the run last made progress, this one included';
+comment on column pgflow.lease.priority is 'Lower numbers are claimed first, within their lane';
+comment on column pgflow.lease.suspect is 'Workers that died holding this run without a new unit';
+
+comment on column pgflow.parked.run_id is 'The run that waits';
+comment on column pgflow.parked.chain_id is 'Its chain, under which its mail comes';
+comment on column pgflow.parked.parked_at is 'Since when it waits';
+comment on column pgflow.parked.lane_id is 'Its queue, workflow and version';
+comment on column pgflow.parked.last_seq is 'Last unit of the run; 0 = it has not begun';
+comment on column pgflow.parked.priority is 'Lower numbers are claimed first, within their lane';
+
+comment on column pgflow.wait.run_id is 'The parked run';
+comment on column pgflow.wait.call is 'Number of the call that waits; of children, the first of those calls';
+comment on column pgflow.wait.kind is 's = for a signal, c = for the result of a child';
+comment on column pgflow.wait.name is 'Name of the signal, or child';
+comment on column pgflow.wait.calls is 'Numbers of the calls that wait for a child; null where it is for a signal';
+
+comment on column pgflow.timer.due_at is 'When the run must go on';
+comment on column pgflow.timer.run_id is 'The parked run';
+comment on column pgflow.timer.call is 'Number of the call whose sleep, time-out or retry it is; 0 = the start';
+
+comment on column pgflow.held.run_id is 'The run that is held';
+comment on column pgflow.held.token is 'Token of the lease that held it; null where no worker did';
+comment on column pgflow.held.held_at is 'Since when';
+comment on column pgflow.held.lane_id is 'Its queue, workflow and version';
+comment on column pgflow.held.last_seq is 'Last unit of the run; 0 = nothing is recorded';
+comment on column pgflow.held.attempt is 'Claims since the run last made progress';
+comment on column pgflow.held.priority is 'Lower numbers are claimed first, within their lane';
+comment on column pgflow.held.state is 'paused = somebody asked for it, stuck = somebody must help';
+comment on column pgflow.held.reason is 'Why, in short: the words of whoever paused it, or the kind of trouble';
+comment on column pgflow.held.held_by is 'Who paused it; pgflow where the engine did';
+comment on column pgflow.held.detail is 'What there is to say of the trouble, such as both sides of a divergence';
+
+comment on column pgflow.signal.signal_id is 'The number of the message: messages are taken in this order';
+comment on column pgflow.signal.chain_id is 'The chain that it is for';
+comment on column pgflow.signal.sent_at is 'When it was sent';
+comment on column pgflow.signal.call is 'Result of a child: number of the parent''s call that started it';
+comment on column pgflow.signal.name is 'Name of the signal, or of what is asked';
+comment on column pgflow.signal.sent_by is 'Who sent it: a role, or the name that the caller gave';
+comment on column pgflow.signal.payload is 'What it says';
+
+comment on column pgflow.undelivered.signal_id is 'The number that the message had in the mailbox';
+comment on column pgflow.undelivered.chain_id is 'The chain that it was for';
+comment on column pgflow.undelivered.run_id is 'Result of a child: the generation of the parent that started it';
+comment on column pgflow.undelivered.sent_at is 'When it was sent';
+comment on column pgflow.undelivered.moved_at is 'When it was put aside';
+comment on column pgflow.undelivered.call is 'Result of a child: number of the parent''s call that started it';
+comment on column pgflow.undelivered.kind is 'As in the mailbox: s = signal, c = result of a child, x = cancel, p = pause, r = resume, t = retry';
+comment on column pgflow.undelivered.name is 'Name of the signal, or of what was asked';
+comment on column pgflow.undelivered.sent_by is 'Who sent it';
+comment on column pgflow.undelivered.payload is 'What it says';
+
+comment on column pgflow.nudge.chain_id is 'The chain to look at';
+comment on column pgflow.nudge.nudge_id is 'The number of the nudge: a wake deletes only those it saw before it looked';
+
+comment on column pgflow.unit_kind.kind is 'The one character that stands for it in the journal';
+comment on column pgflow.unit_kind.name is 'What the view timeline calls it';
+comment on column pgflow.unit_kind.is_terminal is 'Whether a unit of this kind is the outcome of its call';
+comment on column pgflow.unit_kind.written_by is 'Which functions write it, and when';
+
+comment on column pgflow.unit.run_id is 'The run whose journal it is';
+comment on column pgflow.unit.seq is 'Its place in the journal, from 1 without a gap';
+comment on column pgflow.unit.call is 'Number of the call that it is about; 0 = the run itself';
+comment on column pgflow.unit.kind is 'What happened: see unit_kind';
+comment on column pgflow.unit.name is 'Of the step, signal, workflow or stream that it is about; null where there is none';
+
+comment on column pgflow.step_beat.run_id is 'The run whose step it is';
+comment on column pgflow.step_beat.call is 'Number of the step''s call';
+comment on column pgflow.step_beat.attempt is 'Which attempt of the step it is';
+comment on column pgflow.step_beat.beat_at is 'When the step last said that it lives';
+comment on column pgflow.step_beat.details is 'What the step said of its progress; null = nothing';
+
+comment on column pgflow.owed.run_id is 'The run that owes it';
+comment on column pgflow.owed.call is 'Number of the call that it is about';
+comment on column pgflow.owed.opened_at is 'Since when it is owed';
+comment on column pgflow.owed.due_at is 'When it should be closed; null = no time is set';
+comment on column pgflow.owed.kind is 'effect, gate or obligation';
+comment on column pgflow.owed.name is 'Of the effect, gate or obligation';
+comment on column pgflow.owed.owed_to is 'To whom; null = nobody is named';
+comment on column pgflow.owed.detail is 'What whoever closes it should know; null = nothing';
+
+comment on column pgflow.worker.worker_id is 'The number of the worker, never used again';
+comment on column pgflow.worker.pid is 'Number of its process on its host';
+comment on column pgflow.worker.beat is 'Counts up while it lives; others watch whether it moves';
+comment on column pgflow.worker.beat_at is 'When it last counted up, for people: nothing is decided by it';
+comment on column pgflow.worker.started_at is 'When it announced itself';
+comment on column pgflow.worker.concurrency is 'How many runs it holds at once, at most';
+comment on column pgflow.worker.stopping is 'True once it takes no further runs';
+comment on column pgflow.worker.host is 'Name of the machine it runs on';
+comment on column pgflow.worker.version is 'Version of pgflow-engine that it runs';
+comment on column pgflow.worker.queues is 'Queues that it serves';
