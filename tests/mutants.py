@@ -135,6 +135,8 @@ def try_all(defects: Sequence[Defect], server_dsn: str | None) -> Iterator[Trial
     with ExitStack() as stack:
         root = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="pgflow-mutants-")))
         first = Copy(root / "0", REPOSITORY, server_dsn)
+        for defect in defects:
+            defect.break_text((first.folder / defect.file).read_text())  # before anything takes long
         copies = [first, *(Copy(root / str(n), first.folder, server_dsn) for n in range(1, COPIES))]
         template = stack.enter_context(first.shared_template()) if server_dsn is not None else None
         pool = stack.enter_context(ThreadPoolExecutor(COPIES))
@@ -172,10 +174,8 @@ def prove(server_dsn: str, seconds: float, seed: int) -> Findings:  # noqa: ARG0
         wrong = (str(error),)
     alive = tuple(f"{t.defect.name} in {t.defect.file}: not noticed by {t.defect.test}" for t in trials if not t.caught)
     caught = len(trials) - len(alive)
-    evidence = Evidence("mutants", "a defect made on purpose", len(trials), wrong=wrong + alive, figure=f"caught {caught}/{len(DEFECTS)}")
-    return Findings(
-        "mutants", seed, [evidence], {"defects made": (len(trials), len(DEFECTS))}, time.monotonic() - began
-    )
+    evidence = Evidence("mutants", "a defect made on purpose, which a test must notice", len(trials), wrong=wrong + alive, figure=f"{caught}/{len(DEFECTS)}")
+    return Findings("mutants", seed, [evidence], {"defects made": (len(trials), len(DEFECTS))}, time.monotonic() - began)
 
 
 def _is_dsn(word: str) -> bool:

@@ -766,6 +766,22 @@ def test_a_draining_run_starts_nothing_new_and_loses_nothing():
     assert run.result() == 3
 
 
+@workflow
+async def two_reads() -> list[Any]:
+    return [await look_up("a"), await look_up("b")]
+
+
+def test_a_draining_run_starts_no_read_either():
+    worker, run = start(two_reads)
+    worker.settle()
+    worker.executions[1].drain()
+    worker.play("body look_up 1")
+    worker.settle()
+    assert worker.executions[1].is_drained, "no body runs"
+    assert worker.crash().offered() == ["claim 1"]
+    assert run.kinds() == "c"
+
+
 def test_a_draining_run_does_not_park():
     worker, run = start(waiting_for_paid)
     worker.executions[1].drain()
