@@ -66,6 +66,9 @@ class BodyHost(Protocol):
     def go_on(self, execution: Execution) -> None:
         """Somebody's turn is over: releases what was decided, and lets the next one have it; never raises."""
 
+    def got_on(self, execution: Execution) -> None:
+        """What a body of the run came to is durable."""
+
     def discard(self, execution: Execution, why: str) -> None:
         """Takes an execution apart."""
 
@@ -289,6 +292,8 @@ class _Turns:
 
     async def end_turn(self, call: StepCall, flush: Flush, committed: bool, at_us: int) -> None:
         self._execution.end_fence(call, flush, committed=committed, at_us=at_us)
+        if committed:
+            self._host.got_on(self._execution)
         asyncio.get_running_loop().call_soon(self._host.go_on, self._execution)  # once the connection is back
 
     async def ask_elsewhere(self, query: Query[Any]) -> Any:

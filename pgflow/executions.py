@@ -30,6 +30,7 @@ from pgflow.errors import DefinitionError, PgflowError
 from pgflow.heart import Heart
 from pgflow.interceptor import around
 from pgflow.logs import said
+from pgflow.model import Kind
 from pgflow.options import Definitions, WorkerOptions
 from pgflow.replay import make_driver
 from pgflow.threads import start_daemon
@@ -77,6 +78,10 @@ class Executions(ABC):
     @abstractmethod
     def _left(self, execution: Execution) -> None:
         """A run has left this worker: there is room for another."""
+
+    @abstractmethod
+    def got_on(self, execution: Execution) -> None:
+        """What a body of the run came to is durable."""
 
     def spawn(self, coroutine: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
         """Runs something beside; it is cancelled at the end of the worker."""
@@ -264,6 +269,8 @@ class Executions(ABC):
     def committed(self, execution: Execution, flush: Flush, answer: dict[str, Any] | None) -> None:
         """A flush is durable."""
         self._guard(execution, lambda: execution.flush_committed(flush, answer))
+        if any(row.kind != Kind.STEP_STARTED for row in flush.rows):
+            self.got_on(execution)
         if execution.over and self.executions.get(execution.run_id) is execution:
             if flush.ending is not None:
                 self.finished += 1

@@ -307,9 +307,16 @@ class Worker(Executions):
             else:
                 self._begin(claim)
 
+    def got_on(self, execution: Execution) -> None:
+        """A suspect that has got on is suspect no more, and makes room for the next. A licence is not enough: its body may be what kills."""
+        if self._running_suspect == execution.run_id:
+            self._running_suspect = None
+            self._claim_wanted.set()
+
     def _left(self, execution: Execution) -> None:
         if self._running_suspect == execution.run_id:
             self._running_suspect = None
+            self._claim_wanted.set()
         if self._backlog:
             self._claim_wanted.set()
 

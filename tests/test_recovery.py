@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 from collections import Counter
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import psycopg
@@ -26,6 +27,14 @@ pytestmark = pytest.mark.timeout(90)
 go = Signal("go", int)
 
 FAST = Rhythm(beat=0.05, look=0.05, dead_after=0.4)
+
+CLAIMED_BY_A_GHOST = """
+select pgflow.claim_runs(
+  pgflow.register_worker('gone', 1, array['default'], 100, '0'), array(select lane_id from pgflow.lane), %s,
+  array(select n::bigint from generate_series(1, %s) n)
+)
+"""
+"""A worker that never beats again holds so many runs."""
 
 
 @step
@@ -56,18 +65,36 @@ def test_each_run_of_a_dead_worker_goes_on_once_however_many_notice_its_death(ds
 
     with App(dsn, include=[work]) as app:
         runs = app.start_many(work, [(n,) for n in range(40)])
-    # A worker that never beats again, and holds them all.
-    conn.execute("""
-        select pgflow.serve_lanes(array['default'], array[workflow]) from pgflow.lane;
-        select pgflow.claim_runs(
-          pgflow.register_worker('gone', 1, array['default'], 100, '0'), array(select lane_id from pgflow.lane), 40,
-          array(select n::bigint from generate_series(1, 40) n)
-        );
-    """)
+    conn.execute(CLAIMED_BY_A_GHOST, (40, 40))
     assert count(conn, "pgflow.lease") == 40
     with fleet(dsn, work, size=3) as app:
         assert [app.get(run.key, work).result(SOON) for run in runs] == list(range(40))
     assert set(bodies.values()) == {1}
+
+
+def test_a_suspect_that_has_got_on_makes_room_for_the_next(dsn: str, conn: psycopg.Connection) -> None:
+    count_of_runs = 12
+    together = threading.Barrier(count_of_runs, timeout=20)
+
+    @transaction
+    async def book(mine: psycopg.AsyncConnection[Any], n: int) -> int:
+        return n
+
+    @step
+    def meet() -> None:
+        together.wait()
+
+    @workflow
+    async def work(n: int) -> int:
+        await (book(n) if n % 2 else add(n, 0))
+        await meet.aio()
+        return n
+
+    with App(dsn, include=[work]) as app:
+        runs = app.start_many(work, [(n,) for n in range(count_of_runs)])
+    conn.execute(CLAIMED_BY_A_GHOST, (count_of_runs, count_of_runs))
+    with fleet(dsn, work, size=1) as app:
+        assert [app.get(run.key, work).result(timedelta(seconds=30)) for run in runs] == list(range(count_of_runs))
 
 
 def test_a_worker_that_lives_keeps_its_runs_however_long_they_take(dsn: str, conn: psycopg.Connection) -> None:
