@@ -244,7 +244,7 @@ as $$
 declare
   freed bigint[];
 begin
-  perform from pgflow.lease e where e.run_id = any(run_ids) order by e.run_id for update;
+  perform from pgflow.lease e where e.run_id = any(run_ids) and e.token = any(tokens) order by e.run_id for update;
   with gone as (
     delete from pgflow.lease e using unnest(run_ids, tokens) as g (id, tk)
     where e.run_id = g.id and e.token = g.tk

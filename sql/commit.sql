@@ -10,7 +10,8 @@
 --   x  [{...}, ...]    runs with a question or a change of place: see settle_
 -- The leases are locked first, in the order of run_id and skipping what is locked elsewhere: `busy`,
 -- to be tried in the next batch. Everything else happens in later statements, which see what was
--- committed while a lock was waited for. No other run is locked.
+-- committed while a lock was waited for. No other run is locked, nor the lease of another holder: a
+-- batch may wait for a key that a step of that holder has taken, and the step for its lease.
 --
 -- Fast path: every lease is ours, so the units are inserted plainly; their primary key is the
 -- compare-and-swap, and a duplicate (23505) makes the client send the batch again as careful. The
@@ -84,7 +85,7 @@ begin
   select array_agg((e->0)::bigint), array_agg((e->1)::bigint) into ids, tokens from jsonb_array_elements(batch->'r') e;
   select array_agg(k.run_id), array_agg(k.token) into locked_ids, locked_tokens
   from (
-    select e.run_id, e.token from pgflow.lease e where e.run_id = any(ids) order by e.run_id for no key update skip locked
+    select e.run_id, e.token from pgflow.lease e where e.run_id = any(ids) and e.token = any(tokens) order by e.run_id for no key update skip locked
   ) k;
   t := pgflow.now_();
 
@@ -122,6 +123,9 @@ begin
   from jsonb_array_elements(batch->'u') e;
 
   if batch ? 'x' then
+    if batch->'x' @? '$[*].children[*]' then
+      perform pgflow.take_lanes_(batch->'x');
+    end if;
     if batch->'x' @? '$[*].children[*][4] ? (@ != null)' then
       perform pgflow.take_keys_(batch->'x');
     end if;
@@ -198,7 +202,7 @@ begin
   if current_setting('synchronous_commit') = 'off' then
     perform set_config('synchronous_commit', 'on', true);
   end if;
-  select e.token into held_token from pgflow.lease e where e.run_id = run_id for no key update skip locked;
+  select e.token into held_token from pgflow.lease e where e.run_id = run_id and e.token = token for no key update skip locked;
   if held_token is distinct from token then
     return pgflow.verdict_(run_id, token, seq - 1, held_token is not null, held_token);
   end if;

@@ -77,7 +77,10 @@ volatile
 set search_path = pg_catalog, pg_temp
 as $$
 begin
-  delete from pgflow.deadline where run_id = any(run_ids);
+  -- A sweep that has a deadline in its hands is removing it: waiting for it could last, and go in a circle.
+  delete from pgflow.deadline d where d.ctid = any(array(
+    select k.ctid from pgflow.deadline k where k.run_id = any(run_ids) for update skip locked
+  )) and d.run_id = any(run_ids);
   delete from pgflow.step_beat where run_id = any(run_ids);
   return pgflow.tell_parents_(run_ids, t) || pgflow.cancel_children_(run_ids, t);
 end

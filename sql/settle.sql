@@ -48,6 +48,22 @@ as $$
 $$;
 comment on function pgflow.unit_json_(int, int, "char", text, json) is 'A unit as it travels in an answer, its payload as exact text';
 
+create or replace function pgflow.take_lanes_(questions jsonb)
+returns void
+language sql
+volatile
+set search_path = pg_catalog, pg_temp
+as $$
+  select pgflow.intern_lane_(g.queue, g.workflow, '')
+  from (
+    select distinct c->>2 as queue, c->>1 as workflow
+    from jsonb_array_elements(questions) q cross join lateral jsonb_array_elements(q->'children') c
+    order by 1, 2
+  ) g
+$$;
+comment on function pgflow.take_lanes_(jsonb)
+  is 'Makes what lanes the children of a batch need in one order, ahead of their runs, so that two batches wait and never deadlock';
+
 create or replace function pgflow.take_keys_(questions jsonb)
 returns void
 language plpgsql

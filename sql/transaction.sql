@@ -46,7 +46,7 @@ begin
       message = format('the body of call %s of run %s ended its transaction itself', call, run_id),
       hint = 'A transactional step must neither commit nor roll back: what it committed cannot be undone.';
   end if;
-  select e.token into held_token from pgflow.lease e where e.run_id = run_id for no key update;
+  select e.token into held_token from pgflow.lease e where e.run_id = run_id and e.token = token for no key update;
   if held_token is distinct from token then
     raise exception using errcode = 'PF004', message = format('run %s is no longer held by this worker', run_id);
   end if;

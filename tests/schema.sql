@@ -535,7 +535,7 @@ function pgflow.check() returns TABLE(invariant text, detail text), owner pgflow
   -- The invariants that do not hold, one a row; empty = sound
   sql volatile security definer
   set search_path=pg_catalog, pg_temp
-  md5 a6755d6aecd7d84646aee321de57c8bf
+  md5 645e729f64feae0bd426dd233cb6e036
   grant execute to pgflow_operator
 
 function pgflow.check_batch_(runs jsonb) returns void, owner pgflow_owner
@@ -614,7 +614,7 @@ function pgflow.commit_unit(run_id bigint, token bigint, seq integer, call integ
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
-  md5 b06fa32c1d39c5d7f4826e5bf4eb16b5
+  md5 caca5d82fdbc6642b1ea4e1ef94c70c1
   grant execute to pgflow_worker
 
 function pgflow.commit_units(batch jsonb, careful boolean DEFAULT false) returns jsonb, owner pgflow_owner
@@ -623,7 +623,7 @@ function pgflow.commit_units(batch jsonb, careful boolean DEFAULT false) returns
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
   set plan_cache_mode=force_generic_plan
-  md5 988bb83c1e76ef31bc636c4c3f865af3
+  md5 a7d10c3ac54ed07bf0a1b59f74b1d9f2
   grant execute to pgflow_worker
 
 function pgflow.continue_(q jsonb, seq integer, t timestamp with time zone) returns integer, owner pgflow_owner
@@ -650,7 +650,7 @@ function pgflow.fence_step(run_id bigint, token bigint, call integer, units json
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
-  md5 0a7abd4e25848f415e1e33fad177af56
+  md5 e07e9911c57c3b70a2f420f64fe7b662
   grant execute to pgflow_worker
 
 function pgflow.find_chain(key text, tenant text DEFAULT ''::text) returns bigint, owner pgflow_owner
@@ -873,7 +873,7 @@ function pgflow.release_runs(run_ids bigint[], tokens bigint[]) returns bigint[]
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
-  md5 c0f53ce1120193e8c08fe33c56bc9fd0
+  md5 6ffab1b125329896edb67df4c8913d74
   grant execute to pgflow_worker
 
 function pgflow.release_strays(worker_id integer, known bigint[], min_age_seconds double precision DEFAULT 5) returns integer, owner pgflow_owner
@@ -1027,6 +1027,12 @@ function pgflow.take_keys_(questions jsonb) returns void, owner pgflow_owner
   set search_path=pg_catalog, pg_temp
   md5 ab60bddd7346c783c3c0f7f039a84aee
 
+function pgflow.take_lanes_(questions jsonb) returns void, owner pgflow_owner
+  -- Makes what lanes the children of a batch need in one order, ahead of their runs, so that two batches wait and never deadlock
+  sql volatile
+  set search_path=pg_catalog, pg_temp
+  md5 8574ef2e5bbeb749e8b941c83822f52c
+
 function pgflow.tell_parents_(run_ids bigint[], t timestamp with time zone) returns bigint[], owner pgflow_owner
   -- Posts the outcome of finished children to their parents that are still open; answers the parents' chains
   plpgsql volatile
@@ -1089,7 +1095,7 @@ function pgflow.wind_up_(run_ids bigint[], t timestamp with time zone) returns b
   -- What the end of these runs means to others; answers the chains to wake
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 b57c7bb8d1bea3204bed29f829f37599
+  md5 484539d9071c4dba3ebc23af2b80bbb5
 
 unit kind A effect_accepted, terminal: the effect ledger
 unit kind C effect_confirmed, terminal: the effect ledger

@@ -162,7 +162,7 @@ MUTATIONS: dict[str, list[list[str]]] = {
         ["update pgflow.unit set kind = 'a' where run_id = %(parent)s and kind = 'K'"],
     ],
     "a deadline is not forgotten": [["delete from pgflow.deadline where run_id = %(leased)s"]],
-    "deadlines are of open runs": [["insert into pgflow.deadline (run_id, due_at) values (%(done)s, %(t)s)"]],
+    "deadlines are of open runs": [["insert into pgflow.deadline (run_id, due_at) values (%(done)s, %(t)s::timestamptz + interval '1 day')"]],
     "beats of steps are of open runs": [["insert into pgflow.step_beat (run_id, call, attempt, beat_at) values (%(done)s, 1, 1, %(t)s)"]],
     "what is owed equals the journal": [
         ["delete from pgflow.owed"],
