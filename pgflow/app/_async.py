@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from datetime import timedelta
@@ -21,11 +22,14 @@ from pgflow.app._base import CLIENT_CONNECTIONS, WAKE_AGAIN_SECONDS, AppBase, ba
 from pgflow.client import AsyncClient, AsyncRun, AsyncSession, step_scope_of
 from pgflow.errors import WrongColourError
 from pgflow.listener import WORK_CHANNEL, payloads
+from pgflow.logs import said
 from pgflow.options import Definitions, WorkerOptions
 from pgflow.providers import AsyncPsycopgProvider, PsycopgProvider
 from pgflow.waiter import ResultWaiter
 from pgflow.worker import Worker
 from pgflow.workflow import Workflow
+
+log = logging.getLogger("pgflow")
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -135,6 +139,15 @@ class AsyncApp(AppBase, AsyncClient):
         chains, lanes = self._take_notes()
         if not chains and not lanes:
             return
+        try:
+            await self._wake(chains, lanes)
+        except psycopg.Error as error:
+            # What was sent is committed: whoever sent it must not be told that it failed, and the next poll wakes too.
+            if not is_infrastructure(error):
+                raise
+            log.debug("cannot wake, the next poll will: %s", said(error))
+
+    async def _wake(self, chains: list[int], lanes: set[int]) -> None:
         pool = await self._open()
         async with pool.connection() as connection:
             mailed: set[int] = set()

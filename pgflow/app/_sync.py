@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
 import time
 from collections.abc import Coroutine, Iterable, Iterator, Sequence
@@ -24,8 +25,11 @@ from pgflow.app._base import CLIENT_CONNECTIONS, WAKE_AGAIN_SECONDS, AppBase, ba
 from pgflow.client import Client, Run, Session, step_scope_of
 from pgflow.errors import WrongColourError
 from pgflow.listener import WORK_CHANNEL, payloads
+from pgflow.logs import said
 from pgflow.worker import Worker
 from pgflow.workflow import Workflow
+
+log = logging.getLogger("pgflow")
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -145,6 +149,15 @@ class App(AppBase, Client):
         chains, lanes = self._take_notes()
         if not chains and not lanes:
             return
+        try:
+            self._wake(chains, lanes)
+        except psycopg.Error as error:
+            # As in the async app: what was sent is committed.
+            if not is_infrastructure(error):
+                raise
+            log.debug("cannot wake, the next poll will: %s", said(error))
+
+    def _wake(self, chains: list[int], lanes: set[int]) -> None:
         with self._open().connection() as connection:
             mailed: set[int] = set()
             for delay in WAKE_AGAIN_SECONDS if chains else ():
