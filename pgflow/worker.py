@@ -308,7 +308,7 @@ class Worker(Executions):
                 self._begin(claim)
 
     def got_on(self, execution: Execution) -> None:
-        """A suspect that has got on is suspect no more, and makes room for the next. A licence is not enough: its body may be what kills."""
+        """A suspect that has got on makes room for the next. A licence is not enough: its body may be what kills."""
         if self._running_suspect == execution.run_id:
             self._running_suspect = None
             self._claim_wanted.set()
