@@ -1,0 +1,567 @@
+"""Who acts in a simulation: workers, hearts, starters, senders, operators and pollers.
+
+Workers do what the library's worker does, with the same calls and the same reading of errors: a batch whose
+answer is lost is sent again as careful, a COMMIT whose answer is lost is read back, a run whose commit did not
+go as handed out is given back. Programs are those of :mod:`tests.simulator.programs`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Generator, Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from tests.simulator.database import ACCOUNTS, QUEUES, WORKFLOWS
+from tests.simulator.model import Act
+from tests.simulator.programs import CLEANUP, SIGNALS, Journal, Unit, grow
+from tests.simulator.wire import Rows, SqlError
+from tests.simulator.world import Actor, Cut, Play, Step, World
+
+CLAIMED = "run_id, token, chain_id, last_seq, key, input, units"
+KEYS = 24
+CAPACITY = 4
+DEAD_AFTER_TURNS = 160
+AT_US = 1_900_000_000_000_000
+"""When things happen by a worker's own clock, which decides nothing."""
+
+Call = Generator[Step, Any, Any]
+
+
+def call(function: str, arguments: str, *params: Any, columns: str = "", act: Act | None = None) -> Step:
+    """A call of one stored function."""
+    return Step("call", f"select {columns + ' from ' if columns else ''}pgflow.{function}({arguments})", params, act, function)
+
+
+@dataclass
+class Execution:
+    """A run that a worker holds."""
+
+    run_id: int
+    token: int
+    chain: int
+    key: str
+    journal: Journal
+    committed: int
+    """The last seq that is known to be recorded."""
+    buffer: list[Unit] = field(default_factory=list)
+    licensed: bool = False
+
+    def note(self, kind: str, call_number: int, name: str | None, payload: Any = None, delay_seconds: float | None = None, starts: str | None = None) -> None:
+        u = Unit(self.journal.seq + 1, call_number, kind, name, payload, delay_seconds, starts)
+        self.buffer.append(u)
+        self.journal.feed(u)
+
+    def rows(self) -> list[list[Any]]:
+        """The buffer as commit_units takes it."""
+        return [
+            [self.run_id, u.seq, u.call, u.kind, u.name, json.dumps(u.payload), u.starts, AT_US, u.delay_seconds, self.token] for u in self.buffer
+        ]
+
+
+@dataclass
+class Flush:
+    """What one run wants committed."""
+
+    execution: Execution
+    question: dict[str, Any] = field(default_factory=dict)
+    status: str | None = None
+
+
+class Cast:
+    """The actors of a world, and what they have in common."""
+
+    def __init__(self, world: World, *, workers: int = 3, live: int = 14) -> None:
+        self.world = world
+        self.rng = world.rng
+        self.live = live
+        self.starting = True
+        self.messages = 0
+        self.alive: dict[int, Actor] = {}
+        """Workers by number, as long as their process lives."""
+        for n in range(workers):
+            world.add(f"worker{n}", self.work, 5)
+        world.add("hearts", self.beat_hearts, 2)
+        world.add("starter", self.start_runs, 1.5)
+        world.add("sender0", self.send_signals, 1)
+        world.add("sender1", self.send_signals, 1)
+        world.add("operator", self.operate, 0.7)
+        world.add("poller", self.poll, 1)
+
+    # ---------------------------------------------------------------- workers
+
+    def work(self, me: Actor) -> Play:
+        """A worker's process, from its start to its leave."""
+        rows = yield from self._insist(lambda: call("register_worker", "'sim', 1, $1::text[], 4, 'sim'", QUEUES, act=Act("register")))
+        worker = int(rows[0][0])
+        held: dict[int, Execution] = {}
+        seen: dict[int, tuple[int, int]] = {}
+        self.alive[worker] = me
+        me.memory = {"worker": worker, "held": held}
+        for _ in range(self.rng.randint(20, 400)):
+            try:
+                what = self.rng.choices(("claim", "advance", "transaction", "watch", "release", "poll", "strays"), (3, 9, 3, 1.5, 0.2, 1, 0.3))[0]
+                if what == "claim" and len(held) < CAPACITY:
+                    yield from self._claim(worker, held)
+                elif what == "advance" and held:
+                    yield from self._advance(worker, held)
+                elif what == "transaction" and held:
+                    yield from self._transact(held)
+                elif what == "watch":
+                    yield from self._watch(worker, seen)
+                elif what == "release" and held:
+                    yield from self._release([self.rng.choice(list(held.values()))], held)
+                elif what == "strays":
+                    act = Act("strays", {"worker": worker, "known": list(held)})
+                    yield call("release_strays", "$1::int, $2::bigint[], 0", worker, sorted(held), act=act)
+                elif what == "poll":
+                    yield call("poll", "100", columns="busy", act=Act("poll"))
+                else:
+                    yield Step("rest")
+            except Cut:
+                pass
+            except SqlError as error:
+                if error.state == "PF004":
+                    # Declared dead: a zombie tries once more, and is a new worker then.
+                    self.world.fire("zombie")
+                    if held:
+                        yield from self._tolerate(self._advance(worker, held))
+                    self.alive.pop(worker, None)
+                    return
+        yield from self._tolerate(self._release(list(held.values()), held))
+        yield from self._tolerate(_one(call("leave_worker", "$1::int", worker, act=Act("leave", {"worker": worker}))))
+        self.alive.pop(worker, None)
+
+    def _insist(self, step: Callable[[], Step]) -> Call:
+        while True:
+            try:
+                return (yield step())
+            except (Cut, SqlError):
+                pass
+
+    def _tolerate(self, steps: Call) -> Call:
+        try:
+            yield from steps
+        except (Cut, SqlError):
+            pass
+
+    def _claim(self, worker: int, held: dict[int, Execution]) -> Call:
+        count = self.rng.randint(1, CAPACITY - len(held))
+        rows = yield self._claiming(worker, count, "claim_runs", "", ())
+        self._take(rows, held)
+
+    def _claiming(self, worker: int, count: int, function: str, before: str, params: tuple[Any, ...], act: Act | None = None) -> Step:
+        tokens = [self.rng.getrandbits(63) for _ in range(count)]
+        n = len(params)
+        arguments = f"{before}${n + 1}::int, array(select lane_id from pgflow.lane order by lane_id), ${n + 2}::int, ${n + 3}::bigint[], ${n + 4}::boolean"
+        columns = ("answer, " if before else "") + CLAIMED
+        claim = Act("claim", {"worker": worker, "tokens": set(tokens)})
+        if act is not None:
+            act.data |= {"claim": claim.data}
+        return call(function, arguments, *params, worker, count, tokens, self.rng.random() < 0.7, columns=columns, act=act or claim)
+
+    def _take(self, rows: Rows, held: dict[int, Execution]) -> None:
+        for run_id, token, chain, last_seq, key, text, units in rows:
+            if run_id is None:
+                continue
+            journal = Journal(json.loads(text or b"")["ops"])
+            for seq, number, kind, name, payload, *_ in json.loads(units) if units else ():
+                journal.feed(Unit(seq, number, kind, name, json.loads(payload) if payload is not None else None))
+            assert journal.seq == int(last_seq or 0)
+            held[int(run_id)] = Execution(int(run_id), int(token or 0), int(chain or 0), (key or b"").decode(), journal, journal.seq)
+
+    # ---------------------------------------------------------------- flushes
+
+    def _plan(self, e: Execution) -> Flush | None:
+        """Runs the program up to where something must be committed; None where a transactional step is next."""
+        while True:
+            j = e.journal
+            j.settle()
+            if j.cancelled and not j.cleaned:
+                e.note("c", CLEANUP, "cleanup")
+            status = j.ending()
+            if status is not None:
+                return Flush(e, status=status)
+            assert j.op is not None
+            what = j.op[0]
+            if what == "r":
+                e.note("c", j.call, "r", {"n": self.rng.randint(1, 9)})
+                if self.rng.random() < 0.4:
+                    return Flush(e)
+            elif what == "s":
+                if not e.licensed:
+                    return self._license(e)
+                e.licensed = False
+                if j.tries < 2 and self.rng.random() < 0.25:
+                    e.note("a", j.call, "s", {"message": "no"}, delay_seconds=self.rng.choice((0.5, 5)))
+                    return Flush(e, self._ask(e, retries=[[j.call, j.retry]], park=True))
+                e.note("c", j.call, "s", 1)
+            elif what == "t":
+                return None
+            elif what in "wvz":
+                return self._wait(e)
+            elif what == "b":
+                if j.loser is None:
+                    return Flush(e, self._ask(e, signals=[[j.call, j.op[1]], [j.call + 1, j.op[2]]], park=True))
+                e.note("x", j.loser, None)
+            elif what == "k":
+                child = [j.call, self.rng.choice(WORKFLOWS), self.rng.choice(QUEUES), json.dumps({"ops": j.op[1]}), j.op[2], 0, None, None, None, None, j.op[3]]
+                return Flush(e, self._ask(e, children=[child]))
+            elif what == "J":
+                return Flush(e, self._ask(e, child_calls=sorted(j.children), park=True))
+            elif what == "g":
+                unwanted = sorted(c for c in j.children.values() if c is not None)
+                for number in sorted(j.children):
+                    e.note("x", number, None)
+                return Flush(e, self._ask(e, unwanted=unwanted))
+            else:
+                return Flush(e, self._ask(e, **{"continue": json.dumps({"ops": j.op[1]})}))
+
+    def _license(self, e: Execution) -> Flush:
+        starts = json.dumps([[e.journal.call, "s", "s", "1", None]])
+        if e.buffer:
+            e.buffer[-1] = e.buffer[-1]._replace(starts=starts)
+        else:
+            e.note("s", e.journal.call, "s", starts=starts)
+        e.licensed = True
+        return Flush(e)
+
+    def _wait(self, e: Execution) -> Flush:
+        j = e.journal
+        assert j.op is not None
+        if j.op[0] != "w" and j.timer is None:
+            e.note("t", j.call, None, delay_seconds=j.op[-1])
+        signals = [[j.call, j.op[1]]] if j.op[0] != "z" else []
+        timers = [] if j.op[0] == "w" else [[j.call, j.timer, "T" if j.op[0] == "z" else "W"]]
+        return Flush(e, self._ask(e, signals=signals, timers=timers, park=True))
+
+    def _ask(self, e: Execution, **question: Any) -> dict[str, Any]:
+        if self.world.faults.die and self.rng.random() < 0.01:
+            self.world.fire("stuck")
+            question = {"hold": ["stuck", "nondeterminism", "code", None, "pgflow"]}
+        return {"idle": True, "cancelled": e.journal.cancelled, **question}
+
+    def _advance(self, worker: int, held: dict[int, Execution]) -> Call:
+        """Commits what a few runs have come to."""
+        some = self.rng.sample(sorted(held), self.rng.randint(1, len(held)))
+        flushes = [f for run in sorted(some) if (f := self._plan(held[run])) is not None]
+        if not flushes:
+            return
+        for attempt in range(4):
+            try:
+                answer = yield from self._commit(worker, flushes, held, careful=attempt > 0)
+            except Cut:
+                # The batch goes again: what has been done already answers so.
+                self.world.fire("batch sent again")
+                continue
+            except SqlError as error:
+                if error.state.startswith("23") and attempt == 0:
+                    continue
+                yield from self._tolerate(self._release([f.execution for f in flushes], held))
+                raise
+            flushes = [f for f in flushes if answer.get(f.execution.run_id) == "busy"]
+            if not flushes:
+                return
+        yield from self._release([f.execution for f in flushes], held)
+
+    def _commit(self, worker: int, flushes: list[Flush], held: dict[int, Execution], *, careful: bool) -> Call:
+        act = _commit_act(flushes)
+        document = _document(flushes)
+        if not careful and len(held) < CAPACITY and self.rng.random() < 0.25:
+            step = self._claiming(worker, CAPACITY - len(held), "commit_and_claim", "$1::jsonb, ", (document,), act)
+        else:
+            step = call("commit_units", "$1::jsonb, $2::boolean", document, careful, columns="", act=act)
+        rows = yield step
+        verdicts, settled, wake = act.data["verdicts"], act.data["settled"], act.data["wake"]
+        doubtful = []
+        for flush in flushes:
+            e = flush.execution
+            verdict = verdicts.get(e.run_id, "ok")
+            if verdict == "ok":
+                self._settle(flush, settled.get(e.run_id), held)
+            elif verdict != "busy":
+                held.pop(e.run_id, None)
+                if verdict == "already":
+                    doubtful.append(e)
+        if step.function == "commit_and_claim":
+            self._take([r[1:] for r in rows], held)
+        if wake and not self._is_lost():
+            yield from self._tolerate(_one(call("wake", "$1::bigint[]", sorted(wake), columns="busy", act=Act("wake"))))
+        yield from self._tolerate(self._release(doubtful, held))
+        return verdicts
+
+    def _is_lost(self) -> bool:
+        lost = self.world._is_hit("lose")
+        if lost:
+            self.world.fire("notification lost")
+        return lost
+
+    def _settle(self, flush: Flush, settled: dict[str, Any] | None, held: dict[int, Execution]) -> None:
+        e = flush.execution
+        e.buffer = []
+        if flush.status is not None or (settled is not None and settled["place"] != "leased"):
+            held.pop(e.run_id, None)
+            return
+        for seq, number, kind, name, payload in (settled or {}).get("units", ()):
+            e.journal.feed(Unit(seq, number, kind, name, None if payload is None else json.loads(payload)))
+        e.committed = e.journal.seq
+
+    # ---------------------------------------------------------------- transactional steps
+
+    def _transact(self, held: dict[int, Execution]) -> Call:
+        """One transactional step, with the application's rows, in one transaction."""
+        ready = [e for run, e in sorted(held.items()) if self._is_at_transaction(e)]
+        if not ready:
+            return
+        e = self.rng.choice(ready)
+        number = e.journal.call
+        acts = Act("fence", {"leases": [(e.run_id, e.token)]})
+        try:
+            yield Step("begin")
+            yield call("begin_step", "$1::bigint, $2::bigint, $3::int", e.run_id, e.token, number)
+            yield _sql("update sim.account set balance = balance + 1 where account_id = $1::int", 1 + e.run_id % ACCOUNTS)
+            yield _sql("insert into sim.booked values ($1::bigint, $2::int, $3::bigint)", e.run_id, number, e.token)
+            if self.rng.random() < 0.15:
+                yield self._message(self.rng.choice(list(self.world.model.keys)))
+            unit_rows = e.rows() + [[e.run_id, e.journal.seq + 1, number, "c", "t", "null", None, AT_US, None, e.token]]
+            fenced = yield call("fence_step", "$1::bigint, $2::bigint, $3::int, $4::jsonb", e.run_id, e.token, number, json.dumps(unit_rows), columns="xid", act=acts)
+            try:
+                yield Step("commit")
+            except Cut:
+                status = yield from self._insist(lambda: call("read_unit", "$1::bigint, $2::int", e.run_id, e.journal.seq + 1, columns="token"))
+                self.world.fire("commit read back")
+                if not status or int(status[0][0]) != e.token:
+                    assert fenced
+                    held.pop(e.run_id, None)
+                    yield from self._release([e], held)
+                    return
+            e.note("c", number, "t")
+            e.buffer = []
+            e.committed = e.journal.seq
+        except SqlError as error:
+            held.pop(e.run_id, None)
+            if error.state != "PF004":
+                yield from self._release([e], held)
+        except Cut:
+            held.pop(e.run_id, None)
+            yield from self._release([e], held)
+
+    def _is_at_transaction(self, e: Execution) -> bool:
+        e.journal.settle()
+        return not e.journal.cancelled and e.journal.op is not None and e.journal.op[0] == "t"
+
+    # ---------------------------------------------------------------- giving back, and death
+
+    def _release(self, executions: Iterable[Execution], held: dict[int, Execution]) -> Call:
+        given = list(executions)
+        for e in given:
+            held.pop(e.run_id, None)
+        if given:
+            leases = [(e.run_id, e.token) for e in given]
+            act = Act("release", {"leases": set(leases)})
+            yield call("release_runs", "$1::bigint[], $2::bigint[]", [r for r, _ in leases], [t for _, t in leases], act=act)
+
+    def _watch(self, worker: int, seen: dict[int, tuple[int, int]]) -> Call:
+        """Looks at all beats, and declares dead whose has not moved for long."""
+        rows = yield call("observe_workers", "", columns="worker_id, beat")
+        now = self.world.turn
+        there = {int(w): int(b) for w, b in rows}
+        for other in set(seen) - set(there):
+            del seen[other]
+        for other, beat in sorted(there.items()):
+            if other not in seen or seen[other][0] != beat:
+                seen[other] = (beat, now)
+            elif other != worker and now - seen[other][1] > DEAD_AFTER_TURNS:
+                del seen[other]
+                if other in self.alive:
+                    self.world.fire("worker declared dead alive")
+                yield call("reap_worker", "$1::int, $2::bigint", other, beat, columns="reclaimed", act=Act("reap", {"worker": other}))
+
+    def beat_hearts(self, me: Actor) -> Play:
+        """The hearts of all workers that are not frozen."""
+        while True:
+            self.alive = {w: a for w, a in self.alive.items() if a.memory.get("worker") == w}
+            beating = [w for w, a in sorted(self.alive.items()) if a.frozen_until <= self.world.turn]
+            worker = self.rng.choice(beating) if beating else 0
+            try:
+                yield call("beat", "$1::int", worker, columns="alive", act=Act("beat"))
+            except (Cut, SqlError):
+                pass
+
+    # ---------------------------------------------------------------- everybody else
+
+    def start_runs(self, me: Actor) -> Play:
+        """Starts runs, some under keys that are taken, some within transactions that end later or never."""
+        while True:
+            try:
+                if not self.starting or len(self.world.model.place) >= self.live:
+                    yield Step("rest")
+                    continue
+                explicit = self.rng.random() < 0.4
+                if explicit:
+                    yield Step("begin", self.rng.choice(("", "isolation level repeatable read")))
+                for _ in range(self.rng.randint(1, 2) if explicit else 1):
+                    yield self._start()
+                if explicit:
+                    yield Step(self.rng.choice(("commit", "commit", "rollback")))
+            except Cut:
+                pass
+            except SqlError as error:
+                if error.state == "PF002":
+                    self.world.model.tested["G4"] += 1
+
+    def _start(self) -> Step:
+        model = self.world.model
+        if model.keys and self.rng.random() < 0.15:
+            key = self.rng.choice(list(model.keys))
+            ops = model.keys[key][1] if self.rng.random() < 0.5 else grow(self.rng)
+        else:
+            key, ops = f"run-{self.world.turn}", grow(self.rng)
+        delay = self.rng.choice((None, None, None, 5))
+        act = Act("start", {"key": key, "ops": ops, "read": self._read_start})
+        arguments = "$1, $2::json, $3, $4, $5::int, run_at => timestamptz 'epoch' + $6::bigint * interval '1 microsecond', timeout_seconds => $7::float8"
+        return call(
+            "start_run", arguments, self.rng.choice(WORKFLOWS) if key not in model.keys else "a", json.dumps({"ops": ops}), key, self.rng.choice(QUEUES),
+            self.rng.choice((0, 0, 1)), None if delay is None else self.world.mirror.now_us + delay * 1_000_000, self.rng.choice((None, None, None, 20)),
+            columns="run_id, is_new", act=act,
+        )
+
+    def _read_start(self, act: Act) -> None:
+        """A start under a taken key answers the run that is there."""
+        known = self.world.model.keys.get(act.data["key"])
+        if known is not None and act.rows and act.rows[0][1] == b"f" and int(act.rows[0][0]) == known[0]:
+            self.world.model.tested["G4"] += 1
+
+    def _message(self, key: str, name: str | None = None) -> Step:
+        self.messages += 1
+        payload = self.messages
+        return call("send_signal", "$1, $2, $3::json", key, name or self.rng.choice(SIGNALS), payload, act=Act("send", {"payload": payload}))
+
+    def send_signals(self, me: Actor) -> Play:
+        """Sends signals in transactions of its own, at both isolation levels; some are rolled back."""
+        while True:
+            try:
+                if self.world.healing:
+                    yield from self._heal(("p",), lambda key: self._answer(key))
+                    continue
+                if not self.world.model.keys:
+                    yield Step("rest")
+                    continue
+                chains = []
+                yield Step("begin", self.rng.choice(("", "isolation level repeatable read")))
+                for _ in range(self.rng.randint(1, 3)):
+                    rows = yield self._message(self._someone())
+                    chains.append(int(rows[0][0]))
+                ending = self.rng.choice(("commit", "commit", "commit", "rollback"))
+                yield Step(ending)
+                if not self._is_lost():
+                    yield call("wake", "$1::bigint[]", sorted(set(chains)), columns="busy", act=Act("wake"))
+                    if self._is_lost():
+                        self.world.fire("notification twice")
+                        yield call("wake", "$1::bigint[]", sorted(set(chains)), columns="busy", act=Act("wake"))
+            except (Cut, SqlError):
+                pass
+
+    def _heal(self, places: tuple[str, ...], help_one: Callable[[str], Step | None]) -> Call:
+        """Gives one run what it waits for: a signal, or a person's word."""
+        model = self.world.model
+        chains = sorted({model.runs[r].chain for r, line in model.place.items() if line[0] in places})
+        keys = {chain: key for key, (chain, _) in model.keys.items()}
+        step = help_one(keys[self.rng.choice(chains)]) if chains else None
+        if step is None:
+            yield Step("rest")
+            return
+        rows = yield step
+        yield call("wake", "$1::bigint[]", [int(rows[0][0])], columns="busy", act=Act("wake"))
+
+    def _answer(self, key: str) -> Step | None:
+        """The signal that a parked run waits for."""
+        model = self.world.model
+        run = model.newest[model.keys[key][0]]
+        names = [wait[4] for wait in model.waits[run] if wait[3] == "s"]
+        return self._message(key, names[0]) if names else None
+
+    def _someone(self) -> str:
+        """A key, mostly one of an open chain."""
+        model = self.world.model
+        open_ones = [key for key, (chain, _) in model.keys.items() if model.runs[model.newest[chain]].outcome is None]
+        return self.rng.choice(open_ones if open_ones and self.rng.random() < 0.95 else list(model.keys))
+
+    def operate(self, me: Actor) -> Play:
+        """Cancels, pauses, resumes and retries."""
+        while True:
+            try:
+                if self.world.healing:
+                    yield from self._heal(("h",), lambda key: call("resume_run", "$1", key, act=Act("control")))
+                    continue
+                if not self.world.model.keys:
+                    yield Step("rest")
+                    continue
+                what = self.rng.choices(("cancel_run", "force", "pause_run", "resume_run", "retry_run"), (2, 1, 3, 5, 3))[0]
+                if what == "force":
+                    rows = yield call("cancel_run", "$1, force => true", self._someone(), act=Act("control"))
+                else:
+                    rows = yield call(what, "$1", self._someone(), act=Act("control"))
+                if not self._is_lost():
+                    yield call("wake", "$1::bigint[]", [int(rows[0][0])], columns="busy", act=Act("wake"))
+            except (Cut, SqlError):
+                pass
+
+    def poll(self, me: Actor) -> Play:
+        """Polls, wakes what is nudged, and takes runs back that were stuck on their definition."""
+        while True:
+            try:
+                if self.rng.random() < 0.8:
+                    yield call("poll", "100", columns="busy", act=Act("poll"))
+                else:
+                    yield call("wake", "null", columns="busy", act=Act("wake"))
+            except (Cut, SqlError):
+                pass
+
+
+def _one(step: Step) -> Call:
+    return (yield step)
+
+
+def _sql(statement: str, *params: Any) -> Step:
+    return Step("call", statement, params, None, statement.split(maxsplit=1)[0])
+
+
+def _document(flushes: list[Flush]) -> str:
+    ordered = sorted(flushes, key=lambda f: f.execution.run_id)
+    batch: dict[str, Any] = {
+        "r": [[f.execution.run_id, f.execution.token, f.execution.committed] for f in ordered],
+        "u": [row for f in ordered for row in f.execution.rows()],
+    }
+    ended = [f for f in ordered if f.status]
+    if ended:
+        batch["o"] = [_ending(f) for f in ended]
+        batch["f"] = [f.execution.run_id for f in ended]
+    questions = [f for f in ordered if f.question]
+    if questions:
+        batch["x"] = [
+            {"run": f.execution.run_id, "token": f.execution.token, "chain": f.execution.chain, "seq": f.execution.journal.seq, **f.question}
+            for f in questions
+        ]
+    return json.dumps(batch)
+
+
+def _ending(f: Flush) -> list[Any]:
+    error = '{"message": "no"}' if f.status == "failed" else None
+    output = "1" if f.status == "completed" else None
+    return [f.execution.run_id, f.status, None, output, error, f.execution.chain, f.execution.token]
+
+
+def _commit_act(flushes: list[Flush]) -> Act:
+    leases = {(f.execution.run_id, f.execution.token) for f in flushes}
+    endings = {f.execution.run_id: "continued" if "continue" in f.question else f.status for f in flushes}
+    units = {f.execution.run_id: (f.execution.committed, len(f.execution.buffer)) for f in flushes}
+    unwanted = {chain for f in flushes for chain in f.question.get("unwanted", ())}
+    return Act("commit", {"unwanted": unwanted, "leases": leases, "endings": endings, "units": units, "verdicts": {}, "settled": {}, "wake": [], "read": _read_commit})
+
+
+def _read_commit(act: Act) -> None:
+    told = json.loads(act.rows[0][0]) if act.rows and act.rows[0][0] else {}
+    act.data["verdicts"] = dict(told.get("bad") or ())
+    act.data["settled"] = {answer["run"]: answer for answer in told.get("x") or ()}
+    act.data["wake"] = told.get("wake") or []

@@ -1,0 +1,99 @@
+"""Broken variants of the stored functions: what the simulator must catch, to be believed when it finds nothing.
+
+`python -m tests.simulator --broken NAME` plays with one; each is a change of the functions of the simulation's
+database only.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from tests.simulator.database import Change
+
+
+class Variant(NamedTuple):
+    """What is broken, in which functions."""
+
+    what: str
+    changes: tuple[Change, ...]
+
+
+BROKEN: dict[str, Variant] = {
+    "unfenced batch": Variant(
+        "commit_units compares no tokens",
+        (Change("commit_units", "  if careful or locked_ids is distinct from ids or locked_tokens is distinct from tokens then", "  if careful then"),),
+    ),
+    "unfenced step": Variant(
+        "fence_step compares no tokens",
+        (Change("fence_step", "  if held_token is distinct from token then", "  if false then"),),
+    ),
+    "unfenced unit verdict": Variant(
+        "the careful path believes whoever finds the lease locked",
+        (Change("verdict_", "  if is_locked and held_token = p_token then", "  if is_locked then"),),
+    ),
+    "acknowledgement forgotten": Variant(
+        "the careful path does not know its own units again",
+        (Change("verdict_", "  if next_token = p_token then", "  if false then"),),
+    ),
+    "no careful path": Variant(
+        "a batch that is sent again is inserted plainly",
+        (Change("commit_units", "  if careful or locked_ids is distinct from ids", "  if locked_ids is distinct from ids"),),
+    ),
+    "park without a nudge kept": Variant(
+        "wake deletes every nudge that it saw, whatever it found",
+        (Change("wake", "  where n.chain_id = g.chain and n.nudge_id = g.id and g.chain <> all(keep);", "  where n.chain_id = g.chain and n.nudge_id = g.id;"),),
+    ),
+    "nudges deleted blindly": Variant(
+        "wake deletes all nudges of a chain, those too that it has not seen",
+        (Change("wake", "  where n.chain_id = g.chain and n.nudge_id = g.id and", "  where n.chain_id = g.chain and"),),
+    ),
+    "park without a look": Variant(
+        "a run parks before it has looked at its mailbox",
+        (Change("settle_", "    units := units || more;", "    units := units || more; wants_pause := false;"),
+         Change("look_", "      where q ? 'child_calls' and s.chain_id = chain", "      where false and s.chain_id = chain")),
+    ),
+    "no second look at timers": Variant(
+        "who locks a parked row believes the timer that it saw before",
+        (Change("wake_due_", "  locked := array(\n    select distinct m.run_id from pgflow.timer m where m.run_id = any(locked) and m.due_at <= t\n  );\n", ""),),
+    ),
+    "timers early": Variant(
+        "a timer counts as due a second before its time",
+        (Change("look_", "      where u.due_at <= t\n", "      where u.due_at <= t + interval '1 second'\n"),),
+    ),
+    "reap without a look at the beat": Variant(
+        "a worker is declared dead though its beat has moved",
+        (Change("reap_worker", "  if coalesce(current_beat, -1) is distinct from beat then", "  if false then"),),
+    ),
+    "reap keeps the lease": Variant(
+        "the runs of a dead worker are made ready and stay leased",
+        (Change("reap_worker", "    delete from pgflow.lease e where e.run_id = any(ids) returning e.*", "    select e.* from pgflow.lease e where e.run_id = any(ids)"),),
+    ),
+    "message taken twice": Variant(
+        "a message is recorded and stays in the mailbox",
+        (Change("look_", "        and s.name = happening.name and s.signal_id = happening.signal_id;\n      continue", "        and s.name = happening.name and false;\n      continue"),),
+    ),
+    "newest message first": Variant(
+        "of two messages of a name the later one is taken",
+        (Change("look_", "        order by m.signal_id limit 1", "        order by m.signal_id desc limit 1"),),
+    ),
+    "outcome without an end": Variant(
+        "a finished run keeps its lease",
+        (Change("commit_units", "    delete from pgflow.lease where run_id = any(ended);\n", ""),),
+    ),
+    "mail lost at the end": Variant(
+        "what is left in the mailbox of a finished run is thrown away",
+        (Change("put_mail_aside_", "signal_id, chain_id, run_id, sent_at, t, call, kind, name, sent_by, payload from gone", "signal_id, chain_id, run_id, sent_at, t, call, kind, name, sent_by, payload from gone where false"),),
+    ),
+    "second start is new": Variant(
+        "a start under a taken key compares no inputs",
+        (Change("insert_run_", "known.input::jsonb <> insert_run_.input::jsonb", "false"),),
+    ),
+    "fence that waits for nobody": Variant(
+        "fence_step reads the lease without a lock",
+        (Change("fence_step", "where e.run_id = run_id for no key update;", "where e.run_id = run_id;"),),
+    ),
+    "commit that locks nothing": Variant(
+        "commit_units reads the leases without a lock",
+        (Change("commit_units", "where e.run_id = any(ids) order by e.run_id for no key update skip locked", "where e.run_id = any(ids) order by e.run_id"),),
+    ),
+}

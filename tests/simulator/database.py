@@ -1,0 +1,155 @@
+"""The database of a simulation: pgflow's own functions, a clock that the simulator moves, and places to halt.
+
+Only this database is changed, never the files: `now_()` reads a sequence, which costs no transaction to move
+and ticks by a microsecond at each look, so that no two times are alike; commits wait for no disk; and between
+statements of some functions stands a place where a call can be halted, to let others go on meanwhile.
+A broken variant is a replacement in the text of a function, made in the same way.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import psycopg
+
+from tests import servers
+from tests.simulator.wire import Wire
+
+T0_US = 1_900_000_000_000_000
+"""Where the clock of every episode begins."""
+
+QUEUES = ("q1", "q2")
+WORKFLOWS = ("a", "b")
+ACCOUNTS = 4
+
+SETUP = f"""
+create schema sim;
+create sequence sim.clock minvalue 0 start {T0_US};
+create table sim.booked (run_id bigint not null, call int not null, token bigint not null);
+create index booked_run on sim.booked (run_id);
+create table sim.account (account_id int primary key, balance bigint not null);
+
+create or replace function pgflow.now_() returns timestamptz language sql volatile
+set search_path = pg_catalog, pg_temp
+as $$ select timestamptz 'epoch' + nextval('sim.clock') * interval '1 microsecond' $$;
+
+grant usage on schema sim to public;
+grant usage, select, update on sequence sim.clock to public;
+
+-- Halts a call that was told to halt here, until the one who told it lets go of the lock.
+create function sim.halt(place text) returns void language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+  if current_setting('sim.halt', true) = place then
+    perform set_config('sim.halt', '', false);
+    perform pg_advisory_lock(1, pg_backend_pid());
+    perform pg_advisory_unlock(1, pg_backend_pid());
+  end if;
+end
+$$;
+"""
+
+RESET = f"""
+truncate pgflow.run_key, pgflow.run, pgflow.outcome, pgflow.deadline, pgflow.ready, pgflow.lease, pgflow.parked, pgflow.wait, pgflow.timer,
+  pgflow.held, pgflow.signal, pgflow.undelivered, pgflow.nudge, pgflow.unit, pgflow.step_beat, pgflow.worker, sim.booked, sim.account restart identity;
+alter sequence pgflow.run_id_seq restart;
+alter sequence pgflow.nudge_id_seq restart;
+alter sequence sim.clock restart;
+update pgflow.queue set paused_at = null, max_running = null, max_deaths = 3;
+insert into sim.account select i, 0 from generate_series(1, {ACCOUNTS}) i
+"""
+
+
+class Change(NamedTuple):
+    """In this function this text, which stands there once, becomes that."""
+
+    function: str
+    old: str
+    new: str
+
+
+class Halt(NamedTuple):
+    """A place between two statements of a function, before this text."""
+
+    place: str
+    function: str
+    before: str
+
+
+HALTS = (
+    Halt("wake: nudges seen", "wake", "  select array_agg(c order by c), array_agg(pgflow.newest_run_(c)"),
+    Halt("wake: newest runs chosen", "wake", "  looked := array(\n    select k.run_id from (\n      select p.run_id"),
+    Halt("wake: parked locked", "wake", "  for control in"),
+    Halt("wake: controls applied", "wake", "  ready_ids := array("),
+    Halt("wake: mail of leases seen", "wake", "  if mail <> '{}' then"),
+    Halt("wake: before nudges go", "wake", "  delete from pgflow.nudge n using"),
+    Halt("due: timers seen", "wake_due_", "  locked := array(\n    select k.run_id"),
+    Halt("due: parked locked", "wake_due_", "  -- Whoever held the row before"),
+    Halt("poll: clock read", "poll", "  perform pgflow.expire_runs_"),
+    Halt("poll: expired", "poll", "  select w.lanes, w.mail, w.ended, w.busy into"),
+    Halt("commit: leases locked", "commit_units", "  if careful or locked_ids"),
+    Halt("commit: units there", "commit_units", "  if batch ? 'x' then"),
+    Halt("settle: before the look", "settle_", "    select l.seq, l.units, l.pause into"),
+    Halt("settle: before the park", "settle_", "      if pgflow.park_(q, seq, t) then"),
+    Halt("claim: heads seen", "take_heads_", "  if heads is null then"),
+    Halt("claim: heads locked", "take_heads_", "  if locked is null then"),
+    Halt("fence: lease locked", "fence_step", "  if held_token is distinct from token then"),
+    Halt("reap: worker locked", "reap_worker", "  if coalesce(current_beat, -1)"),
+    Halt("reap: leases locked", "reap_worker", "  with gone as ("),
+    Halt("release: leases locked", "release_runs", "  with gone as ("),
+    Halt("control: place locked", "apply_controls_", "  looked := true;"),
+    Halt("start: key taken", "insert_run_", "  is_new := true;"),
+)
+
+AUDIT = "select prosrc from pg_proc where pronamespace = 'pgflow'::regnamespace and proname = 'check'"
+
+
+class Database:
+    """A database made for simulations; dropped at the end."""
+
+    def __init__(self, server_dsn: str, changes: tuple[Change, ...] = ()) -> None:
+        self.server_dsn = server_dsn
+        self.name = servers.create_database(server_dsn)
+        self.dsn = servers.dsn_of(server_dsn, self.name)
+        servers.install_schema(self.dsn)
+        with psycopg.connect(self.dsn, autocommit=True) as conn:
+            conn.execute(f'alter database "{self.name}" set synchronous_commit = off')  # type: ignore[arg-type]
+            conn.execute(f'alter database "{self.name}" set jit = off')  # type: ignore[arg-type]
+            conn.execute(f'alter database "{self.name}" set plan_cache_mode = force_generic_plan')  # type: ignore[arg-type]
+            conn.execute(SETUP)  # type: ignore[arg-type]
+            for halt in HALTS:
+                _replace(conn, Change(halt.function, halt.before, f"  perform sim.halt('{halt.place}');\n{halt.before}"))
+            for change in changes:
+                _replace(conn, change)
+            _wait_for_no_disk(conn)
+            conn.execute("select pgflow.serve_lanes(%s, %s)", (list(QUEUES), list(WORKFLOWS)))
+            self.audit = conn.execute(AUDIT).fetchone()[0].replace("pgflow.now_()", "(timestamptz 'epoch' + (select last_value from sim.clock) * interval '1 microsecond')")  # type: ignore[index]
+
+    def reset(self, wire: Wire) -> None:
+        """Everything is as it was after the set-up, numbers included."""
+        wire.run(RESET)
+
+    def drop(self) -> None:
+        servers.drop_database(self.server_dsn, self.name)
+
+
+def _replace(conn: psycopg.Connection, change: Change) -> None:
+    text = _definition(conn, change.function)
+    assert text.count(change.old) == 1, f"{change.function} has this text {text.count(change.old)} times: {change.old}"
+    conn.execute(text.replace(change.old, change.new))  # type: ignore[arg-type]
+
+
+def _definition(conn: psycopg.Connection, function: str) -> str:
+    found = conn.execute(
+        "select pg_get_functiondef(oid) from pg_proc where pronamespace = 'pgflow'::regnamespace and proname = %s", (function,)
+    ).fetchall()
+    assert len(found) == 1, f"{len(found)} functions are called {function}"
+    return found[0][0]
+
+
+def _wait_for_no_disk(conn: psycopg.Connection) -> None:
+    """No crash of the server is simulated here, so no commit need wait for the disk."""
+    urgent = "set_config('synchronous_commit', 'on', true)"
+    for (function,) in conn.execute("select proname from pg_proc where pronamespace = 'pgflow'::regnamespace and prosrc like %s", (f"%{urgent}%",)).fetchall():
+        conn.execute(_definition(conn, function).replace(urgent, urgent.replace("'on'", "'off'")))  # type: ignore[arg-type]

@@ -1,0 +1,60 @@
+"""What the simulator shows, as evidence for the proof."""
+
+from __future__ import annotations
+
+import os
+
+from tests.evidence import Evidence, Findings
+from tests.simulator.campaign import Order, Totals, play_many
+
+PROCESSES = min(2, os.cpu_count() or 1)
+
+TESTED = {
+    "G1": "actors die between and inside transactions; acknowledgements are lost",
+    "G2": "transactions are rolled back or cut off",
+    "G3": "batches and transactional steps whose acknowledgement was lost",
+    "G4": "starts under keys that are taken, some by a transaction still open",
+    "G5": "starts and signals in transactions held open, at two isolation levels, some rolled back",
+    "G6": "runs that end while others cancel, reap, pause and resend",
+    "G7": "workers frozen beyond their lease that go on",
+    "G13": "all of the above, then healing",
+    "G14": "workers that die or freeze holding runs",
+    "G22": "clock jumps, polls halted between looking and locking",
+    "G28": "claims held open, reaped and released at once",
+    "G31": "senders, wakes and parks halted between any two looks",
+    "G36": "cancels, forced and not, of runs wherever they are",
+    "G37": "runs continued as new while messages are under way",
+}
+
+
+def prove(server_dsn: str, seconds: float, seed: int) -> Findings:
+    """Plays episodes for so long."""
+    totals = play_many(Order(server_dsn, seed, seconds=seconds), PROCESSES)
+    figure = f"{totals.transactions} transactions, {totals.transactions / max(totals.seconds, 0.001):.0f}/s"
+    findings = Findings("simulator", seed, fired=totals.required(), seconds=totals.seconds)
+    for guarantee, fault in TESTED.items():
+        findings.evidence.append(Evidence(guarantee, fault, _runs(totals, guarantee), wrong=_wrong(totals, guarantee), figure=figure))
+    jumps = totals.fired["clock jumps forward"] + totals.fired["clock jumps back"]
+    findings.evidence.append(Evidence("G21", "the database's clock jumps by up to two hours, both ways", jumps, wrong=_wrong(totals, "G21"), figure=figure))
+    findings.evidence.append(
+        Evidence("G15", "notifications lost or doubled", totals.fired["notification lost"], wrong=_wrong(totals, "G15"), figure=figure)
+    )
+    findings.evidence.append(
+        Evidence("G29", "calls that wait for another transaction's end", totals.fired["waits for a lock"], wrong=_wrong(totals, "G29"), figure=figure)
+    )
+    known = {e.guarantee for e in findings.evidence}
+    others = tuple(_line(story) for story in totals.broken if story.broken and story.broken[0] not in known)
+    findings.evidence.append(Evidence("check", "pgflow.check() between all of the above", totals.checks, wrong=others))
+    return findings
+
+
+def _runs(totals: Totals, guarantee: str) -> int:
+    return totals.tested["drained" if guarantee == "G13" else guarantee]
+
+
+def _wrong(totals: Totals, guarantee: str) -> tuple[str, ...]:
+    return tuple(_line(story) for story in totals.broken if story.broken and story.broken[0] == guarantee)
+
+
+def _line(story) -> str:
+    return f"seed {story.seed}, {story.transactions} transactions, without {story.without}: {story.broken[1]}"
