@@ -1,0 +1,167 @@
+"""The line is cut at every message: the work is done all the same, once. And the proxy that cuts cuts where it is told."""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from typing import TYPE_CHECKING
+
+import psycopg
+import pytest
+from psycopg.conninfo import make_conninfo
+
+from pgflow import App, AsyncApp, Signal, workflow
+from pgflow.app._sync import Portal
+from tests import wirecut
+from tests.wire import Cut, Framer, Proxy, statement_name
+from tests.wirepaths import PATHS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+SEED = 1
+QUICK = (
+    "start", "start without a key", "start in a transaction, psycopg", "signal", "flush, a run alone", "flush, a batch", "transaction, psycopg",
+    "transaction, psycopg in a thread", "transaction, sqlalchemy session", "transaction, sqlalchemy async connection", "transaction, django",
+    "commit in progress, slow", "commit in progress, slow in a thread", "claim, poll and wake",
+)  # fmt: skip
+
+go = Signal("go", int)
+
+
+@workflow
+async def waiting() -> int:
+    return await go.wait()
+
+
+# ---------------------------------------------------------------- the proxy
+
+
+@pytest.fixture(scope="module")
+def portal() -> Iterator[Portal]:
+    portal = Portal()
+    yield portal
+    portal.close()
+
+
+@pytest.fixture
+def proxy(dsn: str, portal: Portal) -> Iterator[Proxy]:
+    proxy = Proxy(dsn, portal)
+    proxy.open()
+    yield proxy
+    proxy.close()
+
+
+@pytest.fixture
+def cut_dsn(dsn: str, proxy: Proxy) -> str:
+    return make_conninfo(dsn, host="127.0.0.1", port=proxy.port)
+
+
+def connect(dsn: str) -> psycopg.Connection:
+    return psycopg.connect(dsn, application_name="me", autocommit=True)
+
+
+def test_messages_are_whole_however_the_bytes_come():
+    startup = struct.pack("!II", 8 + 5, 196608) + b"a\0b\0\0"
+    stream = struct.pack("!II", 8, 80877103) + startup + b"Q" + struct.pack("!I", 4 + 3) + b"go\0" + b"S" + struct.pack("!I", 4)
+    at_once = Framer(is_client=True).feed(stream)
+    assert [kind for kind, _ in at_once] == ["ssl", "startup", "Q", "S"]
+    assert b"".join(message for _, message in at_once) == stream
+    framer = Framer(is_client=True)
+    assert [m for n in range(len(stream)) for m in framer.feed(stream[n : n + 1])] == at_once
+
+
+@pytest.mark.parametrize(("sql", "name"), [
+    (b"select at_us, xid from pgflow.fence_step($1)", "fence_step"), (b"select pg_notify($1, $2)", "pg_notify"), (b" COMMIT", "commit"), (b"", ""),
+])  # fmt: skip
+def test_a_statement_goes_by_the_function_that_it_calls(sql, name):
+    assert statement_name(sql) == name
+
+
+def test_an_untouched_line_passes_everything(proxy, cut_dsn):
+    with connect(cut_dsn) as conn:
+        assert conn.execute("select %s::text", ("x" * 200_000,)).fetchone() == ("x" * 200_000,)
+    assert proxy.messages["me", "select"] == ["P", "B", "D", "E", "S"]
+
+
+@pytest.mark.parametrize("reset", [False, True])
+@pytest.mark.parametrize(("side", "happened"), [("before", False), ("after", True), ("during", True)])
+def test_a_cut_is_on_the_side_that_was_asked_for(proxy, cut_dsn, conn, side, happened, reset):
+    conn.execute("create table t (n int)")
+    with connect(cut_dsn) as victim:
+        victim.execute("begin")
+        victim.execute("insert into t values (1)")
+        proxy.arm(Cut("me", "commit", 1, side, reset))
+        with pytest.raises(psycopg.OperationalError):
+            victim.execute("commit")
+        assert victim.broken
+    wait_until_settled(proxy)
+    assert [what for _, _, what in proxy.fired] == ["commit"]
+    assert conn.execute("select count(*) from t").fetchone() == (int(happened),)
+    with connect(cut_dsn) as again:
+        assert again.execute("select 1").fetchone() == (1,)
+
+
+def test_a_server_may_believe_in_a_line_for_longer_than_its_client(proxy, cut_dsn, conn):
+    conn.execute("create table t (n int)")
+    with connect(cut_dsn) as victim:
+        victim.execute("begin")
+        victim.execute("insert into t values (1)")
+        ((xid,),) = victim.execute("select pg_current_xact_id()::text").fetchall()
+        proxy.arm(Cut("me", "commit", 1, "before", linger_seconds=0.5))
+        with pytest.raises(psycopg.OperationalError):
+            victim.execute("commit")
+    assert conn.execute("select pg_xact_status(%s::xid8)", (xid,)).fetchone() == ("in progress",)
+    wait_until_settled(proxy)
+
+
+@pytest.mark.parametrize("side", ["before", "after"])
+def test_a_connection_can_be_cut_while_it_is_made(proxy, cut_dsn, side):
+    proxy.arm(Cut("me", "connect", 1, side))
+    with pytest.raises(psycopg.OperationalError):
+        connect(cut_dsn)
+    assert proxy.is_done
+
+
+def wait_until_settled(proxy: Proxy) -> None:
+    from servers import wait_until
+
+    wait_until(lambda: proxy.is_settled, "the server has finished what was cut")
+
+
+# ---------------------------------------------------------------- pgflow
+
+
+@pytest.mark.parametrize("what", ["wake", "pg_notify"])
+def test_a_signal_that_is_committed_was_sent_even_if_nobody_could_be_woken(proxy, cut_dsn, conn, what):
+    with App(cut_dsn, include=[waiting]) as app:
+        app.start(waiting.options(key="w"))
+        proxy.arm(Cut("pgflow app", what, 1, "before"))
+        app.send("w", go, 1)
+        assert app.get("w", waiting).status() == "queued"
+    assert conn.execute("select count(*) from pgflow.signal").fetchone() == (1,)
+
+
+def test_a_signal_that_is_committed_was_sent_even_if_nobody_could_be_woken_async(proxy, cut_dsn, conn):
+    async def main() -> None:
+        async with AsyncApp(cut_dsn, include=[waiting]) as app:
+            await app.start(waiting.options(key="w"))
+            proxy.arm(Cut("pgflow app", "wake", 1, "after"))
+            await app.send("w", go, 1)
+
+    asyncio.run(main())
+    assert proxy.is_done
+    assert conn.execute("select count(*) from pgflow.signal").fetchone() == (1,)
+
+
+@pytest.mark.timeout(240)
+def test_cut_at_any_message_the_work_is_done_once(server_dsn):
+    tallies = asyncio.run(wirecut.enumerate_paths(server_dsn, 0, SEED, QUICK, share=3))
+    findings = wirecut.findings_of(tallies, SEED, 0)
+    assert [f"{e.guarantee}: {wrong}" for e in findings.broken for wrong in (e.wrong or (e.lost, e.doubled))] == []
+    assert findings.void == []
+    assert sum(tally.in_progress for tally in tallies) > 0
+
+
+def test_every_path_says_which_promises_it_tests():
+    assert {promise for path in PATHS.values() for promise in path.promises} == set(wirecut.FAULTS)

@@ -1,0 +1,282 @@
+"""Cuts the wire at every message of every path through the API: `python -m tests.wirecut DSN [--seconds N] [--seed S] [--path NAME]`.
+
+A path (`tests/wirepaths.py`) is gone once with nothing cut, which shows its messages. Then it is gone again
+for each of them and for either side - before the server saw it, after the server ran it - and the line cut
+there, gracefully or with a reset; a COMMIT also while it runs. Afterwards everything passes. The work of
+each key must then be done, once, and nothing of the cut may be in a journal. Further rounds, as long as
+there is time, cut a second time while the first cut is being recovered from. A path on which too few cuts
+were made proves nothing, and makes the whole void.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import logging
+import random
+import sys
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import psycopg
+
+import pgflow.worker
+from pgflow.app._sync import Portal
+from tests import servers
+from tests.evidence import Evidence, Findings
+from tests.wire import ROUND_TRIPS, Cut, Side
+from tests.wirepaths import PATHS, SCHEMA, Path, Stage, judge, single
+
+PATIENCE_SECONDS = 20.0
+AT_ONCE = 8
+MOST_MESSAGES = 12
+"""Of one statement of one role: two of it, each in all its messages."""
+COMMITTING = ("commit", "commit_unit", "commit_units", "commit_and_claim", "start_run", "start_runs", "send_signal", "claim_runs", "reap_worker")
+"""Cut *during* too."""
+STRAYS = "select replace(pg_get_functiondef('pgflow.release_strays'::regproc), 'DEFAULT 5', 'DEFAULT 0.3')"
+
+FAULTS = {
+    "G1": "cut at each message around a transactional step, both sides", "G2": "the same: rows whose step is not recorded",
+    "G3": "answer to COMMIT lost: after it, during it, before it with the server's session left open",
+    "G4": "cut at each message of a start, said again under its key", "G5": "cut at each message of a caller's transaction",
+    "G10": "connections lost at every message", "G39": "connections lost at every message: each path goes on",
+}  # fmt: skip
+
+
+@dataclass
+class Tally:
+    """What came of one path."""
+
+    path: str
+    promises: tuple[str, ...]
+    planned: Counter[str] = field(default_factory=Counter)
+    fired: Counter[str] = field(default_factory=Counter)
+    messages: int = 0
+    commits: int = 0
+    """Cuts that left the outcome of a COMMIT open."""
+    in_progress: int = 0
+    trials: int = 0
+    lost: int = 0
+    doubled: int = 0
+    wrong: list[str] = field(default_factory=list)
+    missed: list[str] = field(default_factory=list)
+    said_again: int = 0
+    slowest_seconds: float = 0.0
+    seconds: float = 0.0
+
+
+def plan(path: Path, seen: dict[tuple[str, str], list[str]], rng: random.Random) -> list[Cut]:
+    """Every cut of a path, from the messages of a clean run."""
+    cuts = [
+        cut
+        for (role, what), kinds in seen.items()
+        if role in path.cuts and (not path.cuts[role] or what in path.cuts[role]) and what != "terminate"
+        for nth, kind in enumerate(kinds[:MOST_MESSAGES], 1)
+        for _ in range(path.times)
+        for cut in _at(role, what, nth, kind, rng)
+    ]
+    rng.shuffle(cuts)
+    return cuts
+
+
+def _at(role: str, what: str, nth: int, kind: str, rng: random.Random) -> list[Cut]:
+    sides: list[Side] = ["before"]
+    if kind in ROUND_TRIPS:
+        sides.append("after")
+        if what in COMMITTING:
+            sides.append("during")
+    return [Cut(role, what, nth, side, rng.random() < 0.5, _linger(side, what, rng)) for side in sides]
+
+
+def _linger(side: Side, what: str, rng: random.Random) -> float:
+    """How long the server takes to notice: half of the time, where it holds a transaction open meanwhile, a moment."""
+    return rng.uniform(0.01, 0.1) if side == "before" and what in (*COMMITTING, "fence_step") and rng.random() < 0.5 else 0.0
+
+
+class Enumeration:
+    """All cuts of one path."""
+
+    def __init__(self, stage: Stage, rng: random.Random, share: int = 1) -> None:
+        self.stage = stage
+        self.rng = rng
+        self.share = share
+        self.tally = Tally(stage.path.name, stage.path.promises)
+        self.keys: dict[str, str] = {}
+
+    async def run(self, rounds_until: float) -> Tally:
+        """A round of single cuts, then rounds of double ones until it is too late for another."""
+        began = time.monotonic()
+        cuts = plan(self.stage.path, await self._clean_run(), self.rng)[:: self.share]
+        self.tally.messages = len({(cut.role, cut.what, cut.nth) for cut in cuts})
+        self.tally.planned.update(cut.side for cut in cuts)
+        for cut in cuts:
+            await self._trial(cut)
+        while time.monotonic() < rounds_until and self.rng.shuffle(cuts) is None:
+            for cut in cuts:
+                if time.monotonic() < rounds_until:
+                    await self._trial(cut, Cut(None, None, self.rng.randint(1, 12), self.rng.choice(("before", "after")), self.rng.random() < 0.5))
+        await self._is_whole()
+        verdict = await judge(self.stage, self.keys)
+        self.tally.lost, self.tally.doubled = verdict.lost, verdict.doubled
+        self.tally.wrong += verdict.wrong
+        self.tally.in_progress = self.stage.proxy.in_progress
+        self.tally.said_again = self.stage.errors
+        self.tally.seconds = time.monotonic() - began
+        return self.tally
+
+    async def _clean_run(self) -> dict[tuple[str, str], list[str]]:
+        """Every role's connections are new, so that what opens one is among the messages; what libraries ask only once is not."""
+        await self._act("nothing")
+        self._drop_all()
+        self.stage.proxy.arm()
+        await self._act("nothing")
+        if any(what == "beat" for _, whats in self.stage.path.cuts.items() for what in whats):
+            await self._act("nothing")
+        return dict(self.stage.proxy.messages)
+
+    def _drop_all(self) -> None:
+        for role in self.stage.path.cuts:
+            self.stage.proxy.drop(role)
+
+    async def _trial(self, *cuts: Cut) -> None:
+        """Goes the path with these cuts ahead; again, if they were not reached, since what is prepared already is not sent again."""
+        proxy, tally = self.stage.proxy, self.tally
+        tally.trials += 1
+        began = time.monotonic()
+        proxy.arm(*cuts)
+        if cuts[0].what == "connect":
+            proxy.drop(cuts[0].role or "", reset=cuts[0].reset)
+        for _ in range(4):
+            await self._act(" and ".join(map(str, cuts)))
+            if proxy.fired:
+                break
+        proxy.disarm()
+        tally.slowest_seconds = max(tally.slowest_seconds, time.monotonic() - began)
+        for cut, _, what in proxy.fired:
+            tally.fired[cut.side] += 1
+            tally.commits += what == "commit"
+        if not proxy.fired:
+            tally.missed.append(str(cuts[0]))
+
+    async def _act(self, cut: str) -> None:
+        key = f"{self.stage.path.name}/{len(self.keys)}"
+        self.keys[key] = cut
+        try:
+            async with asyncio.timeout(PATIENCE_SECONDS):
+                await self.stage.path.act(self.stage, key)
+        except TimeoutError:
+            self.tally.wrong.append(f"{key} hangs: {cut}: {await self._where(key)}")
+        except Exception as error:
+            logging.getLogger("wirecut").debug("%s", key, exc_info=error)
+            self.tally.wrong.append(f"{key}: {type(error).__qualname__}: {error}: {cut}")
+
+    async def _where(self, key: str) -> str:
+        return str(await self.stage.rows("select key, status, reason from pgflow.runs where starts_with(key, %s)", key))
+
+    async def _is_whole(self) -> None:
+        """Afterwards every connection of the pools works, and the worker still serves."""
+        stage = self.stage
+        if stage.app._pool is not None:
+            await stage.settled()
+            keys = await stage.rows("select key from pgflow.run_key limit 1")
+            answers = await asyncio.gather(*(stage.app.get(key, single).status() for key, in keys * 8), return_exceptions=True)
+            self.tally.wrong += [f"a connection of the pool is broken: {a}" for a in answers if isinstance(a, BaseException)]
+        if stage.path.has_worker and stage.worker.failed.is_set():
+            self.tally.wrong.append("the worker has failed")
+
+
+async def enumerate_paths(
+    server_dsn: str, seconds: float, seed: int, names: Sequence[str] | None = None, share: int = 1
+) -> list[Tally]:
+    """Goes these paths, some at a time. ``share``: only each so-many-th cut."""
+    loop_thread = Portal()
+    template = servers.create_database(server_dsn)
+    began = time.monotonic()
+    turns = asyncio.Semaphore(AT_ONCE)
+
+    async def one(path: Path) -> Tally:
+        async with turns:
+            rng = random.Random(f"{seed} {path.name}")
+            stage = Stage(path, server_dsn, template, loop_thread, rng.choice((None, 3)))
+            await stage.open()
+            try:
+                return await Enumeration(stage, rng, share).run(began + seconds)
+            finally:
+                await stage.close()
+
+    strays = pgflow.worker.STRAYS_EVERY_SECONDS
+    pgflow.worker.STRAYS_EVERY_SECONDS = 0.2
+    try:
+        dsn = servers.dsn_of(server_dsn, template)
+        servers.install_schema(dsn)
+        with psycopg.connect(dsn, autocommit=True) as conn:
+            conn.execute(SCHEMA)
+            conn.execute(conn.execute(STRAYS).fetchone()[0])  # type: ignore[index]
+        return await asyncio.gather(*(one(PATHS[name]) for name in names or PATHS))
+    finally:
+        pgflow.worker.STRAYS_EVERY_SECONDS = strays
+        servers.drop_database(server_dsn, template)
+        loop_thread.close()
+
+
+def findings_of(tallies: list[Tally], seed: int, seconds: float) -> Findings:
+    """What the paths show of each promise."""
+    findings = Findings("wire cuts", seed, seconds=seconds)
+    for guarantee, fault in FAULTS.items():
+        of = [t for t in tallies if guarantee in t.promises]
+        cuts = sum(t.commits if guarantee == "G3" else t.fired.total() for t in of)
+        figure = f"{sum(t.in_progress for t in of)} times in progress, and waited out" if guarantee == "G3" else f"{len(of)} paths"
+        if guarantee == "G39":
+            figure += f", slowest {max(t.slowest_seconds for t in of):.1f} s" if of else ""
+        wrong = tuple(f"{t.path}: {w}" for t in of for w in t.wrong)
+        findings.evidence.append(Evidence(guarantee, fault, cuts, sum(t.lost for t in of), sum(t.doubled for t in of), wrong, figure))
+    for t in tallies:
+        for side in t.planned:
+            findings.fired[f"{t.path}, {side}"] = (t.fired[side], max(1, t.planned[side] * 9 // 10))
+    return findings
+
+
+def prove(server_dsn: str, seconds: float, seed: int) -> Findings:
+    """Every cut of every path once, then pairs of cuts as long as there is time."""
+    began = time.monotonic()
+    tallies = asyncio.run(enumerate_paths(server_dsn, seconds, seed))
+    return findings_of(tallies, seed, time.monotonic() - began)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("dsn", help="a superuser's; databases are made beside its own")
+    parser.add_argument("--seconds", type=float, default=0, help="go on with pairs of cuts for so long")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--path", action="append", help="only the paths whose names contain this")
+    parser.add_argument("--verbose", action="store_true")
+    options = parser.parse_args()
+    logging.getLogger("psycopg").setLevel(logging.CRITICAL)
+    logging.getLogger("asyncio").setLevel(logging.CRITICAL)
+    logging.getLogger("pgflow").setLevel(logging.DEBUG if options.verbose else logging.CRITICAL)
+    logging.basicConfig(level=logging.DEBUG if options.verbose else logging.ERROR, format="%(asctime)s %(name)s %(message)s")
+    names = [name for name in PATHS if not options.path or any(part in name for part in options.path)]
+    began = time.monotonic()
+    tallies = asyncio.run(enumerate_paths(options.dsn, options.seconds, options.seed, names))
+    findings = findings_of(tallies, options.seed, time.monotonic() - began)
+    for t in tallies:
+        cuts = ", ".join(f"{n} {side}" for side, n in sorted(t.fired.items()))
+        print(f"{t.path:50} {t.messages:4} messages  {cuts:40} again {t.said_again:4}  lost {t.lost} doubled {t.doubled}  {t.slowest_seconds:.2f} of {t.seconds:.1f} s")
+    for e in findings.evidence:
+        print(f"{e.guarantee:4} {e.fault}: {e.runs} cuts, lost {e.lost}, doubled {e.doubled}, {e.figure}")
+    print(f"{len(tallies)} paths, {sum(t.messages for t in tallies)} messages, {sum(t.fired.total() for t in tallies)} cuts, {findings.seconds:.1f} s")
+    wrong = [f"{t.path}: {w}" for t in tallies for w in t.wrong]
+    for line in wrong[:100]:
+        print(f"FAILED {line}")
+    for line in findings.void:
+        print(f"VOID {line}")
+    for t in tallies:
+        for line in t.missed:
+            print(f"not reached: {t.path}: {line}")
+    return 1 if wrong or findings.void else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
