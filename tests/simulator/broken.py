@@ -21,15 +21,24 @@ class Variant(NamedTuple):
 BROKEN: dict[str, Variant] = {
     "unfenced batch": Variant(
         "commit_units compares no tokens",
-        (Change("commit_units", "  if careful or locked_ids is distinct from ids or locked_tokens is distinct from tokens then", "  if careful then"),),
+        (
+            Change("commit_units", "  if careful or locked_ids is distinct from ids or locked_tokens is distinct from tokens then", "  if careful then"),
+            Change("commit_units", "where e.run_id = any(ids) and e.token = any(tokens) order", "where e.run_id = any(ids) order"),
+        ),
     ),
     "unfenced step": Variant(
         "fence_step compares no tokens",
-        (Change("fence_step", "  if held_token is distinct from token then", "  if false then"),),
+        (
+            Change("fence_step", "  if held_token is distinct from token then", "  if false then"),
+            Change("fence_step", "where e.run_id = run_id and e.token = token for", "where e.run_id = run_id for"),
+        ),
     ),
     "unfenced unit verdict": Variant(
         "the careful path believes whoever finds the lease locked",
-        (Change("verdict_", "  if is_locked and held_token = p_token then", "  if is_locked then"),),
+        (
+            Change("verdict_", "  if is_locked and held_token = p_token then", "  if is_locked then"),
+            Change("commit_units", "where e.run_id = any(ids) and e.token = any(tokens) order", "where e.run_id = any(ids) order"),
+        ),
     ),
     "acknowledgement forgotten": Variant(
         "the careful path does not know its own units again",
@@ -90,10 +99,10 @@ BROKEN: dict[str, Variant] = {
     ),
     "fence that waits for nobody": Variant(
         "fence_step reads the lease without a lock",
-        (Change("fence_step", "where e.run_id = run_id for no key update;", "where e.run_id = run_id;"),),
+        (Change("fence_step", "and e.token = token for no key update;", "and e.token = token;"),),
     ),
     "commit that locks nothing": Variant(
         "commit_units reads the leases without a lock",
-        (Change("commit_units", "where e.run_id = any(ids) order by e.run_id for no key update skip locked", "where e.run_id = any(ids) order by e.run_id"),),
+        (Change("commit_units", "and e.token = any(tokens) order by e.run_id for no key update skip locked", "and e.token = any(tokens) order by e.run_id"),),
     ),
 }

@@ -122,7 +122,7 @@ class Database:
                 _replace(conn, Change(halt.function, halt.before, f"  perform sim.halt('{halt.place}');\n{halt.before}"))
             for change in changes:
                 _replace(conn, change)
-            _wait_for_no_disk(conn)
+            _leave_out_the_machine(conn)
             conn.execute("select pgflow.serve_lanes(%s, %s)", (list(QUEUES), list(WORKFLOWS)))
             self.audit = conn.execute(AUDIT).fetchone()[0].replace("pgflow.now_()", "(timestamptz 'epoch' + (select last_value from sim.clock) * interval '1 microsecond')")  # type: ignore[index]
 
@@ -148,8 +148,18 @@ def _definition(conn: psycopg.Connection, function: str) -> str:
     return found[0][0]
 
 
-def _wait_for_no_disk(conn: psycopg.Connection) -> None:
-    """No crash of the server is simulated here, so no commit need wait for the disk."""
-    urgent = "set_config('synchronous_commit', 'on', true)"
-    for (function,) in conn.execute("select proname from pg_proc where pronamespace = 'pgflow'::regnamespace and prosrc like %s", (f"%{urgent}%",)).fetchall():
-        conn.execute(_definition(conn, function).replace(urgent, urgent.replace("'on'", "'off'")))  # type: ignore[arg-type]
+NOT_SIMULATED = (
+    # No crash of the server happens here, so no commit need wait for the disk.
+    ("set_config('synchronous_commit', 'on', true)", "set_config('synchronous_commit', 'off', true)"),
+    # A slow machine must not end a transaction that the scheduler keeps open.
+    ("set_config('idle_in_transaction_session_timeout', '5000', true)", "set_config('idle_in_transaction_session_timeout', '0', true)"),
+)
+
+
+def _leave_out_the_machine(conn: psycopg.Connection) -> None:
+    """Nothing depends on how fast disks and processors are."""
+    for real, simulated in NOT_SIMULATED:
+        found = conn.execute("select proname from pg_proc where pronamespace = 'pgflow'::regnamespace and prosrc like %s", (f"%{real}%",)).fetchall()
+        assert found, f"no function says {real}"
+        for (function,) in found:
+            conn.execute(_definition(conn, function).replace(real, simulated))  # type: ignore[arg-type]

@@ -100,6 +100,8 @@ class Model:
         self.tested: Counter[str] = Counter()
         """How often each promise was put to the test."""
         self.changed = False
+        self.was_waiting: dict[int, tuple[tuple[Line, ...], tuple[Line, ...]]] = {}
+        self.just_gone: dict[int, Mail] = {}
 
     # ---------------------------------------------------------------- one look
 
@@ -116,11 +118,15 @@ class Model:
                 raise Broken("G2", f"a transaction that did not commit left {came} and took {went}")
             self.tested["G2"] += 1
             return came, went
+        self._judge_deaths(came, went, acts)
         before = {run: self.place.get(run) for line in (*came, *went) if line[0] in PLACES for run in [int(line[1])]}
+        self.was_waiting = {run: (tuple(self.waits[run]), tuple(self.timers[run])) for run, line in before.items() if line is not None and line[0] == "p"}
         mail_came, mail_went = self._take_over(came, went)
+        self.just_gone = mail_went
         affected = set(before) | _meant(acts)
-        self._read_grown(affected, before, acts, mail_went, (min(t.low_us for t in ended), max(t.high_us for t in ended)))
-        self._judge_places(before, acts, alone=len(ended) == 1)
+        times = (min(t.low_us for t in ended), max(t.high_us for t in ended))
+        self._read_grown(affected, before, acts, mail_went, times)
+        self._judge_places(before, acts, times, alone=len(ended) == 1)
         self._judge_mail(mail_came, mail_went, acts)
         self._judge_invariants({int(line[1]) for line in (*came, *went) if line[0] in "rlphwt"} | affected)
         self._judge_nudges({self.runs[r].chain for r in affected if r in self.runs} | {int(x[1]) for x in (*came, *went) if x[0] in "sn"})
@@ -295,7 +301,7 @@ class Model:
 
     # ---------------------------------------------------------------- places
 
-    def _judge_places(self, before: dict[int, Line | None], acts: list[Act], *, alone: bool) -> None:
+    def _judge_places(self, before: dict[int, Line | None], acts: list[Act], times: tuple[int, int], *, alone: bool) -> None:
         for run_id, old in before.items():
             new = self.place.get(run_id)
             self.tested["G28"] += new is not None and new[0] == "l"
@@ -307,6 +313,8 @@ class Model:
             # What waited for another's end may have ended together with it: two steps at one look.
             if alone and not any(self._explains(act, run_id, old, new) for act in acts):
                 raise Broken("G28", f"nothing that was asked moves run {run_id} from {old} to {new}: {[a.kind for a in acts]}")
+            if alone and old is not None and old[0] == "p" and new is not None and new[0] == "r" and not self._has_reason(run_id, times):
+                raise Broken("G22", f"run {run_id} was woken without a reason; it waited for {self.was_waiting.get(run_id)} until {times}")
             if new is not None and new[0] in "rph" and self._last_seq(new) != self.runs[run_id].journal.seq:
                 raise Broken("G1", f"run {run_id} has {self.runs[run_id].journal.seq} units; its place says {new}")
 
@@ -334,6 +342,25 @@ class Model:
         if act.kind in ("wake", "poll"):
             return (a, b) in (("p", "r"), ("p", "h"), ("p", ""), ("r", "h"), ("r", ""), ("h", "r"), ("h", "p"), ("h", ""))
         return False
+
+    def _judge_deaths(self, came: list[Line], went: list[Line], acts: list[Act]) -> None:
+        """A worker that goes has taken its leave, or its beat was the one that was observed."""
+        there = {line[1] for line in came if line[0] == "k"}
+        for line in went:
+            if line[0] == "k" and line[1] not in there:
+                worker, beat = int(line[1]), int(line[2])
+                by_reaper = any(a.kind == "reap" and (a.data["worker"], a.data["beat"]) == (worker, beat) for a in acts)
+                if not by_reaper and not any(a.kind == "leave" and a.data["worker"] == worker for a in acts):
+                    raise Broken("G14", f"worker {worker} with beat {beat} was declared dead: {[a.data for a in acts if a.kind == 'reap']}")
+
+    def _has_reason(self, run_id: int, times: tuple[int, int]) -> bool:
+        """Whether a parked run may go on: as it was parked, before this commit."""
+        waits, timers = self.was_waiting.get(run_id, ((), ()))
+        chain = self.runs[run_id].chain
+        if any(int(timer[3]) <= times[1] for timer in timers):
+            return True
+        mails = [m for m in (*self.mail.values(), *self.just_gone.values()) if m.chain == chain]
+        return any(m.kind in "xprt" or any(self._wakes(m, w) for w in waits) for m in mails)
 
     # ---------------------------------------------------------------- mail
 

@@ -22,6 +22,10 @@ from tests.simulator.model import Act, Broken, Model, Transaction
 from tests.simulator.wire import Rows, SqlError, Wire, wait_or_block
 
 
+PRECIOUS = ("commit", "fence")
+"""Acts whose acknowledgement is lost more often: what a worker makes of that matters most."""
+
+
 class Step(NamedTuple):
     """What an actor does next; ``function`` names what may be halted inside of the call."""
 
@@ -65,7 +69,7 @@ class Faults:
     jump: float = 0.004
     lose: float = 0.25
     """A notification is lost, or comes twice."""
-    close: float = 0.03
+    close: float = 0.1
     """Of the connections that break: closed in earnest, and not only rolled back."""
 
 
@@ -145,8 +149,8 @@ class World:
             self._let_go(actor)
         elif self._is_hit("die") and not actor.waits_for:
             self._kill(actor)
-        elif self._is_hit("freeze"):
-            actor.frozen_until = self.turn + self.rng.choice((30, 100, 400))
+        elif self._is_hit("freeze") or (actor.explicit and self._is_hit("freeze")):
+            actor.frozen_until = self.turn + self.rng.choice((30, 100, 400, 1000))
             self.fire("frozen in a transaction" if actor.transaction else "frozen")
         elif actor.returned:
             self._end(actor, commit=True)
@@ -245,6 +249,7 @@ class World:
         blockers = wait_or_block(actor.wire, self.wires[0], {w.pid for w in self.wires}, 1 if place else 10)
         if blockers and self.wires[0].pid in blockers:
             actor.halted = True
+            actor.frozen_until = self.turn + self.rng.choice((0, 0, 10, 60))
             self.fire("halted inside of a function")
             self.tell(actor.name, f"is halted at {place}")
             return False
@@ -292,6 +297,9 @@ class World:
             _read_answer(step)
         actor.answer = rows  # type: ignore[assignment]
         if not actor.explicit and not actor.returned:
+            if step.act and step.act.kind in PRECIOUS and self._is_hit("cut"):
+                self.fire("acknowledgement lost after the commit")
+                actor.answer = Cut()
             self._over(actor, committed=True)
 
     # ---------------------------------------------------------------- the end of a transaction
@@ -300,7 +308,8 @@ class World:
         """COMMIT or ROLLBACK, or what a fault makes of it."""
         assert actor.transaction is not None
         ambiguous = False
-        if commit and self._is_hit("cut"):
+        precious = actor.transaction.acts and actor.transaction.acts[-1].kind in PRECIOUS
+        if commit and (self._is_hit("cut") or (precious and self._is_hit("cut")) or (precious and self._is_hit("cut"))):
             ambiguous = True
             commit = self.rng.random() < 0.7
             self.fire("acknowledgement lost after the commit" if commit else "connection lost before the commit")
