@@ -1,0 +1,8 @@
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from isolationkit import main  # noqa: E402  its folder is known only now
+
+sys.exit(main())

@@ -1,0 +1,448 @@
+-- The stage on which the specs play: runs in a known place, the verbs as one call each, and the closing look.
+--
+-- A verb answers what a caller would read from it, and writes the answer into `said` in its own transaction:
+-- what is rolled back was never said. `look` holds the journal, the mailbox and the places against what was
+-- said, and counts what is lost and what is doubled. Nothing here prints an id, a time or a token.
+--
+-- Gates: a verb for which `set local scene.gate = 1` was said stops where the engine reads its clock, that is
+-- after its locks and before it looks, until `scene.open(1)` is called. `scene.clock` says at which reading.
+
+create schema scene;
+
+create table scene.run (name text primary key, run_id bigint, chain_id bigint, token bigint, seq int, worker_id int, lane_id int);
+create table scene.said (name text, verb text, token bigint, answer text);
+create table scene.sent (name text, payload text);
+create table scene.app (name text);
+create table scene.complaint (invariant text);
+
+create or replace function pgflow.now_()
+returns timestamptz
+language plpgsql
+volatile
+as $$
+declare
+  gate int := nullif(current_setting('scene.gate', true), '')::int;
+  left_over int := coalesce(nullif(current_setting('scene.clock', true), ''), '1')::int - 1;
+begin
+  if gate is not null then
+    if left_over > 0 then
+      perform set_config('scene.clock', left_over::text, true);
+    else
+      perform set_config('scene.gate', '', true);
+      perform pg_advisory_lock_shared(gate), pg_advisory_unlock_shared(gate);
+    end if;
+  end if;
+  return clock_timestamp();
+end
+$$;
+
+create procedure scene.shut() language sql as 'select pg_advisory_lock(1), pg_advisory_lock(2)';
+create procedure scene.open(gate int) language sql as 'select pg_advisory_unlock(gate)';
+create procedure scene.open() language sql as 'select pg_advisory_unlock_all()';
+
+-- ---------------------------------------------------------------- setting the stage
+
+create function scene.start_(name text, run_at timestamptz default null, timeout_seconds float8 default null)
+returns void
+language sql
+as $$
+  insert into scene.run (name, run_id, chain_id, seq, lane_id)
+  select name, s.run_id, s.run_id, 0, s.lane_id
+  from pgflow.start_run(name, key => name, run_at => run_at, timeout_seconds => timeout_seconds) s
+$$;
+
+create function scene.take_(of text, host text, new_token bigint)
+returns void
+language plpgsql
+as $$
+declare
+  number int := pgflow.register_worker(host, 1, '{default}', 10, 'test');
+begin
+  perform from scene.run r, pgflow.claim_runs(number, array[r.lane_id], 1, array[new_token]) c where r.name = of;
+  update scene.run r set token = new_token, worker_id = number where r.name = of and exists (select from pgflow.lease e where e.token = new_token);
+end
+$$;
+
+create function scene.send_(of text, name text, payload text)
+returns void
+language sql
+as $$
+  insert into scene.sent (name, payload) values (of, payload);
+  select pgflow.send_signal(of, name, to_json(payload))
+$$;
+
+-- One flush of one run. A unit is [call, kind, name, payload, delay]; null fields of the document are left out.
+create function scene.commit_(of text, by_token bigint, units jsonb, question jsonb default null, outcome jsonb default null)
+returns text
+language plpgsql
+as $$
+declare
+  me scene.run;
+  batch jsonb;
+  answer jsonb;
+  verdict text;
+begin
+  select * into strict me from scene.run r where r.name = of;
+  batch := jsonb_build_object('r', jsonb_build_array(jsonb_build_array(me.run_id, by_token, me.seq)), 'u', scene.units_(me, by_token, units));
+  if question is not null then
+    batch := batch || jsonb_build_object('x', jsonb_build_array(question || jsonb_build_object(
+      'run', me.run_id, 'token', by_token, 'chain', me.chain_id, 'seq', me.seq + jsonb_array_length(units))));
+  end if;
+  if outcome is not null then
+    batch := batch || jsonb_build_object('o', jsonb_build_array(jsonb_build_array(me.run_id) || outcome || jsonb_build_array(me.chain_id, by_token)),
+      'f', jsonb_build_array(me.run_id));
+  end if;
+  begin
+    answer := pgflow.commit_units(batch);
+  exception when unique_violation then -- an earlier try was not answered, and yet committed
+    answer := pgflow.commit_units(batch, true);
+  end;
+  verdict := coalesce(answer->'bad'->0->>1, answer->'x'->0->>'place', 'ok');
+  return verdict || coalesce(
+    (select ', took ' || string_agg(u->>3, ' and ') from jsonb_array_elements(answer->'x'->0->'units') u where u->>2 in ('S', 'x', 'K', 'T', 'W')), '');
+end
+$$;
+
+create function scene.units_(me scene.run, by_token bigint, units jsonb)
+returns jsonb
+language sql
+as $$
+  select coalesce(jsonb_agg(jsonb_build_array(me.run_id, me.seq + n, u->0, u->1, u->2, u->3, null, 0, u->4, by_token) order by n), '[]')
+  from jsonb_array_elements(units) with ordinality as x (u, n)
+$$;
+
+create procedure scene.clear_()
+language sql
+as $$
+  delete from pgflow.run; delete from pgflow.run_key; delete from pgflow.outcome; delete from pgflow.deadline;
+  delete from pgflow.ready; delete from pgflow.lease; delete from pgflow.parked; delete from pgflow.held;
+  delete from pgflow.wait; delete from pgflow.timer; delete from pgflow.signal; delete from pgflow.undelivered;
+  delete from pgflow.nudge; delete from pgflow.unit; delete from pgflow.worker; delete from pgflow.step_beat;
+  delete from pgflow.lane where workflow like 'new%';
+  delete from scene.run; delete from scene.said; delete from scene.sent; delete from scene.app; delete from scene.complaint;
+  select setval('pgflow.run_id_seq', 1, false), setval('pgflow.worker_worker_id_seq', 1, false);
+$$;
+
+create procedure scene.expire_()
+language sql
+as $$
+  update pgflow.deadline set due_at = due_at - interval '2 hours';
+  update pgflow.run set deadline_at = deadline_at - interval '2 hours'
+$$;
+
+create procedure scene.world(place text)
+language plpgsql
+as $$
+begin
+  call scene.clear_();
+  case place
+    when 'empty' then
+      insert into scene.run (name, run_id, chain_id, seq, lane_id) select 'k', 1, 1, 0, s.lane_id from pgflow.serve_lanes('{default}', '{k}') s;
+    when 'ready' then
+      perform scene.start_('k');
+      update scene.run set worker_id = pgflow.register_worker('first', 1, '{default}', 10, 'test');
+    when 'overdue' then
+      perform scene.start_('k', timeout_seconds => 3600), pgflow.cancel_run('k', force => true);
+      call scene.expire_();
+    when 'split' then
+      perform scene.start_('k'), scene.start_('l'), scene.take_('k', 'first', 100), scene.take_('l', 'first', 201);
+      perform pgflow.release_runs(array[run_id], array[100]) from scene.run where name = 'k';
+      perform scene.take_('k', 'second', 101);
+    when 'leased', 'late' then
+      perform scene.start_('k', timeout_seconds => 3600), scene.take_('k', 'first', 101), scene.send_('k', 'other', 'earlier');
+      if place = 'late' then
+        call scene.expire_();
+      end if;
+    when 'taken' then
+      perform scene.start_('k'), scene.take_('k', 'first', 100);
+      perform pgflow.reap_worker(worker_id, 0) from scene.run;
+      perform scene.take_('k', 'second', 101), scene.send_('k', 'other', 'earlier');
+    when 'parked', 'mailed', 'due', 'expired' then
+      perform scene.start_('k', timeout_seconds => 3600), scene.take_('k', 'first', 101);
+      perform scene.play('park');
+      case place
+        when 'mailed' then perform scene.send_('k', 'go', 'earlier');
+        when 'due' then
+          update pgflow.timer set due_at = due_at - interval '2 hours';
+          update pgflow.unit set due_at = due_at - interval '2 hours' where kind = 't';
+        when 'expired' then call scene.expire_();
+        else null;
+      end case;
+    when 'planned' then
+      perform scene.start_('k', run_at => clock_timestamp() + interval '1 hour');
+    when 'asked' then
+      perform scene.start_('k'), pgflow.pause_run('k');
+    when 'paused', 'resumed' then
+      perform scene.start_('k'), pgflow.pause_run('k');
+      perform pgflow.wake();
+      if place = 'resumed' then
+        perform pgflow.resume_run('k');
+      end if;
+    when 'stuck', 'retried' then
+      perform scene.start_('k'), scene.take_('k', 'first', 101);
+      perform scene.play('hold');
+      if place = 'retried' then
+        perform pgflow.retry_run('k');
+      end if;
+    when 'family' then
+      perform scene.start_('k'), scene.take_('k', 'first', 101);
+      perform scene.commit_('k', 101, '[]', '{"children": [[1, "l", "default", "{}", "l", 0, null, null, null, null, "c"]]}');
+      update scene.run set seq = 1 where name = 'k';
+      insert into scene.run (name, run_id, chain_id, seq, lane_id)
+      select 'l', r.run_id, r.chain_id, 0, r.lane_id from pgflow.run r where r.key = 'l';
+      perform scene.take_('l', 'second', 201);
+    when 'two' then
+      perform scene.start_('k'), scene.start_('l'), scene.take_('k', 'first', 101), scene.take_('l', 'second', 201);
+      update pgflow.lease set worker_id = (select r.worker_id from scene.run r where r.name = 'k');
+      perform scene.send_('k', 'other', 'earlier'), scene.send_('l', 'other', 'earlier');
+  end case;
+  delete from scene.said;
+end
+$$;
+
+-- ---------------------------------------------------------------- the verbs
+
+create procedure scene.snapshot() language plpgsql as $$ begin perform from scene.run; end $$;
+
+create function scene.woken_(lanes int[], mail bigint[], ended bigint[], busy int)
+returns text
+language sql
+as $$
+  select coalesce(nullif(concat_ws(', ', case when lanes <> '{}' then 'woke' end, case when mail <> '{}' then 'mail' end,
+    case when ended <> '{}' then 'ended' end, case when busy > 0 then 'busy' end), ''), 'nothing')
+$$;
+
+create function scene.play(verb text, of text default 'k', by_token bigint default null)
+returns text
+language plpgsql
+as $$
+declare
+  me scene.run;
+  answer text;
+begin
+  select * into me from scene.run r where r.name = of;
+  by_token := coalesce(by_token, case verb when 'claim' then pg_backend_pid() else me.token end);
+  case verb
+    when 'claim' then
+      select case when count(*) = 0 then 'nothing' else 'claimed' end into answer
+      from pgflow.claim_runs(coalesce(me.worker_id, pgflow.register_worker('another', 1, '{default}', 10, 'test')), array[me.lane_id], 1, array[by_token]);
+    when 'flush' then
+      answer := scene.commit_(of, by_token, '[[1, "c", "flush", "1", null]]');
+    when 'park' then
+      answer := scene.commit_(of, by_token, '[[1, "t", "park", null, 3600]]', jsonb_build_object(
+        'signals', '[[1, "go"]]'::jsonb, 'timers', jsonb_build_array(jsonb_build_array(1, me.seq + 1, 'W')), 'park', true, 'idle', true));
+    when 'await' then
+      answer := scene.commit_(of, by_token, '[[2, "c", "await", "1", null]]', '{"child_calls": [1], "park": true, "idle": true}');
+    when 'give_up' then
+      answer := scene.commit_(of, by_token, '[[1, "x", "give_up", null, null]]',
+        jsonb_build_object('unwanted', (select jsonb_agg(r.chain_id) from scene.run r where r.name = 'l')));
+    when 'complete' then
+      answer := scene.commit_(of, by_token, '[[2, "c", "complete", "1", null]]', outcome => '["completed", null, "1", null]');
+    when 'continue' then
+      answer := scene.commit_(of, by_token, '[[2, "c", "continue", "1", null]]', '{"continue": "{}"}');
+    when 'hold' then
+      answer := scene.commit_(of, by_token, '[[2, "c", "hold", "1", null]]', '{"hold": ["stuck", "nondeterminism", "old", null, "pgflow"]}');
+    when 'child' then
+      answer := scene.commit_(of, by_token, '[[2, "c", "child", "1", null]]', '{"children": [[3, "c", "default", "{}", "c", 0, null, null, null, null, "c"]]}');
+    when 'begin' then
+      perform pgflow.begin_step(me.run_id, by_token, 1);
+      insert into scene.app (name) values (of);
+      return 'ok';
+    when 'begin with a start' then
+      perform pgflow.begin_step(me.run_id, by_token, 1);
+      insert into scene.app (name) values (of);
+      perform pgflow.start_run('c', key => 'c');
+      return 'ok';
+    when 'fence' then
+      perform pgflow.fence_step(me.run_id, by_token, 1, scene.units_(me, by_token, '[[1, "c", "fence", "1", null]]'));
+      answer := 'ok';
+    when 'flush_both' then
+      select coalesce(string_agg(x->>1, ', '), 'ok') into answer
+      from scene.run k, scene.run l, jsonb_array_elements(coalesce(pgflow.commit_units(jsonb_build_object(
+        'r', jsonb_build_array(jsonb_build_array(k.run_id, k.token, 0), jsonb_build_array(l.run_id, l.token, 0)),
+        'u', scene.units_(k, k.token, '[[1, "c", "flush_both", "1", null]]') || scene.units_(l, l.token, '[[1, "c", "flush_both", "1", null]]')
+      ), true)->'bad', '[]')) x
+      where k.name = 'k' and l.name = 'l';
+    when 'batch' then
+      select coalesce(string_agg(x->>1, ', '), 'ok') into answer
+      from scene.run k, scene.run l, jsonb_array_elements(coalesce(pgflow.commit_units(jsonb_build_object(
+        'r', jsonb_build_array(jsonb_build_array(k.run_id, by_token, 0), jsonb_build_array(l.run_id, l.token, 0)),
+        'u', scene.units_(k, by_token, '[[1, "c", "batch", "1", null]]'),
+        'x', jsonb_build_array(jsonb_build_object('run', l.run_id, 'token', l.token, 'chain', l.chain_id, 'seq', 0,
+          'children', '[[3, "c", "default", "{}", "c", 0, null, null, null, null, "c"]]'::jsonb))
+      ))->'bad', '[]')) x
+      where k.name = 'k' and l.name = 'l';
+    when 'children', 'children_back' then
+      answer := scene.commit_(of, by_token, '[[2, "c", "children", "1", null]]', jsonb_build_object('children', case verb
+        when 'children' then '[[3, "new_a", "default", "{}", "a", 0, null, null, null, null, "c"], [4, "new_b", "default", "{}", "b", 0, null, null, null, null, "c"]]'::jsonb
+        else '[[3, "new_b", "default", "{}", "d", 0, null, null, null, null, "c"], [4, "new_a", "default", "{}", "c", 0, null, null, null, null, "c"]]' end));
+    when 'release_both' then
+      select case when count(*) = 2 then 'ready' else count(*) || ' ready' end into answer
+      from scene.run k, scene.run l, unnest(pgflow.release_runs(array[l.run_id, k.run_id], array[l.token, k.token]))
+      where k.name = 'k' and l.name = 'l';
+    when 'wake_both' then
+      select scene.woken_(w.lanes, w.mail, w.ended, w.busy) into answer from pgflow.wake(array(select r.chain_id from scene.run r)) w;
+    when 'takeover' then
+      select case when reclaimed > 0 then 'reclaimed' else 'nothing' end into answer from pgflow.reap_worker(me.worker_id, 0);
+      perform scene.take_(of, 'second', 102);
+    when 'start_child' then
+      select case when is_new then 'new' else 'known' end into answer from pgflow.start_run('c', key => 'c');
+    when 'release' then
+      answer := case when pgflow.release_runs(array[me.run_id], array[by_token]) = '{}' then 'lost' else 'ready' end;
+    when 'reap' then
+      select case when reclaimed > 0 then 'reclaimed' else 'nothing' end into answer from pgflow.reap_worker(me.worker_id, 0);
+    when 'wake' then
+      select scene.woken_(w.lanes, w.mail, w.ended, w.busy) into answer from pgflow.wake(array[me.chain_id]) w;
+    when 'poll' then
+      select scene.woken_(p.lanes, p.mail, p.ended, p.busy) into answer from pgflow.poll() p;
+    when 'signal', 'signal_rr', 'signal_ser' then
+      perform scene.send_(of, 'go', verb);
+      answer := 'sent';
+    when 'cancel', 'cancel_rr' then
+      perform pgflow.cancel_run(of, sent_by => 'someone');
+      answer := 'sent';
+    when 'force' then
+      perform pgflow.cancel_run(of, sent_by => 'someone', force => true);
+      answer := 'sent';
+    when 'pause' then
+      perform pgflow.pause_run(of, sent_by => 'someone');
+      answer := 'sent';
+    when 'resume' then
+      perform pgflow.resume_run(of, sent_by => 'someone');
+      answer := 'sent';
+    when 'retry' then
+      perform pgflow.retry_run(of, sent_by => 'someone');
+      answer := 'sent';
+    when 'patch' then
+      answer := case pgflow.release_stuck(array[of], '{new}') when 0 then 'nothing' else 'woke' end;
+    when 'start', 'start_rr', 'start_ser', 'start_later' then
+      select case when is_new then 'new' else 'known' end into answer
+      from pgflow.start_run('k', key => 'k', run_at => case verb when 'start_later' then clock_timestamp() + interval '1 hour' end);
+    when 'start_many' then
+      select case when bool_or(is_new) then 'new' else 'known' end into answer
+      from pgflow.start_runs('k', '[["l", "{}"], ["k", "{}"], ["j", "{}"]]');
+  end case;
+  insert into scene.said (name, verb, token, answer) values (of, verb, by_token, answer);
+  return answer;
+end
+$$;
+
+-- ---------------------------------------------------------------- the closing look
+
+create procedure scene.close()
+language plpgsql
+as $$
+declare
+  again scene.said;
+begin
+  insert into scene.complaint select c.invariant from pgflow.check() c;
+  commit;
+  for again in select * from scene.said where answer = 'busy' and verb not in ('wake', 'poll') loop
+    delete from scene.said s where s = again;
+    perform scene.play(again.verb, again.name, again.token);
+    commit;
+  end loop;
+  perform pgflow.reap_worker(o.worker_id, -1) from pgflow.observe_workers() o where o.beat = -1;
+  commit;
+  perform pgflow.poll();
+  commit;
+  perform pgflow.poll();
+  commit;
+  insert into scene.complaint select c.invariant from pgflow.check() c;
+end
+$$;
+comment on procedure scene.close() is 'What every worker does sooner or later: what was busy is tried again, leases of nobody are taken, and two polls';
+
+create view scene.place as
+select k.key as name, k.chain_id, r.run_id, concat_ws(' of ', coalesce(o.status, case when e.run_id is not null then 'lease' end,
+  case when y.run_id is not null then 'ready' end, case when p.run_id is not null then 'parked' end, h.state, 'nowhere'),
+  case when r.generation > 1 then 'generation ' || r.generation end) as place
+from pgflow.run_key k
+join pgflow.run r on r.run_id = pgflow.newest_run_(k.chain_id)
+left join pgflow.outcome o on o.run_id = r.run_id
+left join pgflow.lease e on e.run_id = r.run_id
+left join pgflow.ready y on y.run_id = r.run_id
+left join pgflow.parked p on p.run_id = r.run_id
+left join pgflow.held h on h.run_id = r.run_id;
+
+create view scene.letter as -- wherever a message may be
+select chain_id, kind::text as kind, name, payload::text as payload, 'mailbox' as found from pgflow.signal
+union all
+select chain_id, kind::text, name, payload::text, 'aside' from pgflow.undelivered
+union all
+select r.chain_id, lower(u.kind::text), u.name, u.payload::text, 'journal' from pgflow.unit u join pgflow.run r on r.run_id = u.run_id where u.kind in ('S', 'x')
+union all
+select r.chain_id, left(case when u.name = 'cancel' then 'x' else u.name end, 1), u.name, u.payload::text, 'journal'
+from pgflow.unit u join pgflow.run r on r.run_id = u.run_id where u.kind = 'o';
+
+create view scene.fault as
+-- a message is in exactly one place
+select 'signal' as what, greatest(s.times - f.times, 0)::int as lost, greatest(f.times - s.times, 0)::int as doubled
+from (select name, payload, count(*) as times from scene.sent group by name, payload) s join pgflow.run_key k on k.key = s.name
+cross join lateral (
+  select count(*) as times from scene.letter l where l.chain_id = k.chain_id and l.kind = 's' and l.payload = to_json(s.payload)::text
+) f
+union all
+-- what was acknowledged is in the journal once, and what was refused is not
+select 'flush ' || s.verb, (bool_or(s.answer not like 'lost%' and s.answer not like 'busy%') and min(f.times) = 0)::int,
+  greatest(max(f.times) - case when bool_or(s.answer not like 'lost%' and s.answer not like 'busy%') then 1 else 0 end, 0)::int
+from scene.said s join pgflow.run_key k on k.key = s.name
+cross join lateral (
+  select count(*) as times from pgflow.unit u join pgflow.run r on r.run_id = u.run_id
+  where r.chain_id = k.chain_id and u.name = s.verb and u.token = s.token and u.kind in ('c', 't', 'x')
+) f
+where s.verb in ('flush', 'park', 'await', 'give_up', 'complete', 'continue', 'hold', 'child', 'fence')
+group by s.verb, s.name, s.token
+union all
+-- the application's rows and the step's unit stand and fall together
+select 'step', greatest(u.n - a.n, 0), greatest(a.n - u.n, 0)
+from (select count(*)::int as n from scene.app) a, (select count(*)::int as n from pgflow.unit where name = 'fence') u
+union all
+-- nobody claims what another holds
+select 'claim', 0, greatest(count(*) filter (where answer = 'claimed') - 1 - count(*) filter (where answer in ('ready', 'reclaimed', 'woke')), 0)::int from scene.said
+union all
+-- after the poll nobody waits for what is there
+select 'wake-up', count(distinct w.run_id)::int, 0
+from pgflow.wait w join pgflow.parked p on p.run_id = w.run_id join pgflow.signal s on s.chain_id = p.chain_id and s.kind = w.kind
+where w.kind = 'c' and s.run_id = p.run_id and s.call = any(w.calls) or w.kind = 's' and s.name = w.name
+union all
+select 'timer', count(distinct p.run_id)::int, 0 from pgflow.parked p join pgflow.timer m on m.run_id = p.run_id where m.due_at <= clock_timestamp()
+union all
+-- what people asked for has happened, or waits for the holder, or came too late
+select 'cancel', 1, 0
+from (select distinct name from scene.said where verb in ('cancel', 'cancel_rr', 'force')) s join scene.place p on p.name = s.name
+where p.place not like 'cancelled%' and not exists (select from scene.letter l where l.chain_id = p.chain_id and l.kind = 'x')
+union all
+select 'pause', 1, 0
+from (
+  select name from scene.said group by name
+  having bool_or(verb = 'pause') and not bool_or(verb in ('resume', 'retry', 'cancel', 'cancel_rr', 'force'))
+) s join scene.place p on p.name = s.name
+where not exists (select from scene.letter l where l.chain_id = p.chain_id and l.kind = 'x') -- which counts for more
+  and (p.place like 'ready%' or p.place like 'parked%'
+    or p.place like 'lease%' and not exists (select from scene.letter l where l.chain_id = p.chain_id and l.kind = 'p' and l.found = 'mailbox'))
+union all
+select 'resume', 1, 0
+from (select name from scene.said group by name having bool_or(verb in ('resume', 'retry')) and not bool_or(verb = 'pause')) s join scene.place p on p.name = s.name
+where p.place like 'paused%'
+  or p.place like 'stuck%' and not exists (select from scene.said h where h.name = s.name and h.verb = 'hold')
+union all
+-- a key names one chain
+select 'start', 0, count(*)::int - count(distinct (r.tenant, r.key))::int from pgflow.run r where r.generation = 1;
+
+-- A function and no view, since its plans are kept for the next look.
+create function scene.look()
+returns table (place text, journal text, mail text, said text, lost bigint, doubled bigint, unsound text)
+language plpgsql
+as $$
+begin
+  select string_agg(p.name || ' ' || p.place, ', ' order by p.name) into place from scene.place p;
+  select string_agg(k.name || coalesce(' ' || u.name, ''), ', ' order by u.run_id, u.seq) into journal
+  from pgflow.unit u join pgflow.unit_kind k on k.kind = u.kind;
+  select string_agg(l.found || ' ' || l.name, ', ' order by l.found, l.name) into mail from scene.letter l where l.found <> 'journal';
+  select string_agg(s.verb || ': ' || s.answer, ', ' order by s.verb, s.name, s.token, s.answer) into said from scene.said s;
+  select sum(f.lost), sum(f.doubled) into lost, doubled from scene.fault f;
+  select string_agg(distinct c.invariant, ', ') into unsound from scene.complaint c;
+  return next;
+end
+$$;

@@ -1,0 +1,271 @@
+"""Interleavings: every pair of API calls that can meet, in every order, under Postgres' own `isolationtester`.
+
+The specs in `isolation/specs` are written from the table in `isolation/situations.py`, play on the stage of
+`isolation/world.sql`, and print what stands in `isolation/expected` (`NAME_1.out` where a version of Postgres
+may print something else). What is expected is judged by rules besides, see `faults`.
+
+`python -m tests.isolation [DSN] [--write] [NAME ...]` plays them and shows what differs; `--write` writes the
+specs and, given a DSN, what they print.
+"""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import importlib.util
+import os
+import queue
+import re
+import subprocess
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import psycopg
+import servers
+from evidence import Evidence, Findings
+from isolation.situations import all_specs, spec_text
+from psycopg.conninfo import make_conninfo
+
+from pgflow.embedded._binaries import PACKAGE, find_programs
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+HERE = Path(__file__).parent / "isolation"
+SPECS = HERE / "specs"
+EXPECTED = HERE / "expected"
+TESTER = "isolationtester"
+STEP_TIMEOUT_SECONDS = 15
+STAGES = 4
+"""How many specs play at once, each in a database of its own: they mostly wait for the tester to look again."""
+OPTIONS = "-c jit=off -c deadlock_timeout=50ms"
+
+# ---------------------------------------------------------------- playing
+
+
+def find_tester() -> Path:
+    """Postgres' own tester: it comes with the embedded server's programs, and with those that the tests can fetch."""
+    programs = []
+    if importlib.util.find_spec(PACKAGE) is not None:
+        programs.append(find_programs())
+    if wanted := os.environ.get("PGFLOW_TEST_POSTGRES"):
+        programs.append(servers.find_test_programs())
+        if wanted.isdecimal():
+            programs.append(servers.CACHE / f"postgres-{wanted}" / "bin")
+    for folder in programs:
+        for tester in (folder.parent / "lib/pgxs/src/test/isolation" / TESTER, folder.parent / "lib/postgresql/pgxs/src/test/isolation" / TESTER):
+            if tester.exists():
+                if not os.access(tester, os.X_OK):  # some installers unpack wheels without the permissions in them
+                    tester.chmod(tester.stat().st_mode | 0o111)
+                return tester
+    return Path(servers.find_program(TESTER, "postgresql-15"))
+
+
+@contextmanager
+def stages(server_dsn: str, count: int = STAGES) -> Iterator[Callable[[Path], str]]:
+    """Databases with the stage set; the answer plays a spec in the next that is free."""
+    template = servers.create_database(server_dsn)
+    free: queue.Queue[str] = queue.Queue()
+    names = [template]
+    try:
+        dsn = servers.dsn_of(server_dsn, template)
+        servers.install_schema(dsn)
+        with psycopg.connect(dsn, autocommit=True) as conn:
+            conn.execute((HERE / "world.sql").read_text())
+        for _ in range(count):
+            names.append(servers.create_database(server_dsn, template))
+            free.put(servers.dsn_of(server_dsn, names[-1]))
+
+        def play_next(spec: Path) -> str:
+            stage = free.get()
+            try:
+                return play(spec, stage)
+            finally:
+                free.put(stage)
+
+        yield play_next
+    finally:
+        for name in names:
+            servers.drop_database(server_dsn, name)
+
+
+def play(spec: Path, dsn: str) -> str:
+    """What the tester prints for a spec."""
+    command = [find_tester(), make_conninfo(dsn, options=OPTIONS)]
+    environment = {**os.environ, "PG_TEST_TIMEOUT_DEFAULT": str(STEP_TIMEOUT_SECONDS)}
+    with spec.open() as source:
+        done = subprocess.run(command, stdin=source, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False, env=environment)
+    return done.stdout if done.returncode == 0 else f"{done.stdout}\nthe tester ended with {done.returncode}\n"
+
+
+def expected(name: str) -> list[str]:
+    """What a spec may print: one text, or several where versions of Postgres differ."""
+    return [path.read_text() for path in (EXPECTED / f"{name}.out", *sorted(EXPECTED.glob(f"{name}_[0-9].out"))) if path.exists()]
+
+
+def difference(name: str, printed: str) -> str:
+    """How what was printed differs from what is expected; empty if it does not."""
+    known = expected(name)
+    if printed in known:
+        return ""
+    return "\n".join(difflib.unified_diff((known or [""])[0].splitlines(), printed.splitlines(), f"expected/{name}.out", "printed", lineterm=""))
+
+
+# ---------------------------------------------------------------- judging
+
+# What a caller may be told, by the step that may be told so. Nothing else is an error that a call may raise.
+ALLOWED = (
+    ("a step of which another try has committed", r"fence\w*", r'duplicate key value violates unique constraint "unit_\d+_pkey"'),
+    ("a caller with an old snapshot tries again", r"\w+_(rr|ser)(_2)?", r"could not serialize access due to .*"),
+    ("a step whose run was taken or handed back", r"\w*fence\w*", r"run \d+ is no longer held by this worker"),
+    ("a claim of a worker that was declared dead", r"claim\w*", r"worker \d+ is not registered, or was declared dead"),
+    ("a message to a run that is not there yet", r"signal|cancel|force|pause|resume|retry", r"no run has the key 'k'"),
+    ("a retry of a run that has ended", r"retry", r"run 'k' is \w+: only a stuck run can be retried"),
+    ("a key that names another run", r"start\w*", r"key '\w+' already names a run of .*"),
+    ("what follows an error", r"\w+", r"current transaction is aborted, commands ignored until end of transaction block"),
+)
+
+
+@dataclass
+class Play:
+    """One permutation, as it was printed."""
+
+    spec: str
+    steps: list[str]
+    waits: int
+    errors: list[tuple[str, str]]
+    lost: int
+    doubled: int
+    unsound: str
+    seen: str
+    complete: bool = True
+
+    @property
+    def wrong(self) -> list[str]:
+        """What must never be, whatever is expected."""
+        found = [f"{step}: {error}" for step, error in self.errors if not is_allowed(step, error)]
+        if not self.complete:
+            found.append("it did not come to its end")
+        if self.unsound:
+            found.append(self.unsound)
+        return [f"{self.spec}, {' '.join(self.steps)}: {what}" for what in found]
+
+
+def is_allowed(step: str, error: str) -> bool:
+    return any(re.fullmatch(steps, step) and re.fullmatch(text, error) for _, steps, text in ALLOWED)
+
+
+def read_plays(spec: str, printed: str) -> list[Play]:
+    """The permutations of a spec's output."""
+    plays = []
+    for part in printed.split("\nstarting permutation: ")[1:]:
+        lines = part.splitlines()
+        play = Play(spec, lines[0].split(), part.count("<waiting ...>"), [], 0, 0, "", "", complete=False)
+        step = ""
+        for n, line in enumerate(lines):
+            if found := re.match(r"step (\w+): ", line):
+                step = found[1]
+            if found := re.match(r"ERROR:  (.*)", line):
+                play.errors.append((step, found[1]))
+            if line.startswith("place ") and lines[n + 1].startswith("---"):
+                columns = [column.strip() for column in lines[n + 2].split("|")]
+                play.seen, play.lost, play.doubled, play.unsound = columns[0], int(columns[4]), int(columns[5]), columns[6]
+                play.complete = True
+        plays.append(play)
+    if "the tester ended with" in printed and plays:
+        plays[-1].complete = False
+    return plays
+
+
+def faults(spec: str, printed: str) -> list[str]:
+    """What speaks against the engine in what a spec printed, expected or not."""
+    plays = read_plays(spec, printed)
+    found = [line for play in plays for line in play.wrong]
+    found += [f"{spec}, {' '.join(p.steps)}: {p.lost} lost, {p.doubled} doubled" for p in plays if p.lost or p.doubled]
+    return found if plays else [f"{spec}: nothing was played: {printed[-500:]}"]
+
+
+# ---------------------------------------------------------------- the proof
+
+# guarantee -> fault, and the steps that make a permutation speak of it
+PROMISES = (
+    ("G29", "two calls in every order of their steps and commits", r".*"),
+    ("G31", "signals that meet whatever changes the run's place", r"signal\w*"),
+    ("G36", "a cancel that meets whatever changes the run's place", r"(cancel|force)\w*"),
+    ("G6", "an end that meets any other call", r"complete\w*"),
+    ("G7", "a worker that was declared dead goes on", r"late_\w+"),
+    ("G4", "starts with one key at the same time", r"start\w*"),
+)
+
+
+def prove(server_dsn: str, seconds: float, seed: int) -> Findings:  # noqa: ARG001  all orders are played, whatever the time and the seed
+    """Plays every spec."""
+    began = time.monotonic()
+    names = sorted(SPECS.glob("*.spec"), key=lambda path: -path.stat().st_size)
+    with stages(server_dsn) as play_next, ThreadPoolExecutor(STAGES) as pool:
+        printed = dict(zip((path.stem for path in names), pool.map(play_next, names), strict=True))
+    plays = [play for name, text in printed.items() for play in read_plays(name, text)]
+    findings = Findings("L1 interleavings", seed, seconds=time.monotonic() - began)
+    for guarantee, fault, steps in PROMISES:
+        told = [play for play in plays if any(re.fullmatch(steps, step) for step in play.steps)]
+        wrong = [line for play in told for line in play.wrong]
+        if guarantee == "G29":
+            wrong += [f"{name}: prints something else than expected" for name, text in printed.items() if difference(name, text)]
+        deadlocks = sum("deadlock" in error for play in told for _, error in play.errors)
+        findings.evidence.append(
+            Evidence(guarantee, fault, len(told), sum(p.lost for p in told), sum(p.doubled for p in told), tuple(wrong), f"{deadlocks} deadlocks")
+        )
+    findings.fired = {
+        "permutations": (len(plays), 2000),
+        "steps that waited": (sum(play.waits for play in plays), 200),
+        "calls refused or told to try again": (sum(len(play.errors) for play in plays), 50),
+    }
+    return findings
+
+
+# ---------------------------------------------------------------- the program
+
+
+def write_specs() -> None:
+    """Writes the specs from the table, and removes what is not in it any more."""
+    wanted = {spec.name: spec_text(spec) for spec in all_specs()}
+    for folder, suffix in ((SPECS, ".spec"), (EXPECTED, ".out")):
+        folder.mkdir(exist_ok=True)
+        for path in folder.glob(f"*{suffix}"):
+            if re.sub(r"_[0-9]$", "", path.stem) not in wanted:
+                path.unlink()
+    for name, text in wanted.items():
+        (SPECS / f"{name}.spec").write_text(text)
+
+
+def main() -> int:
+    """Plays specs and shows what differs and what is wrong."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("dsn", nargs="?", help="a superuser's")
+    parser.add_argument("names", nargs="*", help="specs; all, if none is named")
+    parser.add_argument("--write", action="store_true", help="write the specs, and what they print as what is expected")
+    options = parser.parse_args()
+    if options.write:
+        write_specs()
+    if options.dsn is None:
+        return 0
+    began = time.monotonic()
+    paths = [path for path in sorted(SPECS.glob("*.spec"), key=lambda p: -p.stat().st_size) if not options.names or path.stem in options.names]
+    with stages(options.dsn) as play_next, ThreadPoolExecutor(STAGES) as pool:
+        printed = dict(zip((path.stem for path in paths), pool.map(play_next, paths), strict=True))
+    wrong = [line for name, text in printed.items() for line in faults(name, text)]
+    differ = [text for text in (difference(name, text) for name, text in printed.items()) if text]
+    if options.write:
+        for name, text in printed.items():
+            (EXPECTED / f"{name}.out").write_text(text)
+    plays = [play for name, text in printed.items() for play in read_plays(name, text)]
+    for text in differ if not options.write else ():
+        print(text)
+    for line in wrong:
+        print(f"FAILED {line}")
+    print(f"{len(paths)} specs, {len(plays)} permutations, {len(differ)} differ, {len(wrong)} wrong, {time.monotonic() - began:.0f} seconds")
+    return 1 if wrong or (differ and not options.write) else 0
