@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 REPOSITORY = Path(__file__).parents[1]
 COPIED = ("pgflow", "cli", "sql", "migrations", "tests", "examples", "pyproject.toml", "README.md")
 COPIES = 2
-HANGS_AFTER_SECONDS = 60
-"""A test that takes so long in a broken copy has noticed: each takes some seconds at most in a sound one."""
+HANGS_AFTER_SECONDS = 100
+"""Less than the limit of a single test. Who hangs has not noticed: on a busy machine that could be any test."""
 
 PYTEST = (sys.executable, "-m", "pytest", "-x", "-q", "-rfE", "-n", "0", "-p", "no:cacheprovider", "-p", "no:hypothesispytest", "-p", "no:anyio")
 
@@ -119,7 +119,7 @@ class Copy:
             os.utime(file, (sound_stat.st_atime, sound_stat.st_mtime))
         seconds = time.monotonic() - began
         if code is None:
-            return Trial(defect, caught=True, seconds=seconds, how="  (hung)")
+            return Trial(defect, caught=False, seconds=seconds, how="  (hung)")
         assert code in (0, 1), f"{defect.name}: the test did not run:\n{output[-3000:]}"
         assert "ERROR at setup" not in output, f"{defect.name}: nothing can run with it, which any test notices:\n{output[-3000:]}"
         return Trial(defect, caught=code == 1, seconds=seconds, how="")
