@@ -24,6 +24,7 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "demo": ("demo:demo", "Kills workers, and proves that the books still balance."),
         "init": ("schema:init", "Begins a project: installs the schema, writes flows.py."),
         "doctor": ("doctor:doctor", "Examines a database, and says what to do."),
+        "bench": ("bench:bench", "Measures pgflow on a database, and says what limits it."),
         "install-skill": ("skill:install_skill", "Writes the skill for coding assistants, or renews it."),
     },
     "Start and work": {
