@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import logging
 import sys
-import time
 from pathlib import Path
 
 from bench import goals, plot, report
@@ -18,7 +17,7 @@ from bench.peers import read_peers
 from bench.runner import Plan, Results, run
 from bench.server import machine, open_server
 
-QUICK_SECONDS = 80.0
+QUICK_SECONDS = 75.0
 FULL_ROUNDS = 5
 
 
@@ -54,11 +53,10 @@ def _chosen(parser: argparse.ArgumentParser, option: str, given: str | None, kno
 
 def plan_of(options: argparse.Namespace) -> Plan:
     """What is to be run."""
-    began = time.monotonic()
     if options.counts:
         return Plan([OURSELVES], {"accounts"}, quick=True, rounds=1)
     rounds = options.rounds or (1 if options.quick else FULL_ROUNDS)
-    return Plan(options.engines, options.chosen, quick=options.quick, rounds=rounds, deadline=began + QUICK_SECONDS if options.quick else float("inf"))
+    return Plan(options.engines, options.chosen, quick=options.quick, rounds=rounds, seconds=QUICK_SECONDS if options.quick else float("inf"))
 
 
 def tell(line: str) -> None:

@@ -52,7 +52,10 @@ class Peer:
         return str(python)
 
     def _install(self, python: Path) -> None:
-        for command in ([self._base(), "-m", "venv", str(self.folder)], [str(python), "-m", "pip", "install", "--quiet", *self.requires]):
+        base = self._base()
+        make = [base, "-m", "venv", "--without-pip", str(self.folder)]
+        fill = [base, "-m", "pip", "--python", str(python), "--disable-pip-version-check", "install", "--quiet", *self.requires]
+        for command in (make, fill):
             try:
                 subprocess.run(command, check=True, capture_output=True, text=True, timeout=INSTALL_SECONDS)
             except subprocess.CalledProcessError as error:
@@ -67,9 +70,19 @@ class Peer:
             return sys.executable
         oldest = int(self.python.split(".")[1])
         for minor in range(oldest, oldest + 4):
-            if found := shutil.which(f"python3.{minor}"):
-                return found
+            for folder in os.get_exec_path():
+                candidate = Path(folder) / f"python3.{minor}"
+                if candidate.exists() and _runs(candidate):
+                    return str(candidate)
         raise NotInstalled(f"needs Python {self.python}, and this is {sys.version_info.major}.{sys.version_info.minor}")
+
+
+def _runs(python: Path) -> bool:
+    """Whether it is one, and no shim of a version that is not installed."""
+    try:
+        return subprocess.run([python, "-c", "import venv"], capture_output=True, timeout=30, check=False).returncode == 0
+    except (OSError, subprocess.TimeoutExpired):
+        return False
 
 
 def read_peers() -> dict[str, Peer]:

@@ -106,14 +106,22 @@ class Plan:
         scenarios: Names; all if empty.
         quick: Small sizes.
         rounds: How often.
-        deadline: Monotonic time after which nothing more is begun.
+        seconds: Nothing is begun after so many, and what runs then is given up.
     """
 
     engines: list[str]
     scenarios: set[str] = field(default_factory=set)
     quick: bool = False
     rounds: int = 5
-    deadline: float = float("inf")
+    seconds: float = float("inf")
+    _deadline: float = float("inf")
+
+    def begin(self, began: float) -> None:
+        """Sets the deadline, once everything is installed. A slow download leaves some time to measure in."""
+        self._deadline = max(began + self.seconds, time.monotonic() + self.seconds * 0.4)
+
+    def left_seconds(self) -> float:
+        return self._deadline - time.monotonic()
 
     def chosen(self) -> list[Scenario]:
         return [s for s in SCENARIOS if (not self.scenarios or s.name in self.scenarios) and (s.full if not self.quick else s.quick)]
@@ -128,6 +136,7 @@ def run(server: Server, plan: Plan, peers: dict[str, Peer], tell: Callable[[str]
     results, began = Results(), time.monotonic()
     with ExitStack() as stack:
         engines = _prepare(server, plan, peers, results, stack, tell)
+        plan.begin(began)
         for number in range(1, plan.rounds + 1):
             results.runs.setdefault((CALIBRATION.name, LIMIT), []).append(server.commits_per_second())
             for scenario in plan.chosen():
@@ -164,7 +173,7 @@ def _prepare(
 def _measure(server: Server, plan: Plan, engine: Engine, scenario: Scenario, results: Results) -> None:
     what = f"{engine.name}, {scenario.name}"
     sizes = scenario.sizes(quick=plan.quick, share=engine.shares.get(scenario.name, 1.0))
-    left_seconds = plan.deadline - time.monotonic()
+    left_seconds = plan.left_seconds()
     if left_seconds < 1:
         results.missing[what] = "left out: the time of a quick run is over"
         return

@@ -133,7 +133,7 @@ def accounts(bench: kit.Bench) -> kit.Figures:
 
     alone = kit.marginal_costs(bench, work, bench["few"], bench["runs_at_1"])
     return {
-        **alone.figures("run_at_1"), "wal_bytes_per_step_at_1": alone.wal_bytes / 10,
+        **alone.figures("run_at_1"), **alone.wal_figures("step_at_1", 10),
         **jobs.accounts(bench, Queue(), int(bench.scalar(RUNS_FINISHED))),
     }  # fmt: skip
 

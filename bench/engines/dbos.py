@@ -157,7 +157,7 @@ def accounts(bench: kit.Bench) -> kit.Figures:
     alone = kit.marginal_costs(bench, partial(work, 1), bench["few"], bench["runs_at_1"])
     given = int(bench.scalar(RUNS_FINISHED))
     return {
-        **alone.figures("run_at_1"), "wal_bytes_per_step_at_1": alone.wal_bytes / 10,
+        **alone.figures("run_at_1"), **alone.wal_figures("step_at_1", 10),
         **jobs.accounts(bench, Queue(), given),
     }  # fmt: skip
 

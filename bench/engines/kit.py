@@ -26,6 +26,8 @@ from psycopg import sql
 DSN_VARIABLE = "PGFLOW_BENCH_DSN"
 POLL_SECONDS = 0.01
 PATIENCE_SECONDS = 300.0
+OTHERS_MAY = 10
+"""Commits in other databases that are nothing but the server's own upkeep."""
 
 Figures = dict[str, float]
 
@@ -120,10 +122,13 @@ def latency(name: str, seconds: list[float]) -> Figures:
 
 @dataclass
 class Costs:
-    """What work cost the server, and this process; ``statements`` only where the server counts them."""
+    """What work cost the server, and this process.
+
+    ``statements`` only where the server counts them, ``wal_bytes`` only if nobody else wrote: it has one log for all.
+    """
 
     commits: float
-    wal_bytes: float
+    wal_bytes: float | None
     dead_tuples: float
     client_cpu_ms: float
     statements: float | None
@@ -136,6 +141,10 @@ class Costs:
     def figures(self, unit: str) -> Figures:
         """As figures per something."""
         return {f"{name}_per_{unit}": value for name, value in asdict(self).items() if value is not None}
+
+    def wal_figures(self, unit: str, share: int) -> Figures:
+        """The log by something smaller."""
+        return {} if self.wal_bytes is None else {f"wal_bytes_per_{unit}": self.wal_bytes / share}
 
 
 @contextmanager
@@ -166,8 +175,9 @@ def costs_of(bench: Bench, work: Callable[[], object]) -> Costs:
                 where d.datname = current_database() and query not like '%pg_stat_%'"""
             statements = float(conn.execute(query).fetchone()[0])  # type: ignore[index]
         after = _counters(conn)
-    commits, wal_bytes, dead_tuples = (float(b - a) for a, b in zip(before, after, strict=True))
-    return Costs(commits, wal_bytes, dead_tuples, span.cpu_seconds * 1000, statements)
+    commits, wal_bytes, dead_tuples, elsewhere = (float(b - a) for a, b in zip(before, after, strict=True))
+    is_ours = elsewhere <= OTHERS_MAY + commits / 10
+    return Costs(commits, wal_bytes if is_ours else None, dead_tuples, span.cpu_seconds * 1000, statements)
 
 
 def marginal_costs(bench: Bench, work: Callable[[int], object], few: int, many: int) -> Costs:
@@ -188,7 +198,8 @@ def _counters(conn: psycopg.Connection[Any]) -> tuple[Any, ...]:
     row = conn.execute("""
         select (select xact_commit from pg_stat_database where datname = current_database()),
                pg_current_wal_insert_lsn() - '0/0'::pg_lsn,
-               (select coalesce(sum(n_tup_upd + n_tup_del), 0) from pg_stat_user_tables)""").fetchone()
+               (select coalesce(sum(n_tup_upd + n_tup_del), 0) from pg_stat_user_tables),
+               (select sum(xact_commit) from pg_stat_database where datname <> current_database())""").fetchone()
     assert row is not None
     return row
 

@@ -95,7 +95,7 @@ def accounts(bench: kit.Bench) -> kit.Figures:
     """What the server has to do for a run of ten nodes."""
     name = iter(("few", "many"))
     costs = kit.marginal_costs(bench, lambda runs: _alone(bench, runs, next(name)), bench["few"], bench["runs_at_1"])
-    return {**costs.figures("run_at_1"), "wal_bytes_per_step_at_1": costs.wal_bytes / 10}
+    return {**costs.figures("run_at_1"), **costs.wal_figures("step_at_1", 10)}
 
 
 if __name__ == "__main__":

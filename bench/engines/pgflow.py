@@ -214,8 +214,7 @@ def accounts(bench: kit.Bench) -> kit.Figures:
     noops = kit.marginal_costs(bench, partial(_noops, bench), bench["few"], bench["noop_runs"])
     return {
         **alone.figures("run_at_1"), **among.figures("run_at_128"), **noops.figures("noop_run"),
-        "wal_bytes_per_step_at_128": among.wal_bytes / 10, "wal_bytes_per_step_at_1": alone.wal_bytes / 10,
-        **_claim_costs(bench),
+        **alone.wal_figures("step_at_1", 10), **among.wal_figures("step_at_128", 10), **_claim_costs(bench),
     }  # fmt: skip
 
 

@@ -1,0 +1,162 @@
+"""`python -m bench`: its counts stay within their bounds, its parts fit together, its peers can be told apart.
+
+The figures of peers need their packages and an idle machine; here pgflow is measured alone, by counts.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+import servers
+
+from bench import goals, plot, report
+from bench.catalog import METRICS, SCENARIOS, functions_of
+from bench.peers import read_peers
+from bench.runner import Plan, Results
+
+ENGINES = sorted(path.stem for path in (servers.REPOSITORY / "bench" / "engines").glob("*.py") if path.stem not in ("__init__", "kit", "jobs"))
+
+
+def bench(*options: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-m", "bench", *options], cwd=servers.REPOSITORY, capture_output=True, text=True, check=False)
+
+
+def measured(*rows: tuple[str, str, list[float]]) -> list[report.Record]:
+    return report.records_of(Results({(metric, engine): runs for metric, engine, runs in rows}, rounds=3))
+
+
+@pytest.mark.slow
+def test_steps_runs_and_claims_cost_no_more_than_their_bounds(tmp_path: Path):
+    figures = tmp_path / "counts.json"
+    done = bench("--counts", "--json", str(figures))
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert {r.metric for r in report.read_json(figures)} >= {goal.metric for goal in goals.read_goals("count")}
+    assert "UNMET" not in done.stdout
+
+
+def test_goals_and_bounds_name_metrics_and_engines_that_exist():
+    for goal in (*goals.read_goals("goal"), *goals.read_goals("count")):
+        assert goal.other is None or goal.other[1] in ENGINES
+    names = [goal.name for goal in goals.read_goals("goal")]
+    assert len(set(names)) == len(names)
+
+
+def test_every_metric_belongs_to_one_scenario_and_every_scenario_to_an_engine():
+    names = [metric.name for scenario in SCENARIOS for metric in scenario.metrics]
+    assert len(set(names)) == len(names) == len(METRICS) - 1
+    for scenario in SCENARIOS:
+        assert any(scenario.name in functions_of(engine) for engine in ENGINES)
+        assert set(scenario.work) <= set(scenario.full)
+        assert scenario.quick is None or set(scenario.quick) == set(scenario.full)
+
+
+def test_every_peer_is_pinned_and_has_a_program():
+    peers = read_peers()
+    assert {"dbos", "absurd", "langgraph", "pgqueuer", "procrastinate", "oban"} <= set(peers) <= set(ENGINES)
+    scenarios = {scenario.name for scenario in SCENARIOS}
+    for peer in peers.values():
+        assert all("==" in requirement for requirement in peer.requires)
+        assert any(requirement.endswith(f"=={peer.version}") for requirement in peer.requires)
+        assert set(peer.shares) <= scenarios & functions_of(peer.name)
+        assert "install" in functions_of(peer.name)
+
+
+def test_a_peer_that_cannot_be_installed_is_skipped_with_the_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    from bench import runner
+    from bench.peers import Peer
+
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    peer = Peer("dbos", "0", ("dbos==0",), python="9.99")
+    results = Results()
+    engines = runner._prepare(None, Plan(["dbos"]), {"dbos": peer}, results, None, lambda _: None)
+    assert engines == []
+    assert "needs Python 9.99" in results.missing["dbos"]
+
+
+def test_a_slow_peer_is_given_a_share_of_the_work_and_nothing_else_changes():
+    steps = next(s for s in SCENARIOS if s.name == "steps")
+    assert steps.sizes(quick=False, share=0.1) == {"runs_at_128": 300, "runs_at_32": 160, "runs_at_1": 20}
+    enqueue = next(s for s in SCENARIOS if s.name == "enqueue")
+    assert enqueue.sizes(quick=False, share=0.1)["batch"] == enqueue.full["batch"]
+
+
+def test_the_json_is_a_list_of_records_with_medians_and_ratios():
+    records = measured(("steps_per_second_at_128", "pgflow", [100, 120, 110]), ("steps_per_second_at_128", "dbos", [11, 10, 12]))
+    ours, theirs = json.loads(report.as_json(records))
+    assert ours == {
+        "metric": "steps_per_second_at_128", "engine": "pgflow", "unit": "steps/s", "better": "higher",
+        "runs": [100, 120, 110], "median": 110, "ratio_to_pgflow": 1.0,
+    }  # fmt: skip
+    assert theirs["ratio_to_pgflow"] == 0.1
+    assert records[1].behind == pytest.approx(10)
+
+
+def test_lower_is_better_where_the_metric_says_so():
+    _, theirs = measured(("start_latency_p50_ms", "pgflow", [2.0]), ("start_latency_p50_ms", "dbos", [500.0]))
+    assert theirs.behind == 250
+
+
+def test_a_goal_may_be_absolute_relative_or_a_difference():
+    records = measured(
+        ("steps_per_second_at_128", "pgflow", [1000.0]), ("steps_per_second_at_128", "dbos", [20.0]),
+        ("start_latency_p50_ms", "pgflow", [5.5]), ("idle_wake_up_p50_ms", "raw", [2.0]),
+        ("claim_of_10_ms_empty", "pgflow", [2.0]), ("claim_of_10_ms_with_parked", "pgflow", [4.0]),
+    )  # fmt: skip
+    by_name = {
+        "times": goals.Goal("times", "steps_per_second_at_128", at_least=50, times="dbos"),
+        "absolute": goals.Goal("absolute", "steps_per_second_at_128", at_least=1001),
+        "beyond": goals.Goal("beyond", "start_latency_p50_ms", at_most=3, beyond={"engine": "raw", "metric": "idle_wake_up_p50_ms"}),
+        "per": goals.Goal("per", "claim_of_10_ms_with_parked", at_most=1.5, per="claim_of_10_ms_empty"),
+        "missing": goals.Goal("missing", "steps_per_second_at_128", at_least=15, times="absurd"),
+    }
+    judged = {one.goal.name: one for one in goals.judge(by_name.values(), records)}
+    assert {name: (one.figure, one.met) for name, one in judged.items()} == {
+        "times": (50, True), "absolute": (1000, False), "beyond": (3.5, False), "per": (2, False), "missing": (None, False),
+    }  # fmt: skip
+    assert "absurd: no steps_per_second_at_128" in str(judged["missing"])
+
+
+def test_unmet_goals_make_the_exit_code_1(tmp_path: Path):
+    figures = tmp_path / "figures.json"
+    figures.write_text(report.as_json(measured(("steps_per_second_at_128", "pgflow", [20_000.0]))))
+    done = bench("--goals", "--from", str(figures))
+    assert done.returncode == 1
+    assert "met    the same, absolutely: 20,000 steps/s, goal >= 15,000 steps/s" in done.stdout
+    assert "UNMET  timers, lateness p50: not measured" in done.stdout
+
+
+def test_a_run_on_a_busy_machine_is_void():
+    assert report.verdict(measured(("steps_per_second_at_32", "dbos", [160.0]))).startswith("void: DBOS makes 160 steps/s")
+    assert report.verdict(measured(("steps_per_second_at_32", "dbos", [162.0]))) is None
+    assert report.verdict(measured(("steps_per_second_at_32", "pgflow", [1.0]))) is None
+
+
+def test_the_tables_show_spread_advantage_and_what_is_missing():
+    results = Results(
+        {
+            ("bare_commits_per_second", "raw"): [900.0, 1100.0, 1000.0],
+            ("steps_per_second_at_1", "pgflow"): [900.0, 1100.0, 1000.0], ("steps_per_second_at_1", "dbos"): [100.0, 100.0, 100.0],
+        },
+        settings={"pgflow": {"fsync": ["on"], "synchronous_commit": ["on"]}}, counted={"pgflow": {"steps recorded": 3000}},
+        missing={"oban": "skipped: needs Python 3.12"}, rounds=3,
+    )  # fmt: skip
+    text = report.markdown(results, report.records_of(results), {"date": "today"}, read_peers())
+    assert "| runs of 10 steps, one at a time | steps/s | 1,000 ±10% | 100 ±0% (10x) |" in text
+    assert "- calibration: 1,000 bare commits/s, 900 to 1,100" in text
+    assert "- pgflow: fsync on, synchronous_commit on, 3,000 steps recorded" in text
+    assert "- oban: skipped: needs Python 3.12" in text
+
+
+def test_without_matplotlib_or_a_peer_there_is_no_picture_and_the_reason(tmp_path: Path):
+    with pytest.raises(plot.NoPlot, match=r"pgflow-engine\[bench\]|nothing to compare"):
+        plot.draw(measured(("steps_per_second_at_128", "pgflow", [1.0])), tmp_path / "plot.png")
+
+
+def test_matplotlib_is_asked_for_by_the_extra_alone():
+    project = tomllib.loads((servers.REPOSITORY / "pyproject.toml").read_text())["project"]
+    assert [name for name, needed in project["optional-dependencies"].items() if any("matplotlib" in n for n in needed)] == ["bench"]
