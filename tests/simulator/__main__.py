@@ -19,7 +19,7 @@ def main() -> int:
     length.add_argument("--seconds", type=float, default=20.0)
     length.add_argument("--transactions", type=int, help="of each process")
     parser.add_argument("--processes", type=int, default=1, help="each with seeds of its own")
-    parser.add_argument("--check-every", type=int, default=10, help="run pgflow.check() at every n-th change")
+    parser.add_argument("--check-every", type=int, default=16, help="run pgflow.check() at every n-th change")
     parser.add_argument("--without", default="", help="faults to leave out, with commas")
     parser.add_argument("--broken", choices=sorted(BROKEN), metavar="NAME", help=f"play with a broken variant: {', '.join(sorted(BROKEN))}")
     options = parser.parse_args()

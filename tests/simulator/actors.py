@@ -106,9 +106,9 @@ class Cast:
                 elif what == "advance" and held:
                     yield from self._advance(worker, held)
                 elif what == "transaction" and held:
-                    yield from self._transact(held)
+                    yield from self._transact(me, held)
                 elif what == "watch":
-                    yield from self._watch(worker, seen)
+                    yield from self._watch(me, worker, seen)
                 elif what == "release" and held:
                     yield from self._release([self.rng.choice(list(held.values()))], held)
                 elif what == "strays":
@@ -310,7 +310,7 @@ class Cast:
 
     # ---------------------------------------------------------------- transactional steps
 
-    def _transact(self, held: dict[int, Execution]) -> Call:
+    def _transact(self, me: Actor, held: dict[int, Execution]) -> Call:
         """One transactional step, with the application's rows, in one transaction."""
         ready = [e for run, e in sorted(held.items()) if self._is_at_transaction(e)]
         if not ready:
@@ -325,6 +325,10 @@ class Cast:
             yield _sql("insert into sim.booked values ($1::bigint, $2::int, $3::bigint)", e.run_id, number, e.token)
             if self.rng.random() < 0.15:
                 yield self._message(self.rng.choice(list(self.world.model.keys)))
+            if self.world.faults.freeze and self.rng.random() < 0.1:
+                me.frozen_until = self.world.turn + self.rng.choice((200, 600))
+                self.world.fire("frozen in a step")
+                yield Step("rest")
             unit_rows = e.rows() + [[e.run_id, e.journal.seq + 1, number, "c", "t", "null", None, AT_US, None, e.token]]
             fenced = yield call("fence_step", "$1::bigint, $2::bigint, $3::int, $4::jsonb", e.run_id, e.token, number, json.dumps(unit_rows), columns="xid", act=acts)
             try:
@@ -363,7 +367,7 @@ class Cast:
             act = Act("release", {"leases": set(leases)})
             yield call("release_runs", "$1::bigint[], $2::bigint[]", [r for r, _ in leases], [t for _, t in leases], act=act)
 
-    def _watch(self, worker: int, seen: dict[int, tuple[int, int]]) -> Call:
+    def _watch(self, me: Actor, worker: int, seen: dict[int, tuple[int, int]]) -> Call:
         """Looks at all beats, and declares dead whose has not moved for long."""
         rows = yield call("observe_workers", "", columns="worker_id, beat")
         now = self.world.turn
@@ -377,6 +381,10 @@ class Cast:
                 del seen[other]
                 if other in self.alive:
                     self.world.fire("worker declared dead alive")
+                if self.world.faults.freeze and self.rng.random() < 0.3:
+                    # What was observed is old by the time at which it counts.
+                    me.frozen_until = now + 40
+                    yield Step("rest")
                 yield call("reap_worker", "$1::int, $2::bigint", other, beat, columns="reclaimed", act=Act("reap", {"worker": other, "beat": beat}))
 
     def beat_hearts(self, me: Actor) -> Play:

@@ -105,4 +105,8 @@ BROKEN: dict[str, Variant] = {
         "commit_units reads the leases without a lock",
         (Change("commit_units", "and e.token = any(tokens) order by e.run_id for no key update skip locked", "and e.token = any(tokens) order by e.run_id"),),
     ),
+    "limit counted without a lock": Variant(
+        "claims of a queue with a limit do not wait for each other",
+        (Change("claim_", "where q.queue = queue_name for no key update;", "where q.queue = queue_name;"),),
+    ),
 }

@@ -27,13 +27,14 @@ MINIMUM_PER_10_000 = {
     "dies in a transaction": 10,
     "frozen": 10,
     "frozen in a transaction": 5,
+    "frozen in a step": 3,
     "worker declared dead alive": 5,
     "zombie": 5,
     "clock jumps forward": 20,
     "clock jumps back": 6,
     "notification lost": 60,
     "notification twice": 20,
-    "connection closed": 0.2,
+    "connection closed": 1,
     "stuck": 1,
 }
 """How often each fault must happen for a campaign to count."""
@@ -81,7 +82,7 @@ class Order:
     transactions: int | None = None
     broken: str | None = None
     without: tuple[str, ...] = ()
-    check_every: int = 10
+    check_every: int = 16
 
 
 def play(order: Order, *, shorten: bool = True) -> Totals:

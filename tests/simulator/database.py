@@ -19,6 +19,8 @@ T0_US = 1_900_000_000_000_000
 """Where the clock of every episode begins."""
 
 QUEUES = ("q1", "q2")
+LIMITED, LIMIT = "q2", 3
+"""So many runs of this queue may be leased at once."""
 WORKFLOWS = ("a", "b")
 ACCOUNTS = 4
 
@@ -56,7 +58,7 @@ truncate pgflow.run_key, pgflow.run, pgflow.outcome, pgflow.deadline, pgflow.rea
 alter sequence pgflow.run_id_seq restart;
 alter sequence pgflow.nudge_id_seq restart;
 alter sequence sim.clock restart;
-update pgflow.queue set paused_at = null, max_running = null, max_deaths = 3;
+update pgflow.queue set paused_at = null, max_running = case when queue = '{LIMITED}' then {LIMIT} end, max_deaths = 3;
 insert into sim.account select i, 0 from generate_series(1, {ACCOUNTS}) i
 """
 
@@ -124,6 +126,7 @@ class Database:
                 _replace(conn, change)
             _leave_out_the_machine(conn)
             conn.execute("select pgflow.serve_lanes(%s, %s)", (list(QUEUES), list(WORKFLOWS)))
+            self.limited = {lane for (lane,) in conn.execute("select lane_id from pgflow.lane where queue = %s", (LIMITED,))}
             self.audit = conn.execute(AUDIT).fetchone()[0].replace("pgflow.now_()", "(timestamptz 'epoch' + (select last_value from sim.clock) * interval '1 microsecond')")  # type: ignore[index]
 
     def reset(self, wire: Wire) -> None:

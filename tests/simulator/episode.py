@@ -49,7 +49,7 @@ class Simulator:
             wire.close()
         self.database.drop()
 
-    def play(self, seed: int, transactions: int = 4000, *, faults: Faults | None = None, check_every: int = 10, without: tuple[str, ...] = (), seconds: float = 3600.0) -> Story:
+    def play(self, seed: int, transactions: int = 4000, *, faults: Faults | None = None, check_every: int = 16, without: tuple[str, ...] = (), seconds: float = 3600.0) -> Story:
         """One episode; a broken promise is in the answer. Where the time is over first, that many transactions make it again."""
         for wire in self.wires[1:]:
             wire.run("rollback")

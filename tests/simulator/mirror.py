@@ -16,7 +16,7 @@ from tests.simulator.wire import Wire
 LIVE = """
 select string_agg(x, E'\\n') from (
   select 'r|' || run_id || '|' || lane_id || '|' || last_seq || '|' || attempt || '|' || suspect || '|' || coalesce(has_begun, false) as x from pgflow.ready
-  union all select 'l|' || run_id || '|' || token || '|' || worker_id || '|' || last_seq || '|' || attempt || '|' || suspect from pgflow.lease
+  union all select 'l|' || run_id || '|' || token || '|' || worker_id || '|' || lane_id || '|' || last_seq || '|' || attempt || '|' || suspect from pgflow.lease
   union all select 'p|' || run_id || '|' || last_seq || '|' || coalesce(token, 0) from pgflow.parked
   union all select 'h|' || run_id || '|' || last_seq || '|' || state || '|' || reason || '|' || coalesce(has_begun, false) from pgflow.held
   union all select 'w|' || run_id || '|' || call || '|' || kind::text || '|' || name || '|' || coalesce(calls::text, '') from pgflow.wait

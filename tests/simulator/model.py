@@ -80,8 +80,11 @@ class Mail:
 class Model:
     """All that is known, kept up by :meth:`judge`."""
 
-    def __init__(self, mirror: Mirror) -> None:
+    def __init__(self, mirror: Mirror, limited: set[int], limit: int) -> None:
         self.mirror = mirror
+        self.limited = {str(lane) for lane in limited}
+        """Lanes of the queue with a limit, of which so many runs may be leased at once."""
+        self.limit = limit
         self.looks = 0
         self.runs: dict[int, Run] = {}
         self.newest: dict[int, int] = {}
@@ -131,6 +134,8 @@ class Model:
         self._judge_invariants({int(line[1]) for line in (*came, *went) if line[0] in "rlphwt"} | affected)
         self._judge_nudges({self.runs[r].chain for r in affected if r in self.runs} | {int(x[1]) for x in (*came, *went) if x[0] in "sn"})
         self._judge_answers(acts)
+        if any(line[0] == "l" for line in came):
+            self._judge_limit()
         return came, went
 
     def _take_over(self, came: list[Line], went: list[Line]) -> tuple[dict[int, Mail], dict[int, Mail]]:
@@ -317,6 +322,12 @@ class Model:
                 raise Broken("G22", f"run {run_id} was woken without a reason; it waited for {self.was_waiting.get(run_id)} until {times}")
             if new is not None and new[0] in "rph" and self._last_seq(new) != self.runs[run_id].journal.seq:
                 raise Broken("G1", f"run {run_id} has {self.runs[run_id].journal.seq} units; its place says {new}")
+
+    def _judge_limit(self) -> None:
+        leased = sum(1 for line in self.place.values() if line[0] == "l" and line[4] in self.limited)
+        self.tested["G24"] += leased == self.limit
+        if leased > self.limit:
+            raise Broken("G24", f"{leased} runs of a queue are leased; {self.limit} may be")
 
     @staticmethod
     def _last_seq(place: Line) -> int:

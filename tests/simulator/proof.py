@@ -20,6 +20,7 @@ TESTED = {
     "G13": "all of the above, then healing",
     "G14": "workers that die or freeze holding runs",
     "G22": "clock jumps, polls halted between looking and locking",
+    "G24": "claims of a limited queue, some held open",
     "G28": "claims held open, reaped and released at once",
     "G31": "senders, wakes and parks halted between any two looks",
     "G36": "cancels, forced and not, of runs wherever they are",

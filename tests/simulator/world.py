@@ -16,11 +16,10 @@ from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from tests.simulator.database import HALTS, T0_US, Database
+from tests.simulator.database import HALTS, LIMIT, T0_US, Database
 from tests.simulator.mirror import Mirror
 from tests.simulator.model import Act, Broken, Model, Transaction
 from tests.simulator.wire import Rows, SqlError, Wire, wait_or_block
-
 
 PRECIOUS = ("commit", "fence")
 """Acts whose acknowledgement is lost more often: what a worker makes of that matters most."""
@@ -103,7 +102,7 @@ class Actor:
 class World:
     """One episode."""
 
-    def __init__(self, database: Database, wires: list[Wire], seed: int, faults: Faults, *, check_every: int = 10, without: tuple[str, ...] = ()) -> None:
+    def __init__(self, database: Database, wires: list[Wire], seed: int, faults: Faults, *, check_every: int = 16, without: tuple[str, ...] = ()) -> None:
         self.rng = random.Random(seed)
         self.faults = faults
         self.without = without
@@ -112,7 +111,7 @@ class World:
         self.wires = wires
         """The first is the observer's, the others the actors'."""
         self.mirror = Mirror(wires[0])
-        self.model = Model(self.mirror)
+        self.model = Model(self.mirror, database.limited, LIMIT)
         self.actors: list[Actor] = []
         self.fired: Counter[str] = Counter()
         self.done: Counter[str] = Counter()
