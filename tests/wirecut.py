@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import logging
 import random
 import sys
@@ -35,6 +36,10 @@ MOST_MESSAGES = 12
 """Of one statement of one role: two of it, each in all its messages."""
 COMMITTING = ("commit", "commit_unit", "commit_units", "commit_and_claim", "start_run", "start_runs", "send_signal", "claim_runs", "reap_worker")
 """Cut *during* too."""
+OPENING = ("connect", "listen")
+"""What is said only when a connection is opened."""
+OPENING_SECONDS = 1.0
+MIN_IN_PROGRESS = 8
 STRAYS = "select replace(pg_get_functiondef('pgflow.release_strays'::regproc), 'DEFAULT 5', 'DEFAULT 0.3')"
 
 FAULTS = {
@@ -75,19 +80,19 @@ def plan(path: Path, seen: dict[tuple[str, str], list[str]], rng: random.Random)
         if role in path.cuts and (not path.cuts[role] or what in path.cuts[role]) and what != "terminate"
         for nth, kind in enumerate(kinds[:MOST_MESSAGES], 1)
         for _ in range(path.times)
-        for cut in _at(role, what, nth, kind, rng)
+        for cut in _at(role, what, nth, kind, rng, 4 if path.times > 1 else 1)
     ]
     rng.shuffle(cuts)
     return cuts
 
 
-def _at(role: str, what: str, nth: int, kind: str, rng: random.Random) -> list[Cut]:
+def _at(role: str, what: str, nth: int, kind: str, rng: random.Random, patience: int) -> list[Cut]:
     sides: list[Side] = ["before"]
     if kind in ROUND_TRIPS:
         sides.append("after")
         if what in COMMITTING:
             sides.append("during")
-    return [Cut(role, what, nth, side, rng.random() < 0.5, _linger(side, what, rng)) for side in sides]
+    return [Cut(role, what, nth, side, rng.random() < 0.5, patience * _linger(side, what, rng)) for side in sides]
 
 
 def _linger(side: Side, what: str, rng: random.Random) -> float:
@@ -113,10 +118,8 @@ class Enumeration:
         self.tally.planned.update(cut.side for cut in cuts)
         for cut in cuts:
             await self._trial(cut)
-        while time.monotonic() < rounds_until and self.rng.shuffle(cuts) is None:
-            for cut in cuts:
-                if time.monotonic() < rounds_until:
-                    await self._trial(cut, Cut(None, None, self.rng.randint(1, 12), self.rng.choice(("before", "after")), self.rng.random() < 0.5))
+        while cuts and self.stage.path.may_be_cut_twice and time.monotonic() < rounds_until:
+            await self._trial(cut := self.rng.choice(cuts), self._another(cut))
         await self._is_whole()
         verdict = await judge(self.stage, self.keys)
         self.tally.lost, self.tally.doubled = verdict.lost, verdict.doubled
@@ -125,6 +128,9 @@ class Enumeration:
         self.tally.said_again = self.stage.errors
         self.tally.seconds = time.monotonic() - began
         return self.tally
+
+    def _another(self, cut: Cut) -> Cut:
+        return Cut(cut.role, None, self.rng.randint(1, 12), self.rng.choice(("before", "after")), self.rng.random() < 0.5)
 
     async def _clean_run(self) -> dict[tuple[str, str], list[str]]:
         """Every role's connections are new, so that what opens one is among the messages; what libraries ask only once is not."""
@@ -146,10 +152,12 @@ class Enumeration:
         tally.trials += 1
         began = time.monotonic()
         proxy.arm(*cuts)
-        if cuts[0].what == "connect":
+        if cuts[0].what in OPENING:
             proxy.drop(cuts[0].role or "", reset=cuts[0].reset)
         for _ in range(4):
             await self._act(" and ".join(map(str, cuts)))
+            if cuts[0].what in OPENING:
+                await self._wait_for_fire()
             if proxy.fired:
                 break
         proxy.disarm()
@@ -159,6 +167,16 @@ class Enumeration:
             tally.commits += what == "commit"
         if not proxy.fired:
             tally.missed.append(str(cuts[0]))
+
+    async def _wait_for_fire(self) -> None:
+        """Who lost a connection takes a moment before the next."""
+
+        async def has_fired() -> bool:
+            return bool(self.stage.proxy.fired)
+
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(OPENING_SECONDS):
+                await self.stage.until(has_fired)
 
     async def _act(self, cut: str) -> None:
         key = f"{self.stage.path.name}/{len(self.keys)}"
@@ -214,7 +232,8 @@ async def enumerate_paths(
         with psycopg.connect(dsn, autocommit=True) as conn:
             conn.execute(SCHEMA)
             conn.execute(conn.execute(STRAYS).fetchone()[0])  # type: ignore[index]
-        return await asyncio.gather(*(one(PATHS[name]) for name in names or PATHS))
+        longest_first = list(names or PATHS)[::-1]
+        return (await asyncio.gather(*(one(PATHS[name]) for name in longest_first)))[::-1]
     finally:
         pgflow.worker.STRAYS_EVERY_SECONDS = strays
         servers.drop_database(server_dsn, template)
@@ -235,6 +254,8 @@ def findings_of(tallies: list[Tally], seed: int, seconds: float) -> Findings:
     for t in tallies:
         for side in t.planned:
             findings.fired[f"{t.path}, {side}"] = (t.fired[side], max(1, t.planned[side] * 9 // 10))
+    if slow := [t for t in tallies if t.path.startswith("commit in progress")]:
+        findings.fired["commits found in progress"] = (sum(t.in_progress for t in slow), min(MIN_IN_PROGRESS, slow[0].planned["during"]))
     return findings
 
 

@@ -44,7 +44,7 @@ create table app.booked (key text not null, n int not null);
 create table app.told (key text not null, n int not null, idempotency_key text not null);
 create table app.asked (key text not null);
 create table app.slow (key text not null);
-create function app.take_long() returns trigger language plpgsql as $$ begin perform pg_sleep(0.12); return null; end $$;
+create function app.take_long() returns trigger language plpgsql as $$ begin perform pg_sleep(0.3); return null; end $$;
 create constraint trigger slow_commit after insert on app.slow deferrable initially deferred for each row execute function app.take_long();
 """
 RESULT = timedelta(seconds=20)
@@ -435,6 +435,7 @@ class Path:
     has_worker: bool = True
     prepare: Callable[[Stage], Awaitable[None]] | None = None
     more_workflows: Callable[[], list[Any]] = field(default=list)
+    may_be_cut_twice: bool = True
     times: int = 1
     """How often each cut is made."""
     is_rough: bool = False
@@ -480,7 +481,7 @@ async def _start(stage: Stage, key: str) -> None:
     await ends(stage, await stage.insist(lambda: stage.app.start(single.options(key=key), key)), 1)
 
 
-@path("start without a key", {APP: ("start_run", "pg_notify")}, START, booked=1)
+@path("start without a key", {APP: ("start_run", "pg_notify")}, START, booked=1, may_be_cut_twice=False)
 async def _start_without_key(stage: Stage, key: str) -> None:
     """One cut, and the caller does not even notice: the app knows the key that it made up."""
     run = await stage.app.start(single, key)
