@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import threading
+import weakref
 from collections.abc import Iterable, Sequence
 from types import ModuleType
 from typing import Any
@@ -61,9 +63,16 @@ class AppBase:
         self._pending_lanes: set[int] = set()
         self._pending_lock = threading.Lock()
         self._prepare()
+        _apps.add(self)
 
     def _prepare(self) -> None:
         """What the colour needs of its own."""
+
+    def _begin_after_fork(self) -> None:
+        """In a forked process: the connections are those of the parent, and their threads are not here. New ones are opened when needed."""
+        _of_the_parent.append(dict(vars(self)))
+        self._pending_lock = threading.Lock()
+        self._prepare()
 
     @property
     def dsn(self) -> str:
@@ -122,6 +131,19 @@ class AppBase:
             chains, self._pending_chains = self._pending_chains, set()
             lanes, self._pending_lanes = self._pending_lanes, set()
         return sorted(chains), lanes
+
+
+_apps: weakref.WeakSet[AppBase] = weakref.WeakSet()
+_of_the_parent: list[Any] = []
+"""Kept for good: whoever took it apart would speak on the parent's connections, or wait for its threads."""
+
+
+def _begin_all_after_fork() -> None:
+    for app in _apps:
+        app._begin_after_fork()
+
+
+os.register_at_fork(after_in_child=_begin_all_after_fork)
 
 
 def collect_workflows(include: Iterable[Workflow[..., Any] | ModuleType]) -> dict[str, Workflow[..., Any]]:
