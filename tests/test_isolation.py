@@ -34,6 +34,7 @@ def test_calls_that_meet(printed: dict[str, Future[str]], name: str) -> None:
 
 
 def test_the_specs_are_those_of_the_table() -> None:
+    assert len(set(NAMES)) == len(NAMES)
     written = {path.stem: path.read_text() for path in isolationkit.SPECS.glob("*.spec")}
     assert written == {spec.name: spec_text(spec) for spec in all_specs()}, "write them: python -m tests.isolation --write"
     assert {path.stem for path in isolationkit.EXPECTED.glob("*.out")} >= set(NAMES)

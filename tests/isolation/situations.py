@@ -246,7 +246,7 @@ MUST_HOLD = """\
 """
 
 
-def meet(place: str, first: str, partners: tuple[str, ...], *, gated: bool = False) -> Spec:
+def meet(place: str, first: str, partners: tuple[str, ...], *, gated: bool = False, suffix: str = "") -> Spec:
     a = VERBS[first]
     meetings = []
     for name in partners:
@@ -254,7 +254,7 @@ def meet(place: str, first: str, partners: tuple[str, ...], *, gated: bool = Fal
         label = f"{Actor(b).name}_2" if name == first else ""
         meetings.append((Actor(a, gate=1 if gated else None), Actor(b, label, gate=2 if gated else None)))
     intro = f"# Here {PLACES[place]}. {a.says[0].upper()}{a.says[1:]} meets"
-    return Spec(f"{place}-{first}" + ("-gated" if gated else ""), place, intro, tuple(meetings))
+    return Spec(f"{place}-{first}{suffix}" + ("-gated" if gated else ""), place, intro, tuple(meetings))
 
 
 def after(first: str, *groups: tuple[str, ...]) -> tuple[str, ...]:
@@ -274,7 +274,7 @@ def late(first: str) -> Spec:
 def all_specs() -> list[Spec]:
     ready = ("claim", *LOOKERS)
     specs = [meet("empty", name, after(name, STARTS)) for name in STARTS]
-    specs += [meet("empty", name, ("claim", *LOOKERS, *PLAIN)) for name in ("start", "start_later")]
+    specs += [meet("empty", name, ("claim", *LOOKERS, *PLAIN), suffix="-others") for name in ("start", "start_later")]
     specs += [meet("ready", name, after(name, ready, PLAIN)) for name in ready]
     specs += [meet("leased", name, (name, "reap", *LOOKERS, *SENDERS)) for name in HOLDERS if name != "step_rr"]
     specs += [meet("leased", "step_rr", ("step_rr", "reap", *LOOKERS, "signal", "cancel"))]
