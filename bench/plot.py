@@ -33,13 +33,13 @@ def draw(records: list[Record], path: Path) -> None:
     figure, axes = plt.subplots(figsize=(11, 1.5 + 0.3 * len(metrics)), layout="constrained")
     for index, engine in enumerate(engines):
         chosen = [r for r in compared if r.engine == engine]
-        marker = "|" if engine == LIMIT else "osD^vPX*"[index % 8]
+        marker = "x" if engine == LIMIT else "osD^vPX*"[index % 8]
         axes.scatter([r.behind for r in chosen], [metrics.index(r.metric) for r in chosen], label=engine, marker=marker, s=60)
     axes.axvline(1, color="black", linewidth=1)
     axes.set_xscale("log")
     axes.set_yticks(range(len(metrics)), [METRICS[name].says for name in metrics], fontsize=8)
     axes.grid(visible=True, alpha=0.3)
     axes.set_xlabel("times as good as the other (to the right of 1: pgflow is ahead)")
-    axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.05), ncols=len(engines), fontsize=8)
+    figure.legend(loc="outside upper center", ncols=len(engines), fontsize=8)
     figure.savefig(path, dpi=130, bbox_inches="tight")
     plt.close(figure)

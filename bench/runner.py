@@ -106,7 +106,9 @@ class Plan:
         scenarios: Names; all if empty.
         quick: Small sizes.
         rounds: How often.
-        seconds: Nothing is begun after so many, and what runs then is given up.
+        seconds: Nothing is begun so long after ``began``, and what runs then is given up.
+        each_seconds: One measurement may take so long, or what its scenario allows.
+        began: Monotonic time.
     """
 
     engines: list[str]
@@ -114,14 +116,12 @@ class Plan:
     quick: bool = False
     rounds: int = 5
     seconds: float = float("inf")
-    _deadline: float = float("inf")
+    each_seconds: float = float("inf")
+    began: float = field(default_factory=time.monotonic)
 
-    def begin(self, began: float) -> None:
-        """Sets the deadline, once everything is installed. A slow download leaves some time to measure in."""
-        self._deadline = max(began + self.seconds, time.monotonic() + self.seconds * 0.4)
-
-    def left_seconds(self) -> float:
-        return self._deadline - time.monotonic()
+    def left_seconds(self, scenario: Scenario) -> float:
+        """How long one measurement may take now."""
+        return min(self.began + self.seconds - time.monotonic(), self.each_seconds, scenario.timeout_seconds)
 
     def chosen(self) -> list[Scenario]:
         return [s for s in SCENARIOS if (not self.scenarios or s.name in self.scenarios) and (s.full if not self.quick else s.quick)]
@@ -133,19 +133,16 @@ class Plan:
 
 def run(server: Server, plan: Plan, peers: dict[str, Peer], tell: Callable[[str], None]) -> Results:
     """Everything that the plan says; what cannot be measured is in ``missing``."""
-    results, began = Results(), time.monotonic()
+    results = Results()
     with ExitStack() as stack:
         engines = _prepare(server, plan, peers, results, stack, tell)
-        plan.begin(began)
         for number in range(1, plan.rounds + 1):
             results.runs.setdefault((CALIBRATION.name, LIMIT), []).append(server.commits_per_second())
-            for scenario in plan.chosen():
-                for engine in engines:
-                    if plan.takes_part(engine.name, scenario):
-                        tell(f"round {number} of {plan.rounds}: {scenario.name}, {engine.name}")
-                        _measure(server, plan, engine, scenario, results)
+            pairs = [(s, e) for s in plan.chosen() for e in engines if plan.takes_part(e.name, s)]
+            for scenario, engine in pairs:
+                _measure(server, plan, engine, scenario, results, lambda what, n=number: tell(f"round {n} of {plan.rounds}: {what}"))
             results.rounds = number
-    results.took_seconds = time.monotonic() - began
+    results.took_seconds = time.monotonic() - plan.began
     return results
 
 
@@ -170,17 +167,20 @@ def _prepare(
     return engines
 
 
-def _measure(server: Server, plan: Plan, engine: Engine, scenario: Scenario, results: Results) -> None:
+def _measure(
+    server: Server, plan: Plan, engine: Engine, scenario: Scenario, results: Results, tell: Callable[[str], None]
+) -> None:
     what = f"{engine.name}, {scenario.name}"
     sizes = scenario.sizes(quick=plan.quick, share=engine.shares.get(scenario.name, 1.0))
-    left_seconds = plan.left_seconds()
+    left_seconds = plan.left_seconds(scenario)
     if left_seconds < 1:
         results.missing[what] = "left out: the time of a quick run is over"
         return
     assert sizes is not None
+    tell(what)
     try:
         with server.database(engine.template) as (_, dsn):
-            results.add(engine.name, engine.ask(scenario.name, dsn, sizes, min(left_seconds, scenario.timeout_seconds)))
+            results.add(engine.name, engine.ask(scenario.name, dsn, sizes, left_seconds))
     except EngineFailed as error:
         results.missing[what] = str(error)
 
