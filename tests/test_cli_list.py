@@ -108,6 +108,11 @@ def test_an_empty_list_says_what_to_do(dsn):
     assert pgflow(dsn, "list").out == "[]\n"
 
 
+def test_a_queue_that_there_is_not_is_named(dsn):
+    assert pgflow(dsn, "list", "--queue", "mial", tty=True).err == "No run is like that: there is no queue 'mial'.\n"
+    assert pgflow(dsn, "list", "--key", "k", tty=True).err == "No run is like that.\n"
+
+
 def test_watching_answers_again_when_something_has_changed(dsn, conn):
     watching = clikit.process(dsn, "list", "--watch", "--every", "0.1")
     try:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import clikit
@@ -30,6 +32,10 @@ def test_a_server_that_is_down():
     said = line(pgflow(UNREACHABLE, "list"), 69)
     assert said.startswith("pgflow: the database cannot be reached: ")
     assert said.endswith("Check --dsn, PGFLOW_DSN and the server")
+
+
+def test_what_libpq_asks_back_is_left_out():
+    assert "?" not in line(pgflow(UNREACHABLE, "list"), 69)
 
 
 def test_a_server_that_is_down_for_every_command_that_needs_one():
@@ -97,7 +103,14 @@ def test_a_role_without_rights(dsn, conn):
         (["list", "--sttus", "x"], "No such option: --sttus"),
         (["show"], "Missing argument 'KEY'"),
         (["list", "--limit", "many"], "Invalid value for '--limit'"),
-        (["list", "--since", "yesterday"], "--since is written like 90s, 10m, 1h30m or 7d, not 'yesterday'"),
+        (["list", "--since", "yesterday"], "--since is a time, like 2026-03-01T09:30Z, or a duration, like 90s, 10m, 1h30m or 7d, not 'yesterday'"),
+        (["list", "--since", "2026-01-01"], "--since needs a time of day and a time zone: 2026-01-01T00:00Z"),
+        (["list", "--since", "10000000000d"], "--since is longer than anybody waits"),
+        (["list", "--dsn", ""], "--dsn is empty: pass one, or leave it out"),
+        (["start", "greet", "--key", ""], "--key is empty: pass one, or leave it out"),
+        (["start", "cli_jobs:greet", "name=Ada", "--queue", ""], "the name of a queue must be 1 to 255 bytes long"),
+        (["signal", "k", "approved", "Ada"], "Strings need double quotes, as in '\"Ada\"'"),
+        (["list", "--limit", "9" * 30], "the database cannot take that: "),
         (["list", "--since", "2026-01-01T00:00:00"], "--since needs a time zone"),
         (["list", "--label", "acme"], "--label is written NAME=VALUE, not 'acme'"),
         (["list", "--json", "--csv"], "--json and --csv exclude each other"),
@@ -155,6 +168,43 @@ def test_an_answer_that_nobody_reads_is_no_error(dsn, conn):
     assert listing.stderr is not None
     assert (listing.stderr.read(), listing.wait(30)) == ("", 0)
     listing.stderr.close()
+
+
+@pytest.mark.parametrize("form", ["--json", "--csv"])
+def test_a_reader_who_leaves_early_is_no_error_in_any_form(dsn, conn, form):
+    conn.execute("select pgflow.start_run('greet', '{}', 'k-' || i) from generate_series(1, 2000) i")
+    listing = clikit.process(dsn, "list", "--limit", "0", form)
+    listing.stdout.readline()
+    listing.stdout.close()
+    assert (listing.stderr.read(), listing.wait(60)) == ("", 0)
+    listing.stderr.close()
+
+
+def test_watching_ends_when_nobody_reads_though_nothing_changes(dsn):
+    watching = clikit.process(dsn, "list", "--watch", "--every", "0.1")
+    assert watching.stdout.readline() == "[]\n"
+    watching.stdout.close()
+    assert (watching.stderr.read(), watching.wait(60)) == ("", 0)
+    watching.stderr.close()
+
+
+def test_ctrl_c_before_there_is_a_command_is_no_traceback():
+    program = "import sys; import pgflow_cli; sys.modules['pgflow_cli.commands'] = type(sys)('late'); sys.modules['pgflow_cli.commands'].run = lambda words: (_ for _ in ()).throw(KeyboardInterrupt); pgflow_cli.main()"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd=clikit.TESTS, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
+
+
+def test_ctrl_c_at_a_question_does_nothing(dsn, conn, monkeypatch):
+    conn.execute("select pgflow.start_run('greet', '{}', 'k')")
+
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("typer._click.termui.visible_prompt_func", interrupt, raising=False)
+    monkeypatch.setattr("click.termui.visible_prompt_func", interrupt, raising=False)
+    answer = pgflow(dsn, "cancel", "--all", tty=True, typed="")
+    assert (answer.code, answer.err.splitlines()[-1]) == (130, "pgflow: nothing was done")
+    assert clikit.statuses(conn) == {"k": "queued"}
 
 
 def test_no_command_knows_a_password_of_its_own():

@@ -150,7 +150,7 @@ def masked(page: str) -> list[str]:
         (r"\d{4}-\d\d-\d\d[T ]\d\d:…|\d{4}-\d\d-\d\dT?[\d:]*…", "TIME"),
         (r"\b\d+(\.\d+)?(ms|s|m|h)\b", "AGE"),
         (r"^( *\d+) +\S+ +\d+ +(0/100)", r"WORKER HOST PID \2"),
-        (r"\d+ migrations and \d+ files", "N migrations and N files"),
+        (r"\d+ migrations? and \d+ files?", "N migrations and N files"),
         (r"[█▒]+", "█"), (r"─+", "─"), (r"[ \t]+", " "),
         (r"\b\d+\.\d+\.\d+\S*\b", "VERSION"),
     ):  # fmt: skip

@@ -16,6 +16,10 @@ import sys
 
 def main() -> None:
     """Runs the command line; entry point of ``pgflow``."""
-    from pgflow_cli.commands import run
+    try:
+        from pgflow_cli.commands import run
 
-    sys.exit(run(sys.argv[1:]))
+        code = run(sys.argv[1:])
+    except KeyboardInterrupt:  # before there was a command to be interrupted
+        code = 130
+    sys.exit(code)

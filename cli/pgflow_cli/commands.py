@@ -135,18 +135,28 @@ def run(arguments: list[str]) -> int:
         answer = get_command(app)(args=arguments, prog_name="pgflow", standalone_mode=False)
     except failures.Ended as ended:
         return ended.code
-    except typer.Abort:
-        failures_say("nothing was done")
-        return failures.FAILED
+    except typer.Abort as aborted:
+        is_interrupted = isinstance(aborted.__context__, KeyboardInterrupt)
+        failures_say("nothing was done", below=is_interrupted)
+        return failures.INTERRUPTED if is_interrupted else failures.FAILED
     except KeyboardInterrupt:
+        failures_say("interrupted", below=True)
         return failures.INTERRUPTED
     except BrokenPipeError:
-        # Whoever read our answer has had enough; Python must not complain about it at its end.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return failures.DONE
+        return _unread()
+    except SystemExit as ended:
+        if isinstance(ended.__context__, BrokenPipeError):  # typer has seen it first
+            return _unread()
+        raise
     except Exception as error:  # noqa: BLE001 - whatever it is, it has an exit code
         return _fail(error)
     return answer if isinstance(answer, int) else failures.DONE
+
+
+def _unread() -> int:
+    """Whoever read our answer has had enough; Python must not complain about it at its end."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.__stdout__.fileno() if sys.__stdout__ is not None else 1)
+    return failures.DONE
 
 
 def _fail(error: Exception) -> int:
@@ -171,6 +181,6 @@ def _misused(error: Any) -> int:
     return failures.USAGE
 
 
-def failures_say(line: str) -> None:
-    """Says what went wrong."""
-    print(f"pgflow: {line}", file=sys.stderr)
+def failures_say(line: str, *, below: bool = False) -> None:
+    """Says what went wrong; below the ^C that a terminal shows."""
+    print(f"{chr(10) if below and sys.stderr.isatty() else ''}pgflow: {line}", file=sys.stderr)

@@ -7,13 +7,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from pgflow_cli.parsing import refuse_empty
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     import psycopg
 
 Dsn = Annotated[
-    str | None, typer.Option(help="Connection string; else PGFLOW_DSN, else DATABASE_URL, else the embedded server.", show_default=False)
+    str | None,
+    typer.Option(
+        callback=refuse_empty, help="Connection string; else PGFLOW_DSN, else DATABASE_URL, else the embedded server.", show_default=False
+    ),
 ]
 
 CONNECT_SECONDS = 10

@@ -65,13 +65,20 @@ def _explain_known(error: BaseException) -> tuple[int, str | None]:
         return USAGE, _line(error)
     if isinstance(cause, psycopg.ProgrammingError) and cause.sqlstate is None:
         return USAGE, f"the connection string cannot be read: {_unreadable(cause)}"
+    if isinstance(cause, psycopg.DataError):
+        return USAGE, f"the database cannot take that: {_line(cause)}"
     if isinstance(cause, psycopg.errors.InsufficientPrivilege):
         return USAGE, f"this role may not do that: {_line(cause)}. `pgflow doctor` says what it may"
     if cause is not None and is_infrastructure(cause):
-        return UNREACHABLE, f"the database cannot be reached: {_line(cause)}. Check --dsn, PGFLOW_DSN and the server"
+        return UNREACHABLE, f"the database cannot be reached: {_unreached(cause)}. Check --dsn, PGFLOW_DSN and the server"
     if cause is not None:
         return FAILED, f"the database refused: {_line(cause)}"
     return FAILED, None
+
+
+def _unreached(error: BaseException) -> str:
+    """Without the question that libpq asks back: what to check is said once."""
+    return _line(error).partition(" Is the server running ")[0]
 
 
 def _unreadable(error: BaseException) -> str:

@@ -82,13 +82,22 @@ def list_runs(
         rows = look()
         columns = COUNT_COLUMNS if count else run_columns(rows, database_now(connection))
         shown = rows if count else rows[: limit or None]
-        print_rows(form, columns, shown, names=("status", "runs") if count else (*_COLUMNS, "why"), empty=_nothing(filters))
+        empty = "" if rows else _nothing(connection, filters)
+        print_rows(form, columns, shown, names=("status", "runs") if count else (*_COLUMNS, "why"), empty=empty)
         if len(shown) < len(rows):
             note(f"The newest {limit}; there are more: --limit 0 shows all.")
 
 
-def _nothing(filters: Filters) -> str:
-    return "No run is like that." if filters else "There are no runs yet: start one with `pgflow start` or `pgflow run`."
+_STRANGE = """
+select f.word from unnest(%s::text[]) f (word) where not exists (select from pgflow.queues q where q.queue = f.word)
+"""
+
+
+def _nothing(connection: psycopg.Connection[Any], filters: Filters) -> str:
+    if not filters:
+        return "There are no runs yet: start one with `pgflow start` or `pgflow run`."
+    strange = fetch_dicts(connection, _STRANGE, (filters.queue or [],))
+    return f"No run is like that: there is no queue {strange[0]['word']!r}." if strange else "No run is like that."
 
 
 def _list(connection: psycopg.Connection[Any], filters: Filters, limit: int) -> list[dict[str, Any]]:
@@ -178,3 +187,17 @@ def _watch_changes(look: Any, every: float) -> None:
             sys.stdout.flush()
             last = text
         time.sleep(every)
+        if not _is_read():
+            return
+
+
+def _is_read() -> bool:
+    """Whether the other end of the pipe is still there: nothing else would tell us, as long as nothing changes."""
+    import select
+
+    poll = select.poll()
+    try:
+        poll.register(sys.stdout.fileno(), 0)
+    except (OSError, ValueError):
+        return True
+    return not poll.poll(0)

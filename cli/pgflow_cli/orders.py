@@ -16,7 +16,7 @@ from pgflow_cli.database import Dsn, fetch_dicts, opened
 from pgflow_cli.failures import Mistake
 from pgflow_cli.listing import WHY, database_now, run_columns
 from pgflow_cli.mail import operator, wake
-from pgflow_cli.output import AsCsv, AsJson, Column, Form, choose_form, console, make_table, note, plain, print_rows, styled_status
+from pgflow_cli.output import AsCsv, AsJson, Column, Form, choose_form, console, make_table, many, note, plain, print_rows, styled_status
 from pgflow_cli.selection import (
     ENDED,
     OPEN,
@@ -190,7 +190,7 @@ def _give(order: Order, filters: Filters, manner: Manner, dsn: str | None) -> No
             return
         if manner.dry_run:
             _show(connection, manner.form, chosen)
-            note(f"{len(chosen)} runs would be {order.past}; nothing was done.")
+            note(f"{many(len(chosen), 'run')} would be {order.past}; nothing was done.")
             return
         if not filters.keys and not manner.yes:
             _ask(connection, order, chosen)
@@ -238,7 +238,7 @@ def _show(connection: psycopg.Connection[Any], form: Form, chosen: list[dict[str
 def _ask(connection: psycopg.Connection[Any], order: Order, chosen: list[dict[str, Any]]) -> None:
     """Shows how many and which, and asks. Exactly these are told, even if others fit by then."""
     if not sys.stdin.isatty():
-        raise Mistake(f"{len(chosen)} runs would be {order.past}, and there is nobody to ask: pass --yes, or look with --dry-run")
+        raise Mistake(f"{many(len(chosen), 'run')} would be {order.past}, and there is nobody to ask: pass --yes, or look with --dry-run")
     out = console(error=True)
     out.print(make_table(run_columns(chosen, database_now(connection)), chosen[:SAMPLE], out.width))
     if len(chosen) > SAMPLE:

@@ -196,6 +196,11 @@ def _plain(value: Any) -> Any:
 # ---------------------------------------------------------------- words for people
 
 
+def many(number: int, noun: str) -> str:
+    """``1 run``, ``2 runs``."""
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+
+
 def styled_status(status: str) -> Text:
     """A status in its colour."""
     from rich.text import Text

@@ -9,10 +9,23 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import typer
+
 from pgflow_cli.failures import Mistake
 
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|[smhdw])")
+
+
+def refuse_empty(param: typer.CallbackParam, value: str | None) -> str | None:
+    """For options whose absence means something else than was meant where a shell's variable was not set.
+
+    Raises:
+        Mistake: It was given, and is empty.
+    """
+    if value == "":
+        raise Mistake(f"{param.opts[0]} is empty: pass one, or leave it out")
+    return value
 
 
 def parse_duration(text: str, what: str = "a duration") -> timedelta:
@@ -21,12 +34,17 @@ def parse_duration(text: str, what: str = "a duration") -> timedelta:
     Raises:
         Mistake: It is not one.
     """
-    if re.fullmatch(r"\d+(\.\d+)?", text):
-        return timedelta(seconds=float(text))
-    parts = _DURATION.findall(text)
-    if not parts or "".join(number + unit for number, unit in parts) != text:
+    if not _is_duration(text):
         raise Mistake(f"{what} is written like 90s, 10m, 1h30m or 7d, not {text!r}")
-    return timedelta(seconds=sum(float(number) * _UNITS[unit] for number, unit in parts))
+    parts = _DURATION.findall(text) or [(text, "s")]
+    try:
+        return timedelta(seconds=sum(float(number) * _UNITS[unit] for number, unit in parts))
+    except OverflowError:
+        raise Mistake(f"{what} is longer than anybody waits: {text}") from None
+
+
+def _is_duration(text: str) -> bool:
+    return re.fullmatch(rf"(?:{_DURATION.pattern})+|\d+(\.\d+)?", text) is not None
 
 
 def parse_moment(text: str, what: str) -> datetime | timedelta:
@@ -40,7 +58,11 @@ def parse_moment(text: str, what: str) -> datetime | timedelta:
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:
+        if not _is_duration(text):
+            raise Mistake(f"{what} is a time, like 2026-03-01T09:30Z, or a duration, like 90s, 10m, 1h30m or 7d, not {text!r}") from None
         return parse_duration(text, what)
+    if moment.tzinfo is None and re.fullmatch(r"[\d-]+", text):
+        raise Mistake(f"{what} needs a time of day and a time zone: {text}T00:00Z or {text}T00:00+02:00")
     if moment.tzinfo is None:
         raise Mistake(f"{what} needs a time zone: {text}Z or {text}+02:00")
     return moment
@@ -81,7 +103,8 @@ def parse_json(text: str, what: str) -> Any:
         return json.loads(text)
     except ValueError as error:
         where = f" (in {source})" if source else ""
-        raise Mistake(f'{what} is not JSON: {error}{where}. Strings need double quotes, as in \'{{"name": "Ada"}}\'') from error
+        example = f'"{text}"' if re.fullmatch(r"[\w.@ -]+", text) else '{"name": "Ada"}'
+        raise Mistake(f"{what} is not JSON: {error}{where}. Strings need double quotes, as in '{example}'") from error
 
 
 def parse_input(words: list[str] | None, text: str | None) -> dict[str, Any]:

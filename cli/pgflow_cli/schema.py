@@ -10,7 +10,7 @@ import typer
 
 from pgflow_cli.database import Dsn, connect, find_dsn, name_of
 from pgflow_cli.failures import Mistake
-from pgflow_cli.output import AsJson, Form, choose_form, note, plain, print_one
+from pgflow_cli.output import AsJson, Form, choose_form, many, note, plain, print_one
 
 STARTER = "starter.py.txt"
 
@@ -49,8 +49,8 @@ def _migrate(connection: Any, lock_timeout: float = 60.0) -> dict[str, Any]:
 def _say_migrated(report: dict[str, Any]) -> str:
     if report["up_to_date"]:
         return f"pgflow is up to date in {report['database']}"
-    migrations, sources = len(report["migrations"]), len(report["sources"])
-    return f"applied {migrations} migrations and {sources} files of functions and views to {report['database']}"
+    migrations, sources = many(len(report["migrations"]), "migration"), many(len(report["sources"]), "file")
+    return f"Applied {migrations} and {sources} of functions and views to {report['database']}"
 
 
 def init(

@@ -13,7 +13,7 @@ from pgflow_cli.failures import Mistake
 from pgflow_cli.listing import database_now
 from pgflow_cli.mail import wake
 from pgflow_cli.output import AsJson, Form, choose_form, dump, note, plain, print_one
-from pgflow_cli.parsing import parse_duration, parse_input, parse_moment, parse_pairs
+from pgflow_cli.parsing import parse_duration, parse_input, parse_moment, parse_pairs, refuse_empty
 
 if TYPE_CHECKING:
     import psycopg
@@ -24,7 +24,9 @@ Words = Annotated[
     list[str] | None, typer.Argument(metavar="NAME=TEXT|NAME:=JSON", help="Parameters of the workflow.", show_default=False)
 ]
 Input = Annotated[str | None, typer.Option("--input", "-i", help="All parameters as a JSON object, @FILE, or - for standard input.")]
-RunKey = Annotated[str | None, typer.Option("--key", "-k", help="Idempotency key: a second start with it is the same run.")]
+RunKey = Annotated[
+    str | None, typer.Option("--key", "-k", callback=refuse_empty, help="Idempotency key: a second start with it is the same run.")
+]
 RunLabels = Annotated[
     list[str] | None, typer.Option("--label", "-l", metavar="NAME=VALUE", help="A label to find the run by; may be given again.")
 ]
@@ -61,7 +63,7 @@ def start(
         own_queue = _find_queue(connection, name, queue, new=new) if workflow is None else workflow.start_options.queue
         if workflow is not None:
             check_input(workflow, value)
-        options = _options(connection, key, queue or own_queue, priority, at, deadline, labels, workflow)
+        options = _options(connection, key, own_queue if queue is None else queue, priority, at, deadline, labels, workflow)
         started = _start(connection, name, value, options)
         served = fetch_dicts(connection, "select 1 from pgflow.workers where %s = any(queues) and not stopping limit 1", (options.queue,))
     print_one(form, started, lambda: plain(_say_started(started)))
