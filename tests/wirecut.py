@@ -30,7 +30,7 @@ from tests.evidence import Evidence, Findings
 from tests.wire import ROUND_TRIPS, Cut, Side
 from tests.wirepaths import PATHS, SCHEMA, Path, Stage, judge, single
 
-PATIENCE_SECONDS = 20.0
+PATIENCE_SECONDS = 30.0
 AT_ONCE = 8
 MOST_MESSAGES = 12
 """Of one statement of one role: two of it, each in all its messages."""

@@ -47,7 +47,7 @@ create table app.slow (key text not null);
 create function app.take_long() returns trigger language plpgsql as $$ begin perform pg_sleep(0.3); return null; end $$;
 create constraint trigger slow_commit after insert on app.slow deferrable initially deferred for each row execute function app.take_long();
 """
-RESULT = timedelta(seconds=20)
+RESULT = timedelta(seconds=40)
 MOMENT = timedelta(milliseconds=15)
 RHYTHM = Rhythm(beat=0.1, look=0.1, dead_after=2.0)
 CALLER = "caller"
@@ -307,7 +307,7 @@ class Stage:
 
     async def start_worker(self) -> None:
         """A worker of the app."""
-        options = WorkerOptions(concurrency=20, poll_seconds=0.05, grace_seconds=2.0, rhythm=self.path.rhythm)
+        options = WorkerOptions(concurrency=self.path.concurrency, poll_seconds=0.05, grace_seconds=2.0, rhythm=self.path.rhythm)
         self.worker = await self._workers.enter_async_context(self.app._work(options))
 
     async def close(self) -> None:
@@ -432,6 +432,7 @@ class Path:
     status: str = "completed"
     signals: int = 0
     rhythm: Rhythm = RHYTHM
+    concurrency: int = 20
     has_worker: bool = True
     prepare: Callable[[Stage], Awaitable[None]] | None = None
     more_workflows: Callable[[], list[Any]] = field(default=list)
@@ -609,11 +610,19 @@ async def _flush_alone(stage: Stage, key: str) -> None:
     await ends(stage, await stage.app.start(telling.options(key=key), key), 3)
 
 
-@path("flush, a batch", {COMMITTER: ALL}, REST, told=10)
+@path("flush, a batch", {COMMITTER: ("connect", "commit_units")}, REST, told=10)
 async def _flush_batch(stage: Stage, key: str) -> None:
     keys = [f"{key}.{n}" for n in range(5)]
     for run in await stage.app.start_many(telling, [(k,) for k in keys], keys=keys):
         await ends(stage, run, 3)
+
+
+@path("flush with the next claim", {COMMITTER: ("commit_and_claim",)}, REST, booked=6, concurrency=2)
+async def _flush_and_claim(stage: Stage, key: str) -> None:
+    """More runs than the worker may work on: what ends one claims another."""
+    keys = [f"{key}.{n}" for n in range(6)]
+    for run in await stage.app.start_many(single, [(k,) for k in keys], keys=keys):
+        await ends(stage, run, 1)
 
 
 def _book_by(how: str) -> Act:
