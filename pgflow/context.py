@@ -20,7 +20,7 @@ from pgflow._engine.calls import ChildRequest
 from pgflow._engine.host import ContinueAsNew
 from pgflow._scope import StepScope, WorkflowScope, async_scope, current, known_errors, log_fields, sync_scope, workflow_scope
 from pgflow.errors import InvalidArgument, NotBuiltError, NotInRunError
-from pgflow.model import Approved, Decision, Escalated, Expired, GateRequest, Rejected
+from pgflow.model import Approved, Decision, Escalated, Expired, GateRequest, Rejected, is_name
 from pgflow.step import Step
 from pgflow.values import MAX_BYTES, codec_for, encode_plain
 from pgflow.workflow import Workflow
@@ -133,8 +133,8 @@ class Signal(Generic[T]):
     """
 
     def __init__(self, name: str, type: type[T]) -> None:  # noqa: A002 - the word users write
-        if not 1 <= len(name.encode()) <= 255:
-            raise InvalidArgument(f"the name of a signal must be 1 to 255 bytes long, not {name!r}")
+        if not is_name(name):
+            raise InvalidArgument(f"the name of a signal must be a text of 1 to 255 bytes without NUL, not {name!r}")
         self.name = name
         self.type = type
         self.codec = codec_for(type)
@@ -220,8 +220,8 @@ def set_state(**state: Any) -> None:
 def emit(stream: str, value: Any) -> None:
     """Appends a value to an output stream of this run, readable with ``run.stream(name)`` once durable."""
     scope = workflow_scope("pgflow.emit()")
-    if not 1 <= len(stream.encode()) <= 255:
-        raise InvalidArgument("the name of a stream must be 1 to 255 bytes long")
+    if not is_name(stream):
+        raise InvalidArgument(f"the name of a stream must be a text of 1 to 255 bytes without NUL, not {stream!r}")
     scope.execution.emit(stream, encode_plain(value, f"a value of stream {stream!r}"))
 
 

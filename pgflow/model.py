@@ -221,3 +221,11 @@ class MapResult(Generic[T, R_co]):
 
     values: list[R_co] = field(default_factory=list)
     failed: list[tuple[T, Exception]] = field(default_factory=list)
+
+
+def is_name(text: str) -> bool:
+    """Whether the database can hold this as a name: 1 to 255 bytes, no NUL, no half of a character."""
+    try:
+        return 1 <= len(text.encode()) <= 255 and "\0" not in text
+    except UnicodeEncodeError:
+        return False

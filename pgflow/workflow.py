@@ -14,7 +14,7 @@ import pydantic
 from typing_extensions import TypedDict
 
 from pgflow.errors import DefinitionError, InvalidArgument
-from pgflow.model import DEFAULT_QUEUE, Slot, StartOptions
+from pgflow.model import DEFAULT_QUEUE, Slot, StartOptions, is_name
 from pgflow.step import resolve_hints
 from pgflow.values import Codec, codec_for
 
@@ -44,8 +44,8 @@ class Workflow(Generic[P, R_co]):
         self._result: Codec[Any] | None = None
         self.__doc__ = fn.__doc__
         self.__wrapped__ = fn
-        if not 1 <= len(self.name.encode()) <= 255:
-            raise DefinitionError(f"the name of workflow {self.name!r} must be 1 to 255 bytes long: pass name=")
+        if not is_name(self.name):
+            raise DefinitionError(f"the name of workflow {self.name!r} must be a text of 1 to 255 bytes without NUL: pass name=")
         for parameter in self._signature.parameters.values():
             if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
                 raise DefinitionError(

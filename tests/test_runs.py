@@ -529,6 +529,22 @@ def test_options_that_no_run_can_have_are_refused(flow: Harness, options: dict[s
         flow.app.start(total.options(**options), 1)  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("text", ["a\0b", "\ud800"], ids=["NUL", "lone surrogate"])
+def test_a_name_that_no_postgres_text_can_hold_is_refused_with_an_error_of_ours(flow: Harness, text: str) -> None:
+    flow.include(total)
+    flow.app.start(total.options(key="there"), 1)
+    for attempt in (
+        lambda: flow.app.start(total.options(key=text), 1),
+        lambda: flow.app.start(total.options(queue=text), 1),
+        lambda: flow.app.start(total.options(labels={text: text}), 1),
+        lambda: flow.app.send("there", Signal(text, str), "hello"),
+        lambda: flow.app.get(text, total).status(),
+        lambda: flow.app.cancel("there", why=text),
+    ):
+        with pytest.raises(InvalidArgument):
+            attempt()
+
+
 def test_a_start_time_without_a_time_zone_is_refused() -> None:
     with pytest.raises(InvalidArgument, match="time zone"):
         total.options(run_at=datetime(2031, 1, 1))  # noqa: DTZ001 - that is the point

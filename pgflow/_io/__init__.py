@@ -14,7 +14,7 @@ from typing import Any, Generic, LiteralString, Protocol, TypeVar
 
 import psycopg
 
-from pgflow.errors import BY_SQLSTATE, PgflowError
+from pgflow.errors import BY_SQLSTATE, InvalidArgument, PgflowError
 
 T = TypeVar("T")
 
@@ -34,7 +34,7 @@ def run(conn: psycopg.Connection[Any], query: Query[T]) -> T:
     """Runs a query on a connection; raises the engine's error for its SQLSTATEs."""
     try:
         rows = conn.execute(query.sql, query.params).fetchall()
-    except psycopg.Error as error:
+    except (psycopg.Error, UnicodeEncodeError) as error:
         raise_ours(error)
         raise
     return query.read(rows)
@@ -44,7 +44,7 @@ async def run_async(conn: psycopg.AsyncConnection[Any], query: Query[T]) -> T:
     """As :func:`run`, for an async connection."""
     try:
         rows = await (await conn.execute(query.sql, query.params)).fetchall()
-    except psycopg.Error as error:
+    except (psycopg.Error, UnicodeEncodeError) as error:
         raise_ours(error)
         raise
     return query.read(rows)
@@ -96,9 +96,16 @@ def database_error(error: BaseException | None) -> psycopg.Error | None:
     return None
 
 
+def _holds_no_text(error: psycopg.Error) -> bool:
+    """Whether a text, or one inside JSON, is none for Postgres; psycopg itself refuses to send NUL."""
+    return error.sqlstate in ("22021", "22P02", "22P05") or (isinstance(error, psycopg.DataError) and "NUL" in str(error))
+
+
 def raise_ours(error: BaseException) -> None:
     """Raises the engine's exception if the error carries one of its SQLSTATEs."""
     cause = database_error(error)
+    if isinstance(error, UnicodeEncodeError) or (cause is not None and _holds_no_text(cause)):
+        raise InvalidArgument(f"a text holds what Postgres cannot store, NUL or half of a character: {error}") from error
     cls = BY_SQLSTATE.get(cause.sqlstate or "") if cause is not None else None
     if cls is None or cause is None:
         return
