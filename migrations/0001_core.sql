@@ -107,8 +107,9 @@ create table pgflow.outcome (
 );
 comment on table pgflow.outcome is 'How a run ended; insert only, so that "written once" is a constraint';
 comment on column pgflow.outcome.token is 'Token of the lease that wrote it; null where SQL ended a run that no worker held';
--- For whoever looks for the newest failures among millions that went well.
-create index outcome_failed_idx on pgflow.outcome (run_id, status) where status in ('failed', 'cancelled');
+-- For whoever looks for the newest of the few that did not go well, each kind in its order.
+create index outcome_failed_idx on pgflow.outcome (run_id) where status = 'failed';
+create index outcome_cancelled_idx on pgflow.outcome (run_id) where status = 'cancelled';
 
 create table pgflow.deadline (
   run_id bigint primary key,

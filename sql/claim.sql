@@ -98,14 +98,15 @@ begin
   if heads is null then
     return null;
   end if;
+  -- By address alone; the sum keeps the planner from reading a whole lane that its statistics take for short.
   select array_agg(k.ctid) into locked from (
-    select r.ctid from pgflow.ready r where r.ctid = any(heads) and r.lane_id = any(lanes) for update skip locked
+    select r.ctid from pgflow.ready r where r.ctid = any(heads) and r.lane_id + 0 = any(lanes) for update skip locked
   ) k;
   if coalesce(cardinality(locked), 0) < cardinality(heads) and cardinality(lanes) > 1 then
     -- Another worker stands at the same heads: look further down, still without waiting.
     heads := pgflow.pick_heads_(lanes, 4 * max, suspects);
     select (array_agg(k.ctid order by k.priority, k.run_id))[1:max] into locked from (
-      select r.ctid, r.priority, r.run_id from pgflow.ready r where r.ctid = any(heads) and r.lane_id = any(lanes) for update skip locked
+      select r.ctid, r.priority, r.run_id from pgflow.ready r where r.ctid = any(heads) and r.lane_id + 0 = any(lanes) for update skip locked
     ) k;
   end if;
   if locked is null then

@@ -104,8 +104,8 @@ CLAIMS = (
     ),
     Defect(
         "claim that waits", "sql/claim.sql",
-        "select r.ctid from pgflow.ready r where r.ctid = any(heads) and r.lane_id = any(lanes) for update skip locked",
-        "select r.ctid from pgflow.ready r where r.ctid = any(heads) and r.lane_id = any(lanes) for update",
+        "select r.ctid from pgflow.ready r where r.ctid = any(heads) and r.lane_id + 0 = any(lanes) for update skip locked",
+        "select r.ctid from pgflow.ready r where r.ctid = any(heads) and r.lane_id + 0 = any(lanes) for update",
         "test_sql_claim.py::test_a_claim_steps_over_rows_that_are_locked[two lanes]",
     ),
     Defect(

@@ -103,7 +103,8 @@ table pgflow.outcome, owner pgflow_owner
   constraint outcome_output_check CHECK ((octet_length((output)::text) <= 1048576))
   constraint outcome_pkey PRIMARY KEY (run_id)
   constraint outcome_status_check CHECK ((status = ANY (ARRAY['completed'::text, 'failed'::text, 'cancelled'::text, 'continued'::text])))
-  CREATE INDEX outcome_failed_idx ON pgflow.outcome USING btree (run_id, status) WHERE (status = ANY (ARRAY['failed'::text, 'cancelled'::text]))
+  CREATE INDEX outcome_cancelled_idx ON pgflow.outcome USING btree (run_id) WHERE (status = 'cancelled'::text)
+  CREATE INDEX outcome_failed_idx ON pgflow.outcome USING btree (run_id) WHERE (status = 'failed'::text)
 
 table pgflow.owed, owner pgflow_owner
   -- Open effects, gates and obligations, so that an inbox never scans the journal; equals the fold over units
@@ -1019,7 +1020,7 @@ function pgflow.take_heads_(lanes integer[], max integer, suspects boolean, work
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
-  md5 fbd5bd3c620d89f42bf0252f8902498b
+  md5 ea7a468bd1a2f72ddceed4a0d8ca0396
 
 function pgflow.take_keys_(questions jsonb) returns void, owner pgflow_owner
   -- Takes the keys of all children of a batch in the order of keys, ahead of their runs, so that two batches wait and never deadlock

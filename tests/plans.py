@@ -1,0 +1,954 @@
+"""A large database, and the plans that Postgres really used for the hot statements in it.
+
+The statements stand inside stored functions, so nothing is gained by explaining copies of them: `auto_explain`
+reports the plan of every statement that a call ran, nested ones too, with the buffers it touched. Each call is made
+with statistics from when the tables were nearly empty (``small``), of now (``fresh``), and from when they were empty
+(``empty``), with generic and with custom plans; everything is rolled back.
+
+A call passes if it reads large tables only in the ways that it names (by addresses of rows it always may), and touches
+no more buffers (of 8 KiB) than its bound. `lease` may be read from end to end by what looks for the runs of a worker or
+of a queue with a limit: it has as many rows as all workers hold runs, and every claim would pay for a further index.
+`queues` counts every open run.
+
+`prove` puts it into words for the proof, `tests/test_plans.py` asserts it, and `python -m tests.plans DSN` prints it all.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import psycopg
+from pgflow_cli.listing import _LIST
+from pgflow_cli.selection import Filters
+from psycopg import sql
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+import servers
+from evidence import Evidence, Findings
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+STATISTICS = ("small", "fresh", "empty")
+"""In this order: those of nearly empty tables cannot be had again once the tables are full."""
+PLANS = ("force_generic_plan", "force_custom_plan")
+
+LARGE_ROWS = 5_000
+"""A table with more rows than this is never to be read from end to end."""
+
+# ---------------------------------------------------------------- the database
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """How many runs stand where."""
+
+    finished: int = 1_000_000
+    unclaimable: int = 100_000
+    """Ready before all others, in a lane that nobody serves or in a queue that is paused."""
+    ready: int = 100_000
+    parked: int = 100_000
+    leased: int = 10_000
+    held: int = 10_000
+    kin: int = 1_000
+    """So many generations that continue another, and so many children."""
+
+
+FEW = Sizes(finished=40, unclaimable=20, ready=40, parked=40, leased=10, held=10, kin=5)
+
+
+@dataclass(frozen=True)
+class Ids:
+    """The first run of each place; a place ends where the next begins."""
+
+    finished: int
+    unclaimable: int
+    ready: int
+    parked: int
+    leased: int
+    held: int
+    end: int
+
+    @classmethod
+    def after(cls, last: int, sizes: Sizes) -> Ids:
+        starts = [last + 1]
+        for size in (sizes.finished, sizes.unclaimable, sizes.ready, sizes.parked, sizes.leased, sizes.held):
+            starts.append(starts[-1] + size)
+        return cls(*starts)
+
+
+SERVED = list(range(1, 9))
+FOREIGN, PAUSED, LIMITED, RARE = 9, 10, 11, 12
+PARTITION_WIDTH = 300_000
+
+LANES = """
+insert into pgflow.queue (queue, paused_at, max_running) values
+  ('default', null, null), ('elsewhere', null, null), ('paused', now(), null), ('limited', null, 5000);
+insert into pgflow.lane (queue, workflow) select 'default', 'flow_' || n from generate_series(1, 8) n order by n;
+insert into pgflow.lane (queue, workflow) values ('elsewhere', 'foreign'), ('paused', 'resting'), ('limited', 'few'), ('default', 'rare');
+insert into pgflow.worker (pid, beat, beat_at, started_at, concurrency, host, version, queues)
+select n, 0, now(), now(), 100, 'host', 'test', '{default}' from generate_series(1, 50) n;
+"""
+
+# The first `kin` ready runs go on where the first finished ones ended; the next are children of the first leased ones.
+PLACES = """
+insert into pgflow.run (
+  run_id, chain_id, root_run_id, parent_run_id, parent_call, close_policy, created_at, run_at, deadline_at, root, generation, lane_id, priority, tenant, key, input, labels
+)
+select i, case when c.is_next then i - {ready} + {finished} else i end, case when c.is_child then i - {ready} - {kin} + {leased} else i end,
+  case when c.is_child then i - {ready} - {kin} + {leased} end, case when c.is_child then 2 end, case when c.is_child then 'c' end::"char",
+  {base} + i * interval '1 ms',
+  case when i >= {parked} and i < {leased} and i % 5 = 4 then {base} + interval '90 days' + i * interval '1 ms' end,
+  case when i >= {parked} and i % 10 = 0 then case when i % 1000 = 0 then now() - interval '1 s' else {base} + interval '200 days' end end,
+  md5(i::text)::uuid, case when c.is_next then 2 else 1 end,
+  case when i >= {unclaimable} and i < {ready} then case i % 2 when 0 then 9 else 10 end
+    when i % 100 = 7 and i >= {ready} and i < {parked} or i >= {leased} and i < {held} and i % 20 = 7 then 11
+    when i % 5000 = 7 then 12
+    else i % 8 + 1 end,
+  0, '', 'key-' || case when c.is_next then i - {ready} + {finished} else i end, '{{"n": 1}}', case when i % 10 = 0 then jsonb_build_object('customer', 'c' || i / 10 % 5000) end
+from generate_series({finished}, {end} - 1) i
+cross join lateral (select i >= {ready} and i < {ready} + {kin} as is_next, i >= {ready} + {kin} and i < {ready} + 2 * {kin} as is_child) c;
+
+insert into pgflow.ready (run_id, ready_at, lane_id, last_seq, attempt, priority, suspect, has_begun)
+select r.run_id, r.created_at, r.lane_id, case when r.run_id % 10 = 1 then 1 else 0 end, 0, 0,
+  case when r.run_id < {ready} + 40 and r.run_id >= {ready} and r.run_id % 10 = 1 then 1 else 0 end, case when r.run_id % 10 = 1 then true end
+from pgflow.run r where r.run_id >= {unclaimable} and r.run_id < {parked};
+
+insert into pgflow.lease (run_id, token, claimed_at, worker_id, lane_id, last_seq, attempt, priority, suspect)
+select r.run_id, r.run_id * 1000 + 7, now(), r.run_id % 50 + 1, r.lane_id, 0, 1, 0, 0
+from pgflow.run r where r.run_id >= {leased} and r.run_id < {held};
+
+insert into pgflow.held (run_id, held_at, lane_id, last_seq, attempt, priority, has_begun, state, reason, code_hash)
+select r.run_id, now(), r.lane_id, 1, 1, 0, true, case r.run_id % 2 when 0 then 'paused' else 'stuck' end, case r.run_id % 2 when 0 then 'asked' else 'nondeterminism' end, 'old'
+from pgflow.run r where r.run_id >= {held} and r.run_id < {end};
+
+-- Parked: of five, two wait for a signal with a time-out, two sleep, one has not begun.
+insert into pgflow.parked (run_id, chain_id, token, parked_at, lane_id, last_seq, priority)
+select r.run_id, r.chain_id, case when r.run_id % 5 < 4 then r.run_id * 1000 + 7 end, now(), r.lane_id, case when r.run_id % 5 < 4 then 1 else 0 end, 0
+from pgflow.run r where r.run_id >= {parked} and r.run_id < {leased};
+
+insert into pgflow.deadline (run_id, due_at) select r.run_id, r.deadline_at from pgflow.run r where r.run_id >= {parked} and r.deadline_at is not null;
+"""
+
+FACTS = """
+insert into pgflow.run_key (tenant, key, chain_id, root)
+select '', 'key-' || i, i, md5(i::text)::uuid from generate_series({finished}, {end} - 1) i where i < {ready} or i >= {ready} + {kin};
+
+insert into pgflow.outcome (run_id, token, finished_at, status, output, error)
+select i, i * 1000 + 7, {base} + i * interval '1 ms' + interval '1 min', case when i < {finished} + {kin} then 'continued' when i % 50 = 0 then 'failed' else 'completed' end,
+  case when i >= {finished} + {kin} and i % 50 > 0 then '{{"total": 12}}'::json end, case when i >= {finished} + {kin} and i % 50 = 0 then '{{"message": "no"}}'::json end
+from generate_series({finished}, {unclaimable} - 1) i;
+
+insert into pgflow.unit (run_id, token, at, recorded_at, due_at, seq, call, kind, name, payload, starts)
+select i, i * 1000 + 7, {base} + i * interval '1 ms', {base} + i * interval '1 ms', null, s, s, 'c', 'step', case s when 1 then '{{"done": true}}'::json end,
+  case s when 1 then '[[1, "s", "step", "1", null]]'::json end
+from generate_series({finished}, {unclaimable} - 1) i cross join generate_series(1, 2) s;
+
+insert into pgflow.unit (run_id, token, at, recorded_at, seq, call, kind, name, payload)
+select i, i * 1000 + 7, now(), now(), 1, 1, 'c', 'step', '{{"done": true}}'
+from generate_series({unclaimable}, {end} - 1) i where i < {parked} and i % 10 = 1 or i >= {leased};
+
+insert into pgflow.unit (run_id, token, at, recorded_at, seq, call, kind, name)
+select i, i * 1000 + 7, now(), now(), 2, 2, 'k', 'flow' from generate_series({leased}, {leased} + {kin} - 1) i;
+
+insert into pgflow.unit (run_id, token, at, recorded_at, due_at, seq, call, kind, name)
+select i, i * 1000 + 7, now(), now(), case when i % 10 in (2, 3) then {base} else {base} + interval '60 days' end + i * interval '1 ms', 1, 1, 't', case when i % 5 < 2 then 'go' end
+from generate_series({parked}, {leased} - 1) i where i % 5 < 4;
+
+insert into pgflow.wait (run_id, call, kind, name) select i, 1, 's', 'go' from generate_series({parked}, {leased} - 1) i where i % 5 < 2;
+
+insert into pgflow.timer (due_at, run_id, call)
+select case when i % 5 = 4 then {base} + interval '90 days' when i % 10 in (2, 3) then {base} else {base} + interval '60 days' end + i * interval '1 ms', i, case i % 5 when 4 then 0 else 1 end
+from generate_series({parked}, {leased} - 1) i;
+
+-- Mail that nobody waits for yet, at every fifth parked run; mail of finished runs that a nudge will put aside.
+insert into pgflow.signal (chain_id, sent_at, kind, name, payload)
+select i, now(), 's', 'other', '1' from generate_series({parked}, {leased} - 1) i where i % 5 = 0;
+
+insert into pgflow.signal (chain_id, sent_at, kind, name, payload)
+select i, now(), 's', 'go', '1' from generate_series({finished}, {unclaimable} - 1) i where i % 150 = 0;
+
+insert into pgflow.nudge (chain_id) select i from generate_series({finished}, {unclaimable} - 1) i where i % 150 = 0;
+
+insert into pgflow.step_beat (run_id, call, attempt, beat_at) select i, 2, 1, now() from generate_series({leased}, {held} - 1) i where i % 3 > 0;
+"""
+
+
+def build(dsn: str, sizes: Sizes) -> Ids:
+    """Fill a database with the schema; its statistics stay those of a few rows, since nobody looks again."""
+    with psycopg.connect(dsn, autocommit=True) as conn:
+        conn.execute(LANES)
+        few = _fill(conn, dsn, FEW, 0)
+        conn.execute("analyze")
+        return _fill(conn, dsn, sizes, few.end)
+
+
+def _fill(conn: psycopg.Connection[Any], dsn: str, sizes: Sizes, last: int) -> Ids:
+    ids = Ids.after(last, sizes)
+    values: dict[str, sql.Composable] = {name: sql.Literal(value) for name, value in {**vars(ids), "kin": sizes.kin}.items()}
+    conn.execute("select setval('pgflow.run_id_seq', %s)", (ids.end,))
+    for name in _names(conn):
+        if name.startswith("unit_") and name != "unit_kind" and not _has_more(conn, name, 0):
+            conn.execute(sql.SQL("drop table pgflow.{}").format(sql.Identifier(name)))
+    conn.execute("select pgflow.add_unit_partitions(2, %s)", (PARTITION_WIDTH,))
+    for (table,) in conn.execute(TABLES).fetchall():
+        conn.execute(sql.SQL("alter table pgflow.{} set (autovacuum_enabled = false)").format(sql.Identifier(table)))
+    values["base"] = sql.SQL("(date_trunc('day', now()) - interval '30 days')")
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(lambda text: _insert(dsn, text, values), (PLACES, FACTS)))
+    return ids
+
+
+def _insert(dsn: str, text: str, values: dict[str, sql.Composable]) -> None:
+    with psycopg.connect(dsn, autocommit=True) as conn:
+        conn.execute("set synchronous_commit = off")
+        for statement in text.split(";\n"):
+            if statement.strip():
+                conn.execute(sql.SQL(statement).format(**values))
+
+
+def _names(conn: psycopg.Connection[Any]) -> list[str]:
+    return [name for (name,) in conn.execute(TABLES)]
+
+
+def _has_more(conn: psycopg.Connection[Any], table: str, rows: int) -> bool:
+    query = sql.SQL("select exists (select from pgflow.{} offset %s)").format(sql.Identifier(table))
+    return bool(conn.execute(query, (rows,)).fetchone()[0])  # type: ignore[index]
+
+
+TABLES = "select relname from pg_class where relnamespace = 'pgflow'::regnamespace and relkind = 'r' order by relname"
+
+# ---------------------------------------------------------------- what is called
+
+
+@dataclass(frozen=True)
+class Case:
+    """A call, and what it may read. ``buffers`` is the bound, about one and a half times what was measured."""
+
+    name: str
+    query: str
+    params: Callable[[Ids], Sequence[Any]]
+    buffers: int
+    uses: str = ""
+    """By what it may read large tables: names of indexes, and `lease:whole` for from end to end."""
+    before: tuple[str, ...] = ()
+    """Statements run before it in the same transaction, not measured."""
+    by_people: bool = False
+    """Asked for by a person, with the values in the statement, so that its plan is never a generic one."""
+    stale: int | None = None
+    """For what people ask: the bound, instead of `buffers` and `uses`, until autovacuum has seen the tables full."""
+
+
+def tokens(count: int) -> list[int]:
+    return list(range(1, count + 1))
+
+
+def batch(
+    ids: Ids,
+    first: int,
+    count: int,
+    *,
+    ends: bool = False,
+    sleeps: bool = False,
+    seq: int = 1,
+    question: Callable[[int], dict[str, Any]] | None = None,
+) -> str:
+    """What commit_units takes: a unit of each of so many leased runs, from this one on."""
+    runs = list(range(ids.leased + first, ids.leased + first + count))
+    rest = ["t", None, None, None, 0, 60] if sleeps else ["c", "step", "null", '[[10, "s", "step", "2", null]]', 0, None]
+    document: dict[str, Any] = {
+        "r": [[run, run * 1000 + 7, seq] for run in runs],
+        "u": [[run, seq + 1, 9, *rest, run * 1000 + 7] for run in runs],
+    }
+    if ends:
+        document["o"] = [[run, "completed", None, "null", None, run, run * 1000 + 7] for run in runs]
+        document["f"] = runs
+    if question:
+        document["x"] = [{"run": run, "token": run * 1000 + 7, "chain": run, "seq": seq + 1, **question(run)} for run in runs]
+    return json.dumps(document)
+
+
+def parked_key(ids: Ids, rest: int) -> str:
+    """Key of a run in the middle of the parked ones, whose number leaves this rest by 5."""
+    middle = (ids.parked + ids.leased) // 2
+    return f"key-{middle - middle % 5 + rest}"
+
+
+def number(key: str) -> int:
+    return int(key.removeprefix("key-"))
+
+
+CLAIM = "select * from pgflow.claim_runs(%s::int, %s::int[], 10, %s::bigint[], true)"
+
+
+def listed(name: str, filters: Filters, buffers: int, uses: str, stale: int | None = None) -> Case:
+    """What `pgflow list` asks for, word for word."""
+    condition, params = filters.condition()
+    return Case(name, _LIST.format(condition=condition), lambda _: (*params, 51), buffers, uses, by_people=True, stale=stale)
+
+
+LONG_AGO = "create or replace function pgflow.now_() returns timestamptz language sql volatile set search_path = pg_catalog, pg_temp as $$ select now() - interval '1 year' $$"
+
+CASES = [
+    Case(
+        "claim of ten from eight lanes",
+        CLAIM,
+        lambda _: (1, SERVED, tokens(10)),
+        420,
+        uses="lease_pkey ready_pkey ready_suspect_idx run_pkey signal_pkey step_beat_pkey unit_pkey",
+    ),
+    Case(
+        "claim of ten from one lane",
+        CLAIM,
+        lambda _: (1, [3], tokens(10)),
+        330,
+        uses="lease_pkey ready_pkey ready_suspect_idx run_pkey signal_pkey step_beat_pkey",
+    ),
+    Case(
+        "claim behind 100,000 of a paused queue and a foreign lane",
+        CLAIM,
+        lambda _: (1, [*SERVED, PAUSED], tokens(10)),
+        410,
+        uses="lease_pkey ready_pkey ready_suspect_idx run_pkey signal_pkey step_beat_pkey unit_pkey",
+    ),
+    Case(
+        "claim from a queue with a limit",
+        CLAIM,
+        lambda _: (1, [LIMITED], tokens(10)),
+        490,
+        uses="lease:whole lease_pkey ready_pkey ready_suspect_idx run_pkey signal_pkey step_beat_pkey",
+    ),
+    Case("claim of nothing", CLAIM, lambda _: (1, [PAUSED, 99], tokens(10)), 30, uses="lease_pkey run_pkey signal_pkey step_beat_pkey"),
+    Case(
+        "commit and claim",
+        "select * from pgflow.commit_and_claim(%s::jsonb, 1, %s::int[], 10, %s::bigint[], true)",
+        lambda ids: (batch(ids, 1001, 10, ends=True), SERVED, tokens(10)),
+        790,
+        uses="deadline_pkey lease_pkey outcome_pkey ready_pkey ready_suspect_idx run_parent_idx run_pkey signal_pkey step_beat_pkey unit_pkey",
+    ),
+    Case(
+        "release of ten runs",
+        "select pgflow.release_runs(%s::bigint[], %s::bigint[])",
+        lambda ids: ([ids.leased + n for n in range(10)], [(ids.leased + n) * 1000 + 7 for n in range(10)]),
+        460,
+        uses="lease_pkey run_pkey signal_pkey unit_pkey",
+    ),
+    Case(
+        "release of strays",
+        "select pgflow.release_strays(1, %s::bigint[], 5)",
+        lambda ids: ([ids.leased],),
+        9100,
+        uses="lease:whole lease_pkey run_pkey signal_pkey unit_pkey",
+    ),
+    Case("commit of ten units", "select pgflow.commit_units(%s::jsonb)", lambda ids: (batch(ids, 1001, 10),), 120, uses="lease_pkey"),
+    Case(
+        "careful commit of ten units",
+        "select pgflow.commit_units(%s::jsonb, true)",
+        lambda ids: (batch(ids, 1001, 10),),
+        230,
+        uses="lease_pkey unit_pkey",
+    ),
+    Case(
+        "commit of ten ends",
+        "select pgflow.commit_units(%s::jsonb)",
+        lambda ids: (batch(ids, 1001, 10, ends=True),),
+        370,
+        uses="deadline_pkey lease_pkey outcome_pkey run_parent_idx run_pkey signal_pkey step_beat_pkey",
+    ),
+    Case(
+        "commit of ten ends with children and mail",
+        "select pgflow.commit_units(%s::jsonb)",
+        lambda ids: (batch(ids, 1, 10, seq=2, ends=True),),
+        670,
+        uses="deadline_pkey lease_pkey outcome_pkey run_generation_key run_parent_idx run_pkey signal_pkey step_beat_pkey",
+        before=(
+            "insert into pgflow.signal (chain_id, sent_at, kind, name) select r, now(), 's', 'go' from generate_series({leased} + 1, {leased} + 10) r",
+        ),
+    ),
+    Case(
+        "end of a child",
+        "select pgflow.commit_units(%s::jsonb)",
+        lambda ids: (
+            json.dumps(
+                {
+                    "r": [[ids.ready + 1002, 5, 0]],
+                    "u": [],
+                    "o": [[ids.ready + 1002, "completed", None, "null", None, ids.ready + 1002, 5]],
+                    "f": [ids.ready + 1002],
+                }
+            ),
+        ),
+        70,
+        uses="deadline_pkey lease_pkey outcome_pkey run_parent_idx run_pkey signal_pkey step_beat_pkey",
+        before=(
+            "insert into pgflow.lease select run_id, 5, now(), 1, lane_id, last_seq, 1, 0, 0 from pgflow.ready where run_id = {ready} + 1002",
+            "delete from pgflow.ready where run_id = {ready} + 1002",
+        ),
+    ),
+    Case(
+        "park of ten for a signal",
+        "select pgflow.commit_units(%s::jsonb)",
+        lambda ids: (
+            batch(
+                ids, 1001, 10, sleeps=True, question=lambda _: {"signals": [[3, "go"]], "timers": [[9, 2, "W"]], "park": True, "idle": True}
+            ),
+        ),
+        720,
+        uses="lease_pkey signal_pkey unit_pkey wait_pkey",
+    ),
+    Case(
+        "park that finds a message",
+        "select pgflow.commit_units(%s::jsonb)",
+        lambda ids: (batch(ids, 1001, 10, question=lambda _: {"signals": [[3, "go"]], "child_calls": [2], "park": True, "idle": True}),),
+        480,
+        uses="lease_pkey signal_pkey unit_pkey",
+        before=(
+            "insert into pgflow.signal (chain_id, sent_at, kind, name) select r, now(), 's', 'go' from generate_series({leased} + 1001, {leased} + 1010) r",
+        ),
+    ),
+    Case(
+        "park in which a pause is taken",
+        "select pgflow.commit_units(%s::jsonb)",
+        lambda ids: (batch(ids, 1001, 1, question=lambda _: {"signals": [[3, "go"]], "park": True, "idle": True}),),
+        90,
+        uses="lease_pkey signal_pkey unit_pkey",
+        before=("select pgflow.pause_run('key-' || ({leased} + 1001))",),
+    ),
+    Case(
+        "hold of ten runs",
+        "select pgflow.commit_units(%s::jsonb)",
+        lambda ids: (batch(ids, 1001, 10, question=lambda _: {"hold": ["stuck", "nondeterminism", "h", None, "pgflow"]}),),
+        420,
+        uses="lease_pkey signal_pkey",
+    ),
+    Case(
+        "start of two children",
+        "select pgflow.commit_units(%s::jsonb)",
+        lambda ids: (
+            batch(
+                ids,
+                1001,
+                1,
+                question=lambda _: {
+                    "children": [[call, "flow_1", "default", "{}", f"child-{call}", 0, None, None, None, None, "c"] for call in (3, 4)]
+                },
+            ),
+        ),
+        170,
+        uses="lease_pkey run_key_pkey run_pkey signal_pkey unit_pkey",
+    ),
+    Case(
+        "continue as new",
+        "select pgflow.commit_units(%s::jsonb)",
+        lambda ids: (batch(ids, 1001, 1, question=lambda _: {"continue": "{}"}),),
+        100,
+        uses="deadline_pkey lease_pkey outcome_pkey run_parent_idx run_pkey signal_pkey step_beat_pkey",
+    ),
+    Case(
+        "forced end of a leased run",
+        "select pgflow.commit_units(%s::jsonb)",
+        lambda ids: (batch(ids, 1, 1, seq=2, question=lambda _: {"park": True}),),
+        110,
+        uses="deadline_pkey lease_pkey outcome_pkey run_generation_key run_parent_idx run_pkey signal_pkey step_beat_pkey",
+        before=("select pgflow.cancel_run('key-' || ({leased} + 1), force => true)",),
+    ),
+    Case(
+        "commit of one unit",
+        "select pgflow.commit_unit(%s::bigint, %s::bigint, 2, 9, 'c', 'step', 'null', null, 0)",
+        lambda ids: (ids.leased + 1001, (ids.leased + 1001) * 1000 + 7),
+        20,
+        uses="lease_pkey",
+    ),
+    Case(
+        "begin of a transactional step",
+        "select pgflow.begin_step(%s::bigint, %s::bigint, 9)",
+        lambda ids: (ids.leased + 1001, (ids.leased + 1001) * 1000 + 7),
+        10,
+        uses="lease_pkey",
+    ),
+    Case(
+        "fence of a transactional step",
+        "select * from pgflow.fence_step(%s::bigint, %s::bigint, 9, %s::jsonb)",
+        lambda ids: (
+            ids.leased + 1001,
+            (ids.leased + 1001) * 1000 + 7,
+            json.dumps([[ids.leased + 1001, 2, 9, "c", "step", "null", None, 0, None, 7]]),
+        ),
+        20,
+        uses="lease_pkey",
+        before=("select pgflow.begin_step({leased} + 1001, ({leased} + 1001) * 1000 + 7, 9)",),
+    ),
+    Case("reading back one unit", "select * from pgflow.read_unit(%s::bigint, 1)", lambda ids: (ids.leased + 5,), 20, uses="unit_pkey"),
+    Case("reading a journal", "select pgflow.load_units(%s::bigint, 0)", lambda ids: (ids.finished + 500,), 20, uses="unit_pkey"),
+    Case(
+        "sign of life of a step",
+        "select pgflow.beat_step(%s::bigint, %s::bigint, 2, 1, null)",
+        lambda ids: (ids.leased + 6, (ids.leased + 6) * 1000 + 7),
+        30,
+        uses="lease_pkey",
+    ),
+    Case(
+        "what a step said of itself", "select pgflow.step_details(%s::bigint, 2)", lambda ids: (ids.leased + 6,), 10, uses="step_beat_pkey"
+    ),
+    Case("sending a signal", "select pgflow.send_signal(%s::text, 'go', '1')", lambda ids: (parked_key(ids, 0),), 30, uses="run_key_pkey"),
+    Case("cancel", "select pgflow.cancel_run(%s::text)", lambda ids: (parked_key(ids, 0),), 30, uses="run_key_pkey"),
+    Case(
+        "retry",
+        "select pgflow.retry_run(%s::text)",
+        lambda ids: (f"key-{ids.held + 1}",),
+        40,
+        uses="outcome_pkey run_generation_key run_key_pkey",
+    ),
+    Case(
+        "wake of a parked run by a signal",
+        "select * from pgflow.wake(%s::bigint[])",
+        lambda ids: ([number(parked_key(ids, 0))],),
+        110,
+        uses="held_pkey lease_pkey nudge_pkey outcome_pkey parked_pkey ready_run_id_key run_generation_key signal_pkey timer_run_idx wait_pkey",
+        before=("select pgflow.send_signal('{signalled}', 'go', '1')",),
+    ),
+    Case(
+        "wake of a run whose message nobody waits for",
+        "select * from pgflow.wake(%s::bigint[])",
+        lambda ids: ([number(parked_key(ids, 0))],),
+        70,
+        uses="held_pkey lease_pkey nudge_pkey outcome_pkey parked_pkey ready_run_id_key run_generation_key signal_pkey timer_run_idx wait_pkey",
+        before=("select pgflow.send_signal('{signalled}', 'other', '1')",),
+    ),
+    Case(
+        "wake of a leased and of a finished run",
+        "select * from pgflow.wake(%s::bigint[])",
+        lambda ids: ([ids.leased + 1001, ids.finished + 5000],),
+        150,
+        uses="held_pkey lease_pkey nudge_pkey outcome_pkey parked_pkey ready_run_id_key run_generation_key signal_pkey timer_run_idx wait_pkey",
+        before=("select pgflow.send_signal('key-' || n, 'go') from unnest(array[{leased} + 1001, {finished} + 5000]) n",),
+    ),
+    Case(
+        "wake of a continued chain",
+        "select * from pgflow.wake(%s::bigint[])",
+        lambda ids: ([ids.finished + 7],),
+        70,
+        uses="held_pkey lease_pkey nudge_pkey outcome_pkey parked_pkey ready_run_id_key run_generation_key signal_pkey timer_run_idx wait_pkey",
+        before=("select pgflow.send_signal('key-' || ({finished} + 7), 'go')",),
+    ),
+    Case(
+        "wake that cancels a parked run",
+        "select * from pgflow.wake(%s::bigint[])",
+        lambda ids: ([number(parked_key(ids, 0))],),
+        120,
+        uses="held_pkey lease_pkey nudge_pkey outcome_pkey parked_pkey ready_run_id_key run_generation_key signal_pkey timer_run_idx wait_pkey",
+        before=("select pgflow.cancel_run('{signalled}')",),
+    ),
+    Case(
+        "wake that ends a ready run",
+        "select * from pgflow.wake(%s::bigint[])",
+        lambda ids: ([ids.ready + 5002],),
+        130,
+        uses="deadline_pkey held_pkey lease_pkey nudge_pkey outcome_pkey parked_pkey ready_run_id_key run_generation_key run_parent_idx run_pkey signal_pkey step_beat_pkey timer_run_idx wait_pkey",
+        before=("select pgflow.cancel_run('key-' || ({ready} + 5002))",),
+    ),
+    Case(
+        "wake that pauses a parked run",
+        "select * from pgflow.wake(%s::bigint[])",
+        lambda ids: ([number(parked_key(ids, 0))],),
+        120,
+        uses="held_pkey lease_pkey nudge_pkey outcome_pkey parked_pkey ready_run_id_key run_generation_key signal_pkey timer_run_idx wait_pkey",
+        before=("select pgflow.pause_run('{signalled}')",),
+    ),
+    Case(
+        "wake that resumes a held run",
+        "select * from pgflow.wake(%s::bigint[])",
+        lambda ids: ([ids.held + 2],),
+        110,
+        uses="held_pkey lease_pkey nudge_pkey outcome_pkey parked_pkey ready_run_id_key run_generation_key signal_pkey timer_run_idx wait_pkey",
+        before=("select pgflow.resume_run('key-' || ({held} + 2))",),
+    ),
+    Case(
+        "wake of 100 nudged chains",
+        "select * from pgflow.wake(null, 100)",
+        lambda _: (),
+        7500,
+        uses="held_pkey lease_pkey nudge_pkey outcome_pkey parked_pkey ready_run_id_key run_generation_key signal_pkey timer_run_idx wait_pkey",
+    ),
+    Case(
+        "poll with nothing to do",
+        "select * from pgflow.poll(1000)",
+        lambda _: (),
+        120,
+        uses="deadline_due_idx nudge_pkey timer_pkey",
+        before=(LONG_AGO, "delete from pgflow.nudge"),
+    ),
+    Case(
+        "poll that promotes 100 of 20,000 timers",
+        "select * from pgflow.poll(100)",
+        lambda _: (),
+        3500,
+        uses="deadline_due_idx nudge_pkey parked_pkey timer_pkey timer_run_idx wait_pkey",
+        before=("delete from pgflow.nudge", "delete from pgflow.deadline where due_at <= now()"),
+    ),
+    Case(
+        "poll that expires 100 deadlines",
+        "select * from pgflow.poll(100)",
+        lambda _: (),
+        17000,
+        uses="deadline_due_idx held_pkey lease_pkey nudge_pkey outcome_pkey parked_pkey ready_run_id_key run_generation_key run_pkey signal_pkey timer_pkey timer_run_idx wait_pkey",
+        before=("delete from pgflow.nudge",),
+    ),
+    Case("announcement of a worker", "select pgflow.register_worker('host', 1, '{default}', 10, 'test')", lambda _: (), 10),
+    Case("beat of a worker", "select * from pgflow.beat(1)", lambda _: (), 2400, uses="lease:whole run_pkey signal_pkey"),
+    Case("watch over workers", "select * from pgflow.observe_workers()", lambda _: (), 160, uses="lease:whole"),
+    Case(
+        "reaping a worker with 200 runs",
+        "select * from pgflow.reap_worker(2, 0)",
+        lambda _: (),
+        8200,
+        uses="lease:whole lease_pkey run_pkey signal_pkey unit_pkey",
+    ),
+    Case("leave of a worker", "select pgflow.leave_worker(2)", lambda _: (), 10, uses="lease:whole"),
+    Case("trying stuck runs again", "select pgflow.release_stuck('{flow_1}', '{new}')", lambda _: (), 7200, uses="held:whole held_pkey"),
+    Case("start of a run", "select * from pgflow.start_run('flow_1', '{}', 'new-key')", lambda _: (), 30),
+    Case(
+        "start of a run that is there",
+        "select * from pgflow.start_run(%s::text, '{\"n\": 1}', %s::text)",
+        lambda ids: (f"flow_{(ids.ready + 5001) % 8 + 1}", f"key-{ids.ready + 5001}"),
+        60,
+        uses="run_key_pkey run_pkey",
+    ),
+    Case(
+        "start later, with a deadline",
+        "select * from pgflow.start_run('flow_1', run_at => now() + interval '1 h', timeout_seconds => 60)",
+        lambda _: (),
+        50,
+    ),
+    Case(
+        "start of 100 runs",
+        "select * from pgflow.start_runs('flow_1', %s::jsonb)",
+        lambda _: (json.dumps([[f"new-{n}", "{}"] for n in range(100)]),),
+        2500,
+    ),
+    Case(
+        "start of 100 runs, half of them there",
+        "select * from pgflow.start_runs('flow_1', %s::jsonb)",
+        lambda ids: (
+            json.dumps(
+                [[f"key-{ids.ready + 8000 + 8 * n - (ids.ready + 8000) % 8 if n % 2 else f'n-{n}'}", '{"n": 1}'] for n in range(100)]
+            ),
+        ),
+        2500,
+        uses="run_key_pkey run_pkey",
+    ),
+    Case(
+        "result",
+        "select * from pgflow.result(%s::text)",
+        lambda ids: (f"key-{ids.finished + 5000}",),
+        30,
+        uses="held_pkey lease_pkey outcome_pkey parked_pkey ready_run_id_key run_generation_key run_key_pkey",
+    ),
+    Case(
+        "result of a stuck run",
+        "select * from pgflow.result(%s::text)",
+        lambda ids: (f"key-{ids.held + 1}",),
+        40,
+        uses="held_pkey lease_pkey outcome_pkey parked_pkey ready_run_id_key run_generation_key run_key_pkey",
+    ),
+    Case(
+        "results of 100 chains",
+        "select * from pgflow.results(%s::bigint[])",
+        lambda ids: ([ids.finished + 100 * n for n in range(50)] + [ids.parked + 100 * n for n in range(50)],),
+        2200,
+        uses="held_pkey outcome_pkey run_generation_key",
+    ),
+    Case("chain of a key", "select pgflow.find_chain(%s::text)", lambda ids: (f"key-{ids.finished + 5000}",), 10, uses="run_key_pkey"),
+    Case(
+        "status of a run",
+        "select pgflow.run_status(%s::text)",
+        lambda ids: (parked_key(ids, 0),),
+        30,
+        uses="held_pkey lease_pkey outcome_pkey parked_pkey ready_run_id_key run_generation_key run_key_pkey",
+    ),
+    Case(
+        "state of a run",
+        "select pgflow.run_state(%s::text)",
+        lambda ids: (f"key-{ids.finished + 5000}",),
+        90,
+        uses="run_generation_key run_key_pkey unit_pkey",
+    ),
+    Case(
+        "stream of a run",
+        "select * from pgflow.read_stream(%s::text, 's')",
+        lambda ids: (f"key-{ids.finished + 5}",),
+        70,
+        uses="run_generation_key run_key_pkey unit_pkey",
+    ),
+    Case(
+        "a page of recorded runs",
+        "select * from pgflow.recorded_runs(%s::bigint, 100)",
+        lambda ids: (ids.finished + 5000,),
+        2600,
+        uses="held_pkey lease_pkey outcome_pkey parked_pkey ready_run_id_key run_pkey unit_pkey",
+    ),
+    Case(
+        "whether anything is to be done",
+        "select * from pgflow.idle_state()",
+        lambda _: (),
+        1300,
+        uses="deadline_due_idx lease_pkey nudge_pkey ready_pkey timer_pkey",
+    ),
+    Case(
+        "the run of a key",
+        "select * from pgflow.runs where key = %s::text",
+        lambda ids: (parked_key(ids, 0),),
+        40,
+        uses="held_pkey lease_pkey outcome_pkey parked_pkey ready_run_id_key run_key_idx timer_run_idx wait_pkey",
+    ),
+    Case(
+        "timeline of a run",
+        "select * from pgflow.timeline where run_id = %s::bigint order by seq",
+        lambda ids: (ids.finished + 5000,),
+        30,
+        uses="run_pkey unit_pkey",
+    ),
+    Case(
+        "timeline of a key",
+        "select * from pgflow.timeline where key = %s::text order by generation, seq",
+        lambda ids: (f"key-{ids.finished + 5000}",),
+        30,
+        uses="run_key_idx unit_pkey",
+        stale=40000,
+        by_people=True,
+    ),
+    Case(
+        "steps of a run",
+        "select * from pgflow.steps where run_id = %s::bigint order by call",
+        lambda ids: (ids.finished + 5000,),
+        30,
+        uses="run_pkey unit_pkey",
+    ),
+    Case(
+        "steps of a key",
+        "select * from pgflow.steps where key = %s::text order by call",
+        lambda ids: (f"key-{ids.finished + 5000}",),
+        30,
+        uses="run_key_idx unit_pkey",
+    ),
+    Case(
+        "children of a run",
+        "select key, status, workflow from pgflow.runs where parent_run_id = %s::bigint order by run_id limit 100",
+        lambda ids: (ids.leased + 7,),
+        110,
+        uses="held_pkey lease_pkey outcome_pkey parked_pkey ready_run_id_key run_parent_idx",
+    ),
+    listed(
+        "newest runs",
+        Filters(),
+        80,
+        uses="held_pkey lease_pkey outcome_pkey parked_pkey ready_run_id_key run_pkey timer_run_idx wait_pkey",
+        stale=1200,
+    ),
+    listed("newest queued runs", Filters(status=["queued"]), 3600, uses="ready_run_id_key run_pkey"),
+    listed("newest running runs", Filters(status=["running"]), 440, uses="lease_pkey run_pkey"),
+    listed("newest waiting runs", Filters(status=["waiting"]), 1000, uses="parked_pkey run_pkey timer_run_idx wait_pkey"),
+    listed("newest paused runs", Filters(status=["paused"]), 310, uses="held_pkey run_pkey", stale=43000),
+    listed("newest stuck runs", Filters(status=["stuck"]), 310, uses="held_pkey run_pkey", stale=43000),
+    listed("newest completed runs", Filters(status=["completed"]), 9200, uses="outcome_pkey run_pkey"),
+    listed("newest failed runs", Filters(status=["failed"]), 9300, uses="outcome_failed_idx run_pkey"),
+    listed("newest cancelled runs", Filters(status=["cancelled"]), 20, uses="outcome_cancelled_idx run_pkey"),
+    listed(
+        "newest runs of a workflow",
+        Filters(workflow=["flow_3"]),
+        80,
+        uses="held_pkey lease_pkey outcome_pkey parked_pkey ready_run_id_key run_pkey timer_run_idx wait_pkey",
+        stale=960,
+    ),
+    listed(
+        "newest queued runs of a workflow",
+        Filters(workflow=["flow_3"], status=["queued"]),
+        3500,
+        uses="ready_run_id_key run_pkey",
+        stale=67000,
+    ),
+    listed(
+        "newest failed runs of a workflow",
+        Filters(workflow=["flow_3"], status=["failed"]),
+        9600,
+        uses="outcome_failed_idx run_pkey",
+        stale=130000,
+    ),
+    listed(
+        "newest runs of a label",
+        Filters(label=["customer=c77"]),
+        560,
+        uses="held_pkey lease_pkey outcome_pkey parked_pkey ready_run_id_key run_labels_idx timer_run_idx wait_pkey",
+        stale=40000,
+    ),
+    Case("counts of all queues", "select * from pgflow.queues", lambda _: (), 3900, uses="held:whole lease:whole parked:whole ready:whole"),
+    Case("all workers", "select * from pgflow.workers", lambda _: (), 150, uses="lease:whole"),
+]
+
+# ---------------------------------------------------------------- what it did
+
+
+@dataclass(frozen=True, order=True)
+class Scan:
+    """One place of a plan where a large table is read: ``way`` is written as in `Case.uses`."""
+
+    way: str
+    query: str
+
+
+@dataclass(frozen=True)
+class Measured:
+    """One call under one kind of statistics and of plans."""
+
+    case: Case
+    statistics: str
+    plans: str
+    buffers: int
+    seconds: float
+    scans: tuple[Scan, ...]
+
+    @property
+    def complaints(self) -> list[str]:
+        """What is wrong with it, one line each."""
+        how = f"{self.case.name}, {self.statistics} statistics, {self.plans.removeprefix('force_').replace('_', ' ')}"
+        is_excused = self.case.stale is not None and self.statistics != "fresh"
+        bound = self.case.stale if is_excused else self.case.buffers
+        said = [f"{how}: {self.buffers} buffers, more than {bound}"] if self.buffers > (bound or 0) else []
+        if not is_excused:
+            said += [f"{how}: reads by {scan.way} in: {scan.query[:200]}" for scan in self.scans if scan.way not in self.case.uses.split()]
+        return said
+
+
+class Explained:
+    """Collects what auto_explain says to its client."""
+
+    def __init__(self, conn: psycopg.Connection[Any]) -> None:
+        self.plans: list[dict[str, Any]] = []
+        conn.add_notice_handler(self._take)
+        conn.execute("load 'auto_explain'")
+        for name, value in SETTINGS.items():
+            conn.execute(f"set {name} = {value}")
+
+    def _take(self, diagnostic: psycopg.errors.Diagnostic) -> None:
+        _, found, plan = (diagnostic.message_primary or "").partition("plan:\n")
+        if found:
+            self.plans.append(json.loads(plan))
+
+    def clear(self) -> None:
+        self.plans.clear()
+
+
+SETTINGS = {
+    "client_min_messages": "notice",
+    "auto_explain.log_level": "notice",
+    "auto_explain.log_min_duration": "0",
+    "auto_explain.log_analyze": "on",
+    "auto_explain.log_buffers": "on",
+    "auto_explain.log_timing": "off",
+    "auto_explain.log_nested_statements": "on",
+    "auto_explain.log_format": "json",
+}
+
+
+def _scans(plan: dict[str, Any], query: str, large: set[str], table: str = "") -> Iterator[Scan]:
+    kind, table = plan["Node Type"], plan.get("Relation Name", table)
+    family = re.sub(r"^unit_\d+", "unit", table)
+    if table in large:
+        if kind == "Seq Scan":
+            yield Scan(f"{family}:whole", query)
+        elif "Index Name" in plan:
+            yield Scan(re.sub(r"^unit_\d+", "unit", plan["Index Name"]), query)
+    for part in plan.get("Plans", ()):
+        yield from _scans(part, query, large, table)
+
+
+def measure(
+    conn: psycopg.Connection[Any], explained: Explained, case: Case, ids: Ids, statistics: str, plans: str, large: set[str]
+) -> Measured:
+    """Make one call three times, the first of which brings its plans into the cache, and take it all back."""
+    known = {name: str(value) for name, value in vars(ids).items()} | {"signalled": parked_key(ids, 0)}
+    params = case.params(ids)
+    buffers, seconds = sys.maxsize, 0.0
+    with conn.transaction(force_rollback=True):
+        for statement in case.before:
+            conn.execute(statement.format(**known))
+        for _ in range(3):
+            explained.clear()
+            with conn.transaction(force_rollback=True):
+                begin = time.perf_counter()
+                conn.execute(case.query, params, prepare=True)
+                seconds = time.perf_counter() - begin
+            outer = explained.plans[-1]["Plan"]
+            buffers = min(buffers, outer["Shared Hit Blocks"] + outer["Shared Read Blocks"])
+    found = {scan for plan in explained.plans for scan in _scans(plan["Plan"], " ".join(plan["Query Text"].split()), large)}
+    return Measured(case, statistics, plans, buffers, seconds, tuple(sorted(found)))
+
+
+EMPTY_STATISTICS = """
+update pg_class set relpages = 0, reltuples = 0, relallvisible = 0 where relnamespace = 'pgflow'::regnamespace and relkind in ('r', 'i');
+delete from pg_statistic where starelid in (select oid from pg_class where relnamespace = 'pgflow'::regnamespace)
+"""
+
+
+def measure_all(dsn: str, ids: Ids, cases: Sequence[Case] = tuple(CASES)) -> list[Measured]:
+    """Every call, under every kind of statistics and of plans."""
+    found = []
+    for statistics in STATISTICS:
+        with psycopg.connect(dsn, autocommit=True) as conn:
+            large = {name for name in _names(conn) if _has_more(conn, name, LARGE_ROWS)}
+            if statistics == "fresh":
+                conn.execute("vacuum (analyze)")
+            elif statistics == "empty":
+                conn.execute(EMPTY_STATISTICS)
+        for plans in PLANS:
+            with psycopg.connect(dsn, autocommit=True) as conn:
+                conn.execute(f"set plan_cache_mode = {plans}")
+                explained = Explained(conn)
+                asked = [case for case in cases if not (case.by_people and plans == "force_generic_plan")]
+                found += [measure(conn, explained, case, ids, statistics, plans, large) for case in asked]
+    return found
+
+
+# ---------------------------------------------------------------- the layer of the proof
+
+
+def run(server_dsn: str, sizes: Sizes) -> list[Measured]:
+    """Build the database, make every call in it, and drop it."""
+    name = servers.create_database(server_dsn)
+    try:
+        dsn = servers.dsn_of(server_dsn, name)
+        servers.install_schema(dsn)
+        return measure_all(dsn, build(dsn, sizes))
+    finally:
+        servers.drop_database(server_dsn, name)
+
+
+def prove(server_dsn: str, seconds: float, seed: int, sizes: Sizes | None = None) -> Findings:
+    """G50. It takes as long as it takes, and nothing in it is drawn by lot."""
+    sizes = sizes or Sizes()
+    begin = time.monotonic()
+    found = run(server_dsn, sizes)
+    claims = max(one.buffers for one in found if one.case.name == "claim of ten from eight lanes")
+    figure = f"{sizes.finished:,} finished, {sizes.unclaimable + sizes.ready:,} ready, {sizes.parked:,} parked runs; a claim of ten touches at most {claims} pages"
+    evidence = Evidence(
+        "G50", "statistics of empty and of nearly empty tables, generic and custom plans", len(found),
+        wrong=tuple(line for one in found for line in one.complaints), figure=figure,
+    )  # fmt: skip
+    fired = {f"{statistics} statistics": (sum(one.statistics == statistics for one in found), len(CASES)) for statistics in STATISTICS}
+    return Findings("plans", seed, [evidence], fired, seconds=time.monotonic() - begin)
+
+
+if __name__ == "__main__":
+    for one in run(sys.argv[1], Sizes()):
+        print(
+            f"{one.buffers:7} of {one.case.buffers:6} {one.seconds * 1000:7.1f} ms  {one.statistics:5} {one.plans[6:13]:7} {one.case.name}"
+        )
+        print("\n".join(one.complaints), end="\n" if one.complaints else "")
