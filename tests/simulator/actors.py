@@ -325,12 +325,13 @@ class Cast:
             yield _sql("insert into sim.booked values ($1::bigint, $2::int, $3::bigint)", e.run_id, number, e.token)
             if self.rng.random() < 0.15:
                 yield self._message(self.rng.choice(list(self.world.model.keys)))
-            if self.world.faults.freeze and self.rng.random() < 0.1:
-                me.frozen_until = self.world.turn + self.rng.choice((200, 600))
-                self.world.fire("frozen in a step")
-                yield Step("rest")
+            frozen = self.rng.random() if self.world.faults.freeze else 1.0
+            if frozen < 0.08:
+                yield from self._freeze(me, "frozen in a step")
             unit_rows = e.rows() + [[e.run_id, e.journal.seq + 1, number, "c", "t", "null", None, AT_US, None, e.token]]
             fenced = yield call("fence_step", "$1::bigint, $2::bigint, $3::int, $4::jsonb", e.run_id, e.token, number, json.dumps(unit_rows), columns="xid", act=acts)
+            if 0.08 < frozen < 0.16:
+                yield from self._freeze(me, "frozen behind its fence")
             try:
                 yield Step("commit")
             except Cut:
@@ -351,6 +352,11 @@ class Cast:
         except Cut:
             held.pop(e.run_id, None)
             yield from self._release([e], held)
+
+    def _freeze(self, me: Actor, fault: str) -> Call:
+        me.frozen_until = self.world.turn + self.rng.choice((200, 600))
+        self.world.fire(fault)
+        yield Step("rest")
 
     def _is_at_transaction(self, e: Execution) -> bool:
         e.journal.settle()

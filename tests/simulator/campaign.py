@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import time
 from collections import Counter
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 from dataclasses import fields as fields_of
 
@@ -27,7 +28,9 @@ MINIMUM_PER_10_000 = {
     "dies in a transaction": 10,
     "frozen": 10,
     "frozen in a transaction": 5,
-    "frozen in a step": 3,
+    "frozen in a step": 2,
+    "frozen behind its fence": 2,
+    "frozen before the commit": 3,
     "worker declared dead alive": 5,
     "zombie": 5,
     "clock jumps forward": 20,
@@ -116,7 +119,7 @@ def play_many(order: Order, processes: int) -> Totals:
         for n in range(processes)
     ]
     totals = Totals()
-    with multiprocessing.get_context("spawn").Pool(processes) as pool:
+    with ProcessPoolExecutor(processes, multiprocessing.get_context("spawn")) as pool:
         for part in pool.map(play, orders):
             totals.transactions += part.transactions
             totals.episodes += part.episodes

@@ -84,8 +84,7 @@ class Simulator:
             if world.turn % 20 == 0:
                 self._let_time_pass(world)
             if world.turn > bound:
-                left = {run: (line, world.model.waits[run], world.model.timers[run]) for run, line in world.model.place.items()}
-                raise Broken("G13", f"not drained: {left}, mail {world.model.mail}, nudges {+world.model.nudges}")
+                raise Broken("G13", f"not drained: {_left(world)}")
         world.check()
         world.model.tested["drained"] += len(world.model.runs)
 
@@ -106,3 +105,10 @@ class Simulator:
         for n, wire in enumerate(self.wires):
             wire.close()
             self.wires[n] = Wire(self.database.dsn)
+
+
+def _left(world: World) -> str:
+    model = world.model
+    runs = [f"{'|'.join(line)} waits for {model.waits[run]} {model.timers[run]}" for run, line in sorted(model.place.items())]
+    actors = [f"{a.name} {'halted' if a.halted else 'waits' if a.waits_for else ''}" for a in world.actors if a.halted or a.waits_for]
+    return f"{runs[:6]}, {len(model.mail)} messages, nudges of {sorted(+model.nudges)[:6]}, {actors}"

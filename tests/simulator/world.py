@@ -93,6 +93,8 @@ class Actor:
     calling: Step | None = None
     """The call that waits for a lock."""
     waits_for: frozenset[int] = frozenset()
+    place: str = ""
+    """Where in its call the actor is to be halted."""
     halted: bool = False
     frozen_until: int = 0
     memory: dict[str, Any] = field(default_factory=dict)
@@ -231,75 +233,85 @@ class World:
             self._begin(actor, "" if held_open or halts else None)  # type: ignore[arg-type]
             actor.explicit = False
             actor.returned = held_open or halts
-        place = ""
         if halts and places:
-            place = self.rng.choice(places)
-            actor.wire.run(f"set local sim.halt = '{place}'")
+            actor.place = self.rng.choice(places)
+            actor.wire.run(f"set local sim.halt = '{actor.place}'")
             self.wires[0].ask("select pg_advisory_lock(1, $1::int)", actor.wire.pid)
-        self.tell(actor.name, f"{step.function} {_shown(step)} {place}{' held open' if held_open else ''}")
+        self.tell(actor.name, f"{step.function} {_shown(step)} {actor.place}{' held open' if held_open else ''}")
         if step.act:
             step.act.began = self.model.looks
         actor.calling = step
         actor.wire.send(step.statement, step.params)
-        self._listen(actor, place)
+        self._listen(actor)
 
-    def _listen(self, actor: Actor, place: str = "") -> bool:
-        """Takes the answer if there is one, or notes whom the actor waits for."""
-        blockers = wait_or_block(actor.wire, self.wires[0], {w.pid for w in self.wires}, 1 if place else 10)
-        if blockers and self.wires[0].pid in blockers:
+    def _listen(self, actor: Actor) -> None:
+        """Takes the answer if there is one, and judges what has ended with it."""
+        ended: list[Transaction] = []
+        self._receive(actor, ended)
+        if ended:
+            self._judge(ended)
+
+    def _receive(self, actor: Actor, ended: list[Transaction]) -> None:
+        """Takes the answer, or notes whom the actor waits for; adds its transaction, and those that waited for it, if they end."""
+        observer = self.wires[0]
+        blockers = wait_or_block(actor.wire, observer, {w.pid for w in self.wires}, 1 if actor.place else 10)
+        if observer.pid in blockers:
             actor.halted = True
             actor.frozen_until = self.turn + self.rng.choice((0, 0, 10, 60))
             self.fire("halted inside of a function")
-            self.tell(actor.name, f"is halted at {place}")
-            return False
-        if place and not actor.halted:
-            self.wires[0].ask("select pg_advisory_unlock(1, $1::int)", actor.wire.pid)
+            self.tell(actor.name, f"is halted at {actor.place}")
+            return
+        if blockers and not any(other.waits_for & blockers for other in self.actors if other is not actor):
+            actor.waits_for = blockers
+            self.fire("waits for a lock")
+            self.tell(actor.name, "waits")
+            return
         if blockers:
-            if any(other.waits_for & blockers for other in self.actors if other is not actor):
-                # Two that wait for the same end would go on together, in an order that is nobody's.
-                cancel = actor.wire.pg.get_cancel()
-                cancel.cancel()
-                self.fire("statement cancelled")
-            else:
-                actor.waits_for = blockers
-                self.fire("waits for a lock")
-                self.tell(actor.name, "waits")
-                return False
-        actor.waits_for = frozenset()
-        self._returned(actor)
-        return True
+            # Two that wait for the same end would go on together, in an order that is nobody's.
+            actor.wire.pg.get_cancel().cancel()
+            self.fire("statement cancelled")
+        if actor.place:
+            observer.ask("select pg_advisory_unlock(1, $1::int)", actor.wire.pid)
+            actor.place = ""
+        self._read(actor, ended)
 
-    def _let_go(self, actor: Actor) -> None:
-        actor.halted = False
-        self.wires[0].ask("select pg_advisory_unlock(1, $1::int)", actor.wire.pid)
-        self.tell(actor.name, "goes on")
-        self._listen(actor)
-
-    def _returned(self, actor: Actor) -> None:
+    def _read(self, actor: Actor, ended: list[Transaction]) -> None:
         step, actor.calling = actor.calling, None
         assert step is not None and actor.transaction is not None
         try:
             rows = actor.wire.rows()
         except SqlError as error:
             self.tell(actor.name, f"error {UUID.sub('made-up-key', str(error))}")
-            if error.state[:2] not in ("PF", "23", "40", "57", "55"):
-                raise Broken("G10", f"{step.function}: {error}") from error
             if error.state == "40P01":
                 raise Broken("G29", f"{step.function}: {error}") from error
+            if error.state[:2] not in ("PF", "23", "40", "57", "55"):
+                raise Broken("G10", f"{step.function}: {error}") from error
             actor.answer = error
             self.fire(f"error {error.state}")
-            self._end(actor, commit=False, answer=error)
+            if actor.explicit or actor.returned:
+                actor.wire.run("rollback")
+            self._close(actor, ended, committed=False)
             return
         if step.act:
             step.act.rows = rows
             actor.transaction.acts.append(step.act)
             _read_answer(step)
-        actor.answer = rows  # type: ignore[assignment]
+        actor.answer = rows
+        if actor.returned and step.act and step.act.kind == "commit" and self.faults.freeze and self.rng.random() < 0.08:
+            actor.frozen_until = self.turn + self.rng.choice((200, 600))
+            self.fire("frozen before the commit")
         if not actor.explicit and not actor.returned:
             if step.act and step.act.kind in PRECIOUS and self._is_hit("cut"):
                 self.fire("acknowledgement lost after the commit")
                 actor.answer = Cut()
-            self._over(actor, committed=True)
+            self._close(actor, ended, committed=True)
+
+    def _let_go(self, actor: Actor) -> None:
+        actor.halted = False
+        actor.place = ""
+        self.wires[0].ask("select pg_advisory_unlock(1, $1::int)", actor.wire.pid)
+        self.tell(actor.name, "goes on")
+        self._listen(actor)
 
     # ---------------------------------------------------------------- the end of a transaction
 
@@ -326,49 +338,22 @@ class World:
 
     def _over(self, actor: Actor, *, committed: bool) -> None:
         """The actor's transaction has ended, and with it perhaps what waited for it."""
-        ended = [self._close(actor, committed=committed)]
-        pid = actor.wire.pid
-        waiters = [a for a in self.actors if pid in a.waits_for]
-        for waiter in waiters:
-            waiter.waits_for = frozenset()
-            self._waited(waiter, ended)
+        ended: list[Transaction] = []
+        self._close(actor, ended, committed=committed)
         self._judge(ended)
 
-    def _waited(self, waiter: Actor, ended: list[Transaction]) -> None:
-        """Like :meth:`_listen`, for one who has waited: its transaction may end at the same look."""
-        blockers = wait_or_block(waiter.wire, self.wires[0], {w.pid for w in self.wires})
-        if blockers:
-            waiter.waits_for = blockers
-            return
-        step, waiter.calling = waiter.calling, None
-        assert step is not None and waiter.transaction is not None
-        try:
-            rows = waiter.wire.rows()
-        except SqlError as error:
-            self.tell(waiter.name, f"error {UUID.sub('made-up-key', str(error))}")
-            if error.state == "40P01":
-                raise Broken("G29", f"{step.function}: {error}") from error
-            if waiter.explicit or waiter.returned:
-                waiter.wire.run("rollback")
-            waiter.answer = error
-            ended.append(self._close(waiter, committed=False))
-            return
-        if step.act:
-            step.act.rows = rows
-            waiter.transaction.acts.append(step.act)
-            _read_answer(step)
-        waiter.answer = rows  # type: ignore[assignment]
-        self.tell(waiter.name, "has waited")
-        if not waiter.explicit and not waiter.returned:
-            ended.append(self._close(waiter, committed=True))
-
-    def _close(self, actor: Actor, *, committed: bool) -> Transaction:
+    def _close(self, actor: Actor, ended: list[Transaction], *, committed: bool, pid: int | None = None) -> None:
         transaction, actor.transaction = actor.transaction, None
         assert transaction is not None
         transaction.committed = committed
         actor.explicit = actor.returned = False
         self.transactions += 1
-        return transaction
+        ended.append(transaction)
+        pid = pid or actor.wire.pid
+        for waiter in [a for a in self.actors if pid in a.waits_for]:
+            waiter.waits_for = frozenset()
+            self.tell(waiter.name, "has waited")
+            self._receive(waiter, ended)
 
     def _judge(self, ended: list[Transaction]) -> None:
         came, went = self.model.judge(ended)
@@ -410,26 +395,22 @@ class World:
         actor.memory = {}
         if actor.transaction is not None:
             if self._is_hit("close"):
-                self.fire("connection closed")
-                old = actor.wire
-                old.close()
-                fresh = Wire(self.database.dsn)
-                self.wires[self.wires.index(old)] = actor.wire = fresh
-                fresh.pid, gone = old.pid, fresh.pid
-                fresh.pid = gone
-                self._over_closed(actor, old.pid)
+                self._replace_connection(actor)
                 return
             actor.wire.run("rollback")
             self._over(actor, committed=False)
 
-    def _over_closed(self, actor: Actor, pid: int) -> None:
-        """As :meth:`_over` once the server has noticed that the connection is gone."""
-        while self.wires[0].ask("select from pg_stat_activity where pid = $1::int", pid):
+    def _replace_connection(self, actor: Actor) -> None:
+        """What the server does when a process is gone: it rolls back, once it has noticed."""
+        self.fire("connection closed")
+        old = actor.wire
+        old.close()
+        while self.wires[0].ask("select from pg_stat_activity where pid = $1::int", old.pid):
             pass
-        ended = [self._close(actor, committed=False)]
-        for waiter in [a for a in self.actors if pid in a.waits_for]:
-            waiter.waits_for = frozenset()
-            self._waited(waiter, ended)
+        actor.wire = Wire(self.database.dsn)
+        self.wires[self.wires.index(old)] = actor.wire
+        ended: list[Transaction] = []
+        self._close(actor, ended, committed=False, pid=old.pid)
         self._judge(ended)
 
 
