@@ -35,7 +35,7 @@ SESSION: list[tuple[str, list[str]]] = [
     ]),
     ("A worker takes them as far as they go. Waiting costs it nothing: it holds neither.", [
         "pgflow workers shop.py --dead-after 1 --log-level error &",
-        "pgflow list",
+        "pgflow list --watch",
         "pgflow workers",
     ]),
     ("Ada approves one. It is being packed when its worker is killed, as by a power cut.", [
@@ -93,12 +93,28 @@ class Shell:
         shown, is_asked = b"", False
         while chunk := _read(ours):
             shown += chunk
+            if "--watch" in line and _frame(shown).count("\n") >= 3:
+                started.send_signal(signal.SIGINT)
+                _drain(ours)
+                started.wait(60)
+                return f"{_frame(shown)}\n^C"
             if not is_asked and shown.endswith(b"[y/N]: "):
                 is_asked = True
                 os.write(ours, b"y\n")
         os.close(ours)
         started.wait(60)
         return ANSI.sub("", shown.decode()).replace("\r\n", "\n")
+
+
+def _frame(shown: bytes) -> str:
+    """What stands on a screen that is drawn again and again."""
+    return ANSI.sub("", shown.rpartition(b"\x1b[H")[2].decode(errors="ignore")).replace("\r\n", "\n").rstrip()
+
+
+def _drain(descriptor: int) -> None:
+    while _read(descriptor):
+        pass
+    os.close(descriptor)
 
 
 def _read(descriptor: int) -> bytes:
@@ -125,7 +141,7 @@ def play(dsn: str, folder: Path) -> str:
         if shell.background is not None and shell.background.poll() is None:
             shell.background.kill()
             shell.background.wait()
-    return "\n".join(lines)
+    return re.sub(r"to\s+\S+@\S+:\d+/\S+", "to shop@db:5432/shop", "\n".join(lines))
 
 
 def wait_before(command: str, dsn: str) -> None:
@@ -133,7 +149,7 @@ def wait_before(command: str, dsn: str) -> None:
     if command == "kill -9 %1":
         with psycopg.connect(dsn, autocommit=True) as conn:
             eventually(lambda: conn.execute("select from pgflow.steps where step = 'pack'").fetchone() is not None, "it is being packed")
-    wanted = {"pgflow list": {"order-1": "waiting", "order-2": "waiting"}, "pgflow list --status running": {"order-1": "running", "order-2": "waiting"}}
+    wanted = {"pgflow list --watch": {"order-1": "waiting", "order-2": "waiting"}, "pgflow list --status running": {"order-1": "running", "order-2": "waiting"}}
     if command not in wanted:
         return
     with psycopg.connect(dsn, autocommit=True) as conn:
@@ -148,6 +164,7 @@ def masked(page: str) -> list[str]:
         (r"is (queued|running)\.$", "is AWAKE."),
         (r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\dZ?", "TIME"),
         (r"\d{4}-\d\d-\d\d[T ]\d\d:…|\d{4}-\d\d-\d\dT?[\d:]*…", "TIME"),
+        (r"^\d\d:\d\d:\d\d by", "TIME by"),
         (r"\b\d+(\.\d+)?(ms|s|m|h)\b", "AGE"),
         (r"^( *\d+) +\S+ +\d+ +(0/100)", r"WORKER HOST PID \2"),
         (r"\d+ migrations? and \d+ files?", "N migrations and N files"),
