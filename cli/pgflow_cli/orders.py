@@ -94,76 +94,37 @@ def cancel(
     _give(CANCEL, filters, Manner(everything, yes, dry_run, choose_form(as_json=as_json, as_csv=as_csv), why, force), dsn)
 
 
-def pause(
-    keys: Keys = None,
-    *,
-    status: Statuses = None,
-    workflow: WorkflowNames = None,
-    queue: Queues = None,
-    label: Labels = None,
-    key: KeyPattern = None,
-    since: Since = None,
-    until: Until = None,
-    everything: Everything = False,
-    why: Why = None,
-    yes: Yes = False,
-    dry_run: DryRun = False,
-    as_json: AsJson = False,
-    as_csv: AsCsv = False,
-    dsn: Dsn = None,
-) -> None:
-    """Holds runs until they are resumed.
+def _command(order: Order, explained: str) -> Callable[..., None]:
+    """The command of an order that has no options of its own."""
 
-    Steps that are running finish; nothing new starts.
-    """
-    filters = Filters(status, workflow, queue, label, key, since, until, keys or [])
-    _give(PAUSE, filters, Manner(everything, yes, dry_run, choose_form(as_json=as_json, as_csv=as_csv), why), dsn)
+    def give(
+        keys: Keys = None,
+        *,
+        status: Statuses = None,
+        workflow: WorkflowNames = None,
+        queue: Queues = None,
+        label: Labels = None,
+        key: KeyPattern = None,
+        since: Since = None,
+        until: Until = None,
+        everything: Everything = False,
+        why: Why = None,
+        yes: Yes = False,
+        dry_run: DryRun = False,
+        as_json: AsJson = False,
+        as_csv: AsCsv = False,
+        dsn: Dsn = None,
+    ) -> None:
+        filters = Filters(status, workflow, queue, label, key, since, until, keys or [])
+        _give(order, filters, Manner(everything, yes, dry_run, choose_form(as_json=as_json, as_csv=as_csv), why), dsn)
 
-
-def resume(
-    keys: Keys = None,
-    *,
-    status: Statuses = None,
-    workflow: WorkflowNames = None,
-    queue: Queues = None,
-    label: Labels = None,
-    key: KeyPattern = None,
-    since: Since = None,
-    until: Until = None,
-    everything: Everything = False,
-    why: Why = None,
-    yes: Yes = False,
-    dry_run: DryRun = False,
-    as_json: AsJson = False,
-    as_csv: AsCsv = False,
-    dsn: Dsn = None,
-) -> None:
-    """Lets paused or stuck runs go on."""
-    filters = Filters(status, workflow, queue, label, key, since, until, keys or [])
-    _give(RESUME, filters, Manner(everything, yes, dry_run, choose_form(as_json=as_json, as_csv=as_csv), why), dsn)
+    give.__doc__ = explained
+    return give
 
 
-def retry(
-    keys: Keys = None,
-    *,
-    status: Statuses = None,
-    workflow: WorkflowNames = None,
-    queue: Queues = None,
-    label: Labels = None,
-    key: KeyPattern = None,
-    since: Since = None,
-    until: Until = None,
-    everything: Everything = False,
-    why: Why = None,
-    yes: Yes = False,
-    dry_run: DryRun = False,
-    as_json: AsJson = False,
-    as_csv: AsCsv = False,
-    dsn: Dsn = None,
-) -> None:
-    """Lets stuck runs try again, with a fresh budget."""
-    filters = Filters(status, workflow, queue, label, key, since, until, keys or [])
-    _give(RETRY, filters, Manner(everything, yes, dry_run, choose_form(as_json=as_json, as_csv=as_csv), why), dsn)
+pause = _command(PAUSE, "Holds runs until they are resumed.\n\nSteps that are running finish; nothing new starts.")
+resume = _command(RESUME, "Lets paused or stuck runs go on.")
+retry = _command(RETRY, "Lets stuck runs try again, with a fresh budget.")
 
 
 # ---------------------------------------------------------------- choosing, asking, telling
