@@ -154,6 +154,23 @@ def test_a_signal_that_is_committed_was_sent_even_if_nobody_could_be_woken_async
     assert conn.execute("select count(*) from pgflow.signal").fetchone() == (1,)
 
 
+@pytest.mark.parametrize("reset", [False, True])
+def test_connections_that_died_while_idle_are_nobodys_trouble(proxy, cut_dsn, conn, reset):
+    async def main() -> None:
+        async with AsyncApp(cut_dsn, include=[waiting]) as app:
+            run = await app.start(waiting.options(key="w"))
+            await asyncio.gather(*(run.status() for _ in range(16)))
+            await asyncio.to_thread(proxy.drop, "pgflow app", reset=reset)
+            await app.send("w", go, 1)
+
+    asyncio.run(main())
+    with App(cut_dsn, include=[waiting]) as app:
+        app.get("w", waiting).status()
+        proxy.drop("pgflow app", reset=reset)
+        app.send("w", go, 2)
+    assert conn.execute("select count(*) from pgflow.signal").fetchone() == (2,)
+
+
 @pytest.mark.timeout(240)
 def test_cut_at_any_message_the_work_is_done_once(server_dsn):
     tallies = asyncio.run(wirecut.enumerate_paths(server_dsn, 0, SEED, QUICK, share=3))

@@ -280,6 +280,7 @@ class _Line:
         self._is_muted = True
         _end(self._writer, reset=reset)
         _end(self._up_writer, reset=reset)
+        await asyncio.gather(self._writer.wait_closed(), self._up_writer.wait_closed(), return_exceptions=True)
 
 
 def _end(writer: asyncio.StreamWriter, *, reset: bool) -> None:

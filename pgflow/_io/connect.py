@@ -7,6 +7,7 @@ a session, and has a polling fallback.
 
 from __future__ import annotations
 
+import select
 from dataclasses import dataclass
 from typing import Any
 
@@ -54,15 +55,34 @@ async def connect_async(options: ConnectOptions, application_name: str) -> psyco
     return await psycopg.AsyncConnection.connect(options.dsn, **options.parameters(application_name))
 
 
+def _has_news(connection: psycopg.Connection[Any] | psycopg.AsyncConnection[Any]) -> bool:
+    """Whether there is something to read on an idle connection: mostly its end, which the server or the network has brought about."""
+    looked_at = select.poll()
+    looked_at.register(connection.fileno(), select.POLLIN)
+    return bool(looked_at.poll(0))
+
+
+def _check(connection: psycopg.Connection[Any]) -> None:
+    if _has_news(connection):
+        ConnectionPool.check_connection(connection)
+
+
+async def _check_async(connection: psycopg.AsyncConnection[Any]) -> None:
+    if _has_news(connection):
+        await AsyncConnectionPool.check_connection(connection)
+
+
 def make_pool(options: ConnectOptions, application_name: str, max_size: int) -> ConnectionPool[Any]:
-    """A closed pool for sync code."""
+    """A closed pool for sync code. It hands out no connection that has died while it was idle, as far as this end can know."""
     return ConnectionPool(
         options.dsn, min_size=0, max_size=max_size, open=False, kwargs=options.parameters(application_name), name=application_name,
+        check=_check,
     )
 
 
 def make_pool_async(options: ConnectOptions, application_name: str, max_size: int) -> AsyncConnectionPool[Any]:
-    """A closed pool for async code."""
+    """A closed pool for async code; see :func:`make_pool`."""
     return AsyncConnectionPool(
         options.dsn, min_size=0, max_size=max_size, open=False, kwargs=options.parameters(application_name), name=application_name,
+        check=_check_async,
     )
