@@ -68,6 +68,16 @@ def records_of(results: Results) -> list[Record]:
     return records
 
 
+def least_of(records: Iterable[Record]) -> list[Record]:
+    """One record a metric and engine: the one with the least median."""
+    least: dict[tuple[str, str], Record] = {}
+    for record in records:
+        known = least.setdefault((record.metric, record.engine), record)
+        if record.median < known.median:
+            least[record.metric, record.engine] = record
+    return list(least.values())
+
+
 def as_json(records: Iterable[Record]) -> str:
     return json.dumps([vars(record) for record in records], indent=1) + "\n"
 

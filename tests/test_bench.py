@@ -121,6 +121,12 @@ def test_a_goal_may_be_absolute_relative_or_a_difference():
     assert "absurd: no steps_per_second_at_128" in str(judged["missing"])
 
 
+def test_of_two_looks_at_the_counts_the_least_is_judged():
+    looks = [*measured(("dead_tuples_per_noop_run", "pgflow", [2.4])), *measured(("dead_tuples_per_noop_run", "pgflow", [2.0]))]
+    assert [record.median for record in report.least_of(looks)] == [2.0]
+    assert [record.median for record in report.least_of(reversed(looks))] == [2.0]
+
+
 def test_unmet_goals_make_the_exit_code_1(tmp_path: Path):
     figures = tmp_path / "figures.json"
     figures.write_text(report.as_json(measured(("steps_per_second_at_128", "pgflow", [20_000.0]))))
