@@ -12,6 +12,7 @@ import pytest
 ROOT = Path(__file__).parent.parent
 
 
+@pytest.mark.proof
 @pytest.mark.timeout(600)
 def test_nothing_is_lost_or_doubled_whenever_a_worker_is_killed(dsn):
     driver = subprocess.run(

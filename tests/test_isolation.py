@@ -13,8 +13,6 @@ from isolation.situations import APART, HOLDERS, LOOKERS, VERBS, all_specs, spec
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-pytestmark = pytest.mark.slow
-
 NAMES = [spec.name for spec in all_specs()]
 
 
@@ -26,6 +24,7 @@ def printed(request: pytest.FixtureRequest, server_dsn: str) -> Iterator[dict[st
         yield {name: pool.submit(play_next, isolationkit.SPECS / f"{name}.spec") for name in asked}
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("name", NAMES)
 def test_calls_that_meet(printed: dict[str, Future[str]], name: str) -> None:
     text = printed[name].result()

@@ -10,7 +10,7 @@ import psycopg
 import pytest
 import servers
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.timeout(900)]
 
 
 @pytest.fixture(scope="module")
@@ -21,6 +21,7 @@ def measured(server_dsn: str) -> dict[str, list[plans.Measured]]:
     return found
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("case", plans.CASES, ids=lambda case: case.name)
 def test_it_reads_what_it_needs_by_its_indexes(measured: dict[str, list[plans.Measured]], case: plans.Case) -> None:
     assert {one.statistics for one in measured[case.name]} == set(plans.STATISTICS)

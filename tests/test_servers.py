@@ -10,7 +10,7 @@ import servers
 
 
 def test_a_program_of_administrators_is_found_by_an_ordinary_user(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    name = next(entry.name for folder in ("/usr/sbin", "/sbin") if os.path.isdir(folder) for entry in Path(folder).iterdir() if os.access(entry, os.X_OK))
+    name = next(entry.name for folder in ("/usr/sbin", "/sbin") if Path(folder).is_dir() for entry in Path(folder).iterdir() if os.access(entry, os.X_OK))
     monkeypatch.setenv("PATH", str(tmp_path))
     assert Path(servers.find_program(name, "any")).name == name
 
