@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import itertools
 import logging
 import random
 import sys
@@ -40,6 +41,8 @@ OPENING = ("connect", "listen")
 """What is said only when a connection is opened."""
 OPENING_SECONDS = 1.0
 MIN_IN_PROGRESS = 8
+DOUBLES_SECONDS = 3.0
+"""Of each path in a turn."""
 STRAYS = "select replace(pg_get_functiondef('pgflow.release_strays'::regproc), 'DEFAULT 5', 'DEFAULT 0.3')"
 
 FAULTS = {
@@ -70,6 +73,13 @@ class Tally:
     said_again: int = 0
     slowest_seconds: float = 0.0
     seconds: float = 0.0
+
+    def add(self, other: Tally) -> None:
+        """Counts what came of it another time."""
+        self.fired += other.fired
+        for name in ("commits", "in_progress", "trials", "lost", "doubled", "wrong", "missed", "said_again", "seconds"):
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+        self.slowest_seconds = max(self.slowest_seconds, other.slowest_seconds)
 
 
 def plan(path: Path, seen: dict[tuple[str, str], list[str]], rng: random.Random) -> list[Cut]:
@@ -110,15 +120,16 @@ class Enumeration:
         self.tally = Tally(stage.path.name, stage.path.promises)
         self.keys: dict[str, str] = {}
 
-    async def run(self, rounds_until: float) -> Tally:
-        """A round of single cuts, then rounds of double ones until it is too late for another."""
+    async def run(self, doubles_seconds: float | None) -> Tally:
+        """A round of single cuts; or cuts twice in a row, for so long."""
         began = time.monotonic()
         cuts = plan(self.stage.path, await self._clean_run(), self.rng)[:: self.share]
-        self.tally.messages = len({(cut.role, cut.what, cut.nth) for cut in cuts})
-        self.tally.planned.update(cut.side for cut in cuts)
-        for cut in cuts:
-            await self._trial(cut)
-        while cuts and self.stage.path.may_be_cut_twice and time.monotonic() < rounds_until:
+        if doubles_seconds is None:
+            self.tally.messages = len({(cut.role, cut.what, cut.nth) for cut in cuts})
+            self.tally.planned.update(cut.side for cut in cuts)
+            for cut in cuts:
+                await self._trial(cut)
+        while cuts and doubles_seconds is not None and time.monotonic() < began + doubles_seconds:
             await self._trial(cut := self.rng.choice(cuts), self._another(cut))
         await self._is_whole()
         verdict = await judge(self.stage, self.keys)
@@ -214,13 +225,13 @@ async def enumerate_paths(
     began = time.monotonic()
     turns = asyncio.Semaphore(AT_ONCE)
 
-    async def one(path: Path) -> Tally:
+    async def one(path: Path, turn: int) -> Tally:
         async with turns:
-            rng = random.Random(f"{seed} {path.name}")
+            rng = random.Random(f"{seed} {path.name} {turn}")
             stage = Stage(path, server_dsn, template, loop_thread, rng.choice((None, 3)))
             await stage.open()
             try:
-                return await Enumeration(stage, rng, share).run(began + seconds)
+                return await Enumeration(stage, rng, share).run(DOUBLES_SECONDS if turn else None)
             finally:
                 await stage.close()
 
@@ -232,8 +243,15 @@ async def enumerate_paths(
         with psycopg.connect(dsn, autocommit=True) as conn:
             conn.execute(SCHEMA)
             conn.execute(conn.execute(STRAYS).fetchone()[0])  # type: ignore[index]
-        longest_first = list(names or PATHS)[::-1]
-        return (await asyncio.gather(*(one(PATHS[name]) for name in longest_first)))[::-1]
+        longest_first = [PATHS[name] for name in names or PATHS][::-1]
+        tallies = await asyncio.gather(*(one(path, 0) for path in longest_first))
+        for turn in itertools.count(1):
+            if time.monotonic() > began + seconds:
+                break
+            more = await asyncio.gather(*(one(path, turn) for path in longest_first if path.may_be_cut_twice))
+            for tally in more:
+                next(t for t in tallies if t.path == tally.path).add(tally)
+        return tallies[::-1]
     finally:
         pgflow.worker.STRAYS_EVERY_SECONDS = strays
         servers.drop_database(server_dsn, template)
