@@ -20,8 +20,8 @@ select string_agg(x, E'\\n') from (
   union all select 'p|' || run_id || '|' || last_seq || '|' || coalesce(token, 0) from pgflow.parked
   union all select 'h|' || run_id || '|' || last_seq || '|' || state || '|' || reason || '|' || coalesce(has_begun, false) from pgflow.held
   union all select 'w|' || run_id || '|' || call || '|' || kind::text || '|' || name || '|' || coalesce(calls::text, '') from pgflow.wait
-  union all select 't|' || run_id || '|' || call || '|' || pgflow.micros_(due_at) from pgflow.timer
-  union all select 'd|' || run_id || '|' || pgflow.micros_(due_at) from pgflow.deadline
+  union all select 't|' || run_id || '|' || call || '|' || (date_part('epoch', due_at) * 1000000)::bigint from pgflow.timer
+  union all select 'd|' || run_id || '|' || (date_part('epoch', due_at) * 1000000)::bigint from pgflow.deadline
   union all select 's|' || chain_id || '|' || signal_id || '|' || kind::text || '|' || name || '|' || coalesce(run_id, 0) || '|' || coalesce(call, 0)
     || '|' || case when kind = 's' then payload::text else '' end from pgflow.signal
   union all select 'n|' || chain_id || '|' || nudge_id from pgflow.nudge
