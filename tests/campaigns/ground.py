@@ -1,0 +1,235 @@
+"""What a campaign stands on: databases, workers, chance, its share of the time, and what it has to report."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import random
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Self
+
+import psycopg
+
+from tests import servers
+from tests.campaigns import jobs
+from tests.processes import eventually, one
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from tests.campaigns.nursery import Nursery
+    from tests.campaigns.scratch import Scratch
+
+OPEN = "select count(*) from pgflow.runs where status not in ('completed', 'failed', 'cancelled', 'stuck')"
+
+
+@dataclass
+class Ground:
+    """See the module. ``seconds`` is what this campaign may take, ``fired`` how often its faults happened."""
+
+    server_dsn: str
+    template: str
+    nursery: Nursery
+    scratch: Callable[[], Scratch]
+    rng: random.Random
+    seconds: float
+    fired: dict[str, tuple[int, int]] = field(default_factory=dict)
+    took_seconds: float = 0.0
+
+    def scaled(self, per_second: float, minimum: int, maximum: int) -> int:
+        """How often to do something that is done ``per_second``: in the share of the time, but within bounds."""
+        return max(minimum, min(maximum, int(self.seconds * per_second)))
+
+    def happened(self, fault: str, times: int, minimum: int) -> None:
+        """Counts a fault, which must have happened so often for the campaign to count."""
+        self.fired[fault] = (times, minimum)
+
+    @contextlib.contextmanager
+    def database(self) -> Iterator[tuple[str, psycopg.Connection[Any]]]:
+        """A fresh database with the schema and the tables of the jobs: its DSN and a connection."""
+        name = servers.create_database(self.server_dsn, self.template)
+        dsn = servers.dsn_of(self.server_dsn, name)
+        try:
+            with psycopg.connect(dsn, autocommit=True) as conn:
+                yield dsn, conn
+        finally:
+            servers.drop_database(self.server_dsn, name)
+
+    @contextlib.contextmanager
+    def workers(self, dsn: str, number: int = 1, /, **options: Any) -> Iterator[Fleet]:
+        """Worker processes."""
+        fleet = Fleet(self.nursery, dsn, options)
+        try:
+            fleet.start(number)
+            yield fleet
+        finally:
+            fleet.end()
+
+
+class Fleet:
+    """Worker processes on one database, of the same options."""
+
+    def __init__(self, nursery: Nursery, dsn: str, options: dict[str, Any]) -> None:
+        self.nursery = nursery
+        self.members: list[Any] = []
+        self._dsn = dsn
+        self._options = options
+
+    def start(self, count: int = 1) -> None:
+        """Starts more."""
+        self.members += [self.nursery.start("worker", self._dsn, **self._options) for _ in range(count)]
+
+    def replace(self, member: Any) -> None:
+        """Kills one and starts another."""
+        member.kill()
+        self.members.remove(member)
+        self.start()
+
+    def restart_dead(self) -> int:
+        """Starts another for each that has ended by itself; how many."""
+        dead = [member for member in self.members if member.code is not None]
+        for member in dead:
+            self.members.remove(member)
+        self.start(len(dead))
+        return len(dead)
+
+    def end(self) -> None:
+        """Kills them all."""
+        for member in self.members:
+            member.kill()
+        self.members.clear()
+
+
+# ---------------------------------------------------------------- doing
+
+
+def start(conn: psycopg.Connection[Any], workflow: str, run_key: str, /, queue: str = "default", **arguments: Any) -> str:
+    """Starts a run from SQL."""
+    query = "select run_key from pgflow.start_run(%s, %s::json, %s, queue => %s)"
+    return str(one(conn, query, workflow, json.dumps(arguments), run_key, queue))
+
+
+def start_bookings(
+    conn: psycopg.Connection[Any], count: int, steps: int, ms: int = 0, workflow: str = "booking", queue: str = "default", *, first: int = 0
+) -> list[str]:
+    """Starts runs that book."""
+    keys = [f"{queue}-{n}" for n in range(first, first + count)]
+    runs = json.dumps([[key, json.dumps({"key": key, "steps": steps, "ms": ms})] for key in keys])
+    conn.execute("select pgflow.start_runs(%s, %s, queue => %s)", (workflow, runs, queue))
+    return keys
+
+
+CLAIMABLE = """
+select count(*) from (select lane_id from pgflow.ready where suspect = 0 union all select lane_id from pgflow.lease where suspect = 0) p
+join pgflow.lane using (lane_id) where queue = %s
+"""
+
+
+class Feed:
+    """Keeps so many runs open that workers never have nothing to do, however fast they are. Suspects go one at a time and do not count."""
+
+    def __init__(self, conn: psycopg.Connection[Any], wanted: int, steps: int, ms: int, workflow: str = "booking", queue: str = "default") -> None:
+        self.keys: list[str] = []
+        self.steps = steps
+        self._conn = conn
+        self._wanted = wanted
+        self._options = (steps, ms, workflow, queue)
+
+    def fill(self) -> None:
+        """Starts as many runs as are wanting."""
+        queue = self._options[-1]
+        missing = self._wanted - one(self._conn, CLAIMABLE, queue)
+        if missing > 0:
+            self.keys += start_bookings(self._conn, missing, *self._options, first=len(self.keys))
+
+
+def drain(conn: psycopg.Connection[Any], patience_seconds: float = 60, meanwhile: Callable[[], object] = lambda: None) -> None:
+    """Waits until every run has ended or is stuck."""
+    def drained() -> bool:
+        meanwhile()
+        return one(conn, OPEN) == 0
+
+    eventually(drained, "every run comes to its end", patience_seconds)
+
+
+def at_once(count: int, function: Callable[[int], Any]) -> list[Any]:
+    """Calls ``function(n)`` in so many threads, which begin together; the answers in order."""
+    barrier = threading.Barrier(count)
+
+    def begin(n: int) -> Any:
+        barrier.wait()
+        return function(n)
+
+    with ThreadPoolExecutor(count) as pool:
+        return list(pool.map(begin, range(count)))
+
+
+# ---------------------------------------------------------------- judging
+
+
+def audit(conn: psycopg.Connection[Any]) -> list[str]:
+    """What the engine's own audit has against this database."""
+    return [f"check(): {invariant}: {detail}" for invariant, detail in conn.execute("select invariant, detail from pgflow.check() limit 5")]
+
+
+def booked(conn: psycopg.Connection[Any], keys: Iterable[str], steps: int) -> tuple[int, int]:
+    """Of bookings 0 to ``steps - 1`` of each key: how many are missing, and how many too many there are."""
+    names = list(keys)
+    query = "select count(distinct (key, n)), count(*) from app.booked where key = any(%s)"
+    distinct, rows = conn.execute(query, (names,)).fetchone() or (0, 0)
+    return len(names) * steps - distinct, rows - distinct
+
+
+def not_completed(conn: psycopg.Connection[Any], keys: Iterable[str]) -> list[str]:
+    """Runs that did not complete, one line each."""
+    query = "select key, status, coalesce(reason, error->>'message') from pgflow.runs where key = any(%s) and status <> 'completed' limit 5"
+    return [f"{key} is {status}: {why}" for key, status, why in conn.execute(query, (list(keys),))]
+
+
+def percentile(values: Sequence[float], share: float) -> float:
+    """The value below which this share of them lies."""
+    ordered = sorted(values)
+    return ordered[min(len(ordered) - 1, int(share * len(ordered)))] if ordered else 0.0
+
+
+def spread(values: Sequence[float]) -> str:
+    """Median, 99th percentile and largest, in seconds."""
+    return f"p50 {percentile(values, 0.5):.3f} s, p99 {percentile(values, 0.99):.3f} s, max {max(values, default=0):.3f} s"
+
+
+class Stall:
+    """How long this machine kept a thread waiting that had nothing to do but to wake up: what no bound on a time can leave out."""
+
+    def __init__(self) -> None:
+        self.longest_seconds = 0.0
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._watch, daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join()
+
+    def _watch(self) -> None:
+        while not self._stop.is_set():
+            before = time.monotonic()
+            self._stop.wait(0.01)
+            self.longest_seconds = max(self.longest_seconds, time.monotonic() - before - 0.01)
+
+
+def prepare_template(server_dsn: str) -> str:
+    """A database with the schema and the tables of the jobs, of which the others are copies."""
+    name = servers.create_database(server_dsn)
+    dsn = servers.dsn_of(server_dsn, name)
+    servers.install_schema(dsn)
+    with psycopg.connect(dsn, autocommit=True) as conn:
+        conn.execute(jobs.SCHEMA)
+        conn.execute("select pgflow.limit_queue('default', null, 1000)")
+    return name

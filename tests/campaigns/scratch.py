@@ -1,0 +1,51 @@
+"""A server of our own, for faults that hit everybody on it: stopped at once, started again, full."""
+
+from __future__ import annotations
+
+import contextlib
+import subprocess
+from collections.abc import Iterator
+
+import psycopg
+
+from pgflow.embedded._binaries import find_programs
+from tests import servers
+from tests.campaigns.ground import prepare_template
+from tests.ownserver import OwnServer
+
+MAX_CONNECTIONS = 150
+
+
+class Scratch(OwnServer):
+    """A server of its own with a database to copy; fsync is on: what it acknowledged must be there when it comes back."""
+
+    template: str
+
+    def count_refusals(self) -> int:
+        """How many connections it has refused because it was full."""
+        text = (self._folder / "postgres.log").read_text(errors="replace")
+        return text.count("too many clients") + text.count("remaining connection slots")
+
+    @contextlib.contextmanager
+    def database(self) -> Iterator[str]:
+        """A fresh database with the schema and the tables of the jobs."""
+        name = servers.create_database(self.dsn, self.template)
+        yield servers.dsn_of(self.dsn, name)
+        servers.drop_database(self.dsn, name)
+
+
+@contextlib.contextmanager
+def starting(server_dsn: str) -> Iterator[Scratch]:
+    """A server of the same major version as that one."""
+    settings = {"max_connections": str(MAX_CONNECTIONS), "shared_buffers": "64MB", "shared_preload_libraries": ""}
+    with Scratch(version_like(server_dsn), **settings) as scratch:
+        scratch.template = prepare_template(scratch.dsn)
+        yield scratch
+
+
+def version_like(server_dsn: str) -> str:
+    """That server's major version as `OwnServer` wants it: nothing, where it is the embedded one's."""
+    with psycopg.connect(server_dsn) as conn:
+        major = str(conn.info.server_version // 10_000)
+    embedded = subprocess.run([find_programs() / "postgres", "--version"], check=True, capture_output=True, text=True).stdout
+    return "" if embedded.split()[-1].split(".")[0] == major else major
