@@ -35,7 +35,7 @@ LAYERS = (
     Layer("campaigns", "campaigns", "real workers under one fault at a time", 75),
     Layer("simulator", "simulator", "seeded interleavings of real transactions against a model", 60),
     Layer("plans", "plans", "plans of the hot statements over a million runs", 60, grows=False),
-    Layer("isolation", "isolation", "every pair of calls that can meet, in every order", 60, grows=False),
+    Layer("isolation", "isolationkit", "every pair of calls that can meet, in every order", 60, grows=False),
     Layer("wirecut", "wirecut", "the connection cut around every message", 50),
     Layer("programs", "programs", "random workflows under kills against a plain interpreter", 45),
     Layer("crashes", "crashes", "kill -9 at named points", 45),
@@ -48,6 +48,7 @@ def run_here(name: str, server_dsn: str, seconds: float, seed: int) -> Findings:
     layer = next(layer for layer in LAYERS if layer.name == name)
     started = time.monotonic()
     findings: Findings = importlib.import_module(layer.module).prove(server_dsn, seconds, seed)
+    findings.layer = name
     findings.seconds = time.monotonic() - started
     return findings
 
