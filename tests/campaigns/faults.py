@@ -97,18 +97,18 @@ def no_connections_left(ground: Ground) -> list[Evidence]:
     scratch = ground.scratch()
     before = scratch.count_refusals()
     with scratch.database() as dsn, psycopg.connect(dsn, autocommit=True) as conn:
-        keys = start_bookings(conn, 30 * rounds, steps=20, ms=20)
+        keys = start_bookings(conn, 12 * rounds, steps=10, ms=20)
         with ground.workers(dsn, 2, concurrency=16, dead_after=2.0):
             for n in range(rounds):
-                eventually(lambda n=n: one(conn, "select count(*) from app.booked") > n * 100, "the workers work")
+                eventually(lambda n=n: one(conn, "select count(*) from app.booked") > n * 60, "the workers work")
                 _take_all(conn, dsn, scratch)
             drain(conn, 90)
-        lost, doubled = booked(conn, keys, 20)
+        lost, doubled = booked(conn, keys, 10)
         wrong = (*not_completed(conn, keys), *audit(conn))
         refused = scratch.count_refusals() - before
     # The first refusal of each round is the hog's own.
     ground.happened("connections refused by a full server (G39)", refused - rounds, 3 * rounds)
-    return [Evidence("G39", "too many connections (53300) when the workers lost theirs", len(keys) * 20, lost, doubled, wrong, f"{refused - rounds} refusals")]
+    return [Evidence("G39", "too many connections (53300) when the workers lost theirs", len(keys) * 10, lost, doubled, wrong, f"{refused - rounds} refusals")]
 
 
 def _take_all(conn: psycopg.Connection[Any], dsn: str, scratch: Scratch) -> None:

@@ -83,10 +83,10 @@ def _freeze(conn: psycopg.Connection[Any], fleet: Fleet, feeds: list[Feed]) -> i
 
 def recoveries(ground: Ground) -> list[Evidence]:
     """Workers are killed; how long each of their runs stands still."""
-    wanted = ground.scaled(4, 12, 1000)
+    wanted = ground.scaled(4, 6, 1000)
     found: list[float] = []
     with ground.database() as (dsn, conn), Stall() as stall:
-        feed = Feed(conn, 36, 15, 40)
+        feed = Feed(conn, 20, 8, 40)
         with ground.workers(dsn, 3, dead_after=1.0, concurrency=64) as fleet:
             while len(found) < wanted:
                 feed.fill()
@@ -214,7 +214,7 @@ CALLS = "select coalesce(sum(calls), 0) from pg_stat_user_functions where funcna
 def stampede(ground: Ground) -> list[Evidence]:
     """Two fifths of an idle fleet's connections are cut at one moment: how many claims that brings."""
     processes, each = ground.scaled(1, 2, 4), 5
-    poll_seconds, watched_seconds = 0.5, 2.0
+    poll_seconds, watched_seconds = 0.5, 1.5
     scratch = ground.scratch()
     with scratch.database() as dsn, psycopg.connect(dsn, autocommit=True) as conn:
         conn.execute("do $$ begin execute format('alter database %I set track_functions = pl', current_database()); end $$")

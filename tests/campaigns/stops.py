@@ -32,7 +32,7 @@ where w.pid = %s and s.step = 'rest' and s.status = 'started'
 
 def random_sigterms(ground: Ground) -> list[Evidence]:
     """`pgflow workers` is asked to stop at a random instant, its start included."""
-    waves, at_a_time = ground.scaled(0.9, 5, 50), 4
+    waves, at_a_time = ground.scaled(0.9, 3, 50), 4
     asked = too_early = during_start = 0
     wrong: list[str] = []
     with ground.database() as (dsn, conn):
@@ -58,7 +58,7 @@ def random_sigterms(ground: Ground) -> list[Evidence]:
         lost, doubled = booked(conn, keys, 20)
         wrong += [*not_completed(conn, keys), *audit(conn)]
     ground.happened("workers asked to stop (G20)", asked, waves * at_a_time // 2)
-    ground.happened("of them before they were registered (G20)", during_start - too_early, 1)
+    ground.happened("of them before they were registered (G20)", during_start - too_early, waves // 5)
     return [Evidence("G20", "SIGTERM at a random instant", asked, lost, doubled, tuple(wrong[:5]), f"{during_start - too_early} during the start; nothing leased, exit code 0")]
 
 
@@ -67,7 +67,7 @@ def second_sigterms(ground: Ground) -> list[Evidence]:
     count = ground.scaled(1, 2, 30)
     wrong = []
     with ground.database() as (dsn, conn):
-        keys = start_bookings(conn, count, steps=3, ms=1500)
+        keys = start_bookings(conn, count, steps=2, ms=1000)
         for _ in range(count):
             child = ground.nursery.start("command", dsn, concurrency=1, grace=60.0)
             eventually(lambda pid=child.pid: one(conn, RESTING, pid), "it is in a step")
@@ -80,7 +80,7 @@ def second_sigterms(ground: Ground) -> list[Evidence]:
                 wrong.append("what it held is not left as by a crash")
         with ground.workers(dsn, 1, concurrency=50):
             drain(conn)
-        lost, doubled = booked(conn, keys, 3)
+        lost, doubled = booked(conn, keys, 2)
         wrong += [*not_completed(conn, keys), *audit(conn)]
     ground.happened("second SIGTERMs (G20)", count, 2)
     return [Evidence("G20", "a second SIGTERM during the grace", count, lost, doubled, tuple(wrong[:5]), "exit code 1, runs go on elsewhere")]
