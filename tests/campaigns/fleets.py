@@ -16,11 +16,14 @@ if TYPE_CHECKING:
     from tests.campaigns.ground import Fleet, Ground
     from tests.campaigns.nursery import Child
 
-LEASES = "select l.run_id, l.token from pgflow.lease l join pgflow.worker w using (worker_id) where w.pid = %s and l.suspect = 0"
+LEASES = """
+select l.run_id, l.token from pgflow.lease l join pgflow.worker w using (worker_id)
+where w.pid = %s and exists (select from pgflow.unit u where u.run_id = l.run_id and u.seq > l.last_seq)
+"""
 
 
 def held_by(conn: psycopg.Connection[Any], pid: int) -> dict[int, int]:
-    """Runs that a process holds, none of them suspected, and their tokens."""
+    """Runs that a process holds and has got on with, so that its death makes none of them suspect; and their tokens."""
     return dict(conn.execute(LEASES, (pid,)).fetchall())
 
 
