@@ -341,6 +341,9 @@ class Worker:
         """Whose turn it is, is asked again at every move."""
         execution.advance()
 
+    def got_on(self, execution: WatchedExecution) -> None:
+        """Nobody here claims suspects one at a time."""
+
     def call_soon(self, callback: Callable[..., None], *args: Any) -> None:
         """Offers the move "advance": the event loop's next turn, before which another fence may be quicker."""
         self.advances.append(lambda: callback(*args))

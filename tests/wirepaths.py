@@ -570,10 +570,11 @@ async def _with_django(stage: Stage) -> None:
 
     parts = psycopg.conninfo.conninfo_to_dict(stage.dsn)
     alias, role = (CALLER, CALLER) if "start" in stage.path.name else ("default", STEP)
-    connections.settings[alias] = {
-        **connections.settings["default"], "NAME": parts["dbname"], "USER": parts["user"], "PASSWORD": parts.get("password") or "",
-        "HOST": "127.0.0.1", "PORT": str(stage.proxy.port), "OPTIONS": {"application_name": role},
-    }  # fmt: skip
+    # In place: connections that exist hold on to the settings that they were made with.
+    connections.settings.setdefault(alias, {**connections.settings["default"]}).update(
+        NAME=parts["dbname"], USER=parts["user"], PASSWORD=parts.get("password") or "",
+        HOST="127.0.0.1", PORT=str(stage.proxy.port), OPTIONS={"application_name": role},
+    )  # fmt: skip
     del django_project
 
 
