@@ -17,7 +17,8 @@
 -- whose sender died before it could wake is found by the same poll. Nobody waits for a lock here.
 --
 -- So a park, an ordinary end and a flush need no nudge of their own. Only who takes a run from its lease
--- without taking its mail (hold, release, reap, continue) leaves a nudge, if people have asked something.
+-- without taking its mail (hold, release, reap, continue) leaves a nudge, if people have asked something;
+-- and who ends a run that no worker holds, since the next holder will not come.
 -- A cancel brings a run that is stuck on once: if it gets stuck again before it could take the cancel, it
 -- stays so, with the cancel in its mailbox, and does not go round and round.
 --
@@ -132,6 +133,8 @@ begin
 
   if asked.force or (asked.cancel and place.has_begun is not true) then
     perform pgflow.end_by_force_(me, chain, seq, null, t);
+    -- Until this is committed others see the run where it was, and leave its mail to the next holder.
+    insert into pgflow.nudge (chain_id) values (chain);
     ended := true;
   elsif asked.cancel or asked.latest in ('r', 't') then
     if place.has_begun is not true then

@@ -488,7 +488,7 @@ function pgflow.apply_controls_(chain bigint, me bigint, t timestamp with time z
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
-  md5 efe973cc03107c2f48115823f222f9ad
+  md5 89a684c288e4a01ca2390ec105b882cc
 
 function pgflow.beat(worker_id integer, stopping boolean DEFAULT false) returns TABLE(alive boolean, mail bigint[]), owner pgflow_owner
   -- Sign of life; answers whether the worker still counts as alive and which of its runs somebody wants to cancel or pause

@@ -503,6 +503,22 @@ def test_mail_is_put_aside_in_every_order_of_sender_and_end(dsn: str, conn: Conn
             assert undelivered(conn, run.chain_id) == [("s", "paid")], order
 
 
+@pytest.mark.parametrize("place", ["ready", "held", "parked"])
+def test_mail_that_comes_while_the_run_is_ended_without_its_code_is_put_aside(dsn: str, conn: Conn, place: str) -> None:
+    chain = start(conn, key="k").run_id if place != "parked" else park(conn, key="k").chain_id
+    if place == "held":
+        conn.execute("select pgflow.pause_run('k', 'lunch')")
+        wake(conn, chain)
+    with connect(dsn) as ender, ender.transaction():
+        cancel(ender, "k", force=True)
+        assert wake(ender, chain).ended == [chain]
+        send(conn, "k", "late")
+        wake(conn, chain)
+    poll(conn)
+    assert undelivered(conn, chain) == [("s", "late")]
+    assert count(conn, "nudge") == count(conn, "signal") == 0
+
+
 # ---------------------------------------------------------------- several at once
 
 
