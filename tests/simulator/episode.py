@@ -110,5 +110,9 @@ class Simulator:
 def _left(world: World) -> str:
     model = world.model
     runs = [f"{'|'.join(line)} waits for {model.waits[run]} {model.timers[run]}" for run, line in sorted(model.place.items())]
-    actors = [f"{a.name} {'halted' if a.halted else 'waits' if a.waits_for else ''}" for a in world.actors if a.halted or a.waits_for]
+    names = {a.wire.pid: a.name for a in world.actors}
+    actors = [
+        f"{a.name} {'is halted' if a.halted else f'waits for {[names.get(pid, pid) for pid in a.waits_for]}'} in {a.calling and a.calling.function}"
+        for a in world.actors if a.halted or a.waits_for
+    ]
     return f"{runs[:6]}, {len(model.mail)} messages, nudges of {sorted(+model.nudges)[:6]}, {actors}"

@@ -58,4 +58,5 @@ def _wrong(totals: Totals, guarantee: str) -> tuple[str, ...]:
 
 
 def _line(story) -> str:
-    return f"seed {story.seed}, {story.transactions} transactions, without {story.without}: {story.broken[1]}"
+    leave_out = f" --without {','.join(story.without)}" if story.without else ""
+    return f"{story.broken[1]} (again: --seed {story.seed} --transactions {story.before_healing or story.transactions} --check-every 1{leave_out})"

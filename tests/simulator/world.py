@@ -261,19 +261,36 @@ class World:
             self.fire("halted inside of a function")
             self.tell(actor.name, f"is halted at {actor.place}")
             return
-        if blockers and not any(other.waits_for & blockers for other in self.actors if other is not actor):
-            actor.waits_for = blockers
+        actor.waits_for = blockers
+        self._look_for_circle(actor)
+        others = [a for a in self.actors if a is not actor and a.waits_for]
+        if blockers and not any(a.waits_for & blockers or a.wire.pid in blockers for a in others):
             self.fire("waits for a lock")
-            self.tell(actor.name, "waits")
+            self.tell(actor.name, f"waits for {', '.join(a.name for a in self.actors if a.wire.pid in blockers)}")
             return
+        actor.waits_for = frozenset()
         if blockers:
-            # Two that wait for the same end would go on together, in an order that is nobody's.
+            # Two that wait for one end, or one behind the other, would go on together, in an order that is nobody's.
             actor.wire.pg.get_cancel().cancel()
             self.fire("statement cancelled")
         if actor.place:
             observer.ask("select pg_advisory_unlock(1, $1::int)", actor.wire.pid)
             actor.place = ""
         self._read(actor, ended)
+
+    def _look_for_circle(self, actor: Actor) -> None:
+        """Two that wait for each other would wait for ever here: what the server makes of it is nobody's to read."""
+        circle: list[Actor] = []
+        behind = [actor]
+        while behind:
+            other = behind.pop()
+            if other in circle:
+                continue
+            circle.append(other)
+            behind += [a for a in self.actors if a.wire.pid in other.waits_for]
+            if actor in behind:
+                said = "; ".join(f"{a.name}: {a.calling.function if a.calling else '?'}" for a in circle)
+                raise Broken("G29", f"these wait for each other: {said}")
 
     def _read(self, actor: Actor, ended: list[Transaction]) -> None:
         step, actor.calling = actor.calling, None
