@@ -32,6 +32,7 @@ from tests.wire import ROUND_TRIPS, Cut, Side
 from tests.wirepaths import PATHS, SCHEMA, Path, Stage, judge, single
 
 PATIENCE_SECONDS = 30.0
+SECONDS_FOR_EVERY_CUT = 120.0
 AT_ONCE = 8
 MOST_MESSAGES = 12
 """Of one statement of one role: two of it, each in all its messages."""
@@ -123,7 +124,8 @@ class Enumeration:
     async def run(self, doubles_seconds: float | None) -> Tally:
         """A round of single cuts; or cuts twice in a row, for so long."""
         began = time.monotonic()
-        cuts = plan(self.stage.path, await self._clean_run(), self.rng)[:: self.share]
+        every = plan(self.stage.path, await self._clean_run(), self.rng)
+        cuts = [every[n] for n in sorted(self.rng.sample(range(len(every)), -(-len(every) // self.share)))]
         if doubles_seconds is None:
             self.tally.messages = len({(cut.role, cut.what, cut.nth) for cut in cuts})
             self.tally.planned.update(cut.side for cut in cuts)
@@ -219,7 +221,7 @@ class Enumeration:
 async def enumerate_paths(
     server_dsn: str, seconds: float, seed: int, names: Sequence[str] | None = None, share: int = 1
 ) -> list[Tally]:
-    """Goes these paths, some at a time. ``share``: only each so-many-th cut."""
+    """Goes these paths, some at a time. ``share``: only one cut in so many, chosen by the seed."""
     loop_thread = Portal()
     template = servers.create_database(server_dsn)
     began = time.monotonic()
@@ -278,9 +280,9 @@ def findings_of(tallies: list[Tally], seed: int, seconds: float) -> Findings:
 
 
 def prove(server_dsn: str, seconds: float, seed: int) -> Findings:
-    """Every cut of every path once, then pairs of cuts as long as there is time."""
+    """Every cut of every path once, then pairs of cuts as long as there is time; every second cut, by the seed, if there is little."""
     began = time.monotonic()
-    tallies = asyncio.run(enumerate_paths(server_dsn, seconds, seed))
+    tallies = asyncio.run(enumerate_paths(server_dsn, seconds, seed, share=1 if seconds >= SECONDS_FOR_EVERY_CUT else 2))
     return findings_of(tallies, seed, time.monotonic() - began)
 
 
