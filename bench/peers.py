@@ -72,13 +72,13 @@ class Peer:
         for minor in range(oldest, oldest + 4):
             for folder in os.get_exec_path():
                 candidate = Path(folder) / f"python3.{minor}"
-                if candidate.exists() and _runs(candidate):
+                if _runs(candidate):
                     return str(candidate)
         raise NotInstalled(f"needs Python {self.python}, and this is {sys.version_info.major}.{sys.version_info.minor}")
 
 
 def _runs(python: Path) -> bool:
-    """Whether it is one, and no shim of a version that is not installed."""
+    """Whether it is one, that may be run, and no shim of a version that is not installed."""
     try:
         return subprocess.run([python, "-c", "import venv"], capture_output=True, timeout=30, check=False).returncode == 0
     except (OSError, subprocess.TimeoutExpired):
