@@ -4,11 +4,14 @@
 drop function if exists pgflow.check;
 create function pgflow.check()
 returns table (invariant text, detail text)
-language sql
+language plpgsql -- which keeps its plan; before Postgres 18 a function of language sql plans anew at every call
 volatile
 security definer
 set search_path = pg_catalog, pg_temp
 as $$
+#variable_conflict use_column
+begin
+  return query
   with place as (
     select run_id, 'ready' as place, last_seq, lane_id from pgflow.ready
     union all select run_id, 'lease', last_seq, lane_id from pgflow.lease
@@ -141,6 +144,7 @@ as $$
     )
   ) f
   full join (select run_id, call from pgflow.owed where kind = 'effect') w on w.run_id = f.run_id and w.call = f.call
-  where f.run_id is null or w.run_id is null
+  where f.run_id is null or w.run_id is null;
+end
 $$;
 comment on function pgflow.check() is 'The invariants that do not hold, one a row; empty = sound';

@@ -534,9 +534,9 @@ function pgflow.chain_of_(tenant text, key text) returns bigint, owner pgflow_ow
 
 function pgflow.check() returns TABLE(invariant text, detail text), owner pgflow_owner
   -- The invariants that do not hold, one a row; empty = sound
-  sql volatile security definer
+  plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
-  md5 645e729f64feae0bd426dd233cb6e036
+  md5 b7d7075736eef37c6dd41abab871016f
   grant execute to pgflow_operator
 
 function pgflow.check_batch_(runs jsonb) returns void, owner pgflow_owner
