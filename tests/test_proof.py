@@ -68,6 +68,14 @@ def test_a_layer_that_fails_is_said(monkeypatch):
     assert report.broken([("18.0", job.findings())])
 
 
+def test_the_page_that_is_checked_in_shows_a_run_in_which_everything_held():
+    text = (report.REPOSITORY / "docs" / "GUARANTEES.md").read_text()
+    assert set(re.findall(r"^\| (G\d+) \|", text, re.MULTILINE)) == set(PROMISES)
+    summary = re.search(r"\*\*([\d,]+) tests of (\d+) promises: 0 lost, 0 doubled, 0 otherwise broken. Mutants caught: (\d+)/(\d+)", text)
+    assert summary
+    assert summary[3] == summary[4]
+
+
 def test_the_command_line_says_what_it_takes():
     done = subprocess.run([sys.executable, "-m", "tests.proof", "--help"], cwd=report.REPOSITORY, capture_output=True, text=True, check=True)
     assert all(f"--{word}" in done.stdout for word in ("quick", "minutes", "seed", "postgres", "only", "output"))

@@ -8,6 +8,7 @@ from proof.layers import run_tests
 
 TESTS = {
     "G9": ("recorded values that are empty", ["tests/test_steps.py", "-k", "none_false_and_empty"]),
+    "G17": ("priorities and runs that come back among fresh ones", ["tests/test_sql_claim.py", "-k", "first_in_first_out"]),
     "G19": ("a heart or a listener that dies", ["tests/test_heart.py"]),
     "G24": ("limits of queues, and plans that claim more than they should", ["tests/test_queues.py", "tests/test_sql_claim.py", "-k", "limit or more_than"]),
     "G33": ("code that changed under its histories", ["tests/test_engine_divergence.py", "-k", "not no_change_makes"]),

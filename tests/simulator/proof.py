@@ -34,18 +34,18 @@ def prove(server_dsn: str, seconds: float, seed: int) -> Findings:
     figure = f"{totals.transactions} transactions, {totals.transactions / max(totals.seconds, 0.001):.0f}/s"
     findings = Findings("simulator", seed, fired=totals.required(), seconds=totals.seconds)
     for guarantee, fault in TESTED.items():
-        findings.evidence.append(Evidence(guarantee, fault, _runs(totals, guarantee), wrong=_wrong(totals, guarantee), figure=figure))
+        findings.evidence.append(Evidence(guarantee, fault, _runs(totals, guarantee), wrong=_wrong(totals, guarantee)))
     jumps = totals.fired["clock jumps forward"] + totals.fired["clock jumps back"]
-    findings.evidence.append(Evidence("G21", "the database's clock jumps by up to two hours, both ways", jumps, wrong=_wrong(totals, "G21"), figure=figure))
+    findings.evidence.append(Evidence("G21", "the database's clock jumps by up to two hours, both ways", jumps, wrong=_wrong(totals, "G21")))
     findings.evidence.append(
-        Evidence("G15", "notifications lost or doubled", totals.fired["notification lost"], wrong=_wrong(totals, "G15"), figure=figure)
+        Evidence("G15", "notifications lost or doubled", totals.fired["notification lost"], wrong=_wrong(totals, "G15"))
     )
     findings.evidence.append(
-        Evidence("G29", "calls that wait for another transaction's end", totals.fired["waits for a lock"], wrong=_wrong(totals, "G29"), figure=figure)
+        Evidence("G29", "calls that wait for another transaction's end", totals.fired["waits for a lock"], wrong=_wrong(totals, "G29"))
     )
     known = {e.guarantee for e in findings.evidence}
     others = tuple(_line(story) for story in totals.broken if story.broken and story.broken[0] not in known)
-    findings.evidence.append(Evidence("check", "pgflow.check() between all of the above", totals.checks, wrong=others))
+    findings.evidence.append(Evidence("check", "pgflow.check() between all of the above", totals.checks, wrong=others, figure=figure))
     return findings
 
 
