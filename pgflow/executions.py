@@ -175,9 +175,9 @@ class Executions(ABC):
             self._remove(execution)
         await self._release([e.claim for e in executions])
 
-    def _release_soon(self, *claims: Claim) -> None:
-        """Hands runs back beside; a worker that stops waits for it."""
-        task = self.spawn(self._release(list(claims)))
+    def _release_soon(self, claim: Claim) -> None:
+        """Hands a run back beside; a worker that stops waits for it."""
+        task = self.spawn(self._release([claim]))
         self._releases.add(task)
         task.add_done_callback(self._releases.discard)
 
@@ -269,7 +269,7 @@ class Executions(ABC):
     def committed(self, execution: Execution, flush: Flush, answer: dict[str, Any] | None) -> None:
         """A flush is durable."""
         self._guard(execution, lambda: execution.flush_committed(flush, answer))
-        if any(row.kind != Kind.STEP_STARTED for row in flush.rows):
+        if execution.claim.suspect and any(row.kind != Kind.STEP_STARTED for row in flush.rows):
             self.got_on(execution)
         if execution.over and self.executions.get(execution.run_id) is execution:
             if flush.ending is not None:

@@ -10,6 +10,7 @@ if a fault happened too seldom for the run to count.
 from __future__ import annotations
 
 import argparse
+import os
 import random
 import sys
 import time
@@ -87,8 +88,6 @@ def main() -> int:
     options = parse()
     seed = options.seed if options.seed is not None else random.SystemRandom().randrange(1, 1_000_000)
     if options.layer:
-        import os
-
         findings = layers.run_here(options.layer, os.environ["PGFLOW_TEST_DSN"], options.seconds, seed)
         options.json.write_text(layers.write_findings(findings))
         return 0
