@@ -1,0 +1,369 @@
+"""One graph for every family of declared workflows: what the front ends compile to, and what is run.
+
+A front end (`pgflow.declare.dag`, `pgflow.declare.sop`, `pgflow.declare.icm`) reads files in their originals' own terms and
+answers a `Graph`. Below that line nobody knows which family a graph came from: drawing, the dry run and the durable
+interpreter see nodes, the edges and conditions between them, what they read and write, which acts touch the outside world,
+and where a person is asked.
+
+Texts keep their templates (``$node.output``, ``$ARGUMENTS``, ``$INPUTS.name``): they are resolved when a node is about to run,
+by `pgflow.declare.templates`. Durations are in milliseconds where the originals say milliseconds; the unit is in the name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, JsonValue
+
+NodeId = str
+TriggerRule = Literal["all_success", "one_success", "none_failed_min_one_success", "all_done"]
+Risk = Literal["reversible", "compensable", "irreversible"]
+
+
+class Part(BaseModel):
+    """What every part of a graph is: immutable, and without keys that nobody reads."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Position(Part):
+    """Where in the source something was said. Lines and columns count from 1."""
+
+    file: str
+    line: int
+    column: int = 1
+
+
+# What flows between the nodes ------------------------------------------------------------------------------------------------
+
+
+class Input(Part):
+    """A value that whoever starts the workflow gives. Without a default it is asked for, if required."""
+
+    name: str
+    required: bool = False
+    default: JsonValue = None
+    has_default: bool = False
+    description: str = ""
+    position: Position | None = None
+
+
+class Artifact(Part):
+    """Something named that nodes read and write: a file, a message from outside, or a value in the run's state."""
+
+    name: str
+    kind: Literal["file", "signal", "value"] = "file"
+    location: str | None = None
+    written_by: NodeId | None = None
+    optional: bool = False
+    json_schema: JsonValue = None
+    position: Position | None = None
+
+
+class Use(Part):
+    """That a node reads or writes something: a declared artifact's name, or a path in the original's own spelling."""
+
+    artifact: str | None = None
+    location: str | None = None
+    scope: str = ""
+    why: str = ""
+    optional: bool = False
+    position: Position | None = None
+
+
+class Binding(Part):
+    """An argument given to a node by name: a value, or what ``source`` refers to when the node is about to run."""
+
+    name: str
+    value: JsonValue = None
+    source: str | None = None
+    if_skipped: JsonValue = None
+    has_if_skipped: bool = False
+
+
+# What may happen to a node ---------------------------------------------------------------------------------------------------
+
+
+class Retry(Part):
+    """How often a failed node is tried again after its first attempt, and after how long: ``delay_ms`` doubles each time."""
+
+    max_retries: int
+    delay_ms: int = 3000
+    on_error: Literal["transient", "all"] = "transient"
+
+
+class Effect(Part):
+    """An act on another system. ``idempotency_key`` is a path into the state (``delivery_target.folder_path``)."""
+
+    system: str
+    idempotency_key: str | None = None
+    compensation: str | None = None
+    risk: Risk | None = None
+    description: str = ""
+    position: Position | None = None
+
+
+class Gate(Part):
+    """A point where the run waits for a person or a message.
+
+    Kinds: ``request`` (the node runs only if someone asks for it), ``interrupt`` (someone lets it go on), ``checkpoint``
+    (inside a node: after step ``after_step`` the agent presents and a person decides), ``review`` (what was made is accepted
+    or sent back), ``input`` (a missing parameter is given), ``signal`` (a message of that name arrives).
+    """
+
+    kind: Literal["request", "interrupt", "checkpoint", "review", "input", "signal"]
+    at: Literal["before", "inside", "after"]
+    name: str = ""
+    presents: str = ""
+    decides: str = ""
+    after_step: str | None = None
+    position: Position | None = None
+
+
+class Check(Part):
+    """Something that must hold of what a node made."""
+
+    check: str
+    passes_if: str = ""
+    position: Position | None = None
+
+
+class Constraint(Part):
+    """One rule for whoever does the work, with its RFC 2119 level; ``None`` where the line names none."""
+
+    level: Literal["MUST", "MUST NOT", "SHOULD", "SHOULD NOT", "MAY"] | None
+    text: str
+    because: str = ""
+    position: Position | None = None
+
+
+class Budget(Part):
+    """What a node may cost."""
+
+    max_usd: float | None = None
+
+
+class Compensation(Part):
+    """How what a node did is undone: an instruction in the original's words, or the name of what does it."""
+
+    name: str
+    description: str = ""
+    position: Position | None = None
+
+
+# Conditions ------------------------------------------------------------------------------------------------------------------
+
+
+class Atom(Part):
+    """One comparison: a reference (``$node.output``, ``$node.output.field``, ``$INPUTS.name``), an operator, a literal."""
+
+    kind: Literal["atom"] = "atom"
+    reference: str
+    operator: Literal["==", "!=", "<=", ">=", "<", ">"]
+    literal: str
+    is_quoted: bool = False
+
+
+class Unparsed(Part):
+    """A part of a condition that is no comparison. It fails its node closed, if it is ever asked."""
+
+    kind: Literal["unparsed"] = "unparsed"
+    text: str
+
+
+class Condition(Part):
+    """Alternatives (``||``) of parts that must all hold (``&&``), looked at from left to right and no further than needed."""
+
+    text: str
+    any_of: tuple[tuple[Annotated[Atom | Unparsed, Field(discriminator="kind")], ...], ...]
+    position: Position | None = None
+
+
+# What a node does ------------------------------------------------------------------------------------------------------------
+
+
+class Prompt(Part):
+    """A turn of an agent: ``text`` is what it is told."""
+
+    mode: Literal["prompt"] = "prompt"
+    text: str
+    constraints: tuple[Constraint, ...] = ()
+
+
+class Command(Part):
+    """A turn of an agent whose text is a file of that name, found when the node runs."""
+
+    mode: Literal["command"] = "command"
+    name: str
+
+
+class Bash(Part):
+    """A shell script. Values reach it as quoted words or environment variables, never as text spliced into it."""
+
+    mode: Literal["bash"] = "bash"
+    script: str
+
+
+class Script(Part):
+    """A program for ``runtime``: its text, or the name of a file of scripts."""
+
+    mode: Literal["script"] = "script"
+    script: str
+    runtime: Literal["bun", "uv"]
+    inline: bool
+    dependencies: tuple[str, ...] = ()
+
+
+class Until(Part):
+    """When a loop is over. At least one channel is given; ``max_iterations`` bounds it in any case."""
+
+    max_iterations: int
+    signal: str | None = None
+    bash: str | None = None
+    field: str | None = None
+
+
+class Loop(Part):
+    """A turn of an agent, taken again until it says that it is done."""
+
+    mode: Literal["loop"] = "loop"
+    text: str | None = None
+    command: str | None = None
+    until: Until
+    fresh_context: bool = False
+    interactive: bool = False
+    gate_message: str | None = None
+    signal_completes: bool = False
+
+
+class Decision(Part):
+    """An answer that an approval may get."""
+
+    id: str
+    label: str = ""
+
+
+class Rework(Part):
+    """What is done when a person rejects, and how often before the answer is final."""
+
+    text: str
+    max_attempts: int = 3
+
+
+class Approval(Part):
+    """A person is asked. The answer is the node's output where ``capture_response`` or ``decisions`` say so."""
+
+    mode: Literal["approval"] = "approval"
+    message: str
+    capture_response: bool = False
+    on_reject: Rework | None = None
+    decisions: tuple[Decision, ...] = ()
+
+
+class Cancel(Part):
+    """Ends the run as cancelled, with a reason."""
+
+    mode: Literal["cancel"] = "cancel"
+    reason: str
+
+
+class Group(Part):
+    """Nodes that are run together, again until they are done. Their ids are their own; references may look outward."""
+
+    mode: Literal["loop_group"] = "loop_group"
+    until: Until
+    nodes: tuple[Node, ...]
+    fresh_context: bool = False
+    interactive: bool = False
+    gate_message: str | None = None
+    signal_completes: bool = False
+
+
+class FanOut(Part):
+    """One child run for each item of a list."""
+
+    items: str
+    item_name: str = "item"
+    max_parallel: int = 5
+    join: Literal["all_done", "all_success"] = "all_done"
+
+
+class Call(Part):
+    """A child run of another workflow, or one for each of many items."""
+
+    mode: Literal["workflow"] = "workflow"
+    name: str
+    message: str | None = None
+    isolation: Literal["inherit", "worktree"] | None = None
+    fan_out: FanOut | None = None
+
+
+Body = Annotated[Prompt | Command | Bash | Script | Loop | Approval | Cancel | Group | Call, Field(discriminator="mode")]
+
+
+class Node(Part):
+    """One piece of work and what must hold before, around and after it."""
+
+    id: NodeId
+    body: Body
+    title: str = ""
+    description: str = ""
+    depends_on: tuple[NodeId, ...] = ()
+    trigger_rule: TriggerRule = "all_success"
+    when: Condition | None = None
+    retry: Retry | None = None
+    timeout_ms: float | None = None
+    idle_timeout_ms: float | None = None
+    always_run: bool = False
+    output_schema: JsonValue = None
+    output_type: str | None = None
+    arguments: tuple[Binding, ...] = ()
+    reads: tuple[Use, ...] = ()
+    writes: tuple[Use, ...] = ()
+    effects: tuple[Effect, ...] = ()
+    gates: tuple[Gate, ...] = ()
+    checks: tuple[Check, ...] = ()
+    compensations: tuple[Compensation, ...] = ()
+    budget: Budget | None = None
+    agent: dict[str, JsonValue] = Field(default_factory=dict)
+    position: Position | None = None
+
+
+class Graph(Part):
+    """A workflow: its nodes in the order of their declaration, and what is said of all of them.
+
+    ``returns`` names the node whose output is the run's; without it, it is the first sink that completed and said something.
+    ``options`` are what the original says about the run as a whole (provider, model, worktree, tags, ...), for whoever runs it.
+    """
+
+    name: str
+    description: str = ""
+    version: str | None = None
+    inputs: tuple[Input, ...] = ()
+    artifacts: tuple[Artifact, ...] = ()
+    nodes: tuple[Node, ...]
+    returns: NodeId | None = None
+    outcome_field: str | None = None
+    interactive: bool = False
+    options: dict[str, JsonValue] = Field(default_factory=dict)
+    files: tuple[str, ...] = ()
+
+    def node(self, node_id: NodeId) -> Node:
+        """The node of that id at the top level.
+
+        Raises:
+            KeyError: If there is none.
+        """
+        for node in self.nodes:
+            if node.id == node_id:
+                return node
+        raise KeyError(node_id)
+
+
+def every_node(nodes: tuple[Node, ...]) -> Iterator[Node]:
+    """The nodes and, after each group, those inside it."""
+    for node in nodes:
+        yield node
+        if isinstance(node.body, Group):
+            yield from every_node(node.body.nodes)
