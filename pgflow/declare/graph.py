@@ -18,6 +18,7 @@ from pydantic import BaseModel, ConfigDict, Field, JsonValue
 
 NodeId = str
 TriggerRule = Literal["all_success", "one_success", "none_failed_min_one_success", "all_done"]
+Operator = Literal["==", "!=", "<=", ">=", "<", ">"]
 Risk = Literal["reversible", "compensable", "irreversible"]
 
 
@@ -160,7 +161,7 @@ class Atom(Part):
 
     kind: Literal["atom"] = "atom"
     reference: str
-    operator: Literal["==", "!=", "<=", ">=", "<", ">"]
+    operator: Operator
     literal: str
     is_quoted: bool = False
 
