@@ -131,11 +131,23 @@ class Check(Part):
 
 
 class Constraint(Part):
-    """One rule for whoever does the work, with its RFC 2119 level; ``None`` where the line names none."""
+    """One rule for whoever does the work, with its RFC 2119 level; ``None`` where the line names none.
+
+    ``scope`` is the part of the work that it holds for, where that is not all of it: a substep's number, or ``parameters``.
+    """
 
     level: Literal["MUST", "MUST NOT", "SHOULD", "SHOULD NOT", "MAY"] | None
     text: str
     because: str = ""
+    scope: str = ""
+    position: Position | None = None
+
+
+class Substep(Part):
+    """A numbered part of the work that a node does in one turn."""
+
+    number: str
+    title: str = ""
     position: Position | None = None
 
 
@@ -190,6 +202,7 @@ class Prompt(Part):
     mode: Literal["prompt"] = "prompt"
     text: str
     constraints: tuple[Constraint, ...] = ()
+    substeps: tuple[Substep, ...] = ()
 
 
 class Command(Part):
