@@ -63,10 +63,14 @@ class Artifact(Part):
 
 
 class Use(Part):
-    """That a node reads or writes something: a declared artifact's name, or a path in the original's own spelling."""
+    """That a node reads or writes something: a declared artifact's name, or a path in the original's own spelling.
+
+    ``label`` is what the original calls it; ``scope`` is which part of it is read, or the form in which it is written.
+    """
 
     artifact: str | None = None
     location: str | None = None
+    label: str = ""
     scope: str = ""
     why: str = ""
     optional: bool = False
@@ -197,10 +201,11 @@ class Condition(Part):
 
 
 class Prompt(Part):
-    """A turn of an agent: ``text`` is what it is told."""
+    """A turn of an agent: ``text`` is what it is told. A ``literal`` text is prose in which ``$`` means nothing."""
 
     mode: Literal["prompt"] = "prompt"
     text: str
+    literal: bool = False
     constraints: tuple[Constraint, ...] = ()
     substeps: tuple[Substep, ...] = ()
 
