@@ -1,0 +1,395 @@
+"""Reading YAML that somebody else wrote: plain values, the line and column of each of them, and bounds on everything.
+
+ruamel.yaml scans and parses; what its events mean is decided here, because the files of this family were written for Bun's
+parser and not for Python's: only ``true`` and ``false`` are booleans, ``014`` is fourteen, dates are texts, keys are always
+texts, several documents are a list, control characters (as left behind by a wrong decoding) are characters like others, and
+tabs may separate but never indent. Where the two parsers disagree on what is YAML at all, Bun's answer holds.
+
+Two things are stricter than the original. A key that stands twice in one mapping is an error, since one of the two values
+would be lost without a word. And a file has bounds: `MAX_BYTES`, `MAX_DEPTH` nested collections, and `MAX_VALUES` values
+with every alias counted as often as it is used, so that no short file can become a large one.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from pydantic import JsonValue
+from ruamel.yaml import YAML
+from ruamel.yaml.error import MarkedYAMLError, YAMLError
+from ruamel.yaml.events import (
+    AliasEvent,
+    DocumentStartEvent,
+    MappingEndEvent,
+    MappingStartEvent,
+    ScalarEvent,
+    SequenceEndEvent,
+    SequenceStartEvent,
+)
+
+from pgflow.declare.yamlscan import Reader, Scanner, WrongYaml
+
+MAX_BYTES: Final = 1 << 20
+"""The largest file that is read, in bytes. The largest workflow seen in the wild has a tenth of it."""
+
+MAX_DEPTH: Final = 100
+"""How deep collections may be nested."""
+
+MAX_VALUES: Final = 100_000
+"""How many values a text may hold, an alias counted as what it stands for."""
+
+Steps = tuple[str | int, ...]
+
+_SURROGATE = re.compile("[\ud800-\udfff]")
+_SEPARATORS = "\x85\u2028\u2029"
+_NULLS = frozenset(("", "~", "null", "Null", "NULL"))
+_BOOLEANS = {word: word[0] in "tT" for word in ("true", "True", "TRUE", "false", "False", "FALSE")}
+_INTEGER = re.compile(r"(?P<sign>[-+]?)(?:0o(?P<octal>[0-7]+)|0x(?P<hex>[0-9a-fA-F]+)|(?P<decimal>[0-9]+))")
+_FLOAT = re.compile(r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?")
+_INFINITE = re.compile(r"(?P<sign>[-+]?)\.(?:inf|Inf|INF)")
+_NOT_A_NUMBER = frozenset((".nan", ".NaN", ".NAN"))
+_EXACT = 1 << 53
+
+
+class YamlError(Exception):
+    """A text is no YAML, or more than is read.
+
+    Args:
+        message: What is wrong, in the words of the original's parser.
+        line: Line, from 1.
+        column: Column, from 1.
+        hint: What that means here.
+    """
+
+    def __init__(self, message: str, line: int | None = None, column: int | None = None, hint: str = "") -> None:
+        super().__init__(message)
+        self.message, self.line, self.column, self.hint = message, line, column, hint
+
+
+@dataclass(slots=True, eq=False)
+class Marked:
+    """A value, where it begins, and the same of its parts. ``keys`` has the places of a mapping's keys."""
+
+    value: Any
+    line: int
+    column: int
+    parts: dict[str, Marked] | list[Marked] | None = None
+    keys: dict[str, tuple[int, int]] | None = None
+    size: int = 1
+
+    def part(self, step: str | int) -> Marked | None:
+        """The part at a key or an index, None if there is none."""
+        if isinstance(self.parts, dict):
+            return self.parts.get(str(step))
+        if isinstance(self.parts, list) and isinstance(step, int) and 0 <= step < len(self.parts):
+            return self.parts[step]
+        return None
+
+    def place(self, path: Steps = ()) -> tuple[int, int]:
+        """Line and column of what is at a path: of its key if it has one; of the nearest thing around it, if it is missing."""
+        node, place = self, (self.line, self.column)
+        for step in path:
+            inner = node.part(step)
+            if inner is None:
+                break
+            place = (node.keys or {}).get(str(step)) or (inner.line, inner.column)
+            node = inner
+        return place
+
+    def value_place(self, path: Steps) -> tuple[int, int]:
+        """Line and column where the value at a path begins, after its key."""
+        node = self
+        for step in path:
+            inner = node.part(step)
+            if inner is None:
+                return self.place(path)
+            node = inner
+        return node.line, node.column
+
+
+def read_bytes(path: Path) -> bytes:
+    """The bytes of a file, if it is a file and no larger than `MAX_BYTES`.
+
+    Raises:
+        OSError: It cannot be read.
+        YamlError: It is too large.
+    """
+    with path.open("rb") as file:
+        data = file.read(MAX_BYTES + 1)
+    if len(data) > MAX_BYTES:
+        message = f"File is larger than {MAX_BYTES:,} bytes"
+        raise YamlError(message, hint="No workflow of this size is read; split it, or move long texts into files of their own.")
+    return data
+
+
+def decode(data: bytes) -> tuple[str, int | None]:
+    """The text of a file. Bytes that are not UTF-8 become U+FFFD, as the original has it.
+
+    Returns:
+        The text, and the line of the first such bytes; None if there are none.
+    """
+    try:
+        return data.decode("utf-8"), None
+    except UnicodeDecodeError as error:
+        return data.decode("utf-8", "replace"), data.count(b"\n", 0, error.start) + 1
+
+
+def read_yaml(text: str) -> Marked:
+    """Read a text as YAML 1.2.
+
+    Args:
+        text: The text of a file.
+
+    Returns:
+        The value with its places. Several documents are a list; no document is None.
+
+    Raises:
+        YamlError: It is no YAML, has a key twice, or exceeds a bound.
+    """
+    if len(text) > MAX_BYTES:
+        raise YamlError(f"Text is larger than {MAX_BYTES:,} characters")
+    _refuse_nul(text)
+    text = _SURROGATE.sub("\ufffd", text)
+    back = _stand_ins(text)
+    source = text.translate({ord(plain): ord(stand_in) for stand_in, plain in back.items()}) if back else text
+    try:
+        documents = list(_Composer(back).documents(source if source.endswith("\n") else source + "\n"))
+    except WrongYaml as error:
+        raise YamlError(error.message, error.line, error.column, error.hint) from None
+    except MarkedYAMLError as error:
+        raise _worded(error) from None
+    except (YAMLError, ValueError, OverflowError) as error:
+        raise YamlError("Unexpected token", hint=str(error).splitlines()[0]) from None
+    return documents[0] if len(documents) == 1 else _several(documents)
+
+
+def _refuse_nul(text: str) -> None:
+    place = text.find("\0")
+    if place >= 0:
+        line, column = text.count("\n", 0, place) + 1, place - text.rfind("\n", 0, place)
+        raise YamlError("Unexpected character", line, column, "A NUL is not allowed in YAML.")
+
+
+def _stand_ins(text: str) -> dict[str, str]:
+    """For each line separator that is none in YAML 1.2, a private-use character that is not in the text to stand for it."""
+    wanted = [separator for separator in _SEPARATORS if separator in text]
+    free = (char for char in map(chr, range(0xE000, 0xF900)) if char not in text)
+    try:
+        return {next(free): separator for separator in wanted}
+    except StopIteration:  # a text of all 6,400 private-use characters and a separator
+        raise YamlError("Unexpected character", hint="The text uses every private-use character.") from None
+
+
+def _several(documents: list[Marked]) -> Marked:
+    if not documents:
+        return Marked(None, 1, 1)
+    return Marked([d.value for d in documents], 1, 1, list(documents), size=sum(d.size for d in documents))
+
+
+class _Composer:
+    """Makes values of the parser's events: each collection is built on a stack, so that no depth exhausts Python's."""
+
+    def __init__(self, back: Mapping[str, str]) -> None:
+        self.back = back
+        self.table = str.maketrans(dict(back))
+        self.anchors: dict[str, Marked] = {}
+        self.stack: list[_Open] = []
+        self.values = 0
+
+    def documents(self, text: str) -> Iterator[Marked]:
+        """The documents of a text, one after the other."""
+        yaml = YAML(typ="safe", pure=True)
+        yaml.Reader, yaml.Scanner = Reader, Scanner
+        for event in yaml.parse(text):
+            if isinstance(event, DocumentStartEvent):
+                self.anchors, self.stack = {}, []
+            node = self._take(event)
+            if node is None:
+                continue
+            if self.stack:
+                self.stack[-1].add(node)
+            else:
+                yield node
+
+    def _take(self, event: Any) -> Marked | None:
+        """The value that an event completes, if it completes one."""
+        if isinstance(event, ScalarEvent):
+            return self._anchored(event.anchor, self._scalar(event))
+        if isinstance(event, (MappingStartEvent, SequenceStartEvent)):
+            self._open(event)
+        elif isinstance(event, (MappingEndEvent, SequenceEndEvent)):
+            opened = self.stack.pop()
+            return self._anchored(opened.anchor, opened.close())
+        elif isinstance(event, AliasEvent):
+            return self._alias(event)
+        return None
+
+    def _open(self, event: Any) -> None:
+        line, column = _place(event)
+        if len(self.stack) >= MAX_DEPTH:
+            raise WrongYaml(f"Nested deeper than {MAX_DEPTH} levels", line, column, "No workflow nests so deep.")
+        self._count(1, line, column)
+        kind = _OpenMapping if isinstance(event, MappingStartEvent) else _OpenSequence
+        self.stack.append(kind(line, column, event.anchor))
+
+    def _scalar(self, event: Any) -> Marked:
+        line, column = _place(event)
+        self._count(1, line, column)
+        text = event.value.translate(self.table) if self.back else event.value
+        plain = event.style is None or event.style == ""
+        tag = str(event.tag) if event.tag is not None else None
+        if not plain or tag == "!" or (tag is not None and tag.endswith(":str")):
+            return Marked(text, line, column)
+        return Marked(_resolve(text), line, column)
+
+    def _alias(self, event: Any) -> Marked:
+        line, column = _place(event)
+        found = self.anchors.get(event.anchor)
+        if found is None:
+            what = "stands inside what it refers to" if self._is_open(event.anchor) else "refers to nothing before it"
+            raise WrongYaml("Unresolved alias", line, column, f"'*{event.anchor}' {what}.")
+        self._count(found.size, line, column)
+        return found
+
+    def _is_open(self, anchor: str) -> bool:
+        return any(opened.anchor == anchor for opened in self.stack)
+
+    def _anchored(self, anchor: str | None, node: Marked) -> Marked:
+        if anchor is not None:
+            self.anchors[anchor] = node
+        return node
+
+    def _count(self, more: int, line: int, column: int) -> None:
+        self.values += more
+        if self.values > MAX_VALUES:
+            raise WrongYaml(f"More than {MAX_VALUES:,} values", line, column, "Aliases count as often as they are used.")
+
+
+class _OpenSequence:
+    """A sequence whose end has not been seen."""
+
+    def __init__(self, line: int, column: int, anchor: str | None) -> None:
+        self.line, self.column, self.anchor = line, column, anchor
+        self.items: list[Marked] = []
+
+    def add(self, node: Marked) -> None:
+        """One more item."""
+        self.items.append(node)
+
+    def close(self) -> Marked:
+        """The sequence, now that all of it is known."""
+        size = 1 + sum(item.size for item in self.items)
+        return Marked([item.value for item in self.items], self.line, self.column, self.items, size=size)
+
+
+class _OpenMapping:
+    """A mapping whose end has not been seen."""
+
+    def __init__(self, line: int, column: int, anchor: str | None) -> None:
+        self.line, self.column, self.anchor = line, column, anchor
+        self.parts: dict[str, Marked] = {}
+        self.keys: dict[str, tuple[int, int]] = {}
+        self.merged: list[Marked] = []
+        self.key: Marked | None = None
+
+    def add(self, node: Marked) -> None:
+        """A key, or the value of the last one."""
+        if self.key is None:
+            self.key = node
+            return
+        key, self.key = self.key, None
+        if key.value == "<<" and isinstance(node.value, (dict, list)):
+            self.merged += node.parts if isinstance(node.parts, list) else [node]
+            return
+        name = _key(key.value)
+        if name in self.parts:
+            first = self.keys[name][0]
+            raise WrongYaml(f"Duplicate key '{name}'", key.line, key.column, f"It stands in line {first} already; keep one of them.")
+        self.parts[name], self.keys[name] = node, (key.line, key.column)
+
+    def close(self) -> Marked:
+        """The mapping, now that all of it is known. What it says itself goes before what it merges in."""
+        for source in self.merged:
+            for name, part in source.parts.items() if isinstance(source.parts, dict) else ():
+                self.parts.setdefault(name, part)
+                self.keys.setdefault(name, (part.line, part.column))
+        size = 1 + sum(part.size for part in self.parts.values())
+        value = {name: part.value for name, part in self.parts.items()}
+        return Marked(value, self.line, self.column, self.parts, self.keys, size)
+
+
+_Open = _OpenMapping | _OpenSequence
+
+
+def _place(event: Any) -> tuple[int, int]:
+    return event.start_mark.line + 1, event.start_mark.column + 1
+
+
+def _resolve(text: str) -> JsonValue:
+    """What a plain text means in YAML's core schema, with numbers as JavaScript has them."""
+    if text in _NULLS:
+        return None
+    if text in _BOOLEANS:
+        return _BOOLEANS[text]
+    if text[0] not in "+-.0123456789":
+        return text
+    return _number(text)
+
+
+def _number(text: str) -> JsonValue:
+    if found := _INTEGER.fullmatch(text):
+        return _whole(found)
+    if _FLOAT.fullmatch(text):
+        value = float(text)
+        return int(value) if value.is_integer() and abs(value) < _EXACT else value
+    if found := _INFINITE.fullmatch(text):
+        return float(found["sign"] + "inf")
+    return float("nan") if text in _NOT_A_NUMBER else text
+
+
+def _whole(found: re.Match[str]) -> JsonValue:
+    digits, base = next((found[name], base) for name, base in (("octal", 8), ("hex", 16), ("decimal", 10)) if found[name])
+    if len(digits) > 400:
+        return float(found["sign"] + "inf")
+    value = int(found["sign"] + digits, base)
+    if abs(value) < _EXACT:
+        return value
+    try:
+        return float(value)
+    except OverflowError:
+        return float("inf") if value > 0 else float("-inf")
+
+
+def _key(value: object) -> str:
+    """A key as JavaScript writes it, where every key is a text."""
+    if isinstance(value, str):
+        return value
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, list):
+        return ",".join("" if item is None else _key(item) for item in value)
+    return "[object Object]" if isinstance(value, dict) else str(value)
+
+
+def _worded(error: MarkedYAMLError) -> YamlError:
+    """What ruamel.yaml found wrong, in the words of the original's parser, which has few."""
+    mark = error.problem_mark or error.context_mark
+    line, column = (mark.line + 1, mark.column + 1) if mark is not None else (None, None)
+    said = " ".join(part for part in (error.problem, error.context) if part)
+    message = next((words for sign, words in _WORDS if sign in said), "Unexpected token")
+    return YamlError(message, line, column, f"{error.problem or error.context}.".capitalize())
+
+
+_WORDS = (
+    ("unexpected end of stream", "Unexpected EOF"),
+    ("undefined alias", "Unresolved alias"),
+    ("escape", "Unexpected character"),
+    ("block scalar", "Unexpected character"),
+    ("while scanning an a", "Unexpected character"),
+)

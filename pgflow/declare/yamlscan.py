@@ -1,0 +1,190 @@
+"""The scanner under `pgflow.declare.yamlfile`: ruamel.yaml's, with the rules on white space and indentation that Bun's has.
+
+ruamel.yaml refuses tabs between tokens, control characters anywhere and (as YAML 1.1 did) takes no heed of indentation inside
+quotes and brackets. Bun does the opposite of each. Which of the two is right matters little; which files are workflows does.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from ruamel.yaml.reader import Reader as _Reader
+from ruamel.yaml.scanner import Scanner as _Scanner
+from ruamel.yaml.tokens import BlockEntryToken, ScalarToken
+
+_LINE_ENDS = "\n\r\0"
+_BLOCK = re.compile(r"[-?](?:\s|$)|[^\s\[{\"'#][^#]*?:(?:\s|$)|(?:\"[^\"]*\"|'[^']*')\s*:(?:\s|$)")
+
+
+class WrongYaml(Exception):
+    """Something that the original's parser refuses; lines and columns count from 1."""
+
+    def __init__(self, message: str, line: int, column: int, hint: str = "") -> None:
+        super().__init__(message)
+        self.message, self.line, self.column, self.hint = message, line, column, hint
+
+
+class Reader(_Reader):
+    """A reader to which every character is one."""
+
+    def check_printable(self, data: Any) -> None:
+        """Takes control characters as they are; NUL, the only one that ends a text, has been refused before."""
+
+
+class Scanner(_Scanner):
+    """A scanner that takes tabs for white space between tokens, and indentation seriously everywhere."""
+
+    key_start: Any = None
+    after_text = False
+    after_block = False
+    was_block = False
+
+    def scan_to_next_token(self) -> None:
+        """Goes on to the next token, over white space, comments and line ends."""
+        reader = self.reader
+        if reader.index == 0 and reader.peek() == "\ufeff":
+            reader.forward()
+        starts_line, after_text, self.after_text = reader.column == 0, self.after_text, False
+        while True:
+            tab = self._skip_blanks()
+            if tab is not None and (starts_line or self._starts_block()):
+                self._refuse_tab(*tab, harmless=_LINE_ENDS + "#" * after_text)
+            if reader.peek() == "#":
+                self._heed_comment()
+                after_text = False
+                while reader.peek() not in _LINE_ENDS:
+                    reader.forward()
+            if not self.scan_line_break():
+                return
+            starts_line = True
+            if not self.flow_level:
+                self.allow_simple_key = True
+
+    def _heed_comment(self) -> None:
+        reader = self.reader
+        if reader.pointer and reader.buffer[reader.pointer - 1] not in " \t\n\r\ufeff":
+            raise WrongYaml("Unexpected character", reader.line + 1, reader.column + 1, "A comment needs a blank before its '#'.")
+
+    def _skip_blanks(self) -> tuple[int, int] | None:
+        """Goes over blanks and tabs. Answers where the first tab was."""
+        reader = self.reader
+        tab = None
+        while (char := reader.peek()) in " \t":
+            if char == "\t" and tab is None:
+                tab = (reader.line, reader.column)
+            reader.forward()
+        return tab
+
+    def _starts_block(self) -> bool:
+        """Whether what comes next would be indented by the tab: a mapping or a sequence inside an item, on its line."""
+        if self.flow_level or not self.tokens or not isinstance(self.tokens[-1], BlockEntryToken):
+            return False
+        reader = self.reader
+        end = min(place for end in _LINE_ENDS if (place := reader.buffer.find(end, reader.pointer)) >= 0)
+        return _BLOCK.match(reader.buffer, reader.pointer, end) is not None
+
+    def _refuse_tab(self, line: int, column: int, *, harmless: str) -> None:
+        """A tab indents nothing: not in a block, and inside brackets only what blanks have indented enough."""
+        if self.reader.peek() in harmless:
+            return
+        if not self.flow_level:
+            raise WrongYaml("Tab characters cannot be used as indentation", line + 1, column + 1, "Indent with blanks.")
+        if column <= self.indent:
+            raise WrongYaml("Unexpected token", line + 1, column + 1, "Indent with blanks.")
+
+    def unwind_indent(self, column: Any) -> None:
+        """Closes the blocks that end here; inside brackets, no line may begin left of what they belong to."""
+        if self.flow_level:
+            self._heed_indentation("Lines inside brackets must be indented more than the key they belong to.")
+            return
+        super().unwind_indent(column)
+
+    def _heed_indentation(self, hint: str) -> None:
+        reader = self.reader
+        if reader.column > self.indent or reader.peek() in "]}\0" or not self._starts_line():
+            return
+        raise WrongYaml("Unexpected token", reader.line + 1, reader.column + 1, hint)
+
+    def _starts_line(self) -> bool:
+        reader = self.reader
+        start = reader.buffer.rfind("\n", 0, reader.pointer) + 1
+        return not reader.buffer[start : reader.pointer].strip(" \t")
+
+    def fetch_plain(self) -> None:
+        """A text without quotes. Whether a key might begin with it is remembered: errors ask for it."""
+        self.after_block, self.was_block = self.was_block, False
+        self.key_start = self.reader.get_mark() if self.allow_simple_key else None
+        super().fetch_plain()
+        self.after_text = True
+
+    def fetch_block_scalar(self, style: Any) -> None:
+        """A text of lines; remembered, because what falls out of it to the left looks like a key."""
+        super().fetch_block_scalar(style)
+        self.was_block = True
+
+    def fetch_flow_scalar(self, style: Any) -> None:
+        """A text in quotes; remembered as others are."""
+        self.key_start = self.reader.get_mark() if self.allow_simple_key else None
+        super().fetch_flow_scalar(style)
+
+    def fetch_flow_entry(self) -> None:
+        """A comma, which outside brackets begins a text."""
+        if self.flow_level:
+            super().fetch_flow_entry()
+        else:
+            self.fetch_plain()
+
+    def stale_possible_simple_keys(self) -> None:
+        """Drops what can no longer be a key. Where a key must be, a text of several lines is none."""
+        reader = self.reader
+        for key in self.possible_simple_keys.values():
+            if key.required and key.line != reader.line:
+                text = self.tokens[-1] if self.tokens else None
+                alone = isinstance(text, ScalarToken) and text.end_mark.line == key.line
+                self._refuse_key(key.mark, multiline=(alone or self.after_block) and self._at_colon())
+        super().stale_possible_simple_keys()
+
+    def fetch_value(self) -> None:
+        """A colon: what stands before it is a key, and therefore on one line."""
+        start = self.key_start
+        if start and not self.flow_level and not self.possible_simple_keys and not self.allow_simple_key:
+            self._refuse_key(start, multiline=True)
+        super().fetch_value()
+
+    def _at_colon(self) -> bool:
+        return self.reader.peek() == ":" and bool(self.check_value())
+
+    def _refuse_key(self, mark: Any, *, multiline: bool) -> None:
+        message = "Multiline implicit key" if multiline else "Unexpected token"
+        hint = "Expected a key and a colon in this line: is it indented as it should be?"
+        raise WrongYaml(message, mark.line + 1, mark.column + 1, hint)
+
+    def scan_plain_spaces(self, indent: Any, start_mark: Any) -> Any:
+        """The white space inside a plain text, tabs included; in brackets, too, its next line must be indented."""
+        reader = self.reader
+        line, length = reader.line, 0
+        while reader.peek(length) in " \t":
+            length += 1
+        if "\t" in reader.prefix(length) and reader.peek(length) not in _LINE_ENDS:
+            if reader.peek(length) == "#":
+                return []
+            blanks = reader.prefix(length)
+            reader.forward(length)
+            return [blanks]
+        reader.forward(length - 1 if length else 0)
+        if length and reader.peek() == "\t":
+            reader.forward()
+        chunks = super().scan_plain_spaces(indent, start_mark)
+        if self.flow_level and reader.line > line:
+            self._heed_indentation("Lines inside brackets must be indented more than the key they belong to.")
+        return chunks
+
+    def scan_flow_scalar_breaks(self, double: Any, start_mark: Any) -> Any:
+        """The line ends inside quotes; the lines after them must be indented like everything else."""
+        chunks = super().scan_flow_scalar_breaks(double, start_mark)
+        reader = self.reader
+        if reader.column <= self.indent and reader.peek() != "\0":
+            hint = "Lines inside quotes must be indented more than the key they belong to."
+            raise WrongYaml("Unexpected character", reader.line + 1, reader.column + 1, hint)
+        return chunks
