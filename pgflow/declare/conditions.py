@@ -9,11 +9,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from math import isfinite
+from operator import ge, gt, le, lt
 from typing import cast
 
 from pgflow.declare.graph import Atom, Condition, Operator, Position, Unparsed
-from pgflow.declare.javascript import SPACE, trim
+from pgflow.declare.javascript import SPACE, parse_float, trim
+from pgflow.declare.outputs import Inputs, Outputs, UnresolvableReference, read_field, read_input, value_text
 
+_ORDERS = {"<": lt, ">": gt, "<=": le, ">=": ge}
 _NAME = "[a-zA-Z_][a-zA-Z0-9_-]*"
 _FIELD = "[a-zA-Z_][a-zA-Z0-9_]*"
 _ATOM = re.compile(
@@ -70,3 +74,70 @@ def _is_no_reference(found: re.Match[str]) -> bool:
     if found["input"] is not None:
         return False
     return found["node"] == "INPUTS" or (found["first"] != "output" and found["second"] is not None)
+
+
+def holds(condition: Condition, outputs: Outputs, inputs: Inputs | None = None) -> bool | None:
+    """Whether a condition holds, looking no further than needed.
+
+    Args:
+        condition: The condition.
+        outputs: What the nodes have left so far.
+        inputs: The run's inputs.
+
+    Returns:
+        True or False; None if a part had to be looked at that is no comparison, or compares the size of what is no number.
+
+    Raises:
+        UnresolvableReference: If a reference had to be looked at that has no value.
+    """
+    for alternative in condition.any_of:
+        answer = _all_hold(alternative, outputs, inputs)
+        if answer is not False:
+            return answer
+    return False
+
+
+def _all_hold(parts: tuple[Atom | Unparsed, ...], outputs: Outputs, inputs: Inputs | None) -> bool | None:
+    """Whether all parts hold, up to the first that does not."""
+    for part in parts:
+        answer = None if isinstance(part, Unparsed) else _atom_holds(part, outputs, inputs)
+        if not answer:
+            return answer
+    return True
+
+
+def _atom_holds(atom: Atom, outputs: Outputs, inputs: Inputs | None) -> bool | None:
+    """Whether a comparison holds. Equality is one of texts; order is one of the numbers that both texts begin with."""
+    actual = _read(atom.reference, outputs, inputs)
+    if atom.operator == "==":
+        return actual == atom.literal
+    if atom.operator == "!=":
+        return actual != atom.literal
+    left, right = parse_float(actual), parse_float(atom.literal)
+    if not (isfinite(left) and isfinite(right)):
+        return None
+    return bool(_ORDERS[atom.operator](left, right))
+
+
+def _read(reference: str, outputs: Outputs, inputs: Inputs | None) -> str:
+    """The text that the left side of a comparison stands for."""
+    scope, _, path = reference.removeprefix("$").partition(".")
+    if scope == "INPUTS":
+        return value_text(read_input(inputs, path))
+    first, _, second = path.partition(".")
+    field = second if first == "output" else first
+    return value_text(read_field(outputs, scope, field)) if field else _read_whole(outputs, scope)
+
+
+def _read_whole(outputs: Outputs, node_id: str) -> str:
+    """A node's whole output; empty if it left none, or is not known."""
+    output = outputs.get(node_id)
+    if output is None:
+        return ""
+    if output.state == "failed":
+        raise UnresolvableReference(
+            f"'${node_id}.output' references node '{node_id}', but it failed ({output.error}), so its output cannot be trusted in a "
+            "'when:' condition. A failed producer's stale output is never evaluated — branch on a different node's output instead.",
+            "producer-failed",
+        )
+    return output.text

@@ -11,6 +11,7 @@ import json
 import math
 import re
 from collections.abc import Iterator
+from typing import NamedTuple
 
 from pydantic import JsonValue
 
@@ -21,7 +22,6 @@ SPACE = f"[{WHITE_SPACE}]"
 
 _NUMBER_START = re.compile(r"[+-]?(?:Infinity|(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?)")
 _ARRAY_INDEX_LIMIT = 2**32 - 1
-_LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 _ESCAPES = {'"': '\\"', "\\": "\\\\", "\b": "\\b", "\f": "\\f", "\n": "\\n", "\r": "\\r", "\t": "\\t"}
 _ESCAPED = re.compile('["\\\\\x00-\x1f\ud800-\udfff]')
 
@@ -77,7 +77,7 @@ def _positive_text(double: float) -> str:
 
 
 def json_text(value: JsonValue) -> str:
-    """A value as compact JSON, in JavaScript's spelling and order of keys.
+    """A value as compact JSON, in JavaScript's spelling and order of keys, however deep it is.
 
     Args:
         value: What JSON can say. Numbers that it cannot (NaN, infinities) are ``null``, as in the original.
@@ -85,18 +85,54 @@ def json_text(value: JsonValue) -> str:
     Returns:
         The text, without spaces. Lone surrogates are escaped, all other characters stand for themselves.
     """
+    written: list[str] = []
+    to_write: list[_Written | JsonValue] = [value]
+    while to_write:
+        item = to_write.pop()
+        if isinstance(item, _Written):
+            written.append(item.text)
+        elif isinstance(item, list | dict):
+            to_write.extend(reversed(list(_pieces(item))))
+        else:
+            written.append(_scalar_text(item))
+    return "".join(written)
+
+
+class _Written(NamedTuple):
+    """A part of a JSON text that needs no more work."""
+
+    text: str
+
+
+def _pieces(value: list[JsonValue] | dict[str, JsonValue]) -> Iterator[_Written | JsonValue]:
+    """A list or an object as punctuation and the values between it."""
+    separator = ""
+    if isinstance(value, list):
+        yield _Written("[")
+        for item in value:
+            yield _Written(separator)
+            yield item
+            separator = ","
+        yield _Written("]")
+        return
+    yield _Written("{")
+    for key, item in ordered(value):
+        yield _Written(f"{separator}{_quoted(key)}:")
+        yield item
+        separator = ","
+    yield _Written("}")
+
+
+def _scalar_text(value: str | float | bool | None) -> str:
+    """A value without parts as JSON."""
     if value is None:
         return "null"
     if isinstance(value, bool):
         return "true" if value else "false"
-    if isinstance(value, int | float):
-        text = number_text(value)
-        return text if text[-1].isdigit() else "null"
     if isinstance(value, str):
         return _quoted(value)
-    if isinstance(value, list):
-        return f"[{','.join(map(json_text, value))}]"
-    return "{" + ",".join(f"{_quoted(key)}:{json_text(item)}" for key, item in ordered(value)) + "}"
+    text = number_text(value)
+    return text if text[-1].isdigit() else "null"
 
 
 def _quoted(text: str) -> str:

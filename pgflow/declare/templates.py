@@ -1,12 +1,46 @@
-"""References in texts: finding ``$node.output`` and ``$node.output.field``."""
+"""The ``$`` of texts: variables of the run (``$ARGUMENTS``), outputs of nodes (``$node.output.field``), inputs (``$INPUTS.name``).
+
+A text is read once, from left to right, and what is put in is never read again: neither a person's message nor a node's output
+can bring in references of its own. There is no escape and no boundary at the right of a name: ``$ARGUMENTS_X`` is the message
+and "_X", ``$a.outputs`` is the output and an "s", and ``${ARGUMENTS}`` is no reference at all.
+
+Where a text becomes a program, nothing that a person or an agent said may become part of the program. In shell and script
+texts the variables that carry such words stay as they are and are given as environment variables of the same names
+(`environment`); outputs are put into shell text as quoted words.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Literal
 
-_REFERENCE = re.compile(r"\$([a-zA-Z_][a-zA-Z0-9_-]*)\.output(?:\.([a-zA-Z_][a-zA-Z0-9_]*))?")
+from pydantic import JsonValue
+
+from pgflow.declare.javascript import number_text
+from pgflow.declare.outputs import Inputs, Output, Outputs, UnresolvableReference, read_field, read_input, unknown_node, value_text
+
+Surface = Literal["prompt", "bash", "script"]
+
+_NAME = "[a-zA-Z_][a-zA-Z0-9_-]*"
+_FIELD = "[a-zA-Z_][a-zA-Z0-9_]*"
+_CONTEXT = r"(?P<context>(?:CONTEXT|EXTERNAL_CONTEXT|ISSUE_CONTEXT)(?![A-Za-z0-9_]))"
+_OF_THE_RUN = "WORKFLOW_ID|ARTIFACTS_DIR|STATE_DIR|BASE_BRANCH|DOCS_DIR"
+_OF_PEOPLE = "USER_MESSAGE|ARGUMENTS|LOOP_USER_INPUT|REJECTION_REASON|LOOP_PREV_OUTPUT"
+_OUTPUTS = (
+    rf"LOOP_PREV\.(?P<previous>{_NAME})\.output(?:\.(?P<previous_field>{_FIELD}))?"
+    rf"|(?P<node>{_NAME})\.output(?:\.(?P<field>{_FIELD}))?"
+)
+_REFERENCE = re.compile(rf"\$({_NAME})\.output(?:\.({_FIELD}))?")
+_INPUT = re.compile(rf"\$INPUTS\.({_NAME})")
+_MENTIONS_CONTEXT = re.compile(rf"\${_CONTEXT}")
+_IN_PROMPTS = re.compile(rf"\$(?:(?P<variable>{_OF_THE_RUN}|{_OF_PEOPLE})|INPUTS\.(?P<input>{_NAME})|{_CONTEXT}|{_OUTPUTS})")
+_AFTER_VARIABLES = re.compile(rf"\$(?:INPUTS\.(?P<input>{_NAME})|{_CONTEXT}|{_OUTPUTS})")
+_IN_PROGRAMS = re.compile(rf"\$(?:(?P<variable>{_OF_THE_RUN})|{_OUTPUTS})")
+
+SPILL_LENGTH = 32_768
+"""Values longer than this (in UTF-16 code units) are handed to a shell in a file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +54,73 @@ class Reference:
     text: str
 
 
+@dataclass(frozen=True, slots=True)
+class Previous:
+    """What the nodes of a group left in the round before.
+
+    Args:
+        outputs: Their outputs; empty in the first round.
+        direct: The ids of the group's own nodes.
+        known: The ids of these and of all nodes in groups within.
+    """
+
+    outputs: Outputs
+    direct: frozenset[str]
+    known: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Variables:
+    """What the variables stand for.
+
+    Args:
+        workflow_id: ``$WORKFLOW_ID``, the run's id.
+        message: ``$ARGUMENTS`` and ``$USER_MESSAGE``, what the person said who started it.
+        artifacts_dir: ``$ARTIFACTS_DIR``.
+        state_dir: ``$STATE_DIR``; a text that mentions it fails if it is empty.
+        base_branch: ``$BASE_BRANCH``; a text that mentions it fails if it is empty.
+        docs_dir: ``$DOCS_DIR``.
+        context: ``$CONTEXT``, the issue that the run is about.
+        user_input: ``$LOOP_USER_INPUT``, what a person answered to a loop's last turn.
+        rejection_reason: ``$REJECTION_REASON``.
+        previous_output: ``$LOOP_PREV_OUTPUT``, what a loop's last turn gave.
+        inputs: ``$INPUTS.name``.
+        previous: ``$LOOP_PREV.node.output``; outside of groups these mentions stay as they are.
+        rereads: Whether what people said is read again for the variables that come after it. The original does so, and what it
+            shows is shown like this; what is done is never made like this.
+    """
+
+    workflow_id: str
+    message: str
+    artifacts_dir: str
+    state_dir: str
+    base_branch: str
+    docs_dir: str = "docs/"
+    context: str = ""
+    user_input: str = ""
+    rejection_reason: str = ""
+    previous_output: str = ""
+    inputs: Inputs | None = None
+    previous: Previous | None = None
+    rereads: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Spill:
+    """A value that must be written to a file before the text is run that reads it from there."""
+
+    path: str
+    value: str
+
+
+@dataclass(frozen=True, slots=True)
+class Resolved:
+    """A text whose references are replaced, and the files that it reads."""
+
+    text: str
+    spills: tuple[Spill, ...] = ()
+
+
 def references(text: str) -> Iterator[Reference]:
     """Every mention of a node's output, from left to right.
 
@@ -27,7 +128,183 @@ def references(text: str) -> Iterator[Reference]:
         text: A template: a prompt, a script, a message.
 
     Returns:
-        The references. There is no escape and no boundary at the right: ``$a.outputs`` is ``$a.output`` and an "s".
+        The references, those that the previous round of a group is asked for left out.
     """
     for found in _REFERENCE.finditer(text):
         yield Reference(found[1], found[2], found.start(), found.end(), found[0])
+
+
+def resolve(text: str, variables: Variables, outputs: Outputs, surface: Surface = "prompt", spill_dir: str | None = None) -> Resolved:
+    """Replace the references of a text by what they stand for.
+
+    Args:
+        text: The template.
+        variables: The run's variables and inputs.
+        outputs: What the nodes have left so far.
+        surface: What the text becomes: something to be read, a shell script, or a program.
+        spill_dir: Where long values for a shell are written; without it they are quoted, however long they are.
+
+    Returns:
+        The text, and the files that must be written before it is run.
+
+    Raises:
+        UnresolvableReference: If something that it mentions has no value.
+    """
+    _refuse_missing(text, variables, surface)
+    spills: list[Spill] = []
+    written = _writer(surface, spill_dir, spills)
+    pattern = _IN_PROMPTS if surface == "prompt" else _IN_PROGRAMS
+    if variables.rereads and surface == "prompt":
+        text, pattern = _one_by_one(text, variables), _AFTER_VARIABLES
+    resolved = pattern.sub(lambda found: _replacement(found, variables, outputs, written), text)
+    return Resolved(resolved, tuple(spills))
+
+
+def takes_context(text: str, variables: Variables) -> bool:
+    """Whether the text says where the context goes. If not, it is put after a prompt (`with_context`)."""
+    return bool(variables.context) and _MENTIONS_CONTEXT.search(text) is not None
+
+
+def with_context(text: str, template: str, variables: Variables) -> str:
+    """A resolved prompt with the context after it, unless its template said where the context goes."""
+    if not variables.context or takes_context(template, variables):
+        return text
+    return f"{text}\n\n---\n\n{variables.context}"
+
+
+def environment(variables: Variables) -> dict[str, str]:
+    """The environment variables through which a shell or a script gets what must not become part of its text."""
+    given = {name: _VARIABLES[name](variables) for name in (*_OF_THE_RUN.split("|"), *_OF_PEOPLE.split("|"))}
+    contexts = dict.fromkeys(("CONTEXT", "EXTERNAL_CONTEXT", "ISSUE_CONTEXT"), variables.context)
+    return given | contexts | {environment_name(name): value_text(value) for name, value in (variables.inputs or {}).items()}
+
+
+def environment_name(name: str) -> str:
+    """The environment variable that carries the input of that name."""
+    return f"INPUTS_{name.upper().replace('-', '_')}"
+
+
+_VARIABLES: dict[str, Callable[[Variables], str]] = {
+    "WORKFLOW_ID": lambda values: values.workflow_id,
+    "ARTIFACTS_DIR": lambda values: values.artifacts_dir,
+    "STATE_DIR": lambda values: values.state_dir,
+    "BASE_BRANCH": lambda values: values.base_branch,
+    "DOCS_DIR": lambda values: values.docs_dir or "docs/",
+    "USER_MESSAGE": lambda values: values.message,
+    "ARGUMENTS": lambda values: values.message,
+    "LOOP_USER_INPUT": lambda values: values.user_input,
+    "REJECTION_REASON": lambda values: values.rejection_reason,
+    "LOOP_PREV_OUTPUT": lambda values: values.previous_output,
+}
+
+_Writer = Callable[[JsonValue, str, str | None], str]
+"""Writes a value into the text: the value, the node that gave it, and which of its fields it is."""
+
+
+def _refuse_missing(text: str, variables: Variables, surface: Surface) -> None:
+    """Refuse a text that mentions what this run does not have, before anything else that may be wrong with it."""
+    if not variables.base_branch and "$BASE_BRANCH" in text:
+        raise UnresolvableReference(
+            "No base branch could be resolved. Auto-detection failed and `worktree.baseBranch` is not set in .archon/config.yaml. "
+            "Set the config value or use the --from flag to select a branch (e.g., --from dev).",
+            "no-base-branch",
+        )
+    if not variables.state_dir and "$STATE_DIR" in text:
+        raise UnresolvableReference(
+            "$STATE_DIR is referenced but no state directory was resolved for this run. $STATE_DIR is only available inside a "
+            "workflow run; if you are seeing this from a workflow node, please report it as a bug.",
+            "no-state-dir",
+        )
+    if surface == "prompt":
+        for found in _INPUT.finditer(text):
+            read_input(variables.inputs, found[1])
+
+
+def _one_by_one(text: str, variables: Variables) -> str:
+    """The text with one variable replaced after the other, so that a later one is found in what an earlier one brought in."""
+    for name, value in _VARIABLES.items():
+        text = text.replace(f"${name}", value(variables))
+    return text
+
+
+def _replacement(found: re.Match[str], variables: Variables, outputs: Outputs, written: _Writer) -> str:
+    """What stands in the place of one reference."""
+    parts = found.groupdict()
+    if parts.get("variable"):
+        return _VARIABLES[parts["variable"]](variables)
+    if parts.get("input"):
+        return value_text(read_input(variables.inputs, parts["input"]))
+    if parts.get("context"):
+        return variables.context
+    if parts["previous"]:
+        return _previous(found, variables.previous, written)
+    return _output(outputs, parts["node"], parts["field"], written)
+
+
+def _output(outputs: Outputs, node_id: str, field: str | None, written: _Writer) -> str:
+    """What a node left, or a field of it. A node of which nothing is known reads as empty, as in the original."""
+    if field is not None:
+        return written(read_field(outputs, node_id, field), node_id, field)
+    output = outputs.get(node_id)
+    if output is not None and output.state == "failed":
+        raise UnresolvableReference(
+            f"'${node_id}.output' references node '{node_id}', but it failed ({output.error}), so its output cannot be spliced into "
+            "this node's prompt/script — a failed producer's stale output is never trusted. Fix the failure, or guard this node "
+            "with a 'when:' condition that excludes the failed branch.",
+            "producer-failed",
+        )
+    return written(output.text if output else "", node_id, None)
+
+
+def _previous(found: re.Match[str], previous: Previous | None, written: _Writer) -> str:
+    """What a node of the group left in the round before.
+
+    Nothing in the first round. What belongs to a group within is left for that group's own rounds.
+    """
+    if previous is None:
+        return found[0]
+    node_id, field = found["previous"], found["previous_field"]
+    if _has_left(previous.outputs.get(node_id)):
+        return _output(previous.outputs, node_id, field, written)
+    if node_id in previous.known and node_id not in previous.direct:
+        return found[0]
+    if field is not None and node_id not in previous.known:
+        raise unknown_node(previous.known, node_id, field)
+    return written("", node_id, None)
+
+
+def _has_left(output: Output | None) -> bool:
+    """Whether a node has something to show for the round."""
+    return output is not None and output.state not in {"skipped", "pending"}
+
+
+def _writer(surface: Surface, spill_dir: str | None, spills: list[Spill]) -> _Writer:
+    """How values are written on a surface: quoted for a shell, as their text elsewhere."""
+    if surface != "bash":
+        return lambda value, _node_id, _field: _plain(value)
+
+    def quoted(value: JsonValue, node_id: str, field: str | None) -> str:
+        text = _plain(value)
+        if isinstance(value, int | float):
+            return text
+        if spill_dir is None or _utf16_length(text) <= SPILL_LENGTH:
+            return shell_quoted(text)
+        spills.append(Spill(f"{spill_dir}/{node_id}{f'.{field}' if field else ''}.nodeoutput", text))
+        return f"$(cat {shell_quoted(spills[-1].path)})"
+
+    return quoted
+
+
+def _plain(value: JsonValue) -> str:
+    """A value as it stands within text. JSON reads 1e999 as a number, which it cannot write."""
+    return number_text(value) if isinstance(value, float) else value_text(value)
+
+
+def shell_quoted(text: str) -> str:
+    """A text as one word of a shell script."""
+    return "'" + text.replace("'", r"'\''") + "'"
+
+
+def _utf16_length(text: str) -> int:
+    """The length of a text as JavaScript counts it."""
+    return len(text) + sum(character > "\uffff" for character in text)

@@ -1,0 +1,79 @@
+"""What a person's answer to an approval means: the node is done, the work is done over, or the run ends."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pgflow.declare.graph import Approval
+from pgflow.declare.javascript import trim
+from pgflow.declare.outputs import Output, completed
+
+
+@dataclass(frozen=True, slots=True)
+class Rework:
+    """The text that is worked on before the person is asked again."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """The run ends as cancelled."""
+
+    reason: str
+
+
+Answer = Output | Rework | Refused
+
+
+class NoSuchDecision(ValueError):
+    """An answer that the approval does not offer."""
+
+
+def approve(approval: Approval, comment: str = "") -> Output:
+    """What an approval leaves when a person lets the work go on.
+
+    Args:
+        approval: What was asked.
+        comment: What the person added.
+
+    Returns:
+        The comment if the approval captures it ("Approved" if there was none), the decision if it offers several, else nothing.
+    """
+    if approval.decisions:
+        return completed({"decision": "approve", "text": comment})
+    if not approval.capture_response:
+        return completed("")
+    return completed(comment if trim(comment) else "Approved")
+
+
+def reject(approval: Approval, reason: str = "Rejected", rejections: int = 0) -> Answer:
+    """What follows when a person does not let the work go on.
+
+    Args:
+        approval: What was asked.
+        reason: Why; ``$REJECTION_REASON`` of the text that is worked on then.
+        rejections: How often this approval was rejected before.
+
+    Returns:
+        The decision if the approval offers it; else what to work on before asking again; else that the run ends: at once if there is
+        nothing to work on, and with the last rejection that is allowed.
+    """
+    if any(decision.id == "reject" for decision in approval.decisions):
+        return completed({"decision": "reject", "text": reason})
+    rework = approval.on_reject
+    if rework is None or rejections + 1 >= rework.max_attempts:
+        return Refused(reason)
+    return Rework(rework.text)
+
+
+def respond(approval: Approval, decision: str, text: str = "") -> Output:
+    """What an approval leaves that offers decisions, of which a person took one.
+
+    Raises:
+        NoSuchDecision: If it does not offer this one.
+    """
+    offered = [offer.id for offer in approval.decisions]
+    if decision not in offered:
+        raise NoSuchDecision(f"There is no decision '{decision}' here. Offered: {', '.join(offered) or 'none'}.")
+    return completed({"decision": decision, "text": text})

@@ -1,0 +1,297 @@
+"""A run of which nothing happens: outputs come from stubs, and what each node would have been told is shown.
+
+Approvals and gates count as answered, checks of loops that would run a shell as passed, and no child runs. The rest is decided
+by the same functions that decide a real run (`pgflow.declare.interpreter`), so that the trace shows which nodes run, with which
+texts, and why the others do not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+
+from pydantic import JsonValue
+
+from pgflow.declare.graph import Approval, Call, Cancel, Gate, Graph, Group, Loop, Node, Until
+from pgflow.declare.interpreter import (
+    Change,
+    Channel,
+    NextRound,
+    Place,
+    RunState,
+    Settled,
+    State,
+    Surroundings,
+    Task,
+    apply,
+    begin,
+    first_said,
+    group_output,
+    judge,
+    make_plan,
+    receive,
+    round_at,
+    until_met,
+)
+from pgflow.declare.outputs import Output, completed
+from pgflow.declare.templates import Variables
+
+_LONGEST_TRACE = 100_000
+"""Entries: far more than anyone reads."""
+
+
+class EndlessDryRun(ValueError):
+    """A dry run would not end within reason."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """What became of one node, once.
+
+    Args:
+        id: The node.
+        type: Its mode.
+        state: ``stubbed`` if its output was given, ``completed`` if it needed none, ``skipped``, ``failed`` or ``paused``.
+        reason: Why it ended so, where there is something to say.
+        iteration: Which round of the group around it, from 1.
+        text: What it would have been told, run or asked.
+        output: What it left.
+    """
+
+    id: str
+    type: str
+    state: str
+    reason: str | None
+    iteration: int | None = None
+    text: str | None = None
+    output: str | None = None
+
+    def as_json(self) -> dict[str, JsonValue]:
+        """The entry as an object; what there is nothing to say about is left out, the reason excepted."""
+        said: dict[str, JsonValue] = {"id": self.id, "type": self.type, "state": self.state, "reason": self.reason}
+        more: dict[str, JsonValue] = {"iteration": self.iteration, "text": self.text, "output": self.output}
+        return said | {key: value for key, value in more.items() if value is not None}
+
+
+@dataclass(frozen=True, slots=True)
+class DryRun:
+    """What would happen.
+
+    Args:
+        outcome: How the run would end.
+        trace: What became of the nodes, in the order in which they ended.
+        summary: What the first node said that no other depends on and that said something; None if nobody did.
+        missing: Ids of nodes that would have run and had no stub, sorted.
+        unused: Ids of stubs that nobody asked for, sorted.
+    """
+
+    outcome: RunState
+    trace: tuple[Entry, ...]
+    summary: str | None = None
+    missing: tuple[str, ...] = ()
+    unused: tuple[str, ...] = ()
+
+    def as_json(self) -> dict[str, JsonValue]:
+        """The whole as an object, in the order in which it is read."""
+        return {
+            "outcome": self.outcome,
+            "summary": self.summary,
+            "missing": list(self.missing),
+            "trace": [entry.as_json() for entry in self.trace],
+        }
+
+
+def placeholder_command(name: str) -> str:
+    """The text that stands for a command's file, which a dry run does not look for."""
+    return f"Command {name}: $ARGUMENTS\n"
+
+
+def dry_run(
+    graph: Graph,
+    *,
+    stubs: Mapping[str, JsonValue],
+    message: str = "",
+    inputs: Mapping[str, JsonValue] | None = None,
+    directory: str = "/DRYRUN",
+    command_text: Callable[[str], str] = placeholder_command,
+    pause_at_gates: bool = False,
+) -> DryRun:
+    """Tell what a run of a workflow would do.
+
+    Args:
+        graph: The workflow.
+        stubs: What nodes give, by their ids: text, or any JSON value.
+        message: What the person would say who starts it.
+        inputs: Values of its inputs; the others have their defaults.
+        directory: Where the run's files would be, for the texts that mention it.
+        command_text: Gives the text of a command by its name, or raises `CommandUnavailable`.
+        pause_at_gates: Stop where a person would be asked.
+
+    Returns:
+        What would happen. A node without a stub that would have run is shown as failed.
+
+    Raises:
+        EndlessDryRun: If groups go on for tens of thousands of rounds.
+        ValueError: If nodes depend on each other in a circle.
+    """
+    variables = Variables(
+        workflow_id="dry-run",
+        message=message,
+        artifacts_dir=f"{directory}/artifacts",
+        state_dir=f"{directory}/state",
+        base_branch="dry-run-base",
+        docs_dir=f"{directory}/docs",
+        inputs=_inputs(graph, inputs or {}),
+        rereads=True,
+    )
+    player = _Player(graph, Surroundings(variables, command_text, remembers=False), stubs, pause_at_gates)
+    player.play_all()
+    return player.result()
+
+
+def _inputs(graph: Graph, given: Mapping[str, JsonValue]) -> Mapping[str, JsonValue]:
+    """The values of a run's inputs: those given, and the defaults of the others."""
+    return {declared.name: declared.default for declared in graph.inputs if declared.has_default} | dict(given)
+
+
+@dataclass
+class _Player:
+    """Plays a graph, one node after the other, and keeps the trace."""
+
+    graph: Graph
+    surroundings: Surroundings
+    stubs: Mapping[str, JsonValue]
+    pause_at_gates: bool
+    state: State = field(default_factory=State)
+    trace: list[Entry] = field(default_factory=list)
+    used: set[str] = field(default_factory=set)
+    missing: set[str] = field(default_factory=set)
+    is_paused: bool = False
+
+    def __post_init__(self) -> None:
+        self.plan = make_plan(self.graph.nodes)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing more is played: someone is waited for, or a node ended the run."""
+        return self.is_paused or self.state.cancelled is not None
+
+    def play_all(self, within: Place = ()) -> None:
+        """Play the nodes of the run, or of a group's round, layer by layer."""
+        for layer in self.plan.within(within).layers:
+            for node_id in layer:
+                if not self.is_over:
+                    self.play((*within, node_id))
+
+    def play(self, place: Place) -> None:
+        """Play a node until it ends, or the run is over."""
+        has_ended = False
+        while not has_ended and not self.is_over:
+            step = begin(self.plan, self.state, place, self.surroundings)
+            if isinstance(step, NextRound):
+                self.play_group(step)
+                return
+            change = self.answer(step) if isinstance(step, Task) else step
+            has_ended = change is not None and self.accept(change)
+
+    def play_group(self, first: NextRound) -> None:
+        """Play a group, round after round."""
+        place, body = first.place, self.plan.node(first.place).body
+        assert isinstance(body, Group)
+        has_ended = self.accept(first)
+        while not has_ended:
+            self.play_all(place)
+            if self.is_over:
+                return
+            channel = _channel(body.until, group_output(self.plan, self.state, place))
+            has_ended = self.accept(judge(self.plan, self.state, place, channel))
+
+    def accept(self, change: Change) -> bool:
+        """Carry a change into the state; True if a node ended by it."""
+        if isinstance(change, Settled):
+            self.note(change)
+        self.state = apply(self.state, change)
+        return isinstance(change, Settled)
+
+    def answer(self, task: Task) -> Change | None:
+        """What a stub, or the person who is not there, makes of a task; None if the run waits."""
+        body = task.node.body
+        if self.pause_at_gates and (isinstance(body, Approval) or task.node.gates):
+            self.pause(task)
+            return None
+        if isinstance(body, Approval):
+            return Settled(task.place, Output("completed", "approved"), "auto-approved", task.text)
+        if isinstance(body, Call):
+            error = "Dry-run does not execute reachable workflow nodes"
+            return Settled(task.place, Output("failed", error=error), error)
+        if task.node.id not in self.stubs:
+            self.missing.add(task.node.id)
+            return receive(task, Output("failed", error=f"Missing reachable stub for node '{task.node.id}'"))
+        self.used.add(task.node.id)
+        output = completed(self.stubs[task.node.id], task.node.output_schema)
+        return _last_turns(task, receive(task, output, _channel(body.until, output) if isinstance(body, Loop) else None))
+
+    def pause(self, task: Task) -> None:
+        """Stop at a node where a person would be asked."""
+        reason = "approval gate" if isinstance(task.node.body, Approval) else f"gate: {_gates(task.node)}"
+        self.add(Entry(task.node.id, task.node.body.mode, "paused", reason, self.iteration(task.place), task.text))
+        self.is_paused = True
+
+    def note(self, change: Settled) -> None:
+        """Put the end of a node into the trace."""
+        node, output = self.plan.node(change.place), change.output
+        is_stub = output.state == "completed" and not isinstance(node.body, Group | Approval | Cancel)
+        reason = change.reason or (f"gates assumed answered: {_gates(node)}" if is_stub and node.gates else None)
+        said = output.text if output.state == "completed" else None
+        state = "stubbed" if is_stub else output.state
+        self.add(Entry(node.id, node.body.mode, state, reason, self.iteration(change.place), change.text, said))
+
+    def add(self, entry: Entry) -> None:
+        """Put an entry into the trace, which a group that goes on for long could make endless."""
+        if len(self.trace) >= _LONGEST_TRACE:
+            raise EndlessDryRun(
+                f"The dry run was given up at node '{entry.id}' after {_LONGEST_TRACE} entries: do groups go on for so long?"
+            )
+        self.trace.append(entry)
+
+    def iteration(self, place: Place) -> int | None:
+        """Which round of the group around it a node is played in."""
+        around = round_at(self.state, place[:-1]) if len(place) > 1 else None
+        return around.number if around else None
+
+    def result(self) -> DryRun:
+        """What there is to tell in the end."""
+        summary = first_said(self.plan, self.state.scope.outputs) or None
+        unused = sorted(set(self.stubs) - self.used)
+        return DryRun(self.outcome(), tuple(self.trace), summary, tuple(sorted(self.missing)), tuple(unused))
+
+    def outcome(self) -> RunState:
+        """How the run would end. Unlike a real one, it may complete without having done anything: there is nothing to mend."""
+        if self.is_paused:
+            return "paused"
+        if self.state.cancelled is not None:
+            return "cancelled"
+        return "failed" if any(output.state == "failed" for output in self.state.scope.outputs.values()) else "completed"
+
+
+def _channel(until: Until, output: Output) -> Channel | None:
+    """What ends a loop: what its output says, or else the check that a real run would make."""
+    return until_met(until, output) or ("assumed" if until.bash is not None else None)
+
+
+def _last_turns(task: Task, change: Change) -> Change:
+    """A loop's next turn. A stub says the same each time, so from the second turn on all are the same: the last is enough."""
+    if isinstance(change, NextRound) and task.round > 1 and isinstance(task.node.body, Loop):
+        return replace(change, round=replace(change.round, number=task.node.body.until.max_iterations))
+    return change
+
+
+def _gates(node: Node) -> str:
+    """A node's gates in a few words."""
+    return ", ".join(map(_gate, node.gates))
+
+
+def _gate(gate: Gate) -> str:
+    """One gate in a few words."""
+    name = f" '{gate.name}'" if gate.name else ""
+    return f"{gate.kind}{name}" + (f" after step {gate.after_step}" if gate.after_step else "")

@@ -1,0 +1,93 @@
+"""What kind of error a message tells of, and whether and when a failed node is tried again.
+
+The original knows only messages of services: it takes neither "timed out after 5ms" nor "failed [exit 1]" for something that may
+pass, so that a shell node with ``on_error: transient`` is never tried again. Here both are transient: whoever declares a retry for
+a shell node means these.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Literal
+
+from pgflow.declare.graph import Command, Node, Prompt, Retry
+
+ErrorClass = Literal["TRANSIENT", "FATAL", "UNKNOWN"]
+
+DEFAULT_RETRY = Retry(max_retries=2, delay_ms=3000, on_error="transient")
+"""What holds for a turn of an agent that declares nothing. Shell and scripts act on the world: they are tried once."""
+
+_FATAL = (
+    "unauthorized",
+    "forbidden",
+    "invalid token",
+    "authentication failed",
+    "permission denied",
+    "401",
+    "403",
+    "credit balance",
+    "session limit",
+    "usage limit reached",
+    "credit exhaustion",
+)
+_TRANSIENT = (
+    "timeout",
+    "econnrefused",
+    "econnreset",
+    "etimedout",
+    "rate limit",
+    "too many requests",
+    "429",
+    "502",
+    "503",
+    "529",
+    "overloaded",
+    "at capacity",
+    "network error",
+    "socket hang up",
+    "exited with code",
+    "claude code crash",
+)
+_PASSING = re.compile(r"timed out after [0-9]|failed \[exit ")
+_FATAL_UNLESS_TRANSIENT = ("auth error",)
+
+
+def classify(message: str) -> ErrorClass:
+    """Whether an error may pass (TRANSIENT), will not (FATAL), or cannot be told (UNKNOWN).
+
+    Args:
+        message: The error's text. What is fatal wins over what may pass.
+    """
+    text = message.lower()
+    if any(sign in text for sign in _FATAL):
+        return "FATAL"
+    if any(sign in text for sign in _TRANSIENT) or _PASSING.search(text):
+        return "TRANSIENT"
+    return "FATAL" if any(sign in text for sign in _FATAL_UNLESS_TRANSIENT) else "UNKNOWN"
+
+
+def retry_of(node: Node) -> Retry | None:
+    """How a node is tried again: as it declares, else as holds for its mode; None if it is not."""
+    if node.retry is not None:
+        return node.retry
+    return DEFAULT_RETRY if isinstance(node.body, Prompt | Command) else None
+
+
+def retry_delay_ms(node: Node, attempt: int, message: str) -> int | None:
+    """After how long a node whose attempt failed is tried again.
+
+    Args:
+        node: The node.
+        attempt: Which attempt failed, from 1.
+        message: Its error.
+
+    Returns:
+        Milliseconds, doubled with each attempt; None if it is not tried again.
+    """
+    retry = retry_of(node)
+    if retry is None or attempt > retry.max_retries:
+        return None
+    kind = classify(message)
+    if kind == "FATAL" or (kind == "UNKNOWN" and retry.on_error == "transient"):
+        return None
+    return retry.delay_ms << (attempt - 1)

@@ -1,0 +1,289 @@
+"""What happens next in a declared workflow: pure functions over an immutable state.
+
+Nobody is asked, nothing is read, run or written here. A driver asks which nodes are open (`open_places`), begins them (`begin`),
+does the work that comes back as a `Task`, hands in what came of it (`receive`), judges groups whose nodes have ended (`judge`),
+and carries every `Change` into the state (`apply`). The dry run does so with outputs from a file; whoever runs workflows for good
+does so with outputs from the world, and both get the same decisions from the same state.
+
+Nodes are worked on in layers: a layer is open when all nodes of the layers before it have ended, however they ended. A failed
+node stops nobody; whether those after it run is for their trigger rules to say.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from pgflow.declare.bindings import bound
+from pgflow.declare.conditions import holds
+from pgflow.declare.graph import Approval, Bash, Call, Cancel, Command, Graph, Group, Loop, Node, Prompt, Script, Until, every_node
+from pgflow.declare.javascript import trim
+from pgflow.declare.outputs import Output, Outputs, UnresolvableReference
+from pgflow.declare.plan import Place, Plan, make_plan
+from pgflow.declare.progress import Change, NextRound, Round, Scope, Settled, State, apply, open_places, round_at, scope_at, visible
+from pgflow.declare.signals import has_signal
+from pgflow.declare.templates import Previous, Spill, Surface, Variables, resolve
+from pgflow.declare.triggers import is_triggered
+
+__all__ = [
+    "Change",
+    "Channel",
+    "CommandUnavailable",
+    "NextRound",
+    "Place",
+    "Plan",
+    "Round",
+    "RunState",
+    "Settled",
+    "State",
+    "Surroundings",
+    "Task",
+    "apply",
+    "begin",
+    "completion_reason",
+    "first_said",
+    "group_output",
+    "judge",
+    "make_plan",
+    "open_places",
+    "receive",
+    "round_at",
+    "run_output",
+    "run_state",
+    "until_met",
+]
+
+Channel = Literal["field", "signal", "check", "assumed"]
+"""What ended a loop: a field that is true, a signal, a check that passed, or the assumption that one would."""
+
+RunState = Literal["completed", "failed", "cancelled", "paused"]
+
+
+class CommandUnavailable(Exception):
+    """The text of a command cannot be had. The node that is made of it fails."""
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What a run has around it.
+
+    Args:
+        variables: Its variables and inputs.
+        command_text: Gives the text of a command by its name, or raises `CommandUnavailable`.
+        spill_dir: Where long values for shells are written; None if they are not.
+        remembers: Whether a group's nodes can read what was left in the round before.
+    """
+
+    variables: Variables
+    command_text: Callable[[str], str]
+    spill_dir: str | None = None
+    remembers: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """Work for the driver.
+
+    Args:
+        place: Whose.
+        node: The node.
+        text: What is said, run or asked, its references replaced. Empty for a child run, whose message its starter resolves.
+        round: Which turn of a loop it is, from 1.
+        variables: What the text was resolved with; a shell gets them as its environment.
+        spills: Files that must be written first.
+    """
+
+    place: Place
+    node: Node
+    text: str
+    round: int
+    variables: Variables
+    spills: tuple[Spill, ...] = ()
+
+
+def begin(plan: Plan, state: State, place: Place, surroundings: Surroundings) -> Task | Change:
+    """What is to be done about an open node, or about a loop that goes on.
+
+    Args:
+        plan: The run's plan.
+        state: How far it is.
+        place: Which node.
+        surroundings: What the run has around it.
+
+    Returns:
+        That it ended without work (skipped, failed, or done), that a group goes into its first round, or the work to do.
+    """
+    node, outputs = plan.node(place), visible(state, place)
+    turn = round_at(state, place)
+    try:
+        if turn is None and (reason := _why_skipped(node, outputs, surroundings)):
+            return Settled(place, Output("skipped"), reason)
+        if isinstance(node.body, Group):
+            return NextRound(place, Round(scope=Scope()))
+        variables = _variables(plan, state, place, surroundings, turn or Round())
+        return _work(node, place, variables, outputs, surroundings, turn or Round())
+    except (UnresolvableReference, CommandUnavailable) as error:
+        return Settled(place, Output("failed", error=str(error)), str(error))
+
+
+def _why_skipped(node: Node, outputs: Outputs, surroundings: Surroundings) -> str | None:
+    """Why a node does not run; None if it does."""
+    states = [outputs[needed].state if needed in outputs else "failed" for needed in node.depends_on]
+    if not is_triggered(node.trigger_rule, states):
+        return "trigger_rule"
+    if node.when is None:
+        return None
+    answer = holds(node.when, outputs, surroundings.variables.inputs)
+    if answer is None:
+        return "when_condition_parse_error"
+    return None if answer else "when_condition_false"
+
+
+def _variables(plan: Plan, state: State, place: Place, surroundings: Surroundings, turn: Round) -> Variables:
+    """The variables as one node sees them: with its loop's last turn, and its group's last round."""
+    variables = replace(surroundings.variables, previous_output=turn.previous_output, user_input=turn.user_input)
+    group = round_at(state, place[:-1]) if len(place) > 1 else None
+    if group is None or not surroundings.remembers:
+        return variables
+    direct = plan.within(place[:-1]).nodes
+    known = tuple(node.id for node in every_node(tuple(direct.values())))
+    return replace(variables, previous=Previous(group.previous, frozenset(direct), known))
+
+
+def _work(node: Node, place: Place, variables: Variables, outputs: Outputs, surroundings: Surroundings, turn: Round) -> Task | Settled:
+    """The work of a node that runs."""
+    if isinstance(node.body, Call):
+        return Task(place, node, "", turn.number, variables)
+    variables = bound(node, variables, outputs)
+    template, surface = _template(node, surroundings)
+    resolved = resolve(template, variables, outputs, surface, surroundings.spill_dir)
+    if isinstance(node.body, Cancel):
+        return Settled(place, Output("completed", resolved.text), "workflow cancelled", resolved.text, cancels=True)
+    return Task(place, node, resolved.text, turn.number, variables, resolved.spills)
+
+
+def _template(node: Node, surroundings: Surroundings) -> tuple[str, Surface]:
+    """The text that a node's work is made of, and what becomes of it."""
+    match node.body:
+        case Prompt(text=text) | Loop(text=str(text)) | Approval(message=text) | Cancel(reason=text):
+            return text, "prompt"
+        case Command(name=name) | Loop(command=str(name)):
+            return surroundings.command_text(name), "prompt"
+        case Bash(script=script):
+            return script, "bash"
+        case Script(script=script):
+            return script, "script"
+        case body:
+            raise AssertionError(f"A {body.mode} has no text.")
+
+
+def receive(task: Task, output: Output, channel: Channel | None = None) -> Change:
+    """What a task's result means for its node.
+
+    Args:
+        task: The task.
+        output: What came of it.
+        channel: For a turn of a loop, what says that it was the last (`until_met`, or a check that the driver ran).
+
+    Returns:
+        That the node ended, or that a loop goes into its next round.
+    """
+    if not isinstance(task.node.body, Loop) or output.state != "completed":
+        return Settled(task.place, output, output.error or None, task.text)
+    until = task.node.body.until
+    if channel is not None:
+        return Settled(task.place, output, completion_reason(until, channel, task.round), task.text)
+    if task.round >= until.max_iterations:
+        error = f"Loop exceeded max iterations ({until.max_iterations}) {_unmet(until)}"
+        return Settled(task.place, Output("failed", error=error), error, task.text)
+    return NextRound(task.place, Round(task.round + 1, previous_output=output.text))
+
+
+def judge(plan: Plan, state: State, place: Place, channel: Channel | None) -> Change:
+    """What becomes of a group all of whose nodes have ended.
+
+    Args:
+        plan: The run's plan.
+        state: How far it is.
+        place: The group.
+        channel: What says that this round was the last.
+
+    Returns:
+        That the group ended, or that it goes into its next round.
+    """
+    body, current = plan.node(place).body, round_at(state, place)
+    assert isinstance(body, Group)
+    assert current is not None
+    left = scope_at(state, place).outputs
+    if any(output.state == "failed" for output in left.values()):
+        return _failed(place, f"Loop group body failed at iteration {current.number}")
+    if channel is not None:
+        return Settled(place, group_output(plan, state, place), completion_reason(body.until, channel, current.number))
+    if current.number >= body.until.max_iterations:
+        return _failed(place, f"Loop group exceeded max iterations ({body.until.max_iterations}) {_unmet(body.until)}")
+    return NextRound(place, Round(current.number + 1, previous=left, scope=Scope()))
+
+
+def _failed(place: Place, error: str) -> Settled:
+    """That a node failed for a reason that lies in what was left."""
+    return Settled(place, Output("failed", error=error), error)
+
+
+def until_met(until: Until, output: Output) -> Channel | None:
+    """What in an output says that a loop is over; None if nothing does. A check that runs a shell is for the driver to run."""
+    if until.field is not None and isinstance(output.structured, dict) and output.structured.get(until.field) is True:
+        return "field"
+    return "signal" if until.signal is not None and has_signal(output.text, until.signal) else None
+
+
+def completion_reason(until: Until, channel: Channel, rounds: int) -> str:
+    """Why a loop ended, for a person to read."""
+    match channel:
+        case "field":
+            return f"'{until.field}' is true after {rounds} iteration(s)"
+        case "signal":
+            return f"completion signal after {rounds} iteration(s)"
+        case "check":
+            return f"'until_bash' passed after {rounds} iteration(s)"
+        case "assumed":
+            return f"assumed complete after {rounds} iteration(s) — 'until_bash' is not executed in a dry run"
+
+
+def _unmet(until: Until) -> str:
+    """What a loop waited for in vain."""
+    channels = []
+    if until.signal:
+        channels.append(f"completion signal '{until.signal}'")
+    if until.bash:
+        channels.append("a passing 'until_bash' check")
+    if until.field:
+        channels.append(f"'{until.field}' ever being true")
+    return f"without {' or '.join(channels) or 'a completion channel'}"
+
+
+def group_output(plan: Plan, state: State, place: Place) -> Output:
+    """What a group leaves whose nodes have ended: the text of its first sink that completed and said something."""
+    return Output("completed", first_said(plan.within(place), scope_at(state, place).outputs))
+
+
+def run_output(graph: Graph, plan: Plan, state: State) -> str:
+    """What a run gives: the output of the node that it returns, or of its first sink that completed and said something."""
+    if graph.returns is None:
+        return first_said(plan, state.scope.outputs)
+    returned = state.scope.outputs.get(graph.returns)
+    return returned.text if returned and returned.state == "completed" else ""
+
+
+def run_state(state: State) -> RunState:
+    """How a run ended all of whose nodes have: any failure fails it, and so does that nothing was done at all."""
+    if state.cancelled is not None:
+        return "cancelled"
+    states = {output.state for output in state.scope.outputs.values()}
+    return "failed" if "failed" in states or "completed" not in states else "completed"
+
+
+def first_said(plan: Plan, outputs: Outputs) -> str:
+    """The text of the first node that no other depends on, that completed, and that said more than blanks."""
+    said = (outputs[node_id].text for node_id in plan.sinks if node_id in outputs and outputs[node_id].state == "completed")
+    return next((text for text in said if trim(text)), "")

@@ -1,0 +1,142 @@
+"""How far a run of a declared workflow is: what its nodes left, which rounds its loops are in, and how that changes.
+
+A state is never altered: a change makes another one. So a driver may keep the states that it wants to come back to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from pgflow.declare.graph import NodeId
+from pgflow.declare.outputs import Output, Outputs
+from pgflow.declare.plan import Place, Plan
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """The round that a loop or a group is in.
+
+    Args:
+        number: Which, from 1.
+        previous_output: What a loop's last turn gave.
+        user_input: What a person said to it.
+        previous: What a group's nodes left in the round before.
+        scope: How far a group's nodes are in this one.
+    """
+
+    number: int = 1
+    previous_output: str = ""
+    user_input: str = ""
+    previous: Outputs = field(default_factory=dict)
+    scope: Scope | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """How far nodes are that are run together: what they left, in the order in which they ended, and the rounds of loops."""
+
+    outputs: Outputs = field(default_factory=dict)
+    rounds: Mapping[NodeId, Round] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """How far a run is. ``cancelled`` is the reason for which a node ended it."""
+
+    scope: Scope = field(default_factory=Scope)
+    cancelled: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """A node ended.
+
+    Args:
+        place: Which.
+        output: How, and what it left.
+        reason: Why it ended so, where there is something to say.
+        text: What it was told, run or asked.
+        cancels: Whether it ends the run.
+    """
+
+    place: Place
+    output: Output
+    reason: str | None = None
+    text: str | None = None
+    cancels: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class NextRound:
+    """A loop or a group goes into a round."""
+
+    place: Place
+    round: Round
+
+
+Change = Settled | NextRound
+
+
+def apply(state: State, change: Change) -> State:
+    """The state after a change."""
+    scope = _changed(state.scope, change.place, change)
+    if isinstance(change, Settled) and change.cancels:
+        return State(scope, change.output.text)
+    return replace(state, scope=scope)
+
+
+def _changed(scope: Scope, place: Place, change: Change) -> Scope:
+    """A scope after a change somewhere in it."""
+    node_id, inner = place[0], place[1:]
+    if inner:
+        around = scope.rounds[node_id]
+        assert around.scope is not None
+        return replace(scope, rounds={**scope.rounds, node_id: replace(around, scope=_changed(around.scope, inner, change))})
+    if isinstance(change, NextRound):
+        return replace(scope, rounds={**scope.rounds, node_id: change.round})
+    rounds = {other: round_ for other, round_ in scope.rounds.items() if other != node_id}
+    return Scope({**scope.outputs, node_id: change.output}, rounds)
+
+
+def scope_at(state: State, within: Place) -> Scope:
+    """How far the nodes of a group are that is in a round; those of the run for the empty place."""
+    scope = state.scope
+    for node_id in within:
+        inner = scope.rounds[node_id].scope
+        assert inner is not None
+        scope = inner
+    return scope
+
+
+def round_at(state: State, place: Place) -> Round | None:
+    """The round that a loop or a group is in; None if it has not begun, or has ended."""
+    return scope_at(state, place[:-1]).rounds.get(place[-1])
+
+
+def visible(state: State, place: Place) -> Outputs:
+    """What a node can read: what the nodes around its groups left, and what those of its own round did."""
+    if len(place) == 1:
+        return state.scope.outputs
+    seen: dict[NodeId, Output] = {}
+    for depth in range(len(place)):
+        seen.update(scope_at(state, place[:depth]).outputs)
+    return seen
+
+
+def open_places(plan: Plan, state: State, within: Place = ()) -> tuple[Place, ...]:
+    """The nodes of the current layer that have not ended. The next layer opens when all of them have.
+
+    Args:
+        plan: The run's plan.
+        state: How far it is.
+        within: A group that is in a round, to be told of its nodes.
+
+    Returns:
+        Their places, in order; none if all nodes have ended. Those in groups are told only if asked for.
+    """
+    ended = scope_at(state, within).outputs
+    for layer in plan.within(within).layers:
+        if still := tuple((*within, node_id) for node_id in layer if node_id not in ended):
+            return still
+    return ()
