@@ -1,0 +1,256 @@
+"""From "what comes next" to "what must have come before": the wiring of a workflow's stages.
+
+A graph's nodes wait for others (``depends_on``, ``trigger_rule``) and may be skipped (``when``). Three things need care:
+
+- *Branches and joins.* A stage behind a branch runs if the branch is taken. Where several ways lead to a stage and one of
+  them has a condition, its ``when`` is the whole of the ways: the conditions on the way there, joined by or.
+- *Else* is the negation of the other branches' conditions.
+- *A stage that runs only on request* is left out if nobody asks, and what comes after it goes on: it waits for the stages
+  before the one that may be left out, too.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Final, cast
+
+from pgflow.declare.conditions import parse_condition
+from pgflow.declare.graph import Atom, Condition, Position, TriggerRule, Unparsed
+from pgflow.declare.icm.findings import Findings
+from pgflow.declare.icm.given import Given
+from pgflow.declare.icm.state import State, check_path
+from pgflow.declare.icm.workflow import END, Arrow, Declared
+
+Clause = tuple[Atom, ...]
+Ways = tuple[Clause, ...]
+"""Alternatives of comparisons that must all hold. ``((),)`` always holds, ``()`` never."""
+
+ALWAYS: Final[Ways] = ((),)
+_MOST_CLAUSES: Final = 64
+_REVERSED: Final = {"==": "!=", "!=": "==", "<": ">=", ">=": "<", ">": "<=", "<=": ">"}
+_PATH = re.compile(r"(?<![\w$.'-])([A-Za-z_][\w-]*\.[A-Za-z_]\w*)(?=\s*(?:==|!=|<=|>=|<|>))")
+
+
+class TooManyWays(Exception):
+    """The conditions on the way to a stage are too many to be written out."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wiring:
+    """What must hold before a stage runs."""
+
+    depends_on: tuple[str, ...] = ()
+    trigger_rule: TriggerRule = "all_success"
+    when: Condition | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Edge:
+    source: str
+    ways: Ways
+    text: str
+    at: Position
+
+
+def wire(stages: tuple[Declared, ...], on_request: frozenset[str], state: State, findings: Findings) -> dict[str, Wiring]:
+    """The wiring of every stage.
+
+    Args:
+        stages: The stages in the order of their declaration.
+        on_request: Those that run only if somebody asks.
+        state: What conditions may compare.
+        findings: Where unknown stages, circles and conditions that cannot be read are said.
+    """
+    arrows = _with_defaults(stages, findings)
+    edges = _edges(stages, arrows, state, findings)
+    order = _order(stages, edges, findings)
+    if findings.failed:
+        return {stage.id: Wiring() for stage in stages}
+    return _Wiring(edges, on_request, findings).of(order)
+
+
+def _with_defaults(stages: tuple[Declared, ...], findings: Findings) -> dict[str, tuple[Arrow, ...]]:
+    """What comes after each stage: what it says, or the stage after it in the list."""
+    plain = all(stage.arrows is None or (len(stage.arrows) == 1 and stage.arrows[0].when is None) for stage in stages)
+    arrows = {}
+    for stage, after in itertools.zip_longest(stages, stages[1:]):
+        if stage.arrows is None and not plain:
+            findings.error(f"stage {stage.id!r} does not say what comes next", stage.at, "Add next: with a stage's id or END.")
+        default = (Arrow(after.id, stage.at),) if after is not None else ()
+        arrows[stage.id] = default if stage.arrows is None else stage.arrows
+    return arrows
+
+
+def _edges(
+    stages: tuple[Declared, ...], arrows: Mapping[str, tuple[Arrow, ...]], state: State, findings: Findings
+) -> dict[str, list[_Edge]]:
+    """For each stage, the edges that lead to it."""
+    ids = {stage.id for stage in stages}
+    leading: dict[str, list[_Edge]] = defaultdict(list)
+    for stage in stages:
+        for arrow, ways in _judged(arrows[stage.id], stage, state, findings):
+            if arrow.target != END and arrow.target not in ids:
+                findings.error(f"stage {stage.id!r}: next {arrow.target!r} is no stage", arrow.at)
+            elif arrow.target != END:
+                leading[arrow.target].append(_Edge(stage.id, ways, arrow.when or "", arrow.at))
+    for stage in stages[1:]:
+        if stage.id not in leading:
+            findings.error(f"stage {stage.id!r} comes after none", stage.at, "Name it in the next of the stage before it.")
+    return leading
+
+
+def _judged(arrows: tuple[Arrow, ...], stage: Declared, state: State, findings: Findings) -> list[tuple[Arrow, Ways]]:
+    """The arrows of a stage with their conditions; else is what the others leave."""
+    conditions = {arrow: _condition(arrow.when, arrow.given, state) for arrow in arrows if arrow.when and arrow.given is not None}
+    if sum(arrow.otherwise for arrow in arrows) > 1 or (any(arrow.otherwise for arrow in arrows) and not conditions):
+        findings.error(f"stage {stage.id!r}: else needs one or more branches with conditions, and stands once", stage.at)
+        return []
+    try:
+        rest = negated(tuple(itertools.chain.from_iterable(conditions.values())))
+    except TooManyWays:
+        findings.error(f"stage {stage.id!r}: its conditions are too many for an else", stage.at, "Write the condition of that branch out.")
+        return []
+    return [(arrow, conditions.get(arrow, rest if arrow.otherwise else ALWAYS)) for arrow in arrows]
+
+
+# Conditions ------------------------------------------------------------------------------------------------------------------
+
+
+def _condition(text: str, given: Given, state: State) -> Ways:
+    """A condition on the state, with references to the outputs of the stages that write what it compares."""
+    parsed = parse_condition(_PATH.sub(r"$\1", text))
+    for part in itertools.chain.from_iterable(parsed.any_of):
+        if isinstance(part, Unparsed):
+            hint = "Compare paths into the state with literals: request.kind == 'video' && request.pages > 3."
+            given.findings.error(f"condition {text!r} cannot be read", given.at, hint)
+            return ()
+    return tuple(tuple(_atom(cast("Atom", part), given, state) for part in clause) for clause in parsed.any_of)
+
+
+def _atom(atom: Atom, given: Given, state: State) -> Atom:
+    """A comparison whose reference is known to the graph: ``$STAGE.output.field``, or ``$STATE.signal.field``."""
+    path = atom.reference.removeprefix("$")
+    if not check_path(path, state, given):
+        return atom
+    name, field = path.split(".", 1)
+    writer = state[name].written_by
+    return atom.model_copy(update={"reference": f"${writer}.output.{field}" if writer is not None else f"$STATE.{path}"})
+
+
+def negated(ways: Ways) -> Ways:
+    """What holds if the ways do not.
+
+    Args:
+        ways: Alternatives of comparisons that must all hold.
+
+    Raises:
+        TooManyWays: If it cannot be written in so few clauses that anybody would read them.
+    """
+    result: Ways = ALWAYS
+    for clause in ways:
+        opposite = [atom.model_copy(update={"operator": _REVERSED[atom.operator]}) for atom in clause]
+        result = _simplest((*one, atom) for one in result for atom in opposite)
+    return result
+
+
+def _simplest(ways: Iterable[Clause]) -> Ways:
+    """The ways without those that another makes superfluous."""
+    clauses: list[Clause] = []
+    for clause in ways:
+        once = tuple(dict.fromkeys(clause))
+        if any(set(other) <= set(once) for other in clauses):
+            continue
+        clauses = [other for other in clauses if not set(once) <= set(other)] + [once]
+        if len(clauses) > _MOST_CLAUSES:
+            raise TooManyWays
+    return tuple(clauses)
+
+
+def _condition_of(ways: Ways, edges: list[_Edge]) -> Condition | None:
+    """The ways as the graph's condition; None if they always hold."""
+    if () in ways:
+        return None
+    text = " || ".join(" && ".join(map(_atom_text, clause)) for clause in ways)
+    position = next((edge.at for edge in edges if edge.ways != ALWAYS), None)
+    return Condition(text=text, any_of=ways, position=position)
+
+
+def _atom_text(atom: Atom) -> str:
+    literal = f"'{atom.literal}'" if atom.is_quoted else atom.literal
+    return f"{atom.reference} {atom.operator} {literal}"
+
+
+# Order -----------------------------------------------------------------------------------------------------------------------
+
+
+def _order(stages: tuple[Declared, ...], edges: Mapping[str, list[_Edge]], findings: Findings) -> list[str]:
+    """The stages so that each comes after those that lead to it."""
+    waiting = {stage.id: {edge.source for edge in edges.get(stage.id, ())} for stage in stages}
+    order: dict[str, None] = {}
+    while ready := [stage for stage, before in waiting.items() if before <= order.keys()]:
+        order.update(dict.fromkeys(ready))
+        for stage in ready:
+            del waiting[stage]
+    if waiting:
+        findings.error(f"Cycle detected among stages: {', '.join(waiting)}", next(s.at for s in stages if s.id in waiting))
+    return list(order)
+
+
+@dataclass(slots=True)
+class _Wiring:
+    """The wiring of stages, one after the other in their order."""
+
+    edges: Mapping[str, list[_Edge]]
+    on_request: frozenset[str]
+    findings: Findings
+    may_miss: set[str] = field(default_factory=set)
+
+    def of(self, order: list[str]) -> dict[str, Wiring]:
+        """The wiring of each."""
+        reached: dict[str, Ways] = {}
+        wired: dict[str, Wiring] = {}
+        for stage in order:
+            edges = self.edges.get(stage, [])
+            try:
+                reached[stage] = self._ways(edges, reached)
+            except TooManyWays:
+                self.findings.error(f"the conditions on the way to stage {stage!r} are too many", edges[0].at)
+                reached[stage] = ALWAYS
+            wired[stage] = self._wiring(edges, reached[stage], wired)
+            self._note(stage, wired[stage])
+        return wired
+
+    def _ways(self, edges: list[_Edge], reached: Mapping[str, Ways]) -> Ways:
+        """The conditions under which one of the edges is gone along."""
+        if not edges:
+            return ALWAYS
+        return _simplest((*before, *here) for edge in edges for before in reached[edge.source] for here in edge.ways)
+
+    def _wiring(self, edges: list[_Edge], ways: Ways, wired: Mapping[str, Wiring]) -> Wiring:
+        sources = tuple(dict.fromkeys(edge.source for edge in edges))
+        depends_on = tuple(dict.fromkeys(itertools.chain.from_iterable(self._behind(source, wired) for source in sources)))
+        if len(depends_on) <= 1:
+            return Wiring(depends_on, when=_condition_of(tuple(_alternatives(edges)), edges))
+        conditional = any(edge.ways != ALWAYS for edge in edges)
+        rule: TriggerRule = "none_failed_min_one_success" if conditional or self.may_miss & set(depends_on) else "all_success"
+        return Wiring(depends_on, rule, _condition_of(ways, edges) if conditional else None)
+
+    def _behind(self, source: str, wired: Mapping[str, Wiring]) -> tuple[str, ...]:
+        """A stage to wait for; with one that may not be asked for, those before it."""
+        return (source, *wired[source].depends_on) if source in self.on_request else (source,)
+
+    def _note(self, stage: str, wiring: Wiring) -> None:
+        """Remember a stage that may be left out: on its own account, or since one before it is."""
+        before = [source in self.may_miss for source in wiring.depends_on]
+        inherits = any(before) if wiring.trigger_rule == "all_success" else all(before)
+        if stage in self.on_request or wiring.when is not None or (before and inherits):
+            self.may_miss.add(stage)
+
+
+def _alternatives(edges: list[_Edge]) -> Iterable[Clause]:
+    """The conditions of the edges from one stage, always if there is none."""
+    return itertools.chain.from_iterable(edge.ways for edge in edges) if edges else ALWAYS
