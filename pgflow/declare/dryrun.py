@@ -150,8 +150,10 @@ def dry_run(
 
 
 def _inputs(graph: Graph, given: Mapping[str, JsonValue]) -> Mapping[str, JsonValue]:
-    """The values of a run's inputs: those given, and the defaults of the others."""
-    return {declared.name: declared.default for declared in graph.inputs if declared.has_default} | dict(given)
+    """The values of a run's inputs: those given, the defaults of the others, and a mark where a person would be asked for one."""
+    asked = (gate.name for node in graph.nodes for gate in node.gates if gate.kind == "input")
+    marks: dict[str, JsonValue] = {name: f"<{name}>" for name in asked}
+    return marks | {declared.name: declared.default for declared in graph.inputs if declared.has_default} | dict(given)
 
 
 @dataclass

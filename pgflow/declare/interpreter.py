@@ -155,6 +155,8 @@ def _work(node: Node, place: Place, variables: Variables, outputs: Outputs, surr
     """The work of a node that runs."""
     if isinstance(node.body, Call):
         return Task(place, node, "", turn.number, variables)
+    if isinstance(node.body, Prompt) and node.body.literal:
+        return Task(place, node, node.body.text, turn.number, variables)
     variables = bound(node, variables, outputs)
     template, surface = _template(node, surroundings)
     resolved = resolve(template, variables, outputs, surface, surroundings.spill_dir)
