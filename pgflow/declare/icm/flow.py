@@ -108,12 +108,12 @@ def _judged(arrows: tuple[Arrow, ...], stage: Declared, state: State, findings: 
     conditions = {arrow: _condition(arrow.when, arrow.given, state) for arrow in arrows if arrow.when and arrow.given is not None}
     if sum(arrow.otherwise for arrow in arrows) > 1 or (any(arrow.otherwise for arrow in arrows) and not conditions):
         findings.error(f"stage {stage.id!r}: else needs one or more branches with conditions, and stands once", stage.at)
-        return []
+        return [(arrow, ALWAYS) for arrow in arrows]
     try:
         rest = negated(tuple(itertools.chain.from_iterable(conditions.values())))
     except TooManyWays:
         findings.error(f"stage {stage.id!r}: its conditions are too many for an else", stage.at, "Write the condition of that branch out.")
-        return []
+        return [(arrow, ALWAYS) for arrow in arrows]
     return [(arrow, conditions.get(arrow, rest if arrow.otherwise else ALWAYS)) for arrow in arrows]
 
 
@@ -132,13 +132,12 @@ def _condition(text: str, given: Given, state: State) -> Ways:
 
 
 def _atom(atom: Atom, given: Given, state: State) -> Atom:
-    """A comparison whose reference is known to the graph: ``$STAGE.output.field``, or ``$STATE.signal.field``."""
+    """A comparison with the output of the stage that writes what is compared; a signal's message counts as its output."""
     path = atom.reference.removeprefix("$")
     if not check_path(path, state, given):
         return atom
     name, field = path.split(".", 1)
-    writer = state[name].written_by
-    return atom.model_copy(update={"reference": f"${writer}.output.{field}" if writer is not None else f"$STATE.{path}"})
+    return atom.model_copy(update={"reference": f"${state[name].written_by or name}.output.{field}"})
 
 
 def negated(ways: Ways) -> Ways:
@@ -152,13 +151,16 @@ def negated(ways: Ways) -> Ways:
     """
     result: Ways = ALWAYS
     for clause in ways:
-        opposite = [atom.model_copy(update={"operator": _REVERSED[atom.operator]}) for atom in clause]
-        result = _simplest((*one, atom) for one in result for atom in opposite)
+        result = _simplest((*one, _reversed(atom)) for one in result for atom in clause)
     return result
 
 
+def _reversed(atom: Atom) -> Atom:
+    return atom.model_copy(update={"operator": _REVERSED[atom.operator]})
+
+
 def _simplest(ways: Iterable[Clause]) -> Ways:
-    """The ways without those that another makes superfluous."""
+    """The ways without those that another makes superfluous: where ``a`` is enough, ``not a && b`` is ``b``."""
     clauses: list[Clause] = []
     for clause in ways:
         once = tuple(dict.fromkeys(clause))
@@ -167,7 +169,9 @@ def _simplest(ways: Iterable[Clause]) -> Ways:
         clauses = [other for other in clauses if not set(once) <= set(other)] + [once]
         if len(clauses) > _MOST_CLAUSES:
             raise TooManyWays
-    return tuple(clauses)
+    needless = {_reversed(clause[0]) for clause in clauses if len(clause) == 1}
+    shorter = [tuple(atom for atom in clause if atom not in needless) for clause in clauses]
+    return _simplest(shorter) if shorter != clauses else tuple(clauses)
 
 
 def _condition_of(ways: Ways, edges: list[_Edge]) -> Condition | None:

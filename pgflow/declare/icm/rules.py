@@ -35,7 +35,10 @@ _EM_DASH: Final = "\u2014"
 _REFERENCES: Final = ("references", "shared", "brand-vault", "design-system", "skills")
 _LOWER = re.compile(r"[a-z0-9]+([-._][a-z0-9]+)*")
 _EXEMPT: Final = frozenset(
-    "CLAUDE.md AGENTS.md CONTEXT.md CONVENTIONS.md README.md SKILL.md LICENSE LICENSE.txt _core .gitkeep .gitignore .github".split()
+    {
+        *("CLAUDE.md", "AGENTS.md", "CONTEXT.md", "CONVENTIONS.md", "README.md", "SKILL.md"),
+        *("LICENSE", "LICENSE.txt", "_core", ".gitkeep", ".gitignore", ".github"),
+    }
 )
 _RUN_TIME_MARKS: Final = ("{{", "[", "*", "{", "<")
 _PLACEHOLDER = re.compile(r"\{\{[A-Z][A-Z0-9_]*\}\}")
