@@ -1,0 +1,242 @@
+"""What is to be drawn of a graph, before anybody knows where: its nodes, the edges between them, and a few words on each.
+
+Nodes inside a group have ids of their own, which may be those of nodes outside; here every node has a number instead. Words
+are the originals': ``one_success``, ``until COMPLETE``.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+from pgflow.declare.drawing.text import ELLIPSIS, visible
+from pgflow.declare.graph import Approval, Call, Cancel, Command, Gate, Graph, Group, Loop, Node, Retry, Script, Until
+
+MarkKind = Literal["gate", "effect", "loop", "rule", "end"]
+
+TIMES = "\N{MULTIPLICATION SIGN}"
+
+_TEXT_LIMIT = 300
+"""No line of a picture shows more characters; what is cut here would be cut by its box in any case."""
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """A few words on a node, and what kind of thing they are about."""
+
+    kind: MarkKind
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """A node to draw. ``parent`` is the number of the group it is in."""
+
+    number: int
+    parent: int | None
+    mode: str
+    name: str
+    title: str
+    about: str
+    condition: str
+    marks: tuple[Mark, ...]
+    details: str
+    is_group: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """An edge to draw between two numbers."""
+
+    source: int
+    target: int
+
+
+@dataclass(frozen=True, slots=True)
+class Sketch:
+    """All of it."""
+
+    title: str
+    about: str
+    inputs: tuple[str, ...]
+    items: tuple[Item, ...]
+    links: tuple[Link, ...]
+
+
+def sketch(graph: Graph) -> Sketch:
+    """What is to be drawn of a graph."""
+    items, links = _Collector(graph).collect()
+    names = tuple(visible(i.name)[:_TEXT_LIMIT] + ("*" if i.required else "") for i in graph.inputs)
+    return Sketch(_line(graph.name), _line(graph.description), names, tuple(items), tuple(links))
+
+
+def _line(text: str) -> str:
+    """A text on one line, cut where no picture shows more of it."""
+    line = visible(text[: 4 * _TEXT_LIMIT])
+    return line if len(line) <= _TEXT_LIMIT else line[: _TEXT_LIMIT - 1].rstrip() + ELLIPSIS
+
+
+class _Collector:
+    """Numbers the nodes, those inside groups too, and resolves who depends on whom within each level."""
+
+    def __init__(self, graph: Graph) -> None:
+        self._graph = graph
+        self._items: list[Item] = []
+        self._links: list[Link] = []
+
+    def collect(self) -> tuple[list[Item], list[Link]]:
+        self._level(self._graph.nodes, None)
+        return self._items, self._links
+
+    def _level(self, nodes: tuple[Node, ...], parent: int | None) -> None:
+        numbers: dict[str, int] = {}
+        for node in nodes:
+            numbers[node.id] = len(self._items)
+            is_returned = parent is None and node.id == self._graph.returns
+            self._items.append(_item(node, len(self._items), parent, is_returned=is_returned))
+            if isinstance(node.body, Group):
+                self._level(node.body.nodes, numbers[node.id])
+        for node in nodes:
+            self._links.extend(_links(node, numbers))
+
+
+def _links(node: Node, numbers: dict[str, int]) -> Iterator[Link]:
+    for name in dict.fromkeys(node.depends_on):
+        if name in numbers:
+            yield Link(numbers[name], numbers[node.id])
+
+
+def _item(node: Node, number: int, parent: int | None, *, is_returned: bool) -> Item:
+    title = _line(node.title)
+    marks = (*_marks(node), *([Mark("end", "returned")] if is_returned else []))
+    return Item(
+        number=number,
+        parent=parent,
+        mode=node.body.mode,
+        name=_line(node.id),
+        title="" if title == node.id else title,
+        about=_line(_about(node)),
+        condition=_condition(node),
+        marks=marks,
+        details=_details(node, marks),
+        is_group=isinstance(node.body, Group) and bool(node.body.nodes),
+    )
+
+
+def _condition(node: Node) -> str:
+    """When the node runs. Whose output is meant needs not be said again where only one node comes before."""
+    if node.when is None:
+        return ""
+    text = node.when.text
+    if len(set(node.depends_on)) == 1:
+        text = text.replace(f"${node.depends_on[0]}.output", "output")
+    return _line(text)
+
+
+def _about(node: Node) -> str:
+    """What the node's mode says in one line."""
+    match node.body:
+        case Command(name=name) | Call(name=name):
+            return name
+        case Loop(command=str(name)):
+            return name
+        case Script(inline=False, script=name):
+            return name
+        case Cancel(reason=text) | Approval(message=text):
+            return text
+        case _:
+            return ""
+
+
+# The marks --------------------------------------------------------------------------------------------------------------------
+
+
+def _marks(node: Node) -> Iterator[Mark]:
+    """In the order of a node's life: whether it starts, who is asked, what it does, how it ends."""
+    if node.trigger_rule != "all_success":
+        yield Mark("rule", node.trigger_rule)
+    yield from _gate_marks(node)
+    yield from _mode_marks(node)
+    for effect in node.effects:
+        yield Mark("effect", _line(f"effect {effect.system}" + (f", {effect.risk}" if effect.risk else "")))
+    for compensation in node.compensations:
+        yield Mark("effect", _line(f"undo {compensation.name}"))
+    yield from _bound_marks(node)
+
+
+def _gate_marks(node: Node) -> Iterator[Mark]:
+    for text, count in Counter(_gate_words(gate) for gate in node.gates).items():
+        yield Mark("gate", text if count == 1 else f"{count} {TIMES} {text}")
+
+
+def _gate_words(gate: Gate) -> str:
+    match gate.kind:
+        case "request":
+            return "only on request"
+        case "interrupt":
+            return f"interrupt {gate.at}"
+        case "checkpoint":
+            return "checkpoint"
+        case "review":
+            return f"review {gate.at}"
+        case "input":
+            return _line(f"asks for {gate.name}")
+        case "signal":
+            return _line(f"waits for {gate.name}")
+
+
+def _mode_marks(node: Node) -> Iterator[Mark]:
+    body = node.body
+    if isinstance(body, Loop | Group):
+        yield Mark("loop", _line(_until_words(body.until)))
+        if body.interactive:
+            yield Mark("gate", "asks after each turn")
+    if isinstance(body, Approval):
+        if body.decisions:
+            yield Mark("gate", _line(" / ".join(decision.id for decision in body.decisions)))
+        if body.on_reject:
+            yield Mark("loop", f"rework ≤ {body.on_reject.max_attempts} {TIMES}")
+    if isinstance(body, Call) and body.fan_out:
+        yield Mark("loop", _line(f"for each of {body.fan_out.items}"))
+        yield Mark("rule", f"≤ {body.fan_out.max_parallel} at once")
+
+
+def _until_words(until: Until) -> str:
+    ends = [until.signal, until.field and f"field {until.field}", until.bash and "a script says so"]
+    return f"≤ {until.max_iterations} {TIMES} until " + " or ".join(end for end in ends if end)
+
+
+def _bound_marks(node: Node) -> Iterator[Mark]:
+    if node.retry:
+        yield Mark("rule", _retry_words(node.retry))
+    if node.timeout_ms is not None:
+        yield Mark("rule", f"timeout {_duration(node.timeout_ms)}")
+    if node.budget and node.budget.max_usd is not None:
+        yield Mark("rule", f"≤ ${node.budget.max_usd:g}")
+    if node.checks:
+        yield Mark("rule", f"{len(node.checks)} check" + ("s" if len(node.checks) > 1 else ""))
+    if node.always_run:
+        yield Mark("rule", "always run")
+
+
+def _retry_words(retry: Retry) -> str:
+    return f"retry {retry.max_retries} {TIMES}" + (", any error" if retry.on_error == "all" else "")
+
+
+def _duration(milliseconds: float) -> str:
+    for size, unit in ((3_600_000, "h"), (60_000, "min"), (1_000, "s")):
+        if milliseconds >= size:
+            return f"{milliseconds / size:.3g} {unit}"
+    return f"{milliseconds:g} ms"
+
+
+def _details(node: Node, marks: tuple[Mark, ...]) -> str:
+    """What a tooltip says: all of what is cut short in the picture, and what has no room there."""
+    lines = [f"{node.body.mode} {node.id}", node.title, node.description, _about(node)]
+    lines += [f"if {node.when.text}" if node.when else "", *(mark.text for mark in marks)]
+    lines += [f"reads {use.artifact or use.location}" for use in node.reads]
+    lines += [f"writes {use.artifact or use.location}" for use in node.writes]
+    kept = dict.fromkeys(_line(line) for line in lines)
+    return "\n".join(line for line in kept if line)[: 8 * _TEXT_LIMIT]
