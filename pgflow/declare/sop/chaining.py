@@ -49,21 +49,21 @@ def by_name(files: Collection[str]) -> Mapping[str, tuple[str, ...]]:
 
 
 def mentions(
-    page: Page, lines: Iterable[int], own: str, siblings: Mapping[str, tuple[str, ...]] | None, problems: list[Problem]
+    page: Page, lines: Iterable[int], own: Iterable[str], siblings: Mapping[str, tuple[str, ...]] | None, problems: list[Problem]
 ) -> Iterator[Mention]:
     """The other SOPs that some lines name, each once.
 
     Args:
         page: The file.
         lines: The numbers of the lines.
-        own: The name of the SOP itself, which is no mention.
+        own: The names of the SOP itself, which are no mention.
         siblings: The SOP files in its directory, as `by_name` has them; None if they are not known.
         problems: Gets names of files that are not there, and names that could be either of two.
 
     Returns:
         The mentions, examples left out.
     """
-    seen = {own.casefold()}
+    seen = {name.casefold() for name in own}
     for number in lines:
         if number in page.hidden:
             continue

@@ -15,7 +15,7 @@ from pgflow.declare.problems import Problem
 from pgflow.declare.sop import steps
 from pgflow.declare.sop.chaining import Mention, by_name, mentions
 from pgflow.declare.sop.constraints import Block
-from pgflow.declare.sop.numbering import node_id
+from pgflow.declare.sop.numbering import node_id, slug
 from pgflow.declare.sop.outline import Outline
 from pgflow.declare.sop.parameters import Parameter
 from pgflow.declare.sop.prompts import called, context, prompt
@@ -58,7 +58,10 @@ class _Maker:
         self.name = name
         self.file = file
         self.ids = tuple(_unique(node_id(step.number, step.title) for step in outline.steps))
-        self.parameters = tuple({parameter.name: parameter for parameter in reversed(outline.parameters)}.values())[::-1]
+        declared: dict[str, Parameter] = {}
+        for parameter in outline.parameters:
+            declared.setdefault(parameter.name, parameter)
+        self.parameters = tuple(declared.values())
 
     def inputs(self) -> Iterator[Input]:
         for parameter in self.parameters:
@@ -118,8 +121,9 @@ class _Maker:
         lines = {place: list(range(step.start, step.end)) for place, step in enumerate(self.outline.steps)}
         lines[0] += [number for start, end in self.outline.context for number in range(start, end)]
         files = by_name(siblings) if siblings is not None else None
+        own = (self.name, slug(self.outline.title.title) if self.outline.title else self.name)
         return {
-            place: tuple(self.use(found) for found in mentions(self.outline.page, numbers, self.name, files, problems))
+            place: tuple(self.use(found) for found in mentions(self.outline.page, numbers, own, files, problems))
             for place, numbers in lines.items()
         }
 

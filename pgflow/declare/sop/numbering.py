@@ -37,10 +37,15 @@ def order_of(number: str) -> tuple[tuple[int, str], ...]:
     return tuple((int(part), "") if part.isdigit() else (0, part.casefold()) for part in re.findall(r"\d+|[A-Za-z]+", number))
 
 
+def slug(title: str) -> str:
+    """A title as file names have it: ``Explore Phase`` as ``explore-phase``."""
+    latin = unicodedata.normalize("NFKD", title).encode("ascii", "ignore").decode().lower()
+    return re.sub(r"[^a-z0-9]+", "-", latin).strip("-")
+
+
 def node_id(number: str, title: str) -> str:
     """The id of a step's node: ``step-2-explore-phase``. Titles outside the Latin alphabet leave the number alone."""
-    latin = unicodedata.normalize("NFKD", title).encode("ascii", "ignore").decode().lower()
-    words = re.sub(r"[^a-z0-9]+", "-", latin).strip("-")
+    words = slug(title)
     if len(words) > _TITLE_LIMIT:
         words = words[: _TITLE_LIMIT + 1].rpartition("-")[0] or words[:_TITLE_LIMIT]
     return "-".join(filter(None, ["step", number.lower().replace(".", "-"), words]))

@@ -141,8 +141,13 @@ def last_before(things: Sequence[Placed], line: int) -> Placed | None:
 
 
 def bare(text: str) -> str:
-    """A title or a name without the marks around it."""
-    return text.strip().strip("*_`").strip()
+    """A title or a name without the marks around all of it."""
+    text = text.strip()
+    for mark in ("**", "__", "*", "_", "`"):
+        inner = text.removeprefix(mark).removesuffix(mark)
+        if len(inner) == len(text) - 2 * len(mark) and mark not in inner:
+            text = inner.strip()
+    return text
 
 
 def name_of(text: str) -> str:

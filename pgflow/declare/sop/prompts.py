@@ -105,4 +105,4 @@ def _block(page: Page, block: Block) -> str:
     head = page.text(block.start, max(first, block.start + 1))
     if not block.rules or block.rules[0].start == block.start:
         return page.text(block.start, block.end)
-    return head + "\n\n" + "\n".join(page.text(rule.start, rule.end) for rule in block.in_order)
+    return head + "\n" + "\n".join(page.text(rule.start, rule.end) for rule in block.in_order)

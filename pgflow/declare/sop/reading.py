@@ -17,8 +17,10 @@ from pgflow.declare.sop.outline import read_outline
 from pgflow.declare.sop.page import read_page
 from pgflow.declare.sop.steps import NO_NUMBERED_STEPS
 
-SIZE_LIMIT_BYTES: Final = 512 * 1024
-"""An SOP is handed to a model, nearly all of it at every step: one of this size would not fit into any."""
+SIZE_LIMIT_BYTES: Final = 256 * 1024
+"""An SOP is handed to a model, nearly all of it at every step. The largest known one has 95 KiB."""
+
+LINE_LIMIT: Final = 20_000
 
 _NO_TEXT: Final = re.compile(r"[\0\ud800-\udfff]")
 _STEPS_LIMIT: Final = 1000
@@ -98,6 +100,8 @@ def _unreadable(text: str) -> Problem | None:
     """Why a text is none that an SOP could be read from."""
     if len(text) > SIZE_LIMIT_BYTES:
         return _too_large()
+    if text.count("\n") >= LINE_LIMIT:
+        return _read_error(f"The file has more than {LINE_LIMIT} lines")
     if not text.strip():
         return Problem("The file is empty", kind="parse_error")
     if found := _NO_TEXT.search(text):
