@@ -1,10 +1,10 @@
-"""What a person's answer to an approval means: the node is done, the work is done over, or the run ends."""
+"""What a person's answer means: the node is done, the work is done over, or the run ends; and when a loop asks a person at all."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pgflow.declare.graph import Approval
+from pgflow.declare.graph import Approval, Group, Loop
 from pgflow.declare.javascript import trim
 from pgflow.declare.outputs import Output, completed
 
@@ -77,3 +77,20 @@ def respond(approval: Approval, decision: str, text: str = "") -> Output:
     if decision not in offered:
         raise NoSuchDecision(f"There is no decision '{decision}' here. Offered: {', '.join(offered) or 'none'}.")
     return completed({"decision": decision, "text": text})
+
+
+def asks_after_turn(loop: Loop | Group, *, is_over: bool, was_answered: bool) -> bool:
+    """Whether a person is asked after a turn of a loop. A plain yes to a turn that was the last ends the loop.
+
+    Args:
+        loop: The loop, or group.
+        is_over: Whether something says that this turn was the last.
+        was_answered: Whether a person has answered this loop before.
+
+    Returns:
+        True for each turn of an interactive loop that was not the last; and for the last, too, if nobody has had a say so far, unless
+        the loop lets its signal decide.
+    """
+    if not loop.interactive:
+        return False
+    return not is_over or not (loop.signal_completes or was_answered)

@@ -142,8 +142,9 @@ def _why_skipped(node: Node, outputs: Outputs, surroundings: Surroundings) -> st
 
 def _variables(plan: Plan, state: State, place: Place, surroundings: Surroundings, turn: Round) -> Variables:
     """The variables as one node sees them: with its loop's last turn, and its group's last round."""
-    variables = replace(surroundings.variables, previous_output=turn.previous_output, user_input=turn.user_input)
     group = round_at(state, place[:-1]) if len(place) > 1 else None
+    said = turn.user_input or (group.user_input if group else "")
+    variables = replace(surroundings.variables, previous_output=turn.previous_output, user_input=said)
     if group is None or not surroundings.remembers:
         return variables
     direct = plan.within(place[:-1]).nodes
@@ -180,13 +181,14 @@ def _template(node: Node, surroundings: Surroundings) -> tuple[str, Surface]:
             raise AssertionError(f"A {body.mode} has no text.")
 
 
-def receive(task: Task, output: Output, channel: Channel | None = None) -> Change:
+def receive(task: Task, output: Output, channel: Channel | None = None, user_input: str = "") -> Change:
     """What a task's result means for its node.
 
     Args:
         task: The task.
         output: What came of it.
         channel: For a turn of a loop, what says that it was the last (`until_met`, or a check that the driver ran).
+        user_input: What a person said to this turn of a loop; the next turn reads it.
 
     Returns:
         That the node ended, or that a loop goes into its next round.
@@ -199,10 +201,10 @@ def receive(task: Task, output: Output, channel: Channel | None = None) -> Chang
     if task.round >= until.max_iterations:
         error = f"Loop exceeded max iterations ({until.max_iterations}) {_unmet(until)}"
         return Settled(task.place, Output("failed", error=error), error, task.text)
-    return NextRound(task.place, Round(task.round + 1, previous_output=output.text))
+    return NextRound(task.place, Round(task.round + 1, output.text, user_input))
 
 
-def judge(plan: Plan, state: State, place: Place, channel: Channel | None) -> Change:
+def judge(plan: Plan, state: State, place: Place, channel: Channel | None, user_input: str = "") -> Change:
     """What becomes of a group all of whose nodes have ended.
 
     Args:
@@ -210,6 +212,7 @@ def judge(plan: Plan, state: State, place: Place, channel: Channel | None) -> Ch
         state: How far it is.
         place: The group.
         channel: What says that this round was the last.
+        user_input: What a person said to this round; the next one reads it.
 
     Returns:
         That the group ended, or that it goes into its next round.
@@ -224,7 +227,7 @@ def judge(plan: Plan, state: State, place: Place, channel: Channel | None) -> Ch
         return Settled(place, group_output(plan, state, place), completion_reason(body.until, channel, current.number))
     if current.number >= body.until.max_iterations:
         return _failed(place, f"Loop group exceeded max iterations ({body.until.max_iterations}) {_unmet(body.until)}")
-    return NextRound(place, Round(current.number + 1, previous=left, scope=Scope()))
+    return NextRound(place, Round(current.number + 1, user_input=user_input, previous=left, scope=Scope()))
 
 
 def _failed(place: Place, error: str) -> Settled:
