@@ -137,7 +137,8 @@ class Check(Part):
 class Constraint(Part):
     """One rule for whoever does the work, with its RFC 2119 level; ``None`` where the line names none.
 
-    ``scope`` is the part of the work that it holds for, where that is not all of it: a substep's number, or ``parameters``.
+    ``scope`` is what it is said of, if not of this work alone and as a whole: a substep's number, ``parameters``, or the title
+    of a section that is said of every step.
     """
 
     level: Literal["MUST", "MUST NOT", "SHOULD", "SHOULD NOT", "MAY"] | None
