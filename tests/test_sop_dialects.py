@@ -300,6 +300,14 @@ def test_a_constraint_may_stand_beside_its_label_and_in_a_numbered_list():
     assert [rule.text for rule in rules("1. You MUST a", "2. You MUST b")] == ["You MUST a", "You MUST b"]
 
 
+def test_constraints_of_other_sections_hold_for_every_step():
+    text = sop(before="## Execution Rules\n\n**Constraints:**\n- You MUST NOT run", steps="**Constraints:**\n- You MAY rest\n\n" + STEPS)
+    for node in graph(text).nodes:
+        assert [(rule.scope, rule.text) for rule in node.body.constraints][-2:] == [("Execution Rules", "You MUST NOT run"), ("Steps", "You MAY rest")]
+        assert "- You MUST NOT run" in node.body.text and "- You MAY rest" in node.body.text
+    assert messages(read(text)) == ["Negative constraint without context: You MUST NOT run"]
+
+
 def test_rules_that_say_nothing_certain_are_remarked_on():
     assert remarks(steps="### 1. A\n\n**Constraints:**\n- Go\n\n### 2. B\n\nText.\n\n### 3. C\n\n**Constraints:**\n\nGo.") == [
         "No RFC 2119 keyword in constraint: Go",

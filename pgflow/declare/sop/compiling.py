@@ -58,6 +58,7 @@ class _Maker:
         self.name = name
         self.file = file
         self.ids = tuple(_unique(node_id(step.number, step.title) for step in outline.steps))
+        self.general = tuple(outline.general)
         declared: dict[str, Parameter] = {}
         for parameter in outline.parameters:
             declared.setdefault(parameter.name, parameter)
@@ -94,6 +95,7 @@ class _Maker:
     def body(self, step: Step, text: str, *, asks: bool) -> Prompt:
         blocks = [("parameters", block) for block in self.outline.acquisition] if asks else []
         blocks += [(step.part_at(block.start), block) for block in step.blocks]
+        blocks += self.general
         return Prompt(
             text=text,
             constraints=tuple(constraint for scope, block in blocks for constraint in self.constraints(scope, block)),

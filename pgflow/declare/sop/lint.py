@@ -38,7 +38,8 @@ def remarks(outline: Outline, file: str) -> Iterator[Problem]:
     yield from _of_sections(outline)
     yield from _of_parameters(outline)
     yield from _of_steps(outline)
-    for block in chain(outline.acquisition, *(step.blocks for step in outline.steps)):
+    general = (block for _, block in outline.general)
+    for block in chain(outline.acquisition, general, *(step.blocks for step in outline.steps)):
         for rule in block.rules:
             yield from _of_rule(rule)
     yield from _of_markdown(outline)

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from pgflow.declare.problems import Problem
-from pgflow.declare.sop.constraints import Block, is_acquisition, read_blocks
+from pgflow.declare.sop.constraints import Block, is_acquisition, is_constraints, read_blocks
 from pgflow.declare.sop.page import Heading, Page, between
 from pgflow.declare.sop.parameters import Parameter, read_parameters
 from pgflow.declare.sop.steps import OVERVIEW, PARAMETERS, STEPS, Section, Step, read_steps
@@ -27,6 +27,16 @@ class Outline:
     acquisition: tuple[Block, ...]
     steps: tuple[Step, ...]
     problems: tuple[Problem, ...]
+
+    @property
+    def general(self) -> Iterator[tuple[str, Block]]:
+        """The constraints that no step has to itself, with the title of the section they stand in."""
+        of_steps = {block.start for step in self.steps for block in step.blocks}
+        for section in self.sections:
+            if section.name != PARAMETERS:
+                for block in read_blocks(self.page, section.start, section.end, is_constraints):
+                    if block.start not in of_steps:
+                        yield section.heading.title, block
 
     def named(self, name: str) -> tuple[Section, ...]:
         """The sections of that name."""
