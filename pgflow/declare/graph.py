@@ -40,7 +40,11 @@ class Position(Part):
 
 
 class Input(Part):
-    """A value that whoever starts the workflow gives. Without a default it is asked for, if required."""
+    """A value that whoever starts the workflow gives. Without a default it is asked for, if required.
+
+    One that is neither required nor has a default has no value if it is not given, and a text that mentions it fails. Where such
+    an input reads as empty in its original's terms, its default is the empty text.
+    """
 
     name: str
     required: bool = False
