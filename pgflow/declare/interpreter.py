@@ -132,7 +132,7 @@ def _why_skipped(node: Node, outputs: Outputs, surroundings: Surroundings) -> st
     states = [outputs[needed].state if needed in outputs else "failed" for needed in node.depends_on]
     if not is_triggered(node.trigger_rule, states):
         return "trigger_rule"
-    if node.when is None:
+    if node.when is None or not node.when.text:
         return None
     answer = holds(node.when, outputs, surroundings.variables.inputs)
     if answer is None:

@@ -4,9 +4,10 @@ A text is read once, from left to right, and what is put in is never read again:
 can bring in references of its own. There is no escape and no boundary at the right of a name: ``$ARGUMENTS_X`` is the message
 and "_X", ``$a.outputs`` is the output and an "s", and ``${ARGUMENTS}`` is no reference at all.
 
-Where a text becomes a program, nothing that a person or an agent said may become part of the program. In shell and script
-texts the variables that carry such words stay as they are and are given as environment variables of the same names
-(`environment`); outputs are put into shell text as quoted words.
+Where a text becomes a program, nothing that a person said becomes part of it: in shell and script texts the variables that
+carry such words stay as they are and are given as environment variables of the same names (`environment`). Outputs of nodes are
+put in as the original puts them in, for a shell as quoted words. That is how a script is shown; between a script's own double
+quotes a quoted word is no protection, so whoever runs a script hands outputs over in its environment as well.
 """
 
 from __future__ import annotations
