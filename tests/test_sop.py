@@ -8,6 +8,7 @@ from itertools import groupby
 
 import pytest
 
+from pgflow.declare.dryrun import dry_run
 from pgflow.declare.sop import read_file
 from tests.sopkit import CORPUS, COUNTS, FILES, constraints, prompts
 
@@ -135,7 +136,7 @@ def test_parameters_of_code_assist_have_their_defaults_and_their_continuation_li
     assert [name for name, parameter in inputs.items() if parameter.required] == ["task_description"]
     assert inputs["documentation_dir"].default == ".agents/scratchpad/{project_name}"
     assert inputs["repo_root"].default == "current working directory"
-    assert not inputs["task_name"].has_default
+    assert inputs["task_name"].default == "" and not inputs["task_description"].has_default
     assert inputs["mode"].default == "auto"
     assert inputs["mode"].description.split("\n") == [
         "The interaction mode:",
@@ -157,6 +158,22 @@ def test_only_required_parameters_are_asked_for_and_before_the_first_step():
         ("input", "before", "sop_purpose"),
     ]
     assert not any(node.gates for node in graph.nodes[1:])
+
+
+@pytest.mark.parametrize("file", FILES)
+def test_a_dry_run_takes_every_step_and_fills_in_what_was_given(file):
+    graph = compiled(file)
+    stubs = {node.id: f"said by {node.id}" for node in graph.nodes}
+    run = dry_run(graph, stubs=stubs, message="do it", inputs={each.name: f"my {each.name}" for each in graph.inputs if each.required}).as_json()
+    assert run["outcome"] == "completed"
+    assert [step["id"] for step in run["trace"]] == list(stubs)
+    for before, step in zip([None, *stubs], run["trace"], strict=False):
+        assert not re.search(r"\$(INPUTS|ARGUMENTS|step)", step["text"])
+        assert before is None or f"said by {before}\n" in step["text"]
+        for parameter in graph.inputs:
+            value = f"my {parameter.name}" if parameter.required else parameter.default
+            value = str(value).lower() if isinstance(value, bool) else value
+            assert f'<parameter name="{parameter.name}">{value}</parameter>' in step["text"]
 
 
 def test_how_to_ask_for_parameters_is_told_to_the_first_step_only():

@@ -1,7 +1,8 @@
 """From an SOP to the graph: each step a prompt that waits for the one before it.
 
 Parameters become inputs. A required one without a default is a gate of the first step: the run waits there until someone gives
-it, rather than failing, and an agent that is started with everything never stops.
+it, rather than failing, and an agent that is started with everything never stops. An optional one without a default is empty
+if it is not given: a prompt that names it must not fail for that.
 """
 
 from __future__ import annotations
@@ -69,8 +70,8 @@ class _Maker:
             yield Input(
                 name=parameter.name,
                 required=parameter.required,
-                default=parameter.default,
-                has_default=parameter.has_default,
+                default=parameter.default if parameter.default is not None or _is_asked_for(parameter) else "",
+                has_default=not _is_asked_for(parameter),
                 description=parameter.description,
                 position=self.at(parameter.line, parameter.column),
             )
