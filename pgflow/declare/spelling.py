@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import islice
 
 _SUGGESTIONS = 3
-_LONGEST = 200
-"""Names longer than this are no slips of the pen, and comparing them is slow."""
+_LONGEST = 100
+_MOST = 500
+"""Longer names, and more of them, are not compared: nobody would find the slip, and hostile files have many."""
 
 
 def similar(name: str, known: Iterable[str]) -> list[str]:
@@ -20,7 +22,7 @@ def similar(name: str, known: Iterable[str]) -> list[str]:
         The names; none if nothing is near, or if only the case differs.
     """
     limit = max(2, len(name) * 3 // 10)
-    near = ((_distance(name.lower(), other.lower(), limit), other) for other in known)
+    near = ((_distance(name.lower(), other.lower(), limit), other) for other in islice(known, _MOST))
     return [other for _, other in sorted((pair for pair in near if 0 < pair[0] <= limit), key=lambda pair: pair[0])][:_SUGGESTIONS]
 
 
