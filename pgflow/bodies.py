@@ -200,14 +200,16 @@ class Bodies:
             call.spec.result.decode(text, what)  # what the workflow could not read must not be committed
             return text
 
-        protocol = transactions.attempt(execution.claim, call, encode)
+        def body(connection: Any) -> Any:
+            scope.connection = connection
+            return self._call_body(call, scope, fn, (connection,) if takes_connection else ())
+
         if step.is_async:
             async with provider.begin_async(step.isolation) as transaction:
-                scope.connection = transaction.connection
-                wanted = await transactions.drive_async(
-                    protocol, transaction, lambda c: self._call_body(call, scope, fn, (c,) if takes_connection else ()), turns
-                )
+                protocol = transactions.attempt(execution.claim, call, encode, together=hasattr(transaction, "execute_and_commit"))
+                wanted = await transactions.drive_async(protocol, transaction, body, turns)
         else:
+            protocol = transactions.attempt(execution.claim, call, encode, together=False)
             async with turns.limited():
                 wanted = await self._in_thread(self._sync_transaction, provider, step, protocol, call, scope, fn, turns)
         if wanted:

@@ -22,8 +22,9 @@ import psycopg
 from pgflow._calls import commit as calls
 from pgflow._engine.execution import Execution
 from pgflow._engine.flush import Flush, batch_document
-from pgflow._io import Query, is_conflict_on_unit, is_infrastructure, run_async
-from pgflow._io.connect import ConnectOptions, connect_async
+from pgflow._io import Query, is_conflict_on_unit, is_infrastructure
+from pgflow._io.connect import ConnectOptions
+from pgflow._io.wire import Wire, open_wire
 from pgflow.errors import PgflowError
 from pgflow.logs import said
 from pgflow.meter import Meter
@@ -149,9 +150,9 @@ class Committer:
         careful = any(flush.tries > 0 for _, flush in items)
         while True:
             try:
-                connection = await line.connected()
+                wire = await line.connected()
                 async with asyncio.timeout(COMMIT_TIMEOUT_SECONDS):
-                    await self._commit(connection, items, careful=careful)
+                    await self._commit(wire, items, careful=careful)
             except (psycopg.Error, TimeoutError, OSError, PgflowError) as error:
                 careful = True
                 if is_conflict_on_unit(error):
@@ -171,7 +172,7 @@ class Committer:
         for item in items:  # something in it cannot be stored: find out whose it is
             await self._deliver(line, [item])
 
-    async def _commit(self, connection: psycopg.AsyncConnection[Any], items: list[Item], *, careful: bool) -> None:
+    async def _commit(self, wire: Wire, items: list[Item], *, careful: bool) -> None:
         ending = sum(1 for _, flush in items if flush.ending is not None)
         request = None if careful or not ending else self._host.claim_request(ending)
         claims: list[Claim] = []
@@ -181,11 +182,9 @@ class Committer:
             if request is not None:
                 worker_id, lanes, asked, take_suspect = request
                 document = _document(items)
-                answer, claims = await run_async(
-                    connection, calls.commit_and_claim(document, worker_id, lanes, asked, take_suspect=take_suspect)
-                )
+                answer, claims = await wire.ask(calls.commit_and_claim(document, worker_id, lanes, asked, take_suspect=take_suspect))
             else:
-                answer = await run_async(connection, _query(items, careful=careful))
+                answer = await wire.ask(_query(items, careful=careful))
         finally:
             if request is not None:
                 self._host.claims_arrived(claims, asked)
@@ -222,7 +221,7 @@ class _Line:
 
     def __init__(self, options: ConnectOptions) -> None:
         self._options = options
-        self._connection: psycopg.AsyncConnection[Any] | None = None
+        self._wire: Wire | None = None
 
     async def __aenter__(self) -> Self:
         return self
@@ -231,14 +230,14 @@ class _Line:
         await self._close()
 
     async def _close(self) -> None:
-        if self._connection is not None:
-            await self._connection.close()
-            self._connection = None
+        if self._wire is not None:
+            await self._wire.connection.close()
+            self._wire = None
 
-    async def connected(self) -> psycopg.AsyncConnection[Any]:
-        if self._connection is None or self._connection.closed:
-            self._connection = await connect_async(self._options, "pgflow committer")
-        return self._connection
+    async def connected(self) -> Wire:
+        if self._wire is None or self._wire.connection.closed:
+            self._wire = await open_wire(self._options, "pgflow committer")
+        return self._wire
 
     async def back_off(self, error: Exception, tries: int) -> None:
         delay = min(5.0, 0.02 * 2 ** min(tries, 8)) * random.uniform(0.5, 1)  # noqa: S311 - spreads the load

@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import psycopg
 
-from pgflow._io import Query, is_infrastructure, run_async
-from pgflow._io.connect import ConnectOptions, connect_async
+from pgflow._io import Query, is_infrastructure
+from pgflow._io.connect import ConnectOptions
+from pgflow._io.wire import Wire, open_wire
 from pgflow.errors import PgflowError
 from pgflow.logs import said
 
@@ -28,7 +29,7 @@ class Control:
         self._options = options
         self._name = name
         self._lock = asyncio.Lock()
-        self._connection: psycopg.AsyncConnection[Any] | None = None
+        self._wire: Wire | None = None
         self._closed = False
 
     async def ask(self, query: Query[T]) -> T:
@@ -42,13 +43,13 @@ class Control:
         async with self._lock:
             if self._closed:
                 raise PgflowError(f"{self._name} has ended")
-            if self._connection is None or self._connection.closed:
-                self._connection = await connect_async(self._options, self._name)
+            if self._wire is None or self._wire.connection.closed:
+                self._wire = await open_wire(self._options, self._name)
             try:
                 async with asyncio.timeout(CALL_TIMEOUT_SECONDS):
-                    return await run_async(self._connection, query)
+                    return await self._wire.ask(query)
             except TimeoutError:
-                await self._connection.close()
+                await self._wire.connection.close()
                 raise
 
     async def insist(self, query: Query[T]) -> T:
@@ -67,10 +68,10 @@ class Control:
     @property
     def backend_pid(self) -> int | None:
         """Server process of the connection."""
-        return None if self._connection is None or self._connection.closed else self._connection.info.backend_pid
+        return None if self._wire is None or self._wire.connection.closed else self._wire.connection.info.backend_pid
 
     async def close(self) -> None:
         """Closes the connection for good."""
         self._closed = True
-        if self._connection is not None:
-            await self._connection.close()
+        if self._wire is not None:
+            await self._wire.connection.close()

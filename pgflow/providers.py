@@ -17,7 +17,8 @@ import psycopg
 from psycopg.rows import tuple_row
 from psycopg_pool import AsyncConnectionPool, ConnectionPool
 
-from pgflow._io import Row
+from pgflow._io import Row, database_error
+from pgflow._io.wire import Statement, Wire
 from pgflow.errors import DefinitionError
 
 _BEGIN: dict[str | None, LiteralString] = {
@@ -45,10 +46,14 @@ class Transaction(Protocol):
 
 
 class AsyncTransaction(Protocol):
-    """An open transaction of an async library."""
+    """An open transaction of an async library.
+
+    It may offer ``execute_and_commit(sql, params)`` too, for libraries that can send both at once: one round trip less.
+    If that raises without an answer of the server, the transaction's connection must be closed.
+    """
 
     connection: Any
-    """What the body of the step gets."""
+    """What the body of the step gets, once a first statement was executed."""
 
     async def execute(self, sql: LiteralString, params: Sequence[Any]) -> list[Row]:
         """Runs a statement (psycopg's placeholders) inside it."""
@@ -141,18 +146,53 @@ class PsycopgProvider:
 
 
 class _AsyncPsycopgTransaction:
-    def __init__(self, connection: psycopg.AsyncConnection[Any]) -> None:
+    """Opened with its first statement, in the same round trip; so the connection may still be another until then."""
+
+    def __init__(self, pool: AsyncConnectionPool[Any], connection: psycopg.AsyncConnection[Any], begin: LiteralString) -> None:
+        self._pool = pool
+        self._begin: LiteralString | None = begin
+        self._take(connection)
+
+    def _take(self, connection: psycopg.AsyncConnection[Any]) -> None:
+        connection.row_factory = tuple_row  # whatever its last user liked better
         self.connection = connection
+        self._wire = Wire(connection, prepares=False)
 
     async def execute(self, sql: LiteralString, params: Sequence[Any]) -> list[Row]:
-        async with self.connection.cursor(row_factory=tuple_row) as cursor:
-            return await (await cursor.execute(sql, params)).fetchall()
+        if self._begin is None:
+            return (await self._wire.rows((sql, params)))[0]
+        begin, self._begin = self._begin, None
+        return (await self._begun((begin, ()), (sql, params)))[1]
+
+    async def _begun(self, *statements: Statement) -> list[list[Row]]:
+        """A connection that died while idle is found out here, without a look before each use: another is taken."""
+        for tries_left in reversed(range(self._pool.max_size + 1)):
+            try:
+                return await self._wire.rows(*statements)
+            except psycopg.OperationalError:
+                if not (tries_left and self.connection.closed):
+                    raise
+                await self._pool.putconn(self.connection)
+                self._take(await self._pool.getconn())
+        raise AssertionError
 
     async def flush(self) -> None:
         """Psycopg holds nothing back."""
 
     async def commit(self) -> None:
-        await self.connection.execute("commit")
+        await self._wire.rows(("commit", ()))
+
+    async def execute_and_commit(self, sql: LiteralString, params: Sequence[Any]) -> list[Row]:
+        """The last statement and COMMIT in one round trip; COMMIT only if the statement succeeds.
+
+        Where the server has not answered, the connection is closed: what became of the transaction can be asked then.
+        """
+        try:
+            return (await self._wire.rows((sql, params), ("commit", ())))[0]
+        except Exception as error:
+            if getattr(database_error(error), "sqlstate", None) is None:
+                await self.connection.close()
+            raise
 
 
 class AsyncPsycopgProvider:
@@ -168,28 +208,13 @@ class AsyncPsycopgProvider:
     @asynccontextmanager
     async def begin_async(self, isolation: str | None) -> AsyncIterator[AsyncTransaction]:
         """Opens a transaction on a connection of the pool."""
-        connection = await self._begun(_BEGIN[isolation])
+        transaction = _AsyncPsycopgTransaction(self._pool, await self._pool.getconn(), _BEGIN[isolation])
         try:
-            yield _AsyncPsycopgTransaction(connection)
+            yield transaction
         finally:
-            if not connection.closed:
-                await connection.rollback()
-            await self._pool.putconn(connection)
-
-    async def _begun(self, begin: LiteralString) -> psycopg.AsyncConnection[Any]:
-        """As :meth:`PsycopgProvider._begun`."""
-        for tries_left in reversed(range(self._pool.max_size + 1)):
-            connection: psycopg.AsyncConnection[Any] = await self._pool.getconn()
-            connection.row_factory = tuple_row  # whatever its last user liked better
-            try:
-                await connection.execute(begin)
-            except BaseException as error:
-                await self._pool.putconn(connection)
-                if not tries_left or not isinstance(error, psycopg.OperationalError):
-                    raise
-            else:
-                return connection
-        raise AssertionError
+            if not transaction.connection.closed:
+                await transaction.connection.rollback()
+            await self._pool.putconn(transaction.connection)
 
 
 def provider_for(step: Any, providers: Sequence[Any]) -> Any:

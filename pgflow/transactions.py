@@ -4,6 +4,8 @@ The protocol is a generator that yields what it wants done and is told how it we
 :func:`drive_async` do it. Its order is the whole of the guarantee: check the lease, run the body, encode
 its result, take the run's turn, fence and append, COMMIT - and, where the answer to COMMIT was lost, read
 what is there before anything else of the run goes on.
+
+Where the library's connection allows it, the fence and COMMIT go in one round trip: the server runs COMMIT only if the fence held.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ from typing import Any, Literal, Protocol
 from pgflow._calls import transaction as calls
 from pgflow._engine.calls import StepCall
 from pgflow._engine.flush import Flush
-from pgflow._io import Query, is_ambiguous, run_on, run_on_async
+from pgflow._io import Query, is_ambiguous, raise_ours, run_on, run_on_async
 from pgflow.providers import AsyncTransaction, Transaction
 from pgflow.units import Claim
 
@@ -43,16 +45,19 @@ class Turns(Protocol):
 class Op:
     """Something the protocol wants done."""
 
-    what: Literal["query", "body", "flush", "commit", "turn", "end", "elsewhere", "pause"]
+    what: Literal["query", "body", "flush", "commit", "last", "turn", "end", "elsewhere", "pause"]
     args: tuple[Any, ...] = ()
 
 
 Protocol_ = Generator[Op, Any, bool]
 
 
-def attempt(claim: Claim, call: StepCall, encode: Callable[[Any], str]) -> Protocol_:
-    """The protocol of one attempt, inside an open transaction. Returns False if nobody wanted the result any more."""
-    yield Op("query", (calls.begin_step(claim.run_id, claim.token, call.number, IDLE_TIMEOUT_MS),))
+def attempt(claim: Claim, call: StepCall, encode: Callable[[Any], str], *, together: bool) -> Protocol_:
+    """The protocol of one attempt, inside an open transaction. Returns False if nobody wanted the result any more.
+
+    ``together`` says that the transaction can do the fence and COMMIT in one round trip.
+    """
+    xid: str = yield Op("query", (calls.begin_step(claim.run_id, claim.token, call.number, IDLE_TIMEOUT_MS),))
     text = encode((yield Op("body")))
     yield Op("flush")
     flush: Flush | None = yield Op("turn", (call, text))
@@ -60,16 +65,19 @@ def attempt(claim: Claim, call: StepCall, encode: Callable[[Any], str]) -> Proto
         return False
     committed, at_us = False, 0
     try:
-        rows = flush.unit_rows(flush.rows[-1].at_us)
-        fenced: calls.Fenced = yield Op("query", (calls.fence_step(claim.run_id, claim.token, call.number, rows),))
-        at_us = fenced.at_us
+        fence = calls.fence_step(claim.run_id, claim.token, call.number, flush.unit_rows(flush.rows[-1].at_us))
+        if not together:
+            at_us = yield Op("query", (fence,))
         try:
-            yield Op("commit")
+            if together:
+                at_us = yield Op("last", (fence,))
+            else:
+                yield Op("commit")
             committed = True
         except Exception as error:
             if not is_ambiguous(error):
                 raise
-            committed = yield from _resolve(claim, flush, fenced.xid)
+            committed = yield from _resolve(claim, flush, xid)
             if not committed:
                 raise
     finally:
@@ -105,6 +113,8 @@ def drive(protocol: Protocol_, transaction: Transaction, body: Callable[[Any], A
                 return transaction.flush()
             case "commit":
                 return transaction.commit()
+            case "last":
+                raise AssertionError("no sync library does so")
             case "turn":
                 return turns.take_turn(*op.args)
             case "end":
@@ -128,6 +138,14 @@ def drive(protocol: Protocol_, transaction: Transaction, body: Callable[[Any], A
             error = raised
 
 
+async def _last(transaction: Any, query: Query[Any]) -> Any:
+    try:
+        return query.read(await transaction.execute_and_commit(query.sql, query.params))
+    except Exception as error:
+        raise_ours(error)
+        raise
+
+
 async def drive_async(protocol: Protocol_, transaction: AsyncTransaction, body: Callable[[Any], Any], turns: Any) -> bool:
     """Drives the protocol in async code; ``turns`` is a :class:`Turns` of coroutines."""
 
@@ -141,6 +159,8 @@ async def drive_async(protocol: Protocol_, transaction: AsyncTransaction, body: 
                 return await transaction.flush()
             case "commit":
                 return await transaction.commit()
+            case "last":
+                return await _last(transaction, op.args[0])
             case "turn":
                 return await turns.take_turn(*op.args)
             case "end":

@@ -34,3 +34,20 @@ as $$
   ), 52, 1), 53, 1), 'hex')::uuid
 $$;
 comment on function pgflow.uuid7_() is 'A UUID version 7 (RFC 9562, 5.7): milliseconds since 1970, then random bits';
+
+create or replace function pgflow.uuids7_(count int)
+returns uuid[]
+language sql
+volatile
+set search_path = pg_catalog, pg_temp
+as $$
+  -- The server's strong random numbers are most of what such a UUID costs: one is asked for, and hashed with each ordinal.
+  select array_agg((s.millis || '7' || left(h.h, 3) || substr('89ab', 1 + (n & 3), 1) || substr(h.h, 4, 15))::uuid order by n)
+  from (
+    select gen_random_uuid()::text as random, lpad(to_hex((extract(epoch from clock_timestamp()) * 1000)::bigint), 12, '0') as millis
+    offset 0
+  ) s
+  cross join generate_series(1, count) n
+  cross join lateral (select encode(sha256(convert_to(s.random || n, 'UTF8')), 'hex') as h) h
+$$;
+comment on function pgflow.uuids7_(int) is 'So many UUIDs of version 7 of one millisecond, for a batch';

@@ -263,11 +263,11 @@ begin
   perform pgflow.check_start_(priority, run_at, timeout_seconds, labels, metadata, tenant, null, t);
   perform pgflow.check_batch_(runs);
   lane := pgflow.intern_lane_(queue, workflow, '');
-  select array_agg(coalesce(g.e->>0, g.stem::text)), array_agg(g.e->>1), array_agg(g.id), array_agg(g.stem)
-  into keys, inputs, ids, stems
+  stems := pgflow.uuids7_(jsonb_array_length(runs));
+  select array_agg(coalesce(g.e->>0, stems[g.n]::text)), array_agg(g.e->>1), array_agg(g.id)
+  into keys, inputs, ids
   from (
-    select e, pgflow.uuid7_() as stem, nextval('pgflow.run_id_seq') as id
-    from jsonb_array_elements(runs) with ordinality as x (e, n) order by n
+    select e, n, nextval('pgflow.run_id_seq') as id from jsonb_array_elements(runs) with ordinality as x (e, n) order by n
   ) g;
   due := greatest(run_at, t) + timeout_seconds * interval '1 second';
 

@@ -5,7 +5,7 @@
 
 drop function if exists pgflow.begin_step;
 create function pgflow.begin_step(run_id bigint, token bigint, call int, idle_timeout_ms int default 0)
-returns void
+returns text
 language plpgsql
 volatile
 security definer
@@ -23,13 +23,16 @@ begin
   if idle_timeout_ms > 0 and current_setting('idle_in_transaction_session_timeout') = '0' then
     perform set_config('idle_in_transaction_session_timeout', idle_timeout_ms::text, true);
   end if;
+  -- Its number is told before anything can be lost: by it the worker learns what became of a COMMIT that never answered.
+  return pg_current_xact_id()::text;
 end
 $$;
 comment on function pgflow.begin_step(bigint, bigint, int, int)
-  is 'First call of a transactional step''s transaction: checks the lease and leaves a mark that only this transaction carries';
+  is 'First call of a transactional step''s transaction: checks the lease, leaves a mark that only this transaction carries, and tells its number';
 
 drop function if exists pgflow.fence_step;
-create function pgflow.fence_step(run_id bigint, token bigint, call int, units jsonb, out at_us bigint, out xid text)
+create function pgflow.fence_step(run_id bigint, token bigint, call int, units jsonb)
+returns bigint
 language plpgsql
 volatile
 security definer
@@ -58,12 +61,11 @@ begin
     (e->9)::bigint, timestamptz 'epoch' + (e->7)::bigint * interval '1 microsecond', t,
     t + (e->>8)::float8 * interval '1 second'
   from jsonb_array_elements(units) e;
-  at_us := pgflow.micros_(t);
-  xid := pg_current_xact_id()::text;
+  return pgflow.micros_(t);
 end
 $$;
 comment on function pgflow.fence_step(bigint, bigint, int, jsonb)
-  is 'Last call of a transactional step''s transaction: fences the lease, appends the buffered units and the step''s own, and names the transaction';
+  is 'Last call of a transactional step''s transaction: fences the lease, appends the buffered units and the step''s own; the time in microseconds';
 
 create or replace function pgflow.read_unit(run_id bigint, seq int)
 returns table (token bigint, call int, kind "char", payload text)

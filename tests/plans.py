@@ -476,7 +476,7 @@ CASES = [
     ),
     Case(
         "fence of a transactional step",
-        "select * from pgflow.fence_step(%s::bigint, %s::bigint, 9, %s::jsonb)",
+        "select pgflow.fence_step(%s::bigint, %s::bigint, 9, %s::jsonb)",
         lambda ids: (
             ids.leased + 1001,
             (ids.leased + 1001) * 1000 + 7,

@@ -504,11 +504,11 @@ function pgflow.beat_step(run_id bigint, token bigint, call integer, attempt int
   md5 e84519081cef278c050c873f97a39558
   grant execute to pgflow_worker
 
-function pgflow.begin_step(run_id bigint, token bigint, call integer, idle_timeout_ms integer DEFAULT 0) returns void, owner pgflow_owner
-  -- First call of a transactional step's transaction: checks the lease and leaves a mark that only this transaction carries
+function pgflow.begin_step(run_id bigint, token bigint, call integer, idle_timeout_ms integer DEFAULT 0) returns text, owner pgflow_owner
+  -- First call of a transactional step's transaction: checks the lease, leaves a mark that only this transaction carries, and tells its number
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
-  md5 17e7f13f5c77be6028fed5fcebf369d5
+  md5 e47090e8da37ed81991e9b5bc457a8e6
   grant execute to pgflow_worker
 
 function pgflow.cancel_children_(run_ids bigint[], t timestamp with time zone) returns bigint[], owner pgflow_owner
@@ -646,12 +646,12 @@ function pgflow.expire_runs_(max integer, t timestamp with time zone) returns vo
   set enable_seqscan=off
   md5 7be5217f8a5bb509c1108bbfde3a9c07
 
-function pgflow.fence_step(run_id bigint, token bigint, call integer, units jsonb, OUT at_us bigint, OUT xid text) returns record, owner pgflow_owner
-  -- Last call of a transactional step's transaction: fences the lease, appends the buffered units and the step's own, and names the transaction
+function pgflow.fence_step(run_id bigint, token bigint, call integer, units jsonb) returns bigint, owner pgflow_owner
+  -- Last call of a transactional step's transaction: fences the lease, appends the buffered units and the step's own; the time in microseconds
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
-  md5 e07e9911c57c3b70a2f420f64fe7b662
+  md5 a94f2e765961a9045faa5ea926eaba47
   grant execute to pgflow_worker
 
 function pgflow.find_chain(key text, tenant text DEFAULT ''::text) returns bigint, owner pgflow_owner
@@ -990,7 +990,7 @@ function pgflow.start_runs(workflow text, runs jsonb, queue text DEFAULT 'defaul
   -- Starts many runs of one workflow, all or none: runs is [[key or null, input as text], ...]; answers in that order
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
-  md5 08d5fbba6d703d9d804ec6bf012490d6
+  md5 9cebd3b7ff7ef3c10c4694fa5be0cf00
   grant execute to pgflow_client
   grant execute to pgflow_operator
   grant execute to pgflow_worker
@@ -1058,6 +1058,12 @@ function pgflow.uuid7_() returns uuid, owner pgflow_owner
   sql volatile
   set search_path=pg_catalog, pg_temp
   md5 322fc71556feff762413fe55f434d1f7
+
+function pgflow.uuids7_(count integer) returns uuid[], owner pgflow_owner
+  -- So many UUIDs of version 7 of one millisecond, for a batch
+  sql volatile
+  set search_path=pg_catalog, pg_temp
+  md5 4a5009fc32e5c5d25128f10a3a76cd3d
 
 function pgflow.verdict_(p_run_id bigint, p_token bigint, p_expected integer, is_locked boolean, held_token bigint) returns text, owner pgflow_owner
   -- What became of one run of a batch: ok, already, busy or lost

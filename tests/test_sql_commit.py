@@ -571,12 +571,12 @@ def test_a_run_that_a_commit_makes_ready_can_be_claimed_in_the_same_call(db: Con
 # ---------------------------------------------------------------- transactional steps
 
 
-def begin_step(conn: Conn, run: Claim, call: int = 1, idle_timeout_ms: int = 0) -> None:
-    conn.execute("select pgflow.begin_step(%s, %s, %s, %s)", (run.run_id, run.token, call, idle_timeout_ms))
+def begin_step(conn: Conn, run: Claim, call: int = 1, idle_timeout_ms: int = 0) -> str:
+    return one(conn, "select pgflow.begin_step(%s, %s, %s, %s)", run.run_id, run.token, call, idle_timeout_ms)
 
 
-def fence(conn: Conn, f: Flush, call: int = 1) -> tuple[int, str]:
-    query = "select at_us, xid from pgflow.fence_step(%s, %s, %s, %s)"
+def fence(conn: Conn, f: Flush, call: int = 1) -> int:
+    query = "select pgflow.fence_step(%s, %s, %s, %s)"
     return one(conn, query, f.claim.run_id, f.token, call, json.dumps(f.unit_rows()))
 
 
@@ -601,9 +601,9 @@ def test_a_step_and_the_writes_of_the_application_are_one_transaction(dsn: str, 
             fence(app, flush(run, unit()))
         assert (count(ledger, "unit"), count(ledger, "signal"), one(ledger, "select count(*) from public.ledger")) == (0, 0, 0)
         with app.transaction():
-            begin_step(app, run)
+            xid = begin_step(app, run)
             app.execute("insert into public.ledger values (1)")
-            at_us, xid = fence(app, flush(run, unit("f", payload='"buffered"', call=7), unit(payload="1"), expected=0))
+            at_us = fence(app, flush(run, unit("f", payload='"buffered"', call=7), unit(payload="1"), expected=0))
     assert units_of(ledger, run) == [(1, '"buffered"'), (2, "1")]
     assert one(ledger, "select pgflow.micros_(recorded_at) from pgflow.unit where seq = 2") == at_us
     assert one(ledger, "select pgflow.transaction_status(%s)", xid) == "committed"
@@ -728,14 +728,14 @@ def test_an_ambiguous_commit_can_be_looked_up(dsn: str, conn: Conn) -> None:
     look = "select token, call, kind, payload from pgflow.read_unit(%s, 1)"
     with connect(dsn) as app:
         with app.transaction(force_rollback=True):
-            begin_step(app, run)
-            _, aborted = fence(app, flush(run, unit(payload='{"b":1,"a":2}')))
+            aborted = begin_step(app, run)
+            fence(app, flush(run, unit(payload='{"b":1,"a":2}')))
             assert one(conn, "select pgflow.transaction_status(%s)", aborted) == "in progress"
             assert one(conn, look, run.run_id) is None
         assert one(conn, "select pgflow.transaction_status(%s)", aborted) == "aborted"
         with app.transaction():
-            begin_step(app, run)
-            _, committed = fence(app, flush(run, unit(payload='{"b":1,"a":2}')))
+            committed = begin_step(app, run)
+            fence(app, flush(run, unit(payload='{"b":1,"a":2}')))
     assert one(conn, "select pgflow.transaction_status(%s)", committed) == "committed"
     assert one(conn, look, run.run_id) == (run.token, 1, "c", '{"b":1,"a":2}')
 

@@ -230,6 +230,29 @@ async def test_parallel_transactions_of_one_run_all_commit_once(aflow: AsyncHarn
     assert steps(conn, run.key) == [("take", "completed", 1)] * 10
 
 
+@transaction
+async def take_in_a_savepoint(conn: AsyncConnection, sku: str, n: int) -> int:
+    for _ in range(6):
+        await conn.execute("select %s::int", (n,))  # often enough to be prepared, and so to be deallocated
+    try:
+        async with conn.transaction():
+            await conn.execute(TAKE, (n, sku))
+    except psycopg.errors.CheckViolation:
+        return 0
+    return n
+
+
+@workflow
+async def order_what_there_is(sku: str) -> list[int]:
+    return [await take_in_a_savepoint(sku, n) for n in (4, 99, 3, 98)]
+
+
+def test_a_body_may_roll_back_to_a_savepoint_and_commit_the_rest(flow: Harness, conn: psycopg.Connection) -> None:
+    flow.include(order_what_there_is)
+    assert flow.start(order_what_there_is, "a").result(SOON) == [4, 0, 3, 0]
+    assert left(conn) == 3
+
+
 async def test_what_steps_before_it_did_is_durable_with_the_transaction(aflow: AsyncHarness, conn: psycopg.Connection) -> None:
     @pgflow.read
     async def look(n: int) -> int:

@@ -72,7 +72,7 @@ def test_messages_are_whole_however_the_bytes_come():
 
 
 @pytest.mark.parametrize(("sql", "name"), [
-    (b"select at_us, xid from pgflow.fence_step($1)", "fence_step"), (b"select pg_notify($1, $2)", "pg_notify"), (b" COMMIT", "commit"), (b"", ""),
+    (b"select pgflow.fence_step($1)", "fence_step"), (b"select pg_notify($1, $2)", "pg_notify"), (b" COMMIT", "commit"), (b"", ""),
 ])  # fmt: skip
 def test_a_statement_goes_by_the_function_that_it_calls(sql, name):
     assert statement_name(sql) == name

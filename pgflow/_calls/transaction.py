@@ -5,14 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any, NamedTuple
 
-from pgflow._io import Query, Row
-
-
-class Fenced(NamedTuple):
-    """What a fence tells: the database's time and the transaction's number."""
-
-    at_us: int
-    xid: str
+from pgflow._io import Query
 
 
 class Recorded(NamedTuple):
@@ -24,19 +17,16 @@ class Recorded(NamedTuple):
     payload: str | None
 
 
-def _nothing(_rows: list[Row]) -> None:
-    return None
+def begin_step(run_id: int, token: int, call: int, idle_timeout_ms: int) -> Query[str]:
+    """Checks the lease and marks the transaction: its number."""
+    sql = "select pgflow.begin_step(%s::bigint, %s::bigint, %s::int, %s::int)"
+    return Query(sql, (run_id, token, call, idle_timeout_ms), lambda rows: str(rows[0][0]))
 
 
-def begin_step(run_id: int, token: int, call: int, idle_timeout_ms: int) -> Query[None]:
-    """Checks the lease and marks the transaction."""
-    return Query("select pgflow.begin_step(%s::bigint, %s::bigint, %s::int, %s::int)", (run_id, token, call, idle_timeout_ms), _nothing)
-
-
-def fence_step(run_id: int, token: int, call: int, unit_rows: str) -> Query[Fenced]:
-    """Fences the lease and appends units, immediately before COMMIT."""
-    sql = "select at_us, xid from pgflow.fence_step(%s::bigint, %s::bigint, %s::int, %s::jsonb)"
-    return Query(sql, (run_id, token, call, f"[{unit_rows}]"), lambda rows: Fenced(*rows[0]))
+def fence_step(run_id: int, token: int, call: int, unit_rows: str) -> Query[int]:
+    """Fences the lease and appends units, immediately before COMMIT: the database's time in microseconds."""
+    sql = "select pgflow.fence_step(%s::bigint, %s::bigint, %s::int, %s::jsonb)"
+    return Query(sql, (run_id, token, call, f"[{unit_rows}]"), lambda rows: int(rows[0][0]))
 
 
 def read_unit(run_id: int, seq: int) -> Query[Recorded | None]:

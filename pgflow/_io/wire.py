@@ -1,0 +1,216 @@
+"""Stored-function calls on libpq itself, for the connections that make work durable.
+
+A cursor of psycopg does much for a caller it knows nothing of: it parses placeholders, picks dumpers by value, counts uses
+to decide what to prepare. The engine makes the same few calls over and over, each argument cast to its exact type, so a
+statement is translated and prepared once a connection and then only sent: 21 us of client CPU against 90 for a call that
+the server answers at once (psycopg 3.3, Python 3.11, medians). Statements that belong together go in one round trip.
+
+psycopg still opens the connection, dumps what is not text or a number, loads rows and makes the errors.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any
+
+import psycopg
+from psycopg import pq
+from psycopg.adapt import PyFormat, Transformer
+
+from pgflow._io import Query, Row, T, raise_ours
+from pgflow._io.connect import ConnectOptions, connect_async
+
+Statement = tuple[str, Sequence[Any]]
+"""SQL with psycopg's placeholders (``%s``, and ``%%`` for a percent sign), and its arguments."""
+
+CANCEL_TIMEOUT_SECONDS = 5.0
+_FAILED = (pq.ExecStatus.FATAL_ERROR, pq.ExecStatus.BAD_RESPONSE)
+
+
+class Wire:
+    """A connection of psycopg's, for statements whose results are small. One call at a time.
+
+    Args:
+        connection: Open; nobody else may use it during a call.
+        prepares: Whether statements may be prepared: not through a pooler that gives each transaction another server process,
+            and not where psycopg is used as well, which deallocates everything when it rolls back to a savepoint.
+    """
+
+    def __init__(self, connection: psycopg.AsyncConnection[Any], *, prepares: bool) -> None:
+        self.connection = connection
+        self._pgconn = connection.pgconn
+        self._loop = asyncio.get_running_loop()
+        self._prepares = prepares
+        self._names: dict[str, bytes] = {}
+        self._adapter = Transformer(connection)
+
+    async def ask(self, query: Query[T]) -> T:
+        """Runs a query; raises as :func:`pgflow._io.run_async` does."""
+        return query.read((await self.rows((query.sql, query.params)))[0])
+
+    async def rows(self, *statements: Statement) -> list[list[Row]]:
+        """The rows of each statement; several go in one round trip, and after one that fails none is run.
+
+        Raises:
+            psycopg.Error: What the server or the connection said.
+            PgflowError: The engine's own errors.
+        """
+        try:
+            async with self.connection.lock:
+                return await self._rows(statements)
+        except (psycopg.Error, UnicodeEncodeError) as error:
+            raise_ours(error)
+            raise
+
+    async def _rows(self, statements: Sequence[Statement]) -> list[list[Row]]:
+        sent = [(await self._name(sql), self._dump(params)) for sql, params in statements]
+        if len(sent) == 1:
+            self._send(*sent[0])
+            results = await self._answered(1)
+        else:
+            results = await self._pipelined(sent)
+        for result in results:
+            if result.status in _FAILED:
+                raise psycopg.errors.error_from_result(result, encoding="utf-8")
+        return [self._load(result) for result in results]
+
+    async def _pipelined(self, sent: list[tuple[bytes, list[bytes | None]]]) -> list[pq.abc.PGresult]:
+        self._pgconn.enter_pipeline_mode()
+        for name, params in sent:
+            self._send(name, params)
+        self._pgconn.pipeline_sync()
+        try:
+            results = await self._answered(len(sent) + 1)
+        finally:
+            if self._pgconn.status == pq.ConnStatus.OK:
+                self._pgconn.exit_pipeline_mode()
+        return results[:-1]
+
+    # ------------------------------------------------------------ what goes out
+
+    async def _name(self, sql: str) -> bytes:
+        """The statement's name on this connection; its text where nothing is prepared."""
+        if not self._prepares:
+            return _numbered(sql)
+        name = self._names.get(sql)
+        if name is None:
+            name = b"_pgflow_%d" % len(self._names)
+            self._pgconn.send_prepare(name, _numbered(sql))
+            (result,) = await self._answered(1)
+            if result.status in _FAILED:
+                raise psycopg.errors.error_from_result(result, encoding="utf-8")
+            self._names[sql] = name
+        return name
+
+    def _send(self, name: bytes, params: list[bytes | None]) -> None:
+        if self._prepares:
+            self._pgconn.send_query_prepared(name, params)
+        else:
+            self._pgconn.send_query_params(name, params)
+
+    def _dump(self, params: Sequence[Any]) -> list[bytes | None]:
+        return [self._dumped(param) for param in params]
+
+    def _dumped(self, param: Any) -> bytes | None:
+        kind = type(param)
+        if kind is str:
+            if "\0" in param:
+                raise psycopg.DataError("PostgreSQL text fields cannot contain NUL (0x00) bytes")
+            return bytes(param, "utf-8")
+        if kind is int:
+            return b"%d" % param
+        if param is None:
+            return None
+        dumped = self._adapter.dump_sequence((param,), (PyFormat.TEXT,))[0]
+        return None if dumped is None else bytes(dumped)
+
+    # ------------------------------------------------------------ what comes back
+
+    def _load(self, result: pq.abc.PGresult) -> list[Row]:
+        if not result.ntuples:
+            return []
+        self._adapter.set_pgresult(result)
+        return self._adapter.load_rows(0, result.ntuples, tuple)
+
+    async def _answered(self, count: int) -> list[pq.abc.PGresult]:
+        """So many results. A call that is cancelled leaves no statement running: its connection is closed if need be."""
+        try:
+            return await self._results(count)
+        except asyncio.CancelledError:
+            try:
+                async with asyncio.timeout(CANCEL_TIMEOUT_SECONDS):
+                    await self.connection.cancel_safe(timeout=CANCEL_TIMEOUT_SECONDS)
+                    await self._results(count)
+            except (psycopg.Error, TimeoutError, OSError):
+                self._pgconn.finish()
+            raise
+        except BaseException:
+            if self._pgconn.transaction_status == pq.TransactionStatus.ACTIVE:
+                self._pgconn.finish()
+            raise
+
+    async def _results(self, count: int) -> list[pq.abc.PGresult]:
+        pgconn = self._pgconn
+        while pgconn.flush():
+            await self._ready(writing=True)
+            pgconn.consume_input()
+        results: list[pq.abc.PGresult] = []
+        while len(results) < count:
+            while pgconn.is_busy():
+                await self._ready(writing=False)
+                pgconn.consume_input()
+            result = pgconn.get_result()
+            if result is not None:
+                results.append(result)
+        if results[-1].status != pq.ExecStatus.PIPELINE_SYNC:
+            while pgconn.is_busy():
+                await self._ready(writing=False)
+                pgconn.consume_input()
+            pgconn.get_result()  # the None behind the last
+        return results
+
+    async def _ready(self, *, writing: bool) -> None:
+        """Waits until the socket can be read or, with ``writing``, either read or written."""
+        loop, socket = self._loop, self._pgconn.socket
+        ready: asyncio.Future[None] = loop.create_future()
+        loop.add_reader(socket, _done, ready)
+        if writing:
+            loop.add_writer(socket, _done, ready)
+        try:
+            await ready
+        finally:
+            loop.remove_reader(socket)
+            if writing:
+                loop.remove_writer(socket)
+
+
+async def open_wire(options: ConnectOptions, application_name: str) -> Wire:
+    """A wire on a connection of its own."""
+    connection = await connect_async(options, application_name)
+    return Wire(connection, prepares=options.prepare_threshold is not None)
+
+
+def _done(ready: asyncio.Future[None]) -> None:
+    if not ready.done():
+        ready.set_result(None)
+
+
+_PLACEHOLDER = re.compile(r"%[s%]")
+
+
+@lru_cache(maxsize=256)
+def _numbered(sql: str) -> bytes:
+    """The statement with Postgres's own placeholders."""
+    count = 0
+
+    def number(match: re.Match[str]) -> str:
+        nonlocal count
+        if match[0] == "%%":
+            return "%"
+        count += 1
+        return f"${count}"
+
+    return _PLACEHOLDER.sub(number, sql).encode()

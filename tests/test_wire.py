@@ -1,0 +1,131 @@
+"""The engine's calls on libpq itself: what goes out and comes back is what psycopg would send and read, errors and all."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime
+from typing import Any
+
+import psycopg
+import pytest
+
+from pgflow import InvalidArgument, RunNotFound
+from pgflow._io import Query, is_infrastructure
+from pgflow._io.connect import ConnectOptions
+from pgflow._io.wire import Wire, open_wire
+
+ROWS = "select %s::text, %s::bigint, %s::bigint[], %s::boolean, %s::float8, %s::timestamptz, %s::json, null::int, '100%%'"
+VALUES = ("é", -(2**62), [1, 2**40], True, 0.1, datetime(2026, 1, 2, tzinfo=UTC), '{"a": 1.50}')
+
+
+def query(sql: Any, *params: Any) -> Query[Any]:
+    return Query(sql, params, lambda rows: rows)
+
+
+def on_wire(dsn: str, use: Callable[[Wire], Awaitable[Any]], prepare_threshold: int | None = 3) -> Any:
+    async def main() -> Any:
+        wire = await open_wire(ConnectOptions(dsn, prepare_threshold), "test")
+        try:
+            return await use(wire)
+        finally:
+            await wire.connection.close()
+
+    return asyncio.run(main())
+
+
+@pytest.mark.parametrize("prepare_threshold", [3, None])
+def test_values_come_back_as_psycopg_reads_them(dsn, prepare_threshold):
+    async def use(wire: Wire) -> tuple[Any, Any]:
+        cursor = await wire.connection.execute(ROWS, VALUES)
+        return [await wire.ask(query(ROWS, *VALUES)) for _ in range(3)], await cursor.fetchall()
+
+    ours, theirs = on_wire(dsn, use, prepare_threshold)
+    assert ours == [theirs] * 3
+    assert theirs[0][-1] == "100%"
+
+
+def test_a_statement_is_prepared_once(dsn):
+    async def use(wire: Wire) -> Any:
+        for n in range(3):
+            await wire.ask(query("select %s::int", n))
+        return await wire.ask(query("select count(*) from pg_prepared_statements where statement = 'select $1::int'"))
+
+    assert on_wire(dsn, use) == [(1,)]
+
+
+def test_no_rows_are_an_empty_list(dsn):
+    assert on_wire(dsn, lambda wire: wire.ask(query("select 1 where false"))) == []
+
+
+def test_documents_larger_than_any_buffer_go_out_and_come_back(dsn):
+    text = "x" * 5_000_000
+    assert on_wire(dsn, lambda wire: wire.ask(query("select %s::text", text))) == [(text,)]
+
+
+def test_several_statements_are_one_round_trip_and_answer_each(dsn):
+    async def use(wire: Wire) -> Any:
+        answers = await wire.rows(("begin", ()), ("select %s::int", (1,)), ("select 2 where false", ()), ("commit", ()))
+        return answers, wire.connection.info.transaction_status
+
+    assert on_wire(dsn, use) == ([[], [(1,)], [], []], psycopg.pq.TransactionStatus.IDLE)
+
+
+def test_after_a_statement_that_fails_none_is_run(dsn, conn):
+    conn.execute("create table public.t (n int)")
+
+    async def use(wire: Wire) -> Any:
+        with pytest.raises(psycopg.errors.DivisionByZero):
+            await wire.rows(("begin", ()), ("insert into public.t values (1)", ()), ("select 1 / %s::int", (0,)), ("commit", ()))
+        status = wire.connection.info.transaction_status
+        await wire.connection.rollback()
+        return status, await wire.ask(query("select count(*) from public.t"))
+
+    assert on_wire(dsn, use) == (psycopg.pq.TransactionStatus.INERROR, [(0,)])
+
+
+def test_the_engine_s_errors_are_its_exceptions(dsn):
+    with pytest.raises(RunNotFound, match="nobody"):
+        on_wire(dsn, lambda wire: wire.ask(query("select pgflow.send_signal(%s::text, 's', 'null')", "nobody")))
+
+
+@pytest.mark.parametrize("text", ["a\0b", "half \ud800"])
+def test_what_no_text_can_hold_is_refused_before_it_is_sent(dsn, text):
+    async def use(wire: Wire) -> Any:
+        with pytest.raises(InvalidArgument):
+            await wire.ask(query("select %s::text", text))
+        return await wire.ask(query("select 1"))
+
+    assert on_wire(dsn, use) == [(1,)]
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_a_call_that_is_cancelled_leaves_no_statement_running(dsn, conn, count):
+    async def use(wire: Wire) -> Any:
+        pid = wire.connection.info.backend_pid
+        call = asyncio.create_task(wire.rows(*[("select pg_sleep(60)", ())] * count))
+        while not conn.execute("select from pg_stat_activity where pid = %s and wait_event = 'PgSleep'", (pid,)).fetchall():
+            await asyncio.sleep(0)
+        call.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await call
+        assert not conn.execute("select from pg_stat_activity where pid = %s and wait_event = 'PgSleep'", (pid,)).fetchall()
+        return await wire.ask(query("select 1"))
+
+    assert on_wire(dsn, use) == [(1,)]
+
+
+def test_a_connection_that_breaks_under_a_call_is_infrastructure_and_closed(dsn, conn):
+    async def use(wire: Wire) -> Any:
+        pid = wire.connection.info.backend_pid
+        call = asyncio.create_task(wire.ask(query("select pg_sleep(60)")))
+        while not conn.execute("select from pg_stat_activity where pid = %s and wait_event = 'PgSleep'", (pid,)).fetchall():
+            await asyncio.sleep(0)
+        conn.execute("select pg_terminate_backend(%s)", (pid,))
+        with pytest.raises(psycopg.Error) as error:
+            await call
+        with pytest.raises(psycopg.Error) as again:
+            await wire.ask(query("select 1"))
+        return is_infrastructure(error.value), is_infrastructure(again.value), wire.connection.closed
+
+    assert on_wire(dsn, use) == (True, True, True)
