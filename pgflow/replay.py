@@ -51,16 +51,16 @@ def make_main(execution: Execution, workflow: Workflow[..., Any], interceptors: 
     """The workflow's function with its stored input, inside the interceptors' contexts."""
 
     async def main_async() -> Any:
-        bound = workflow.bind_input(execution.claim.input)
+        args, kwargs = workflow.bind_input(execution.claim.input)
         if not interceptors:
-            return await workflow.fn(*bound.args, **bound.kwargs)
+            return await workflow.fn(*args, **kwargs)
         with around(interceptors, "around_workflow", run_info):
-            return await workflow.fn(*bound.args, **bound.kwargs)
+            return await workflow.fn(*args, **kwargs)
 
     def main_sync() -> Any:
-        bound = workflow.bind_input(execution.claim.input)
+        args, kwargs = workflow.bind_input(execution.claim.input)
         with around(interceptors, "around_workflow", run_info):
-            return workflow.fn(*bound.args, **bound.kwargs)
+            return workflow.fn(*args, **kwargs)
 
     return main_async if workflow.is_async else main_sync
 

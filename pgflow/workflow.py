@@ -8,6 +8,7 @@ import inspect
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Generic, Literal, NoReturn, NotRequired, ParamSpec, Self, TypeVar, overload
 
 import pydantic
@@ -40,6 +41,9 @@ class Workflow(Generic[P, R_co]):
         self.schedule_options: dict[str, Any] | None = None
         self.origin: Workflow[Any, Any] = self
         self._signature = inspect.signature(fn)
+        kinds = {p.kind for p in self._signature.parameters.values()}
+        self._names = () if inspect.Parameter.KEYWORD_ONLY in kinds else tuple(self._signature.parameters)
+        self._has_positional_only = inspect.Parameter.POSITIONAL_ONLY in kinds
         self._input: Codec[dict[str, Any]] | None = None
         self._result: Codec[Any] | None = None
         self.__doc__ = fn.__doc__
@@ -142,18 +146,24 @@ class Workflow(Generic[P, R_co]):
             NotStorable: A value cannot be stored, or not be read back as its annotation says.
         """
         what = f"the input of workflow {self.name}"
-        text = self.input_codec.encode(dict(self._signature.bind(*args, **kwargs).arguments), what)
+        if not kwargs and args and len(args) == len(self._names):
+            arguments = dict(zip(self._names, args, strict=True))
+        else:
+            arguments = dict(self._signature.bind(*args, **kwargs).arguments)
+        text = self.input_codec.encode(arguments, what)
         self.input_codec.decode(text, what)
         return text
 
-    def bind_input(self, text: str) -> inspect.BoundArguments:
-        """Arguments for ``fn`` from a stored input."""
+    def bind_input(self, text: str) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Positional and named arguments for ``fn`` from a stored input."""
         values = self.input_codec.decode(text, f"the input of workflow {self.name}")
+        if not self._has_positional_only:
+            return (), values
         bound = self._signature.bind_partial()
         bound.arguments.update({name: values[name] for name in self._signature.parameters if name in values})
-        return bound
+        return bound.args, bound.kwargs
 
-    @property
+    @cached_property
     def code_hash(self) -> str:
         """Hash of the module the workflow is written in: a fix changes it."""
         module = inspect.getmodule(self.fn)

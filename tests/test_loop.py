@@ -807,9 +807,9 @@ def test_code_that_swallows_what_durable_calls_raise_while_it_is_taken_apart_is_
     store.start(swallowing_everything)
     worker = Worker(store)
     worker.play("claim 1")
-    execution = worker.executions[1]
+    loop = worker.executions[1]._driver.loop
     worker.crash()
-    assert_abandoned_once(execution._driver.loop, stubborn, caplog)
+    assert_abandoned_once(loop, stubborn, caplog)
 
 
 @contextlib.contextmanager

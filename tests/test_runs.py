@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import uuid
 from datetime import UTC, datetime, timedelta
@@ -30,6 +31,7 @@ from pgflow import (
     step,
     workflow,
 )
+from pgflow._engine.execution import Execution
 
 if TYPE_CHECKING:
     from pgflow.testing import AsyncHarness, Harness
@@ -64,9 +66,27 @@ async def test_a_run_returns_what_its_workflow_returns(aflow: AsyncHarness) -> N
     assert await by_name.status() == "completed"
 
 
+async def test_runs_that_are_over_leave_nothing_to_the_garbage_collector(aflow: AsyncHarness) -> None:
+    aflow.include(total)
+    assert await (await aflow.start(total, 0)).result(SOON) == 1
+    gc.collect()
+    gc.disable()
+    try:
+        for n in range(3):
+            assert await (await aflow.start(total, n)).result(SOON) == n + 1
+        await aflow.until_idle()
+        left = [o for o in gc.get_objects() if isinstance(o, Execution) and o.over]
+    finally:
+        gc.enable()
+    assert left == []
+
+
 def test_a_generated_key_is_a_uuid_of_version_7(flow: Harness) -> None:
     flow.include(total)
-    assert uuid.UUID(flow.start(total, 1).key).version == 7
+    one, *many = [flow.start(total, 1), *flow.app.start_many(total, [(n,) for n in range(10)])]
+    stems = {uuid.UUID(run.key) for run in (one, *many)}
+    assert len(stems) == 11
+    assert {(stem.version, stem.variant) for stem in stems} == {(7, uuid.RFC_4122)}
 
 
 def test_a_result_can_be_fetched_by_key_from_another_process(flow: Harness, dsn: str) -> None:

@@ -288,5 +288,43 @@ class ThreadDriver:
         return _lines_of(_frames_up_to(ThreadDriver._run.__code__, sys._current_frames().get(self._thread_id or 0)))
 
 
+class ClosedDriver:
+    """In the place of a driver whose code was taken apart.
+
+    A driver and its execution refer to each other. Left so, every run would wait for the garbage collector with all that it
+    held, and the collector's passes were a third of what a run that does nothing cost.
+    """
+
+    busy = False
+    done = True
+
+    def start(self) -> None:
+        """There is no code."""
+
+    def resume(self) -> None:
+        """There is no code."""
+
+    def land(self) -> None:
+        """There is no code."""
+
+    def cancel(self) -> None:
+        """There is no code."""
+
+    def close(self) -> None:
+        """It is."""
+
+    def outcome(self) -> tuple[Any, BaseException | None]:
+        """Nobody asks for it any more."""
+        raise AssertionError("the outcome of code that was taken apart")
+
+    def waiter(self) -> Waiter:
+        """Code that would still wait is being unwound."""
+        raise Unwind
+
+    def where(self) -> list[str]:
+        """Nowhere."""
+        return []
+
+
 def _is_done(call: Call) -> bool:
     return call.waiter is None or call.waiter.done()

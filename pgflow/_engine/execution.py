@@ -21,7 +21,7 @@ from collections.abc import Callable
 from typing import Any
 
 from pgflow._engine.calls import ChildCall, SignalCall, StepCall, TimerCall
-from pgflow._engine.drivers import Driver
+from pgflow._engine.drivers import ClosedDriver, Driver
 from pgflow._engine.flush import MAX_FLUSH_STARTS, Ending, Flush
 from pgflow._engine.history import size_of
 from pgflow._engine.host import Host, StepResult
@@ -341,3 +341,5 @@ class Execution(Releases):
         self.closing = True
         self.over = True
         self._driver.close()
+        if not self._driver.busy:
+            self._driver = ClosedDriver()

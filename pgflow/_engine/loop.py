@@ -16,12 +16,11 @@ coroutine could otherwise not repeat is made repeatable:
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import contextvars
 import logging
 import sys
 from collections import deque
-from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator
+from collections.abc import AsyncGenerator, Callable, Coroutine
 from typing import Any, NoReturn, Protocol, TypeVar
 
 from pgflow.errors import NotInWorkflowError
@@ -163,7 +162,7 @@ class WorkflowLoop(_RefusingLoop):  # type: ignore[misc]
     def pump(self) -> None:
         """Runs callbacks until none is left."""
         ready = self._ready
-        with self._running():
+        with _Running(self):
             while ready:
                 handle = ready.popleft()
                 if not handle._cancelled:
@@ -172,26 +171,20 @@ class WorkflowLoop(_RefusingLoop):  # type: ignore[misc]
                     except SystemExit:
                         pass  # asyncio has put it into the task that raised it: it ends the run, not the worker
 
-    @contextlib.contextmanager
-    def _running(self) -> Iterator[None]:
-        """Makes this the running loop, and gives it every generator that is begun."""
-        outer = asyncio._get_running_loop()
-        outer_hooks = sys.get_asyncgen_hooks()
-        asyncio._set_running_loop(self)
-        sys.set_asyncgen_hooks(firstiter=self._keep_generator, finalizer=_ignore)
-        try:
-            yield
-        finally:
-            sys.set_asyncgen_hooks(*outer_hooks)
-            asyncio._set_running_loop(outer)
-
     def close(self) -> None:
         """Takes apart every coroutine that is still suspended, in the order of their creation."""
         if asyncio._get_running_loop() is self:
             raise NotInWorkflowError("workflow code cannot close the loop that runs it")
         self._closing = True
         self._ready.clear()
-        with self._running():
+        if self._generators or not all(task.done() for task in self._tasks):
+            self._take_apart()
+        self._tasks.clear()
+        self._generators.clear()
+        self._ready.clear()
+
+    def _take_apart(self) -> None:
+        with _Running(self):
             # Both lists grow while they are gone through: a `finally` may make tasks and begin generators.
             for task in self._tasks:
                 if not task.done():
@@ -199,9 +192,6 @@ class WorkflowLoop(_RefusingLoop):  # type: ignore[misc]
                     self._unwind(task)
             for generator, context in self._generators:
                 context.run(self._throw, generator.athrow(Unwind()).__await__())
-        self._tasks.clear()
-        self._generators.clear()
-        self._ready.clear()
 
     def _unwind(self, task: WorkflowTask[Any]) -> None:
         coroutine = task.get_coro()
@@ -319,6 +309,25 @@ class WorkflowLoop(_RefusingLoop):  # type: ignore[misc]
     def is_closed(self) -> bool:
         """True once the loop is being taken apart."""
         return self._closing
+
+
+class _Running:
+    """While it is entered, this is the running loop, and is given every generator that is begun."""
+
+    __slots__ = ("_hooks", "_loop", "_outer")
+
+    def __init__(self, loop: WorkflowLoop) -> None:
+        self._loop = loop
+
+    def __enter__(self) -> None:
+        self._outer = asyncio._get_running_loop()
+        self._hooks = sys.get_asyncgen_hooks()
+        asyncio._set_running_loop(self._loop)
+        sys.set_asyncgen_hooks(firstiter=self._loop._keep_generator, finalizer=_ignore)
+
+    def __exit__(self, *_: object) -> None:
+        sys.set_asyncgen_hooks(*self._hooks)
+        asyncio._set_running_loop(self._outer)
 
 
 def _ignore(_generator: AsyncGenerator[Any, Any]) -> None:
