@@ -1,0 +1,141 @@
+"""Nodes of a workflow file while it is read: checked by themselves, not yet against each other, not yet in the graph's terms.
+
+A draft keeps the file's own words for everything (its fields are those of `pgflow.declare.dag.fields`) and knows where in the
+file it stands, so that what is found later can be told with its place. Fields that mean nothing for what the node does are
+dropped here, once, so that nobody below has to ask.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+from pgflow.declare.dag.noderules import NODE, given_modes
+from pgflow.declare.dag.shapes import Flaw, problems_of
+from pgflow.declare.javascript import number_text, trim
+from pgflow.declare.yamlfile import Steps
+
+_STRUCTURE = frozenset({"id", "description", "depends_on", "when", "trigger_rule"})
+_SCHEDULE = frozenset({"idle_timeout", "always_run", "output_type"})
+_AGENT = frozenset(
+    {
+        "model",
+        "provider",
+        "context",
+        "output_format",
+        "allowed_tools",
+        "denied_tools",
+        "hooks",
+        "mcp",
+        "skills",
+        "agents",
+        "pi",
+        "effort",
+        "thinking",
+        "maxBudgetUsd",
+        "systemPrompt",
+        "fallbackModel",
+        "settingSources",
+        "betas",
+        "sandbox",
+        "persist_session",
+    },
+)
+_BASE = _STRUCTURE | _SCHEDULE
+_MEANINGFUL: Final[dict[str, frozenset[str]]] = {
+    "command": _BASE | _AGENT | {"retry", "command", "with"},
+    "prompt": _BASE | _AGENT | {"retry", "prompt"},
+    "bash": _BASE | {"retry", "bash", "timeout"},
+    "script": _BASE | {"retry", "script", "runtime", "deps", "timeout", "with"},
+    "approval": _BASE | {"retry", "approval"},
+    "cancel": _BASE | {"retry", "cancel"},
+    "include": _STRUCTURE | {"include", "with"},
+    "workflow": _STRUCTURE | {"output_type", "output_format", "workflow", "input", "with", "isolation", "fan_out"},
+    "loop_group": _BASE | _AGENT | {"loop_group"},
+    "loop": _BASE | {"pi", "output_format", "loop"},
+}
+_TRIMMED = frozenset({"id", "command", "prompt", "bash", "script", "cancel", "include", "workflow", "mcp"})
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """A node as its file has it: what it does, its fields that mean something, its place, the nodes inside it,
+    and the inputs that were given to the file that it comes from.
+    """
+
+    id: str
+    mode: str
+    fields: dict[str, Any]
+    path: Steps
+    body: tuple[Draft, ...] = field(default=())
+    file: str = ""
+    inputs: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def depends_on(self) -> list[str]:
+        """The nodes that come before it."""
+        depends_on: list[str] = self.fields.get("depends_on", [])
+        return depends_on
+
+    @property
+    def takes_turn(self) -> bool:
+        """Whether it is a turn of an agent, whose output is prose unless a schema says otherwise."""
+        return self.mode in ("command", "prompt", "loop")
+
+    def with_fields(self, **changed: Any) -> Draft:
+        """The same node with some fields changed; None takes a field away."""
+        fields = {name: value for name, value in (self.fields | changed).items() if value is not None}
+        return replace(self, fields=fields, id=fields["id"])
+
+
+def shown_id(raw: Any, index: int) -> str:
+    """What a node is called in messages: its id as JavaScript writes it, or its number if it has none."""
+    return trim(_written(raw["id"])) if isinstance(raw, dict) and "id" in raw and trim(_written(raw["id"])) else f"#{index + 1}"
+
+
+def _written(value: Any) -> str:
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, (int, float)):
+        return "NaN" if math.isnan(value) else number_text(value)
+    if isinstance(value, list):
+        return ",".join("" if item is None else _written(item) for item in value)
+    return "[object Object]" if isinstance(value, dict) else str(value)
+
+
+def read_node(raw: Any, path: Steps, file: str = "") -> tuple[Draft | None, list[Flaw]]:
+    """Check one node by itself.
+
+    Args:
+        raw: What the file says.
+        path: Where it says it.
+        file: The file's name.
+
+    Returns:
+        The node and no flaws, or no node and what is wrong with it; the flaws' paths begin at the node.
+    """
+    fields, flaws = problems_of(NODE, raw)
+    return (None, flaws) if flaws else (_draft(fields, path, file), [])
+
+
+def _draft(fields: dict[str, Any], path: Steps, file: str) -> Draft:
+    mode = given_modes(fields)[0]
+    kept = {name: _used(name, value) for name, value in fields.items() if name in _MEANINGFUL[mode]}
+    if not kept.get("depends_on"):
+        kept.pop("depends_on", None)
+    body: tuple[Draft, ...] = ()
+    if mode == "loop_group":
+        group = kept["loop_group"]
+        body = tuple(_draft(inner, (*path, "loop_group", "nodes", index), file) for index, inner in enumerate(group["nodes"]))
+        kept["loop_group"] = {name: value for name, value in group.items() if name != "nodes"}
+    return Draft(kept["id"], mode, kept, path, body, file)
+
+
+def _used(name: str, value: Any) -> Any:
+    """A field as it is used: names and texts without white space around them."""
+    if name in _TRIMMED:
+        return trim(value)
+    return [trim(skill) for skill in value] if name == "skills" else value

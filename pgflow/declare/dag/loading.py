@@ -1,0 +1,184 @@
+"""One workflow file, from its bytes to what is to be said of it.
+
+The original stops at the first thing that is wrong. Here everything wrong is told, each with its place; the first error of a
+verdict is the original's, word for word. Where the original tells several wrong fields of nodes in one sentence, so does the
+first error, and each of the others follows with its own place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from itertools import islice
+from pathlib import Path
+from typing import Any, Final, Literal
+
+from pgflow.declare.dag.drafts import Draft, read_node, shown_id
+from pgflow.declare.dag.fields import MODES
+from pgflow.declare.dag.keys import Warned, deprecated_in_node, unknown_in_node, unknown_in_workflow, useless_arguments
+from pgflow.declare.dag.noderules import NODE
+from pgflow.declare.dag.shapes import Flaw
+from pgflow.declare.dag.structure import Finding, Scope, check
+from pgflow.declare.dag.workflow import Options, check_head, check_providers, read_options
+from pgflow.declare.problems import Problem
+from pgflow.declare.spelling import similar
+from pgflow.declare.yamlfile import Marked, Steps, YamlError, decode, read_bytes, read_yaml
+
+MAX_PROBLEMS: Final = 200
+"""How many errors of one file are told."""
+
+_NO_OBJECT = "YAML file is empty or does not contain an object"
+_CHECKOUT = (
+    "'mutates_checkout' is not supported on an include node: a composed block shares the run's single checkout, so concurrency safety "
+    "is the composing workflow's to declare. Set it at workflow level, or use a 'workflow:' node when you want a separate governed run."
+)
+_STUDIED = "A workflow is a mapping with name, description and nodes."
+
+
+@dataclass(slots=True)
+class Loaded:
+    """A file as far as it could be read by itself: what it includes is not looked at yet."""
+
+    file: str
+    problems: list[Problem] = field(default_factory=list)
+    document: Marked | None = None
+    head: dict[str, Any] = field(default_factory=dict)
+    options: Options = field(default_factory=Options)
+    nodes: tuple[Draft, ...] = ()
+
+    @property
+    def ok(self) -> bool:
+        """Whether nothing is wrong with the file itself."""
+        return not any(problem.severity == "error" for problem in self.problems)
+
+    @property
+    def name(self) -> str:
+        """What the workflow calls itself."""
+        name = self.head.get("name")
+        return name if isinstance(name, str) else ""
+
+
+def load_file(path: Path, file: str) -> Loaded:
+    """Read a workflow file; whatever is wrong with it is among its problems."""
+    try:
+        text, broken = decode(read_bytes(path))
+    except OSError as error:
+        said = f"File read error: {error.strerror or error} ({_code(error)})"
+        return Loaded(file, [Problem(said, kind="read_error")])
+    except YamlError as error:
+        return Loaded(file, [Problem(error.message, hint=error.hint, kind="read_error")])
+    loaded = load_text(text, file)
+    if broken is not None and loaded.ok:
+        said = "Bytes that are not UTF-8 were read as U+FFFD"
+        loaded.problems.append(Problem(said, broken, 1, "Save the file as UTF-8.", "warning"))
+    return loaded
+
+
+def _code(error: OSError) -> str:
+    import errno
+
+    return errno.errorcode.get(error.errno or 0, "unknown")
+
+
+def load_text(text: str, file: str) -> Loaded:
+    """Read a workflow from its text; whatever is wrong with it is among its problems."""
+    try:
+        document = read_yaml(text)
+    except YamlError as error:
+        said = f"YAML parse error: YAML Parse error: {error.message}"
+        return Loaded(file, [Problem(said, error.line, error.column, error.hint, kind="parse_error")])
+    loaded = Loaded(file, document=document)
+    if isinstance(document.value, dict):
+        loaded.head = document.value
+        _load(loaded, document)
+    else:
+        said = "Missing required field 'name'" if isinstance(document.value, list) else _NO_OBJECT
+        loaded.problems.append(Problem(said, document.line, document.column, _STUDIED))
+    return loaded
+
+
+def _load(loaded: Loaded, document: Marked) -> None:
+    raw = loaded.head
+    findings = list(check_head(raw))
+    reading = _Reading(raw)
+    reading.read_nodes(loaded.file)
+    findings += reading.wrong_nodes
+    findings += islice(check(Scope(reading.nodes, broken=reading.broken)), MAX_PROBLEMS)
+    findings += check_providers(raw, reading.nodes)
+    loaded.options, wrong = read_options(raw, reading.nodes, reading.broken)
+    findings += wrong
+    loaded.nodes = tuple(reading.nodes)
+    loaded.problems += _errors(findings, document)
+    if not findings:
+        told = [*reading.told, *loaded.options.told, *unknown_in_workflow(raw), *loaded.options.ignored]
+        loaded.problems += [problem_at(document, warned, "warning") for warned in told]
+
+
+def _errors(findings: list[Finding], document: Marked) -> Iterator[Problem]:
+    for finding in findings[:MAX_PROBLEMS]:
+        yield problem_at(document, finding, "error")
+    if len(findings) > MAX_PROBLEMS:
+        yield Problem(f"There are {len(findings) - MAX_PROBLEMS} more errors or further ones; mend these first.")
+
+
+def problem_at(document: Marked, about: Finding | Warned, severity: Literal["error", "warning"]) -> Problem:
+    """A problem with its place in a file."""
+    line, column = document.place(about.path)
+    return Problem(about.message, line, column, about.hint, severity)
+
+
+class _Reading:
+    """Reading the nodes of a file: those that are right, what is wrong with the others, and what is to be said of them."""
+
+    def __init__(self, raw: dict[str, Any]) -> None:
+        nodes = raw.get("nodes")
+        self.raw: list[Any] = nodes if isinstance(nodes, list) else []
+        self.nodes: list[Draft] = []
+        self.broken: frozenset[str] = frozenset()
+        self.wrong_nodes: list[Finding] = []
+        self.told: list[Warned] = []
+
+    def read_nodes(self, file: str) -> None:
+        """Read all of them."""
+        found: list[tuple[str, Finding]] = []
+        broken: set[str] = set()
+        for index, raw in enumerate(self.raw):
+            path: Steps = ("nodes", index)
+            node, flaws = read_node(raw, path, file)
+            if node is not None and node.mode == "include" and "mutates_checkout" in raw:
+                node, flaws = None, [Flaw((), _CHECKOUT)]
+            if node is None:
+                broken.add(shown_id(raw, index))
+                found += [(text, Finding((*path, *flaw.path), text, _hint(raw, flaw))) for text, flaw in _told(raw, index, flaws)]
+                continue
+            self.nodes.append(node)
+            self.told += [*unknown_in_node(raw, index, path), *deprecated_in_node(node), *useless_arguments(node, raw)]
+        self.broken = frozenset(broken)
+        self.wrong_nodes = list(_joined(found))
+
+
+def _told(raw: Any, index: int, flaws: Iterable[Flaw]) -> Iterator[tuple[str, Flaw]]:
+    """What is wrong with a node, in the original's words: the node, the field, and why."""
+    for flaw in flaws:
+        where = f"'{'.'.join(map(str, flaw.path))}' " if flaw.path else ""
+        yield f"Node '{shown_id(raw, index)}': {where}{flaw.message}", flaw
+
+
+def _joined(found: list[tuple[str, Finding]]) -> Iterator[Finding]:
+    for index, (_, finding) in enumerate(found):
+        if index:
+            yield finding
+        else:
+            all_of_them = "; ".join(text for text, _ in found)
+            yield finding._replace(message=f"DAG node validation failed: {all_of_them}")
+
+
+def _hint(raw: Any, flaw: Flaw) -> str:
+    """A misspelt key is the likeliest reason for a node that does nothing."""
+    if flaw.path or not isinstance(raw, dict) or not flaw.message.startswith("must have"):
+        return ""
+    for key in raw:
+        near = similar(key, MODES) if not NODE.knows(key) else []
+        if near:
+            return f"Is '{key}' meant to be '{near[0]}'?"
+    return ""
