@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+_LONGEST = 1_024  # what is longer names no file on any system
 _CODE = re.compile(r"`([^`\n]+)`")
 _BRACKETED = re.compile(r"\[[^\[\]]*\]|\{\{?[^{}]*\}?\}|<[^<>]*>")
 _NAMED = re.compile(r"[^\s/]*[^\s/.]\.[A-Za-z][A-Za-z0-9]{0,7}")
@@ -39,7 +40,8 @@ def pointers(text: str) -> list[Pointer]:
     rest = _CODE.sub(lambda found: "" if is_path(found[1].strip()) else found[0], text)
     if not paths:
         paths = [bare for bare in map(_bare, text.split()) if _is_plain_path(bare)]
-        rest = " ".join(word for word in text.split() if _bare(word) not in paths)
+        known = frozenset(paths)
+        rest = " ".join(word for word in text.split() if _bare(word) not in known)
     if not paths:
         return [Pointer(_unmarked(text), is_path=False)] if text.strip() else []
     remark = _tidy(rest)
@@ -48,6 +50,8 @@ def pointers(text: str) -> list[Pointer]:
 
 def is_path(text: str) -> bool:
     """Whether the text of a code span names a file or a folder."""
+    if len(text) > _LONGEST:
+        return False
     bare = _BRACKETED.sub("x", text)
     if not bare or re.search(r"\s", bare) or _SCHEME.match(bare):
         return False

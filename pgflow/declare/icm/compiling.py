@@ -14,7 +14,7 @@ The agent of a stage is told the contract's whole prose and the folder that its 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,7 +22,17 @@ from pgflow.declare.graph import Artifact, Compensation, Gate, Graph, Node, Posi
 from pgflow.declare.icm.contracts import Contract, Entry
 from pgflow.declare.icm.findings import Findings
 from pgflow.declare.icm.flow import Wiring, wire
-from pgflow.declare.icm.folders import CONTRACT, Folder, Unreadable, decode, leads_beyond_border, leads_out, number_of
+from pgflow.declare.icm.folders import (
+    CONTRACT,
+    MAX_ENTRIES,
+    MAX_LINES_OF_ALL,
+    Folder,
+    Unreadable,
+    decode,
+    leads_beyond_border,
+    leads_out,
+    number_of,
+)
 from pgflow.declare.icm.markdown import parse
 from pgflow.declare.icm.rules import check_layout, check_style
 from pgflow.declare.icm.sources import Places, StageSource, derive_state, place, read_stage
@@ -130,11 +140,26 @@ def load(folder: Folder, findings: Findings) -> Workspace | None:
     file, workflow = _read_workflow(folder, findings)
     if file is not None and workflow is None:
         return None
-    sources = [read_stage(folder, name, findings) for name in names]
+    sources = list(_read_stages(folder, names, findings))
+    if sum(len(c.inputs) + len(c.outputs) for c in (source.contract for source in sources) if c) > MAX_ENTRIES:
+        findings.error(f"the contracts have more than {MAX_ENTRIES} inputs and outputs")
+        return None
     check_layout(folder, sources, workflow, findings)
     check_style(folder, sources, findings)
     numbered = [source for source in sources if source.contract is not None or number_of(source.folder_name)]
     return None if findings.failed else _assemble(folder, file, workflow, numbered, findings)
+
+
+def _read_stages(folder: Folder, names: list[str], findings: Findings) -> Iterator[StageSource]:
+    """The stages, as long as they are together of a moderate size."""
+    lines = 0
+    for name in names:
+        source = read_stage(folder, name, findings)
+        lines += source.contract.text.count("\n") if source.contract is not None else 0
+        if lines > MAX_LINES_OF_ALL:
+            findings.error(f"the contracts have more than {MAX_LINES_OF_ALL} lines together")
+            return
+        yield source
 
 
 def _read_workflow(folder: Folder, findings: Findings) -> tuple[str | None, Workflow | None]:

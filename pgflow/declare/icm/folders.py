@@ -15,6 +15,7 @@ import re
 import stat
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Final
 
@@ -24,6 +25,9 @@ WORKFLOWS: Final = ("workflow.yaml", "workflow.yml")
 MAX_BYTES: Final = 256 * 1024
 """Largest file that is read; a contract has 80 lines by its own conventions."""
 MAX_LINES: Final = 5_000
+MAX_LINES_OF_ALL: Final = 50_000
+MAX_ENTRIES: Final = 5_000
+"""How many inputs and outputs the contracts of a workspace may have together."""
 MAX_STAGES: Final = 500
 MAX_FOLDERS: Final = 20_000
 
@@ -38,19 +42,23 @@ class Unreadable(Exception):
     """A file that is not read, and why."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Folder:
     """A workspace on disk. ``overlay`` holds files that are read instead of those on disk, by their path in the workspace."""
 
     root: Path
     overlay: Mapping[str, bytes] = field(default_factory=dict)
 
-    @property
+    @cached_property
+    def real(self) -> Path:
+        """The root with its links followed."""
+        return self.root.resolve()
+
+    @cached_property
     def border(self) -> Path:
         """The folder beyond which no path of the workspace may lead: that of its collection, or its own."""
-        root = self.root.resolve()
-        above = (folder for folder in root.parents if folder != Path(root.anchor))
-        return next((folder for folder in above if any((folder / name).is_dir() for name in _BORDERS)), root)
+        above = (folder for folder in self.real.parents if folder != Path(self.real.anchor))
+        return next((folder for folder in above if any((folder / name).is_dir() for name in _BORDERS)), self.real)
 
     def read(self, name: str) -> bytes:
         """The bytes of a file of the workspace.
@@ -66,7 +74,7 @@ class Folder:
         try:
             path = (self.root / name).resolve(strict=True)
             kind = path.stat()
-            if not path.is_relative_to(self.root.resolve()):
+            if not path.is_relative_to(self.real):
                 raise Unreadable("is a link that leads out of the workspace, which is not followed")
             if not stat.S_ISREG(kind.st_mode):
                 raise Unreadable("is not a regular file")
@@ -100,7 +108,7 @@ class Folder:
         """
         names = [entry.name for entry in _entries(self.root / "stages") if entry.is_dir() and not entry.name.startswith(".")]
         for name in names:
-            if not (self.root / "stages" / name).resolve().is_relative_to(self.root.resolve()):
+            if not (self.root / "stages" / name).resolve().is_relative_to(self.real):
                 raise Unreadable(f"stages/{name} is a link that leads out of the workspace, which is not followed")
         if len(names) > MAX_STAGES:
             raise Unreadable(f"stages/ has more than {MAX_STAGES} folders")
@@ -217,7 +225,7 @@ def leads_out(folder: Folder, resolved: str) -> bool:
     """
     if resolved.startswith(("/", "~", "../")) or resolved == ".." or _DRIVE.match(resolved):
         return True
-    return _beyond(folder.root / resolved, folder.root.resolve())
+    return _beyond(folder.real / resolved, folder.real)
 
 
 def leads_beyond_border(folder: Folder, resolved: str) -> bool:
@@ -231,7 +239,7 @@ def leads_beyond_border(folder: Folder, resolved: str) -> bool:
     if resolved.startswith("/"):
         inside = posixpath.normpath(resolved.lstrip("/"))
         return inside.startswith("..") or _beyond(border / inside, border)
-    return not resolved.startswith("~") and (bool(_DRIVE.match(resolved)) or _beyond(folder.root / resolved, border))
+    return not resolved.startswith("~") and (bool(_DRIVE.match(resolved)) or _beyond(folder.real / resolved, border))
 
 
 def _beyond(path: Path, border: Path) -> bool:

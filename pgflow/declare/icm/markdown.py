@@ -20,7 +20,7 @@ _PARSER = MarkdownIt("commonmark").enable("table")
 _PARSER.core.ruler.enableOnly(["normalize", "block"])  # the texts of blocks are read as they are written
 
 _PIPE = re.compile(r"(?<!\\)\|")
-_RULER = re.compile(r"\s*\|?(\s*:?-+:?\s*\|)*\s*:?-+:?\s*\|?\s*")
+_RULER = re.compile(r"\|?(\s*:?-+:?\s*\|)*\s*:?-+:?\s*\|?")
 _CONDITIONAL = re.compile(r"\{\{[?/][^{}]*\}\}")
 
 
@@ -142,7 +142,7 @@ def _paragraph(content: str, lines: list[str], line: int) -> Block:
 def _table(lines: list[str], line: int, oddity: str = "") -> Block:
     """A table with all its rows, well formed or not."""
     header = tuple(_plain(cell).casefold() for cell in split_cells(lines[0]))
-    body = [(number, text) for number, text in enumerate(lines[1:], line + 1) if not _RULER.fullmatch(text)]
+    body = [(number, text) for number, text in enumerate(lines[1:], line + 1) if not _RULER.fullmatch(text.strip())]
     rows = tuple(_row(header, text, number) for number, text in body)
     return Block("table", line, header=header, rows=rows, oddity=oddity)
 

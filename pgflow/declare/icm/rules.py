@@ -219,8 +219,11 @@ def _check_one_way(sources: list[StageSource], findings: Findings) -> None:
 
 def _check_files(root: Path, findings: Findings) -> None:
     """Names, lengths and characters of the files of a workspace."""
-    for number, (folder, names, files) in enumerate(os.walk(root)):
-        if number >= MAX_FOLDERS:
+    seen = 0
+    for folder, names, files in os.walk(root):
+        seen += 1 + len(files)
+        if seen > MAX_FOLDERS:
+            findings.warn(f"has more than {MAX_FOLDERS} files; the rest were not looked at")
             return
         names[:] = sorted(name for name in names if name not in _SKIPPED)
         here = Path(folder).relative_to(root).as_posix()

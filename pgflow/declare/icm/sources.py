@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import posixpath
 import re
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from pathlib import PurePosixPath
 
 from pgflow.declare.graph import Artifact, Position
 from pgflow.declare.icm.contracts import Contract, Entry, read_contract
@@ -17,6 +19,7 @@ from pgflow.declare.icm.folders import CONTRACT, Folder, Unreadable, decode, num
 from pgflow.declare.icm.given import Given
 from pgflow.declare.icm.workflow import read_yaml_of
 
+_DEEPEST = 32  # folders above an artifact that may stand for it
 _FENCE = re.compile(r"---[ \t]*")
 _END = re.compile(r"(?:---|\.\.\.)[ \t]*")
 
@@ -123,13 +126,14 @@ def derive_state(folder: Folder, stages: Iterable[StageSource]) -> dict[str, Art
     """
     state: dict[str, Artifact] = {}
     known: set[str] = set()
+    counts: Counter[str] = Counter()
     for stage in stages:
         for entry in stage.contract.outputs if stage.contract else ():
             where = place(folder, stage.base, entry)
             if where is None or where.startswith(("/", "~", "..")) or where in known:
                 continue
             known.add(where)
-            name = _unused(snake(_called(entry, where)), number_of(stage.folder_name), state)
+            name = _unused(snake(_called(entry, where)), number_of(stage.folder_name), state, counts)
             location = f"{where}/" if entry.location.endswith("/") else where
             state[name] = Artifact(name=name, location=location, written_by=stage.id, position=entry.position)
     return state
@@ -141,14 +145,15 @@ def _called(entry: Entry, where: str) -> str:
     return posixpath.splitext(posixpath.basename(where))[0] if is_file_name else entry.label
 
 
-def _unused(name: str, number: str | None, state: Mapping[str, Artifact]) -> str:
-    """The name, with the stage's number or a counter at its end if it is taken."""
-    wanted = [name, f"{name}_{number or 'more'}"]
-    return next(
-        candidate
-        for candidate in (*wanted, *(f"{wanted[1]}_{count}" for count in range(2, len(state) + 3)))
-        if candidate not in state
-    )
+def _unused(name: str, number: str | None, state: Mapping[str, Artifact], counts: Counter[str]) -> str:
+    """The name; if it is taken, with the stage's number at its end, and if need be a count."""
+    if name not in state:
+        return name
+    longer = candidate = f"{name}_{number or 'more'}"
+    while candidate in state:
+        counts[longer] += 1
+        candidate = f"{longer}_{counts[longer] + 1}"
+    return candidate
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,21 +161,27 @@ class Places:
     """Which artifact is at which place. A folder that holds one artifact stands for it."""
 
     by_place: Mapping[str, str]
+    by_folder: Mapping[str, frozenset[str]]
     unplaced: Mapping[str, Artifact]
 
     @staticmethod
     def of(folder: Folder, state: Mapping[str, Artifact]) -> Places:
         """The places of a state's entries."""
         placed = {resolve(folder, "", entry.location): name for name, entry in state.items() if entry.location is not None}
-        return Places(placed, {name: entry for name, entry in state.items() if entry.location is None and entry.kind == "file"})
+        inside: dict[str, set[str]] = defaultdict(set)
+        for place_, name in placed.items():
+            for above in list(PurePosixPath(place_).parents)[:_DEEPEST]:
+                inside[str(above)].add(name)
+        unplaced = {name: entry for name, entry in state.items() if entry.location is None and entry.kind == "file"}
+        return Places(placed, {above: frozenset(names) for above, names in inside.items()}, unplaced)
 
     def artifact(self, where: str | None, label: str) -> str | None:
         """The artifact at a place, if there is one; an entry without a location is known by its writer and its name."""
         if where is None:
             return None
-        inside = [name for location, name in self.by_place.items() if location.startswith(f"{where}/")]
+        inside = self.by_folder.get(where, frozenset())
         if where in self.by_place or len(inside) == 1:
-            return self.by_place.get(where) or inside[0]
+            return self.by_place.get(where) or min(inside)
         stem = posixpath.splitext(posixpath.basename(where))[0]
         for name, entry in self.unplaced.items():
             if where.startswith(f"stages/{entry.written_by}/") and snake(name) in {snake(stem), snake(label)}:
