@@ -251,3 +251,16 @@ def test_looking_for_workspaces_follows_no_links(tmp_path):
     (tmp_path / "here/link").symlink_to(tmp_path / "elsewhere")
     (tmp_path / "here/circle").symlink_to(tmp_path / "here")
     assert icm.find_workspaces(tmp_path / "here") == []
+
+
+def test_numbered_folders_alone_are_no_workspace(tmp_path):
+    (tmp_path / "stages/01-build").mkdir(parents=True)
+    assert not icm.is_workspace(tmp_path)
+    (tmp_path / "stages/01-build/CONTEXT.md").write_text("# Build\n")
+    assert icm.is_workspace(tmp_path)
+
+
+def test_a_link_to_a_workspace_is_read_as_the_workspace(tmp_path):
+    workspace(tmp_path / "real", {"01-a": CONTRACT})
+    (tmp_path / "link").symlink_to(tmp_path / "real")
+    assert icm.read_workspace(tmp_path / "link").problems == ()

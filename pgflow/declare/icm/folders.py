@@ -158,16 +158,18 @@ def _entries(folder: Path) -> list[os.DirEntry[str]]:
 
 
 def is_workspace(directory: str | os.PathLike[str]) -> bool:
-    """Whether a directory is an ICM workspace: it has numbered folders below ``stages``, or a workflow file of this family.
+    """Whether a directory is an ICM workspace: numbered folders below ``stages`` and a file of the family beside or in them.
 
     Args:
         directory: The directory.
     """
     root = Path(directory)
-    if any(entry.is_dir() and number_of(entry.name) for entry in _entries(root / "stages")):
-        return True
-    known = (*IDENTITIES, CONTRACT, "stages")
-    return any((root / name).is_file() for name in WORKFLOWS) and any((root / name).exists() for name in known)
+    files = any((root / name).is_file() for name in (*IDENTITIES, CONTRACT))
+    declared = any((root / name).is_file() for name in WORKFLOWS)
+    stages = [entry for entry in _entries(root / "stages") if entry.is_dir() and number_of(entry.name)]
+    if not stages:
+        return declared and (files or (root / "stages").is_dir())
+    return declared or files or any(Path(stage.path, CONTRACT).is_file() for stage in stages)
 
 
 def find_workspaces(directory: str | os.PathLike[str]) -> list[Path]:
