@@ -31,11 +31,15 @@ class Problem:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What is to be said of one file (or one workspace): its problems and, if it has no errors, its graph."""
+    """What is to be said of one file (or one workspace): its problems and, if it has no errors, its graph.
+
+    A file may be right and still have no graph here: ``unresolved`` names what it takes from files that are not there.
+    """
 
     file: str
     problems: tuple[Problem, ...] = field(default=())
     graph: Graph | None = None
+    unresolved: tuple[Problem, ...] = field(default=())
 
     @property
     def ok(self) -> bool:
