@@ -10,7 +10,7 @@ from pgflow.declare.approvals import NoSuchDecision, Refused, Rework, approve, a
 from pgflow.declare.bindings import bound
 from pgflow.declare.conditions import parse_condition
 from pgflow.declare.failures import classify, retry_delay_ms
-from pgflow.declare.fanout import Child, items_of, joined
+from pgflow.declare.fanout import Child, ChildCall, child_calls, items_of, joined
 from pgflow.declare.graph import (
     Approval,
     Bash,
@@ -489,3 +489,22 @@ def test_items_must_be_a_list(text: str) -> None:
 
 def test_items_are_any_values() -> None:
     assert items_of(' [1, "a", {"b": []}] ') == [1, "a", {"b": []}]
+
+
+def test_a_child_is_started_with_a_message_and_arguments() -> None:
+    given = (Binding(name="plan", value="$plan.output"), Binding(name="note", value="for $ARGUMENTS"))
+    told = Node(id="c", body=Call(name="other", message="see $text.output"), arguments=given)
+    assert child_calls(told, RUN, OUTPUTS) == (ChildCall("see T", {"plan": {"green": True}, "note": "for hello"}),)
+    assert child_calls(Node(id="c", body=Call(name="other")), RUN, OUTPUTS) == (ChildCall("hello", {}),)
+
+
+def test_each_item_is_the_message_of_a_child_and_an_input() -> None:
+    outputs = {"list": completed({"files": ["a.py", {"n": 1}]})}
+    body = Call(name="other", fan_out=FanOut(items="$list.output.files", item_name="file"))
+    node = Node(id="c", body=body, arguments=(Binding(name="mode", value=1),))
+    assert child_calls(node, RUN, outputs) == (
+        ChildCall("a.py", {"mode": 1, "file": "a.py"}),
+        ChildCall('{"n":1}', {"mode": 1, "file": {"n": 1}}),
+    )
+    with pytest.raises(UnresolvableReference):
+        child_calls(node, RUN, {"list": completed({"files": "a.py"})})

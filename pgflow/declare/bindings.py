@@ -32,8 +32,16 @@ def bound(node: Node, variables: Variables, outputs: Outputs) -> Variables:
     """
     if not node.arguments:
         return variables
-    given = {binding.name: _value(node.id, binding, variables, outputs) for binding in node.arguments}
-    return replace(variables, inputs={**(variables.inputs or {}), **given})
+    return replace(variables, inputs={**(variables.inputs or {}), **arguments(node, variables, outputs)})
+
+
+def arguments(node: Node, variables: Variables, outputs: Outputs) -> dict[str, JsonValue]:
+    """What a node is given by name.
+
+    Raises:
+        UnresolvableReference: If an argument has no value.
+    """
+    return {binding.name: _value(node.id, binding, variables, outputs) for binding in node.arguments}
 
 
 def _value(node_id: NodeId, binding: Binding, variables: Variables, outputs: Outputs) -> JsonValue:

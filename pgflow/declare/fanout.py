@@ -1,4 +1,4 @@
-"""Child runs for the items of a list: what the list is, and what comes of the children together."""
+"""Child runs: what each is started with, and what comes of those for the items of a list together."""
 
 from __future__ import annotations
 
@@ -8,9 +8,19 @@ from typing import Literal
 
 from pydantic import JsonValue
 
-from pgflow.declare.graph import FanOut
+from pgflow.declare.bindings import arguments
+from pgflow.declare.graph import Call, FanOut, Node
 from pgflow.declare.javascript import json_text, parse_json
-from pgflow.declare.outputs import Output, UnresolvableReference
+from pgflow.declare.outputs import Inputs, Output, Outputs, UnresolvableReference, value_text
+from pgflow.declare.templates import Variables, resolve
+
+
+@dataclass(frozen=True, slots=True)
+class ChildCall:
+    """What a child run is started with: its message and its inputs."""
+
+    message: str
+    inputs: Inputs
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +36,31 @@ class Child:
     state: Literal["completed", "failed", "cancelled"]
     value: JsonValue = ""
     error: str = ""
+
+
+def child_calls(node: Node, variables: Variables, outputs: Outputs) -> tuple[ChildCall, ...]:
+    """The child runs that a node starts.
+
+    Args:
+        node: A node whose body is a `Call`.
+        variables: The variables of the run that starts them.
+        outputs: What its nodes have left so far.
+
+    Returns:
+        One call; or one for each item, which is the child's message and an input of it. Without a message of its own, a child is told
+        what this run was told.
+
+    Raises:
+        UnresolvableReference: If an argument, the message or the items have no value.
+    """
+    assert isinstance(node.body, Call)
+    given = arguments(node, variables, outputs)
+    fan_out = node.body.fan_out
+    if fan_out is None:
+        template = node.body.message
+        return (ChildCall(variables.message if template is None else resolve(template, variables, outputs).text, given),)
+    items = items_of(resolve(fan_out.items, variables, outputs).text)
+    return tuple(ChildCall(value_text(item), {**given, fan_out.item_name: item}) for item in items)
 
 
 def items_of(text: str) -> list[JsonValue]:
