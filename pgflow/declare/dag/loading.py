@@ -21,6 +21,7 @@ from pgflow.declare.dag.shapes import Flaw
 from pgflow.declare.dag.structure import Finding, Scope, check
 from pgflow.declare.dag.workflow import Options, check_head, check_providers, read_options
 from pgflow.declare.problems import Problem
+from pgflow.declare.scripts import is_inline
 from pgflow.declare.spelling import similar
 from pgflow.declare.yamlfile import Marked, Steps, YamlError, decode, read_bytes, read_yaml
 
@@ -32,6 +33,7 @@ _CHECKOUT = (
     "'mutates_checkout' is not supported on an include node: a composed block shares the run's single checkout, so concurrency safety "
     "is the composing workflow's to declare. Set it at workflow level, or use a 'workflow:' node when you want a separate governed run."
 )
+_STAY = "A name must not lead to another folder."
 _STUDIED = "A workflow is a mapping with name, description and nodes."
 
 
@@ -105,6 +107,7 @@ def _load(loaded: Loaded, document: Marked) -> None:
     findings += reading.wrong_nodes
     findings += islice(check(Scope(reading.nodes, broken=reading.broken)), MAX_PROBLEMS)
     findings += check_providers(raw, reading.nodes)
+    findings += check_names(reading.nodes)
     loaded.options, wrong = read_options(raw, reading.nodes, reading.broken)
     findings += wrong
     loaded.nodes = tuple(reading.nodes)
@@ -125,6 +128,19 @@ def problem_at(document: Marked, about: Finding | Warned, severity: Literal["err
     """A problem with its place in a file."""
     line, column = document.place(about.path)
     return Problem(about.message, line, column, about.hint, severity)
+
+
+def check_names(nodes: Iterable[Draft]) -> Iterator[Finding]:
+    """Names that lead out of the folders in which such things are kept. The original asks this of commands only."""
+    for node in nodes:
+        name = node.fields.get(node.mode) if node.mode in ("script", "include", "workflow") else None
+        if name is not None and not (node.mode == "script" and is_inline(name)) and _leads_out(name):
+            yield Finding((*node.path, node.mode), f"Node '{node.id}': '{node.mode}' invalid {node.mode} name \"{name}\"", _STAY)
+        yield from check_names(node.body)
+
+
+def _leads_out(name: str) -> bool:
+    return ".." in name.replace("\\", "/").split("/")
 
 
 class _Reading:

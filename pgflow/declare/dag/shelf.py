@@ -1,0 +1,96 @@
+"""Where a workflow finds the others: among the files of its own tree.
+
+The names of workflows and commands are looked up among names, never joined to a path, so no name leads out of the tree.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Final
+
+from pgflow.declare.dag.fields import is_plain_name
+from pgflow.declare.dag.loading import Loaded, load_file
+from pgflow.declare.yamlfile import YamlError, decode, read_bytes
+
+MAX_FILES: Final = 20_000
+"""How many files of a tree are looked at."""
+
+_NAME = re.compile(rb"^name:[ \t]+(?P<quote>[\"']?)(?P<name>[^\r\n]*?)(?P=quote)[ \t]*(?:#[^\r\n]*)?\r?$", re.MULTILINE)
+_SKIPPED = frozenset({"node_modules", "fixtures", "__pycache__"})
+
+
+def workflow_files(root: Path) -> Iterator[Path]:
+    """The YAML files of a tree, in the order of their names, without hidden folders and fixtures.
+
+    A link to a folder is not followed, so that a tree has an end.
+    """
+    left = MAX_FILES
+    for directory, folders, files in os.walk(root):
+        folders[:] = sorted(name for name in folders if name not in _SKIPPED and (not name.startswith(".") or name == ".archon"))
+        for name in sorted(files):
+            if name.endswith((".yaml", ".yml")) and not _is_other(name, folders):
+                left -= 1
+                if left < 0:
+                    return
+                yield Path(directory, name)
+
+
+def _is_other(name: str, folders: list[str]) -> bool:
+    """Whether a YAML file is one that the original keeps for other purposes."""
+    return name.endswith((".stubs.yaml", ".stubs.yml")) or (name in ("config.yaml", "config.yml") and "workflows" in folders)
+
+
+def tree_of(path: Path) -> Path:
+    """The tree that a file belongs to: the nearest folder above it that is called workflows, or its own folder."""
+    return next((parent for parent in path.parents if parent.name == "workflows"), path.parent)
+
+
+@dataclass
+class Tree:
+    """The workflows and commands of a tree of files. What has been read once is not read again."""
+
+    root: Path
+    loaded: dict[Path, Loaded] = field(default_factory=dict)
+
+    def load(self, path: Path) -> Loaded:
+        """A file of the tree."""
+        if path not in self.loaded:
+            self.loaded[path] = load_file(path, path.as_posix())
+        return self.loaded[path]
+
+    @cached_property
+    def _by_name(self) -> dict[str, list[Path]]:
+        """The files by the names that they seem to give: enough to know which ones to read."""
+        found: dict[str, list[Path]] = {}
+        for path in workflow_files(self.root):
+            try:
+                data = read_bytes(path)
+            except (OSError, YamlError):
+                continue
+            for match in _NAME.finditer(data):
+                found.setdefault(match["name"].decode("utf-8", "replace").strip(), []).append(path)
+        return found
+
+    def workflow(self, name: str) -> Loaded | None:
+        """The workflow of that name, if there is exactly one."""
+        files = [self.load(path) for path in dict.fromkeys(self._by_name.get(name, ()))]
+        named = [loaded for loaded in files if loaded.name == name]
+        return named[0] if len(named) == 1 else None
+
+    def command(self, name: str, file: str) -> str | None:
+        """The text of a command: of the workflow's own folder, or of the commands beside the tree, one folder deep."""
+        if not is_plain_name(name):
+            return None
+        shared = self.root.parent / "commands"
+        for pattern_root, pattern in ((Path(file).parent / "commands", "."), (shared, "."), (shared, "*")):
+            for folder in sorted(pattern_root.glob(pattern)) if pattern != "." else [pattern_root]:
+                try:
+                    return decode(read_bytes(folder / f"{name}.md"))[0]
+                except (OSError, YamlError):
+                    continue
+        return None
