@@ -135,6 +135,24 @@ def test_frontmatter_says_what_workflow_yaml_declares(tmp_path):
     """)
 
 
+@pytest.mark.parametrize("odd", ["\u2028", "\u2029", "\x85", "\ufeff", "\x7f", "\U0001f600", "'", '"', "#"])
+def test_odd_characters_in_paths_survive(tmp_path, odd):
+    root = workspace(tmp_path, {"01-a": CONTRACT.replace("output/result.md", f"output/[re{odd}sult].md")})
+    before = graph(root)
+    assert before.artifacts[0].location == f"stages/01-a/output/[re{odd}sult].md"
+    assert len(icm.write_missing(root).files) == 2
+    assert without_places(graph(root)) == without_places(before)
+
+
+@pytest.mark.parametrize("said", ["timeout: 365d", "timeout: 1.0004", "retry: { max_attempts: 1, delay: 90d }", "retry: 2", "compensations: [undo]"])
+def test_what_is_declared_in_any_form_is_written_with_the_same_meaning(tmp_path, said):
+    flow = f"name: a\nstages:\n  - id: 01-a\n    {said}\n    description: 'two: \\ # words'\n"
+    root = workspace(tmp_path, {"01-a": CONTRACT}, flow)
+    before = graph(root)
+    assert [file.path for file in icm.write_missing(root).files] == ["stages/01-a/CONTEXT.md"]
+    assert without_places(graph(root)) == without_places(before)
+
+
 def test_frontmatter_that_is_there_is_left_alone(tmp_path):
     root = workspace(tmp_path, {"01-a": "---\ntimeout: 5m\n---\n" + dedent(CONTRACT), "02-b": CONTRACT})
     assert [file.path for file in icm.write_missing(root).files] == ["workflow.yaml", "stages/02-b/CONTEXT.md"]
@@ -205,7 +223,7 @@ WORDS = st.text(st.sampled_from("abc #:'\"[]{},&*!|>%@`-\\?~é"), max_size=12)
 @settings(max_examples=25, deadline=None)
 @given(
     labels=st.lists(WORDS, min_size=1, max_size=4),
-    names=st.lists(st.text(st.sampled_from("abc-_.[]{}#: '\"&*!é"), min_size=1, max_size=8), min_size=1, max_size=4),
+    names=st.lists(st.text(st.sampled_from("abc-_.[]{}#: '\"&*!é\u2028\x85"), min_size=1, max_size=8), min_size=1, max_size=4),
     name=st.text(st.sampled_from("ab:#&*!'\"{}[] -é"), max_size=8),
 )
 def test_whatever_authors_call_their_files_the_graph_stays_the_same(tmp_path_factory, labels, names, name):

@@ -18,7 +18,7 @@ from pgflow.declare.icm.findings import Findings
 from pgflow.declare.spelling import similar
 from pgflow.declare.yamlfile import Marked
 
-_DURATION = re.compile(r"(?P<amount>\d{1,9}(?:\.\d{1,6})?)\s*(?P<unit>ms|s|m|h|d)")
+_DURATION = re.compile(r"(?P<amount>\d{1,12}(?:\.\d{1,9})?)\s*(?P<unit>ms|s|m|h|d)")
 _UNITS_MS: Final = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 

@@ -183,7 +183,7 @@ def _retry(given: Given) -> Retry | None:
     times = fields["max_attempts"].whole(0, _MOST_RETRIES)
     delay = fields["delay"].duration_ms() if "delay" in fields else None
     if "delay_ms" in fields:
-        delay = fields["delay_ms"].whole(1, 10**9)
+        delay = fields["delay_ms"].whole(1, 10**12)
     errors = _on_error(fields["on_error"]) if "on_error" in fields else "transient"
     return Retry(max_retries=times or 0, delay_ms=int(delay or 3_000), on_error=errors)
 

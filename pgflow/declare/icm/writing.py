@@ -13,11 +13,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from io import StringIO
 from pathlib import Path
+from typing import Any
 from uuid import uuid4
 
 from pydantic import BaseModel, JsonValue
 from ruamel.yaml import YAML
 from ruamel.yaml.comments import CommentedMap, CommentedSeq
+from ruamel.yaml.scalarstring import DoubleQuotedScalarString
 
 from pgflow.declare.graph import Artifact, Graph, Node
 from pgflow.declare.icm.compiling import Stage, Workspace, load, read_workspace
@@ -27,6 +29,7 @@ from pgflow.declare.icm.stagefields import StageFields
 from pgflow.declare.icm.workflow import END
 from pgflow.declare.problems import Problem, Verdict
 
+_SEPARATORS = frozenset("\x85\u2028\u2029\ufeff")
 _WIDTH = 10_000  # a long list stays in its line
 
 
@@ -168,7 +171,7 @@ def _declared(fields: StageFields) -> Mapping[str, object]:
         "side_effects": effects or None,
         "compensations": {item.name: item.description or None for item in fields.compensations or ()} or None,
         "retry": retry and {"max_attempts": retry.max_retries, "delay_ms": retry.delay_ms, "on_error": retry.on_error},
-        "timeout": fields.timeout_ms and f"{fields.timeout_ms:.0f}ms",
+        "timeout": fields.timeout_ms and f"{fields.timeout_ms:.9f}".rstrip("0").rstrip(".") + "ms",
         "description": fields.description,
     }
     return {key: value for key, value in said.items() if value is not None}
@@ -187,8 +190,17 @@ def _yaml(value: CommentedMap) -> str:
     yaml.width = _WIDTH
     yaml.indent(mapping=2, sequence=4, offset=2)
     stream = StringIO()
-    yaml.dump(value, stream)
+    yaml.dump(_escaped(value), stream)
     return stream.getvalue()
+
+
+def _escaped(value: Any) -> Any:
+    """A value whose texts survive: separators of lines that are no line ends are written as escapes, or they would fold."""
+    if isinstance(value, str):
+        return DoubleQuotedScalarString(value) if _SEPARATORS & set(value) else value
+    for key, inner in value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ():
+        value[key] = _escaped(inner)
+    return value
 
 
 def _with_frontmatter(before: bytes, yaml: str) -> bytes:
