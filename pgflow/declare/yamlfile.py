@@ -72,7 +72,10 @@ class YamlError(Exception):
 
 @dataclass(slots=True, eq=False)
 class Marked:
-    """A value, where it begins, and the same of its parts. ``keys`` has the places of a mapping's keys."""
+    """A value, where it begins, and the same of its parts. ``keys`` has the places of a mapping's keys.
+
+    ``end_line`` is the last line of a text; other values have none of their own.
+    """
 
     value: Any
     line: int
@@ -80,6 +83,7 @@ class Marked:
     parts: dict[str, Marked] | list[Marked] | None = None
     keys: dict[str, tuple[int, int]] | None = None
     size: int = 1
+    end_line: int = 0
 
     def part(self, step: str | int) -> Marked | None:
         """The part at a key or an index, None if there is none."""
@@ -100,15 +104,16 @@ class Marked:
             node = inner
         return place
 
-    def value_place(self, path: Steps) -> tuple[int, int]:
-        """Line and column where the value at a path begins, after its key."""
-        node = self
+    def find(self, path: Steps, needle: str, lines: list[str]) -> tuple[int, int]:
+        """Line and column of a piece of the text at a path, given the lines of the file; of its key, if it is not there."""
+        node: Marked | None = self
         for step in path:
-            inner = node.part(step)
-            if inner is None:
-                return self.place(path)
-            node = inner
-        return node.line, node.column
+            node = node.part(step) if node is not None else None
+        for number in range(node.line, node.end_line + 1) if node is not None else ():
+            column = lines[number - 1].find(needle, node.column - 1 if node is not None and number == node.line else 0)
+            if column >= 0:
+                return number, column + 1
+        return self.place(path)
 
 
 def read_bytes(path: Path) -> bytes:
@@ -242,9 +247,8 @@ class _Composer:
         text = event.value.translate(self.table) if self.back else event.value
         plain = event.style is None or event.style == ""
         tag = str(event.tag) if event.tag is not None else None
-        if not plain or tag == "!" or (tag is not None and tag.endswith(":str")):
-            return Marked(text, line, column)
-        return Marked(_resolve(text), line, column)
+        literal = not plain or tag == "!" or (tag is not None and tag.endswith(":str"))
+        return Marked(text if literal else _resolve(text), line, column, end_line=event.end_mark.line + 1)
 
     def _alias(self, event: Any) -> Marked:
         line, column = _place(event)

@@ -55,6 +55,7 @@ class Warned(NamedTuple):
     path: Steps
     message: str
     hint: str = ""
+    needle: str = ""
 
 
 class Known(NamedTuple):

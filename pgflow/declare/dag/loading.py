@@ -92,14 +92,14 @@ def load_text(text: str, file: str) -> Loaded:
     loaded = Loaded(file, document=document)
     if isinstance(document.value, dict):
         loaded.head = document.value
-        _load(loaded, document)
+        _load(loaded, document, text.replace("\r\n", "\n").replace("\r", "\n").split("\n"))
     else:
         said = "Missing required field 'name'" if isinstance(document.value, list) else _NO_OBJECT
         loaded.problems.append(Problem(said, document.line, document.column, _STUDIED))
     return loaded
 
 
-def _load(loaded: Loaded, document: Marked) -> None:
+def _load(loaded: Loaded, document: Marked, lines: list[str]) -> None:
     raw = loaded.head
     findings = list(check_head(raw))
     reading = _Reading(raw)
@@ -111,22 +111,22 @@ def _load(loaded: Loaded, document: Marked) -> None:
     loaded.options, wrong = read_options(raw, reading.nodes, reading.broken)
     findings += wrong
     loaded.nodes = tuple(reading.nodes)
-    loaded.problems += _errors(findings, document)
+    loaded.problems += _errors(findings, document, lines)
     if not findings:
         told = [*reading.told, *loaded.options.told, *unknown_in_workflow(raw), *loaded.options.ignored]
-        loaded.problems += [problem_at(document, warned, "warning") for warned in told]
+        loaded.problems += [_problem(warned, document, lines, "warning") for warned in told]
 
 
-def _errors(findings: list[Finding], document: Marked) -> Iterator[Problem]:
+def _errors(findings: list[Finding], document: Marked, lines: list[str]) -> Iterator[Problem]:
     for finding in findings[:MAX_PROBLEMS]:
-        yield problem_at(document, finding, "error")
+        yield _problem(finding, document, lines, "error")
     if len(findings) > MAX_PROBLEMS:
-        yield Problem(f"There are {len(findings) - MAX_PROBLEMS} more errors or further ones; mend these first.")
+        yield Problem("There are more errors than are told; mend these first.")
 
 
-def problem_at(document: Marked, about: Finding | Warned, severity: Literal["error", "warning"]) -> Problem:
+def _problem(about: Finding | Warned, document: Marked, lines: list[str], severity: Literal["error", "warning"]) -> Problem:
     """A problem with its place in a file."""
-    line, column = document.place(about.path)
+    line, column = document.find(about.path, about.needle, lines) if about.needle else document.place(about.path)
     return Problem(about.message, line, column, about.hint, severity)
 
 

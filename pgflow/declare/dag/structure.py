@@ -34,11 +34,12 @@ _GROUP_PROSE: Final = (
 
 
 class Finding(NamedTuple):
-    """Something wrong with the nodes together: where, what, and what to do about it."""
+    """Something wrong with the nodes together: where, what, what to do about it, and the piece of text that is meant."""
 
     path: Steps
     message: str
     hint: str = ""
+    needle: str = ""
 
 
 @dataclass
@@ -169,7 +170,7 @@ def _about_references(node: Draft, scope: Scope) -> Iterator[Finding]:
                 continue
             told.add(name)
             said = f"Node '{node.id}' field '{'.'.join(map(str, path))}' references unknown node '${name}.output'."
-            yield Finding((*node.path, *path), f"{said} {_GROUP_SCOPE if of_group else _COMPOSED}", _meant(name, scope))
+            yield Finding((*node.path, *path), f"{said} {_GROUP_SCOPE if of_group else _COMPOSED}", _meant(name, scope), reference.text)
 
 
 def _about_condition(node: Draft, scope: Scope) -> Iterator[Finding]:
@@ -181,7 +182,7 @@ def _about_condition(node: Draft, scope: Scope) -> Iterator[Finding]:
         name = found[1]
         if name != _INPUTS and not scope.sees(name):
             said = f"Node '{node.id}' field 'when' references unknown node '{found[0]}'."
-            yield Finding(where, f"{said} {_COMPOSED}", _meant(name, scope))
+            yield Finding(where, f"{said} {_COMPOSED}", _meant(name, scope), found[0])
     for part in (part for clause in parse_condition(text).any_of for part in clause):
         if isinstance(part, Atom) and (message := _about_prose(node, part, scope)):
             yield Finding(where, message)
@@ -263,5 +264,5 @@ def _about_groups(node: Draft, scope: Scope) -> Iterator[Finding]:
     if called is not None:
         yield Finding((*called.path, "workflow"), f"{prefix}'workflow' (sub-run) is not supported inside a loop_group body")
     around = {**scope.around, **scope.by_id}
-    for path, message, hint in check(Scope(node.body, around, scope.broken, inside=True)):
-        yield Finding(path, f"{prefix}{message}", hint)
+    for finding in check(Scope(node.body, around, scope.broken, inside=True)):
+        yield finding._replace(message=prefix + finding.message)
