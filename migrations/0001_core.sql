@@ -214,12 +214,14 @@ create table pgflow.signal (
   call int,
   kind "char" not null check (kind in ('s', 'c', 'x', 'p', 'r', 't')),
   name text not null check (octet_length(name) between 1 and 255),
+  has_had_its_try boolean,
   sent_by text,
   payload json check (octet_length(payload::text) <= 1114112),
   primary key (chain_id, kind, name, signal_id)
 );
 comment on table pgflow.signal is 'Mailbox of a chain; senders only insert, the commit that consumes a message deletes it';
 comment on column pgflow.signal.kind is 's = signal, c = result of a child, x = cancel, p = pause, r = resume, t = retry';
+comment on column pgflow.signal.has_had_its_try is 'True of a cancel that has brought on a run that was paused or stuck: if the run gets stuck again, it stays so';
 comment on column pgflow.signal.run_id is 'Result of a child: the generation of the parent that started it, with its call';
 
 create table pgflow.undelivered (

@@ -85,8 +85,8 @@ begin
     and exists (
       select from pgflow.run r join place p on p.run_id = r.run_id
       where (r.run_id = s.chain_id or r.chain_id = s.chain_id and r.generation > 1) and (
-          -- A cancel that a run was claimed with and got stuck before it could take it rests until the run goes on.
-          p.place = 'parked' or exists (select from pgflow.held h where h.run_id = p.run_id and (s.kind <> 'x' or s.sent_at >= h.held_at))
+          -- A cancel that has brought a run on, which got stuck again before it could take it, rests until the run goes on.
+          p.place = 'parked' or p.place = 'held' and s.has_had_its_try is not true
         )
     )
   union all

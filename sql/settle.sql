@@ -336,7 +336,6 @@ declare
   place text := 'leased';
   lanes int[] := '{}';
   to_wake bigint[] := '{}';
-  claimed_at timestamptz[];
   me bigint := (q->'run')::bigint;
   chain bigint := (q->'chain')::bigint;
 begin
@@ -358,9 +357,8 @@ begin
     select s.seq, s.units, s.lanes into seq, units, lanes from pgflow.start_children_(q, t, seq) s;
   end if;
   if q ? 'hold' then
-    select array[e.claimed_at] into claimed_at from pgflow.lease e where e.run_id = me;
     perform pgflow.hold_(q, seq, t);
-    to_wake := to_wake || pgflow.nudge_asked_(array[chain], claimed_at);
+    to_wake := to_wake || pgflow.nudge_asked_(array[chain]);
     place := 'held';
   elsif q ? 'continue' then
     lanes := lanes || pgflow.continue_(q, seq, t);

@@ -49,7 +49,7 @@ $$;
 comment on function pgflow.post_(bigint, "char", text, json, text) is 'Puts a message into the mailbox of a chain';
 
 drop function if exists pgflow.nudge_asked_;
-create function pgflow.nudge_asked_(chains bigint[], claimed_at timestamptz[] default null)
+create function pgflow.nudge_asked_(chains bigint[])
 returns bigint[]
 language plpgsql
 volatile
@@ -57,11 +57,11 @@ set search_path = pg_catalog, pg_temp
 as $$
 declare
   asked bigint[] := array(
-    select g.c from unnest(chains, claimed_at) as g (c, since)
+    select g.c from unnest(chains) as g (c)
     -- Mailbox by mailbox: an EXISTS could be turned into a join that reads everybody's mail.
     cross join lateral (
       select from pgflow.signal s
-      where s.chain_id = g.c and s.kind in ('x', 'p', 'r', 't') and (s.kind <> 'x' or s.name = 'force' or g.since is null or s.sent_at > g.since)
+      where s.chain_id = g.c and s.kind in ('x', 'p', 'r', 't') and (s.kind <> 'x' or s.name = 'force' or s.has_had_its_try is not true)
       limit 1
     ) m
   );
@@ -70,8 +70,8 @@ begin
   return asked;
 end
 $$;
-comment on function pgflow.nudge_asked_(bigint[], timestamptz[])
-  is 'For whoever takes runs from their leases: has those looked at of which somebody has asked something; a cancel from before the claim has had its try';
+comment on function pgflow.nudge_asked_(bigint[])
+  is 'For whoever takes runs from their leases: has those looked at of which somebody has asked something, unless it is a cancel that had its try';
 
 drop function if exists pgflow.send_signal;
 create function pgflow.send_signal(key text, name text, payload json default 'null', tenant text default '', sent_by text default null)

@@ -19,8 +19,8 @@
 -- So a park, an ordinary end and a flush need no nudge of their own. Only who takes a run from its lease
 -- without taking its mail (hold, release, reap, continue) leaves a nudge, if people have asked something;
 -- and who ends a run that no worker holds, since the next holder will not come.
--- A cancel brings a run that is stuck on once: if it gets stuck again before it could take the cancel, it
--- stays so, with the cancel in its mailbox, and does not go round and round.
+-- A cancel brings a run that is stuck on once, and is marked: if the run gets stuck again before it could
+-- take the cancel, it stays so, with the cancel in its mailbox, and does not go round and round.
 --
 -- Must run in a READ COMMITTED transaction of its own.
 
@@ -145,6 +145,9 @@ begin
       return;
     end if;
     select n.last_seq into seq from pgflow.note_operator_(me, chain, asked.last_word, seq, t) n;
+    if asked.cancel and place.place <> 'parked' then
+      update pgflow.signal s set has_had_its_try = true where s.chain_id = chain and s.kind = 'x';
+    end if;
     if starts_at is not null then
       insert into pgflow.parked (run_id, chain_id, parked_at, lane_id, last_seq, priority)
       values (me, chain, t, place.lane_id, seq, place.priority);

@@ -75,7 +75,6 @@ as $$
 declare
   current_beat bigint;
   ids bigint[];
-  claimed_at timestamptz[];
   t timestamptz;
 begin
   reclaimed := 0;
@@ -89,8 +88,8 @@ begin
   delete from pgflow.worker w where w.worker_id = worker_id;
   -- A worker that froze between its fence and its COMMIT still locks a lease: whoever waited for it here
   -- would freeze too. It stays behind as the lease of nobody, and is taken once its session has timed out.
-  select array_agg(k.run_id), array_agg(k.claimed_at) into ids, claimed_at from (
-    select e.run_id, e.claimed_at from pgflow.lease e where e.worker_id = worker_id order by e.run_id for update skip locked
+  select array_agg(k.run_id) into ids from (
+    select e.run_id from pgflow.lease e where e.worker_id = worker_id order by e.run_id for update skip locked
   ) k;
   t := pgflow.now_();
   with gone as (
@@ -116,9 +115,7 @@ begin
   select (select count(*) from back), coalesce((select array_agg(k.run_id) from kept k), '{}'),
     coalesce((select array_agg(distinct b.lane_id) from back b), '{}')
   into reclaimed, stuck, lanes;
-  perform pgflow.nudge_asked_(
-    array(select r.chain_id from unnest(ids) with ordinality as i (id, n) join pgflow.run r on r.run_id = i.id order by i.n), claimed_at
-  );
+  perform pgflow.nudge_asked_(array(select r.chain_id from pgflow.run r where r.run_id = any(ids)));
   return next;
 end
 $$;

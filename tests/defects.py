@@ -202,12 +202,12 @@ WAKES = (
     ),
     Defect(
         "cancel lost when its run gets stuck", "sql/settle.sql",
-        "to_wake := to_wake || pgflow.nudge_asked_(array[chain], claimed_at);", "",
+        "perform pgflow.hold_(q, seq, t);\n    to_wake := to_wake || pgflow.nudge_asked_(array[chain]);", "perform pgflow.hold_(q, seq, t);",
         "test_sql_wake.py::test_a_cancel_reaches_a_run_that_gets_stuck_in_every_order",
     ),
     Defect(
         "cancel lost with its worker", "sql/worker.sql",
-        "perform pgflow.nudge_asked_(\n    array(select r.chain_id from unnest(ids)", "perform (\n    array(select r.chain_id from unnest(ids)",
+        "perform pgflow.nudge_asked_(array(", "perform (array(",
         "test_sql_wake.py::test_a_cancel_reaches_a_run_whose_worker_died_once_too_often",
     ),
     Defect(

@@ -213,6 +213,7 @@ table pgflow.signal, owner pgflow_owner
   call integer -- Result of a child: number of the parent's call that started it
   kind "char" not null -- s = signal, c = result of a child, x = cancel, p = pause, r = resume, t = retry
   name text not null -- Name of the signal, or of what is asked
+  has_had_its_try boolean -- True of a cancel that has brought on a run that was paused or stuck: if the run gets stuck again, it stays so
   sent_by text -- Who sent it: a role, or the name that the caller gave
   payload json -- What it says
   constraint signal_kind_check CHECK ((kind = ANY (ARRAY['s'::"char", 'c'::"char", 'x'::"char", 'p'::"char", 'r'::"char", 't'::"char"])))
@@ -488,7 +489,7 @@ function pgflow.apply_controls_(chain bigint, me bigint, t timestamp with time z
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
-  md5 89a684c288e4a01ca2390ec105b882cc
+  md5 9f5273e8673f4aacc6f9a1d059d23229
 
 function pgflow.beat(worker_id integer, stopping boolean DEFAULT false) returns TABLE(alive boolean, mail bigint[]), owner pgflow_owner
   -- Sign of life; answers whether the worker still counts as alive and which of its runs somebody wants to cancel or pause
@@ -536,7 +537,7 @@ function pgflow.check() returns TABLE(invariant text, detail text), owner pgflow
   -- The invariants that do not hold, one a row; empty = sound
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
-  md5 b7d7075736eef37c6dd41abab871016f
+  md5 1013d2b5940afcb4429c5953cae43339
   grant execute to pgflow_operator
 
 function pgflow.check_batch_(runs jsonb) returns void, owner pgflow_owner
@@ -765,11 +766,11 @@ function pgflow.now_() returns timestamp with time zone, owner pgflow_owner
   set search_path=pg_catalog, pg_temp
   md5 38c1f5a51a31e0331b295533a26218f4
 
-function pgflow.nudge_asked_(chains bigint[], claimed_at timestamp with time zone[] DEFAULT NULL::timestamp with time zone[]) returns bigint[], owner pgflow_owner
-  -- For whoever takes runs from their leases: has those looked at of which somebody has asked something; a cancel from before the claim has had its try
+function pgflow.nudge_asked_(chains bigint[]) returns bigint[], owner pgflow_owner
+  -- For whoever takes runs from their leases: has those looked at of which somebody has asked something, unless it is a cancel that had its try
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 41922354104883fe98996db75898c548
+  md5 d68f25006d75c35d452b460f6913336f
 
 function pgflow.observe_workers() returns TABLE(worker_id integer, beat bigint), owner pgflow_owner
   -- The beats of all workers; -1 for one that is gone and still has leases
@@ -852,7 +853,7 @@ function pgflow.reap_worker(worker_id integer, beat bigint) returns TABLE(reclai
   -- Declares a worker dead if its beat is still the one observed, and gives its runs away; those it died on too often are stuck
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
-  md5 0e552a0d298556fdc64183c515b59205
+  md5 e65ec26824cad6e07c84d8aae2a1fb9d
   grant execute to pgflow_worker
 
 function pgflow.recorded_runs(after_run bigint DEFAULT 0, max integer DEFAULT 100) returns TABLE(run_id bigint, token bigint, chain_id bigint, lane_id integer, generation integer, attempt integer, suspect integer, last_seq integer, key text, root text, input text, units text, has_mail boolean, created_us bigint, now_us bigint, extra jsonb, workflow text, status text, output text), owner pgflow_owner
@@ -969,7 +970,7 @@ function pgflow.settle_(q jsonb, t timestamp with time zone) returns jsonb, owne
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
-  md5 23cb248ece1a34ec3b08fa0d20366635
+  md5 c96daf329e3027a1fa3bac2aa887ae29
 
 function pgflow.start_children_(q jsonb, t timestamp with time zone, INOUT seq integer, OUT units jsonb, OUT lanes integer[]) returns record, owner pgflow_owner
   -- Starts the children that a flush asks for, each recorded as started or refused

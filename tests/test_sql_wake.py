@@ -263,6 +263,24 @@ def test_a_cancel_reaches_a_run_whose_worker_died_once_too_often(db: Conn) -> No
 
 
 @pytest.mark.parametrize("how", ["held", "poison"])
+def test_a_cancel_sent_before_a_claim_and_committed_after_it_reaches_a_run_that_gets_stuck(dsn: str, conn: Conn, how: str) -> None:
+    # Neither the time of the cancel nor a clock that went back may make it look like one that the claim has brought.
+    conn.execute("select pgflow.limit_queue('default', max_deaths => 1)")
+    sqlkit.start(conn, key="k")
+    with connect(dsn) as asker:
+        with asker.transaction():
+            cancel(asker, "k")
+            run = claim_one(conn)
+        wake(conn, run.chain_id)
+    if how == "held":
+        commit(conn, sqlkit.hold(run))
+    else:
+        conn.execute("select pgflow.reap_worker(%s, 0)", (run.worker,))
+    poll(conn)
+    assert status(conn, run.run_id) == "queued"
+
+
+@pytest.mark.parametrize("how", ["held", "poison"])
 def test_a_cancel_brings_a_stuck_run_on_once_and_not_round_and_round(db: Conn, how: str) -> None:
     db.execute("select pgflow.limit_queue('default', max_deaths => 1)")
 
