@@ -19,6 +19,7 @@
         ├── NotInWorkflowError           workflow code must not do this itself: a step may
         ├── WrongColourError             the other colour (async or sync) must be called
         ├── DefinitionError              a workflow or step that cannot work
+        │   └── InvalidWorkflow              a file of a declared workflow that cannot be used
         ├── NotBuiltError                part of the surface, not of this version
         ├── BudgetExceeded               a budget refused to admit the call
         └── SetupError                   the database is not ready for pgflow
@@ -35,7 +36,8 @@ to which run or step, and what to do next.
 
 from __future__ import annotations
 
-from typing import ClassVar
+from collections.abc import Sequence
+from typing import Any, ClassVar
 
 
 class PgflowError(Exception):
@@ -134,6 +136,18 @@ class WrongColourError(PgflowError):
 
 class DefinitionError(PgflowError):
     """A workflow, step or app that cannot work as it is declared."""
+
+
+class InvalidWorkflow(DefinitionError):
+    """A file that declares a workflow (a YAML DAG, an Agent SOP, an ICM workspace) and cannot be used.
+
+    Attributes:
+        problems: Everything that is wrong with it, in the order of the file: `pgflow.declare.problems.Problem`.
+    """
+
+    def __init__(self, message: str, problems: Sequence[Any] = ()) -> None:
+        super().__init__(message)
+        self.problems = tuple(problems)
 
 
 class NotBuiltError(PgflowError, NotImplementedError):

@@ -6,7 +6,8 @@
 - ``console``: each line after ``$`` is run; what follows is compared with what it says, with times,
   durations, numbers of processes and the bars of a timeline masked, and ``...`` standing for anything. A
   command that only looks is asked again until it says so: a worker needs its time. ``&`` runs it in the background.
-- ``yaml``, ``ini``, ``toml``: must parse, and the command lines of ``pgflow`` in them too.
+- ``yaml``, ``ini``, ``toml``: must parse, and the command lines of ``pgflow`` in them too. YAML whose first line is
+  ``# name.yaml``, and ``markdown`` whose first line is ``<!-- name.md -->``, is written to that file.
 - ``text``: what somebody else says. Any other language is a mistake.
 """
 
@@ -181,8 +182,15 @@ class Reader:
             connection.execute(text)
 
     def _yaml(self, text: str) -> None:
+        if named := re.match(r"# ([\w.-]+\.yaml)\n", text):
+            (self._folder / named[1]).write_text(text)
         for document in YAML(typ="safe").load_all(text):
             self._commands_in(document)
+
+    def _markdown(self, text: str) -> None:
+        named = re.match(r"<!-- ([\w.-]+\.md) -->\n", text)
+        assert named is not None, "nobody would know whether it is right"
+        (self._folder / named[1]).write_text(text)
 
     def _commands_in(self, part: Any) -> None:
         """Command lines of ours anywhere in a document, as a text or as a list of words."""

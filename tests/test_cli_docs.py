@@ -10,6 +10,7 @@ import psycopg
 import pytest
 import servers
 from clikit import finish, make_stuck, pgflow, process
+from declarekit import write_examples
 from pgflow_cli import failures
 from pgflow_cli.commands import app
 from test_cli_help import commands
@@ -70,9 +71,11 @@ def understood(words: list[str]) -> None:
 
 @pytest.fixture(scope="module")
 def project(server_dsn: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, object]]:
-    """An empty database and an empty folder."""
+    """An empty database, and a folder with nothing but declared workflows."""
     name = servers.create_database(server_dsn)
-    yield servers.dsn_of(server_dsn, name), tmp_path_factory.mktemp("project")
+    folder = tmp_path_factory.mktemp("project")
+    write_examples(folder)
+    yield servers.dsn_of(server_dsn, name), folder
     servers.drop_database(server_dsn, name)
 
 

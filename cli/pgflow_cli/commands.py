@@ -33,6 +33,12 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "workers": ("workers:workers", "Works on runs until SIGTERM, or lists the workers."),
         "tick": ("tick:tick", "Drains queues once, for cron: ends when nothing is ready."),
     },
+    "Declared workflows": {
+        "validate": ("validating:validate", "Says everything that is wrong with workflow files."),
+        "dry-run": ("dryrun:dry_run", "Tells what a run would do; nothing is run."),
+        "compile": ("compiling:compile_workflow", "Prints the graph of a workflow, or draws it."),
+        "icm": ("icm:icm", "Makes the prose of an ICM workspace executable."),
+    },
     "Look": {
         "list": ("listing:list_runs", "Lists runs, the newest first."),
         "show": ("showing:show", "Shows a run: where it is and why, input, result, steps."),

@@ -1,4 +1,30 @@
 """Workflows declared in files: YAML DAGs, Agent SOPs and ICM workspaces, compiled to one graph.
 
-None of this needs a database: files are read, checked, drawn and dry-run as their originals would take them.
+None of this needs a database: files are read, checked, drawn and dry-run as their originals would take them::
+
+    from pgflow.declare import dry_run, parse_workflow
+
+    graph = parse_workflow("flows/review.yaml")
+    print(dry_run(graph, stubs={"plan": "1. look", "review": "fine"}, message="PR 7").outcome)
 """
+
+from __future__ import annotations
+
+from pgflow.declare.drawing import draw_mermaid, draw_svg
+from pgflow.declare.dryrun import DryRun, dry_run
+from pgflow.declare.graph import Graph
+from pgflow.declare.problems import Problem, Verdict
+from pgflow.declare.reading import discover_workflows, parse_workflow, validate
+
+__all__ = [
+    "DryRun",
+    "Graph",
+    "Problem",
+    "Verdict",
+    "discover_workflows",
+    "draw_mermaid",
+    "draw_svg",
+    "dry_run",
+    "parse_workflow",
+    "validate",
+]

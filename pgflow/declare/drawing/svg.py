@@ -28,7 +28,7 @@ from pgflow.declare.drawing.theme import style_sheet
 from pgflow.declare.graph import Graph
 
 _MARGIN_PX = 28.0
-_LEAST_WIDTH_PX = 460.0
+_LEAST_WIDTH_PX = 560.0
 _TITLE_PX = 18.0
 _CORNER_PX = 8.0
 _TIP_LENGTH_PX, _TIP_HALF_PX = 8.0, 4.0

@@ -1,0 +1,384 @@
+"""validate, dry-run, compile and icm init: what they say to people and machines, and how they end."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from xml.etree import ElementTree as ET
+
+import pytest
+from clikit import finish, pgflow, process
+from declarekit import CONTRACT, REVIEW, write_examples
+
+BROKEN = """\
+name: broken
+description: Two nodes that wait for each other, and one that waits for nobody.
+nodes:
+  - id: a
+    prompt: one
+    depends_on: [b]
+  - id: b
+    prompt: two
+    depends_on: [a]
+  - id: c
+    prompt: three
+    depends_on: [nowhere]
+"""
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A working directory with one of each family, one broken file, and stubs."""
+    write_examples(tmp_path)
+    (tmp_path / "broken.yaml").write_text(BROKEN)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def lines(text: str) -> list[dict]:
+    return [json.loads(line) for line in text.splitlines()]
+
+
+# validate ---------------------------------------------------------------------------------------------------------------------
+
+
+def test_files_that_are_fine_are_said_to_be(folder):
+    answer = pgflow(None, "validate", "review.yaml", "greet.sop.md", "essays", tty=True)
+    assert (answer.code, answer.err) == (0, answer.err)
+    assert [line for line in answer.out.splitlines() if ": ok, " in line] == ["review.yaml: ok, 4 nodes", "greet.sop.md: ok, 2 nodes", "essays: ok, 2 nodes"]
+    assert answer.err.startswith("3 files ok")
+
+
+def test_every_problem_has_file_line_and_column(folder):
+    answer = pgflow(None, "validate", "broken.yaml", tty=True)
+    assert answer.code == 1
+    assert "broken.yaml:10:5: error: " in answer.out or "broken.yaml:12:" in answer.out
+    assert "'c' depends_on unknown node 'nowhere'" in answer.out
+    assert answer.err.startswith("1 of 1 file cannot be used: ")
+
+
+def test_json_is_one_object_a_line(folder):
+    answer = pgflow(None, "validate", "review.yaml", "broken.yaml", "--json")
+    fine, broken = lines(answer.out)
+    assert answer.code == 1
+    assert answer.err == ""
+    assert (fine["file"], fine["ok"], fine["errors"]) == ("review.yaml", True, [])
+    assert (broken["file"], broken["ok"]) == ("broken.yaml", False)
+    assert list(broken) == ["file", "ok", "errors", "warnings"]
+    assert all(set(problem) == {"message", "line", "column"} for problem in broken["errors"] + broken["warnings"])
+    assert all(isinstance(problem["line"], int) for problem in broken["errors"])
+
+
+def test_into_a_pipe_json_is_the_default(folder):
+    assert pgflow(None, "validate", "review.yaml").out == pgflow(None, "validate", "review.yaml", "--json").out
+
+
+def test_an_unknown_key_is_a_warning_and_does_not_fail(folder):
+    (folder / "review.yaml").write_text(REVIEW + "policyFile: x\n")
+    answer = pgflow(None, "validate", "review.yaml", tty=True)
+    assert answer.code == 0
+    assert "warning: Workflow 'review': unknown key 'policyFile' will be ignored." in answer.out
+
+
+def test_a_folder_stands_for_everything_in_it(folder):
+    (folder / "plan.stubs.yaml").write_text("plan: x\n")
+    (folder / "notes.md").write_text("# Notes\n")
+    (folder / ".github" / "workflows").mkdir(parents=True)
+    (folder / ".github" / "workflows" / "ci.yml").write_text("on: push\n")
+    said = lines(pgflow(None, "validate", ".").out)
+    assert [verdict["file"] for verdict in said] == ["broken.yaml", "greet.sop.md", "review.yaml", "essays"]
+    assert [verdict["ok"] for verdict in said] == [False, True, True, True]
+
+
+def test_problems_of_a_workspace_name_the_file_in_it(folder):
+    (folder / "essays/stages/02-polish/CONTEXT.md").write_text(CONTRACT.format(title="Polish", source="../01-draft/output/none.md") + "\n{{TONE}}\n")
+    answer = pgflow(None, "validate", "essays", tty=True)
+    found = [line for line in answer.out.splitlines() if "warning: " in line or "error: " in line]
+    assert found
+    assert all(line.startswith("essays/stages/02-polish/CONTEXT.md:") for line in found)
+
+
+@pytest.mark.parametrize(
+    ("path", "said"),
+    [
+        ("nowhere.yaml", "Cannot be read: No such file or directory"),
+        ("notes.txt", "Not a workflow"),
+        ("empty", "No workflow is found here"),
+        ("a\0b.yaml", "Cannot be read: embedded null byte"),
+        ("x" * 300, "Cannot be read: File name too long"),
+        ("pipe.yaml", "Not a file"),
+    ],
+)
+def test_a_path_that_is_no_workflow_is_a_problem_like_others(folder, path, said):
+    (folder / "notes.txt").write_text("notes")
+    (folder / "empty").mkdir()
+    os.mkfifo(folder / "pipe.yaml")
+    bad, fine = lines(pgflow(None, "validate", path, "review.yaml").out)
+    assert [problem["message"] for problem in bad["errors"]] == [said]
+    assert (bad["ok"], fine["ok"]) == (False, True)
+    assert pgflow(None, "validate", path, tty=True).code == 1
+
+
+def test_control_characters_do_not_reach_the_terminal(folder):
+    name = "evil\x1b]0;owned\x07\u202e.yaml"
+    (folder / name).write_text('name: "\\e[31mred"\nnodes: []\n')
+    answer = pgflow(None, "validate", name, tty=True)
+    assert answer.code == 1
+    assert not {"\x1b", "\x07", "\u202e"} & set(answer.out + answer.err)
+
+
+def test_a_name_that_is_not_utf8_is_said_all_the_same(folder):
+    path = os.fsdecode(bytes(folder) + b"/\xff.yaml")
+    Path(path).write_text(REVIEW)
+    assert [verdict["file"] for verdict in lines(pgflow(None, "validate", path).out)] == [path]
+    assert pgflow(None, "validate", path, tty=True).code == 0
+
+
+def test_verdicts_come_one_by_one_and_may_be_cut_off(folder):
+    started = process(None, "validate", str(folder / "review.yaml"), *[str(folder / "greet.sop.md")] * 2_000, "--json")
+    assert json.loads(started.stdout.readline())["file"] == str(folder / "review.yaml")
+    assert started.poll() is None, "it is still at work"
+    started.stdout.close()
+    assert started.wait(30) == 0
+    with started.stderr:
+        assert started.stderr.read() == ""
+
+
+def test_ctrl_c_ends_it_with_its_own_code_and_no_traceback(folder):
+    started = process(None, "validate", *[str(folder / "greet.sop.md")] * 5_000, "--json")
+    started.stdout.readline()
+    started.send_signal(signal.SIGINT)
+    answer = finish(started)
+    assert (answer.code, answer.err) in ((130, ""), (130, "pgflow: interrupted\n"))
+
+
+# dry-run ----------------------------------------------------------------------------------------------------------------------
+
+
+def dry(*more: str, stubs: str = "stubs.json", tty: bool = False):
+    return pgflow(None, "dry-run", "review.yaml", "--stubs", stubs, "--message", "PR 7", *more, tty=tty)
+
+
+def test_a_dry_run_tells_what_would_happen(folder):
+    answer = dry("--input", "team=core", "--json")
+    assert answer.code == 0
+    told = answer.data
+    assert told["outcome"] == "completed"
+    assert [(entry["id"], entry["state"]) for entry in told["trace"]] == [("size", "stubbed"), ("quick", "skipped"), ("thorough", "stubbed"), ("report", "stubbed")]
+    assert told["trace"][2] == {"id": "thorough", "type": "prompt", "state": "stubbed", "reason": None, "text": "Read all of PR 7", "output": "it is fine"}
+    assert told["trace"][1]["reason"] == "when_condition_false"
+
+
+def test_to_a_person_it_is_a_table(folder):
+    answer = dry("--input", "team=core", tty=True)
+    assert answer.code == 0
+    assert [line.split()[:3] for line in answer.out.splitlines()[:3]] == [["NODE", "MODE", "STATE"], ["size", "bash", "stubbed"], ["quick", "prompt", "skipped"]]
+    assert "The run would end as completed" in answer.out
+    assert "It would say: Fine." in answer.out
+
+
+def test_nodes_without_a_stub_and_stubs_without_a_node_are_named(folder):
+    (folder / "stubs.json").write_text('{"size": "small", "nobody": 1}')
+    answer = dry("--input", "team=core", tty=True)
+    assert answer.code == 0, "the dry run was played; how the run would end is its answer"
+    assert "The run would end as failed" in answer.out
+    assert answer.err == "no stub for quick\nstubs that nobody asked for: nobody\n"
+
+
+def test_inputs_are_texts_or_json(folder):
+    (folder / "stubs.json").write_text('{"size": "small", "quick": "q", "report": "r"}')
+    told = dry("--input", "team=core", "--input", 'depth:={"lines": 3}').data
+    assert told["trace"][1]["text"] == 'Look at this small change: PR 7 ({"lines":3}, core)'
+
+
+def test_stubs_may_be_yaml_or_come_from_standard_input(folder):
+    (folder / "stubs.yaml").write_text("size: large\nthorough: {score: 3}\nreport: done\n")
+    told = dry(stubs="stubs.yaml").data
+    assert [entry["output"] for entry in told["trace"] if "output" in entry] == ["large", '{"score":3}', "done"]
+    answer = pgflow(None, "dry-run", "review.yaml", "--stubs", "-", "--json", typed='{"size": "large"}')
+    assert answer.data["trace"][0]["output"] == "large"
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ("{", "stubs.json is not JSON: Expecting property name"),
+        ("[]", "stubs.json holds no stubs: they are an object"),
+        ("[" * 100_000, "stubs.json is not JSON: it is nested too deeply"),
+        ('{"plan": NaN}', "stubs.json is not JSON: NaN is no number in JSON"),
+        (b"\xff\xfe", "stubs.json cannot be read: 'utf-8' codec can't decode"),
+        (None, "stubs.json cannot be read: No such file or directory"),
+    ],
+)
+def test_stubs_that_cannot_be_read_are_one_line_and_a_usage_error(folder, content, said):
+    if content is None:
+        (folder / "stubs.json").unlink()
+    else:
+        (folder / "stubs.json").write_bytes(content.encode() if isinstance(content, str) else content)
+    answer = dry()
+    assert (answer.code, answer.out, answer.err.count("\n")) == (2, "", 1)
+    assert answer.err.startswith(f"pgflow: {said}")
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        (["--input", "tone=soft"], "review has no input 'tone': it has depth, team"),
+        (["--input", "team"], "a parameter is written NAME=TEXT or NAME:=JSON, not 'team'"),
+        (["--input", "team:={"], "parameter team is not JSON"),
+    ],
+)
+def test_inputs_that_make_no_sense_are_usage_errors(folder, more, said):
+    answer = dry(*more)
+    assert (answer.code, answer.out, answer.err.count("\n")) == (2, "", 1)
+    assert answer.err.startswith(f"pgflow: {said}")
+
+
+def test_half_a_surrogate_pair_does_not_stop_the_answer(folder):
+    (folder / "stubs.json").write_text('{"size": "\\ud800"}')
+    assert dry("--json").data["trace"][0]["output"] == "\ud800"
+    assert dry(tty=True).code == 0
+
+
+# Files that cannot be used, for every command that takes one ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("command", ["dry-run", "compile"])
+def test_a_file_with_errors_says_them_and_ends_with_1(folder, command):
+    answer = pgflow(None, command, "broken.yaml")
+    assert (answer.code, answer.out) == (1, "")
+    assert "broken.yaml:" in answer.err
+    assert "depends_on unknown node 'nowhere'" in answer.err
+
+
+@pytest.mark.parametrize("command", ["dry-run", "compile"])
+@pytest.mark.parametrize(
+    ("path", "said"),
+    [
+        ("nowhere.yaml", "nowhere.yaml: Cannot be read: No such file or directory"),
+        ("stubs.json", "stubs.json: Not a workflow (workflows end in .yaml, .yml, .sop.md, .script.md, or are ICM workspaces)"),
+        (".", ".: Several workflows are found here (name one of them)"),
+    ],
+)
+def test_a_path_that_is_no_one_workflow_is_a_usage_error(folder, command, path, said):
+    answer = pgflow(None, command, path)
+    assert (answer.code, answer.out, answer.err) == (2, "", f"pgflow: {said}\n")
+
+
+# compile ----------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("path", "nodes"), [("review.yaml", 4), ("greet.sop.md", 2), ("essays", 2)])
+def test_compile_prints_the_graph_of_every_family(folder, path, nodes):
+    from pgflow.declare import Graph
+
+    answer = pgflow(None, "compile", path)
+    assert (answer.code, answer.err) == (0, "")
+    graph = Graph.model_validate_json(answer.out)
+    assert len(graph.nodes) == nodes
+
+
+def test_compile_draws(folder):
+    assert pgflow(None, "compile", "review.yaml", "--mermaid").out.startswith("flowchart TD\n")
+    svg = pgflow(None, "compile", "review.yaml", "--svg").out
+    assert ET.fromstring(svg).get("aria-label") == "Workflow review: 4 nodes, 4 edges"
+
+
+def test_compile_writes_a_file(folder):
+    answer = pgflow(None, "compile", "essays", "--svg", "--output", "essays.svg")
+    assert (answer.code, answer.out, answer.err) == (0, "", "Wrote essays.svg\n")
+    ET.fromstring((folder / "essays.svg").read_text())
+
+
+def test_compile_makes_no_picture_of_two_kinds(folder):
+    answer = pgflow(None, "compile", "review.yaml", "--svg", "--mermaid")
+    assert (answer.code, answer.err) == (2, "pgflow: --mermaid and --svg exclude each other: pass one of them\n")
+
+
+def test_a_file_that_cannot_be_written_is_one_line(folder):
+    answer = pgflow(None, "compile", "review.yaml", "--output", "nowhere/graph.json")
+    assert (answer.code, answer.err) == (2, "pgflow: nowhere/graph.json cannot be written: No such file or directory\n")
+
+
+def test_without_the_layout_library_compile_says_what_to_install(folder):
+    code = "import sys; sys.modules['graphlay'] = None; from pgflow_cli.commands import run; sys.exit(run(['compile', 'review.yaml', '--svg']))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == 'pgflow: drawing SVG needs graphlay: pip install "pgflow-engine[draw]"\n'
+
+
+# icm init ---------------------------------------------------------------------------------------------------------------------
+
+
+def contents(root: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(root)): path.read_bytes() for path in root.rglob("*") if path.is_file()}
+
+
+def test_icm_init_writes_what_is_missing_and_keeps_the_prose(folder):
+    before = contents(folder / "essays")
+    answer = pgflow(None, "icm", "init", "essays", tty=True)
+    assert answer.code == 0
+    assert answer.out.splitlines() == [
+        "workflow.yaml: new",
+        "stages/01-draft/CONTEXT.md: frontmatter before the prose",
+        "stages/02-polish/CONTEXT.md: frontmatter before the prose",
+    ]
+    assert answer.err.endswith("3 files written; the prose stays as it is\n")
+    after = contents(folder / "essays")
+    assert set(after) == {*before, "workflow.yaml"}
+    assert all(after[name].endswith(before[name]) for name in before)
+    assert pgflow(None, "icm", "init", "essays", tty=True).err.endswith("nothing is missing\n")
+
+
+def test_icm_init_may_only_say_what_it_would_do(folder):
+    before = contents(folder / "essays")
+    answer = pgflow(None, "icm", "init", "essays", "--dry-run", tty=True)
+    assert answer.err.endswith("3 files would be written; the prose stays as it is\n")
+    told = pgflow(None, "icm", "init", "essays", "--dry-run", "--json").data
+    assert (told["directory"], told["ok"], told["written"]) == ("essays", True, False)
+    assert [file["path"] for file in told["files"]] == ["workflow.yaml", "stages/01-draft/CONTEXT.md", "stages/02-polish/CONTEXT.md"]
+    assert contents(folder / "essays") == before
+
+
+def test_icm_init_refuses_what_is_no_workspace(folder):
+    answer = pgflow(None, "icm", "init", "review.yaml")
+    assert (answer.code, answer.err) == (2, "pgflow: review.yaml is not a directory: name the folder of an ICM workspace\n")
+    (folder / "plain").mkdir()
+    answer = pgflow(None, "icm", "init", "plain", tty=True)
+    assert answer.code == 1
+    assert "plain: error: " in answer.err
+    assert answer.err.endswith("nothing was written: mend the errors first\n")
+    assert contents(folder / "plain") == {}
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="nothing is forbidden to root")
+def test_icm_init_says_what_it_may_not_write(folder):
+    (folder / "essays").chmod(0o555)
+    answer = pgflow(None, "icm", "init", "essays")
+    (folder / "essays").chmod(0o755)
+    assert (answer.code, answer.err.count("\n")) == (2, 1)
+    assert "cannot be written: Permission denied" in answer.err
+
+
+def test_none_of_it_needs_a_database_or_a_driver_for_one(folder):
+    code = (
+        "import sys; from pgflow_cli.commands import run\n"
+        "codes = [run(words) for words in (['validate', 'review.yaml', 'greet.sop.md', 'essays'], ['compile', 'review.yaml'], ['dry-run', 'review.yaml'], ['icm', 'init', 'essays'])]\n"
+        "print(codes, file=sys.stderr)"
+    )
+    env = {**os.environ, "PGFLOW_DSN": "postgresql://127.0.0.1:1/none"}
+    done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True)
+    assert done.stderr.endswith("[0, 0, 0, 0]\n")
+
+
+def test_many_files_take_seconds(folder):
+    (folder / "many").mkdir()
+    for number in range(100):
+        (folder / "many" / f"{number:03}.yaml").write_text(REVIEW.replace("name: review", f"name: review-{number}"))
+    started = process(None, "validate", str(folder / "many"), "--json")
+    answer = finish(started, timeout_seconds=20)
+    assert len(lines(answer.out)) == 100
+    assert answer.code == 0
