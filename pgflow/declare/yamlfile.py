@@ -18,7 +18,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from pydantic import JsonValue
 from ruamel.yaml import YAML
 from ruamel.yaml.error import MarkedYAMLError, YAMLError
 from ruamel.yaml.events import (
@@ -32,6 +31,7 @@ from ruamel.yaml.events import (
 )
 
 from pgflow.declare.yamlscan import Reader, Scanner, WrongYaml
+from pgflow.declare.yamlvalues import as_text, resolve
 
 MAX_BYTES: Final = 1 << 20
 """The largest file that is read, in bytes. The largest workflow seen in the wild has a tenth of it."""
@@ -46,13 +46,6 @@ Steps = tuple[str | int, ...]
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _SEPARATORS = "\x85\u2028\u2029"
-_NULLS = frozenset(("", "~", "null", "Null", "NULL"))
-_BOOLEANS = {word: word[0] in "tT" for word in ("true", "True", "TRUE", "false", "False", "FALSE")}
-_INTEGER = re.compile(r"(?P<sign>[-+]?)(?:0o(?P<octal>[0-7]+)|0x(?P<hex>[0-9a-fA-F]+)|(?P<decimal>[0-9]+))")
-_FLOAT = re.compile(r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?")
-_INFINITE = re.compile(r"(?P<sign>[-+]?)\.(?:inf|Inf|INF)")
-_NOT_A_NUMBER = frozenset((".nan", ".NaN", ".NAN"))
-_EXACT = 1 << 53
 
 
 class YamlError(Exception):
@@ -68,6 +61,11 @@ class YamlError(Exception):
     def __init__(self, message: str, line: int | None = None, column: int | None = None, hint: str = "") -> None:
         super().__init__(message)
         self.message, self.line, self.column, self.hint = message, line, column, hint
+
+    @property
+    def is_bound(self) -> bool:
+        """Whether the original would have read the text: what is wrong is a bound, or a key that stands twice."""
+        return self.message not in _ORIGINAL_WORDS
 
 
 @dataclass(slots=True, eq=False)
@@ -248,7 +246,7 @@ class _Composer:
         plain = event.style is None or event.style == ""
         tag = str(event.tag) if event.tag is not None else None
         literal = not plain or tag == "!" or (tag is not None and tag.endswith(":str"))
-        return Marked(text if literal else _resolve(text), line, column, end_line=event.end_mark.line + 1)
+        return Marked(text if literal else resolve(text), line, column, end_line=event.end_mark.line + 1)
 
     def _alias(self, event: Any) -> Marked:
         line, column = _place(event)
@@ -309,7 +307,7 @@ class _OpenMapping:
         if key.value == "<<" and isinstance(node.value, (dict, list)):
             self.merged += node.parts if isinstance(node.parts, list) else [node]
             return
-        name = _key(key.value)
+        name = as_text(key.value)
         if name in self.parts:
             first = self.keys[name][0]
             raise WrongYaml(f"Duplicate key '{name}'", key.line, key.column, f"It stands in line {first} already; keep one of them.")
@@ -333,54 +331,6 @@ def _place(event: Any) -> tuple[int, int]:
     return event.start_mark.line + 1, event.start_mark.column + 1
 
 
-def _resolve(text: str) -> JsonValue:
-    """What a plain text means in YAML's core schema, with numbers as JavaScript has them."""
-    if text in _NULLS:
-        return None
-    if text in _BOOLEANS:
-        return _BOOLEANS[text]
-    if text[0] not in "+-.0123456789":
-        return text
-    return _number(text)
-
-
-def _number(text: str) -> JsonValue:
-    if found := _INTEGER.fullmatch(text):
-        return _whole(found)
-    if _FLOAT.fullmatch(text):
-        value = float(text)
-        return int(value) if value.is_integer() and abs(value) < _EXACT else value
-    if found := _INFINITE.fullmatch(text):
-        return float(found["sign"] + "inf")
-    return float("nan") if text in _NOT_A_NUMBER else text
-
-
-def _whole(found: re.Match[str]) -> JsonValue:
-    digits, base = next((found[name], base) for name, base in (("octal", 8), ("hex", 16), ("decimal", 10)) if found[name])
-    if len(digits) > 400:
-        return float(found["sign"] + "inf")
-    value = int(found["sign"] + digits, base)
-    if abs(value) < _EXACT:
-        return value
-    try:
-        return float(value)
-    except OverflowError:
-        return float("inf") if value > 0 else float("-inf")
-
-
-def _key(value: object) -> str:
-    """A key as JavaScript writes it, where every key is a text."""
-    if isinstance(value, str):
-        return value
-    if value is None:
-        return "null"
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, list):
-        return ",".join("" if item is None else _key(item) for item in value)
-    return "[object Object]" if isinstance(value, dict) else str(value)
-
-
 def _worded(error: MarkedYAMLError) -> YamlError:
     """What ruamel.yaml found wrong, in the words of the original's parser, which has few."""
     mark = error.problem_mark or error.context_mark
@@ -390,6 +340,16 @@ def _worded(error: MarkedYAMLError) -> YamlError:
     return YamlError(message, line, column, f"{error.problem or error.context}.".capitalize())
 
 
+_ORIGINAL_WORDS = frozenset(
+    {
+        "Unexpected token",
+        "Unexpected character",
+        "Unexpected EOF",
+        "Unresolved alias",
+        "Multiline implicit key",
+        "Tab characters cannot be used as indentation",
+    },
+)
 _WORDS = (
     ("unexpected end of stream", "Unexpected EOF"),
     ("undefined alias", "Unresolved alias"),

@@ -7,14 +7,14 @@ dropped here, once, so that nobody below has to ask.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from pgflow.declare.dag.noderules import NODE, given_modes
 from pgflow.declare.dag.shapes import Flaw, problems_of
-from pgflow.declare.javascript import number_text, trim
+from pgflow.declare.javascript import trim
 from pgflow.declare.yamlfile import Steps
+from pgflow.declare.yamlvalues import as_text
 
 _STRUCTURE = frozenset({"id", "description", "depends_on", "when", "trigger_rule"})
 _SCHEDULE = frozenset({"idle_timeout", "always_run", "output_type"})
@@ -91,19 +91,8 @@ class Draft:
 
 def shown_id(raw: Any, index: int) -> str:
     """What a node is called in messages: its id as JavaScript writes it, or its number if it has none."""
-    return trim(_written(raw["id"])) if isinstance(raw, dict) and "id" in raw and trim(_written(raw["id"])) else f"#{index + 1}"
-
-
-def _written(value: Any) -> str:
-    if value is None:
-        return "null"
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, (int, float)):
-        return "NaN" if math.isnan(value) else number_text(value)
-    if isinstance(value, list):
-        return ",".join("" if item is None else _written(item) for item in value)
-    return "[object Object]" if isinstance(value, dict) else str(value)
+    name = trim(as_text(raw["id"])) if isinstance(raw, dict) and "id" in raw else ""
+    return name or f"#{index + 1}"
 
 
 def read_node(raw: Any, path: Steps, file: str = "") -> tuple[Draft | None, list[Flaw]]:

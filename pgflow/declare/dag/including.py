@@ -15,18 +15,17 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Protocol
 
-from pgflow.declare.conditions import parse_condition
 from pgflow.declare.dag.drafts import Draft
+from pgflow.declare.dag.filling import Filling, NothingFound, Room, WrongInclude, given_inputs
 from pgflow.declare.dag.loading import Loaded
 from pgflow.declare.dag.noderules import environment_name
 from pgflow.declare.dag.structure import Scope, check
 from pgflow.declare.dag.surfaces import changed
 from pgflow.declare.dag.workflow import wrong_outcome
-from pgflow.declare.graph import Unparsed
-from pgflow.declare.javascript import json_text, trim
+from pgflow.declare.javascript import trim
 from pgflow.declare.scripts import is_inline
 from pgflow.declare.templates import references
-from pgflow.declare.yamlfile import Marked, Steps
+from pgflow.declare.yamlfile import Marked
 
 MAX_DEPTH: Final = 3
 """How many includes may be inside one another."""
@@ -34,12 +33,8 @@ MAX_DEPTH: Final = 3
 MAX_NODES: Final = 10_000
 """How many nodes a workflow may have with everything that it includes."""
 
-MAX_FILLED: Final = 10_000_000
-"""How many characters may be put in the place of inputs."""
-
 _OUTPUT = re.compile(r"\$(?P<previous>LOOP_PREV\.)?(?P<id>[a-zA-Z_][a-zA-Z0-9_-]*)\.output")
 _WHEN = re.compile(r"\$([a-zA-Z_][a-zA-Z0-9_-]*)(?=\.[a-zA-Z_])")
-_INPUT = re.compile(r"\$INPUTS\.([a-zA-Z_][a-zA-Z0-9_-]*)")
 TRAVELS: Final = {
     "provider": "provider",
     "model": "model",
@@ -61,18 +56,6 @@ class Shelf(Protocol):
 
     def command(self, name: str, file: str) -> str | None:
         """The text of a command that a file uses, None if it is not there."""
-
-
-class WrongInclude(Exception):
-    """An include cannot be expanded."""
-
-    def __init__(self, message: str, path: Steps = (), hint: str = "") -> None:
-        super().__init__(message)
-        self.message, self.path, self.hint = message, path, hint
-
-
-class NothingFound(WrongInclude):
-    """What is to be included is not among the files that are known. Elsewhere it may be."""
 
 
 @dataclass(slots=True)
@@ -126,25 +109,12 @@ class _Block:
 
 
 @dataclass(slots=True)
-class _Room:
-    """How much more text may come from inputs: a long one that is asked for a thousand times must not fill the memory."""
-
-    left: int = MAX_FILLED
-
-    def take(self, characters: int) -> None:
-        """Use some of it up."""
-        self.left -= characters
-        if self.left < 0:
-            raise WrongInclude(f"More than {MAX_FILLED:,} characters come from inputs")
-
-
-@dataclass(slots=True)
 class _Expansion:
     """One walk through a workflow and everything that it includes."""
 
     shelf: Shelf
     count: int = 0
-    room: _Room = field(default_factory=_Room)
+    room: Room = field(default_factory=Room)
 
     def expand(self, loaded: Loaded, above: tuple[str, ...]) -> Whole:
         """A workflow, with the names of those that include it."""
@@ -227,14 +197,14 @@ def _reaches(name: str, node: Draft, options: dict[str, Any], *, inside: bool) -
     return name != "persist_sessions" or (not inside and node.mode in ("command", "prompt"))
 
 
-def _inlined(include: Draft, child: Loaded, whole: Whole, shelf: Shelf, room: _Room) -> _Block:
+def _inlined(include: Draft, child: Loaded, whole: Whole, shelf: Shelf, room: Room) -> _Block:
     """The nodes of a workflow as nodes of another."""
     nodes, prefix = whole.nodes, f"{include.id}__"
     own = {node.id: prefix + node.id for node in nodes}
     before = {name for node in nodes for name in node.depends_on}
     sinks = [own[node.id] for node in nodes if node.id not in before]
-    inputs = _given(include, child)
-    filling = _Filling(include, inputs, room)
+    inputs = given_inputs(include, child)
+    filling = Filling(include, inputs, room)
     inlined = []
     for node in nodes:
         body = _with_commands(node, include, child, shelf, set(own))
@@ -247,23 +217,6 @@ def _inlined(include: Draft, child: Loaded, whole: Whole, shelf: Shelf, room: _R
         raise WrongInclude(f"Node '{include.id}': included block '{include.fields['include']}' {said}")
     result = own.get(whole.returns or "", sinks[0] if sinks else "")
     return _Block([_stamped(node, inputs) for node in inlined], sinks, result)
-
-
-def _given(include: Draft, child: Loaded) -> dict[str, Any]:
-    """The values of an included workflow's inputs: what the caller gives, and the defaults of what it does not."""
-    given: dict[str, Any] = include.fields.get("with", {})
-    declared = child.options.inputs
-    if not declared:
-        return given
-    callee = f"Node '{include.id}': included block '{child.name}'"
-    if strange := sorted(name for name in given if name not in declared):
-        names, known = ", ".join(f"'{name}'" for name in strange), ", ".join(sorted(declared))
-        raise WrongInclude(f"{callee} does not declare input{'s' * (len(strange) > 1)} {names}. Declared inputs: {known}.")
-    missing = sorted(name for name, said in declared.items() if said.get("required") and name not in given)
-    if missing:
-        names, many = ", ".join(f"'{name}'" for name in missing), len(missing) > 1
-        raise WrongInclude(f"{callee} requires input{'s' * many} {names}. Pass {'them' if many else 'it'} through 'with:'.")
-    return {name: given.get(name, said.get("default")) for name, said in declared.items() if name in given or "default" in said}
 
 
 def _rename(text: str, names: dict[str, str], *, previous: bool = False) -> str:
@@ -316,70 +269,6 @@ def _placed(node: Draft, original: Draft, include: Draft, names: dict[str, str])
     if "trigger_rule" in include.fields and "trigger_rule" not in node.fields:
         fields["trigger_rule"] = include.fields["trigger_rule"]
     return node.with_fields(**fields)
-
-
-@dataclass(slots=True)
-class _Filling:
-    """Putting the values of inputs in the place of ``$INPUTS``, and noting which ones are asked for and not there."""
-
-    include: Draft
-    inputs: dict[str, Any]
-    room: _Room
-    missing: set[str] = field(default_factory=set)
-    own: frozenset[str] = frozenset()
-
-    def fill(self, node: Draft) -> Draft:
-        """A node, and the nodes inside it. What a node is given by itself is nearer than what its file is given."""
-        valued = self._with_values(node)
-        self.own = frozenset(valued.fields.get("with", {}))
-        new = changed(valued, self._text, inside=False)
-        self.own = frozenset()
-        when = new.fields.get("when")
-        if when is not None:
-            new = new.with_fields(when=self._condition(when, node.id))
-        inputs = {name: self._value(value) for name, value in node.inputs.items()}
-        return replace(new, inputs=inputs, body=tuple(self.fill(inner) for inner in node.body))
-
-    def _with_values(self, node: Draft) -> Draft:
-        """A node whose arguments that are nothing but an input have its value, which need not be a text."""
-        given = node.fields.get("with")
-        if not given:
-            return node
-        return node.with_fields(**{"with": {name: self._value(value) for name, value in given.items()}})
-
-    def _value(self, value: Any) -> Any:
-        whole = _INPUT.fullmatch(trim(value)) if isinstance(value, str) else None
-        if whole is not None and whole[1] in self.inputs:
-            return self.inputs[whole[1]]
-        return self._text(value) if isinstance(value, str) else value
-
-    def _text(self, text: str) -> str:
-        return _INPUT.sub(self._filled, text)
-
-    def _filled(self, found: re.Match[str]) -> str:
-        if found[1] in self.own:
-            return found.group()
-        if found[1] not in self.inputs:
-            self.missing.add(found[1])
-            return found.group()
-        value = self.inputs[found[1]]
-        text = value if isinstance(value, str) else json_text(value)
-        self.room.take(len(text))
-        return text
-
-    def _condition(self, when: str, node_id: str) -> str:
-        filled = self._text(when)
-        if filled != when and _is_sound(when) and not _is_sound(filled):
-            raise WrongInclude(
-                f"Node '{self.include.id}': input substitution made included node '{node_id}' field 'when' unparseable: \"{when}\" became "
-                f"\"{filled}\". Put '$INPUTS.<name>' on the right-hand side of a comparison whose left-hand side is a node-output "
-                "reference.",
-            )
-        return filled
-
-
-def _is_sound(when: str) -> bool:
-    return not any(isinstance(part, Unparsed) for clause in parse_condition(when).any_of for part in clause)
 
 
 def _stamped(node: Draft, inputs: dict[str, Any]) -> Draft:

@@ -28,6 +28,9 @@ from pgflow.declare.yamlfile import Marked, Steps, YamlError, decode, read_bytes
 MAX_PROBLEMS: Final = 200
 """How many errors of one file are told."""
 
+MAX_WARNINGS: Final = 1000
+"""After how many warnings no more are looked for."""
+
 _NO_OBJECT = "YAML file is empty or does not contain an object"
 _CHECKOUT = (
     "'mutates_checkout' is not supported on an include node: a composed block shares the run's single checkout, so concurrency safety "
@@ -87,7 +90,7 @@ def load_text(text: str, file: str) -> Loaded:
     try:
         document = read_yaml(text)
     except YamlError as error:
-        said = f"YAML parse error: YAML Parse error: {error.message}"
+        said = f"YAML parse error: {'' if error.is_bound else 'YAML Parse error: '}{error.message}"
         return Loaded(file, [Problem(said, error.line, error.column, error.hint, kind="parse_error")])
     loaded = Loaded(file, document=document)
     if isinstance(document.value, dict):
@@ -113,7 +116,8 @@ def _load(loaded: Loaded, document: Marked, lines: list[str]) -> None:
     loaded.nodes = tuple(reading.nodes)
     loaded.problems += _errors(findings, document, lines)
     if not findings:
-        told = [*reading.told, *loaded.options.told, *unknown_in_workflow(raw), *loaded.options.ignored]
+        unknown = islice(unknown_in_workflow(raw), MAX_WARNINGS)
+        told = [*reading.told, *loaded.options.told, *unknown, *loaded.options.ignored]
         loaded.problems += [_problem(warned, document, lines, "warning") for warned in told]
 
 
@@ -168,7 +172,8 @@ class _Reading:
                 found += [(text, Finding((*path, *flaw.path), text, _hint(raw, flaw))) for text, flaw in _told(raw, index, flaws)]
                 continue
             self.nodes.append(node)
-            self.told += [*unknown_in_node(raw, index, path), *deprecated_in_node(node), *useless_arguments(node, raw)]
+            if len(self.told) < MAX_WARNINGS:
+                self.told += [*unknown_in_node(raw, index, path), *deprecated_in_node(node), *useless_arguments(node, raw)]
         self.broken = frozenset(broken)
         self.wrong_nodes = list(_joined(found))
 

@@ -11,7 +11,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from pgflow.declare.dag.building import Places, build_graph
-from pgflow.declare.dag.including import TRAVELS, NothingFound, Shelf, Whole, WrongInclude, expand, includes_anything
+from pgflow.declare.dag.filling import NothingFound, WrongInclude
+from pgflow.declare.dag.including import TRAVELS, Shelf, Whole, expand, includes_anything
 from pgflow.declare.dag.loading import Loaded, load_text
 from pgflow.declare.dag.shelf import Tree, tree_of, workflow_files
 from pgflow.declare.graph import Graph
