@@ -80,6 +80,7 @@ class Bodies:
         self._host = host
         self._loop = loop
         self._tasks: dict[StepCall, asyncio.Task[None]] = {}
+        self._providers: dict[Step[Any, Any], Any] = {}
         self._stopped = False
 
     def __len__(self) -> int:
@@ -187,7 +188,9 @@ class Bodies:
     # ------------------------------------------------------------ transactional bodies
 
     async def _transactional_attempt(self, execution: Execution, call: StepCall, scope: StepScope, step: Any) -> None:
-        provider = provider_for(step, self._host.providers)
+        provider = self._providers.get(step.origin)
+        if provider is None:
+            provider = self._providers[step.origin] = provider_for(step, self._host.providers)
         takes_connection = step.connection_parameter is not None
         fn: Callable[..., Any] = self._host.replacements.get(step.origin) or step.fn
         turns = _Turns(self._host, execution)
