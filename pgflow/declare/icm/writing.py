@@ -8,6 +8,7 @@ it would be, and nothing is written unless the graph is the same but for the pla
 from __future__ import annotations
 
 import os
+import re
 import stat
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -19,7 +20,7 @@ from uuid import uuid4
 from pydantic import BaseModel, JsonValue
 from ruamel.yaml import YAML
 from ruamel.yaml.comments import CommentedMap, CommentedSeq
-from ruamel.yaml.scalarstring import DoubleQuotedScalarString
+from ruamel.yaml.scalarstring import DoubleQuotedScalarString, SingleQuotedScalarString
 
 from pgflow.declare.graph import Artifact, Graph, Node
 from pgflow.declare.icm.compiling import Stage, Workspace, load, read_workspace
@@ -29,7 +30,7 @@ from pgflow.declare.icm.stagefields import StageFields
 from pgflow.declare.icm.workflow import END
 from pgflow.declare.problems import Problem, Verdict
 
-_SEPARATORS = frozenset("\x85\u2028\u2029\ufeff")
+_PLAIN = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_./-]*(?: [A-Za-z0-9_./-]+)*")
 _WIDTH = 10_000  # a long list stays in its line
 
 
@@ -195,9 +196,11 @@ def _yaml(value: CommentedMap) -> str:
 
 
 def _escaped(value: Any) -> Any:
-    """A value whose texts survive: separators of lines that are no line ends are written as escapes, or they would fold."""
+    """A value whose texts are read as they were by every YAML parser: quoted, unless they are plain words and paths."""
     if isinstance(value, str):
-        return DoubleQuotedScalarString(value) if _SEPARATORS & set(value) else value
+        if _PLAIN.fullmatch(value):
+            return value
+        return SingleQuotedScalarString(value) if value.isprintable() else DoubleQuotedScalarString(value)
     for key, inner in value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ():
         value[key] = _escaped(inner)
     return value
