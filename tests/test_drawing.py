@@ -289,6 +289,16 @@ def test_boxes_do_not_overlap_and_groups_hold_theirs():
         assert target.x <= route[-1][0] <= target.x + target.width
 
 
+def test_an_edge_past_a_group_does_not_run_through_it():
+    boxes = [Box(200, 60), Box(400, 52), Box(150, 80, 1), Box(150, 80, 1), Box(150, 80, 1), Box(90, 40)]
+    wires = [Wire(0, 1), Wire(2, 3), Wire(2, 4), Wire(1, 5), Wire(0, 5)]
+    found = place(boxes, wires, group_header_px=52)
+    frame, past = found.boxes[1], found.routes[4]
+    assert len(past) >= 4, "it goes around"
+    for (x1, y1), (x2, y2) in zip(past, past[1:], strict=False):
+        assert max(x1, x2) <= frame.x or min(x1, x2) >= frame.x + frame.width or max(y1, y2) <= frame.y or min(y1, y2) >= frame.y + frame.height
+
+
 def test_what_stands_on_a_card_is_narrower_than_the_card():
     long = "archon-adversarial-development-" * 5
     condition = parse_condition("$classify.output.issue_type == 'bug' && $research.output.confidence >= '0.75' && $a.output == 'b'")

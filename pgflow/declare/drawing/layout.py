@@ -97,11 +97,11 @@ def place(boxes: Sequence[Box], wires: Sequence[Wire], *, group_header_px: float
             f"too large to draw: {len(boxes):,} nodes and {len(wires):,} edges ({error}). Mermaid and JSON have no such limit"
         ) from error
     rects = tuple(map(_rect, found.nodes))
-    groups = {box.parent for box in boxes}
-    routes = (
-        _stopped_at_frame(route, rects[wire.target], group_header_px) if wire.target in groups else route
-        for route, wire in zip(map(_route, found.edges), wires, strict=True)
-    )
+    routes = [_route(edge) for edge in found.edges]
+    for group in sorted({box.parent for box in boxes if box.parent is not None}):
+        for number, wire in enumerate(wires):
+            if boxes[wire.source].parent == boxes[group].parent:
+                routes[number] = _clear_of(routes[number], rects[group], group_header_px, ends_there=wire.target == group)
     return Placement(rects, tuple(routes))
 
 
@@ -131,7 +131,17 @@ def _route(edge: dict[str, Any]) -> Route:
     return tuple((point["x"], point["y"]) for point in edge["points"])
 
 
-def _stopped_at_frame(route: Route, frame: Rect, header_px: float) -> Route:
-    """The route up to the frame of a group: graphlay's ends below the header, and may turn within it."""
+def _clear_of(route: Route, frame: Rect, header_px: float, *, ends_there: bool) -> Route:
+    """The route with its turns above the frame of a group, and its end at it.
+
+    To graphlay a group begins below its header: routes between that layer and the one before may turn within the header, and
+    those into the group end there. The room for turns is pressed into the gap above; all routes alike, so that none cross.
+    """
     begins, share = frame.y - LAYER_GAP_PX, LAYER_GAP_PX / (LAYER_GAP_PX + header_px)
-    return tuple((x, y if y <= begins else begins + (y - begins) * share) for x, y in route)
+
+    def raised(point: Point) -> Point:
+        is_between = begins < point[1] < frame.y + header_px + 1
+        return (point[0], begins + (point[1] - begins) * share) if is_between else point
+
+    first, *turns, last = route
+    return (first, *map(raised, turns), raised(last) if ends_there else last)
