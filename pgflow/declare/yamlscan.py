@@ -11,7 +11,7 @@ from typing import Any
 
 from ruamel.yaml.reader import Reader as _Reader
 from ruamel.yaml.scanner import Scanner as _Scanner
-from ruamel.yaml.tokens import BlockEntryToken, ScalarToken
+from ruamel.yaml.tokens import ScalarToken
 
 _LINE_ENDS = "\n\r\0"
 _BLOCK = re.compile(r"[-?](?:\s|$)|[^\s\[{\"'#][^#]*?:(?:\s|$)|(?:\"[^\"]*\"|'[^']*')\s*:(?:\s|$)")
@@ -37,6 +37,7 @@ class Scanner(_Scanner):
 
     key_start: Any = None
     after_text = False
+    after_dash = False
     after_block = False
     was_block = False
 
@@ -45,14 +46,15 @@ class Scanner(_Scanner):
         reader = self.reader
         if reader.index == 0 and reader.peek() == "\ufeff":
             reader.forward()
-        starts_line, after_text, self.after_text = reader.column == 0, self.after_text, False
+        starts_line, after_text, after_dash = reader.column == 0, self.after_text, self.after_dash
+        self.after_text = self.after_dash = False
         while True:
             tab = self._skip_blanks()
-            if tab is not None and (starts_line or self._starts_block()):
+            if tab is not None and (starts_line or self._starts_line() or (after_dash and self._starts_block())):
                 self._refuse_tab(*tab, harmless=_LINE_ENDS + "#" * after_text)
             if reader.peek() == "#":
                 self._heed_comment()
-                after_text = False
+                after_text = after_dash = False
                 while reader.peek() not in _LINE_ENDS:
                     reader.forward()
             if not self.scan_line_break():
@@ -78,8 +80,6 @@ class Scanner(_Scanner):
 
     def _starts_block(self) -> bool:
         """Whether what comes next would be indented by the tab: a mapping or a sequence inside an item, on its line."""
-        if self.flow_level or not self.tokens or not isinstance(self.tokens[-1], BlockEntryToken):
-            return False
         reader = self.reader
         end = min(place for end in _LINE_ENDS if (place := reader.buffer.find(end, reader.pointer)) >= 0)
         return _BLOCK.match(reader.buffer, reader.pointer, end) is not None
@@ -118,10 +118,34 @@ class Scanner(_Scanner):
         super().fetch_plain()
         self.after_text = True
 
+    def fetch_block_entry(self) -> None:
+        """A dash; what follows it on its line is indented by what is between them."""
+        super().fetch_block_entry()
+        self.after_dash = True
+
     def fetch_block_scalar(self, style: Any) -> None:
         """A text of lines; remembered, because what falls out of it to the left looks like a key."""
         super().fetch_block_scalar(style)
         self.was_block = True
+
+    def scan_block_scalar_indentation(self) -> Any:
+        """How far a text of lines is indented: as its first line that is not blank. No blank line before that is wider."""
+        reader = self.reader
+        breaks: list[str] = []
+        widest, end_mark = 0, reader.get_mark()
+        while reader.peek() in " \r\n":
+            if reader.peek() == " ":
+                reader.forward()
+                continue
+            widest = max(widest, reader.column)
+            breaks.append(self.scan_line_break())
+            end_mark = reader.get_mark()
+        if reader.column <= self.indent or reader.peek() == "\0":
+            return breaks, widest, end_mark
+        if widest > reader.column:
+            hint = "A blank line before the first line of this text has more blanks than it."
+            raise WrongYaml("Unexpected character", reader.line + 1, reader.column + 1, hint)
+        return breaks, reader.column, end_mark
 
     def fetch_flow_scalar(self, style: Any) -> None:
         """A text in quotes; remembered as others are."""
