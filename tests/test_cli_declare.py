@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -81,6 +82,17 @@ def test_an_unknown_key_is_a_warning_and_does_not_fail(folder):
     answer = pgflow(None, "validate", "review.yaml", tty=True)
     assert answer.code == 0
     assert "warning: Workflow 'review': unknown key 'policyFile' will be ignored." in answer.out
+
+
+def test_a_sound_file_that_includes_what_is_not_there_is_ok_with_a_note(folder):
+    (folder / "outer.yaml").write_text("name: outer\ndescription: d\nnodes:\n  - id: inner\n    include: elsewhere\n")
+    answer = pgflow(None, "validate", "outer.yaml", tty=True)
+    assert answer.code == 0
+    assert re.match(r"outer.yaml:\d+:\d+: note: .*elsewhere", answer.out)
+    assert "outer.yaml: ok, but there is no graph of it here" in answer.out
+    answer = pgflow(None, "compile", "outer.yaml")
+    assert (answer.code, answer.out) == (1, "")
+    assert "elsewhere" in answer.err
 
 
 def test_a_folder_stands_for_everything_in_it(folder):

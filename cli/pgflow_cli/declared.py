@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -42,7 +41,7 @@ def read_graph(path: Path) -> Graph:
         return verdict.graph
     if any(problem.kind == "read_error" for problem in verdict.errors):
         raise Mistake(f"{shown(verdict.file)}: {'; '.join(map(_sentence, verdict.errors))}")
-    say_problems(replace(verdict, problems=(*verdict.problems, *verdict.unresolved)))
+    say_problems(verdict)
     raise Ended(FAILED)
 
 
@@ -54,16 +53,28 @@ def say_problems(verdict: Verdict) -> None:
 
 
 def problem_lines(verdict: Verdict) -> Iterator[Text]:
-    """Every problem of a file as compilers say it (``file:line:column: error: message``), and what to do below it."""
+    """Every problem of a file as compilers say it (``file:line:column: error: message``), and what to do below it.
+
+    What a sound file takes from files that are not there is a note.
+    """
     from rich.text import Text
 
-    for problem in (*verdict.errors, *verdict.warnings):
-        style = "bold red" if problem.severity == "error" else "yellow"
+    for kind, style, problem in _kinds(verdict):
         file, message = _file_and_message(verdict, problem)
         place = "".join(f":{number}" for number in (file, problem.line, problem.column) if number is not None)[1:]
-        yield Text.assemble((f"{place}: ", "bold"), (f"{problem.severity}: ", style), message)
+        yield Text.assemble((f"{place}: ", "bold"), (f"{kind}: ", style), message)
         if problem.hint:
             yield Text(f"    {shown(problem.hint)}", style="bright_black")
+
+
+def _kinds(verdict: Verdict) -> Iterator[tuple[str, str, Problem]]:
+    for kind, style, problems in (
+        ("error", "bold red", verdict.errors),
+        ("warning", "yellow", verdict.warnings),
+        ("note", "cyan", verdict.unresolved),
+    ):
+        for problem in problems:
+            yield kind, style, problem
 
 
 def _file_and_message(verdict: Verdict, problem: Problem) -> tuple[str, str]:

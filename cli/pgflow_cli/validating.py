@@ -75,7 +75,7 @@ class _Human:
         for line in problem_lines(verdict):
             self._out.print(line, soft_wrap=True)
         if verdict.ok:
-            nodes = many(len(verdict.graph.nodes), "node") if verdict.graph is not None else "no nodes"
+            nodes = many(len(verdict.graph.nodes), "node") if verdict.graph is not None else "but there is no graph of it here"
             self._out.print(Text.assemble((shown(verdict.file), "bold"), ": ", ("ok", "green"), f", {nodes}"), soft_wrap=True)
 
 
