@@ -137,7 +137,7 @@ SCENARIOS = (
         work=("many",),
     ),
     Scenario(
-        "accounts", {"few": 20, "runs_at_1": 50, "runs_at_128": 1280, "noop_runs": 500, "claims": 100},
+        "accounts", {"few": 20, "runs_at_1": 50, "runs_at_128": 3840, "noop_runs": 500, "claims": 100},
         {"few": 5, "runs_at_1": 15, "runs_at_128": 256, "noop_runs": 60, "claims": 30},
         (
             *costs("run_at_1", "run of 10 steps, one at a time", cpu=True), *costs("run_at_128", "run of 10 steps, 128 at once", cpu=True),
