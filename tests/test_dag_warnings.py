@@ -1,0 +1,168 @@
+"""What of a workflow file is ignored or on its way out, and what its author is told of it."""
+
+from __future__ import annotations
+
+import pytest
+
+from pgflow.declare.dag import read_text
+from tests.dagkit import graph, warnings, workflow
+
+BASH = "- {id: a, bash: x}"
+LOOP = "loop: {prompt: p, until: X, max_iterations: 2, interactive: true, gate_message: m}"
+GRACE = (
+    "'interactive: true' has been applied for this run only (this grace period ends in a future release — see #2738); add the declaration "
+    "to the file to silence this warning."
+)
+UNATTENDED = "but this workflow does not declare 'interactive: true'. An unattended workflow may never contain a pause node — declare"
+
+NODES = {
+    "unknown key": ("- {id: a, bash: x, policy: 1}", "Node 'a': unknown key 'policy' will be ignored."),
+    "key of workflows": (
+        "- {id: a, bash: x, tags: [q]}",
+        "Node 'a': unknown key 'tags' will be ignored. ('tags' is valid at workflow level, not on individual nodes.)",
+    ),
+    "nested key": ("- {id: a, bash: x, retry: {max_attempts: 2, tries: 3}}", "Node 'a': unknown key 'retry.tries' will be ignored."),
+    "key of an agent": (
+        "- {id: a, prompt: x, agents: {q-r: {description: d, prompt: p, turns: 1}}}",
+        "Node 'a': unknown key 'agents.q-r.turns' will be ignored.",
+    ),
+    "key in a group": (
+        "- {id: g, loop_group: {until: X, max_iterations: 1, nodes: [{id: q, prompt: x, foo: 1}]}}",
+        "Node 'g' → loop_group node 'q': unknown key 'foo' will be ignored.",
+    ),
+    "field of loops on a group": (
+        "- {id: g, output_format: {}, loop_group: {until: X, until_field: f, max_iterations: 1, nodes: [{id: q, prompt: x}]}}",
+        "Node 'g': unknown key 'loop_group.until_field' will be ignored.",
+    ),
+    "useless arguments": (
+        "- {id: a, bash: x, with: {q: 1}}",
+        "Node 'a': 'with' is only supported on command, script, include, and workflow nodes — it is ignored here",
+    ),
+}
+
+WORKFLOWS = {
+    "foo: 1": "Workflow 'w': unknown key 'foo' will be ignored.",
+    "retry: {}": "Workflow 'w': unknown key 'retry' will be ignored. ('retry' is valid on individual nodes, not at workflow level.)",
+    "worktree: {enabled: true, path: x}": "Workflow 'w': unknown key 'worktree.path' will be ignored.",
+    "inputs: {q: {default: 1, type: number}}": "Workflow 'w': unknown key 'inputs.q.type' will be ignored.",
+    "modelReasoningEffort: high\neffort: low": (
+        "Workflow 'w': 'modelReasoningEffort: high' is deprecated and was IGNORED because this workflow also declares 'effort: low', which "
+        "now applies on every provider including Codex. Delete the 'modelReasoningEffort:' line."
+    ),
+    "effort: 11": "Invalid 'effort' value ignored: expected one of minimal, low, medium, high, xhigh, max",
+    "webSearchMode: on": "Invalid 'webSearchMode' value ignored: expected one of disabled, cached, live",
+    "interactive: 'yes'": "Invalid 'interactive' value ignored: expected true or false",
+    "worktree: no": "Invalid 'worktree' block ignored",
+    "worktree: {enabled: 1}": "Invalid 'worktree.enabled' value ignored: expected true or false",
+    "container: {write_back: never}": "Invalid 'container.write_back' value ignored: expected 'approve' or 'auto'",
+    "mutates_checkout: 0": "Invalid 'mutates_checkout' value ignored: expected true or false",
+    "tags: x": "Invalid 'tags' block ignored: expected a list of texts",
+    "requires: [gitlab]": "Invalid 'requires' entry ignored: expected 'github'",
+    "requires: github": "Invalid 'requires' block ignored: expected a list",
+    "inputs: [a]": "Invalid 'inputs' block ignored: expected names with what is said of each",
+    "inputs: {1a: {}}": "Input '1a' ignored: its name is no identifier",
+    "inputs: {a: {required: 1}}": "Input 'a' ignored: 'required': Invalid input: expected boolean, received number",
+    "inputs: {a: {required: true, default: 1}}": "Input 'a' ignored: it is required and has a default, which contradict each other",
+    "thinking: hard": "Invalid 'thinking' value ignored: Invalid input: expected object, received string",
+    "sandbox: 1": "Invalid 'sandbox' value ignored: Invalid input: expected object, received number",
+    "fallbackModel: ' '": "Invalid 'fallbackModel' value ignored: expected a non-empty string",
+    "betas: [' ']": "Invalid 'betas' value ignored: expected a non-empty list of texts",
+}
+
+PAUSES = {
+    "- {id: a, approval: {message: m}}": f"Node 'a' is a pause node ('approval:'), {UNATTENDED} 'interactive: true' at the workflow level, or remove this gate.",
+    f"- {{id: a, {LOOP}}}": (
+        f"Node 'a' is a pause node ('loop.interactive: true'), {UNATTENDED} 'interactive: true' at the workflow level, or remove the "
+        "node-level 'interactive:'."
+    ),
+    "- {id: g, loop_group: {until: X, max_iterations: 1, nodes: [{id: q, approval: {message: m}}]}}": (
+        f"Node 'q' is a pause node ('approval:'), {UNATTENDED} 'interactive: true' at the workflow level, or remove this gate."
+    ),
+}
+
+
+@pytest.mark.parametrize(("nodes", "message"), NODES.values(), ids=NODES.keys())
+def test_what_is_ignored_of_a_node_is_told(nodes, message):
+    assert warnings(workflow(nodes)) == [message]
+
+
+@pytest.mark.parametrize(("more", "message"), WORKFLOWS.items(), ids=WORKFLOWS.keys())
+def test_what_is_ignored_of_a_workflow_is_told(more, message):
+    assert warnings(workflow(BASH, more)) == [message]
+
+
+@pytest.mark.parametrize(("nodes", "message"), PAUSES.items(), ids=PAUSES.keys())
+def test_a_workflow_that_asks_a_person_is_taken_to_be_interactive(nodes, message):
+    text = workflow(nodes)
+    assert f"Workflow 'w': {message} {GRACE}" in warnings(text)
+    assert graph(text).interactive
+    assert not any("grace period" in said for said in warnings(workflow(nodes, "interactive: true")))
+
+
+def test_a_gate_where_there_is_none_is_told_with_the_ways_to_have_one():
+    (message,) = warnings(workflow("- {id: a, prompt: x, interactive: true}"))
+    assert message.startswith("Node 'a': unknown key 'interactive' will be ignored. Nothing on this node gates.")
+
+
+def test_old_ways_of_asking_are_told_to_be_on_their_way_out():
+    said = warnings(
+        workflow(
+            f"""
+            - {{id: a, approval: {{message: m, on_reject: {{prompt: p}}}}}}
+            - {{id: b, approval: {{message: m, capture_response: true, decisions: [{{id: approve}}]}}}}
+            - {{id: c, approval: {{message: m, capture_response: true}}}}
+            - {{id: d, {LOOP}}}
+            """,
+            "interactive: true",
+        )
+    )
+    assert [message.split(". ")[0] for message in said] == [
+        "Node 'a': 'approval.on_reject' is deprecated",
+        "Node 'b': 'approval.capture_response' is deprecated",
+        "Node 'd': node-level loop 'interactive:' is deprecated",
+    ]
+
+
+def test_the_old_effort_is_applied_to_every_node():
+    text = workflow(BASH, "modelReasoningEffort: high")
+    assert warnings(text)[0].startswith("Workflow 'w': 'modelReasoningEffort: high' is deprecated and has been applied as 'effort: high'.")
+    assert graph(text).options == {"effort": "high"}
+
+
+def test_a_file_that_is_wrong_is_not_warned_of():
+    verdict = read_text(workflow("- {id: a, bash: x, foo: 1}\n- {id: a, bash: x}"))
+    assert [problem.severity for problem in verdict.problems] == ["error"]
+
+
+def test_a_misspelt_key_is_pointed_out():
+    (problem,) = read_text(workflow("- {id: a, bash: x, trigger_rul: all_done}")).warnings
+    assert (problem.hint, problem.line, problem.column) == ("Did you mean 'trigger_rule'?", 5, 22)
+
+
+def test_options_that_are_right_are_kept():
+    more = """
+        provider: claude
+        model: sonnet
+        worktree: {enabled: false}
+        container: {enabled: true, write_back: auto}
+        evidence_policy: {required: true}
+        mutates_checkout: false
+        persist_sessions: true
+        tags: [a, ' a ', '', 3, b]
+        requires: [github, github]
+        thinking: adaptive
+        betas: [' x ']
+    """
+    assert graph(workflow(BASH, more)).options == {
+        "provider": "claude",
+        "model": "sonnet",
+        "worktree": {"enabled": False},
+        "container": {"enabled": True, "write_back": "auto"},
+        "evidence_policy": {"required": True},
+        "mutates_checkout": False,
+        "persist_sessions": True,
+        "tags": ["a", "b"],
+        "requires": ["github"],
+        "thinking": {"type": "adaptive"},
+        "betas": ["x"],
+    }
