@@ -190,15 +190,10 @@ class Scanner(_Scanner):
         line, length = reader.line, 0
         while reader.peek(length) in " \t":
             length += 1
-        if "\t" in reader.prefix(length) and reader.peek(length) not in _LINE_ENDS:
-            if reader.peek(length) == "#":
-                return []
-            blanks = reader.prefix(length)
-            reader.forward(length)
-            return [blanks]
-        reader.forward(length - 1 if length else 0)
-        if length and reader.peek() == "\t":
-            reader.forward()
+        blanks = reader.prefix(length)
+        reader.forward(length)
+        if reader.peek() not in _LINE_ENDS:
+            return [blanks] if blanks else []
         chunks = super().scan_plain_spaces(indent, start_mark)
         if self.flow_level and reader.line > line:
             self._heed_indentation("Lines inside brackets must be indented more than the key they belong to.")
