@@ -14,6 +14,8 @@ from ruamel.yaml.scanner import Scanner as _Scanner
 from ruamel.yaml.tokens import ScalarToken
 
 _LINE_ENDS = "\n\r\0"
+_FIRST_TOKENS = 2
+"""Fewer tokens than these have been read at the beginning of a text, where only the stream itself has begun."""
 _BLOCK = re.compile(r"[-?](?:\s|$)|[^\s\[{\"'#][^#]*?:(?:\s|$)|(?:\"[^\"]*\"|'[^']*')\s*:(?:\s|$)")
 
 
@@ -51,7 +53,8 @@ class Scanner(_Scanner):
         while True:
             tab = self._skip_blanks()
             if tab is not None and (starts_line or self._starts_line() or (after_dash and self._starts_block())):
-                self._refuse_tab(*tab, harmless=_LINE_ENDS + "#" * after_text)
+                comment = after_text or self.tokens_taken + len(self.tokens) < _FIRST_TOKENS
+                self._refuse_tab(*tab, harmless=_LINE_ENDS + "#" * comment)
             if reader.peek() == "#":
                 self._heed_comment()
                 after_text = after_dash = False
@@ -125,6 +128,7 @@ class Scanner(_Scanner):
 
     def fetch_block_scalar(self, style: Any) -> None:
         """A text of lines; remembered, because what falls out of it to the left looks like a key."""
+        self._heed_indentation("A text of lines must begin right of the key that it belongs to.")
         super().fetch_block_scalar(style)
         self.was_block = True
 
