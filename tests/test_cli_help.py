@@ -96,5 +96,6 @@ def test_the_shell_completes_statuses_and_keys(dsn, conn):
     assert complete_status("pa") == ["paused"]
     with environment(PGFLOW_DSN=dsn):
         assert complete_key("order-") == ["order-2", "order-1"]
+        assert complete_key("caf\udce9") == []
     with environment(PGFLOW_DSN="postgresql://127.0.0.1:1/none"):
         assert complete_key("order-") == []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -13,8 +14,10 @@ import pytest
 import servers
 from clikit import as_role, pgflow
 from pgflow_cli import failures
+from pgflow_cli.commands import app
 from pgflow_cli.failures import Mistake, explain, hide_secrets
 from psycopg import sql
+from typer.main import get_command
 
 UNREACHABLE = "postgresql://app:hunter2@127.0.0.1:1/orders?connect_timeout=1"
 
@@ -124,6 +127,70 @@ def test_a_role_without_rights(dsn, conn):
 )
 def test_usage(shared_dsn, arguments, words):
     assert words in line(pgflow(shared_dsn, *arguments), 2)
+
+
+# ---------------------------------------------------------------- what is no text
+
+
+def commands(command, *path):
+    """Every command there is, with the words that call it."""
+    if not hasattr(command, "commands"):
+        yield path, command
+        return
+    for name in command.commands:
+        yield from commands(command.commands[name], *path, name)
+
+
+def lines_with(text):
+    """For each place in which a command takes a text, a command line that has this one there."""
+    for path, command in commands(get_command(app)):
+        wanted = [param for param in command.params if param.param_type_name == "argument"]
+        for param in command.params:
+            texts = [text, f"x={text}", f"{text}=x", f"@{text}", f'"{text}"']
+            if param in wanted:
+                before = [["x"] * (each.required and each is not param) for each in wanted]
+                at = wanted.index(param)
+                yield from ([*path, "--", *sum(before[:at], []), one, *sum(before[at:], [])] for one in texts)
+            elif not getattr(param, "is_flag", False):
+                needed = sum((["x"] for each in wanted if each.required), [])
+                yield from ([*path, max(param.opts, key=len), one, "--", *needed] for one in texts)
+
+
+@pytest.mark.parametrize("text", ["\ud800", "a\0b"])
+def test_what_is_no_text_is_refused_wherever_a_text_is_taken(dsn, text):
+    """Neither can be the name of a file, so that no command leaves anything behind."""
+    lines = list(lines_with(text))
+    assert {"list", "queues", "signal", "cancel", "start", "workers", "sql"} < {words[0] for words in lines}
+    for words in lines:
+        answer = pgflow(dsn, *words)
+        said = answer.err.count("\n")
+        assert (answer.code, said) == (2, 1) or said == 0 or words[0] == "validate", (words, answer)
+        assert "Traceback" not in answer.err, (words, answer)
+
+
+@pytest.mark.parametrize(("name", "words"), [(b"caf\xe9", "it holds the byte 0xe9"), (b"\xed\xa0\x80", "it holds the byte 0xed")])
+def test_bytes_that_are_no_text_are_named(dsn, name, words):
+    program = [sys.executable, "-X", "utf8", "-m", "pgflow_cli", "list", "--dsn", dsn, "--key", name]
+    done = subprocess.run(program, capture_output=True, text=True, cwd=clikit.TESTS, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (2, "", f"pgflow: a text that was given is not UTF-8: {words}\n")
+
+
+def test_a_connection_string_that_is_no_text_is_not_repeated():
+    assert line(pgflow(None, "list", "--dsn", "postgresql://app:hunter2\udce9@db/x"), 2).endswith("is not UTF-8: it holds the byte 0xe9")
+
+
+@pytest.mark.parametrize("arguments", [["signal", "k", "go", "-"], ["start", "greet", "--input", "-"], ["sql", "-"]])
+def test_standard_input_that_is_no_text(dsn, arguments):
+    program = [sys.executable, "-X", "utf8", "-m", "pgflow_cli", *arguments, "--dsn", dsn]
+    done = subprocess.run(program, input=b'"caf\xe9"', capture_output=True, cwd=clikit.TESTS, env={**os.environ, "PYTHONIOENCODING": "utf-8:strict"}, check=False)
+    assert (done.returncode, done.stdout, done.stderr.count(b"\n")) == (2, b"", 1)
+    assert b"cannot be read: 'utf-8' codec can't decode byte 0xe9" in done.stderr
+
+
+@pytest.mark.parametrize("host", ["caf\udce9", "x" * 64])
+def test_an_address_for_metrics_that_is_none(dsn, host):
+    answer = clikit.finish(clikit.process(dsn, "workers", "cli_jobs", "--metrics-port", "0", "--metrics-host", host))
+    assert "no metrics at " in line(answer, 2)
 
 
 def test_nothing_at_all_shows_the_help():

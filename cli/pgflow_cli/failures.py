@@ -45,6 +45,8 @@ def explain(error: BaseException) -> tuple[int, str | None]:
     """Exit code and line for an error; no line for one that is a bug of ours."""
     if isinstance(error, Mistake):
         return USAGE, _line(error)
+    if isinstance(error, UnicodeEncodeError) and (what := _no_text(error.object[error.start])):
+        return USAGE, f"a text that was given is not UTF-8: it holds {what}"
     if "psycopg" not in sys.modules:
         return FAILED, None
     return _explain_known(error)
@@ -74,6 +76,14 @@ def _explain_known(error: BaseException) -> tuple[int, str | None]:
     if cause is not None:
         return FAILED, f"the database refused: {_line(cause)}"
     return FAILED, None
+
+
+def _no_text(character: str) -> str | None:
+    """What a character stands for that no encoding can write; None if it is one. The text around it may be a secret."""
+    number = ord(character)
+    if 0xDC80 <= number <= 0xDCFF:
+        return f"the byte 0x{number - 0xDC00:02x}"  # as Python keeps those of a command line that it cannot read
+    return f"the lone surrogate U+{number:04X}" if 0xD800 <= number <= 0xDFFF else None
 
 
 def _unreached(error: BaseException) -> str:

@@ -83,6 +83,18 @@ def parse_pairs(texts: list[str] | None, what: str) -> dict[str, str]:
     return pairs
 
 
+def read_standard_input(what: str) -> str:
+    """All of standard input.
+
+    Raises:
+        Mistake: It is no text.
+    """
+    try:
+        return sys.stdin.read()
+    except UnicodeDecodeError as error:
+        raise Mistake(f"{what} cannot be read: {error}") from error
+
+
 def parse_json(text: str, what: str) -> Any:
     """Reads JSON: the text itself, ``@FILE``, or ``-`` for standard input.
 
@@ -90,12 +102,12 @@ def parse_json(text: str, what: str) -> Any:
         Mistake: It is not JSON, or the file cannot be read.
     """
     if text == "-":
-        source, text = "standard input", sys.stdin.read()
+        source, text = "standard input", read_standard_input(what)
     elif text.startswith("@"):
         source = text[1:]
         try:
             text = Path(source).read_text()
-        except (OSError, UnicodeDecodeError) as error:
+        except (OSError, ValueError) as error:  # no such file, no name of one, or no text in it
             raise Mistake(f"{what} cannot be read: {error}") from error
     else:
         source = ""

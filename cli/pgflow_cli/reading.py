@@ -8,7 +8,6 @@ thinks. The statement is sent by itself, in the protocol that takes one only, so
 from __future__ import annotations
 
 import re
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -17,7 +16,7 @@ import typer
 from pgflow_cli.database import Dsn, connect, find_dsn
 from pgflow_cli.failures import TIME_LIMIT, Ended, Mistake
 from pgflow_cli.output import AsCsv, AsJson, Column, choose_form, note, plain, print_rows, short_json
-from pgflow_cli.parsing import parse_duration
+from pgflow_cli.parsing import parse_duration, read_standard_input
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -65,12 +64,12 @@ def sql(
 
 def _read(statement: str) -> str:
     if statement == "-":
-        return sys.stdin.read()
+        return read_standard_input("the statement")
     if not statement.startswith("@"):
         return statement
     try:
         return Path(statement[1:]).read_text()
-    except (OSError, UnicodeDecodeError) as error:
+    except (OSError, ValueError) as error:  # no such file, no name of one, or no text in it
         raise Mistake(f"the statement cannot be read: {error}") from error
 
 

@@ -155,7 +155,7 @@ def complete_key(incomplete: str) -> list[str]:
     try:
         with psycopg.connect(dsn, autocommit=True, connect_timeout=2) as connection:
             return [row["key"] for row in fetch_dicts(connection, _RECENT_KEYS, (_like(incomplete) + "%", 30))]
-    except psycopg.Error:
+    except (psycopg.Error, UnicodeEncodeError):  # the latter: what is typed so far is no text
         return []
 
 

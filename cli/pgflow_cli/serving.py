@@ -104,8 +104,8 @@ def _metrics(app: AsyncApp, options: WorkerOptions, address: tuple[str, int] | N
     options.meter = Meter()
     try:
         server = prometheus.serve(options.meter, app.dsn, port=port, host=host)
-    except OSError as error:
-        raise Mistake(f"no metrics at {host}:{port}: {error.strerror or error}") from None
+    except (OSError, UnicodeError) as error:  # the latter: no name of a host
+        raise Mistake(f"no metrics at {host}:{port}: {getattr(error, 'strerror', None) or error}") from None
     logging.getLogger("pgflow").info("metrics at %s", server.url)
     try:
         yield
