@@ -18,7 +18,7 @@ from typing import Any
 import cli_jobs
 import psycopg
 from pgflow_cli.commands import run
-from processes import eventually
+from processes import eventually, interruptible
 
 from pgflow import AsyncApp, RunFailed
 from pgflow._calls import claim as claim_calls
@@ -97,7 +97,8 @@ def process(dsn: str | None, *arguments: str, **variables: str) -> subprocess.Po
     env = {name: value for name, value in os.environ.items() if name not in ("DATABASE_URL", "PGFLOW_DSN")}
     env |= {"PGFLOW_DSN": dsn} if dsn is not None else {}
     command = [sys.executable, "-m", "pgflow_cli", *arguments]
-    return subprocess.Popen(command, env=env | variables, cwd=TESTS, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    with interruptible():
+        return subprocess.Popen(command, env=env | variables, cwd=TESTS, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
 def finish(started: subprocess.Popen[str], timeout_seconds: float = 60) -> Answer:

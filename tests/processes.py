@@ -28,6 +28,19 @@ def eventually(condition: Callable[[], Any], what: str, timeout_seconds: float =
         time.sleep(0.01)
 
 
+@contextmanager
+def interruptible() -> Iterator[None]:
+    """What is started in this block minds Ctrl-C, though we may not: an ignored signal would stay ignored in it."""
+    if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
+        yield
+        return
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
 class WorkerProcess:
     """`pgflow workers` as a process of its own."""
 

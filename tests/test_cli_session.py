@@ -22,7 +22,7 @@ import psycopg
 import pytest
 import servers
 from clikit import ANSI, TESTS, statuses
-from processes import eventually
+from processes import eventually, interruptible
 
 PAGE = servers.REPOSITORY / "docs" / "session.md"
 WIDTH = 100
@@ -88,7 +88,8 @@ class Shell:
     def _at_terminal(self, line: str) -> str:
         ours, theirs = pty.openpty()
         fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 50, WIDTH, 0, 0))
-        started = subprocess.Popen(shlex.split(line), env=self._env, cwd=self._folder, stdin=theirs, stdout=theirs, stderr=theirs, start_new_session=True)
+        with interruptible():
+            started = subprocess.Popen(shlex.split(line), env=self._env, cwd=self._folder, stdin=theirs, stdout=theirs, stderr=theirs, start_new_session=True)
         os.close(theirs)
         shown, is_asked = b"", False
         while chunk := _read(ours):

@@ -32,7 +32,7 @@ from pgflow_cli.treasury.processes import BankProcess
 from pgflow_cli.treasury.proof import Proof, bank_book_of, prove
 from pgflow_cli.treasury.rates import RatesMissing, business_days, in_euro_cents, rates_on
 from pgflow_cli.treasury.workflow import cfo_ack, key_of, opening, sweep, treasury_day
-from processes import eventually
+from processes import eventually, interruptible
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
@@ -506,7 +506,8 @@ def test_a_ledger_in_use_is_not_waited_for(conn: psycopg.Connection, dsn: str, t
 
 def run_of(dsn: str, *arguments: str) -> subprocess.Popen[str]:
     command = [sys.executable, "-m", "examples.treasury", "--dsn", dsn, *arguments]
-    return subprocess.Popen(command, cwd=servers.REPOSITORY, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    with interruptible():
+        return subprocess.Popen(command, cwd=servers.REPOSITORY, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
 def is_alive(pid: int) -> bool:

@@ -118,6 +118,8 @@ def _start(roles: Any, role: str, dsn: str, options: dict[str, Any]) -> int:
         return pid
     code = 70
     try:
+        # Whoever started us may ignore it, as in the background of a script; what is ignored stays so.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
         with Path(os.devnull).open() as nothing:
             os.dup2(nothing.fileno(), 0)
         os.dup2(2, 1)  # what a child prints is no answer
