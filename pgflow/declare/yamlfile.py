@@ -44,6 +44,7 @@ MAX_VALUES: Final = 100_000
 
 Steps = tuple[str | int, ...]
 
+_ITEM = re.compile(r"-[ \t]+(?:(\*)|[|>][-+0-9]*[ \t]*[^-+0-9 \t\r\n#])")
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _SEPARATORS = "\x85\u2028\u2029"
 
@@ -164,7 +165,7 @@ def read_yaml(text: str) -> Marked:
     except WrongYaml as error:
         raise YamlError(error.message, error.line, error.column, error.hint) from None
     except MarkedYAMLError as error:
-        raise _worded(error) from None
+        raise _worded(error, source) from None
     except (YAMLError, ValueError, OverflowError) as error:
         raise YamlError("Unexpected token", hint=str(error).splitlines()[0]) from None
     return documents[0] if len(documents) == 1 else _several(documents)
@@ -201,6 +202,7 @@ class _Composer:
         self.table = str.maketrans(dict(back))
         self.anchors: dict[str, Marked] = {}
         self.stack: list[_Open] = []
+        self.twice: list[WrongYaml] = []
         self.values = 0
 
     def documents(self, text: str) -> Iterator[Marked]:
@@ -217,6 +219,8 @@ class _Composer:
                 self.stack[-1].add(node)
             else:
                 yield node
+        if self.twice:  # told last: the original lets it pass, and says what is no YAML at all
+            raise min(self.twice, key=lambda error: error.line)
 
     def _take(self, event: Any) -> Marked | None:
         """The value that an event completes, if it completes one."""
@@ -226,6 +230,8 @@ class _Composer:
             self._open(event)
         elif isinstance(event, (MappingEndEvent, SequenceEndEvent)):
             opened = self.stack.pop()
+            if isinstance(opened, _OpenMapping) and opened.twice is not None:
+                self.twice.append(opened.twice)
             return self._anchored(opened.anchor, opened.close())
         elif isinstance(event, AliasEvent):
             return self._alias(event)
@@ -297,6 +303,7 @@ class _OpenMapping:
         self.keys: dict[str, tuple[int, int]] = {}
         self.merged: list[Marked] = []
         self.key: Marked | None = None
+        self.twice: WrongYaml | None = None
 
     def add(self, node: Marked) -> None:
         """A key, or the value of the last one."""
@@ -308,9 +315,9 @@ class _OpenMapping:
             self.merged += node.parts if isinstance(node.parts, list) else [node]
             return
         name = as_text(key.value)
-        if name in self.parts:
-            first = self.keys[name][0]
-            raise WrongYaml(f"Duplicate key '{name}'", key.line, key.column, f"It stands in line {first} already; keep one of them.")
+        if name in self.parts and self.twice is None:
+            hint = f"It stands in line {self.keys[name][0]} already; keep one of them."
+            self.twice = WrongYaml(f"Duplicate key '{name}'", key.line, key.column, hint)
         self.parts[name], self.keys[name] = node, (key.line, key.column)
 
     def close(self) -> Marked:
@@ -331,12 +338,14 @@ def _place(event: Any) -> tuple[int, int]:
     return event.start_mark.line + 1, event.start_mark.column + 1
 
 
-def _worded(error: MarkedYAMLError) -> YamlError:
-    """What ruamel.yaml found wrong, in the words of the original's parser, which has few."""
+def _worded(error: MarkedYAMLError, source: str) -> YamlError:
+    """What ruamel.yaml found wrong, in the words of the original's parser, which has few and looks one token ahead."""
     mark = error.problem_mark or error.context_mark
     line, column = (mark.line + 1, mark.column + 1) if mark is not None else (None, None)
     said = " ".join(part for part in (error.problem, error.context) if part)
     message = next((words for sign, words in _WORDS if sign in said), "Unexpected token")
+    if mark is not None and (ahead := _ITEM.match(source, mark.index)):
+        message = "Unresolved alias" if ahead[1] == "*" else "Unexpected character"
     return YamlError(message, line, column, f"{error.problem or error.context}.".capitalize())
 
 

@@ -128,8 +128,10 @@ class Scanner(_Scanner):
 
     def fetch_block_scalar(self, style: Any) -> None:
         """A text of lines; remembered, because what falls out of it to the left looks like a key."""
-        self._heed_indentation("A text of lines must begin right of the key that it belongs to.")
+        line, column, starts_line = self.reader.line + 1, self.reader.column + 1, self._starts_line()
         super().fetch_block_scalar(style)
+        if starts_line and column - 1 <= self.indent:
+            raise WrongYaml("Unexpected token", line, column, "A text of lines must begin right of the key that it belongs to.")
         self.was_block = True
 
     def scan_block_scalar_indentation(self) -> Any:

@@ -11,7 +11,6 @@ place of ``$INPUTS``, so that a caller's ``$gather.output`` never becomes that o
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Protocol
 
@@ -317,11 +316,3 @@ def _command(name: str, node: Draft, include: Draft, child: Loaded, shelf: Shelf
                 f"inputs:, pass the caller value through '{include.id}' with:, and read it as '$INPUTS.<name>' instead.",
             )
     return text
-
-
-def each_include(nodes: tuple[Draft, ...]) -> Iterator[Draft]:
-    """The includes among the nodes and inside groups."""
-    for node in nodes:
-        if node.mode == "include":
-            yield node
-        yield from each_include(node.body)

@@ -7,6 +7,7 @@ first error, and each of the others follows with its own place.
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import islice
@@ -80,8 +81,6 @@ def load_file(path: Path, file: str) -> Loaded:
 
 
 def _code(error: OSError) -> str:
-    import errno
-
     return errno.errorcode.get(error.errno or 0, "unknown")
 
 
