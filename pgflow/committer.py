@@ -24,7 +24,7 @@ from pgflow._engine.execution import Execution
 from pgflow._engine.flush import Flush, batch_document
 from pgflow._io import Query, is_conflict_on_unit, is_infrastructure
 from pgflow._io.connect import ConnectOptions
-from pgflow._io.wire import Wire, open_wire
+from pgflow._io.wire import OwnWire, Wire, open_wire
 from pgflow.errors import PgflowError
 from pgflow.logs import said
 from pgflow.meter import Meter
@@ -82,8 +82,8 @@ class Committer:
         self._connections = connections
         self._pending: dict[int, Execution] = {}
         self._again: list[Item] = []
-        self._wake = asyncio.Event()
-        self._busy = 0
+        self._idle: list[asyncio.Future[None]] = []
+        self._busy = 0  # lines that are awake
         self._closing = False
         self._tasks: list[asyncio.Task[None]] = []
         self.batches = 0
@@ -91,12 +91,15 @@ class Committer:
 
     def start(self) -> None:
         """Starts the connections' tasks."""
+        self._busy = self._connections
         self._tasks = [asyncio.create_task(self._serve(), name=f"pgflow-committer-{n}") for n in range(self._connections)]
 
     def submit(self, execution: Execution) -> None:
         """This run has something to make durable."""
         self._pending[execution.run_id] = execution
-        self._wake.set()
+        if self._idle and (not self._busy or len(self._pending) >= self._limit):
+            self._busy += 1
+            self._idle.pop().set_result(None)
 
     @property
     def idle(self) -> bool:
@@ -106,7 +109,6 @@ class Committer:
     async def close(self) -> None:
         """Ends the tasks, once what is on its way has arrived."""
         self._closing = True
-        self._wake.set()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -118,21 +120,31 @@ class Committer:
             while not self._closing:
                 items = self._take_batch()
                 if not items:
-                    self._wake.clear()
-                    await self._wake.wait()
+                    await self._rest()
                     continue
-                self._busy += 1
                 try:
                     await self._deliver(line, items)
-                finally:
+                except BaseException:
                     self._busy -= 1
-                    self._wake.set()
+                    raise
+
+    async def _rest(self) -> None:
+        """Waits to be called up: if all rest, by the first that has something to commit."""
+        self._busy -= 1
+        called = asyncio.get_running_loop().create_future()
+        self._idle.append(called)
+        await called
+
+    @property
+    def _limit(self) -> int:
+        """How many runs go in one batch at most; so many must wait before a second connection sets out."""
+        return min(MAX_BATCH_RUNS, max(1, (self._host.active + 1) // 2))
 
     def _take_batch(self) -> list[Item]:
         """What goes next; empty if nothing does, or if the other connection should go on alone."""
         again, self._again = self._again, []
-        limit = min(MAX_BATCH_RUNS, max(1, (self._host.active + 1) // 2))
-        if not again and self._busy and len(self._pending) < limit:
+        limit = self._limit
+        if not again and self._busy > 1 and len(self._pending) < limit:
             return []
         items = again
         size = 0
@@ -150,9 +162,7 @@ class Committer:
         careful = any(flush.tries > 0 for _, flush in items)
         while True:
             try:
-                wire = await line.connected()
-                async with asyncio.timeout(COMMIT_TIMEOUT_SECONDS):
-                    await self._commit(wire, items, careful=careful)
+                await self._commit(await line.connected(), items, careful=careful)
             except (psycopg.Error, TimeoutError, OSError, PgflowError) as error:
                 careful = True
                 if is_conflict_on_unit(error):
@@ -221,7 +231,7 @@ class _Line:
 
     def __init__(self, options: ConnectOptions) -> None:
         self._options = options
-        self._wire: Wire | None = None
+        self._wire: OwnWire | None = None
 
     async def __aenter__(self) -> Self:
         return self
@@ -231,12 +241,13 @@ class _Line:
 
     async def _close(self) -> None:
         if self._wire is not None:
-            await self._wire.connection.close()
+            await self._wire.close()
             self._wire = None
 
-    async def connected(self) -> Wire:
+    async def connected(self) -> OwnWire:
         if self._wire is None or self._wire.connection.closed:
-            self._wire = await open_wire(self._options, "pgflow committer")
+            await self._close()
+            self._wire = await open_wire(self._options, "pgflow committer", COMMIT_TIMEOUT_SECONDS)
         return self._wire
 
     async def back_off(self, error: Exception, tries: int) -> None:

@@ -11,7 +11,7 @@ import psycopg
 
 from pgflow._io import Query, is_infrastructure
 from pgflow._io.connect import ConnectOptions
-from pgflow._io.wire import Wire, open_wire
+from pgflow._io.wire import OwnWire, open_wire
 from pgflow.errors import PgflowError
 from pgflow.logs import said
 
@@ -29,7 +29,7 @@ class Control:
         self._options = options
         self._name = name
         self._lock = asyncio.Lock()
-        self._wire: Wire | None = None
+        self._wire: OwnWire | None = None
         self._closed = False
 
     async def ask(self, query: Query[T]) -> T:
@@ -44,13 +44,9 @@ class Control:
             if self._closed:
                 raise PgflowError(f"{self._name} has ended")
             if self._wire is None or self._wire.connection.closed:
-                self._wire = await open_wire(self._options, self._name)
-            try:
-                async with asyncio.timeout(CALL_TIMEOUT_SECONDS):
-                    return await self._wire.ask(query)
-            except TimeoutError:
-                await self._wire.connection.close()
-                raise
+                await self._drop()
+                self._wire = await open_wire(self._options, self._name, CALL_TIMEOUT_SECONDS)
+            return await self._wire.ask(query)
 
     async def insist(self, query: Query[T]) -> T:
         """Runs a query that may be run twice, until there is an answer."""
@@ -73,5 +69,9 @@ class Control:
     async def close(self) -> None:
         """Closes the connection for good."""
         self._closed = True
+        await self._drop()
+
+    async def _drop(self) -> None:
         if self._wire is not None:
-            await self._wire.connection.close()
+            await self._wire.close()
+            self._wire = None

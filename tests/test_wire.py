@@ -13,7 +13,7 @@ import pytest
 from pgflow import InvalidArgument, RunNotFound
 from pgflow._io import Query, is_infrastructure
 from pgflow._io.connect import ConnectOptions
-from pgflow._io.wire import Wire, open_wire
+from pgflow._io.wire import OwnWire, Wire, open_wire
 
 ROWS = "select %s::text, %s::bigint, %s::bigint[], %s::boolean, %s::float8, %s::timestamptz, %s::json, null::int, '100%%'"
 VALUES = ("é", -(2**62), [1, 2**40], True, 0.1, datetime(2026, 1, 2, tzinfo=UTC), '{"a": 1.50}')
@@ -23,24 +23,34 @@ def query(sql: Any, *params: Any) -> Query[Any]:
     return Query(sql, params, lambda rows: rows)
 
 
-def on_wire(dsn: str, use: Callable[[Wire], Awaitable[Any]], prepare_threshold: int | None = 3) -> Any:
+def beside_psycopg(dsn: str, use: Callable[[Wire], Awaitable[Any]], *, prepares: bool = False) -> Any:
+    """On a connection that psycopg uses too."""
+
     async def main() -> Any:
-        wire = await open_wire(ConnectOptions(dsn, prepare_threshold), "test")
-        try:
-            return await use(wire)
-        finally:
-            await wire.connection.close()
+        async with await psycopg.AsyncConnection.connect(dsn, autocommit=True) as connection:
+            return await use(Wire(connection, prepares=prepares))
 
     return asyncio.run(main())
 
 
-@pytest.mark.parametrize("prepare_threshold", [3, None])
-def test_values_come_back_as_psycopg_reads_them(dsn, prepare_threshold):
+def on_wire(dsn: str, use: Callable[[Wire], Awaitable[Any]], prepare_threshold: int | None = 3) -> Any:
+    async def main() -> Any:
+        wire = await open_wire(ConnectOptions(dsn, prepare_threshold), "test", 30.0)
+        try:
+            return await use(wire)
+        finally:
+            await wire.close()
+
+    return asyncio.run(main())
+
+
+@pytest.mark.parametrize("prepares", [True, False])
+def test_values_come_back_as_psycopg_reads_them(dsn, prepares):
     async def use(wire: Wire) -> tuple[Any, Any]:
         cursor = await wire.connection.execute(ROWS, VALUES)
         return [await wire.ask(query(ROWS, *VALUES)) for _ in range(3)], await cursor.fetchall()
 
-    ours, theirs = on_wire(dsn, use, prepare_threshold)
+    ours, theirs = beside_psycopg(dsn, use, prepares=prepares)
     assert ours == [theirs] * 3
     assert theirs[0][-1] == "100%"
 
@@ -81,7 +91,7 @@ def test_after_a_statement_that_fails_none_is_run(dsn, conn):
         await wire.connection.rollback()
         return status, await wire.ask(query("select count(*) from public.t"))
 
-    assert on_wire(dsn, use) == (psycopg.pq.TransactionStatus.INERROR, [(0,)])
+    assert beside_psycopg(dsn, use) == (psycopg.pq.TransactionStatus.INERROR, [(0,)])
 
 
 def test_the_engine_s_errors_are_its_exceptions(dsn):
@@ -129,3 +139,25 @@ def test_a_connection_that_breaks_under_a_call_is_infrastructure_and_closed(dsn,
         return is_infrastructure(error.value), is_infrastructure(again.value), wire.connection.closed
 
     assert on_wire(dsn, use) == (True, True, True)
+
+
+def test_a_call_without_an_answer_in_time_raises_and_its_connection_is_closed(dsn):
+    async def main() -> Any:
+        wire = await open_wire(ConnectOptions(dsn), "test", 0.05)
+        for n in range(3):
+            assert await wire.ask(query("select %s::int", n)) == [(n,)]  # each call has its own time
+        with pytest.raises(TimeoutError):
+            await wire.ask(query("select pg_sleep(60)"))
+        return wire.connection.closed
+
+    assert asyncio.run(main())
+
+
+def test_an_idle_connection_that_ends_is_known_to_be_closed(dsn, conn):
+    async def use(wire: OwnWire) -> None:
+        pid = wire.connection.info.backend_pid
+        conn.execute("select pg_terminate_backend(%s, 5000)", (pid,))
+        while not wire.connection.closed:
+            await asyncio.sleep(0)
+
+    on_wire(dsn, use)

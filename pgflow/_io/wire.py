@@ -145,35 +145,32 @@ class Wire:
                     await self.connection.cancel_safe(timeout=CANCEL_TIMEOUT_SECONDS)
                     await self._results(count)
             except (psycopg.Error, TimeoutError, OSError):
-                self._pgconn.finish()
+                self._give_up()
             raise
         except BaseException:
             if self._pgconn.transaction_status == pq.TransactionStatus.ACTIVE:
-                self._pgconn.finish()
+                self._give_up()
             raise
 
     async def _results(self, count: int) -> list[pq.abc.PGresult]:
         pgconn = self._pgconn
         while pgconn.flush():
             await self._ready(writing=True)
-            pgconn.consume_input()
         results: list[pq.abc.PGresult] = []
         while len(results) < count:
             while pgconn.is_busy():
                 await self._ready(writing=False)
-                pgconn.consume_input()
             result = pgconn.get_result()
             if result is not None:
                 results.append(result)
         if results[-1].status != pq.ExecStatus.PIPELINE_SYNC:
             while pgconn.is_busy():
                 await self._ready(writing=False)
-                pgconn.consume_input()
             pgconn.get_result()  # the None behind the last
         return results
 
     async def _ready(self, *, writing: bool) -> None:
-        """Waits until the socket can be read or, with ``writing``, either read or written."""
+        """Waits until there is something to read, and takes it; with ``writing``, or until more can be written."""
         loop, socket = self._loop, self._pgconn.socket
         ready: asyncio.Future[None] = loop.create_future()
         loop.add_reader(socket, _done, ready)
@@ -185,17 +182,110 @@ class Wire:
             loop.remove_reader(socket)
             if writing:
                 loop.remove_writer(socket)
+        self._pgconn.consume_input()
 
-
-async def open_wire(options: ConnectOptions, application_name: str) -> Wire:
-    """A wire on a connection of its own."""
-    connection = await connect_async(options, application_name)
-    return Wire(connection, prepares=options.prepare_threshold is not None)
+    def _give_up(self) -> None:
+        self._pgconn.finish()
 
 
 def _done(ready: asyncio.Future[None]) -> None:
     if not ready.done():
         ready.set_result(None)
+
+
+class OwnWire(Wire):
+    """A wire whose connection nobody else uses: the event loop watches it from the first call until it is closed.
+
+    Args:
+        connection: Open.
+        prepares: As for :class:`Wire`.
+        timeout_seconds: How long a call may take; then it raises TimeoutError and the connection is closed.
+    """
+
+    def __init__(self, connection: psycopg.AsyncConnection[Any], *, prepares: bool, timeout_seconds: float) -> None:
+        super().__init__(connection, prepares=prepares)
+        self._timeout_seconds = timeout_seconds
+        self._deadline = 0.0
+        self._timer: asyncio.TimerHandle | None = None
+        self._waiter: asyncio.Future[None] | None = None
+        self._writing = False
+        self._socket = self._pgconn.socket
+        self._watches = True
+        self._loop.add_reader(self._socket, self._readable)
+
+    async def close(self) -> None:
+        """Closes the connection."""
+        self._unwatch()
+        await self.connection.close()
+
+    async def rows(self, *statements: Statement) -> list[list[Row]]:
+        """As :meth:`Wire.rows`; also raises TimeoutError."""
+        self._deadline = self._loop.time() + self._timeout_seconds
+        if self._timer is None:
+            self._timer = self._loop.call_at(self._deadline, self._look_at_the_time)
+        try:
+            return await super().rows(*statements)
+        finally:
+            if self._pgconn.status != pq.ConnStatus.OK:
+                self._unwatch()
+
+    async def _ready(self, *, writing: bool) -> None:
+        self._waiter = self._loop.create_future()
+        self._writing = writing
+        if writing:
+            self._loop.add_writer(self._socket, self._wake)
+        try:
+            await self._waiter
+        finally:
+            self._waiter = None
+            if writing and self._watches:
+                self._loop.remove_writer(self._socket)
+
+    def _readable(self) -> None:
+        """Takes what has come; on an idle connection that is mostly its end."""
+        try:
+            self._pgconn.consume_input()
+        except psycopg.Error as error:
+            self._unwatch()
+            if self._waiter is not None and not self._waiter.done():
+                self._waiter.set_exception(error)
+            return
+        if self._writing or not self._pgconn.is_busy():
+            self._wake()
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    def _look_at_the_time(self) -> None:
+        """One timer for all calls: it is set again only when it goes off, since calls are many and time-outs rare."""
+        self._timer = None
+        if self._waiter is None or self._waiter.done():
+            return
+        if self._loop.time() < self._deadline:
+            self._timer = self._loop.call_at(self._deadline, self._look_at_the_time)
+        else:
+            self._waiter.set_exception(TimeoutError(f"no answer of the server in {self._timeout_seconds:.0f} s"))
+
+    def _unwatch(self) -> None:
+        """Before the socket is closed: its number may be another connection's the next moment."""
+        if self._watches:
+            self._watches = False
+            self._loop.remove_reader(self._socket)
+            self._loop.remove_writer(self._socket)
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _give_up(self) -> None:
+        self._unwatch()
+        super()._give_up()
+
+
+async def open_wire(options: ConnectOptions, application_name: str, timeout_seconds: float) -> OwnWire:
+    """A wire on a connection of its own."""
+    connection = await connect_async(options, application_name)
+    return OwnWire(connection, prepares=options.prepare_threshold is not None, timeout_seconds=timeout_seconds)
 
 
 _PLACEHOLDER = re.compile(r"%[s%]")
