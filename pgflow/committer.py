@@ -117,11 +117,15 @@ class Committer:
 
     async def _serve(self) -> None:
         async with _Line(self._options) as line:
+            has_delivered = False
             while not self._closing:
                 items = self._take_batch()
                 if not items:
-                    await self._rest()
+                    # What the last batch has let go on may have something at once: bodies that wait for nothing.
+                    await (asyncio.sleep(0) if has_delivered else self._rest())
+                    has_delivered = False
                     continue
+                has_delivered = True
                 try:
                     await self._deliver(line, items)
                 except BaseException:

@@ -62,7 +62,7 @@ class Flush:
 
     def licences(self) -> str:
         """The bodies that may start once this is durable, as the column ``starts``."""
-        rows = [f'[{c.number},"{c.spec.effect}",{quote_json(c.name)},{json.dumps(c.ordinal)},{c.args_hash}]' for c in self.starts]
+        rows = [f'[{c.number},"{c.spec.effect}",{quote_json(c.name)},{c.ordinal if isinstance(c.ordinal, int) else quote_json(c.ordinal)},{c.args_hash}]' for c in self.starts]
         return f"[{','.join(rows)}]"
 
     def unit_rows(self, now_us: int) -> str:
