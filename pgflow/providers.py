@@ -125,9 +125,13 @@ class PsycopgProvider:
         try:
             yield _PsycopgTransaction(connection)
         finally:
-            if not connection.closed:
-                connection.rollback()
-            self._pool.putconn(connection)
+            try:
+                if not connection.closed:
+                    connection.rollback()
+            except psycopg.Error:
+                connection.close()  # it was lost just now; what the body came to is known by then
+            finally:
+                self._pool.putconn(connection)
 
     def _begun(self, begin: LiteralString) -> psycopg.Connection[Any]:
         """A connection on which BEGIN worked: one that died while idle is found out here, without a look before each use."""
@@ -156,7 +160,21 @@ class _AsyncPsycopgTransaction:
     def _take(self, connection: psycopg.AsyncConnection[Any]) -> None:
         connection.row_factory = tuple_row  # whatever its last user liked better
         self.connection = connection
+        self._is_ours = True
         self._wire = Wire(connection, prepares=False)
+
+    async def close(self) -> None:
+        """Rolls back what is still open, and gives the connection back, whatever happens meanwhile."""
+        if not self._is_ours:
+            return
+        self._is_ours = False
+        try:
+            if not self.connection.closed:
+                await self.connection.rollback()
+        except psycopg.Error:
+            await self.connection.close()  # it was lost just now; what the body came to is known by then
+        finally:
+            await self._pool.putconn(self.connection)
 
     async def execute(self, sql: LiteralString, params: Sequence[Any]) -> list[Row]:
         if self._begin is None:
@@ -172,7 +190,7 @@ class _AsyncPsycopgTransaction:
             except psycopg.OperationalError:
                 if not (tries_left and self.connection.closed):
                     raise
-                await self._pool.putconn(self.connection)
+                await self.close()
                 self._take(await self._pool.getconn())
         raise AssertionError
 
@@ -212,9 +230,7 @@ class AsyncPsycopgProvider:
         try:
             yield transaction
         finally:
-            if not transaction.connection.closed:
-                await transaction.connection.rollback()
-            await self._pool.putconn(transaction.connection)
+            await transaction.close()
 
 
 def provider_for(step: Any, providers: Sequence[Any]) -> Any:

@@ -27,6 +27,8 @@ from pgflow import (
     transaction,
     workflow,
 )
+from pgflow._io.connect import ConnectOptions, make_pool_async
+from pgflow.providers import AsyncPsycopgProvider
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -392,6 +394,54 @@ def test_a_lost_connection_in_the_body_is_tried_again_and_not_recorded(flow: Har
     assert run.result(SOON) == 2
     assert left(conn) == 9
     assert events(conn, run.key) == [("step_completed", "unlucky")]
+
+
+@pytest.mark.parametrize("when", ["in the body", "before the fence"])
+def test_connections_that_are_lost_are_not_missed_by_later_steps(flow: Harness, conn: psycopg.Connection, when: str) -> None:
+    losses = iter(range(25))  # more than the pool has
+    pids: list[int] = []
+
+    @transaction
+    async def unlucky(mine: AsyncConnection, n: int) -> int:
+        await mine.execute(TAKE, (0, "a"))
+        if next(losses, None) is not None:
+            pids.append(mine.info.backend_pid)
+            conn.execute("select pg_terminate_backend(%s, 5000)", (mine.info.backend_pid,))
+            if when == "in the body":
+                await mine.execute("select 1")
+        return n
+
+    @workflow
+    async def many_orders() -> list[int]:
+        return list(await asyncio.gather(*[unlucky(n) for n in range(50)]))
+
+    flow.include(many_orders)
+    assert flow.start(many_orders).result(timedelta(seconds=60)) == list(range(50))
+    assert len(set(pids)) == 25
+
+
+def test_a_step_that_is_cancelled_again_while_it_is_cancelled_gives_its_connection_back(dsn: str, conn: psycopg.Connection) -> None:
+    async def main() -> None:
+        async with make_pool_async(ConnectOptions(dsn), "one connection", 1) as pool:
+            provider = AsyncPsycopgProvider(pool)
+
+            async def ask(query: str) -> None:
+                async with provider.begin_async(None) as transaction:
+                    await transaction.execute(query, ())
+
+            for _ in range(2):
+                task = asyncio.create_task(ask("select pg_sleep(60)"))
+                while not conn.execute("select from pg_stat_activity where wait_event = 'PgSleep' and datname = current_database()").fetchall():
+                    await asyncio.sleep(0)
+                task.cancel()
+                await asyncio.sleep(0)
+                task.cancel()
+                with pytest.raises(asyncio.CancelledError):
+                    await task
+            async with asyncio.timeout(20):
+                await ask("select 1")
+
+    asyncio.run(main())
 
 
 # ---------------------------------------------------------------- bodies that end the transaction themselves

@@ -125,6 +125,23 @@ def test_a_call_that_is_cancelled_leaves_no_statement_running(dsn, conn, count):
     assert on_wire(dsn, use) == [(1,)]
 
 
+@pytest.mark.parametrize("count", [1, 2])
+def test_a_call_that_is_cancelled_again_while_it_ends_closes_its_connection(dsn, conn, count):
+    async def use(wire: Wire) -> bool:
+        pid = wire.connection.info.backend_pid
+        call = asyncio.create_task(wire.rows(*[("select pg_sleep(60)", ())] * count))
+        while not conn.execute("select from pg_stat_activity where pid = %s and wait_event = 'PgSleep'", (pid,)).fetchall():
+            await asyncio.sleep(0)
+        call.cancel()
+        await asyncio.sleep(0)
+        call.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await call
+        return wire.connection.closed
+
+    assert beside_psycopg(dsn, use)
+
+
 def test_a_connection_that_breaks_under_a_call_is_infrastructure_and_closed(dsn, conn):
     async def use(wire: Wire) -> Any:
         pid = wire.connection.info.backend_pid

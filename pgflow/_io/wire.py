@@ -137,26 +137,33 @@ class Wire:
 
     async def _answered(self, count: int) -> list[pq.abc.PGresult]:
         """So many results. A call that is cancelled leaves no statement running: its connection is closed if need be."""
+        results: list[pq.abc.PGresult] = []
         try:
-            return await self._results(count)
+            await self._collect(results, count)
         except asyncio.CancelledError:
-            try:
-                async with asyncio.timeout(CANCEL_TIMEOUT_SECONDS):
-                    await self.connection.cancel_safe(timeout=CANCEL_TIMEOUT_SECONDS)
-                    await self._results(count)
-            except (psycopg.Error, TimeoutError, OSError):
-                self._give_up()
+            await self._end_cancelled(results, count)
             raise
         except BaseException:
             if self._pgconn.transaction_status == pq.TransactionStatus.ACTIVE:
                 self._give_up()
             raise
+        return results
 
-    async def _results(self, count: int) -> list[pq.abc.PGresult]:
+    async def _end_cancelled(self, results: list[pq.abc.PGresult], count: int) -> None:
+        """Has the server stop, and waits for that; only for a time, and not if cancelled once more."""
+        try:
+            async with asyncio.timeout(CANCEL_TIMEOUT_SECONDS):
+                await self.connection.cancel_safe(timeout=CANCEL_TIMEOUT_SECONDS)
+                await self._collect(results, count)
+        except BaseException as error:
+            self._give_up()
+            if not isinstance(error, (psycopg.Error, TimeoutError, OSError)):
+                raise
+
+    async def _collect(self, results: list[pq.abc.PGresult], count: int) -> None:
         pgconn = self._pgconn
         while pgconn.flush():
             await self._ready(writing=True)
-        results: list[pq.abc.PGresult] = []
         while len(results) < count:
             while pgconn.is_busy():
                 await self._ready(writing=False)
@@ -167,7 +174,6 @@ class Wire:
             while pgconn.is_busy():
                 await self._ready(writing=False)
             pgconn.get_result()  # the None behind the last
-        return results
 
     async def _ready(self, *, writing: bool) -> None:
         """Waits until there is something to read, and takes it; with ``writing``, or until more can be written."""
