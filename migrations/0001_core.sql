@@ -237,6 +237,15 @@ create table pgflow.undelivered (
   payload json
 );
 comment on table pgflow.undelivered is 'Messages whose run ended before it took them';
+create index undelivered_chain_idx on pgflow.undelivered (chain_id);
+
+create table pgflow.dropped_history (
+  dropped_at timestamptz not null,
+  ended_before timestamptz not null,
+  runs int not null,
+  dropped_by text not null
+);
+comment on table pgflow.dropped_history is 'What of the history has been removed, by whom: one row a batch';
 
 create sequence pgflow.nudge_id_seq;
 comment on sequence pgflow.nudge_id_seq is 'Numbers nudges';

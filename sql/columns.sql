@@ -111,6 +111,10 @@ comment on column pgflow.undelivered.kind is 'As in the mailbox: s = signal, c =
 comment on column pgflow.undelivered.name is 'Name of the signal, or of what was asked';
 comment on column pgflow.undelivered.sent_by is 'Who sent it';
 comment on column pgflow.undelivered.payload is 'What it says';
+comment on column pgflow.dropped_history.dropped_at is 'When it was removed';
+comment on column pgflow.dropped_history.ended_before is 'The runs had ended before this time';
+comment on column pgflow.dropped_history.runs is 'How many';
+comment on column pgflow.dropped_history.dropped_by is 'Who removed them: the name of the session';
 
 comment on column pgflow.nudge.chain_id is 'The chain to look at';
 comment on column pgflow.nudge.nudge_id is 'The number of the nudge: a wake deletes only those it saw before it looked';

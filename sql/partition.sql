@@ -39,4 +39,41 @@ end
 $$;
 comment on function pgflow.add_unit_partitions(int, bigint) is 'Makes partitions of the journal until so many are ahead of the newest run; answers how many it made';
 
+create or replace function pgflow.drop_empty_partitions_()
+returns int
+language plpgsql
+volatile
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+  newest bigint;
+  part record;
+  dropped int := 0;
+begin
+  select case when is_called then last_value else 0 end into newest from pgflow.run_id_seq;
+  -- Nobody waits behind us for long: a partition whose turn does not come goes the next time.
+  perform set_config('lock_timeout', '100ms', true);
+  for part in
+    select c.relname, b.lower, b.upper
+    from pg_inherits i
+    join pg_class c on c.oid = i.inhrelid
+    cross join lateral regexp_match(pg_get_expr(c.relpartbound, c.oid), 'FROM \(''(\d+)''\) TO \(''(\d+)''\)') m
+    cross join lateral (select m[1]::bigint as lower, m[2]::bigint as upper) b
+    -- A start may have its number and not be committed yet: the partition before the newest run's stays.
+    where i.inhparent = 'pgflow.unit'::regclass and b.upper + (b.upper - b.lower) <= newest
+    order by b.lower
+  loop
+    continue when exists (select from pgflow.run r where r.run_id >= part.lower and r.run_id < part.upper);
+    begin
+      execute format('drop table pgflow.%I', part.relname);
+      dropped := dropped + 1;
+    exception when lock_not_available then
+      return dropped;
+    end;
+  end loop;
+  return dropped;
+end
+$$;
+comment on function pgflow.drop_empty_partitions_() is 'Drops partitions of the journal of which no run is left; answers how many';
+
 select pgflow.add_unit_partitions();

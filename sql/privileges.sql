@@ -11,7 +11,7 @@ declare
       "run_state", "read_stream", "wake"],
     "pgflow_operator": ["start_run", "start_runs", "send_signal", "cancel_run", "pause_run", "resume_run", "retry_run", "result",
       "results", "find_chain", "run_status", "run_state", "read_stream", "wake", "check", "pause_queue", "resume_queue", "limit_queue",
-      "sweep_keys"],
+      "sweep_keys", "drop_history"],
     "pgflow_worker": ["start_run", "start_runs", "send_signal", "cancel_run", "result", "results", "find_chain", "run_status",
       "run_state", "read_stream", "wake", "serve_lanes", "claim_runs", "load_units", "release_runs", "release_strays", "commit_units", "commit_and_claim",
       "commit_unit", "begin_step", "fence_step", "read_unit", "transaction_status", "beat_step", "step_details", "poll",

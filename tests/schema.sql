@@ -28,6 +28,13 @@ table pgflow.deadline, owner pgflow_owner
   constraint deadline_pkey PRIMARY KEY (run_id)
   CREATE INDEX deadline_due_idx ON pgflow.deadline USING btree (due_at)
 
+table pgflow.dropped_history, owner pgflow_owner
+  -- What of the history has been removed, by whom: one row a batch
+  dropped_at timestamp with time zone not null -- When it was removed
+  ended_before timestamp with time zone not null -- The runs had ended before this time
+  runs integer not null -- How many
+  dropped_by text not null -- Who removed them: the name of the session
+
 table pgflow.held, owner pgflow_owner
   -- Place: paused by somebody, or stuck until somebody helps; says why
   run_id bigint not null -- The run that is held
@@ -260,6 +267,7 @@ table pgflow.undelivered, owner pgflow_owner
   sent_by text -- Who sent it
   payload json -- What it says
   constraint undelivered_pkey PRIMARY KEY (signal_id)
+  CREATE INDEX undelivered_chain_idx ON pgflow.undelivered USING btree (chain_id)
 
 table pgflow.unit, owner pgflow_owner
   -- The journal, append only. seq is dense from 1; call numbers the durable calls in the order in which the code issued them
@@ -634,6 +642,21 @@ function pgflow.continue_(q jsonb, seq integer, t timestamp with time zone) retu
   set search_path=pg_catalog, pg_temp
   md5 df48769c3b4bd944114ce923e5d383a4
 
+function pgflow.drop_empty_partitions_() returns integer, owner pgflow_owner
+  -- Drops partitions of the journal of which no run is left; answers how many
+  plpgsql volatile
+  set search_path=pg_catalog, pg_temp
+  md5 49fa33062a027428dfcc86944647c915
+
+function pgflow.drop_history(ended_before timestamp with time zone, max integer DEFAULT 1000, after bigint DEFAULT 0) returns TABLE(runs integer, partitions integer, last_root bigint), owner pgflow_owner
+  -- Removes families of runs that ended before a time, up to so many from a root on; answers the last root it looked at, null once there are none
+  plpgsql volatile security definer
+  set search_path=pg_catalog, pg_temp
+  set enable_seqscan=off
+  set plan_cache_mode=force_generic_plan
+  md5 f7e9d8297cc3bd4bb35e47cae7b784a0
+  grant execute to pgflow_operator
+
 function pgflow.end_by_force_(me bigint, chain bigint, last_seq integer, token bigint, t timestamp with time zone) returns void, owner pgflow_owner
   -- Writes the outcome of a run that is cancelled without its code, and who did it
   plpgsql volatile
@@ -646,6 +669,13 @@ function pgflow.expire_runs_(max integer, t timestamp with time zone) returns vo
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
   md5 7be5217f8a5bb509c1108bbfde3a9c07
+
+function pgflow.families_(roots bigint[]) returns TABLE(root bigint, run_id bigint), owner pgflow_owner
+  -- Runs with all that they continued as and all that they started, and so on
+  sql stable
+  set search_path=pg_catalog, pg_temp
+  set enable_seqscan=off
+  md5 a456b4e2fc9c46e3395eece4b6ecf0e7
 
 function pgflow.fence_step(run_id bigint, token bigint, call integer, units jsonb) returns bigint, owner pgflow_owner
   -- Last call of a transactional step's transaction: fences the lease, appends the buffered units and the step's own; the time in microseconds
@@ -1013,7 +1043,7 @@ function pgflow.sweep_keys(max integer DEFAULT 1000) returns integer, owner pgfl
   -- Frees keys of finished chains whose retention is over; answers how many
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
-  md5 38cc332f83dce072c84a5c091b973636
+  md5 810fcb05143cc8d4e54d4a166bbae787
   grant execute to pgflow_operator
 
 function pgflow.take_heads_(lanes integer[], max integer, suspects boolean, worker_id integer, tokens bigint[]) returns bigint[], owner pgflow_owner

@@ -69,8 +69,10 @@ WAITS = {
     "start": {"start", "start many", "child"},
     "start many": {"start", "start many", "child"},
     "child": {"start", "start many"},
-    "start swept": {"sweep keys"},
-    "sweep keys": {"sweep keys"},
+    "start swept": {"sweep keys", "drop history"},
+    # What frees keys goes one after the other.
+    "sweep keys": {"sweep keys", "drop history"},
+    "drop history": {"sweep keys", "drop history"},
     # A beat moves a counter, and a reaper compares it.
     "beat": {"beat", "reap"},
     "reap": {"beat", "reap"},
@@ -146,6 +148,7 @@ def build_world(conn: Conn) -> dict[str, Callable[[Conn], object]]:
         "start many": lambda c: start_many(c, [("new", "{}"), ("other", "{}")], "child"),
         "start swept": lambda c: start(c, "done", key="done-0"),
         "sweep keys": call("sweep_keys()"),
+        "drop history": call("drop_history(now())"),
         "wake": lambda c: wake(c, *chains),
         "sweep": wake,
         "poll": poll,

@@ -55,6 +55,7 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
     },
     "Database": {
         "migrate": ("schema:migrate", "Installs the schema, or brings it up to date."),
+        "prune": ("pruning:prune", "Removes runs that ended long ago."),
         "pg": ("embedded:pg", "The embedded Postgres server, for development."),
     },
 }

@@ -62,8 +62,7 @@ class Flush:
 
     def licences(self) -> str:
         """The bodies that may start once this is durable, as the column ``starts``."""
-        rows = [f'[{c.number},"{c.spec.effect}",{quote_json(c.name)},{c.ordinal if isinstance(c.ordinal, int) else quote_json(c.ordinal)},{c.args_hash}]' for c in self.starts]
-        return f"[{','.join(rows)}]"
+        return f"[{','.join(map(_licence, self.starts))}]"
 
     def unit_rows(self, now_us: int) -> str:
         """The rows of ``u``, joined."""
@@ -83,6 +82,11 @@ class Flush:
         return (
             f'[{self.run_id},"{status}",{_quoted(reason)},{_quoted(output)},{_quoted(error)},{self.chain_id},{self.token}]'
         )
+
+
+def _licence(call: StepCall) -> str:
+    ordinal = call.ordinal if isinstance(call.ordinal, int) else quote_json(call.ordinal)
+    return f'[{call.number},"{call.spec.effect}",{quote_json(call.name)},{ordinal},{call.args_hash}]'
 
 
 def _quoted(text: str | None) -> str:

@@ -1,0 +1,76 @@
+"""``pgflow prune``: removing the history of runs that ended long ago."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from pgflow_cli.database import Dsn, fetch_dicts, opened
+from pgflow_cli.failures import Mistake
+from pgflow_cli.listing import database_now
+from pgflow_cli.orders import DryRun, Yes
+from pgflow_cli.output import AsJson, choose_form, many, note, plain, print_one, when
+from pgflow_cli.parsing import parse_duration
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+    import psycopg
+
+OlderThan = Annotated[str, typer.Option(metavar="DURATION", help="How long ago they must have ended, like 90d.", show_default=False)]
+Batch = Annotated[int, typer.Option(min=1, max=100_000, help="So many runs in one transaction.")]
+
+_OLD = "select count(*) as runs from pgflow.runs where finished_at < %s"
+_DROP = "select runs, partitions, last_root from pgflow.drop_history(%s::timestamptz, %s::int, %s::bigint)"
+
+
+def prune(
+    *, older_than: OlderThan, yes: Yes = False, dry_run: DryRun = False, batch: Batch = 1000, as_json: AsJson = False, dsn: Dsn = None
+) -> None:
+    """Removes runs that ended long ago.
+
+    All that is known of them goes with them. A run goes together with what it started and continued as, once all
+    of that has ended. What is removed is written down in pgflow.dropped_history.
+    """
+    age = parse_duration(older_than, "--older-than")
+    with opened(dsn) as connection:
+        ended_before = database_now(connection) - age
+        if dry_run or not yes:
+            runs = fetch_dicts(connection, _OLD, (ended_before,))[0]["runs"]
+            if dry_run:
+                _tell({"runs": runs, "partitions": 0, "ended_before": ended_before, "removed": False}, as_json=as_json)
+                return
+            _ask(runs, ended_before)
+        told = {**_drop_all(connection, ended_before, batch), "ended_before": ended_before, "removed": True}
+        _tell(told, as_json=as_json)
+
+
+def _ask(runs: int, ended_before: datetime) -> None:
+    """Asks, unless there is nothing to ask about."""
+    if runs == 0:
+        return
+    if not sys.stdin.isatty():
+        raise Mistake(f"{many(runs, 'run')} would be removed, and there is nobody to ask: pass --yes, or look with --dry-run")
+    typer.confirm(f"Remove {many(runs, 'run')} that ended before {when(ended_before)}?", abort=True, err=True)
+
+
+def _drop_all(connection: psycopg.Connection[Any], ended_before: datetime, batch: int) -> dict[str, int]:
+    gone = {"runs": 0, "partitions": 0}
+    last_root: int | None = 0
+    while last_root is not None:
+        row = fetch_dicts(connection, _DROP, (ended_before, batch, last_root))[0]
+        last_root = row["last_root"]
+        gone = {"runs": gone["runs"] + row["runs"], "partitions": gone["partitions"] + row["partitions"]}
+        if last_root is not None and sys.stderr.isatty():
+            note(f"{many(gone['runs'], 'run')} removed so far")
+    return gone
+
+
+def _tell(told: dict[str, Any], *, as_json: bool) -> None:
+    runs = many(told["runs"], "run")
+    text = f"{runs} removed" if told["removed"] else f"{runs} ended before {when(told['ended_before'])}; nothing was removed"
+    if told["partitions"]:
+        text += f", and {many(told['partitions'], 'partition')} of the journal dropped"
+    print_one(choose_form(as_json=as_json), told, lambda: plain(text))
