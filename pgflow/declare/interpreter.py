@@ -19,7 +19,7 @@ from pgflow.declare.bindings import bound
 from pgflow.declare.conditions import holds
 from pgflow.declare.graph import Approval, Bash, Call, Cancel, Command, Graph, Group, Loop, Node, Prompt, Script, Until, every_node
 from pgflow.declare.javascript import trim
-from pgflow.declare.outputs import Output, Outputs, UnresolvableReference
+from pgflow.declare.outputs import NodeState, Output, Outputs, UnresolvableReference
 from pgflow.declare.plan import Place, Plan, make_plan
 from pgflow.declare.progress import Change, NextRound, Round, Scope, Settled, State, apply, open_places, round_at, scope_at, visible
 from pgflow.declare.signals import has_signal
@@ -129,7 +129,7 @@ def begin(plan: Plan, state: State, place: Place, surroundings: Surroundings) ->
 
 def _why_skipped(node: Node, outputs: Outputs, surroundings: Surroundings) -> str | None:
     """Why a node does not run; None if it does."""
-    states = [outputs[needed].state if needed in outputs else "failed" for needed in node.depends_on]
+    states: list[NodeState] = [outputs[needed].state if needed in outputs else "failed" for needed in node.depends_on]
     if not is_triggered(node.trigger_rule, states):
         return "trigger_rule"
     if node.when is None or not node.when.text:

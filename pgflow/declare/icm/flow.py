@@ -169,7 +169,7 @@ def _simplest(ways: Iterable[Clause]) -> Ways:
         clauses = [other for other in clauses if not set(once) <= set(other)] + [once]
         if len(clauses) > _MOST_CLAUSES:
             raise TooManyWays
-    needless = {_reversed(clause[0]) for clause in clauses if len(clause) == 1}
+    needless = [_reversed(clause[0]) for clause in clauses if len(clause) == 1]
     shorter = [tuple(atom for atom in clause if atom not in needless) for clause in clauses]
     return _simplest(shorter) if shorter != clauses else tuple(clauses)
 
