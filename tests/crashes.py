@@ -182,7 +182,7 @@ def _arm_commit(name: str) -> None:
     original = Committer._commit
     before = random.random() < 0.5 if name in ("at park", "at completion") else name == "before commit"
 
-    async def _commit(self: Committer, connection: Any, items: list[Any], *, careful: bool) -> None:
+    async def _commit(self: Committer, wire: Any, items: list[Any], *, careful: bool) -> None:
         concerned = any(_concerns(name, flush) for _, flush in items)
         if concerned and before:
             _reach(name)
@@ -190,11 +190,10 @@ def _arm_commit(name: str) -> None:
             document = commit_calls.commit_units
             from pgflow.committer import _document
 
-            query = document(_document(items), careful=careful)
-            await connection.execute(query.sql, query.params)
+            await wire.ask(document(_document(items), careful=careful))
         if concerned and not before:
             _reach(name)
-        await original(self, connection, items, careful=careful)
+        await original(self, wire, items, careful=careful)
 
     Committer._commit = _commit  # type: ignore[method-assign]
 
@@ -202,16 +201,19 @@ def _arm_commit(name: str) -> None:
 def _arm_transaction(name: str) -> None:
     from pgflow.providers import _AsyncPsycopgTransaction
 
-    original = _AsyncPsycopgTransaction.commit
+    original = _AsyncPsycopgTransaction.execute_and_commit
 
-    async def commit(self: Any) -> None:
+    async def execute_and_commit(self: Any, sql: Any, params: Any) -> Any:
         if name.startswith("before"):
+            if _Point.remaining <= 1:
+                await self._wire.rows((sql, params))  # the fence holds, and COMMIT is never sent
             _reach(name)
-        await original(self)
+        rows = await original(self, sql, params)
         if name.startswith("after"):
             _reach(name)
+        return rows
 
-    _AsyncPsycopgTransaction.commit = commit  # type: ignore[method-assign]
+    _AsyncPsycopgTransaction.execute_and_commit = execute_and_commit  # type: ignore[method-assign]
 
 
 def _arm_wake(name: str) -> None:
