@@ -17,7 +17,7 @@ from typing import Any, Literal, Protocol
 from pgflow._calls import transaction as calls
 from pgflow._engine.calls import StepCall
 from pgflow._engine.flush import Flush
-from pgflow._io import Query, is_ambiguous, raise_ours, run_on, run_on_async
+from pgflow._io import Query, is_ambiguous, run_by, run_on, run_on_async
 from pgflow.providers import AsyncTransaction, Transaction
 from pgflow.units import Claim
 
@@ -138,14 +138,6 @@ def drive(protocol: Protocol_, transaction: Transaction, body: Callable[[Any], A
             error = raised
 
 
-async def _last(transaction: Any, query: Query[Any]) -> Any:
-    try:
-        return query.read(await transaction.execute_and_commit(query.sql, query.params))
-    except Exception as error:
-        raise_ours(error)
-        raise
-
-
 async def drive_async(protocol: Protocol_, transaction: AsyncTransaction, body: Callable[[Any], Any], turns: Any) -> bool:
     """Drives the protocol in async code; ``turns`` is a :class:`Turns` of coroutines."""
 
@@ -160,7 +152,7 @@ async def drive_async(protocol: Protocol_, transaction: AsyncTransaction, body: 
             case "commit":
                 return await transaction.commit()
             case "last":
-                return await _last(transaction, op.args[0])
+                return await run_by(transaction.execute_and_commit, op.args[0])  # type: ignore[attr-defined]
             case "turn":
                 return await turns.take_turn(*op.args)
             case "end":

@@ -82,15 +82,17 @@ begin
   );
   last_root := roots[cardinality(roots)];
   gone := array(
-    select f.run_id from pgflow.families_(roots) f
-    where f.root not in (
-      select f.root from pgflow.families_(roots) f
+    select m.run_id
+    from (
+      select f.run_id, bool_or(
+        o.finished_at is null or o.finished_at >= drop_history.ended_before or o.finished_at + k.retention_seconds * interval '1 second' > t
+      ) over (partition by f.root) as stays
+      from pgflow.families_(roots) f
       join pgflow.run r on r.run_id = f.run_id
       left join pgflow.outcome o on o.run_id = f.run_id
       left join pgflow.run_key k on k.tenant = r.tenant and k.key = r.key and k.chain_id = r.chain_id
-      where o.finished_at is null or o.finished_at >= drop_history.ended_before
-        or o.finished_at + k.retention_seconds * interval '1 second' > t
-    )
+    ) m
+    where m.stays is not true
   );
   runs := cardinality(gone);
   delete from pgflow.run_key k using pgflow.run r

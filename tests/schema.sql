@@ -654,7 +654,7 @@ function pgflow.drop_history(ended_before timestamp with time zone, max integer 
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
   set plan_cache_mode=force_generic_plan
-  md5 f7e9d8297cc3bd4bb35e47cae7b784a0
+  md5 fbdc162e04b723302edc92b0a189c642
   grant execute to pgflow_operator
 
 function pgflow.end_by_force_(me bigint, chain bigint, last_seq integer, token bigint, t timestamp with time zone) returns void, owner pgflow_owner

@@ -8,7 +8,7 @@ exceptions. What kind of failure an error of the database is, is decided here an
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, LiteralString, Protocol, TypeVar
 
@@ -75,8 +75,13 @@ def run_on(executor: Executor, query: Query[T]) -> T:
 
 async def run_on_async(executor: AsyncExecutor, query: Query[T]) -> T:
     """As :func:`run_on`, for async code."""
+    return await run_by(executor.execute, query)
+
+
+async def run_by(execute: Callable[[LiteralString, Sequence[Any]], Awaitable[list[Row]]], query: Query[T]) -> T:
+    """As :func:`run_on_async`, by this way of executing it."""
     try:
-        return query.read(await executor.execute(query.sql, query.params))
+        return query.read(await execute(query.sql, query.params))
     except Exception as error:
         raise_ours(error)
         raise

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, Final
+from typing import Any
 
 from pgflow.declare.conditions import parse_condition
-from pgflow.declare.dag.drafts import Draft
+from pgflow.declare.dag.drafts import OF_AGENTS, Draft
 from pgflow.declare.dag.workflow import Options
 from pgflow.declare.graph import (
     Approval,
@@ -33,27 +33,6 @@ from pgflow.declare.graph import (
 )
 from pgflow.declare.scripts import is_inline
 from pgflow.declare.yamlfile import Marked, Steps
-
-_OF_AGENTS: Final = (
-    "model",
-    "provider",
-    "context",
-    "allowed_tools",
-    "denied_tools",
-    "hooks",
-    "mcp",
-    "skills",
-    "agents",
-    "pi",
-    "effort",
-    "thinking",
-    "systemPrompt",
-    "fallbackModel",
-    "settingSources",
-    "betas",
-    "sandbox",
-    "persist_session",
-)
 
 
 class Places:
@@ -127,7 +106,7 @@ def build_node(node: Draft, places: Places) -> Node:
         output_type=fields.get("output_type"),
         arguments=tuple(_bindings(node)),
         budget=None if budget is None else Budget(max_usd=budget),
-        agent={name: fields[name] for name in _OF_AGENTS if name in fields},
+        agent={name: fields[name] for name in OF_AGENTS if name in fields},
         position=places.at(node),
     )
 

@@ -18,30 +18,29 @@ from pgflow.declare.yamlvalues import as_text
 
 _STRUCTURE = frozenset({"id", "description", "depends_on", "when", "trigger_rule"})
 _SCHEDULE = frozenset({"idle_timeout", "always_run", "output_type"})
-_AGENT = frozenset(
-    {
-        "model",
-        "provider",
-        "context",
-        "output_format",
-        "allowed_tools",
-        "denied_tools",
-        "hooks",
-        "mcp",
-        "skills",
-        "agents",
-        "pi",
-        "effort",
-        "thinking",
-        "maxBudgetUsd",
-        "systemPrompt",
-        "fallbackModel",
-        "settingSources",
-        "betas",
-        "sandbox",
-        "persist_session",
-    },
+OF_AGENTS: Final = (
+    "model",
+    "provider",
+    "context",
+    "allowed_tools",
+    "denied_tools",
+    "hooks",
+    "mcp",
+    "skills",
+    "agents",
+    "pi",
+    "effort",
+    "thinking",
+    "systemPrompt",
+    "fallbackModel",
+    "settingSources",
+    "betas",
+    "sandbox",
+    "persist_session",
 )
+"""Fields that speak to the agent, and are kept for whoever runs it."""
+
+_AGENT = frozenset(OF_AGENTS) | {"output_format", "maxBudgetUsd"}
 _BASE = _STRUCTURE | _SCHEDULE
 _MEANINGFUL: Final[dict[str, frozenset[str]]] = {
     "command": _BASE | _AGENT | {"retry", "command", "with"},
