@@ -170,6 +170,8 @@ class Wire:
             result = pgconn.get_result()
             if result is not None:
                 results.append(result)
+            elif pgconn.status != pq.ConnStatus.OK:  # else it would answer nothing for ever
+                raise psycopg.OperationalError("the connection was lost in the middle of an answer")
         if results[-1].status != pq.ExecStatus.PIPELINE_SYNC:
             while pgconn.is_busy():
                 await self._ready(writing=False)
