@@ -40,6 +40,12 @@ where exists (select from pgflow.lease l where l.run_id = r.run_id) or exists (s
 """
 
 
+def allow_deaths(conn: psycopg.Connection[Any], *queues: str) -> None:
+    """Lets innocent runs lose as many workers as a campaign takes: five in a row without progress would, rightly, make one stuck."""
+    for queue in queues:
+        conn.execute("select pgflow.limit_queue(%s, null, 1000)", (queue,))
+
+
 def is_taken(conn: psycopg.Connection[Any], runs: dict[int, int]) -> bool:
     """Whether no run is held under these tokens any more."""
     return one(conn, "select count(*) from pgflow.lease where token = any(%s)", list(runs.values())) == 0
@@ -53,6 +59,7 @@ def zombies(ground: Ground) -> list[Evidence]:
     wanted = ground.scaled(6, 20, 1000)
     frozen_runs = 0
     with ground.database() as (dsn, conn):
+        allow_deaths(conn, "default", "slow")
         feeds = [Feed(conn, 24, 12, 30), Feed(conn, 12, 8, 60, "slow_booking", "slow")]
         with ground.workers(dsn, 3, queues=("default", "slow"), concurrency=64) as fleet:
             while frozen_runs < wanted:
@@ -89,6 +96,7 @@ def recoveries(ground: Ground) -> list[Evidence]:
     wanted = ground.scaled(4, 6, 1000)
     found: list[float] = []
     with ground.database() as (dsn, conn), Stall() as stall:
+        allow_deaths(conn, "default")
         feed = Feed(conn, 20, 8, 40)
         with ground.workers(dsn, 3, dead_after=1.0, concurrency=64) as fleet:
             while len(found) < wanted:
