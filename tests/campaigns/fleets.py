@@ -216,14 +216,17 @@ def poison(ground: Ground) -> list[Evidence]:
 
 
 CUT = """
-select count(pg_terminate_backend(pid)) from pg_stat_activity
-where datname = current_database() and pid <> pg_backend_pid() and hashtext(pid::text || %s) %% 5 in (0, 1, -1)
+with there as materialized (
+  select pid, row_number() over (order by hashtext(pid::text || %s)) as place, count(*) over () as n
+  from pg_stat_activity where datname = current_database() and pid <> pg_backend_pid()
+)
+select count(pg_terminate_backend(pid)) from there where place <= greatest(n * 2 / 5, %s)
 """
 CALLS = "select coalesce(sum(calls), 0) from pg_stat_user_functions where funcname = 'claim_runs'"
 
 
 def stampede(ground: Ground) -> list[Evidence]:
-    """Two fifths of an idle fleet's connections are cut at one moment: how many claims that brings."""
+    """Two fifths of an idle fleet's connections, and one a worker at least, are cut at one moment: how many claims that brings."""
     processes, each = ground.scaled(1, 2, 4), 5
     poll_seconds, watched_seconds = 0.5, 1.5
     scratch = ground.scratch()
@@ -233,7 +236,7 @@ def stampede(ground: Ground) -> list[Evidence]:
             workers = processes * each
             eventually(lambda: one(conn, "select count(*) from pgflow.worker") == workers, "all workers are there", 60)
             idle = _claims_in(conn, watched_seconds)
-            cut = one(conn, CUT, str(ground.rng.random()))
+            cut = one(conn, CUT, str(ground.rng.random()), workers)
             after = _claims_in(conn, watched_seconds)
             eventually(lambda: one(conn, "select count(*) from pgflow.worker") == workers, "all workers are still there", 60)
             start_bookings(conn, 20, 2)
