@@ -74,6 +74,7 @@ def test_the_page_that_is_checked_in_shows_a_run_in_which_everything_held():
     summary = re.search(r"\*\*([\d,]+) tests of (\d+) promises: 0 lost, 0 doubled, 0 otherwise broken. Mutants caught: (\d+)/(\d+)", text)
     assert summary
     assert summary[3] == summary[4]
+    assert "not in this run" not in text, "the page is that of a full run"
 
 
 def test_the_command_line_says_what_it_takes():
