@@ -168,13 +168,13 @@ comment on column pgflow.parked.token is 'Token of the lease that parked it; nul
 create table pgflow.wait (
   run_id bigint not null,
   call int not null,
-  kind "char" not null check (kind in ('s', 'c')),
+  kind "char" not null check (kind in ('s', 'c', 'e')),
   name text not null check (octet_length(name) <= 255),
   calls int[],
   primary key (run_id, call),
   check ((kind = 'c') = (calls is not null))
 );
-comment on table pgflow.wait is 'What a parked run waits for: s = a signal of that name; c = the result of a child of one of these calls (one row for all)';
+comment on table pgflow.wait is 'What a parked run waits for: s = a signal of that name; c = the result of a child of one of these calls (one row for all); e = what became of an effect';
 
 create table pgflow.timer (
   due_at timestamptz not null,
@@ -212,7 +212,7 @@ create table pgflow.signal (
   run_id bigint,
   sent_at timestamptz not null,
   call int,
-  kind "char" not null check (kind in ('s', 'c', 'x', 'p', 'r', 't')),
+  kind "char" not null check (kind in ('s', 'c', 'x', 'p', 'r', 't', 'e')),
   name text not null check (octet_length(name) between 1 and 255),
   has_had_its_try boolean,
   sent_by text,
@@ -220,9 +220,9 @@ create table pgflow.signal (
   primary key (chain_id, kind, name, signal_id)
 );
 comment on table pgflow.signal is 'Mailbox of a chain; senders only insert, the commit that consumes a message deletes it';
-comment on column pgflow.signal.kind is 's = signal, c = result of a child, x = cancel, p = pause, r = resume, t = retry';
+comment on column pgflow.signal.kind is 's = signal, c = result of a child, x = cancel, p = pause, r = resume, t = retry, e = what became of an effect';
 comment on column pgflow.signal.has_had_its_try is 'True of a cancel that has brought on a run that was paused or stuck: if the run gets stuck again, it stays so';
-comment on column pgflow.signal.run_id is 'Result of a child: the generation of the parent that started it, with its call';
+comment on column pgflow.signal.run_id is 'Result of a child, what became of an effect: the generation that it is for, with its call';
 
 create table pgflow.undelivered (
   signal_id bigint primary key,
@@ -286,15 +286,15 @@ insert into pgflow.unit_kind (kind, name, is_terminal, written_by) values
   ('e', 'emitted', true, 'commit_units: emit()'),
   ('n', 'continued', true, 'settle: the run goes on as the next generation'),
   ('o', 'operator', false, 'wake, settle: what a person did to the run, who and why'),
-  ('d', 'decision_recorded', true, 'the decision ledger'),
-  ('i', 'effect_intended', false, 'the effect ledger'),
-  ('j', 'effect_attempted', false, 'the effect ledger'),
-  ('C', 'effect_confirmed', true, 'the effect ledger'),
-  ('F', 'effect_failed', true, 'the effect ledger'),
-  ('U', 'effect_unknown', false, 'the effect ledger'),
-  ('A', 'effect_accepted', true, 'the effect ledger'),
-  ('E', 'effect_settled', true, 'the effect ledger'),
-  ('R', 'compensated', true, 'the effect ledger');
+  ('d', 'decision_recorded', true, 'commit_units: a choice with its reasons'),
+  ('i', 'effect_intended', false, 'settle: an effect may act from this commit on; carries the licence of its body'),
+  ('j', 'effect_attempted', false, 'settle: an effect may act again, under the same key'),
+  ('C', 'effect_confirmed', true, 'commit_units, look: an effect was done; its result'),
+  ('F', 'effect_failed', true, 'commit_units, look: the counterparty refused, or nothing was done'),
+  ('U', 'effect_unknown', false, 'commit_units, settle: nobody knows yet whether an effect was done'),
+  ('A', 'effect_accepted', true, 'commit_units: the counterparty took an effect on, and will confirm it later'),
+  ('E', 'effect_settled', false, 'commit_units, look: who said what became of an effect'),
+  ('R', 'compensated', true, 'commit_units: kept for compensations that are no effects');
 
 create table pgflow.unit (
   run_id bigint not null,
@@ -345,6 +345,9 @@ create table pgflow.owed (
   detail jsonb,
   primary key (run_id, call, kind)
 );
+create index owed_ref_idx on pgflow.owed ((detail->>'ref')) where detail ? 'ref';
+create index owed_key_idx on pgflow.owed ((detail->>'key')) where kind = 'effect';
+create index owed_opened_idx on pgflow.owed (kind, opened_at);
 comment on table pgflow.owed is 'Open effects, gates and obligations, so that an inbox never scans the journal; equals the fold over units';
 
 -- ---------------------------------------------------------------- workers

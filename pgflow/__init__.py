@@ -28,18 +28,20 @@ from pgflow.context import (
     random,
     run_child,
     run_info,
-    saga,
     set_state,
     sleep,
     uuid,
 )
 from pgflow.decorators import Connection, decision, effect, read, step, transaction
+from pgflow.effect import AsyncEffect, SyncEffect
 from pgflow.errors import (
     BudgetExceeded,
     DefinitionError,
+    EffectFailed,
     InvalidArgument,
     KeyConflict,
     LeaseLost,
+    NeedsGate,
     NonDeterminismError,
     NotBuiltError,
     NotInRunError,
@@ -51,6 +53,7 @@ from pgflow.errors import (
     RunNotFound,
     RunStuck,
     SetupError,
+    Stale,
     StepCommitted,
     StepFailed,
     TooManyFailures,
@@ -64,6 +67,7 @@ from pgflow.many import (
 )
 from pgflow.model import (
     Absent,
+    Accepted,
     Admit,
     Approve,
     Approved,
@@ -86,18 +90,19 @@ from pgflow.model import (
     Usage,
 )
 from pgflow.providers import AsyncTransaction, AsyncTransactionProvider, Transaction, TransactionProvider
-from pgflow.step import AsyncEffect, AsyncStep, Step, SyncEffect, SyncStep
+from pgflow.saga import saga
+from pgflow.step import AsyncStep, Step, SyncStep
 from pgflow.workflow import Workflow, schedule, workflow
 
 __all__ = [
-    "Absent", "Admit", "Answer", "App", "Approve", "Approved", "AsyncApp", "AsyncClient", "AsyncEffect", "AsyncRun", "AsyncStep",
-    "AsyncTransaction", "AsyncTransactionProvider", "BudgetExceeded", "Choice", "Client", "Confirmed", "Connection", "Decision",
-    "DefinitionError", "Escalate", "Escalated", "Expired", "GateRequest", "Interceptor", "InvalidArgument", "KeyConflict", "LeaseLost",
-    "MapResult", "NonDeterminismError", "NotBuiltError", "NotInRunError", "NotInWorkflowError", "NotStorable", "PgflowError", "Reject",
-    "Rejected", "Retries", "Risk", "Run", "RunCancelled", "RunFailed", "RunInfo", "RunNotFound", "RunStuck", "SetupError", "Signal",
-    "Slot", "StartOptions", "Status", "Step", "StepCommitted", "StepFailed", "StillUnknown", "SyncEffect", "SyncSignal", "SyncStep",
-    "TooManyFailures", "Transaction", "TransactionProvider", "Usage", "Verdict", "Workflow", "WrongColourError", "WrongState",
-    "__version__", "as_completed", "because", "charge", "continue_as_new", "decision", "effect", "emit", "gate", "heartbeat",
-    "heartbeat_details", "idempotency_key", "logger", "map", "now", "owe", "patched", "random", "read", "run_child", "run_info", "saga",
-    "schedule", "set_state", "sleep", "step", "sync", "transaction", "uuid", "workflow",
+    "Absent", "Accepted", "Admit", "Answer", "App", "Approve", "Approved", "AsyncApp", "AsyncClient", "AsyncEffect", "AsyncRun",
+    "AsyncStep", "AsyncTransaction", "AsyncTransactionProvider", "BudgetExceeded", "Choice", "Client", "Confirmed", "Connection",
+    "Decision", "DefinitionError", "EffectFailed", "Escalate", "Escalated", "Expired", "GateRequest", "Interceptor", "InvalidArgument",
+    "KeyConflict", "LeaseLost", "MapResult", "NeedsGate", "NonDeterminismError", "NotBuiltError", "NotInRunError", "NotInWorkflowError",
+    "NotStorable", "PgflowError", "Reject", "Rejected", "Retries", "Risk", "Run", "RunCancelled", "RunFailed", "RunInfo", "RunNotFound",
+    "RunStuck", "SetupError", "Signal", "Slot", "Stale", "StartOptions", "Status", "Step", "StepCommitted", "StepFailed", "StillUnknown",
+    "SyncEffect", "SyncSignal", "SyncStep", "TooManyFailures", "Transaction", "TransactionProvider", "Usage", "Verdict", "Workflow",
+    "WrongColourError", "WrongState", "__version__", "as_completed", "because", "charge", "continue_as_new", "decision", "effect", "emit",
+    "gate", "heartbeat", "heartbeat_details", "idempotency_key", "logger", "map", "now", "owe", "patched", "random", "read", "run_child",
+    "run_info", "saga", "schedule", "set_state", "sleep", "step", "sync", "transaction", "uuid", "workflow",
 ]  # fmt: skip

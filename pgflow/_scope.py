@@ -35,6 +35,8 @@ class WorkflowScope:
     is_check: bool = False
     """Whether a recorded run is replayed only to see if the code repeats it."""
     interceptors: Sequence[Any] = ()
+    effects: list[Any] = field(default_factory=list)
+    """Effects outside of any saga block, with their calls, for a compensation by the run itself."""
 
     @property
     def claim(self) -> Claim:
@@ -58,8 +60,11 @@ class StepScope:
     @property
     def key(self) -> str:
         """Idempotency key of the call."""
-        return f"{self.claim.stem}/{self.call.name}/{self.call.ordinal}"
+        return self.call.key or f"{self.claim.stem}/{self.call.name}/{self.call.ordinal}"
 
+
+resting: contextvars.ContextVar[tuple[str, str | int | None] | None] = contextvars.ContextVar("pgflow_because", default=None)
+"""The decision, and the item of it, on which what is called now rests: ``with pgflow.because(...)``."""
 
 Scope = WorkflowScope | StepScope
 

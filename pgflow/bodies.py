@@ -19,17 +19,18 @@ from typing import Any, Protocol
 
 from pgflow import transactions
 from pgflow._calls import transaction as calls
-from pgflow._engine.calls import StepCall
+from pgflow._engine.calls import EffectCall, StepCall
 from pgflow._engine.execution import Execution
 from pgflow._engine.flush import Flush
-from pgflow._engine.host import StepResult
+from pgflow._engine.host import EffectResult, StepResult
 from pgflow._io import Query, is_conflict_on_unit, is_infrastructure
 from pgflow._scope import StepScope, current, log_fields
-from pgflow.errors import LeaseLost, StepCommitted
+from pgflow.effect import EffectStep
+from pgflow.errors import LeaseLost, Stale, StepCommitted
 from pgflow.failures import encode_error
 from pgflow.logs import said
 from pgflow.meter import Meter
-from pgflow.model import Retries
+from pgflow.model import Absent, Accepted, Choice, Confirmed, Retries, StillUnknown, is_name
 from pgflow.providers import provider_for
 from pgflow.step import Step
 from pgflow.threads import DaemonThreads
@@ -113,10 +114,14 @@ class Bodies:
             self._tasks.pop(call, None)
 
     async def _try_until_judged(self, execution: Execution, call: StepCall) -> None:
-        scope = StepScope(execution.claim, call, call.failed_attempts + 1, lambda details: self._beat(execution, call, details))
+        attempt = call.attempts if isinstance(call, EffectCall) else call.failed_attempts + 1
+        scope = StepScope(execution.claim, call, attempt, lambda details: self._beat(execution, call, details))
         current.set(scope)
         if call.failed_attempts > 0 or execution.claim.has_beats:
             scope.last_details = await self._last_details(execution, call)
+        if isinstance(call, EffectCall):
+            await self._try_effect(execution, call, scope)
+            return
         tries = 0
         while True:
             try:
@@ -158,6 +163,8 @@ class Bodies:
             return
         fn: Callable[..., Any] = self._host.replacements.get(step.origin) or step.fn
         value = await self._call_body(call, scope, fn, ())
+        if step.effect == "d" and not isinstance(value, Choice):
+            raise TypeError(f"decision {call.name} must return a pgflow.Choice, not {type(value).__name__}")
         text = call.spec.result.encode(value, f"the result of step {call.name}")
         self._host.returned(execution, StepResult(call, text, None))
 
@@ -184,6 +191,61 @@ class Bodies:
             return fn(*first, *call.args, **call.kwargs)
         with self._host.around_step(scope):
             return fn(*first, *call.args, **call.kwargs)
+
+    # ------------------------------------------------------------ effects
+
+    async def _try_effect(self, execution: Execution, call: EffectCall, scope: StepScope) -> None:
+        """One attempt at an effect, or one question to the counterparty. Whatever happens in it is told, and nothing of it repeated."""
+        turn = call.turn
+        try:
+            result = await (self._act(call, scope) if call.phase == "act" else self._inquire(call, scope))
+        except asyncio.CancelledError as error:
+            if self._stopped or execution.over or not execution.wants(call):
+                raise
+            result = _unknown(call, "the body cancelled itself", error)
+        except (KeyboardInterrupt, GeneratorExit):
+            raise
+        except BaseException as error:  # noqa: BLE001 - whatever a body raises says something of the effect
+            result = _unknown(call, "it raised" if call.phase == "act" else "asking failed", error)
+        result.turn = turn
+        self._host.returned(execution, result)
+
+    async def _act(self, call: EffectCall, scope: StepScope) -> EffectResult:
+        step: EffectStep[..., Any] = call.spec.definition
+        fn: Callable[..., Any] = self._host.replacements.get(step.origin) or step.fn
+        if not call.agreed.has_body:
+            return _unknown(call, "nothing is declared that takes it back: a person must")
+        if step.guard is not None:
+            try:
+                holds = await self._call_body(call, scope, step.guard, ())
+            except Exception as error:  # noqa: BLE001 - before the act: nothing was done
+                return EffectResult(call, "failed", error=encode_error(error))
+            if not holds:
+                stale = Stale(f"the precondition of effect {call.name} does not hold; nothing was done")
+                return EffectResult(call, "failed", error=encode_error(stale))
+        try:
+            value = await self._call_body(call, scope, fn, ())
+        except call.spec.raises as refusal:
+            return EffectResult(call, "failed", error=encode_error(refusal))
+        if isinstance(value, Accepted):
+            return EffectResult(call, "accepted", checked_ref(value.ref))
+        if step.verifier is not None and not await self._call_body(call, scope, step.verifier, (value,)):
+            return _unknown(call, "its verification does not find it")
+        return EffectResult(call, "confirmed", call.spec.result.encode(value, f"the result of effect {call.name}"))
+
+    async def _inquire(self, call: EffectCall, scope: StepScope) -> EffectResult:
+        step: EffectStep[..., Any] = call.spec.definition
+        assert step.settler is not None
+        answer = await self._call_body(call, scope, step.settler, ())
+        if isinstance(answer, Confirmed) and isinstance(answer.value, Accepted):  # it was taken on, and its confirmation is to come
+            return EffectResult(call, "accepted", checked_ref(answer.value.ref))
+        if isinstance(answer, Confirmed):
+            return EffectResult(call, "confirmed", call.spec.result.encode(answer.value, f"what settling effect {call.name} brought"))
+        if isinstance(answer, Absent):
+            return EffectResult(call, "absent")
+        if isinstance(answer, StillUnknown):
+            return _unknown(call, "the counterparty cannot say yet")
+        raise TypeError(f"settle of effect {call.name} must return Confirmed, Absent or StillUnknown, not {type(answer).__name__}")
 
     # ------------------------------------------------------------ transactional bodies
 
@@ -254,6 +316,17 @@ class Bodies:
         if call.details is not None:
             return json.loads(call.details)
         return await self._host.ask(calls.step_details(execution.run_id, call.number))
+
+
+def _unknown(call: EffectCall, why: str, error: BaseException | None = None) -> EffectResult:
+    return EffectResult(call, "unknown", error=None if error is None else encode_error(error), why=why)
+
+
+def checked_ref(ref: object) -> str:
+    """A counterparty's reference, if it can be found again."""
+    if not isinstance(ref, str) or not is_name(ref):
+        raise TypeError(f"the reference of Accepted must be a text of 1 to 255 bytes without NUL, not {ref!r}")
+    return ref
 
 
 def _judge(call: StepCall, error: BaseException) -> StepResult:

@@ -11,9 +11,9 @@ import time
 from collections.abc import AsyncIterator, Iterable, Iterator
 from dataclasses import replace
 from datetime import timedelta
-from typing import Any, Generic, ParamSpec, Protocol, TypeVar, cast
+from typing import Any, Generic, Literal, ParamSpec, Protocol, TypeVar, cast
 
-from pgflow._calls import mail, result, start
+from pgflow._calls import effects, mail, result, start
 from pgflow._io import Query
 from pgflow._scope import StepScope, current
 from pgflow.context import Signal
@@ -21,7 +21,7 @@ from pgflow.errors import NotBuiltError, RunCancelled, RunFailed, RunStuck
 from pgflow.failures import ErrorClasses, rebuild_error
 from pgflow.interceptor import Interceptor
 from pgflow.model import Approve, Escalate, Reject, StartOptions, Status
-from pgflow.values import ANYTHING, Codec
+from pgflow.values import ANYTHING, Codec, encode_plain
 from pgflow.workflow import Workflow
 
 P = ParamSpec("P")
@@ -236,6 +236,43 @@ class Client:
         """Cancels a run: its code may clean up; RunNotFound if no run has the key."""
         self._ask(mail.cancel_run(key, why), wakes=True)
 
+    def settle_effect(
+        self, effect_key: str, verdict: Literal["confirmed", "failed", "absent"], value: Any = None, *, why: str = "", by: str | None = None
+    ) -> None:
+        """Says what became of an effect whose outcome is unknown, or that was accepted.
+
+        Args:
+            effect_key: Its idempotency key, as ``pgflow.obligations`` shows it.
+            verdict: ``confirmed``, ``failed``, or ``absent``: nothing was done, and it may be tried again.
+            value: The result, where it is confirmed: anything JSON that its annotation reads.
+            why: How this is known.
+            by: Who says so.
+
+        Raises:
+            RunNotFound: No open effect has the key.
+            WrongState: It is under way.
+        """
+        text = encode_plain(value, "the result of an effect")
+        self._ask(effects.settle_effect(effect_key, verdict, text, why, by), wakes=True)
+
+    def confirm_effect(
+        self, ref: str, verdict: Literal["confirmed", "failed"] = "confirmed", value: Any = None, *, why: str = "", by: str | None = None
+    ) -> None:
+        """Says what became of the effect that was accepted under a reference: for the handler of a webhook.
+
+        Args:
+            ref: The counterparty's reference, as in ``Accepted(ref)``.
+            verdict: ``confirmed`` or ``failed``.
+            value: What the counterparty says of it; anything JSON.
+            why: How this is known.
+            by: Who says so.
+
+        Raises:
+            RunNotFound: No effect was accepted under the reference, or not yet: have the counterparty send again.
+        """
+        text = encode_plain(value, "the confirmation of an effect")
+        self._ask(effects.confirm_effect(ref, verdict, text, why, by), wakes=True)
+
 
 # ---------------------------------------------------------------- async
 
@@ -357,6 +394,20 @@ class AsyncClient:
     async def cancel(self, key: str, *, why: str = "cancelled") -> None:
         """Cancels a run: its code may clean up; RunNotFound if no run has the key."""
         await self._ask(mail.cancel_run(key, why), wakes=True)
+
+    async def settle_effect(
+        self, effect_key: str, verdict: Literal["confirmed", "failed", "absent"], value: Any = None, *, why: str = "", by: str | None = None
+    ) -> None:
+        """Says what became of an effect whose outcome is unknown, or that was accepted; see :meth:`Client.settle_effect`."""
+        text = encode_plain(value, "the result of an effect")
+        await self._ask(effects.settle_effect(effect_key, verdict, text, why, by), wakes=True)
+
+    async def confirm_effect(
+        self, ref: str, verdict: Literal["confirmed", "failed"] = "confirmed", value: Any = None, *, why: str = "", by: str | None = None
+    ) -> None:
+        """Says what became of the effect that was accepted under a reference; see :meth:`Client.confirm_effect`."""
+        text = encode_plain(value, "the confirmation of an effect")
+        await self._ask(effects.confirm_effect(ref, verdict, text, why, by), wakes=True)
 
 
 def step_scope_of(connection: Any) -> StepScope | None:

@@ -9,8 +9,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import uuid as uuid_module
-from collections.abc import Coroutine, MutableMapping, Sequence
-from contextlib import AbstractAsyncContextManager, AbstractContextManager
+from collections.abc import Coroutine, Iterator, MutableMapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
@@ -18,10 +18,20 @@ from typing import Any, Generic, Literal, Never, ParamSpec, TypeVar, cast, overl
 
 from pgflow._engine.calls import ChildRequest
 from pgflow._engine.host import ContinueAsNew
-from pgflow._scope import StepScope, WorkflowScope, async_scope, current, known_errors, log_fields, sync_scope, workflow_scope
+from pgflow._scope import (
+    StepScope,
+    WorkflowScope,
+    async_scope,
+    current,
+    known_errors,
+    log_fields,
+    resting,
+    sync_scope,
+    workflow_scope,
+)
 from pgflow.errors import InvalidArgument, NotBuiltError, NotInRunError
 from pgflow.model import Approved, Decision, Escalated, Expired, GateRequest, Rejected, is_name
-from pgflow.step import Step
+from pgflow.step import Step, resting_on
 from pgflow.values import MAX_BYTES, codec_for, encode_plain
 from pgflow.workflow import Workflow
 
@@ -280,6 +290,10 @@ def _step_scope(what: str) -> StepScope:
     return scope
 
 
+EffectClass = Literal["read", "step", "transaction", "decision", "effect"]
+"""What a retry of a step may do."""
+
+
 @dataclass(frozen=True)
 class RunInfo:
     """What a run knows of itself.
@@ -299,7 +313,7 @@ class RunInfo:
         run_id: Its number in the database.
         root: UUID of its chain, the stem of its idempotency keys; the same in every generation.
         call: In the body of a step: the number of the durable call.
-        effect: In the body of a step: ``read``, ``step`` or ``transaction``.
+        effect: In the body of a step: ``read``, ``step``, ``transaction``, ``decision`` or ``effect``.
         idempotency_key: In the body of a step: the key under which it acts on the outside.
     """
 
@@ -317,11 +331,11 @@ class RunInfo:
     run_id: int = 0
     root: str = ""
     call: int | None = None
-    effect: Literal["read", "step", "transaction"] | None = None
+    effect: EffectClass | None = None
     idempotency_key: str | None = None
 
 
-EFFECTS: dict[str, Literal["read", "step", "transaction"]] = {"r": "read", "s": "step", "t": "transaction"}
+EFFECTS: dict[str, EffectClass] = {"r": "read", "s": "step", "t": "transaction", "d": "decision", "e": "effect"}
 """Effect classes of steps by their letters."""
 
 
@@ -369,18 +383,23 @@ logger = _RunLogger(logging.getLogger("pgflow.run"), {})
 ``generation`` and, in the body of a step, ``step``, ``call``, ``attempt`` (:data:`pgflow.logs.FIELDS`)."""
 
 
+@contextmanager
+def because(decision: Decision[Any], item: str | int | None = None) -> Iterator[None]:
+    """What is called inside rests on a decision, as with ``step.because(...)``; innermost counts.
+
+    Args:
+        decision: The decision.
+        item: Which part of it the calls are about.
+    """
+    workflow_scope("pgflow.because()")
+    token = resting.set(resting_on(decision, item))
+    try:
+        yield
+    finally:
+        resting.reset(token)
+
+
 # ---------------------------------------------------------------- declared, not built
-
-
-def because(decision: Decision[Any], item: str | int | None = None) -> AbstractContextManager[None]:
-    """What is called inside rests on a decision. Declared now; decisions are not built yet."""
-    del item
-    raise NotBuiltError(f"decisions are not built yet: because({decision!r})")
-
-
-def saga() -> AbstractAsyncContextManager[None]:
-    """What is done inside is taken back when an exception leaves it. Declared now; sagas are not built yet."""
-    raise NotBuiltError("sagas are not built yet: saga()")
 
 
 def charge(*, usd: Decimal = Decimal(0), tokens: int = 0) -> None:

@@ -1,8 +1,8 @@
 """The decorators that declare steps. Each says what a retry may do.
 
 ``@read`` may be run again freely. ``@step`` is run again under the same idempotency key. ``@transaction``
-writes the application's rows and its own result in one transaction. ``@effect`` and ``@decision`` belong to
-the ledgers.
+writes the application's rows and its own result in one transaction. ``@effect`` is never repeated blindly,
+and ``@decision`` records a choice with its reasons.
 """
 
 from __future__ import annotations
@@ -12,9 +12,10 @@ from collections.abc import Callable, Coroutine, Sequence
 from datetime import timedelta
 from typing import Any, Concatenate, Literal, ParamSpec, Protocol, TypeVar, overload
 
-from pgflow.errors import DefinitionError, NotBuiltError
+from pgflow.effect import DEFAULT_SETTLING, AsyncEffect, EffectOptions, SyncEffect
+from pgflow.errors import DefinitionError
 from pgflow.model import Choice, Decision, Retries, Risk
-from pgflow.step import AsyncEffect, AsyncStep, Step, SyncEffect, SyncStep
+from pgflow.step import AsyncStep, Step, SyncStep
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -35,7 +36,9 @@ C = TypeVar("C", bound=Connection)
 
 def _make(effect: str, fn: Callable[..., Any], **options: Any) -> Any:
     kind: type[Step[..., Any]] = AsyncStep if inspect.iscoroutinefunction(fn) else SyncStep
-    return kind(fn, effect, options.get("name"), options.get("retries", 3), options.get("timeout"), options.get("raises", ()))
+    made = kind(fn, effect, options.get("name"), options.get("retries", 3), options.get("timeout"), options.get("raises", ()))
+    made.max_age = options.get("max_age")
+    return made
 
 
 # ---------------------------------------------------------------- @step, @read
@@ -96,11 +99,10 @@ def read(fn: Callable[..., Any] | None = None, /, **options: Any) -> Any:
         name: Its name in the journal, at most 64 characters; the function's own if not given.
         retries: Tries in all (3 if not given), or how to space them.
         timeout: How long one try may take.
-        max_age: How old the result may be when an effect rests on it; comes with the ledgers.
+        max_age: How old the newest result of this read may be when an effect is intended after it; where it is older, nothing is
+            done and the effect raises Stale.
         raises: Errors that are final: never tried again, and raised in the workflow as themselves.
     """
-    if options.pop("max_age", None) is not None:
-        raise NotBuiltError("the effect ledger is not built yet: read(max_age=...)")
     return _make("r", fn) if fn is not None else _Step("r", options)
 
 
@@ -165,37 +167,50 @@ def transaction(fn: Callable[..., Any] | None = None, /, **options: Any) -> Any:
 
 
 class _Effect:
-    def __init__(self, options: dict[str, Any]) -> None:
-        self._options = options
+    def __init__(self, terms: EffectOptions, name: str | None, timeout: timedelta | None, raises: Sequence[type[Exception]]) -> None:
+        self._terms = terms
+        self._name = name
+        self._timeout = timeout
+        self._raises = raises
 
     @overload
     def __call__(self, fn: Callable[P, Coroutine[Any, Any, R]], /) -> AsyncEffect[P, R, Callable[P, Coroutine[Any, Any, R]]]: ...  # type: ignore[overload-overlap]  # pyright: ignore[reportOverlappingOverload]
     @overload
     def __call__(self, fn: Callable[P, R], /) -> SyncEffect[P, R, Callable[P, R]]: ...
     def __call__(self, fn: Callable[..., Any], /) -> Any:
-        kind: type[Step[..., Any]] = AsyncEffect if inspect.iscoroutinefunction(fn) else SyncEffect
-        made: Any = kind(fn, "e", None, 1, self._options["timeout"], self._options["raises"])
-        made.effect_options = self._options
-        return made
+        kind: Any = AsyncEffect if inspect.iscoroutinefunction(fn) else SyncEffect
+        return kind(fn, self._terms, self._name, self._timeout, self._raises)
 
 
 def effect(
     *, risk: Risk, raises: Sequence[type[Exception]] = (), dedup_window: timedelta | None = None, settle_after: timedelta | None = None,
-    keyed: bool = True, timeout: timedelta | None = None,
+    keyed: bool = True, timeout: timedelta | None = None, name: str | None = None, settle_retries: Retries = DEFAULT_SETTLING,
 ) -> _Effect:
-    """Declares a write to the outside that must not be repeated blindly. Declared now; runs once the effect ledger is built.
+    """Declares a write to the outside that must not be repeated blindly.
+
+    Its intent is recorded before it acts. What its body returns confirms it; an exception of ``raises=``
+    means that the counterparty has refused; after any other exception, a time-out or the loss of the worker
+    nobody knows whether it was done, and it is brought on by what is declared: the same key once more while
+    the counterparty remembers it (``dedup_window``), ``.settle``, and else a person.
 
     Args:
         risk: What it takes to take it back.
         raises: The counterparty's definite refusals; any other exception leaves the outcome unknown.
-        dedup_window: How long the counterparty remembers a key.
-        settle_after: How long to wait before "absent" is believed.
-        keyed: Whether the counterparty deduplicates by key.
-        timeout: How long one attempt may take.
+        dedup_window: How long the counterparty remembers a key: so long the same key is simply sent again. Not given, it is asked first.
+        settle_after: How long after an attempt "absent" is believed: at least its time-out (if not given, that and ten seconds).
+        keyed: Whether the counterparty deduplicates by key; an effect it does not is only tried again by a person's word.
+        timeout: How long one attempt may take; five minutes if not given.
+        name: Its name in the ledger, at most 64 characters; the function's own if not given.
+        settle_retries: How often and at what intervals it is settled before a person must; some nine hours if not given.
+
+    Example::
+
+        @effect(risk="compensable", raises=[CardDeclined], dedup_window=timedelta(hours=24))
+        async def charge(card: str, cents: int) -> str:
+            return await bank.charge(card, cents, key=pgflow.idempotency_key())
     """
-    return _Effect({
-        "risk": risk, "raises": raises, "dedup_window": dedup_window, "settle_after": settle_after, "keyed": keyed, "timeout": timeout,
-    })
+    terms = EffectOptions(risk, keyed=keyed, dedup_window=dedup_window, settle_after=settle_after, settle_retries=settle_retries)
+    return _Effect(terms, name, timeout, raises)
 
 
 # ---------------------------------------------------------------- @decision
@@ -214,10 +229,20 @@ class _Decision:
 
 
 def decision(*, retries: Retries | int = 3, timeout: timedelta | None = None) -> _Decision:
-    """Declares a sampled choice with its reasons. Declared now; runs once the decision ledger is built.
+    """Declares a choice that is made once and recorded with its reasons: a replay gets this choice again.
+
+    The body returns a :class:`~pgflow.Choice`; the workflow gets a :class:`~pgflow.Decision`, on which other
+    calls may rest with ``.because(...)``.
 
     Args:
         retries: Tries in all, or how to space them.
         timeout: How long one try may take.
+
+    Example::
+
+        @decision()
+        async def pick(offers: list[Offer]) -> Choice[Offer]:
+            best = min(offers, key=lambda o: o.cents)
+            return Choice(best, why="the cheapest", alternatives=[o.seller for o in offers])
     """
     return _Decision({"retries": retries, "timeout": timeout})

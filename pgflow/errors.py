@@ -13,6 +13,9 @@
         ├── RunCancelled                 the run was cancelled, or its deadline passed
         ├── RunStuck                     the run cannot go on without a person
         ├── StepFailed                   a step raised an error of a class that is not known here
+        ├── NeedsGate                    the policy asks for somebody's leave; nothing was done
+        ├── Stale                        the precondition of an effect did not hold; nothing was done
+        ├── EffectFailed                 somebody has said that an effect was not done
         ├── TooManyFailures              map() lost more items than it may
         ├── NonDeterminismError          the code does not repeat what the journal says it did
         ├── NotInRunError                only workflow or step code may call this
@@ -112,6 +115,18 @@ class StepFailed(PgflowError):
         self.error_type = error_type
         self.message = message
         self.attempts = attempts
+
+
+class NeedsGate(PgflowError):
+    """The policy in force lets this effect through only with somebody's leave; nothing was done."""
+
+
+class Stale(PgflowError):
+    """The precondition of an effect did not hold immediately before the act; nothing was done."""
+
+
+class EffectFailed(PgflowError):
+    """Somebody who knows has said that an effect was not done."""
 
 
 class TooManyFailures(PgflowError):

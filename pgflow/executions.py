@@ -19,7 +19,7 @@ from pgflow._engine.calls import StepCall
 from pgflow._engine.drivers import Driver
 from pgflow._engine.execution import Execution
 from pgflow._engine.flush import Flush
-from pgflow._engine.host import StepResult
+from pgflow._engine.host import EffectResult, StepResult
 from pgflow._io import Query
 from pgflow._scope import StepScope, log_fields
 from pgflow.bodies import Bodies
@@ -235,6 +235,8 @@ class Executions(ABC):
         if result.error is not None:
             kind = result.error["type"].removeprefix("builtins.")  # never its text: it may quote what the run works on
             then = f"tried again in {result.delay_seconds:.2f} s" if again else "not tried again"
+            if isinstance(result, EffectResult):
+                then = f"its outcome is {result.verdict}"
             log.info("step %s failed with %s: %s", call.name, kind, then, extra=log_fields(execution.claim, call))
         self._guard(execution, lambda: execution.step_returned(result))
 

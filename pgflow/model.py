@@ -40,6 +40,14 @@ class Kind:
     EMITTED: Final = "e"
     CONTINUED: Final = "n"
     OPERATOR: Final = "o"
+    DECISION_RECORDED: Final = "d"
+    EFFECT_INTENDED: Final = "i"
+    EFFECT_ATTEMPTED: Final = "j"
+    EFFECT_CONFIRMED: Final = "C"
+    EFFECT_FAILED: Final = "F"
+    EFFECT_UNKNOWN: Final = "U"
+    EFFECT_ACCEPTED: Final = "A"
+    EFFECT_SETTLED: Final = "E"
 
 
 @dataclass(frozen=True)
@@ -110,12 +118,29 @@ class Choice(Generic[T]):
     usage: Usage | None = None
 
 
+@dataclass(frozen=True)
 class Decision(Generic[R_co]):
-    """A recorded choice. ``id`` is its idempotency key, which the keys of what rests on it name."""
+    """A recorded choice, as the workflow gets it.
+
+    Attributes:
+        id: Its idempotency key, which the keys of what rests on it name.
+        value: What was chosen.
+        why: The reason given.
+        evidence: What the choice rested on.
+        alternatives: What else could have been chosen.
+        policy: Which policy it followed.
+        model: Which model chose.
+        usage: What that cost.
+    """
 
     id: str
     value: R_co
     why: str
+    evidence: Sequence[str] = ()
+    alternatives: Sequence[str] = ()
+    policy: str | None = None
+    model: str | None = None
+    usage: Usage | None = None
 
 
 @dataclass(frozen=True)
@@ -133,6 +158,20 @@ class Absent:
 @dataclass(frozen=True)
 class StillUnknown:
     """The counterparty cannot say yet."""
+
+
+@dataclass(frozen=True)
+class Accepted:
+    """What the body of an ``@effect`` returns when the counterparty has taken the effect on and will confirm it later.
+
+    The workflow goes on with it; the run does not complete before somebody has confirmed it
+    (``app.confirm_effect``, or ``pgflow.confirm_effect`` in SQL).
+
+    Attributes:
+        ref: The counterparty's reference, under which the confirmation will come.
+    """
+
+    ref: str
 
 
 @dataclass(frozen=True)

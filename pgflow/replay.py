@@ -20,6 +20,7 @@ from pgflow._scope import WorkflowScope, current
 from pgflow.context import run_info
 from pgflow.errors import NonDeterminismError
 from pgflow.interceptor import Interceptor, around
+from pgflow.saga import guarded, guarded_sync
 from pgflow.threads import start_daemon
 from pgflow.workflow import Workflow
 
@@ -47,20 +48,21 @@ class _NoHost:
         return 0
 
 
-def make_main(execution: Execution, workflow: Workflow[..., Any], interceptors: Sequence[Interceptor]) -> Any:
-    """The workflow's function with its stored input, inside the interceptors' contexts."""
+def make_main(scope: WorkflowScope, workflow: Workflow[..., Any], interceptors: Sequence[Interceptor]) -> Any:
+    """The workflow's function with its stored input, inside the interceptors' contexts; the outermost saga."""
+    execution = scope.execution
 
     async def main_async() -> Any:
         args, kwargs = workflow.bind_input(execution.claim.input)
         if not interceptors:
-            return await workflow.fn(*args, **kwargs)
+            return await guarded(scope, lambda: workflow.fn(*args, **kwargs))
         with around(interceptors, "around_workflow", run_info):
-            return await workflow.fn(*args, **kwargs)
+            return await guarded(scope, lambda: workflow.fn(*args, **kwargs))
 
     def main_sync() -> Any:
         args, kwargs = workflow.bind_input(execution.claim.input)
         with around(interceptors, "around_workflow", run_info):
-            return workflow.fn(*args, **kwargs)
+            return guarded_sync(scope, lambda: workflow.fn(*args, **kwargs))
 
     return main_async if workflow.is_async else main_sync
 
@@ -73,7 +75,7 @@ def make_driver(
     scope = WorkflowScope(execution, errors, workflow, is_check=is_check, interceptors=interceptors)
     context = contextvars.Context()
     context.run(current.set, scope)
-    main = make_main(execution, workflow, interceptors)
+    main = make_main(scope, workflow, interceptors)
     if workflow.is_async:
         return CoroutineDriver(execution, main, context)
     scope.thread = ThreadDriver(spawn, yield_control, main, context)

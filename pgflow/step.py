@@ -12,13 +12,14 @@ import inspect
 import typing
 from collections.abc import Callable, Coroutine, Sequence
 from datetime import timedelta
-from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar
+from typing import Any, Generic, ParamSpec, Self, TypeVar
 
 from pgflow._engine.calls import Effect, StepCall, StepSpec
-from pgflow._scope import WorkflowScope, current
-from pgflow.errors import DefinitionError, NotBuiltError, NotInRunError, WrongColourError
+from pgflow._engine.requests import Resting
+from pgflow._scope import WorkflowScope, current, resting
+from pgflow.errors import DefinitionError, InvalidArgument, NotBuiltError, NotInRunError, WrongColourError
 from pgflow.failures import ErrorClasses
-from pgflow.model import Absent, Admit, Confirmed, Decision, Retries, StillUnknown
+from pgflow.model import Admit, Decision, Retries, is_name
 from pgflow.values import Codec, codec_for
 
 P = ParamSpec("P")
@@ -49,6 +50,8 @@ class Step(Generic[P, R_co]):
         self.origin: Step[Any, Any] = self
         self._specs: dict[tuple[type[Exception], ...], StepSpec] = {}
         self._hints: dict[str, Any] | None = None
+        self._rests_on: Resting | None = None
+        self.max_age: timedelta | None = None
         if not 1 <= len(self.name) <= MAX_NAME_CHARS:
             raise DefinitionError(f"the name of step {self.name!r} must be 1 to {MAX_NAME_CHARS} characters long: pass name=")
         self.__doc__ = fn.__doc__
@@ -74,6 +77,7 @@ class Step(Generic[P, R_co]):
                 name=self.name, effect=effect, result=self._result_codec(), errors=ErrorClasses(app_errors, self.raises),
                 retries=self.retries, raises=self.raises, definition=self,
                 timeout_seconds=None if self.timeout is None else self.timeout.total_seconds(),
+                max_age_seconds=None if self.max_age is None else self.max_age.total_seconds(),
             )
             self._specs[app_errors] = found
         return found
@@ -100,8 +104,19 @@ class Step(Generic[P, R_co]):
         return other
 
     def because(self, decision: Decision[Any], item: str | int | None = None) -> Self:
-        """The same step, its calls resting on a decision, which their idempotency keys name."""
-        raise NotBuiltError(f"decisions are not built yet: {self.name}.because({decision!r}, {item!r})")
+        """The same step, its calls resting on a decision, which their idempotency keys name: ``<decision>/<step>/<item>``.
+
+        Args:
+            decision: The decision.
+            item: Which part of it the call is about, each at most once; numbered in the order of calls if not given.
+        """
+        other = copy.copy(self)
+        other._rests_on = resting_on(decision, item)
+        return other
+
+    def resting(self) -> Resting | None:
+        """The decision that a call made now rests on."""
+        return self._rests_on or resting.get()
 
     def aio(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R_co]:
         """Calls the step from async code, whatever its own colour."""
@@ -141,9 +156,7 @@ class Step(Generic[P, R_co]):
 
     def issue(self, scope: WorkflowScope, args: tuple[Any, ...], kwargs: dict[str, Any]) -> StepCall:
         """Asks the engine to run the body."""
-        if self.effect not in ("r", "s", "t"):
-            raise NotBuiltError(f"the ledgers are not built yet: {self!r} cannot run in a workflow")
-        return scope.execution.issue_step(self.spec(scope.app_errors), args, kwargs)
+        return scope.execution.issue_step(self.spec(scope.app_errors), args, kwargs, self._rests_on or resting.get())
 
     async def _call_async(self, scope: WorkflowScope, args: tuple[Any, ...], kwargs: dict[str, Any]) -> R_co:
         call = self.issue(scope, args, kwargs)
@@ -187,44 +200,14 @@ class SyncStep(Step[P, R_co], Generic[P, R_co, F]):
         return self.sync(*args, **kwargs)
 
 
-class AsyncEffect(AsyncStep[P, R_co, F]):
-    """An effect made of an ``async def``."""
-
-    def settle(self, fn: Callable[P, Coroutine[Any, Any, Confirmed[R_co] | Absent | StillUnknown]], /) -> None:
-        """Declares how the counterparty is asked what became of an attempt."""
-        self.settler = fn
-
-    def compensate(self, fn: Callable[Concatenate[R_co, P], Coroutine[Any, Any, Any]], /) -> None:
-        """Declares how the effect is taken back."""
-        self.compensator = fn
-
-    def precondition(self, fn: Callable[P, Coroutine[Any, Any, bool]], /) -> None:
-        """Declares what must hold immediately before the act."""
-        self.guard = fn
-
-    def verify(self, fn: Callable[Concatenate[R_co, P], Coroutine[Any, Any, bool]], /) -> None:
-        """Declares what must hold after the act."""
-        self.verifier = fn
-
-
-class SyncEffect(SyncStep[P, R_co, F]):
-    """An effect made of a ``def``."""
-
-    def settle(self, fn: Callable[P, Confirmed[R_co] | Absent | StillUnknown], /) -> None:
-        """Declares how the counterparty is asked what became of an attempt."""
-        self.settler = fn
-
-    def compensate(self, fn: Callable[Concatenate[R_co, P], Any], /) -> None:
-        """Declares how the effect is taken back."""
-        self.compensator = fn
-
-    def precondition(self, fn: Callable[P, bool], /) -> None:
-        """Declares what must hold immediately before the act."""
-        self.guard = fn
-
-    def verify(self, fn: Callable[Concatenate[R_co, P], bool], /) -> None:
-        """Declares what must hold after the act."""
-        self.verifier = fn
+def resting_on(decision: Decision[Any], item: str | int | None) -> Resting:
+    """A decision and an item of it, checked."""
+    if not isinstance(decision, Decision):
+        raise InvalidArgument(f"because() takes what a @decision returned, not {decision!r}")
+    is_item = is_name(item) and "/" not in item if isinstance(item, str) else item is None or type(item) is int
+    if not is_item:
+        raise InvalidArgument(f"the item of a decision must be a number or a text without '/' and NUL, not {item!r}")
+    return decision.id, item
 
 
 def resolve_hints(fn: Callable[..., Any]) -> dict[str, Any]:

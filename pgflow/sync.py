@@ -14,6 +14,7 @@ from pgflow.context import Verdict, child_request, seconds_of
 from pgflow.errors import NotBuiltError
 from pgflow.many import Tally
 from pgflow.model import GateRequest, MapResult
+from pgflow.saga import sync_saga
 from pgflow.step import Step
 from pgflow.workflow import Workflow
 
@@ -108,5 +109,5 @@ def gate(name: str, request: Any, **options: Any) -> Any:  # noqa: ARG001 - the 
 
 
 def saga() -> AbstractContextManager[None]:
-    """What is done inside is taken back when an exception leaves it. Declared now; sagas are not built yet."""
-    raise NotBuiltError("sagas are not built yet: saga()")
+    """A block whose effects are taken back, the last first, when an exception leaves it; see :func:`pgflow.saga`."""
+    return sync_saga()

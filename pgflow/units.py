@@ -17,9 +17,11 @@ from typing import Any, NamedTuple
 
 from pgflow.model import Kind
 
-ANSWERS = frozenset({Kind.TIMER_FIRED, Kind.SIGNAL_RECEIVED, Kind.WAIT_TIMED_OUT, Kind.CHILD_FINISHED})
-OUTCOMES = ANSWERS | {Kind.STEP_COMPLETED, Kind.STEP_FAILED}
-MARKS = frozenset({Kind.STEP_STARTED, Kind.ATTEMPT_FAILED, Kind.CHILD_STARTED, Kind.OPERATOR})
+EFFECT_OUTCOMES = frozenset({Kind.EFFECT_CONFIRMED, Kind.EFFECT_FAILED, Kind.EFFECT_ACCEPTED})
+ANSWERS = EFFECT_OUTCOMES | {Kind.TIMER_FIRED, Kind.SIGNAL_RECEIVED, Kind.WAIT_TIMED_OUT, Kind.CHILD_FINISHED}
+OUTCOMES = ANSWERS | {Kind.STEP_COMPLETED, Kind.STEP_FAILED, Kind.DECISION_RECORDED}
+EFFECT_MARKS = frozenset({Kind.EFFECT_INTENDED, Kind.EFFECT_ATTEMPTED, Kind.EFFECT_UNKNOWN, Kind.EFFECT_SETTLED})
+MARKS = EFFECT_MARKS | {Kind.STEP_STARTED, Kind.ATTEMPT_FAILED, Kind.CHILD_STARTED, Kind.OPERATOR}
 
 KIND_NAMES = {
     Kind.STEP_STARTED: "step started",
@@ -40,6 +42,14 @@ KIND_NAMES = {
     Kind.EMITTED: "emitted",
     Kind.CONTINUED: "continued",
     Kind.OPERATOR: "operator",
+    Kind.DECISION_RECORDED: "decision recorded",
+    Kind.EFFECT_INTENDED: "effect intended",
+    Kind.EFFECT_ATTEMPTED: "effect attempted",
+    Kind.EFFECT_CONFIRMED: "effect confirmed",
+    Kind.EFFECT_FAILED: "effect failed",
+    Kind.EFFECT_UNKNOWN: "effect unknown",
+    Kind.EFFECT_ACCEPTED: "effect accepted",
+    Kind.EFFECT_SETTLED: "effect settled",
 }
 
 
@@ -57,7 +67,7 @@ class Unit(NamedTuple):
 
     @property
     def is_answer(self) -> bool:
-        """Whether the database decided it, perhaps several in one answer; outcomes of steps are decided by the worker, one by one."""
+        """Whether the database may have decided it, perhaps several in one answer; a worker decides outcomes of steps one by one."""
         return self.kind in ANSWERS or (self.kind == Kind.CALL_CANCELLED and self.call == 0)
 
     @property

@@ -22,7 +22,10 @@ begin
   ), terminal as (
     select u.run_id, u.call, count(*) as n
     from pgflow.unit u join pgflow.unit_kind k on k.kind = u.kind
-    where k.is_terminal and u.call > 0 group by u.run_id, u.call
+    where k.is_terminal and u.call > 0
+      -- The code may give up an effect; the ledger follows it to its end all the same.
+      and not (u.kind = 'X' and exists (select from pgflow.unit i where i.run_id = u.run_id and i.call = u.call and i.kind = 'i'))
+    group by u.run_id, u.call
   ), chain_head as (
     select chain_id, max(run_id) as run_id, max(generation) as generation, count(*) as runs from pgflow.run group by chain_id
   )
@@ -57,7 +60,10 @@ begin
   from terminal t where t.n > 1
   union all
   select 'nothing is recorded after the outcome', format('run %s', o.run_id)
-  from pgflow.outcome o where exists (select from pgflow.unit u where u.run_id = o.run_id and u.recorded_at > o.finished_at)
+  -- Save what somebody said, afterwards, of an effect that a run ended by force had left open.
+  from pgflow.outcome o where exists (
+    select from pgflow.unit u where u.run_id = o.run_id and u.recorded_at > o.finished_at and not (u.token = 0 and u.kind in ('E', 'C', 'F'))
+  )
   union all
   select 'a parked run can be woken', format('run %s waits for nothing', p.run_id)
   from pgflow.parked p
@@ -75,18 +81,22 @@ begin
   from pgflow.parked p
   where exists (
     select from pgflow.wait w join pgflow.signal s on s.chain_id = p.chain_id and s.kind = w.kind
-    where w.run_id = p.run_id and (w.kind = 'c' and s.run_id = p.run_id and s.call = any(w.calls) or w.kind = 's' and s.name = w.name)
+    where w.run_id = p.run_id and (
+      w.kind = 'c' and s.run_id = p.run_id and s.call = any(w.calls) or w.kind = 's' and s.name = w.name
+      or w.kind = 'e' and s.run_id = p.run_id and s.call = w.call
+    )
   ) and not exists (select from pgflow.nudge n where n.chain_id = p.chain_id)
   union all
   select 'no request of a person is lost', format('chain %s', s.chain_id)
   from pgflow.signal s
-  where s.kind in ('x', 'p', 'r', 't')
+  where s.kind in ('x', 'p', 'r', 't', 'e')
     and not exists (select from pgflow.nudge n where n.chain_id = s.chain_id)
     and exists (
       select from pgflow.run r join place p on p.run_id = r.run_id
       where (r.run_id = s.chain_id or r.chain_id = s.chain_id and r.generation > 1) and (
           -- A cancel that has brought a run on, which got stuck again before it could take it, rests until the run goes on.
-          p.place = 'parked' or p.place = 'held' and s.has_had_its_try is not true
+          p.place = 'parked' and s.kind <> 'e' or p.place = 'held' and s.has_had_its_try is not true
+          and (s.kind <> 'e' or exists (select from pgflow.held h where h.run_id = p.run_id and h.state = 'stuck' and h.reason = 'effect'))
         )
     )
   union all
@@ -140,7 +150,10 @@ begin
   from (
     select u.run_id, u.call from pgflow.unit u
     where u.kind = 'i' and not exists (
-      select from pgflow.unit e where e.run_id = u.run_id and e.call = u.call and e.kind in ('C', 'F', 'E')
+      select from pgflow.unit e where e.run_id = u.run_id and e.call = u.call and e.kind in ('C', 'F')
+    ) and not exists (
+      select from pgflow.unit a join pgflow.unit e on e.run_id = a.run_id and e.call = a.call and e.kind = 'E' and e.seq > a.seq
+      where a.run_id = u.run_id and a.call = u.call and a.kind = 'A'
     )
   ) f
   full join (select run_id, call from pgflow.owed where kind = 'effect') w on w.run_id = f.run_id and w.call = f.call

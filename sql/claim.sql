@@ -203,7 +203,7 @@ begin
     select r.run_id, e.token, r.chain_id, e.lane_id, r.generation, e.attempt, e.suspect::int, e.last_seq,
       r.key, r.root::text, r.input::text,
       case when e.last_seq > 0 then pgflow.journal_(r.run_id, 0, 262144) end,
-      exists (select from pgflow.signal s where s.chain_id = r.chain_id and s.kind in ('x', 'p')),
+      exists (select from pgflow.signal s where s.chain_id = r.chain_id and s.kind in ('x', 'p', 'e')),
       pgflow.micros_(greatest(r.created_at, r.run_at)), pgflow.micros_(t),
       case when r.labels is not null or r.metadata is not null or r.parent_run_id is not null or r.deadline_at is not null or r.tenant <> '' or b.beats then
         jsonb_build_object('beats', b.beats, 'labels', r.labels, 'metadata', r.metadata, 'parent_run_id', r.parent_run_id,

@@ -73,7 +73,7 @@ comment on column pgflow.parked.priority is 'Lower numbers are claimed first, wi
 
 comment on column pgflow.wait.run_id is 'The parked run';
 comment on column pgflow.wait.call is 'Number of the call that waits; of children, the first of those calls';
-comment on column pgflow.wait.kind is 's = for a signal, c = for the result of a child';
+comment on column pgflow.wait.kind is 's = for a signal, c = for the result of a child, e = for word of an effect';
 comment on column pgflow.wait.name is 'Name of the signal, or child';
 comment on column pgflow.wait.calls is 'Numbers of the calls that wait for a child; null where it is for a signal';
 
@@ -96,7 +96,7 @@ comment on column pgflow.held.detail is 'What there is to say of the trouble, su
 comment on column pgflow.signal.signal_id is 'The number of the message: messages are taken in this order';
 comment on column pgflow.signal.chain_id is 'The chain that it is for';
 comment on column pgflow.signal.sent_at is 'When it was sent';
-comment on column pgflow.signal.call is 'Result of a child: number of the parent''s call that started it';
+comment on column pgflow.signal.call is 'Result of a child: number of the parent''s call that started it; word of an effect: its call';
 comment on column pgflow.signal.name is 'Name of the signal, or of what is asked';
 comment on column pgflow.signal.sent_by is 'Who sent it: a role, or the name that the caller gave';
 comment on column pgflow.signal.payload is 'What it says';
@@ -107,7 +107,7 @@ comment on column pgflow.undelivered.run_id is 'Result of a child: the generatio
 comment on column pgflow.undelivered.sent_at is 'When it was sent';
 comment on column pgflow.undelivered.moved_at is 'When it was put aside';
 comment on column pgflow.undelivered.call is 'Result of a child: number of the parent''s call that started it';
-comment on column pgflow.undelivered.kind is 'As in the mailbox: s = signal, c = result of a child, x = cancel, p = pause, r = resume, t = retry';
+comment on column pgflow.undelivered.kind is 'As in the mailbox: s = signal, c = result of a child, x = cancel, p = pause, r = resume, t = retry, e = what became of an effect';
 comment on column pgflow.undelivered.name is 'Name of the signal, or of what was asked';
 comment on column pgflow.undelivered.sent_by is 'Who sent it';
 comment on column pgflow.undelivered.payload is 'What it says';
@@ -155,3 +155,16 @@ comment on column pgflow.worker.stopping is 'True once it takes no further runs'
 comment on column pgflow.worker.host is 'Name of the machine it runs on';
 comment on column pgflow.worker.version is 'Version of pgflow-engine that it runs';
 comment on column pgflow.worker.queues is 'Queues that it serves';
+
+comment on column pgflow.policy.version is 'Its number; the greatest is in force';
+comment on column pgflow.policy.set_at is 'When it was put in force';
+comment on column pgflow.policy.set_by is 'Who did';
+comment on column pgflow.policy.why is 'Why';
+comment on column pgflow.policy_rule.version is 'The version that it belongs to';
+comment on column pgflow.policy_rule.rule is 'Its place: the first that fits counts';
+comment on column pgflow.policy_rule.needs is 'gate = somebody''s leave, nothing = it may go ahead';
+comment on column pgflow.policy_rule.risk is 'Fits effects of this risk; null = of any';
+comment on column pgflow.policy_rule.name is 'Fits effects of this name; null = of any';
+comment on column pgflow.policy_rule.amount is 'Where in the request an amount stands; fits if it is above the limit, or no number';
+comment on column pgflow.policy_rule.above is 'The limit of the amount';
+comment on column pgflow.policy_rule.predicate is 'Fits requests of which this holds, or of which it cannot be said; null = any';

@@ -4,9 +4,10 @@
 -- The batch is one JSON document; each text inside it that is itself JSON travels as a string, so that
 -- its exact characters are stored (jsonb would change key order, -0.0 and 1e22):
 --   r  [[run_id, token, expected last seq], ...]  sorted by run_id
---   u  [[run_id, seq, call, kind, name, payload, starts, at in microseconds, delay in seconds, token], ...]
+--   u  [[run_id, seq, call, kind, name, payload, starts, at in microseconds, delay in seconds, token, key], ...]
 --   o  [[run_id, status, reason, output, error, chain_id, token], ...]   runs that end
 --   f  [run_id, ...]   those of `o` that have a parent, children, a deadline or beats of steps
+--   l  true            if units of the effect ledger are among `u`
 --   x  [{...}, ...]    runs with a question or a change of place: see settle_
 -- The leases are locked first, in the order of run_id and skipping what is locked elsewhere: `busy`,
 -- to be tried in the next batch. Everything else happens in later statements, which see what was
@@ -110,17 +111,21 @@ begin
           ('u', (select jsonb_agg(e) from jsonb_array_elements(batch->'u') e where (e->0)::bigint = any(good))),
           ('o', (select jsonb_agg(e) from jsonb_array_elements(batch->'o') e where (e->0)::bigint = any(good))),
           ('f', (select jsonb_agg(e) from jsonb_array_elements(batch->'f') e where e::bigint = any(good))),
+          ('l', batch->'l'),
           ('x', (select jsonb_agg(e) from jsonb_array_elements(batch->'x') e where (e->'run')::bigint = any(good)))
       ) as p (name, part)
       where p.part is not null;
     end if;
   end if;
 
-  insert into pgflow.unit (run_id, seq, call, kind, name, payload, starts, token, at, recorded_at, due_at)
+  insert into pgflow.unit (run_id, seq, call, kind, name, payload, starts, token, at, recorded_at, due_at, key)
   select (e->0)::bigint, (e->1)::int, (e->2)::int, (e->>3)::"char", e->>4, (e->>5)::json, (e->>6)::json,
     (e->9)::bigint, timestamptz 'epoch' + (e->7)::bigint * interval '1 microsecond', t,
-    t + (e->>8)::float8 * interval '1 second'
+    t + (e->>8)::float8 * interval '1 second', e->>10
   from jsonb_array_elements(batch->'u') e;
+  if batch ? 'l' then
+    perform pgflow.book_(batch->'u', t);
+  end if;
 
   if batch ? 'x' then
     if batch->'x' @? '$[*].children[*]' then

@@ -86,6 +86,7 @@ begin
     from (
       select f.run_id, bool_or(
         o.finished_at is null or o.finished_at >= drop_history.ended_before or o.finished_at + k.retention_seconds * interval '1 second' > t
+        or exists (select from pgflow.owed w where w.run_id = f.run_id)
       ) over (partition by f.root) as stays
       from pgflow.families_(roots) f
       join pgflow.run r on r.run_id = f.run_id

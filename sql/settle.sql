@@ -22,8 +22,11 @@
 --   park                  true: if nothing has happened, park
 --   hold                  [state, reason, code hash, detail]
 --   continue              input of the next generation
+--   effects               [[call, name, key, hash, risk, request, ordinal or key, ground, seconds, decision, compensates, reads], ...]  see intend_
+--   open_effects          [call, ...]                 effects that whoever knows may settle while the run is parked
 -- and the answer:
---   run, units [[seq, call, kind, name, payload], ...], place "leased" | "parked" | "held" | "ended", at, pause, wake, lanes
+--   refused               [[call, version of the policy, name of a read that is too old], ...]
+--   run, units [[seq, call, kind, name, payload, due_at of an effect], ...], place "leased" | "parked" | "held" | "ended", at, pause, wake, lanes
 
 create or replace function pgflow.append_(
   run_id bigint, seq int, call int, kind "char", name text, payload json, token bigint, at timestamptz, t timestamptz
@@ -154,6 +157,7 @@ declare
   last_word bigint;
   happening record;
   payload json;
+  said jsonb;
 begin
   units := '[]';
   -- Of what people asked for while a worker held the run, the last word counts.
@@ -180,6 +184,10 @@ begin
       where q ? 'child_calls' and s.chain_id = chain and s.kind = 'c' and s.run_id = me
         and s.call = any(array(select e::int from jsonb_array_elements(q->'child_calls') e))
       union all
+      select 'E', s.call, s.name, s.sent_at, s.signal_id, s.payload, s.sent_by
+      from pgflow.signal s
+      where s.chain_id = chain and s.kind = 'e' and s.run_id = me
+      union all
       select (w->>2)::"char", (w->0)::int, u.name, u.due_at, null, null, null
       from jsonb_array_elements(q->'timers') w
       join pgflow.unit u on u.run_id = me and u.seq = (w->1)::int
@@ -193,6 +201,13 @@ begin
       where s.chain_id = chain and s.kind = case when happening.kind = 'S' then 's' else 'x' end::"char"
         and s.name = happening.name and s.signal_id = happening.signal_id;
       continue when happening.kind = 'x' and (q->'cancelled')::boolean;
+    elsif happening.kind = 'E' then
+      delete from pgflow.signal s
+      where s.chain_id = chain and s.kind = 'e' and s.name = happening.name and s.signal_id = happening.signal_id;
+      select w.seq, w.units into seq, said
+      from pgflow.settle_by_word_(me, happening.call, happening.payload, happening.sent_by, (q->'token')::bigint, t, seq) w;
+      units := units || said;
+      continue;
     elsif happening.kind = 'K' then
       delete from pgflow.signal s
       where s.chain_id = chain and s.kind = 'c' and s.name = happening.name and s.signal_id = happening.signal_id;
@@ -237,6 +252,8 @@ begin
     insert into pgflow.wait (run_id, call, kind, name, calls)
     values (me, (q->'child_calls'->0)::int, 'c', 'child', array(select e::int from jsonb_array_elements(q->'child_calls') e));
   end if;
+  insert into pgflow.wait (run_id, call, kind, name)
+  select me, e::int, 'e', 'effect' from jsonb_array_elements(q->'open_effects') e;
   insert into pgflow.timer (due_at, run_id, call)
   select u.due_at, me, (w->0)::int
   from jsonb_array_elements(coalesce(q->'timers', '[]') || coalesce(q->'retries', '[]')) w
@@ -336,6 +353,7 @@ declare
   place text := 'leased';
   lanes int[] := '{}';
   to_wake bigint[] := '{}';
+  refused jsonb := '[]';
   me bigint := (q->'run')::bigint;
   chain bigint := (q->'chain')::bigint;
 begin
@@ -355,6 +373,10 @@ begin
   end if;
   if q ? 'children' then
     select s.seq, s.units, s.lanes into seq, units, lanes from pgflow.start_children_(q, t, seq) s;
+  end if;
+  if q ? 'effects' then
+    select i.seq, i.units, i.refused into seq, more, refused from pgflow.intend_(q, t, seq) i;
+    units := units || more;
   end if;
   if q ? 'hold' then
     perform pgflow.hold_(q, seq, t);
@@ -379,7 +401,7 @@ begin
     end if;
   end if;
   return jsonb_build_object('run', me, 'units', units, 'place', place, 'at', pgflow.micros_(t), 'pause', wants_pause,
-    'wake', to_jsonb(to_wake), 'lanes', to_jsonb(lanes));
+    'refused', nullif(refused, '[]'), 'wake', to_jsonb(to_wake), 'lanes', to_jsonb(lanes));
 end
 $$;
 comment on function pgflow.settle_(jsonb, timestamptz) is 'Answers one run''s questions and changes its place, within commit_units';

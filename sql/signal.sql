@@ -61,7 +61,7 @@ declare
     -- Mailbox by mailbox: an EXISTS could be turned into a join that reads everybody's mail.
     cross join lateral (
       select from pgflow.signal s
-      where s.chain_id = g.c and s.kind in ('x', 'p', 'r', 't') and (s.kind <> 'x' or s.name = 'force' or s.has_had_its_try is not true)
+      where s.chain_id = g.c and s.kind in ('x', 'p', 'r', 't', 'e') and (s.kind <> 'x' or s.name = 'force' or s.has_had_its_try is not true)
       limit 1
     ) m
   );

@@ -56,11 +56,14 @@ begin
   -- From here to COMMIT no code of the application runs: a client that takes so long is frozen or gone.
   perform set_config('idle_in_transaction_session_timeout', '5000', true);
   t := pgflow.now_();
-  insert into pgflow.unit (run_id, seq, call, kind, name, payload, starts, token, at, recorded_at, due_at)
+  insert into pgflow.unit (run_id, seq, call, kind, name, payload, starts, token, at, recorded_at, due_at, key)
   select (e->0)::bigint, (e->1)::int, (e->2)::int, (e->>3)::"char", e->>4, (e->>5)::json, (e->>6)::json,
     (e->9)::bigint, timestamptz 'epoch' + (e->7)::bigint * interval '1 microsecond', t,
-    t + (e->>8)::float8 * interval '1 second'
+    t + (e->>8)::float8 * interval '1 second', e->>10
   from jsonb_array_elements(units) e;
+  if units @? '$[*][3] ? (@ like_regex "^[CFUAE]$")' then
+    perform pgflow.book_(units, t);
+  end if;
   return pgflow.micros_(t);
 end
 $$;

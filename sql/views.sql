@@ -96,11 +96,14 @@ cross join lateral (
   from (
     select u.call, u.name, u.kind, case when u.kind <> 'a' then u.kind::text end as ending, null::timestamptz as started_at,
       case when u.kind <> 'a' then u.at end as ended_at, null as ordinal, u.payload
-    from pgflow.unit u where u.run_id = r.run_id and u.kind in ('c', 'f', 'X', 'a')
+    from pgflow.unit u where u.run_id = r.run_id and (
+      u.kind in ('c', 'f', 'a')
+      or u.kind = 'X' and not exists (select from pgflow.unit i where i.run_id = u.run_id and i.call = u.call and i.kind = 'i')
+    )
     union all
     select (s->>0)::int, s->>2, 's', null, u.recorded_at, null, s->>3, null
     from pgflow.unit u cross join lateral json_array_elements(u.starts) s
-    where u.run_id = r.run_id and u.starts is not null
+    where u.run_id = r.run_id and u.starts is not null and s->>1 <> 'e'
   ) e
   group by e.call
 ) f;

@@ -180,6 +180,32 @@ $$;
 comment on function pgflow.apply_controls_(bigint, bigint, timestamptz)
   is 'Does what people asked of a run that no worker holds; looked = its place was there to be locked';
 
+create or replace function pgflow.free_settled_(chains bigint[], ids bigint[], t timestamptz)
+returns table (run_id bigint, lane_id int)
+language plpgsql
+volatile
+set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
+as $$
+#variable_conflict use_column
+begin
+  return query
+    with freed as (
+      delete from pgflow.held h where h.run_id = any(array(
+        select k.run_id from unnest(chains, ids) as s (c, i) join pgflow.held k on k.run_id = s.i
+        where k.state = 'stuck' and k.reason = 'effect'
+          and exists (select from pgflow.signal m where m.chain_id = s.c and m.kind = 'e' and m.run_id = s.i)
+        order by k.run_id for update of k skip locked
+      )) returning h.*
+    )
+    insert into pgflow.ready as r (run_id, ready_at, lane_id, last_seq, attempt, priority, has_begun)
+    select f.run_id, t, f.lane_id, f.last_seq, 0, f.priority, true from freed f order by f.run_id
+    returning r.run_id, r.lane_id;
+end
+$$;
+comment on function pgflow.free_settled_(bigint[], bigint[], timestamptz)
+  is 'Held -> ready for runs that are stuck for want of an effect''s outcome, once somebody has said what became of it';
+
 drop function if exists pgflow.wake;
 create function pgflow.wake(chains bigint[] default null, max int default 1000)
 returns table (lanes int[], mail bigint[], ended bigint[], busy int)
@@ -257,11 +283,20 @@ begin
       exists (select from pgflow.timer m where m.run_id = p.run_id and m.due_at <= t)
       or exists (
         select from pgflow.wait w join pgflow.signal s on s.chain_id = p.chain_id and s.kind = w.kind
-        where w.run_id = p.run_id and (w.kind = 'c' and s.run_id = p.run_id and s.call = any(w.calls) or w.kind = 's' and s.name = w.name)
+        where w.run_id = p.run_id and (
+          w.kind = 'c' and s.run_id = p.run_id and s.call = any(w.calls) or w.kind = 's' and s.name = w.name
+          or w.kind = 'e' and s.run_id = p.run_id and s.call = w.call
+        )
       )
     )
   );
   select lanes || coalesce(array_agg(w.lane_id), '{}') into lanes from pgflow.wake_parked_(ready_ids, t) w;
+
+  -- Who says what became of an effect brings on the run that is stuck for want of it.
+  if exists (select from pgflow.signal m where m.chain_id = any(seen) and m.kind = 'e') then
+    select lanes || coalesce(array_agg(f.lane_id), '{}'), looked || coalesce(array_agg(f.run_id), '{}') into lanes, looked
+    from pgflow.free_settled_(seen, ids, t) f;
+  end if;
 
   -- A worker that holds the run is told that there is mail; mail of the finished is put aside.
   mail := array(
@@ -286,6 +321,9 @@ begin
       and exists (select from pgflow.signal m where m.chain_id = s.c)
       and (
         exists (select from pgflow.signal m where m.chain_id = s.c and m.kind in ('x', 'p', 'r', 't'))
+        or exists (select from pgflow.signal m where m.chain_id = s.c and m.kind = 'e')
+          and not exists (select from pgflow.ready r where r.run_id = s.i)
+          and not exists (select from pgflow.held h where h.run_id = s.i and (h.state <> 'stuck' or h.reason <> 'effect'))
         or not exists (select from pgflow.ready r where r.run_id = s.i) and not exists (select from pgflow.held h where h.run_id = s.i)
       )
   );

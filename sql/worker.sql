@@ -40,7 +40,7 @@ begin
   mail := array(
     select e.run_id from pgflow.lease e join pgflow.run r on r.run_id = e.run_id
     where e.worker_id = worker_id
-      and exists (select from pgflow.signal s where s.chain_id = r.chain_id and s.kind in ('x', 'p'))
+      and exists (select from pgflow.signal s where s.chain_id = r.chain_id and s.kind in ('x', 'p', 'e'))
   );
   return next;
 end

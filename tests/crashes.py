@@ -254,6 +254,9 @@ async def _work(dsn: str) -> None:
 class Driver:
     """Starts runs, keeps workers going, and counts."""
 
+    points: tuple[str, ...] = POINTS
+    fork = staticmethod(fork_worker)
+
     def __init__(self, dsn: str, kills: int, seed: int, seconds: float = 0) -> None:
         self.dsn = dsn
         self.wanted = kills
@@ -271,9 +274,9 @@ class Driver:
         """Kills until every point has fired often enough and the time is over, then lets everything drain."""
         with psycopg.connect(self.dsn, autocommit=True) as conn:
             self._prepare(conn)
-            self.healthy = [fork_worker(self.dsn, None, 0)]
+            self.healthy = [self.fork(self.dsn, None, 0)]
             started = time.monotonic()
-            while min(self.fired[p] for p in POINTS) < self.wanted or time.monotonic() - started < self.seconds:
+            while min(self.fired[p] for p in self.points) < self.wanted or time.monotonic() - started < self.seconds:
                 self._start_runs(conn)
                 self._arm_victims()
                 self._bury(conn)
@@ -305,9 +308,9 @@ class Driver:
 
     def _arm_victims(self) -> None:
         while len(self.victims) < 3:
-            short = [p for p in POINTS if self.fired[p] < self.wanted]
-            point = self.random.choice(short or list(POINTS))
-            self.victims[fork_worker(self.dsn, point, self.random.randint(1, 6))] = point
+            short = [p for p in self.points if self.fired[p] < self.wanted]
+            point = self.random.choice(short or list(self.points))
+            self.victims[self.fork(self.dsn, point, self.random.randint(1, 6))] = point
 
     def _bury(self, conn: psycopg.Connection[Any]) -> None:
         for pid in list(self.victims):
@@ -339,7 +342,7 @@ class Driver:
                 self.recoveries.append(time.monotonic() - self.pending.pop(run_id)[0])
 
     def _drain(self, conn: psycopg.Connection[Any]) -> None:
-        self.healthy.append(fork_worker(self.dsn, None, 0))
+        self.healthy.append(self.fork(self.dsn, None, 0))
         deadline = time.monotonic() + 120
         while conn.execute("select count(*) from pgflow.runs where status not in ('completed', 'failed', 'cancelled')").fetchone()[0]:  # type: ignore[index]
             self._observe(conn)

@@ -438,4 +438,69 @@ SECURITY = (
     ),
 )
 
-DEFECTS = (*FENCES, *CLAIMS, *LOCKS, *WAKES, *CLOCKS, *REPLAY, *STEPS, *SECURITY)
+EFFECTS = (
+    Defect(
+        "unknown effect tried again blindly", "pgflow/_engine/ledger.py",
+        'return "ask" if agreed.can_ask else None', 'return "repeat"',
+        "test_effects.py::test_a_lost_reply_is_asked_after_and_never_sent_again",
+        also=(('if plan == "ask" and call.asks == 1:', "if call.asks == 1:"), ('if self._plan(call) == "repeat":\n            call.ground = "w"', 'if self._plan(call) == "repeat":\n            call.ground = "p"')),
+    ),
+    Defect(
+        "any exception of an effect is a failure", "pgflow/bodies.py",
+        "except call.spec.raises as refusal:", "except Exception as refusal:",
+        "test_effects.py::test_a_lost_reply_is_asked_after_and_never_sent_again",
+    ),
+    Defect(
+        "absent believed at once", "sql/effects.sql",
+        "or e->>7 = 'a' and last_at + wait <= t then", "or e->>7 = 'a' then",
+        "test_effects.py::test_absent_is_believed_only_when_no_attempt_can_be_under_way",
+    ),
+    Defect(
+        "key sent again past its window", "sql/effects.sql",
+        "e->>7 = 'w' and first_at + wait > t", "e->>7 = 'w'",
+        "test_effects.py::test_within_the_window_the_same_key_is_sent_again_and_past_it_it_is_settled_first",
+    ),
+    Defect(
+        "key used again after continue_as_new", "pgflow/units.py",
+        'return self.root if self.generation == 1 else f"{self.root}~{self.generation}"', "return self.root",
+        "test_effects.py::test_a_next_generation_has_keys_of_its_own",
+    ),
+    Defect(
+        "run ends while it owes", "pgflow/_engine/release.py",
+        "return not self.owes", "return True",
+        "test_effects.py::test_a_run_that_owes_does_not_end_before_its_effect_is_confirmed",
+    ),
+    Defect(
+        "effect attempted before its intent is durable", "pgflow/_engine/ledger.py",
+        """        call.state = "unlicensed"
+        self._new_effects.append(call)
+""", """        call.attempts += 1
+        call.state = "startable"
+        self._startable.append(call)
+""",
+        "test_effects.py::test_an_effect_is_intended_before_it_acts_and_confirmed_after",
+    ),
+    Defect(
+        "taken back the first first", "pgflow/saga.py",
+        "in reversed(block):", "in block:",
+        "test_sagas.py::test_what_was_done_is_taken_back_the_last_first",
+    ),
+    Defect(
+        "refused compensation taken for done", "pgflow/effect.py",
+        "has_body=said.has_body, must_be_done", "has_body=True, must_be_done",
+        "test_sagas.py::test_what_cannot_be_taken_back_leaves_the_run_stuck_and_the_debt_open",
+    ),
+    Defect(
+        "unknown left behind by a saga", "pgflow/saga.py",
+        """        cancelled = await _closed(scope, call) or cancelled
+        if""", """        if""",
+        "test_sagas.py::test_what_is_not_known_is_settled_before_it_is_taken_back",
+    ),
+    Defect(
+        "debt forgotten with its outcome unknown", "sql/effects.sql",
+        "where e->>3 in ('C', 'F') and o.run_id", "where e->>3 in ('C', 'F', 'U') and o.run_id",
+        "test_effects.py::test_without_a_way_to_ask_the_run_is_stuck_and_a_person_decides",
+    ),
+)
+
+DEFECTS = (*FENCES, *CLAIMS, *LOCKS, *WAKES, *CLOCKS, *REPLAY, *STEPS, *EFFECTS, *SECURITY)

@@ -129,7 +129,7 @@ def make_driver(execution: Execution, workflow: Workflow[..., Any], errors: tupl
     scope = WorkflowScope(execution, errors, workflow)
     context = contextvars.Context()
     context.run(current.set, scope)
-    main = make_main(execution, workflow, ())
+    main = make_main(scope, workflow, ())
     if workflow.is_async:
         return CoroutineDriver(execution, main, context)
     driver = LockstepDriver(main, context)

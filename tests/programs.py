@@ -25,7 +25,21 @@ from typing import Any
 import psycopg
 
 import pgflow
-from pgflow import AsyncApp, Retries, Signal, read, step, transaction, workflow
+from pgflow import (
+    Absent,
+    AsyncApp,
+    Choice,
+    Confirmed,
+    Retries,
+    Signal,
+    StillUnknown,
+    decision,
+    effect,
+    read,
+    step,
+    transaction,
+    workflow,
+)
 
 sys.path.insert(0, str(Path(__file__).parent))
 
@@ -39,9 +53,11 @@ SCHEMA = """
 create schema fuzz;
 create table fuzz.written (path text not null, key text not null);
 create table fuzz.acted (path text not null, key text not null);
+create table fuzz.charged (path text not null, key text not null);
+create table fuzz.refunded (path text not null, key text not null);
 """
 
-LEAVES = ("read", "read", "step", "step", "transaction", "transaction", "refused", "flaky", "nap", "note", "late", "dropped")
+LEAVES = ("read", "read", "step", "step", "transaction", "transaction", "refused", "flaky", "nap", "note", "late", "dropped", "effect", "effect", "chosen", "undone")
 BRANCHES = ("seq", "seq", "gather", "gather", "group", "map", "child", "thread", "shielded")
 
 
@@ -99,7 +115,7 @@ def mix(values: list[int], start: int = 7) -> int:
 def plain(part: Part) -> int:
     """What the part comes to."""
     match part.kind:
-        case "refused" | "late" | "dropped":
+        case "refused" | "late" | "dropped" | "undone":
             return -part.n
         case "nap" | "note":
             return 0
@@ -151,6 +167,43 @@ async def refuse(n: int) -> int:
     raise Refusal(n)
 
 
+async def outside(table: str, path: str) -> None:
+    """Leaves a row that no rollback removes."""
+    async with await psycopg.AsyncConnection.connect(os.environ["PGFLOW_DSN"], autocommit=True) as conn:
+        await conn.execute(f"insert into fuzz.{table} values (%s, %s)", (path, pgflow.idempotency_key()))  # type: ignore[arg-type]
+
+
+@effect(risk="compensable", raises=[Refusal], settle_retries=Retries(max_attempts=1000, first_delay=20 * MS, max_delay=100 * MS),
+        timeout=timedelta(seconds=1), settle_after=timedelta(seconds=1.5))
+async def charge(path: str, n: int, *, refuses: bool = False) -> int:
+    """Is charged once, whoever dies: the reply to every third charge is lost, on its first attempt."""
+    if refuses:
+        raise Refusal(n)
+    await outside("charged", path)
+    if n % 3 == 0 and pgflow.run_info().step_attempt == 1:
+        raise ConnectionResetError(path)
+    return n
+
+
+@charge.settle
+async def _(path: str, n: int, *, refuses: bool = False) -> Confirmed[int] | Absent | StillUnknown:
+    del refuses
+    async with await psycopg.AsyncConnection.connect(os.environ["PGFLOW_DSN"], autocommit=True) as conn:
+        found = await (await conn.execute("select from fuzz.charged where path = %s and key = %s", (path, pgflow.idempotency_key()))).fetchone()
+    return Absent() if found is None else Confirmed(n)
+
+
+@charge.compensate
+async def refund(n: int, path: str, *_: int, **__: bool) -> None:
+    del n
+    await outside("refunded", path)
+
+
+@decision()
+async def choose(n: int) -> Choice[int]:
+    return Choice(n, why="it is the only one")
+
+
 @read(retries=Retries(max_attempts=3, first_delay=MS))
 async def stumble(n: int) -> int:
     if (pgflow.run_info().step_attempt or 0) < 2:
@@ -198,6 +251,19 @@ async def perform(part: Part, seed: int, generation: int) -> int:
                 return -part.n
         case "dropped":
             return await _drop(part)
+        case "effect":
+            return await charge(part.path, part.n)
+        case "chosen":
+            chosen = await choose(part.n)
+            return await charge.because(chosen)(part.path, chosen.value)
+        case "undone":
+            try:
+                async with pgflow.saga():
+                    await charge(part.path, part.n)
+                    await charge(part.path, part.n, refuses=True)
+            except Refusal as refusal:
+                return -int(refusal.args[0])
+            raise AssertionError(part.path)
         case "seq":
             return mix([await do(p) for p in part.parts])
         case "gather" | "shielded":
@@ -294,18 +360,25 @@ def send_rest(conn: psycopg.Connection[Any], seeds: list[int]) -> None:
             send(conn, seed, part)
 
 
+TABLES = {"written": ("transaction",), "acted": ("step",), "charged": ("effect", "chosen", "undone"), "refunded": ("undone",)}
+"""Which parts write into which table."""
+
+ONCE = ("written",)
+"""Tables into which nothing is written twice; elsewhere the key stays the same, whoever was frozen in the act."""
+
+
 def judge(conn: psycopg.Connection[Any], seeds: list[int]) -> list[str]:
     """What differs from the plain interpreter, one line each."""
     wrong = []
     rows = dict(conn.execute("select key, (status, output::text, error->>'message')::text from pgflow.runs where workflow = 'program'").fetchall())
     wrong += [f"p{s}: {rows[f'p{s}']}, not {result_of(s)}" for s in seeds if not rows[f"p{s}"].startswith(f"(completed,{result_of(s)},")]
     parts = [part for seed in seeds for tree in program_of(seed) for part in every(tree)]
-    for table, kind in (("written", "transaction"), ("acted", "step")):
+    for table, kinds in TABLES.items():
         found = {p: (n, keys) for p, n, keys in conn.execute(f"select path, count(*), count(distinct key) from fuzz.{table} group by path")}
-        expected = {part.path for part in parts if part.kind == kind}
+        expected = {part.path for part in parts if part.kind in kinds}
         wrong += [f"{path}: not in {table}" for path in expected - found.keys()]
         wrong += [f"{path}: nobody asked for it" for path in found.keys() - expected]
-        wrong += [f"{path}: {n} rows, {keys} keys in {table}" for path, (n, keys) in found.items() if keys > 1 or (kind == "transaction" and n > 1)]
+        wrong += [f"{path}: {n} rows, {keys} keys in {table}" for path, (n, keys) in found.items() if keys > 1 or (table in ONCE and n > 1)]
     return wrong + [f"{i}: {d}" for i, d in conn.execute("select invariant, detail from pgflow.check()")]
 
 

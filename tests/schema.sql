@@ -126,6 +126,9 @@ table pgflow.owed, owner pgflow_owner
   constraint owed_kind_check CHECK ((kind = ANY (ARRAY['effect'::text, 'gate'::text, 'obligation'::text])))
   constraint owed_name_check CHECK (((octet_length(name) >= 1) AND (octet_length(name) <= 255)))
   constraint owed_pkey PRIMARY KEY (run_id, call, kind)
+  CREATE INDEX owed_key_idx ON pgflow.owed USING btree (((detail ->> 'key'::text))) WHERE (kind = 'effect'::text)
+  CREATE INDEX owed_opened_idx ON pgflow.owed USING btree (kind, opened_at)
+  CREATE INDEX owed_ref_idx ON pgflow.owed USING btree (((detail ->> 'ref'::text))) WHERE (detail ? 'ref'::text)
 
 table pgflow.parked, owner pgflow_owner
   -- Place: waiting for a signal, a child, a timer or its time to start; holds no lease, thread or connection
@@ -138,6 +141,33 @@ table pgflow.parked, owner pgflow_owner
   last_seq integer not null -- Last unit of the run; 0 = it has not begun
   priority smallint not null -- Lower numbers are claimed first, within their lane
   constraint parked_pkey PRIMARY KEY (run_id)
+
+table pgflow.policy, owner pgflow_owner
+  -- Versions of the policy, insert only: the newest counts
+  version integer not null -- Its number; the greatest is in force
+  set_at timestamp with time zone not null -- When it was put in force
+  set_by text not null -- Who did
+  why text not null -- Why
+  constraint policy_pkey PRIMARY KEY (version)
+  constraint policy_set_by_check CHECK ((char_length(set_by) <= 255))
+  constraint policy_why_check CHECK ((char_length(why) <= 4096))
+
+table pgflow.policy_rule, owner pgflow_owner
+  -- Rules of a version of the policy: the first that fits an effect says what it needs
+  version integer not null -- The version that it belongs to
+  rule integer not null -- Its place: the first that fits counts
+  needs text not null -- gate = somebody's leave, nothing = it may go ahead
+  risk text -- Fits effects of this risk; null = of any
+  name text -- Fits effects of this name; null = of any
+  amount text -- Where in the request an amount stands; fits if it is above the limit, or no number
+  above numeric -- The limit of the amount
+  predicate text -- Fits requests of which this holds, or of which it cannot be said; null = any
+  constraint policy_rule_check CHECK (((amount IS NULL) = (above IS NULL)))
+  constraint policy_rule_name_check CHECK (((octet_length(name) >= 1) AND (octet_length(name) <= 255)))
+  constraint policy_rule_needs_check CHECK ((needs = ANY (ARRAY['gate'::text, 'nothing'::text])))
+  constraint policy_rule_pkey PRIMARY KEY (version, rule)
+  constraint policy_rule_risk_check CHECK ((risk = ANY (ARRAY['reversible'::text, 'compensable'::text, 'irreversible'::text])))
+  constraint policy_rule_version_fkey FOREIGN KEY (version) REFERENCES pgflow.policy(version)
 
 table pgflow.queue, owner pgflow_owner
   -- Limits and policy of a queue; a row appears when a queue is first named
@@ -215,15 +245,15 @@ table pgflow.signal, owner pgflow_owner
   with autovacuum_vacuum_scale_factor=0.05, autovacuum_vacuum_threshold=2000, autovacuum_vacuum_cost_delay=0
   signal_id bigint not null generated always as identity -- The number of the message: messages are taken in this order
   chain_id bigint not null -- The chain that it is for
-  run_id bigint -- Result of a child: the generation of the parent that started it, with its call
+  run_id bigint -- Result of a child, what became of an effect: the generation that it is for, with its call
   sent_at timestamp with time zone not null -- When it was sent
-  call integer -- Result of a child: number of the parent's call that started it
-  kind "char" not null -- s = signal, c = result of a child, x = cancel, p = pause, r = resume, t = retry
+  call integer -- Result of a child: number of the parent's call that started it; word of an effect: its call
+  kind "char" not null -- s = signal, c = result of a child, x = cancel, p = pause, r = resume, t = retry, e = what became of an effect
   name text not null -- Name of the signal, or of what is asked
   has_had_its_try boolean -- True of a cancel that has brought on a run that was paused or stuck: if the run gets stuck again, it stays so
   sent_by text -- Who sent it: a role, or the name that the caller gave
   payload json -- What it says
-  constraint signal_kind_check CHECK ((kind = ANY (ARRAY['s'::"char", 'c'::"char", 'x'::"char", 'p'::"char", 'r'::"char", 't'::"char"])))
+  constraint signal_kind_check CHECK ((kind = ANY (ARRAY['s'::"char", 'c'::"char", 'x'::"char", 'p'::"char", 'r'::"char", 't'::"char", 'e'::"char"])))
   constraint signal_name_check CHECK (((octet_length(name) >= 1) AND (octet_length(name) <= 255)))
   constraint signal_payload_check CHECK ((octet_length((payload)::text) <= 1114112))
   constraint signal_pkey PRIMARY KEY (chain_id, kind, name, signal_id)
@@ -262,7 +292,7 @@ table pgflow.undelivered, owner pgflow_owner
   sent_at timestamp with time zone not null -- When it was sent
   moved_at timestamp with time zone not null -- When it was put aside
   call integer -- Result of a child: number of the parent's call that started it
-  kind "char" not null -- As in the mailbox: s = signal, c = result of a child, x = cancel, p = pause, r = resume, t = retry
+  kind "char" not null -- As in the mailbox: s = signal, c = result of a child, x = cancel, p = pause, r = resume, t = retry, e = what became of an effect
   name text not null -- Name of the signal, or of what was asked
   sent_by text -- Who sent it
   payload json -- What it says
@@ -347,15 +377,15 @@ table pgflow.unit_kind, owner pgflow_owner
   constraint unit_kind_pkey PRIMARY KEY (kind)
 
 table pgflow.wait, owner pgflow_owner
-  -- What a parked run waits for: s = a signal of that name; c = the result of a child of one of these calls (one row for all)
+  -- What a parked run waits for: s = a signal of that name; c = the result of a child of one of these calls (one row for all); e = what became of an effect
   with autovacuum_vacuum_scale_factor=0.05, autovacuum_vacuum_threshold=2000, autovacuum_vacuum_cost_delay=0
   run_id bigint not null -- The parked run
   call integer not null -- Number of the call that waits; of children, the first of those calls
-  kind "char" not null -- s = for a signal, c = for the result of a child
+  kind "char" not null -- s = for a signal, c = for the result of a child, e = for word of an effect
   name text not null -- Name of the signal, or child
   calls integer[] -- Numbers of the calls that wait for a child; null where it is for a signal
   constraint wait_check CHECK (((kind = 'c'::"char") = (calls IS NOT NULL)))
-  constraint wait_kind_check CHECK ((kind = ANY (ARRAY['s'::"char", 'c'::"char"])))
+  constraint wait_kind_check CHECK ((kind = ANY (ARRAY['s'::"char", 'c'::"char", 'e'::"char"])))
   constraint wait_name_check CHECK ((octet_length(name) <= 255))
   constraint wait_pkey PRIMARY KEY (run_id, call)
 
@@ -373,6 +403,99 @@ table pgflow.worker, owner pgflow_owner
   version text not null -- Version of pgflow-engine that it runs
   queues text[] not null -- Queues that it serves
   constraint worker_pkey PRIMARY KEY (worker_id)
+
+view pgflow.decisions, owner pgflow_owner
+  -- Why: each choice with its reasons, as it was recorded once
+  key text -- Key of the run
+  decision text -- Its own key, which the keys of what rests on it begin with
+  name text -- Name of the decision
+  value json -- What was chosen
+  why text -- The reason given
+  evidence json -- What it rested on
+  alternatives json -- What else could have been chosen
+  policy text -- The policy that it followed; null = none is named
+  model text -- The model that chose; null = none is named
+  usage json -- What the choice cost; null = nothing is said
+  decided_at timestamp with time zone -- When
+  seq integer -- Its place in the journal
+  call integer -- Number of the call, in the order in which the code made them
+  generation integer -- Which generation of the run decided
+  tenant text -- Whose run it is; empty where there is only one tenant
+  run_id bigint -- The number of that generation
+  grant select to pgflow_auditor
+  grant select to pgflow_client
+  grant select to pgflow_operator
+  grant select to pgflow_worker
+
+view pgflow.effects, owner pgflow_owner
+  -- What: each act on the outside, what was asked for, how often it was tried, what became of it and who said so
+  key text -- Key of the run
+  effect text -- Its idempotency key: the same in every attempt
+  name text -- Name of the effect
+  status text -- intended, unknown, accepted, confirmed or failed
+  risk text -- What it takes to take it back: reversible, compensable, irreversible
+  request json -- Its arguments, by name
+  result json -- What it returned; null unless it is confirmed
+  error json -- Why it was not done; null unless it failed
+  ref text -- The counterparty's reference under which it was accepted; null = it was not
+  attempts bigint -- How often it was allowed to act
+  unknowns bigint -- How often nobody knew what had become of it
+  said_by text -- Who said last what became of it: settle, or a person; null = its own answer counted
+  decision text -- Key of the decision that it rests on; null = none
+  compensates text -- Key of the effect that it takes back; null = none
+  policy_version integer -- The policy in force when it was let through; null = there was none
+  intended_at timestamp with time zone -- When its intent was recorded, before it acted
+  closed_at timestamp with time zone -- When it was known what became of it; null = it is open
+  seq integer -- Place of its intent in the journal
+  call integer -- Number of the call, in the order in which the code made them
+  generation integer -- Which generation of the run did it
+  tenant text -- Whose run it is; empty where there is only one tenant
+  run_id bigint -- The number of that generation
+  grant select to pgflow_auditor
+  grant select to pgflow_client
+  grant select to pgflow_operator
+  grant select to pgflow_worker
+
+view pgflow.obligations, owner pgflow_owner
+  -- Owed: effects that are not closed, and what else is open
+  key text -- Key of the run
+  kind text -- effect, gate or obligation
+  name text -- Of the effect, gate or obligation
+  state text -- Of an effect: intended, unknown, absent or accepted
+  opened_at timestamp with time zone -- Since when it is owed
+  due_at timestamp with time zone -- When the engine looks after it next, or when it should be closed; null = no time is set
+  owed_to text -- To whom; null = nobody is named
+  effect text -- Idempotency key of the effect: what settle_effect takes
+  ref text -- The counterparty's reference: what confirm_effect takes
+  detail jsonb -- What whoever closes it should know
+  tenant text -- Whose run it is; empty where there is only one tenant
+  call integer -- Number of the call
+  run_id bigint -- The number of that generation
+  grant select to pgflow_auditor
+  grant select to pgflow_client
+  grant select to pgflow_operator
+  grant select to pgflow_worker
+
+view pgflow.provenance, owner pgflow_owner
+  -- From the facts to the act: evidence, decision, what rested on it, and what took that back
+  key text -- Key of the run
+  decision text -- Key of the decision
+  decided text -- Name of the decision
+  why text -- The reason given
+  evidence json -- What it rested on
+  decided_at timestamp with time zone -- When
+  act text -- effect or step; null = nothing rested on it
+  name text -- Name of the effect or step
+  act_key text -- Its idempotency key
+  status text -- What became of it
+  compensated_by text -- Key of the effect that took it back; null = none
+  compensation text -- What became of that
+  tenant text -- Whose run it is; empty where there is only one tenant
+  run_id bigint -- The number of the generation
+  grant select to pgflow_auditor
+  grant select to pgflow_client
+  grant select to pgflow_operator
+  grant select to pgflow_worker
 
 view pgflow.queues, owner pgflow_owner
   -- How much stands, runs and waits in each queue, and its limits
@@ -503,7 +626,7 @@ function pgflow.beat(worker_id integer, stopping boolean DEFAULT false) returns 
   -- Sign of life; answers whether the worker still counts as alive and which of its runs somebody wants to cancel or pause
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
-  md5 66005e6bf10858c4adcaf4840663e55e
+  md5 bab9ce50dbc3bdf09af980a4351b3c70
   grant execute to pgflow_worker
 
 function pgflow.beat_step(run_id bigint, token bigint, call integer, attempt integer, details json) returns boolean, owner pgflow_owner
@@ -519,6 +642,13 @@ function pgflow.begin_step(run_id bigint, token bigint, call integer, idle_timeo
   set search_path=pg_catalog, pg_temp
   md5 e47090e8da37ed81991e9b5bc457a8e6
   grant execute to pgflow_worker
+
+function pgflow.book_(units jsonb, t timestamp with time zone) returns void, owner pgflow_owner
+  -- Keeps what is owed equal to the effect units that a commit appends
+  plpgsql volatile
+  set search_path=pg_catalog, pg_temp
+  set enable_seqscan=off
+  md5 c71468b3e8c21e08d625e0d49d44beae
 
 function pgflow.cancel_children_(run_ids bigint[], t timestamp with time zone) returns bigint[], owner pgflow_owner
   -- Posts a cancel to the open children that end with these runs; answers their chains
@@ -545,7 +675,7 @@ function pgflow.check() returns TABLE(invariant text, detail text), owner pgflow
   -- The invariants that do not hold, one a row; empty = sound
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
-  md5 1013d2b5940afcb4429c5953cae43339
+  md5 71cf4edaa7df4b06745de5e1d3153f55
   grant execute to pgflow_operator
 
 function pgflow.check_batch_(runs jsonb) returns void, owner pgflow_owner
@@ -610,7 +740,7 @@ function pgflow.claimed_(ids bigint[]) returns TABLE(run_id bigint, token bigint
   set enable_seqscan=off
   set enable_hashjoin=off
   set enable_mergejoin=off
-  md5 556bccca3ecde7c4459af3e1bdb642aa
+  md5 3484234c52d0e17b8773c2a45bdb83bf
 
 function pgflow.commit_and_claim(batch jsonb, worker_id integer, lanes integer[], max integer, tokens bigint[], take_suspect boolean) returns TABLE(answer jsonb, run_id bigint, token bigint, chain_id bigint, lane_id integer, generation integer, attempt integer, suspect integer, last_seq integer, key text, root text, input text, units text, has_mail boolean, created_us bigint, now_us bigint, extra jsonb), owner pgflow_owner
   -- commit_units and then claim_runs in one transaction: what a worker that drains a queue does
@@ -633,7 +763,16 @@ function pgflow.commit_units(batch jsonb, careful boolean DEFAULT false) returns
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
   set plan_cache_mode=force_generic_plan
-  md5 a7d10c3ac54ed07bf0a1b59f74b1d9f2
+  md5 054fbf56cb4a9add4e10628a077d462e
+  grant execute to pgflow_worker
+
+function pgflow.confirm_effect(ref text, verdict text DEFAULT 'confirmed'::text, value json DEFAULT 'null'::json, why text DEFAULT NULL::text, sent_by text DEFAULT NULL::text) returns bigint, owner pgflow_owner
+  -- For a webhook: what became of the effect that was accepted under a reference; PF001 if there is none (yet)
+  plpgsql volatile security definer
+  set search_path=pg_catalog, pg_temp
+  md5 e94b04154700a93deabe2f7184fa9872
+  grant execute to pgflow_client
+  grant execute to pgflow_operator
   grant execute to pgflow_worker
 
 function pgflow.continue_(q jsonb, seq integer, t timestamp with time zone) returns integer, owner pgflow_owner
@@ -654,8 +793,14 @@ function pgflow.drop_history(ended_before timestamp with time zone, max integer 
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
   set plan_cache_mode=force_generic_plan
-  md5 fbdc162e04b723302edc92b0a189c642
+  md5 2384b4697f331e52179c9fc10a30cfce
   grant execute to pgflow_operator
+
+function pgflow.effect_error_(name text, said_by text, why text) returns json, owner pgflow_owner
+  -- The error that an effect raises which somebody declared failed
+  sql immutable
+  set search_path=pg_catalog, pg_temp
+  md5 056be0eb80658bd41197695e5a7ca90a
 
 function pgflow.end_by_force_(me bigint, chain bigint, last_seq integer, token bigint, t timestamp with time zone) returns void, owner pgflow_owner
   -- Writes the outcome of a run that is cancelled without its code, and who did it
@@ -682,7 +827,7 @@ function pgflow.fence_step(run_id bigint, token bigint, call integer, units json
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
-  md5 a94f2e765961a9045faa5ea926eaba47
+  md5 7d0a0707b44c68268fd4b1ee25f64320
   grant execute to pgflow_worker
 
 function pgflow.find_chain(key text, tenant text DEFAULT ''::text) returns bigint, owner pgflow_owner
@@ -693,6 +838,13 @@ function pgflow.find_chain(key text, tenant text DEFAULT ''::text) returns bigin
   grant execute to pgflow_client
   grant execute to pgflow_operator
   grant execute to pgflow_worker
+
+function pgflow.free_settled_(chains bigint[], ids bigint[], t timestamp with time zone) returns TABLE(run_id bigint, lane_id integer), owner pgflow_owner
+  -- Held -> ready for runs that are stuck for want of an effect's outcome, once somebody has said what became of it
+  plpgsql volatile
+  set search_path=pg_catalog, pg_temp
+  set enable_seqscan=off
+  md5 8b61f1b9d4a8ea034b5081f8968a1f2f
 
 function pgflow.has_long_number_(value text) returns boolean, owner pgflow_owner
   -- Whether a JSON text holds more than 4,300 digits in a row outside of strings
@@ -719,6 +871,12 @@ function pgflow.insert_run_(tenant text, key text, workflow text, queue text, ve
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
   md5 77a1e3b16b6e88ea64e94c85be5b2a82
+
+function pgflow.intend_(q jsonb, t timestamp with time zone, INOUT seq integer, OUT units jsonb, OUT refused jsonb) returns record, owner pgflow_owner
+  -- Records the intents and further attempts that a flush asks for; refused = those that the policy does not let through
+  plpgsql volatile
+  set search_path=pg_catalog, pg_temp
+  md5 5f0dbc47300d0e84d320abdeaf3fdec3
 
 function pgflow.intern_lane_(queue text, workflow text, version text) returns integer, owner pgflow_owner
   -- The lane of (queue, workflow, version), made if it is new
@@ -770,13 +928,19 @@ function pgflow.look_(q jsonb, t timestamp with time zone, INOUT seq integer, OU
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
-  md5 6f35d6a70d2abb553ce28ba3cccc994f
+  md5 9028ce4c43203c50e85117a2d3f99519
 
 function pgflow.micros_(at timestamp with time zone) returns bigint, owner pgflow_owner
   -- A time as microseconds since 1970, exactly: the form in which times travel to a worker
   sql immutable strict
   set search_path=pg_catalog, pg_temp
   md5 fc4b3174a6258c4ff5e7c01a2beb814a
+
+function pgflow.needs_(name text, risk text, request jsonb, OUT version integer, OUT needs text) returns record, owner pgflow_owner
+  -- What the policy in force says of an effect: its version, and gate, nothing or null where no rule fits
+  plpgsql stable
+  set search_path=pg_catalog, pg_temp
+  md5 b617bacb62f08a86f40cdecfc71c7025
 
 function pgflow.newest_run_(chain bigint) returns bigint, owner pgflow_owner
   -- The newest generation of a chain
@@ -800,7 +964,7 @@ function pgflow.nudge_asked_(chains bigint[]) returns bigint[], owner pgflow_own
   -- For whoever takes runs from their leases: has those looked at of which somebody has asked something, unless it is a cancel that had its try
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 d68f25006d75c35d452b460f6913336f
+  md5 557aab455efca1e80a55b55fe928885a
 
 function pgflow.observe_workers() returns TABLE(worker_id integer, beat bigint), owner pgflow_owner
   -- The beats of all workers; -1 for one that is gone and still has leases
@@ -814,7 +978,7 @@ function pgflow.park_(q jsonb, seq integer, t timestamp with time zone) returns 
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
-  md5 f43d1cb3a9951781e34df51d8d549e90
+  md5 3cc1eea80268c37ddd438c44bcb346d6
 
 function pgflow.pause_(q jsonb, t timestamp with time zone, INOUT seq integer) returns integer, owner pgflow_owner
   -- Takes the requests to pause, records who asked and why, and holds the run
@@ -856,6 +1020,12 @@ function pgflow.post_(chain bigint, kind "char", name text, payload json, sent_b
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
   md5 c6d0bd8595345ca257b8848687f562ed
+
+function pgflow.post_settlement_(debt pgflow.owed, verdict text, value json, why text, sent_by text) returns bigint, owner pgflow_owner
+  -- Tells a run what became of one of its effects; answers the chain
+  plpgsql volatile
+  set search_path=pg_catalog, pg_temp
+  md5 22b09ff090768a9116c2a98edc21ae67
 
 function pgflow.put_mail_aside_(chains bigint[], t timestamp with time zone) returns void, owner pgflow_owner
   -- Moves what is left in the mailboxes of finished chains to `undelivered`, save what another wake is moving
@@ -995,12 +1165,34 @@ function pgflow.serve_lanes(queues text[], workflows text[]) returns TABLE(lane_
   md5 ce7859129cb311fef02585cf8efbf818
   grant execute to pgflow_worker
 
+function pgflow.set_policy(rules jsonb, why text, set_by text DEFAULT NULL::text) returns integer, owner pgflow_owner
+  -- Puts a new version of the policy in force; rules = [{needs: gate or nothing, risk, name, amount: jsonpath, above: number, predicate: jsonpath}, ...], the first that fits counts; answers its number
+  plpgsql volatile security definer
+  set search_path=pg_catalog, pg_temp
+  md5 6eafdecd09a88d3f55149e5b438e7196
+  grant execute to pgflow_operator
+
 function pgflow.settle_(q jsonb, t timestamp with time zone) returns jsonb, owner pgflow_owner
   -- Answers one run's questions and changes its place, within commit_units
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
-  md5 c96daf329e3027a1fa3bac2aa887ae29
+  md5 284af1b7a24fde79823a376321674b4d
+
+function pgflow.settle_by_word_(me bigint, call integer, payload json, sent_by text, token bigint, t timestamp with time zone, INOUT seq integer, OUT units jsonb) returns record, owner pgflow_owner
+  -- Records what somebody said became of an effect, and its outcome, if the effect is still open and not under way
+  plpgsql volatile
+  set search_path=pg_catalog, pg_temp
+  set enable_seqscan=off
+  md5 8dbacd633154c3bba6b83823a08c1b32
+
+function pgflow.settle_effect(effect_key text, verdict text, value json DEFAULT 'null'::json, why text DEFAULT NULL::text, sent_by text DEFAULT NULL::text) returns bigint, owner pgflow_owner
+  -- Says what became of an effect whose outcome is unknown, or that was accepted: confirmed with its result, failed, or absent (then it may be tried again); PF001 if no open effect has the key, PF006 while it is under way
+  plpgsql volatile security definer
+  set search_path=pg_catalog, pg_temp
+  md5 abbc2b4e53798cc5022cdb8000812fde
+  grant execute to pgflow_operator
+  grant execute to pgflow_worker
 
 function pgflow.start_children_(q jsonb, t timestamp with time zone, INOUT seq integer, OUT units jsonb, OUT lanes integer[]) returns record, owner pgflow_owner
   -- Starts the children that a flush asks for, each recorded as started or refused
@@ -1109,7 +1301,7 @@ function pgflow.wake(chains bigint[] DEFAULT NULL::bigint[], max integer DEFAULT
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
   set plan_cache_mode=force_generic_plan
-  md5 ca3fbde1f47f6be7359837cb3ee33edf
+  md5 0d4859bb1ff1cacf0da2664212c770b2
   grant execute to pgflow_client
   grant execute to pgflow_operator
   grant execute to pgflow_worker
@@ -1135,24 +1327,24 @@ function pgflow.wind_up_(run_ids bigint[], t timestamp with time zone) returns b
   set search_path=pg_catalog, pg_temp
   md5 484539d9071c4dba3ebc23af2b80bbb5
 
-unit kind A effect_accepted, terminal: the effect ledger
-unit kind C effect_confirmed, terminal: the effect ledger
-unit kind E effect_settled, terminal: the effect ledger
-unit kind F effect_failed, terminal: the effect ledger
+unit kind A effect_accepted, terminal: commit_units: the counterparty took an effect on, and will confirm it later
+unit kind C effect_confirmed, terminal: commit_units, look: an effect was done; its result
+unit kind E effect_settled: commit_units, look: who said what became of an effect
+unit kind F effect_failed, terminal: commit_units, look: the counterparty refused, or nothing was done
 unit kind K child_finished, terminal: settle: the result of a child, or why it could not be started
-unit kind R compensated, terminal: the effect ledger
+unit kind R compensated, terminal: commit_units: kept for compensations that are no effects
 unit kind S signal_received, terminal: settle: the database chose and deleted a message
 unit kind T timer_fired, terminal: settle: the database found a sleep due
-unit kind U effect_unknown: the effect ledger
+unit kind U effect_unknown: commit_units, settle: nobody knows yet whether an effect was done
 unit kind W wait_timed_out, terminal: settle: the database found the time-out of a wait due
 unit kind X step_abandoned, terminal: commit_units: workflow code gave up a step whose body may still be running
 unit kind a attempt_failed: commit_units: a body raised and will be tried again
 unit kind c step_completed, terminal: commit_units, fence_step: a body returned
-unit kind d decision_recorded, terminal: the decision ledger
+unit kind d decision_recorded, terminal: commit_units: a choice with its reasons
 unit kind e emitted, terminal: commit_units: emit()
 unit kind f step_failed, terminal: commit_units, fence_step: a body raised for the last time
-unit kind i effect_intended: the effect ledger
-unit kind j effect_attempted: the effect ledger
+unit kind i effect_intended: settle: an effect may act from this commit on; carries the licence of its body
+unit kind j effect_attempted: settle: an effect may act again, under the same key
 unit kind k child_started: settle: the child exists from this commit on
 unit kind n continued, terminal: settle: the run goes on as the next generation
 unit kind o operator: wake, settle: what a person did to the run, who and why

@@ -39,12 +39,11 @@ def test_the_page_on_sql_is_that_of_the_catalog(db: psycopg.Connection):
 
 
 VALUES = {
-    "Absent", "Admit", "Answer", "Approve", "Approved", "Choice", "Confirmed", "Decision", "Escalate", "Escalated", "Expired", "GateRequest",
-    "Reject", "Rejected", "Risk", "Slot", "StillUnknown", "Usage", "Verdict",
+    "Admit", "Answer", "Approve", "Approved", "Escalate", "Escalated", "Expired", "GateRequest", "Reject", "Rejected", "Slot", "Verdict",
 }  # fmt: skip
 """What only the surface that is not built yet gives or takes."""
 
-TYPES = {"AsyncEffect", "AsyncStep", "AsyncTransaction", "Connection", "Status", "Step", "SyncEffect", "SyncSignal", "SyncStep", "Transaction", "Workflow", "logger", "sync", "__version__"}
+TYPES = {"AsyncStep", "AsyncTransaction", "Connection", "Risk", "Status", "Step", "SyncEffect", "SyncSignal", "SyncStep", "Transaction", "Workflow", "logger", "sync", "__version__"}
 """What annotations name, and modules."""
 
 

@@ -50,7 +50,7 @@ class ChangedCode(WatchedExecution):
         self._asked += 1
         return self._asked - 1 == self.nth
 
-    def issue_step(self, spec: Any, args: Any, kwargs: Any) -> StepCall:
+    def issue_step(self, spec: Any, args: Any, kwargs: Any, rests_on: Any = None) -> StepCall:
         if self._is_it():
             if self.change == "rename":
                 spec = dataclasses.replace(spec, name=f"new {spec.name}")
@@ -66,7 +66,7 @@ class ChangedCode(WatchedExecution):
                 return call
             elif self.change == "kind":
                 super().start_timer(5, lambda: None)
-        return super().issue_step(spec, args, kwargs)
+        return super().issue_step(spec, args, kwargs, rests_on)
 
     def issue_signal(self, name: str, *args: Any) -> SignalCall:
         if self._is_it():

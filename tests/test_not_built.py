@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from datetime import timedelta
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from records import SOON
 
 import pgflow
 from pgflow import (
@@ -17,13 +15,11 @@ from pgflow import (
     Approve,
     AsyncApp,
     Choice,
-    Decision,
     NotBuiltError,
     NotInRunError,
     Slot,
     decision,
     effect,
-    read,
     step,
     workflow,
 )
@@ -31,7 +27,6 @@ from pgflow import (
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from pgflow.testing import Harness
 
 pytestmark = pytest.mark.timeout(90)
 
@@ -56,26 +51,17 @@ async def decide() -> Choice[int]:
     return Choice(1, why="because")
 
 
-def some_decision() -> Decision[int]:
-    return Decision()
-
-
 # Anything that names itself: what is called, and a word of its message.
 PLAIN: dict[str, Callable[[], Any]] = {
     "gates are not built yet: gate('g')": lambda: asyncio.run(pgflow.gate("g", 1)),
     "gates are not built yet: gate('h')": lambda: pgflow.sync.gate("h", 1),
     "gates are not built yet: answer('g'": lambda: App("").answer("g", Approve(), by="ada"),
     "gates are not built yet: answer('h'": lambda: asyncio.run(AsyncApp("").answer("h", Approve(), by="ada")),
-    "sagas are not built yet": pgflow.saga,
-    "sagas are not built yet: saga()": pgflow.sync.saga,
-    "decisions are not built yet: because": lambda: pgflow.because(some_decision()),
-    "decisions are not built yet: act.because": lambda: act.because(some_decision()),
     "budgets are not built yet: charge(usd=0.03, tokens=9)": lambda: pgflow.charge(usd=Decimal("0.03"), tokens=9),
     "budgets are not built yet: options(admit=...)": lambda: act.options(admit=Admit(tokens=1)),
     "obligations are not built yet: owe('a refund'": lambda: pgflow.owe("a refund", to="ada"),
     "the outbox is not built yet: publish('orders'": lambda: App("").publish("orders", {}),
     "the outbox is not built yet: publish('bills'": lambda: asyncio.run(AsyncApp("").publish("bills", {})),
-    "the effect ledger is not built yet: read(max_age=...)": lambda: read(max_age=timedelta(hours=1)),
 }
 
 
@@ -87,25 +73,7 @@ def test_what_is_not_built_says_so(says: str) -> None:
     assert isinstance(refused.value, NotImplementedError)
 
 
-@workflow
-async def spends() -> list[str]:
-    said = []
-    for call in (charge, charge_sync.aio, decide):
-        try:
-            await call()
-        except NotBuiltError as error:
-            said.append(str(error))
-    return said
-
-
-def test_effects_and_decisions_are_refused_in_a_workflow_before_anything_happens(flow: Harness) -> None:
-    flow.include(spends)
-    said = flow.start(spends).result(SOON)
-    assert [name in text for name, text in zip(["charge", "charge_sync", "decide"], said, strict=True)] == [True] * 3
-    assert all("ledgers are not built yet" in text for text in said)
-
-
-def test_effects_and_decisions_are_refused_outside_a_workflow_as_they_will_be() -> None:
+def test_effects_and_decisions_are_refused_outside_a_workflow_as_nothing_would_record_them() -> None:
     for call in (charge, charge_sync, decide):
         with pytest.raises(NotInRunError, match="outside a workflow"):
             call()

@@ -167,7 +167,7 @@ MUTATIONS: dict[str, list[list[str]]] = {
     "what is owed equals the journal": [
         ["delete from pgflow.owed"],
         ["insert into pgflow.owed (run_id, call, opened_at, kind, name) values (%(leased)s, 2, %(t)s, 'effect', 'pay')"],
-        [UNIT.format(run="%(leased)s", seq=6, call=3, kind="E")],
+        [UNIT.format(run="%(leased)s", seq=6, call=3, kind="C")],
         [UNIT.format(run="%(leased)s", seq=6, call=6, kind="i")],
     ],
 }

@@ -194,7 +194,6 @@ def test_a_step_is_one_row_from_its_licence_to_its_end(db: Conn) -> None:
     assert rows(db, STEP) == [
         (1, "charge", "completed", 1, T0, end, 1, None, f"{run.root}/charge/1"),
         (2, "charge", "failed", 3, T0, end, None, {"message": "no"}, f"{run.root}/charge/2"),
-        (3, "pay", "started", 0, T0, None, None, None, "dec/pay/x"),
         (4, "slow", "started", 0, T0, None, None, None, f"{run.root}/slow/1"),
         (5, "left", "abandoned", 0, T0, end, None, None, f"{run.root}/left/1"),
         (6, "lookup", "completed", 1, None, end, None, None, None),

@@ -22,11 +22,14 @@ RECOVERED = "recovered"
 _KINDS = {
     "step_started": STEP, "step_completed": STEP, "step_failed": STEP, "attempt_failed": STEP, "step_abandoned": STEP,
     "timer_started": TIMER, "timer_fired": TIMER, "signal_received": SIGNAL, "wait_timed_out": SIGNAL,
-    "child_started": CHILD, "child_finished": CHILD,
+    "child_started": CHILD, "child_finished": CHILD, "decision_recorded": STEP,
+    "effect_intended": STEP, "effect_attempted": STEP, "effect_unknown": STEP, "effect_confirmed": STEP, "effect_failed": STEP,
+    "effect_accepted": STEP,
 }  # fmt: skip
 _ENDS = {
     "step_completed": "completed", "step_failed": "failed", "step_abandoned": "abandoned", "timer_fired": "fired",
     "signal_received": "received", "wait_timed_out": "timed out", "child_finished": "finished", "call_cancelled": "given up",
+    "decision_recorded": "completed", "effect_confirmed": "completed", "effect_failed": "failed", "effect_accepted": "accepted",
 }  # fmt: skip
 _WAKES = {"signal_received", "wait_timed_out", "timer_fired", "child_finished", "operator", "call_cancelled"}
 """What a parked run goes on with. Another lease that begins with anything else has taken over."""
@@ -126,17 +129,17 @@ class _Folding:
             kind = SIGNAL if kind == TIMER and unit["name"] else kind
             self._begin(call, kind, _name(unit, kind), unit["at"]).due_at = unit["due_at"]
             return
-        if event == "step_started":  # its column starts says what has begun
+        if event in ("step_started", "effect_intended", "effect_attempted"):  # the column starts says what has begun
             return
         entry = known or self._begin(call, kind, _name(unit, kind), self._last, is_known=False)
-        if event == "attempt_failed":
+        if event in ("attempt_failed", "effect_unknown"):
             entry.failures.append((unit["at"], describe_error(unit["payload"])))
             entry.due_at = unit["due_at"]
             return
         if kind == SIGNAL:
             entry.kind, entry.name = SIGNAL, unit["name"] or entry.name
         entry.status, entry.ended_at, entry.due_at = _ENDS[event], max(unit["at"], entry.began_at), None
-        if event == "step_failed":
+        if event in ("step_failed", "effect_failed"):
             entry.failures.append((unit["at"], describe_error(unit["payload"])))
         del self._open[call]
 
@@ -169,6 +172,8 @@ def describe_error(payload: Any) -> str:
     """A recorded error on one line."""
     if not isinstance(payload, dict):
         return str(payload)
+    if "why" in payload:  # of an effect whose outcome is unknown
+        return f"unknown: {payload['why']}" + (f" ({describe_error(payload['error'])})" if payload.get("error") else "")
     name = str(payload.get("type") or "error").rpartition(".")[2]
     message = " ".join(str(payload.get("message") or "").split())
     return f"{name}: {message}" if message else name

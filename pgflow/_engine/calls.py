@@ -10,11 +10,37 @@ from pgflow.failures import ErrorClasses
 from pgflow.model import Retries
 from pgflow.values import Codec
 
-Effect = Literal["r", "s", "t"]
-"""Effect class of a step: r = read, s = idempotent outside write, t = transactional write."""
+Effect = Literal["r", "s", "t", "d", "e"]
+"""Effect class of a step: r = read, s = idempotent outside write, t = transactional write, d = decision, e = effect."""
 
-State = Literal["pending", "unlicensed", "startable", "running", "backoff", "decided", "over"]
-"""Life of a step's call. pending = replaying, or waiting for the database; decided = its unit has a seq, its release is due."""
+State = Literal["pending", "unlicensed", "startable", "running", "backoff", "owed", "decided", "over"]
+"""Life of a step's call. pending = replaying, or waiting for the database; owed = only a person can say what became of the effect;
+decided = its unit has a seq, its release is due."""
+
+
+@dataclass(frozen=True)
+class EffectTerms:
+    """What was agreed of an effect.
+
+    Attributes:
+        risk: What it takes to take it back.
+        is_keyed: Whether the counterparty deduplicates by key.
+        dedup_seconds: How long the counterparty remembers a key; None = not said.
+        settle_after_seconds: So long after an attempt it may still be under way, and "absent" is not believed.
+        settling: How often, and at what intervals, what became of it is asked.
+        can_ask: Whether there is a way to ask the counterparty.
+        has_body: False for an effect that only a person can do.
+        must_be_done: Whether a refusal is no outcome: a compensation is never given up.
+    """
+
+    risk: str
+    is_keyed: bool
+    dedup_seconds: float | None
+    settle_after_seconds: float
+    settling: Retries
+    can_ask: bool
+    has_body: bool = True
+    must_be_done: bool = False
 
 
 @dataclass(eq=False)
@@ -29,6 +55,9 @@ class StepSpec:
     raises: tuple[type[Exception], ...] = ()
     timeout_seconds: float | None = None
     definition: Any = None
+    terms: EffectTerms | None = None
+    max_age_seconds: float | None = None
+    """Of a read: how old its result may be when an effect is intended."""
 
 
 class Waiter(Protocol):
@@ -77,6 +106,43 @@ class StepCall(Call):
     retry_due_us: int | None = None
     fencing: bool = False
     details: str | None = None
+    key: str = ""
+    """Idempotency key, for calls of the ledgers and those that rest on a decision; others make it when they are asked for it."""
+
+
+@dataclass(eq=False)
+class EffectCall(StepCall):
+    """A call of an effect. Its own state is the journal's: how often it was attempted and asked after, and what is known."""
+
+    request: str = "null"
+    decision: str | None = None
+    compensates: str | None = None
+    reads: list[tuple[str, int, float]] = field(default_factory=list)
+    """What it rests on that ages: name of the read, seq of its newest result, how old it may be in seconds."""
+    phase: Literal["act", "ask"] = "act"
+    ground: Literal["w", "a", "p"] | None = None
+    """Why it may be attempted again: the key is still remembered (w), it is absent (a), a person said so (p)."""
+    attempts: int = 0
+    asks: int = 0
+    is_unknown: bool = False
+    is_settled: bool = False
+    is_given_up: bool = False
+    turn: int = 0
+    """Counts the bodies and questions that were given up: what they still say is not heard."""
+    attempted_us: int = 0
+    needs_person: bool = False
+    may_be_forgotten: bool = False
+    """Whether the counterparty may have forgotten the key."""
+    value: Any = None
+    closed_as: Literal["confirmed", "accepted", "failed"] | None = None
+    watchers: list[Waiter] = field(default_factory=list)
+    """Whoever waits for it to be closed, beside the code that called it."""
+
+    @property
+    def agreed(self) -> EffectTerms:
+        """The terms of the effect."""
+        assert self.spec.terms is not None
+        return self.spec.terms
 
 
 @dataclass(eq=False)

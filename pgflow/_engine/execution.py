@@ -20,16 +20,16 @@ import json
 from collections.abc import Callable
 from typing import Any
 
-from pgflow._engine.calls import ChildCall, SignalCall, StepCall, TimerCall
+from pgflow._engine.calls import ChildCall, EffectCall, SignalCall, StepCall, TimerCall
 from pgflow._engine.drivers import ClosedDriver, Driver
 from pgflow._engine.flush import MAX_FLUSH_STARTS, Ending, Flush
 from pgflow._engine.history import size_of
 from pgflow._engine.host import Host, StepResult
-from pgflow._engine.questions import child_row, stuck, waits_of
+from pgflow._engine.questions import child_row, effect_row, owed_detail, stuck, waits_of
 from pgflow._engine.release import Releases
 from pgflow.failures import clean
 from pgflow.model import Kind
-from pgflow.units import Claim, Unit
+from pgflow.units import EFFECT_MARKS, Claim, Unit
 from pgflow.values import ANYTHING, Codec
 
 LINGER_TIMER_US = 1_000_000
@@ -80,14 +80,20 @@ class Execution(Releases):
 
     def _settle(self) -> None:
         """Nothing is left to release: start what may start, flush what must be durable."""
-        if not (self.pausing or self.draining):
-            for call in self._startable:
+        held_back = [c for c in self._startable if not self._may_start(c)] if self.pausing or self.draining else []
+        for call in self._startable:
+            if call not in held_back:
                 call.state = "running"
                 self._running.add(call.number)
                 self._host.start_body(self, call)
-            self._startable.clear()
+        self._startable = held_back
         if self._must_flush():
             self._want_flush()
+
+    @staticmethod
+    def _may_start(call: StepCall) -> bool:
+        """Whether a body starts though the run pauses or is handed back: an effect licensed and not begun would look unknown."""
+        return isinstance(call, EffectCall) and call.phase == "act"
 
     def _must_flush(self) -> bool:
         if self._hold is not None or self._ending is not None:
@@ -96,7 +102,7 @@ class Execution(Releases):
             return bool(self._buffer)
         if self._ask_wanted or self._unwanted_children:
             return True
-        if (self._unlicensed or self._new_children) and not self.pausing:
+        if (self._unlicensed or self._new_children or self._new_effects) and not self.pausing:
             return True
         return self.is_idle and self._may_leave()
 
@@ -105,7 +111,7 @@ class Execution(Releases):
         """Whether no body runs and none could start: only the database can bring the run on."""
         if self._running or self._inbox or self._decided:
             return False
-        return self.pausing or not (self._unlicensed or self._startable or self._new_children)
+        return self.pausing or not (self._unlicensed or self._startable or self._new_children or self._new_effects)
 
     def _may_leave(self) -> bool:
         """Whether an idle run should park now; if something is due soon, a look is arranged instead."""
@@ -152,7 +158,9 @@ class Execution(Releases):
     @property
     def waits_for_database(self) -> bool:
         """Whether something only the database can bring is waited for."""
-        return any(not isinstance(c, StepCall) for c in self._calls.values())
+        return bool(self._accepted) or any(
+            not isinstance(c, StepCall) or (isinstance(c, EffectCall) and c.is_unknown) for c in self._calls.values()
+        )
 
     def hold_refused(self, flush: Flush, message: str) -> bool:
         """The server refused what this flush records: what is durable stays, the run is held for a person.
@@ -193,8 +201,11 @@ class Execution(Releases):
         """The wait before the next try of a body is over."""
         if self._calls.get(call.number) is not call or call.state != "backoff" or self.over:
             return
-        call.state = "startable"
-        self._startable.append(call)
+        if isinstance(call, EffectCall):
+            self._bring_on(call)
+        else:
+            call.state = "startable"
+            self._startable.append(call)
         self.advance()
 
     @property
@@ -232,6 +243,7 @@ class Execution(Releases):
             self._buffer = flush.rows[:-1] + self._buffer
             self._buffer_bytes = sum(map(size_of, self._buffer))
             self._unlicensed = flush.starts + self._unlicensed
+            self._has_ledger_rows = self._has_ledger_rows or flush.has_ledger
             self._seq -= 1
 
     # ================================================================ flushing
@@ -262,7 +274,8 @@ class Execution(Releases):
         if starts:
             self._unlicensed = self._unlicensed[len(starts) :]
         claim = self.claim
-        return Flush(self.run_id, claim.token, claim.chain_id, self._seq - len(rows), rows, starts)
+        has_ledger, self._has_ledger_rows = self._has_ledger_rows, False
+        return Flush(self.run_id, claim.token, claim.chain_id, self._seq - len(rows), rows, starts, has_ledger=has_ledger)
 
     def _question(self, flush: Flush) -> dict[str, Any] | None:
         """What the database is asked together with this flush."""
@@ -282,17 +295,25 @@ class Execution(Releases):
         leaving = idle and self._may_leave()
         asked, self._ask_wanted = self._ask_wanted, False
         children = [] if self.pausing else self._new_children
-        if not (asked or children or self._unwanted_children or leaving):
+        effects = [] if self.pausing else self._new_effects
+        if not (asked or children or effects or self._unwanted_children or leaving):
             return None
-        waits = waits_of(self._calls.values())
+        if leaving and not (asked or self.pausing) and (owed := [c for c in self._calls.values() if c.state == "owed"]):
+            return {**question, "hold": stuck("effect", owed_detail(owed))}
+        waits = waits_of(self._calls.values(), self._accepted)
         if self._unwanted_children:
             question["unwanted"], self._unwanted_children = self._unwanted_children, []
+        if effects:
+            question["effects"] = [effect_row(call) for call in effects]
+            for call in effects:
+                call.state = "pending"
+            self._new_effects = []
         if children:
             question["children"] = [child_row(call) for call in children]
             self._new_children = []
-        elif waits and not self.pausing:  # a pause holds, if it still stands; if not, there may be more to do than to wait
+        elif waits and not (self.pausing or effects):  # a pause holds, if it still stands; if not, there may be more to do than to wait
             question["park"] = leaving
-        elif not (self.pausing or asked or "unwanted" in question):
+        elif not (self.pausing or asked or effects or "unwanted" in question):
             detail = {"message": "the workflow waits for something that nothing can bring", "where": self._driver.where()}
             return {**question, "hold": stuck("deadlock", detail)}
         return {**question, **waits, "idle": idle, "cancelled": self.cancel_request is not None}
@@ -321,9 +342,12 @@ class Execution(Releases):
         at_us = answer["at"]
         self._sync_clock(at_us)
         self.pausing = bool(answer.get("pause"))
-        for seq, number, kind, name, payload in answer["units"]:
-            unit = Unit(seq, number, kind, name, payload, None, at_us, None)
+        for seq, number, kind, name, payload, *due_us in answer["units"]:
+            unit = Unit(seq, number, kind, name, payload, None, at_us, due_us[0] if due_us else None)
             self._seq = self._durable_seq = seq
+            if kind in EFFECT_MARKS:
+                self._take_live_mark(unit)
+                continue
             call = self._calls.get(number)
             if isinstance(call, ChildCall):
                 self._linger_until_us = self.estimate_us() + LINGER_CHILDREN_US
@@ -334,6 +358,8 @@ class Execution(Releases):
             if call is not None:
                 call.state = "decided"
             self._decided.append(unit)
+        for number, version, stale in answer.get("refused") or ():
+            self._refuse_effect(number, version, stale)
         self.over = answer["place"] != "leased"
 
     def close(self) -> None:

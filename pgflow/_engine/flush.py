@@ -29,6 +29,7 @@ class Row(NamedTuple):
     payload: str | None
     at_us: int
     delay_seconds: float | None
+    key: str | None = None
 
 
 class Ending(NamedTuple):
@@ -54,6 +55,7 @@ class Flush:
     ending: Ending | None = None
     has_kin: bool = False
     tries: int = 0
+    has_ledger: bool = False
 
     @property
     def last_seq(self) -> int:
@@ -71,7 +73,8 @@ class Flush:
             f'[{self.run_id},{r.seq},{r.call},"{r.kind}",{"null" if r.name is None else quote_json(r.name)},'
             f'{"null" if r.payload is None else quote_json(r.payload)},'
             f'{quote_json(self.licences()) if i == last and self.starts else "null"},{r.at_us},'
-            f'{"null" if r.delay_seconds is None else max(0.0, r.delay_seconds - (now_us - r.at_us) / 1e6)},{self.token}]'
+            f'{"null" if r.delay_seconds is None else max(0.0, r.delay_seconds - (now_us - r.at_us) / 1e6)},{self.token}'
+            f'{"" if r.key is None else "," + quote_json(r.key)}]'
             for i, r in enumerate(self.rows)
         )
 
@@ -96,10 +99,12 @@ def _quoted(text: str | None) -> str:
 def batch_document(flushes: Iterable[tuple[Flush, int]]) -> str:
     """The document of ``commit_units`` for flushes, each with its run's time in microseconds."""
     runs, units, endings, kin, questions = [], [], [], [], []
+    has_ledger = False
     for flush, now_us in sorted(flushes, key=lambda pair: pair[0].run_id):
         runs.append(f"[{flush.run_id},{flush.token},{flush.expected_seq}]")
         if flush.rows:
             units.append(flush.unit_rows(now_us))
+            has_ledger = has_ledger or flush.has_ledger
         if flush.ending is not None:
             endings.append(flush.ending_row())
             if flush.has_kin:
@@ -107,6 +112,8 @@ def batch_document(flushes: Iterable[tuple[Flush, int]]) -> str:
         if flush.question is not None:
             questions.append(json.dumps(flush.question))
     parts = [f'"r":[{",".join(runs)}],"u":[{",".join(units)}]']
+    if has_ledger:
+        parts.append('"l":true')
     if endings:
         parts.append(f'"o":[{",".join(endings)}]')
     if kin:

@@ -41,6 +41,7 @@ class History(ABC):
         self._host = host
         self._divergence_where: list[str] = []
         self._calls: dict[int, Call] = {}
+        self._left_behind: set[int] = set()  # calls that were open when the code ended, while an effect goes on
         self._last_call = 0
         self._refusals = 0
         self._seq = 0
@@ -125,9 +126,11 @@ class History(ABC):
             self._go_live()
         return unit
 
-    def _record(self, number: int, kind: str, name: str | None, payload: str | None, delay_seconds: float | None = None) -> Row:
+    def _record(
+        self, number: int, kind: str, name: str | None, payload: str | None, delay_seconds: float | None = None, key: str | None = None
+    ) -> Row:
         self._seq += 1
-        row = Row(self._seq, number, kind, name, payload, self.estimate_us(), delay_seconds)
+        row = Row(self._seq, number, kind, name, payload, self.estimate_us(), delay_seconds, key)
         self._buffer.append(row)
         self._buffer_bytes += size_of(row)
         if len(self._buffer) >= MAX_FLUSH_UNITS or self._buffer_bytes >= MAX_FLUSH_BYTES:
@@ -153,20 +156,24 @@ class History(ABC):
         while (unit := journal.peek()) is not None and unit.kind in MARKS and not (only_of_known and unit.call not in self._calls):
             self._seq = unit.seq
             journal.take()
-            call = self._calls.get(unit.call)
-            if unit.kind == Kind.ATTEMPT_FAILED and isinstance(call, StepCall) and call.name == unit.name:
-                call.failed_attempts += 1
-                call.retry_seq, call.retry_due_us = unit.seq, unit.due_us
-            elif unit.kind == Kind.CHILD_STARTED and isinstance(call, ChildCall) and call.name == unit.name:
-                call.chain_id = json.loads(unit.payload or "{}")["run_id"]
-            elif unit.kind in (Kind.ATTEMPT_FAILED, Kind.CHILD_STARTED):
-                self.diverge(f"the journal has {unit}, the code has {call or 'no such call'}")
+            self._take_mark(unit)
+
+    def _take_mark(self, unit: Unit) -> None:
+        """Learns what a mark says of its call."""
+        call = self._calls.get(unit.call)
+        if unit.kind == Kind.ATTEMPT_FAILED and isinstance(call, StepCall) and call.name == unit.name:
+            call.failed_attempts += 1
+            call.retry_seq, call.retry_due_us = unit.seq, unit.due_us
+        elif unit.kind == Kind.CHILD_STARTED and isinstance(call, ChildCall) and call.name == unit.name:
+            call.chain_id = json.loads(unit.payload or "{}")["run_id"]
+        elif unit.kind in (Kind.ATTEMPT_FAILED, Kind.CHILD_STARTED):
+            self.diverge(f"the journal has {unit}, the code has {call or 'no such call'}")
 
     def _check_starts(self) -> None:
         """Every body that may have run must have been asked for again by now: it was, when its licence was written."""
         for start in self.journal.open_starts():
             call = self._calls.get(start.call)
-            if not isinstance(call, StepCall):
+            if not isinstance(call, StepCall) and start.call not in self._left_behind:
                 self.diverge(f"the journal has licensed call {start.call} as step {start.name!r}, the code has {call or 'no such call'}")
 
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Protocol, TypeVar
+from typing import Literal, Protocol, TypeVar
 
-from pgflow._engine.calls import StepCall
+from pgflow._engine.calls import EffectCall, StepCall
 from pgflow.failures import ErrorData
+
+Verdict = Literal["confirmed", "accepted", "failed", "absent", "unknown"]
+"""What is said to have become of an effect."""
 
 E_contra = TypeVar("E_contra", contravariant=True)
 
@@ -27,6 +30,23 @@ class StepResult:
         self.text = text
         self.error = error
         self.delay_seconds = delay_seconds
+
+
+class EffectResult(StepResult):
+    """What is known of an effect after its body, or the question to the counterparty, came back.
+
+    ``text`` is the text of its value if it is confirmed, the counterparty's reference if it is accepted.
+    """
+
+    __slots__ = ("turn", "verdict", "why")
+
+    def __init__(
+        self, call: StepCall, verdict: Verdict, text: str | None = None, error: ErrorData | None = None, why: str = ""
+    ) -> None:
+        super().__init__(call, text, error)
+        self.verdict: Verdict = verdict
+        self.why = why
+        self.turn = call.turn if isinstance(call, EffectCall) else 0
 
 
 class Host(Protocol[E_contra]):

@@ -6,26 +6,30 @@ What the code sees on the first run is always the decoded text, which is what a 
 from __future__ import annotations
 
 import json
+from dataclasses import fields
 from typing import Any
 
-from pgflow._engine.calls import Call, ChildCall, SignalCall, StepCall, TimerCall
+from pgflow._engine.calls import Call, ChildCall, EffectCall, SignalCall, StepCall, TimerCall
 from pgflow._engine.host import StepResult
 from pgflow.errors import KeyConflict, NotStorable, RunCancelled, RunFailed
 from pgflow.failures import encode_error, rebuild_error
-from pgflow.model import Kind
-from pgflow.units import Unit
+from pgflow.model import Accepted, Choice, Decision, Kind
+from pgflow.units import EFFECT_OUTCOMES, Unit
 
 _FITTING: dict[type[Call], frozenset[str]] = {
     StepCall: frozenset({Kind.STEP_COMPLETED, Kind.STEP_FAILED}),
+    EffectCall: EFFECT_OUTCOMES,
     TimerCall: frozenset({Kind.TIMER_FIRED}),
     SignalCall: frozenset({Kind.SIGNAL_RECEIVED, Kind.WAIT_TIMED_OUT}),
     ChildCall: frozenset({Kind.CHILD_FINISHED}),
 }
+_DECIDING = frozenset({Kind.DECISION_RECORDED, Kind.STEP_FAILED})
 
 
 def fits(unit: Unit, call: Call) -> bool:
     """Whether a unit can be the outcome of what the code asked for."""
-    return unit.kind in _FITTING[type(call)] and unit.name in (None, call.name)
+    fitting = _DECIDING if isinstance(call, StepCall) and call.spec.effect == "d" else _FITTING[type(call)]
+    return unit.kind in fitting and unit.name in (None, call.name)
 
 
 def decode_result(call: StepCall, result: StepResult) -> tuple[Any, Exception | None, str]:
@@ -33,11 +37,19 @@ def decode_result(call: StepCall, result: StepResult) -> tuple[Any, Exception | 
     data = result.error
     if result.text is not None:
         try:
-            return call.spec.result.decode(result.text, f"the result of step {call.name}"), None, result.text
+            return _step_value(call, result.text, f"the result of step {call.name}"), None, result.text
         except NotStorable as refused:
             data = encode_error(refused, with_traceback=False)
     assert data is not None
     return None, rebuild_error(data, call.spec.errors, call.failed_attempts + 1), json.dumps(data)
+
+
+def _step_value(call: StepCall, text: str, what: str) -> Any:
+    """What a step is seen to return: of a decision, the choice under its key."""
+    value = call.spec.result.decode(text, what)
+    if call.spec.effect != "d":
+        return value
+    return Decision(call.key, **{field.name: getattr(value, field.name) for field in fields(Choice)})
 
 
 def decode_unit(call: Call, unit: Unit) -> tuple[Any, Exception | None]:
@@ -48,9 +60,11 @@ def decode_unit(call: Call, unit: Unit) -> tuple[Any, Exception | None]:
     """
     payload = unit.payload if unit.payload is not None else "null"
     if isinstance(call, StepCall):
-        if unit.kind == Kind.STEP_FAILED:
+        if unit.kind in (Kind.STEP_FAILED, Kind.EFFECT_FAILED):
             return None, rebuild_error(json.loads(payload), call.spec.errors, call.failed_attempts + 1)
-        return call.spec.result.decode(payload, f"the recorded result of step {call.name}"), None
+        if unit.kind == Kind.EFFECT_ACCEPTED:
+            return Accepted(json.loads(payload)["ref"]), None
+        return _step_value(call, payload, f"the recorded result of step {call.name}"), None
     if isinstance(call, SignalCall):
         if unit.kind == Kind.WAIT_TIMED_OUT:
             return None, TimeoutError(f"no signal {call.name!r} in time")

@@ -5,16 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from pgflow._engine.calls import Call, ChildCall, SignalCall, StepCall, TimerCall
+from pgflow._engine.calls import Call, ChildCall, EffectCall, SignalCall, StepCall, TimerCall
 from pgflow.model import Kind
 
 
-def waits_of(calls: Iterable[Call]) -> dict[str, Any]:
+def waits_of(calls: Iterable[Call], accepted: Iterable[int] = ()) -> dict[str, Any]:
     """What only the database can bring, as a question names it."""
     signals: list[Any] = []
     timers: list[Any] = []
     retries: list[Any] = []
     children: list[Any] = []
+    effects: list[int] = list(accepted)
     for call in calls:
         if call.state == "decided":
             continue
@@ -28,7 +29,9 @@ def waits_of(calls: Iterable[Call]) -> dict[str, Any]:
             children.append(call.number)
         elif isinstance(call, StepCall) and call.state == "backoff":
             retries.append([call.number, call.retry_seq])
-    waits = {"signals": signals, "timers": timers, "retries": retries, "child_calls": children}
+            if isinstance(call, EffectCall):
+                effects.append(call.number)
+    waits = {"signals": signals, "timers": timers, "retries": retries, "child_calls": children, "open_effects": effects}
     return {name: rows for name, rows in waits.items() if rows}
 
 
@@ -38,6 +41,22 @@ def child_row(call: ChildCall) -> list[Any]:
     return [
         call.number, r.workflow, r.queue, r.input, r.key, r.priority, r.run_at_us, r.timeout_seconds, r.labels, r.metadata, r.close_policy,
     ]
+
+
+def effect_row(call: EffectCall) -> list[Any]:
+    """An effect that asks for leave to act, as a question carries it."""
+    seconds = call.agreed.dedup_seconds if call.ground == "w" else call.agreed.settle_after_seconds if call.ground == "a" else None
+    return [
+        call.number, call.name, call.key, call.args_hash, call.agreed.risk, call.request, call.ordinal, call.ground, seconds,
+        call.decision, call.compensates, call.reads,
+    ]
+
+
+def owed_detail(calls: Iterable[Call]) -> dict[str, Any]:
+    """What a person must say, for the detail of a run that is stuck."""
+    effects = [{"effect": call.name, "key": call.key} for call in calls if isinstance(call, EffectCall)]
+    keys = ", ".join(effect["key"] for effect in effects)
+    return {"message": f"nobody knows what became of {keys}: settle it", "effects": effects}
 
 
 def stuck(reason: str, detail: dict[str, Any], code_hash: str | None = None) -> list[Any]:

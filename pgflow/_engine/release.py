@@ -12,13 +12,13 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from pgflow._engine.calls import Call, StepCall, TimerCall
+from pgflow._engine.calls import Call, EffectCall, StepCall, TimerCall
 from pgflow._engine.flush import Ending
-from pgflow._engine.host import ContinueAsNew, Host, StepResult
+from pgflow._engine.host import ContinueAsNew, EffectResult, Host, StepResult
+from pgflow._engine.ledger import Ledgers
 from pgflow._engine.loop import Unwind
 from pgflow._engine.outcomes import decode_result, decode_unit, fits
 from pgflow._engine.questions import stuck
-from pgflow._engine.requests import Requests
 from pgflow.errors import NotStorable
 from pgflow.failures import clean, encode_error
 from pgflow.model import Kind
@@ -26,7 +26,7 @@ from pgflow.units import Claim, Unit
 from pgflow.values import Codec
 
 
-class Releases(Requests):
+class Releases(Ledgers):
     """The upper layer of an :class:`~pgflow._engine.execution.Execution`; see the module."""
 
     def __init__(self, claim: Claim, host: Host[Any], result: Codec[Any], code_hash: str) -> None:
@@ -36,9 +36,9 @@ class Releases(Requests):
         self.cancel_request: dict[str, Any] | None = None
         self._result = result
         self._code_hash = code_hash
-        self._inbox: deque[StepResult] = deque()
         self._decided: deque[Unit] = deque()
         self._ending: Ending | None = None
+        self._has_ended = False
         self._continue_input: str | None = None
         self._hold: list[Any] | None = None
 
@@ -53,15 +53,28 @@ class Releases(Requests):
 
     def advance(self) -> None:
         """Releases outcomes while there are any, then settles."""
-        while not (self._driver.busy or self.locked or self.over or self.divergence or self._driver.done):
+        while not (self._driver.busy or self.locked or self.over or self.divergence or self._is_finished()):
             if not self._guarded(self._release_one):
                 break
         if self._driver.busy or self.locked or self.over:
             return
-        if self.divergence is not None or self._driver.done:
+        if self.divergence is not None or self._is_finished():
             self._conclude()
         else:
             self._settle()
+
+    def _is_finished(self) -> bool:
+        """Whether the code has ended and no effect of it is open."""
+        if not self._driver.done:
+            return False
+        if self.replaying and not self._has_ended:
+            self._guarded(self._skip_marks)  # which say what was intended
+        if not self.owes:
+            return True
+        if not self._has_ended:
+            self._has_ended = True
+            self._drop_all_but_effects()
+        return False
 
     def _guarded(self, move: Callable[[], Any]) -> Any:
         """A move that may find the code diverged, in which case it goes no further."""
@@ -114,13 +127,23 @@ class Releases(Requests):
         call = result.call
         if self._calls.get(call.number) is not call:
             return False
+        if isinstance(result, EffectResult):
+            return self._record_effect(result)
         self._running.discard(call.number)
         if result.delay_seconds is not None:
             self._record_attempt(call, result)
             return False
         value, error, text = decode_result(call, result)
-        row = self._record(call.number, Kind.STEP_COMPLETED if error is None else Kind.STEP_FAILED, call.name, text)
+        if error is not None:
+            row = self._record(call.number, Kind.STEP_FAILED, call.name, text)
+        elif call.spec.effect == "d":
+            row = self._record(call.number, Kind.DECISION_RECORDED, call.name, text, key=call.key)
+            self._want_flush()
+        else:
+            row = self._record(call.number, Kind.STEP_COMPLETED, call.name, text, key=call.key or None)
         self._now_us = row.at_us
+        if error is None:
+            self._note_age(call, row.seq)
         self._deliver(call, value, error)
         return True
 
@@ -151,10 +174,14 @@ class Releases(Requests):
                 value, error = decode_unit(call, unit)
             except NotStorable as misfit:
                 self.diverge(str(misfit))
+            if error is None:
+                self._note_age(call, unit.seq)
             self._deliver(call, value, error)
 
     def _deliver(self, call: Call, value: Any, error: Exception | None) -> None:
         self._drop(call)
+        if isinstance(call, EffectCall):
+            self._close_effect(call, value, error)
         if call.waiter is not None and not call.waiter.done():
             if error is None:
                 call.waiter.set_result(value)

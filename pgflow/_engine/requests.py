@@ -4,17 +4,24 @@ from __future__ import annotations
 
 import json
 from abc import abstractmethod
+from collections import deque
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
-from pgflow._engine.calls import Call, ChildCall, ChildRequest, SignalCall, StepCall, StepSpec, TimerCall
+from pgflow._engine.calls import Call, ChildCall, ChildRequest, EffectCall, SignalCall, StepCall, StepSpec, TimerCall
 from pgflow._engine.history import NEVER, History
-from pgflow._engine.host import Host
+from pgflow._engine.host import Host, StepResult
+from pgflow.errors import InvalidArgument
 from pgflow.failures import ErrorClasses
 from pgflow.model import Kind
 from pgflow.units import Claim, Start
 from pgflow.values import Codec, hash_arguments
+
+Resting = tuple[str, str | int | None]
+"""Key of a decision, and the item of it that a call is about."""
+
+MAX_KEY_BYTES = 255
 
 
 class Requests(History):
@@ -28,12 +35,20 @@ class Requests(History):
         self._startable: list[StepCall] = []
         self._running: set[int] = set()
         self._new_children: list[ChildCall] = []
+        self._new_effects: list[EffectCall] = []
+        self._inbox: deque[StepResult] = deque()
+        self._items: set[str] = set()
+        self._has_ledger_rows = False
         self._unwanted_children: list[int] = []
         self._ask_wanted = claim.has_mail
 
     @abstractmethod
     def _stop_body(self, call: StepCall) -> None:
         """Nobody waits for this body any more."""
+
+    @abstractmethod
+    def _give_up_effect(self, call: EffectCall) -> None:
+        """The code waits no longer for an effect that was intended."""
 
     @abstractmethod
     def _retry_later(self, call: StepCall, delay_seconds: float) -> None:
@@ -45,22 +60,45 @@ class Requests(History):
         self._key_counts[name] = count
         return count
 
-    def issue_step(self, spec: StepSpec, args: tuple[Any, ...], kwargs: dict[str, Any]) -> StepCall:
+    def issue_step(
+        self, spec: StepSpec, args: tuple[Any, ...], kwargs: dict[str, Any], rests_on: Resting | None = None
+    ) -> StepCall:
         """Asks for a step's body to run, or to have run."""
         number = self._next_call()
         call = StepCall(number, spec.name, self._driver.waiter(), spec=spec, args=args, kwargs=kwargs)
         if number == NEVER:
             return call
-        call.ordinal = self.next_ordinal(spec.name)
+        if rests_on is None and spec.effect != "d":
+            call.ordinal = self.next_ordinal(spec.name)
+        else:
+            self._name_key(call, rests_on)
         if spec.effect == "s" and number not in self.journal.ended:
             call.args_hash = hash_arguments(args, kwargs, f"step {spec.name}")
-        self._calls[number] = call
-        started = self.journal.starts.get(number)
+        self._enter(call)
+        return call
+
+    def _name_key(self, call: StepCall, rests_on: Resting | None) -> None:
+        """Makes the key of a call that the ledgers know by its key."""
+        if rests_on is None:
+            call.ordinal = self.next_ordinal(call.name)
+            call.key = f"{self.claim.stem}/{call.name}/{call.ordinal}"
+            return
+        decision, item = rests_on
+        stem = f"{decision}/{call.name}"
+        call.key = call.ordinal = f"{stem}/{self.next_ordinal(stem) if item is None else item}"
+        if call.key in self._items:
+            raise InvalidArgument(f"{call.name} has been called before because of {decision} for item {item!r}: each item once")
+        if len(call.key.encode()) > MAX_KEY_BYTES:
+            raise InvalidArgument(f"the key of {call.name} would be longer than {MAX_KEY_BYTES} bytes: {call.key[:80]}...")
+        self._items.add(call.key)
+
+    def _enter(self, call: StepCall) -> None:
+        self._calls[call.number] = call
+        started = self.journal.starts.get(call.number)
         if started is not None:
             self._check_start(call, started)
         if not self.replaying:
             self._dispatch_step(call)
-        return call
 
     def _check_start(self, call: StepCall, started: Start) -> None:
         """A body that may have run already must be asked for again exactly as it was."""
@@ -155,6 +193,11 @@ class Requests(History):
         """The code has given up a call: that is recorded, its late result is not."""
         if self.closing or call.state in ("over", "decided") or self._calls.get(call.number) is not call:
             return
+        if isinstance(call, EffectCall):
+            self._next_noted()  # reads the marks that say whether it was intended
+            if call.attempts > 0:
+                self._give_up_effect(call)
+                return
         kind = Kind.STEP_ABANDONED if isinstance(call, StepCall) and call.spec.effect == "s" else Kind.CALL_CANCELLED
         self._note(call.number, kind, call.name, None)
         self._drop(call)
@@ -167,7 +210,7 @@ class Requests(History):
     def _drop(self, call: Call) -> None:
         call.state = "over"
         self._calls.pop(call.number, None)
-        for group in (self._unlicensed, self._startable, self._new_children):
+        for group in (self._unlicensed, self._startable, self._new_children, self._new_effects):
             if call in group:
                 group.remove(call)  # type: ignore[arg-type]
 

@@ -1,0 +1,90 @@
+"""``pgflow owed`` and ``pgflow settle``: effects whose outcome is open, and a person's word on one."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from pgflow_cli.database import Dsn, fetch_dicts, opened
+from pgflow_cli.failures import Mistake
+from pgflow_cli.listing import database_now
+from pgflow_cli.mail import operator, wake
+from pgflow_cli.output import AsCsv, AsJson, Column, choose_form, dump, duration, plain, print_one, print_rows
+from pgflow_cli.parsing import parse_json
+
+_OWED = """
+select o.key, o.kind, o.name, o.state, o.opened_at, o.due_at, o.owed_to, o.effect, o.ref, r.status
+from pgflow.obligations o left join pgflow.runs r on r.run_id = o.run_id
+where o.tenant = '' and (%(state)s::text is null or o.state = %(state)s)
+order by o.opened_at, o.run_id, o.call
+"""
+
+STATES = ("intended", "unknown", "absent", "accepted")
+
+
+def owed(
+    *,
+    state: Annotated[str | None, typer.Option(help="Only effects that are intended, unknown, absent or accepted.")] = None,
+    as_json: AsJson = False,
+    as_csv: AsCsv = False,
+    dsn: Dsn = None,
+) -> None:
+    """Lists what is owed: effects that are not closed.
+
+    unknown: nobody knows whether it was done; the engine asks again at the time shown, or waits for a person.
+    accepted: the counterparty will confirm it.
+    """
+    if state is not None and state not in STATES:
+        raise Mistake(f"an open effect is {', '.join(STATES[:-1])} or {STATES[-1]}, not {state!r}")
+    form = choose_form(as_json=as_json, as_csv=as_csv)
+    with opened(dsn) as connection:
+        rows = fetch_dicts(connection, _OWED, {"state": state})
+        now = database_now(connection)
+
+    def until(row: Any) -> str:
+        return "a person" if row["due_at"] is None else "in " + duration(max(0.0, (row["due_at"] - now).total_seconds()))
+
+    columns = [
+        Column("RUN", lambda row: plain(row["key"])),
+        Column("NAME", lambda row: plain(row["name"])),
+        Column("STATE", lambda row: plain(row["state"] or "")),
+        Column("SINCE", lambda row: plain(duration((now - row["opened_at"]).total_seconds())), right=True),
+        Column("NEXT", lambda row: plain(until(row) if row["state"] == "unknown" else "")),
+        Column("EFFECT", lambda row: plain(row["effect"] or ""), takes_rest=True, most=120),
+    ]
+    names = ("key", "kind", "name", "state", "opened_at", "due_at", "owed_to", "effect", "ref", "status")
+    print_rows(form, columns, rows, names=names, empty="Nothing is owed.")
+
+
+def settle(
+    effect: Annotated[str, typer.Argument(metavar="EFFECT", help="Key of the effect, as `pgflow owed` shows it.", show_default=False)],
+    *,
+    confirmed: Annotated[
+        str | None, typer.Option(metavar="JSON", help="It was done; its result in JSON, @FILE, or - for standard input.")
+    ] = None,
+    failed: Annotated[bool, typer.Option("--failed", help="It was not done and will not be.")] = False,
+    absent: Annotated[bool, typer.Option("--absent", help="It was not done: it may be tried again.")] = False,
+    why: Annotated[str | None, typer.Option(help="How this is known; kept in the ledger.")] = None,
+    as_json: AsJson = False,
+    dsn: Dsn = None,
+) -> None:
+    """Says what became of an effect whose outcome is unknown.
+
+    Or of one that was accepted. The run goes on with that: with the result, with the error EffectFailed, or with another attempt under the same key.
+    """
+    if (confirmed is not None) + failed + absent != 1:
+        raise Mistake("say what became of it: one of --confirmed JSON, --failed and --absent")
+    verdict = "confirmed" if confirmed is not None else "failed" if failed else "absent"
+    value = parse_json(confirmed, "the result") if confirmed is not None else None
+    with opened(dsn) as connection:
+        from pgflow._calls import effects
+        from pgflow._io import run
+
+        chain = run(connection, effects.settle_effect(effect, verdict, dump(value), why or "", operator()))
+        wake(connection, [chain])
+        (row,) = fetch_dicts(
+            connection, "select r.key, r.status from pgflow.runs r where r.chain_id = %s order by r.generation desc limit 1", (chain,)
+        )
+    said = {"effect": effect, "verdict": verdict, "value": value, "key": row["key"], "status": row["status"]}
+    print_one(choose_form(as_json=as_json), said, lambda: plain(f"Settled {effect} as {verdict}: run {row['key']} is {row['status']}."))

@@ -1,0 +1,95 @@
+"""The shopping agent: a search, a choice, and promises in a row to systems that do not know each other."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pgflow
+from examples.agents.counterparty import Refused
+from examples.agents.world import ATTEMPT, OFTEN, counterparty
+from pgflow import Absent, Choice, Confirmed, StillUnknown, decision, effect, read, workflow
+
+
+@dataclass(frozen=True)
+class Wish:
+    """What somebody asked for."""
+
+    what: str
+    most_cents: int
+
+
+@dataclass(frozen=True)
+class Offer:
+    """What a retailer has."""
+
+    item: str
+    cents: int
+
+
+SHELF = (Offer("runner-11", 12_900), Offer("trail-11", 9_900), Offer("gold-11", 99_900))
+
+
+@read
+async def search(wish: Wish) -> list[Offer]:
+    """Looks for offers."""
+    return [offer for offer in SHELF if offer.cents <= wish.most_cents]
+
+
+@decision()
+async def choose(wish: Wish, offers: list[Offer]) -> Choice[Offer]:
+    """Chooses one. A model would; this one likes the most expensive that the limit allows."""
+    best = max(offers, key=lambda offer: offer.cents)
+    return Choice(
+        best, why=f"the best {wish.what} within {wish.most_cents} cents", evidence=[f"{o.item} at {o.cents}" for o in offers],
+        alternatives=[o.item for o in offers if o != best], model="rule-1",
+    )
+
+
+@effect(risk="compensable", raises=[Refused], timeout=ATTEMPT, settle_retries=OFTEN)
+async def authorize(cents: int) -> str:
+    """Holds money on the card."""
+    return await counterparty("card").act("hold", pgflow.idempotency_key(), cents=cents)
+
+
+@authorize.settle
+async def _(cents: int) -> Confirmed[str] | Absent | StillUnknown:
+    del cents
+    found = counterparty("card").find(pgflow.idempotency_key())
+    return Confirmed(found["number"]) if found else Absent()
+
+
+@authorize.compensate
+async def release(hold: str, cents: int) -> None:
+    """Lets the money go."""
+    del cents
+    await counterparty("card").act("release", pgflow.idempotency_key(), undoes=hold)
+
+
+@effect(risk="compensable", raises=[Refused], timeout=ATTEMPT, settle_retries=OFTEN)
+async def place_order(offer: Offer, hold: str) -> str:
+    """Orders at the retailer."""
+    return await counterparty("retailer").act("order", pgflow.idempotency_key(), item=offer.item, hold=hold)
+
+
+@place_order.settle
+async def _(offer: Offer, hold: str) -> Confirmed[str] | Absent | StillUnknown:
+    del offer, hold
+    found = counterparty("retailer").find(pgflow.idempotency_key())
+    return Confirmed(found["number"]) if found else Absent()
+
+
+@place_order.compensate
+async def cancel_order(order: str, offer: Offer, hold: str) -> None:
+    """Cancels the order."""
+    del offer, hold
+    await counterparty("retailer").act("cancel", pgflow.idempotency_key(), undoes=order)
+
+
+@workflow(raises=[Refused])
+async def shop(wish: Wish) -> str:
+    """One hold and one order, however often the process dies; or neither."""
+    chosen = await choose(wish, await search(wish))
+    async with pgflow.saga():
+        with pgflow.because(chosen):
+            hold = await authorize(chosen.value.cents)
+            return await place_order(chosen.value, hold)

@@ -1,0 +1,24 @@
+"""The counterparties of the three agents, found by name in the folder that ``AGENTS_FOLDER`` names."""
+
+from __future__ import annotations
+
+import os
+from datetime import timedelta
+from pathlib import Path
+
+from examples.agents.counterparty import Counterparty
+from pgflow import Retries
+
+OFTEN = Retries(max_attempts=200, first_delay=timedelta(milliseconds=50), max_delay=timedelta(seconds=1))
+"""How often what became of an attempt is asked; a day of real counterparties would have longer intervals."""
+
+ATTEMPT = timedelta(seconds=2)
+"""So long one attempt may take here."""
+
+_known: dict[str, Counterparty] = {}
+
+
+def counterparty(name: str) -> Counterparty:
+    """The counterparty of this name; the same one for every caller in this process."""
+    folder = Path(os.environ.get("AGENTS_FOLDER", "."))
+    return _known.setdefault(f"{folder}/{name}", Counterparty(folder / f"{name}.book"))

@@ -1,0 +1,326 @@
+"""The effect ledger of a run: what was intended, what is known of it, and what may be done about what is not.
+
+An effect is never repeated blindly. Its intent is durable before it acts; if it then does not come back with
+an answer - an exception, a time-out, a worker that died - its outcome is *unknown*, and three things can
+bring it on: the same key again, as long as the counterparty remembers keys; asking the counterparty; and a
+person. Which of them, and when, is said by :meth:`Ledgers._plan`; whether the time for it has come is the
+database's to say (``sql/effects.sql``).
+
+The units of an effect, save its outcome, are marks: they stand beside the code, which a replay does not
+expect to produce them.
+"""
+
+from __future__ import annotations
+
+import json
+from abc import abstractmethod
+from typing import Any, Literal
+
+from pgflow._engine.calls import Call, EffectCall, StepCall, StepSpec
+from pgflow._engine.history import NEVER
+from pgflow._engine.host import EffectResult, Host
+from pgflow._engine.outcomes import decode_result
+from pgflow._engine.requests import Requests, Resting
+from pgflow.errors import NeedsGate, PgflowError, Stale
+from pgflow.failures import ErrorData, encode_error
+from pgflow.model import Accepted, Kind
+from pgflow.units import EFFECT_MARKS, Claim, Unit
+from pgflow.values import hash_arguments
+
+FORGOTTEN = "the counterparty may have forgotten the key"
+"""As `sql/effects.sql` gives the reason."""
+
+UNREPEATABLE = "absent, and without a key it cannot be tried again"
+"""So a person must say."""
+
+
+class Ledgers(Requests):
+    """The layer of an :class:`~pgflow._engine.execution.Execution` that knows effects; see the module."""
+
+    def __init__(self, claim: Claim, host: Host[Any]) -> None:
+        super().__init__(claim, host)
+        self._accepted: dict[int, EffectCall] = {}
+        self._ageing: dict[str, tuple[str, int, float]] = {}
+
+    @abstractmethod
+    def _deliver(self, call: Call, value: Any, error: Exception | None) -> None:
+        """Hands an outcome to whoever asked for it."""
+
+    # ================================================================ asking for an effect
+
+    def issue_effect(
+        self, spec: StepSpec, args: tuple[Any, ...], kwargs: dict[str, Any], request: str, rests_on: Resting | None,
+        compensates: str | None = None,
+    ) -> EffectCall:
+        """Asks for an effect to be done, or to have been done.
+
+        Args:
+            spec: The effect.
+            args: Arguments by position.
+            kwargs: Arguments by name.
+            request: The arguments as JSON, for whoever reads the ledger.
+            rests_on: The decision it rests on.
+            compensates: Key of the effect that this one takes back.
+        """
+        number = self._next_call()
+        call = EffectCall(
+            number, spec.name, self._driver.waiter(), spec=spec, args=args, kwargs=kwargs, request=request,
+            decision=rests_on[0] if rests_on else None, compensates=compensates,
+            reads=[] if compensates else list(self._ageing.values()),
+        )
+        if number == NEVER:
+            return call
+        self._name_key(call, rests_on)
+        if number not in self.journal.ended:
+            call.args_hash = hash_arguments(args, kwargs, f"effect {spec.name}")
+        self._enter(call)
+        return call
+
+    def watch(self, call: EffectCall) -> Any:
+        """A place that gets its outcome once the effect is closed or accepted; None if it is."""
+        if self._calls.get(call.number) is not call or (call.attempts == 0 and call.is_given_up):
+            return None
+        waiter = self._driver.waiter()
+        call.watchers.append(waiter)
+        return waiter
+
+    @property
+    def owes(self) -> bool:
+        """Whether an effect is open: intended and not closed. Until none is, the run does not end."""
+        if self._accepted:
+            return True
+        return any(isinstance(c, EffectCall) and c.attempts > 0 for c in self._calls.values())
+
+    def _dispatch_step(self, call: StepCall) -> None:
+        if not isinstance(call, EffectCall):
+            super()._dispatch_step(call)
+        elif call.attempts == 0 or call.ground is not None:
+            self._ask_leave(call)
+        elif not call.is_unknown:
+            self._record_unknown(call, "the worker was lost while it was under way", None)
+        elif self._plan(call) is None:
+            call.state = "owed"
+        elif call.retry_due_us is not None and call.retry_due_us > self.estimate_us():
+            self._back_off(call, (call.retry_due_us - self.estimate_us()) / 1e6)
+        else:
+            self._bring_on(call)
+
+    def _ask_leave(self, call: EffectCall) -> None:
+        """The next flush asks whether it may act, for the first time or again."""
+        call.state = "unlicensed"
+        self._new_effects.append(call)
+
+    # ================================================================ what is not known
+
+    def _plan(self, call: EffectCall) -> Literal["repeat", "ask"] | None:
+        """What brings on an effect whose outcome is unknown; None if only a person can."""
+        agreed = call.agreed
+        if call.asks > agreed.settling.max_attempts or not agreed.has_body or call.needs_person:
+            return None
+        if agreed.is_keyed and agreed.dedup_seconds is not None and not call.may_be_forgotten:
+            return "repeat"
+        return "ask" if agreed.can_ask else None
+
+    def _delay(self, call: EffectCall) -> float | None:
+        plan = self._plan(call)
+        if plan is None:
+            return None
+        if plan == "ask" and call.asks == 1:
+            return 0.0
+        return call.agreed.settling.delay_seconds(max(1, call.asks if plan == "repeat" else call.asks - 1))
+
+    def _bring_on(self, call: EffectCall) -> None:
+        call.retry_due_us = None
+        if self._plan(call) == "repeat":
+            call.ground = "w"
+            self._ask_leave(call)
+        else:
+            call.phase = "ask"
+            call.state = "startable"
+            self._startable.append(call)
+
+    def _record_unknown(self, call: EffectCall, why: str, error: ErrorData | None, delay_seconds: float | None = None) -> None:
+        call.is_unknown = True
+        call.asks += 1
+        delay = self._delay(call) if delay_seconds is None else delay_seconds
+        payload = {"why": why} if error is None else {"why": why, "error": error}
+        row = self._record_effect_unit(call, Kind.EFFECT_UNKNOWN, json.dumps(payload), delay)
+        if delay is None:
+            call.state, call.retry_due_us = "owed", None
+        else:
+            call.retry_seq, call.retry_due_us = row.seq, row.at_us + int(delay * 1e6)
+            self._wait_for_turn(call, delay)
+
+    def _wait_for_turn(self, call: EffectCall, delay_seconds: float) -> None:
+        if delay_seconds > 0:
+            self._back_off(call, delay_seconds)
+        else:
+            self._bring_on(call)
+
+    def _record_effect_unit(self, call: EffectCall, kind: str, payload: str, delay_seconds: float | None = None) -> Any:
+        self._has_ledger_rows = True
+        row = self._record(call.number, kind, call.name, payload, delay_seconds)
+        self._want_flush()
+        return row
+
+    # ================================================================ what came back
+
+    def _record_effect(self, result: EffectResult) -> bool:
+        """Gives what a body or an answer of the counterparty says its place in the journal; True if that was released."""
+        call = result.call
+        assert isinstance(call, EffectCall)
+        if result.turn != call.turn:  # a thread that could not be stopped answers a question that was closed meanwhile
+            return False
+        self._running.discard(call.number)
+        if result.verdict == "confirmed":
+            value, misfit, text = decode_result(call, result)
+            if misfit is not None:  # it was done, but what it returned cannot be read: the counterparty must be asked
+                self._record_unknown(call, "what it returned does not fit its annotation", encode_error(misfit))
+                return False
+            if call.phase == "ask":
+                self._record_effect_unit(call, Kind.EFFECT_SETTLED, '{"verdict":"confirmed","by":"settle"}')
+            self._now_us = self._record_effect_unit(call, Kind.EFFECT_CONFIRMED, text).at_us
+            self._deliver(call, value, None)
+        elif result.verdict == "accepted":
+            assert result.text is not None
+            self._now_us = self._record_effect_unit(call, Kind.EFFECT_ACCEPTED, json.dumps({"ref": result.text})).at_us
+            self._deliver(call, Accepted(result.text), None)
+        elif result.verdict == "failed" and not call.agreed.must_be_done:
+            _, error, text = decode_result(call, result)
+            self._now_us = self._record_effect_unit(call, Kind.EFFECT_FAILED, text).at_us
+            self._deliver(call, None, error)
+        else:
+            if result.verdict == "absent":
+                self._take_absence(call)
+            else:
+                self._record_unknown(call, result.why, result.error)
+            return False
+        return True
+
+    def _take_absence(self, call: EffectCall) -> None:
+        """The counterparty knows nothing of it. With a key it may be tried again, if the database finds that it was asked late enough."""
+        if call.agreed.is_keyed:
+            self._record_effect_unit(call, Kind.EFFECT_SETTLED, '{"verdict":"absent","by":"settle"}')
+            call.ground = "a"
+            self._ask_leave(call)
+            return
+        early_seconds = call.agreed.settle_after_seconds - (self.estimate_us() - call.attempted_us) / 1e6
+        if early_seconds > 0:
+            self._record_unknown(call, "absent, and asked too early to believe it", None, early_seconds)
+        else:
+            call.needs_person = True
+            self._record_unknown(call, UNREPEATABLE, None)
+
+    def _note_age(self, call: Call, seq: int) -> None:
+        """A result has come: of a read that ages, effects rest on the newest one."""
+        if isinstance(call, StepCall) and call.spec.max_age_seconds is not None:
+            self._ageing[call.name] = (call.name, seq, call.spec.max_age_seconds)
+
+    def _refuse_effect(self, number: int, policy_version: int | None, stale: str | None) -> None:
+        """The database does not let it through: it rests on a read too old, or needs somebody's leave, which cannot be asked for yet."""
+        call = self._calls[number]
+        assert isinstance(call, EffectCall)
+        error: PgflowError = NeedsGate(f"effect {call.name} needs a gate, says version {policy_version} of the policy; nothing was done")
+        if stale is not None:
+            error = Stale(f"effect {call.name} rests on what {stale} read, which is too old by now; nothing was done")
+        self._inbox.append(EffectResult(call, "failed", error=encode_error(error, with_traceback=False)))
+
+    # ================================================================ marks
+
+    def _take_mark(self, unit: Unit) -> None:
+        if unit.kind not in EFFECT_MARKS:
+            super()._take_mark(unit)
+            if (unit.kind, unit.name) == (Kind.OPERATOR, "retry"):
+                self._grant_fresh_budgets()
+            return
+        call = self._calls.get(unit.call) or self._accepted.get(unit.call)
+        if not isinstance(call, EffectCall) or call.name != unit.name:
+            self.diverge(f"the journal has {unit}, the code has {call or 'no such call'}")
+        self._read_mark(call, unit)
+
+    def _grant_fresh_budgets(self) -> None:
+        """Somebody has let a stuck run try again: what could be asked may be asked again."""
+        for call in self._calls.values():
+            if isinstance(call, EffectCall):
+                call.asks = min(call.asks, 1)
+                call.needs_person = False
+
+    def _read_mark(self, call: EffectCall, unit: Unit) -> None:
+        if unit.kind in (Kind.EFFECT_INTENDED, Kind.EFFECT_ATTEMPTED):
+            call.attempts += 1
+            call.phase, call.ground, call.is_unknown, call.retry_due_us = "act", None, False, None
+            call.attempted_us, call.needs_person = unit.at_us, False
+        elif unit.kind == Kind.EFFECT_UNKNOWN:
+            call.is_unknown, call.ground = True, None
+            call.asks += 1
+            call.retry_seq, call.retry_due_us = unit.seq, unit.due_us
+            why = json.loads(unit.payload or "{}").get("why")
+            call.may_be_forgotten = call.may_be_forgotten or why == FORGOTTEN
+            call.needs_person = why == UNREPEATABLE
+        else:
+            said = json.loads(unit.payload or "{}")
+            if said["verdict"] == "absent":
+                call.ground = "a" if said["by"] == "settle" else "p"
+            else:  # which a replay may read before it releases the acceptance
+                call.is_settled = True
+                self._accepted.pop(call.number, None)
+
+    def _take_live_mark(self, unit: Unit) -> None:
+        """What the database has just written beside an effect."""
+        call = self._calls.get(unit.call) or self._accepted.get(unit.call)
+        assert isinstance(call, EffectCall)
+        self._read_mark(call, unit)
+        if unit.kind in (Kind.EFFECT_INTENDED, Kind.EFFECT_ATTEMPTED):
+            call.state = "startable"
+            self._startable.append(call)
+        elif unit.kind == Kind.EFFECT_UNKNOWN:
+            if self._plan(call) is None:
+                call.state, call.retry_due_us = "owed", None
+            else:
+                self._wait_for_turn(call, ((unit.due_us or 0) - self.estimate_us()) / 1e6)
+        elif call.ground == "p":
+            self._stop_asking(call)
+            self._ask_leave(call)
+
+    def _stop_asking(self, call: EffectCall) -> None:
+        if call in self._startable:
+            self._startable.remove(call)
+        if call in self._new_effects:
+            self._new_effects.remove(call)
+        if call.number in self._running:
+            call.turn += 1
+            self._running.discard(call.number)
+            self._stop_body(call)
+
+    # ================================================================ closing
+
+    def _close_effect(self, call: EffectCall, value: Any, error: Exception | None) -> None:
+        """It has an outcome: nobody need ask any more."""
+        self._stop_asking(call)
+        call.value = value
+        call.closed_as = "failed" if error is not None else "confirmed"
+        if isinstance(value, Accepted):
+            call.closed_as = "accepted"
+            if not call.is_settled:
+                self._accepted[call.number] = call
+        for waiter in call.watchers:
+            if not waiter.done():
+                waiter.set_result(None)
+
+    def _give_up_effect(self, call: EffectCall) -> None:
+        """The code waits for it no longer. What was intended goes on: it must be known what became of it."""
+        self._note(call.number, Kind.STEP_ABANDONED, call.name, None)
+        call.is_given_up = True
+        call.waiter = None
+
+    def _drop_all_but_effects(self) -> None:
+        """The code has ended: of what it asked for, only the effects that were intended go on."""
+        for call in list(self._calls.values()):
+            if isinstance(call, EffectCall) and call.attempts > 0:
+                continue
+            self._drop(call)
+            self._left_behind.add(call.number)
+            if isinstance(call, StepCall) and call.number in self._running:
+                self._running.discard(call.number)
+                self._stop_body(call)
+

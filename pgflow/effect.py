@@ -1,0 +1,184 @@
+"""Effects: steps that write to the outside and must not be repeated blindly, and what belongs to each.
+
+An effect is declared with ``@effect``; with it may be declared how the counterparty is asked what became of
+an attempt (``settle``), how the effect is taken back (``compensate``), what must hold immediately before
+the act (``precondition``) and after it (``verify``).
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from typing import Any, Concatenate, ParamSpec, TypeVar
+
+from pgflow._engine.calls import EffectCall, EffectTerms, StepSpec
+from pgflow._scope import WorkflowScope
+from pgflow.errors import DefinitionError
+from pgflow.model import Absent, Confirmed, Retries, Risk, StillUnknown
+from pgflow.saga import enlist
+from pgflow.step import MAX_NAME_CHARS, AsyncStep, Step, SyncStep
+from pgflow.values import encode_plain
+
+P = ParamSpec("P")
+R_co = TypeVar("R_co", covariant=True)
+F = TypeVar("F")
+
+DEFAULT_TIMEOUT = timedelta(minutes=5)
+"""So long one attempt may take."""
+
+DEAD_AFTER = timedelta(seconds=10)
+"""So long after its worker died an attempt may still be believed to be under way (`pgflow.heart`)."""
+
+DEFAULT_SETTLING = Retries(max_attempts=60, first_delay=timedelta(seconds=1), max_delay=timedelta(minutes=10))
+"""Asks for some nine hours; then a person must say."""
+
+_FOR_EVER = 100 * 365.25 * 86400.0
+
+
+@dataclass(frozen=True)
+class EffectOptions:
+    """What was said of an effect where it was declared; see :func:`pgflow.effect`."""
+
+    risk: Risk
+    keyed: bool = True
+    dedup_window: timedelta | None = None
+    settle_after: timedelta | None = None
+    settle_retries: Retries = DEFAULT_SETTLING
+    has_body: bool = True
+    is_compensation: bool = False
+
+
+class EffectStep(Step[P, R_co]):
+    """What both colours of effects have in common."""
+
+    terms: EffectOptions
+    settler: Callable[..., Any] | None = None
+    guard: Callable[..., Any] | None = None
+    verifier: Callable[..., Any] | None = None
+    compensation: EffectStep[..., Any] | None = None
+
+    def __init__(
+        self, fn: Callable[..., Any], terms: EffectOptions, name: str | None, timeout: timedelta | None, raises: Sequence[type[Exception]]
+    ) -> None:
+        super().__init__(fn, "e", name, 1, timeout or DEFAULT_TIMEOUT, raises)
+        self.terms = terms
+        self._signature = inspect.signature(fn)
+        if terms.settle_after is not None and terms.settle_after < self.timeout_:
+            raise DefinitionError(
+                f"effect {self.name} is settled after {terms.settle_after}, while an attempt may take {self.timeout_}: "
+                "what is still under way would be called absent; raise settle_after or lower timeout"
+            )
+
+    @property
+    def timeout_(self) -> timedelta:
+        """How long one attempt may take."""
+        return self.timeout or DEFAULT_TIMEOUT
+
+    def spec(self, app_errors: tuple[type[Exception], ...]) -> StepSpec:
+        """What the engine must know of this effect in an app that knows these errors."""
+        found = super().spec(app_errors)
+        if found.terms is None:
+            said = self.terms
+            settle_after = said.settle_after or self.timeout_ + DEAD_AFTER
+            found.terms = EffectTerms(
+                risk=said.risk, is_keyed=said.keyed, dedup_seconds=self._dedup_seconds(), settle_after_seconds=settle_after.total_seconds(),
+                settling=said.settle_retries, can_ask=self.settler is not None, has_body=said.has_body, must_be_done=said.is_compensation,
+            )
+        return found
+
+    def _dedup_seconds(self) -> float | None:
+        if self.terms.dedup_window is not None:
+            return self.terms.dedup_window.total_seconds()
+        return _FOR_EVER if self.terms.is_compensation and self.terms.keyed else None
+
+    def issue(self, scope: WorkflowScope, args: tuple[Any, ...], kwargs: dict[str, Any]) -> EffectCall:
+        """Asks the engine to do it."""
+        call = self._issue(scope, args, kwargs)
+        enlist(scope, self, call)
+        return call
+
+    def _issue(
+        self, scope: WorkflowScope, args: tuple[Any, ...], kwargs: dict[str, Any], compensates: str | None = None
+    ) -> EffectCall:
+        request = encode_plain(dict(self._signature.bind(*args, **kwargs).arguments), f"the request of effect {self.name}")
+        return scope.execution.issue_effect(self.spec(scope.app_errors), args, kwargs, request, self.resting(), compensates)
+
+    @property
+    def has_compensation(self) -> bool:
+        """Whether something is declared that takes it back."""
+        return getattr(self.origin, "compensation", None) is not None
+
+    def issue_compensation(self, scope: WorkflowScope, effect: EffectCall) -> EffectCall:
+        """Asks the engine to take one of these effects back; if nothing does, a person must."""
+        compensation = getattr(self.origin, "compensation", None) or self._by_hand()
+        return compensation._issue(scope, (effect.value, *effect.args), effect.kwargs, effect.key)
+
+    def _by_hand(self) -> EffectStep[..., Any]:
+        def by_hand(result: Any, *args: Any, **kwargs: Any) -> None:
+            """Nothing takes it back."""
+
+        terms = replace(self.terms, has_body=False, is_compensation=True, settle_after=None)
+        return _SyncEffect(by_hand, terms, f"{self.name[: MAX_NAME_CHARS - 11]}.compensate", None, ())
+
+    def _take(self, fn: Callable[..., Any], what: str) -> Callable[..., Any]:
+        if inspect.iscoroutinefunction(fn) != self.is_async:
+            colour = "async def" if self.is_async else "def"
+            raise DefinitionError(f"{what} of effect {self.name} must be written with {colour}, as the effect is")
+        self.origin._specs.clear()
+        return fn
+
+    def _make_compensation(self, fn: Callable[..., Any]) -> EffectStep[..., Any]:
+        name = fn.__name__ if fn.__name__ != "_" else f"{self.name[: MAX_NAME_CHARS - 11]}.compensate"
+        terms = replace(self.terms, risk="reversible", is_compensation=True, settle_after=None)
+        kind = _AsyncEffect if self.is_async else _SyncEffect
+        return kind(self._take(fn, "the compensation"), terms, name, self.timeout, ())
+
+
+class _AsyncEffect(EffectStep[P, R_co], AsyncStep[P, R_co, F]):
+    """An effect made of an ``async def``."""
+
+
+class _SyncEffect(EffectStep[P, R_co], SyncStep[P, R_co, F]):
+    """An effect made of a ``def``."""
+
+
+class AsyncEffect(_AsyncEffect[P, R_co, F]):
+    """An effect made of an ``async def``."""
+
+    def settle(self, fn: Callable[P, Coroutine[Any, Any, Confirmed[R_co] | Absent | StillUnknown]], /) -> None:
+        """Declares how the counterparty is asked what became of an attempt: called with the effect's arguments, under its key."""
+        self.settler = self._take(fn, "settle")
+
+    def compensate(self, fn: Callable[Concatenate[R_co, P], Coroutine[Any, Any, Any]], /) -> None:
+        """Declares how the effect is taken back: an effect with a key of its own, called with the result and the arguments."""
+        self.compensation = self._make_compensation(fn)
+
+    def precondition(self, fn: Callable[P, Coroutine[Any, Any, bool]], /) -> None:
+        """Declares what must hold immediately before each act; where it does not, nothing is done and Stale is raised."""
+        self.guard = self._take(fn, "the precondition")
+
+    def verify(self, fn: Callable[Concatenate[R_co, P], Coroutine[Any, Any, bool]], /) -> None:
+        """Declares what must hold after the act; where it does not, the outcome is unknown."""
+        self.verifier = self._take(fn, "verify")
+
+
+class SyncEffect(_SyncEffect[P, R_co, F]):
+    """An effect made of a ``def``."""
+
+    def settle(self, fn: Callable[P, Confirmed[R_co] | Absent | StillUnknown], /) -> None:
+        """Declares how the counterparty is asked what became of an attempt: called with the effect's arguments, under its key."""
+        self.settler = self._take(fn, "settle")
+
+    def compensate(self, fn: Callable[Concatenate[R_co, P], Any], /) -> None:
+        """Declares how the effect is taken back: an effect with a key of its own, called with the result and the arguments."""
+        self.compensation = self._make_compensation(fn)
+
+    def precondition(self, fn: Callable[P, bool], /) -> None:
+        """Declares what must hold immediately before each act; where it does not, nothing is done and Stale is raised."""
+        self.guard = self._take(fn, "the precondition")
+
+    def verify(self, fn: Callable[Concatenate[R_co, P], bool], /) -> None:
+        """Declares what must hold after the act; where it does not, the outcome is unknown."""
+        self.verifier = self._take(fn, "verify")

@@ -1,0 +1,135 @@
+-- The ledgers as an auditor reads them: views over the journal, and over what is owed. Nothing here is stored twice.
+
+drop view if exists pgflow.provenance;
+drop view if exists pgflow.effects;
+drop view if exists pgflow.decisions;
+drop view if exists pgflow.obligations;
+
+create view pgflow.decisions as
+select r.key, u.key as decision, u.name, u.payload->'value' as value, u.payload->>'why' as why, u.payload->'evidence' as evidence,
+  u.payload->'alternatives' as alternatives, u.payload->>'policy' as policy, u.payload->>'model' as model, u.payload->'usage' as usage,
+  u.at as decided_at, u.seq, u.call, r.generation, r.tenant, u.run_id
+from pgflow.unit u
+join pgflow.run r on r.run_id = u.run_id
+where u.kind = 'd';
+comment on view pgflow.decisions is 'Why: each choice with its reasons, as it was recorded once';
+comment on column pgflow.decisions.key is 'Key of the run';
+comment on column pgflow.decisions.decision is 'Its own key, which the keys of what rests on it begin with';
+comment on column pgflow.decisions.name is 'Name of the decision';
+comment on column pgflow.decisions.value is 'What was chosen';
+comment on column pgflow.decisions.why is 'The reason given';
+comment on column pgflow.decisions.evidence is 'What it rested on';
+comment on column pgflow.decisions.alternatives is 'What else could have been chosen';
+comment on column pgflow.decisions.policy is 'The policy that it followed; null = none is named';
+comment on column pgflow.decisions.model is 'The model that chose; null = none is named';
+comment on column pgflow.decisions.usage is 'What the choice cost; null = nothing is said';
+comment on column pgflow.decisions.decided_at is 'When';
+comment on column pgflow.decisions.seq is 'Its place in the journal';
+comment on column pgflow.decisions.call is 'Number of the call, in the order in which the code made them';
+comment on column pgflow.decisions.generation is 'Which generation of the run decided';
+comment on column pgflow.decisions.tenant is 'Whose run it is; empty where there is only one tenant';
+comment on column pgflow.decisions.run_id is 'The number of that generation';
+
+create view pgflow.effects as
+select r.key, i.key as effect, i.name,
+  case
+    when f.outcome = 'C' then 'confirmed'
+    when f.outcome = 'F' then 'failed'
+    when f.outcome = 'A' and f.settled is not null then f.settled
+    when f.outcome = 'A' then 'accepted'
+    when f.is_unknown then 'unknown'
+    else 'intended'
+  end as status,
+  i.payload->>'risk' as risk, i.payload->'request' as request,
+  case when f.outcome = 'C' then f.payload end as result, case when f.outcome = 'F' then f.payload end as error,
+  case when f.outcome = 'A' then f.payload->>'ref' end as ref,
+  f.attempts, f.unknowns, f.said_by, i.payload->>'decision' as decision, i.payload->>'compensates' as compensates,
+  (i.payload->>'policy')::int as policy_version, i.at as intended_at, f.closed_at, i.seq, i.call, r.generation, r.tenant, i.run_id
+from pgflow.unit i
+join pgflow.run r on r.run_id = i.run_id
+cross join lateral (
+  select
+    (array_agg(u.kind order by u.seq desc) filter (where u.kind in ('C', 'F', 'A')))[1] as outcome,
+    (array_agg(u.payload order by u.seq desc) filter (where u.kind in ('C', 'F', 'A')))[1] as payload,
+    (array_agg(u.payload->>'verdict' order by u.seq desc) filter (where u.kind = 'E' and u.payload->>'verdict' <> 'absent'))[1] as settled,
+    (array_agg(u.payload->>'by' order by u.seq desc) filter (where u.kind = 'E'))[1] as said_by,
+    count(*) filter (where u.kind in ('i', 'j')) as attempts,
+    count(*) filter (where u.kind = 'U') as unknowns,
+    (array_agg(u.kind order by u.seq desc) filter (where u.kind in ('i', 'j', 'U')))[1] = 'U' as is_unknown,
+    max(u.at) filter (where u.kind in ('C', 'F') or u.kind = 'E' and u.payload->>'verdict' <> 'absent') as closed_at
+  from pgflow.unit u
+  where u.run_id = i.run_id and u.call = i.call
+) f
+where i.kind = 'i';
+comment on view pgflow.effects is 'What: each act on the outside, what was asked for, how often it was tried, what became of it and who said so';
+comment on column pgflow.effects.key is 'Key of the run';
+comment on column pgflow.effects.effect is 'Its idempotency key: the same in every attempt';
+comment on column pgflow.effects.name is 'Name of the effect';
+comment on column pgflow.effects.status is 'intended, unknown, accepted, confirmed or failed';
+comment on column pgflow.effects.risk is 'What it takes to take it back: reversible, compensable, irreversible';
+comment on column pgflow.effects.request is 'Its arguments, by name';
+comment on column pgflow.effects.result is 'What it returned; null unless it is confirmed';
+comment on column pgflow.effects.error is 'Why it was not done; null unless it failed';
+comment on column pgflow.effects.ref is 'The counterparty''s reference under which it was accepted; null = it was not';
+comment on column pgflow.effects.attempts is 'How often it was allowed to act';
+comment on column pgflow.effects.unknowns is 'How often nobody knew what had become of it';
+comment on column pgflow.effects.said_by is 'Who said last what became of it: settle, or a person; null = its own answer counted';
+comment on column pgflow.effects.decision is 'Key of the decision that it rests on; null = none';
+comment on column pgflow.effects.compensates is 'Key of the effect that it takes back; null = none';
+comment on column pgflow.effects.policy_version is 'The policy in force when it was let through; null = there was none';
+comment on column pgflow.effects.intended_at is 'When its intent was recorded, before it acted';
+comment on column pgflow.effects.closed_at is 'When it was known what became of it; null = it is open';
+comment on column pgflow.effects.seq is 'Place of its intent in the journal';
+comment on column pgflow.effects.call is 'Number of the call, in the order in which the code made them';
+comment on column pgflow.effects.generation is 'Which generation of the run did it';
+comment on column pgflow.effects.tenant is 'Whose run it is; empty where there is only one tenant';
+comment on column pgflow.effects.run_id is 'The number of that generation';
+
+create view pgflow.obligations as
+select r.key, o.kind, o.name, o.detail->>'state' as state, o.opened_at, o.due_at, o.owed_to, o.detail->>'key' as effect,
+  o.detail->>'ref' as ref, o.detail, r.tenant, o.call, o.run_id
+from pgflow.owed o
+join pgflow.run r on r.run_id = o.run_id;
+comment on view pgflow.obligations is 'Owed: effects that are not closed, and what else is open';
+comment on column pgflow.obligations.key is 'Key of the run';
+comment on column pgflow.obligations.kind is 'effect, gate or obligation';
+comment on column pgflow.obligations.name is 'Of the effect, gate or obligation';
+comment on column pgflow.obligations.state is 'Of an effect: intended, unknown, absent or accepted';
+comment on column pgflow.obligations.opened_at is 'Since when it is owed';
+comment on column pgflow.obligations.due_at is 'When the engine looks after it next, or when it should be closed; null = no time is set';
+comment on column pgflow.obligations.owed_to is 'To whom; null = nobody is named';
+comment on column pgflow.obligations.effect is 'Idempotency key of the effect: what settle_effect takes';
+comment on column pgflow.obligations.ref is 'The counterparty''s reference: what confirm_effect takes';
+comment on column pgflow.obligations.detail is 'What whoever closes it should know';
+comment on column pgflow.obligations.tenant is 'Whose run it is; empty where there is only one tenant';
+comment on column pgflow.obligations.call is 'Number of the call';
+comment on column pgflow.obligations.run_id is 'The number of that generation';
+
+create view pgflow.provenance as
+select d.key, d.decision, d.name as decided, d.why, d.evidence, d.decided_at, a.act, a.name, a.act_key, a.status, c.effect as compensated_by,
+  c.status as compensation, d.tenant, d.run_id
+from pgflow.decisions d
+left join lateral (
+  select 'effect' as act, e.name, e.effect as act_key, e.status from pgflow.effects e where e.run_id = d.run_id and e.decision = d.decision
+  union all
+  select 'step', u.name, u.key, 'completed' from pgflow.unit u
+  where u.run_id = d.run_id and u.kind = 'c' and starts_with(u.key, d.decision || '/')
+) a on true
+left join lateral (
+  select e.effect, e.status from pgflow.effects e where e.run_id = d.run_id and e.compensates = a.act_key
+) c on true;
+comment on view pgflow.provenance is 'From the facts to the act: evidence, decision, what rested on it, and what took that back';
+comment on column pgflow.provenance.key is 'Key of the run';
+comment on column pgflow.provenance.decision is 'Key of the decision';
+comment on column pgflow.provenance.decided is 'Name of the decision';
+comment on column pgflow.provenance.why is 'The reason given';
+comment on column pgflow.provenance.evidence is 'What it rested on';
+comment on column pgflow.provenance.decided_at is 'When';
+comment on column pgflow.provenance.act is 'effect or step; null = nothing rested on it';
+comment on column pgflow.provenance.name is 'Name of the effect or step';
+comment on column pgflow.provenance.act_key is 'Its idempotency key';
+comment on column pgflow.provenance.status is 'What became of it';
+comment on column pgflow.provenance.compensated_by is 'Key of the effect that took it back; null = none';
+comment on column pgflow.provenance.compensation is 'What became of that';
+comment on column pgflow.provenance.tenant is 'Whose run it is; empty where there is only one tenant';
+comment on column pgflow.provenance.run_id is 'The number of the generation';

@@ -1,0 +1,265 @@
+-- The effect ledger: writes to the outside that must not be repeated blindly.
+--
+-- An effect is intended (a unit with its request, key and risk, committed before the act), attempted,
+-- and then confirmed, failed, accepted or unknown. Each of these is a unit of the run's journal; what is
+-- open stands in `owed` as well, written by the same commit:
+--
+--   intended, again attempted     the act may be under way                    owed, state intended
+--   unknown                       nobody knows whether it was done            owed, state unknown
+--   settled as absent             whoever knows says that it was not done     owed, state absent
+--   accepted                      done; its confirmation comes later          owed, state accepted
+--   confirmed, failed             closed
+--   settled, once it was accepted closed
+--
+-- Intents are asked for by the worker together with a flush and written here, since the policy in force
+-- decides whether the act may go ahead. A second attempt is allowed on one of three grounds, judged by
+-- this clock: the counterparty still remembers the key (w), it has been asked long enough after the last
+-- attempt and knows nothing (a), or a person has said that nothing was done (p).
+--
+-- Whoever knows what became of an effect - a person, a webhook - posts mail of kind e, which the run takes
+-- like any other: between look and commit it holds the lease, so the books and the journal change as one.
+
+create or replace function pgflow.intend_(q jsonb, t timestamptz, inout seq int, out units jsonb, out refused jsonb)
+language plpgsql
+volatile
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+  me bigint := (q->'run')::bigint;
+  e jsonb;
+  told record;
+  kind "char";
+  payload json;
+  due timestamptz;
+  first_at timestamptz;
+  last_at timestamptz;
+  wait interval;
+  stale text;
+begin
+  units := '[]';
+  refused := '[]';
+  for e in select * from jsonb_array_elements(q->'effects') loop
+    -- call, name, key, hash, risk, request, ordinal or key, ground, seconds, decision, compensates, [[read, seq, seconds], ...]
+    due := null;
+    if e->>7 is null then
+      select a->>0 into stale
+      from jsonb_array_elements(e->11) a join pgflow.unit u on u.run_id = me and u.seq = (a->1)::int
+      where u.at + (a->>2)::float8 * interval '1 second' < t limit 1;
+      if found then
+        refused := refused || jsonb_build_array(jsonb_build_array(e->0, null, stale));
+        continue;
+      end if;
+      select n.version, n.needs into told from pgflow.needs_(e->>1, e->>4, (e->>5)::jsonb) n;
+      if told.needs = 'gate' and e->>10 is null then -- what takes back an effect that was let through needs no leave of its own
+        refused := refused || jsonb_build_array(jsonb_build_array(e->0, told.version, null));
+        continue;
+      end if;
+      kind := 'i';
+      payload := json_build_object('request', (e->>5)::json, 'risk', e->>4, 'policy', told.version, 'decision', e->>9, 'compensates', e->>10);
+      insert into pgflow.owed (run_id, call, opened_at, kind, name, detail)
+      values (me, (e->0)::int, t, 'effect', e->>1, jsonb_build_object('state', 'intended', 'key', e->>2, 'risk', e->>4));
+    else
+      wait := (e->>8)::float8 * interval '1 second';
+      select min(u.recorded_at), max(u.recorded_at) into first_at, last_at
+      from pgflow.unit u where u.run_id = me and u.call = (e->0)::int and u.kind in ('i', 'j');
+      if e->>7 = 'p' or e->>7 = 'w' and first_at + wait > t or e->>7 = 'a' and last_at + wait <= t then
+        kind := 'j';
+        payload := json_build_object('ground', e->>7);
+        update pgflow.owed o set due_at = null, detail = o.detail || '{"state": "intended"}'
+        where o.run_id = me and o.call = (e->0)::int and o.kind = 'effect';
+      else
+        kind := 'U';
+        due := case when e->>7 = 'a' then last_at + wait else t end;
+        payload := json_build_object('why', case when e->>7 = 'a' then 'absent, and asked too early to believe it' else 'the counterparty may have forgotten the key' end);
+        update pgflow.owed o set due_at = due, detail = o.detail || '{"state": "unknown"}'
+        where o.run_id = me and o.call = (e->0)::int and o.kind = 'effect';
+      end if;
+    end if;
+    seq := seq + 1;
+    insert into pgflow.unit (run_id, seq, call, kind, name, key, args_hash, payload, starts, token, at, recorded_at, due_at)
+    values (
+      me, seq, (e->0)::int, kind, e->>1, e->>2, (e->3)::bigint, payload,
+      case when kind <> 'U' then json_build_array(json_build_array(e->0, 'e', e->>1, e->6, e->3)) end,
+      (q->'token')::bigint, t, t, due
+    );
+    units := units || jsonb_build_array(pgflow.unit_json_(seq, (e->0)::int, kind, e->>1, payload) || jsonb_build_array(pgflow.micros_(due)));
+  end loop;
+end
+$$;
+comment on function pgflow.intend_(jsonb, timestamptz, int)
+  is 'Records the intents and further attempts that a flush asks for; refused = those that the policy does not let through';
+
+create or replace function pgflow.book_(units jsonb, t timestamptz)
+returns void
+language plpgsql
+volatile
+set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
+as $$
+begin
+  delete from pgflow.owed o using jsonb_array_elements(units) e
+  where e->>3 in ('C', 'F') and o.run_id = (e->0)::bigint and o.call = (e->2)::int and o.kind = 'effect';
+  -- The units of a run stand in their order: of several, the last one counts.
+  update pgflow.owed o
+  set due_at = t + g.delay * interval '1 second',
+    detail = o.detail || jsonb_strip_nulls(jsonb_build_object('state', case g.kind when 'U' then 'unknown' when 'A' then 'accepted' else 'absent' end, 'ref', g.ref))
+  from (
+    select distinct on (1, 2) (e->0)::bigint as run_id, (e->2)::int as call, e->>3 as kind, (e->>8)::float8 as delay,
+      case when e->>3 = 'A' then (e->>5)::jsonb->>'ref' end as ref
+    from jsonb_array_elements(units) e
+    where e->>3 in ('U', 'A') or e->>3 = 'E' and (e->>5)::jsonb->>'verdict' = 'absent'
+    order by 1, 2, (e->1)::int desc
+  ) g
+  where o.run_id = g.run_id and o.call = g.call and o.kind = 'effect';
+end
+$$;
+comment on function pgflow.book_(jsonb, timestamptz) is 'Keeps what is owed equal to the effect units that a commit appends';
+
+create or replace function pgflow.settle_by_word_(
+  me bigint, call int, payload json, sent_by text, token bigint, t timestamptz, inout seq int, out units jsonb
+)
+language plpgsql
+volatile
+set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
+as $$
+#variable_conflict use_variable
+declare
+  debt record;
+  word json := json_build_object('verdict', payload->>'verdict', 'by', sent_by, 'why', payload->>'why');
+  kind "char";
+  outcome json;
+begin
+  units := '[]';
+  select o.name, o.detail->>'state' as state into debt
+  from pgflow.owed o where o.run_id = me and o.call = call and o.kind = 'effect';
+  -- An attempt that is under way will say for itself what became of it; so has one that was closed meanwhile.
+  if debt.state is null or debt.state = 'intended' then
+    return;
+  end if;
+  seq := seq + 1;
+  perform pgflow.append_(me, seq, call, 'E', debt.name, word, token, t, t);
+  units := units || jsonb_build_array(pgflow.unit_json_(seq, call, 'E', debt.name, word));
+  if payload->>'verdict' = 'absent' and debt.state <> 'accepted' then
+    update pgflow.owed o set due_at = null, detail = o.detail || '{"state": "absent"}'
+    where o.run_id = me and o.call = call and o.kind = 'effect';
+    return;
+  end if;
+  delete from pgflow.owed o where o.run_id = me and o.call = call and o.kind = 'effect';
+  if debt.state <> 'accepted' then
+    kind := case payload->>'verdict' when 'confirmed' then 'C' else 'F' end;
+    outcome := case kind when 'C' then coalesce(payload->'value', 'null') else pgflow.effect_error_(debt.name, sent_by, payload->>'why') end;
+    seq := seq + 1;
+    perform pgflow.append_(me, seq, call, kind, debt.name, outcome, token, t, t);
+    units := units || jsonb_build_array(pgflow.unit_json_(seq, call, kind, debt.name, outcome));
+  end if;
+end
+$$;
+comment on function pgflow.settle_by_word_(bigint, int, json, text, bigint, timestamptz, int)
+  is 'Records what somebody said became of an effect, and its outcome, if the effect is still open and not under way';
+
+create or replace function pgflow.effect_error_(name text, said_by text, why text)
+returns json
+language sql
+immutable
+set search_path = pg_catalog, pg_temp
+as $$
+  select json_build_object(
+    'type', 'pgflow.errors.EffectFailed', 'mro', json_build_array('pgflow.errors.EffectFailed', 'pgflow.errors.PgflowError'),
+    'args', json_build_array(m), 'message', m)
+  from (select format('effect %s was not done, says %s: %s', name, said_by, coalesce(why, 'no reason given'))) as s (m)
+$$;
+comment on function pgflow.effect_error_(text, text, text) is 'The error that an effect raises which somebody declared failed';
+
+create or replace function pgflow.post_settlement_(debt pgflow.owed, verdict text, value json, why text, sent_by text)
+returns bigint
+language plpgsql
+volatile
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+  chain bigint;
+  ended boolean;
+  state text := debt.detail->>'state';
+  last_seq int;
+begin
+  if state = 'intended' then
+    raise exception using errcode = 'PF006', message = format('effect %s is under way: its own outcome will say what became of it', debt.detail->>'key'),
+      hint = 'Only an effect whose outcome is unknown, or that was accepted, can be settled.';
+  end if;
+  select r.chain_id into strict chain from pgflow.run r where r.run_id = debt.run_id;
+  select true into ended from pgflow.outcome o where o.run_id = debt.run_id;
+  if ended then -- by force: there is nobody to take mail, and what is owed must not stay for ever
+    perform from pgflow.owed o where o.run_id = debt.run_id and o.call = debt.call and o.kind = debt.kind for update;
+    if found then
+      select max(u.seq) into last_seq from pgflow.unit u where u.run_id = debt.run_id;
+      perform pgflow.settle_by_word_(debt.run_id, debt.call, json_build_object('verdict', case verdict when 'absent' then 'failed' else verdict end, 'value', value, 'why', why), sent_by, 0, pgflow.now_(), last_seq);
+    end if;
+  else
+    insert into pgflow.signal (chain_id, run_id, call, kind, name, sent_at, sent_by, payload)
+    values (chain, debt.run_id, debt.call, 'e', debt.name, pgflow.now_(), left(sent_by, 255),
+      json_build_object('verdict', verdict, 'value', value, 'why', left(why, 4096)));
+    insert into pgflow.nudge (chain_id) values (chain);
+  end if;
+  return chain;
+end
+$$;
+comment on function pgflow.post_settlement_(pgflow.owed, text, json, text, text) is 'Tells a run what became of one of its effects; answers the chain';
+
+drop function if exists pgflow.settle_effect;
+create function pgflow.settle_effect(effect_key text, verdict text, value json default 'null', why text default null, sent_by text default null)
+returns bigint
+language plpgsql
+volatile
+security definer
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+  debt pgflow.owed;
+begin
+  if verdict is null or verdict not in ('confirmed', 'failed', 'absent') then
+    raise exception using errcode = 'PF003', message = format('a verdict on an effect is confirmed, failed or absent, not %s', quote_nullable(verdict));
+  end if;
+  perform pgflow.check_json_(value, 'the result of an effect');
+  select o.* into debt from pgflow.owed o where o.kind = 'effect' and o.detail->>'key' = effect_key;
+  if debt.run_id is null then
+    raise exception using errcode = 'PF001', message = format('no open effect has the key %s', quote_nullable(effect_key)),
+      hint = 'It is closed, or never was; pgflow.obligations lists what is open.';
+  end if;
+  if debt.detail->>'state' = 'accepted' and verdict = 'absent' then
+    raise exception using errcode = 'PF003', message = format('effect %s was accepted: it is confirmed or failed, not absent', effect_key);
+  end if;
+  return pgflow.post_settlement_(debt, verdict, coalesce(value, 'null'), why, coalesce(sent_by, session_user));
+end
+$$;
+comment on function pgflow.settle_effect(text, text, json, text, text)
+  is 'Says what became of an effect whose outcome is unknown, or that was accepted: confirmed with its result, failed, or absent (then it may be tried again); PF001 if no open effect has the key, PF006 while it is under way';
+
+drop function if exists pgflow.confirm_effect;
+create function pgflow.confirm_effect(ref text, verdict text default 'confirmed', value json default 'null', why text default null, sent_by text default null)
+returns bigint
+language plpgsql
+volatile
+security definer
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+  debts pgflow.owed[];
+begin
+  if verdict is null or verdict not in ('confirmed', 'failed') then
+    raise exception using errcode = 'PF003', message = format('an accepted effect is confirmed or failed, not %s', quote_nullable(verdict));
+  end if;
+  perform pgflow.check_json_(value, 'the confirmation of an effect');
+  debts := array(select o from pgflow.owed o where o.detail ? 'ref' and o.detail->>'ref' = ref and o.kind = 'effect' limit 2);
+  if cardinality(debts) = 0 then
+    raise exception using errcode = 'PF001', message = format('no effect was accepted under the reference %s', quote_nullable(ref)),
+      hint = 'Its acceptance may not be recorded yet: answer so that the counterparty sends again.';
+  elsif cardinality(debts) > 1 then
+    raise exception using errcode = 'PF003', message = format('several effects were accepted under the reference %s', quote_nullable(ref)),
+      hint = 'Settle the one that is meant by its key: pgflow.settle_effect.';
+  end if;
+  return pgflow.post_settlement_(debts[1], verdict, coalesce(value, 'null'), why, coalesce(sent_by, session_user));
+end
+$$;
+comment on function pgflow.confirm_effect(text, text, json, text, text)
+  is 'For a webhook: what became of the effect that was accepted under a reference; PF001 if there is none (yet)';

@@ -1,0 +1,67 @@
+-- Policy: which effects need somebody's leave, as data. A version is never changed: a new one takes its place.
+
+drop function if exists pgflow.set_policy;
+create function pgflow.set_policy(rules jsonb, why text, set_by text default null)
+returns int
+language plpgsql
+volatile
+security definer
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+  next_version int;
+  unknown text;
+begin
+  if jsonb_typeof(rules) is distinct from 'array' then
+    raise exception using errcode = 'PF003', message = 'the rules of a policy must be an array of objects';
+  end if;
+  select k into unknown
+  from jsonb_array_elements(rules) r cross join lateral jsonb_object_keys(case when jsonb_typeof(r) = 'object' then r else '{"": 0}' end) k
+  where k not in ('needs', 'risk', 'name', 'amount', 'above', 'predicate') limit 1;
+  if unknown is not null then
+    raise exception using errcode = 'PF003', message = format('a rule of a policy has needs, risk, name, amount, above and predicate, not %s', quote_literal(unknown));
+  end if;
+  perform pg_advisory_xact_lock(hashtext('pgflow.policy'));
+  select coalesce(max(version), 0) + 1 into next_version from pgflow.policy;
+  insert into pgflow.policy (version, set_at, set_by, why) values (next_version, pgflow.now_(), left(coalesce(set_by, session_user), 255), left(why, 4096));
+  insert into pgflow.policy_rule (version, rule, needs, risk, name, amount, above, predicate)
+  select next_version, r.n, coalesce(r.rule->>'needs', 'gate'), r.rule->>'risk', r.rule->>'name', (r.rule->>'amount')::jsonpath,
+    (r.rule->>'above')::numeric, (r.rule->>'predicate')::jsonpath
+  from jsonb_array_elements(rules) with ordinality as r (rule, n);
+  return next_version;
+exception
+  when check_violation or not_null_violation then
+    raise exception using errcode = 'PF003', message = 'a rule of a policy cannot be: ' || sqlerrm;
+  when syntax_error or invalid_text_representation or numeric_value_out_of_range then
+    raise exception using errcode = 'PF003', message = 'a rule of a policy cannot be read: ' || sqlerrm;
+end
+$$;
+comment on function pgflow.set_policy(jsonb, text, text)
+  is 'Puts a new version of the policy in force; rules = [{needs: gate or nothing, risk, name, amount: jsonpath, above: number, predicate: jsonpath}, ...], the first that fits counts; answers its number';
+
+create or replace function pgflow.needs_(name text, risk text, request jsonb, out version int, out needs text)
+language plpgsql
+stable
+set search_path = pg_catalog, pg_temp
+as $$
+#variable_conflict use_variable
+begin
+  select max(p.version) into version from pgflow.policy p;
+  if version is null then
+    return;
+  end if;
+  select r.needs into needs
+  from pgflow.policy_rule r
+  where r.version = version
+    and (r.risk is null or r.risk = risk)
+    and (r.name is null or r.name = name)
+    and (r.above is null or exists (
+      select from jsonb_path_query(request, r.amount, silent => true) a
+      where case when a #>> '{}' ~ '^-?[0-9]{1,100}(\.[0-9]{1,100})?$' then (a #>> '{}')::numeric > r.above else true end
+    ))
+    -- What a predicate cannot judge counts as fitting: a rule that errs must not let an effect through.
+    and (r.predicate is null or coalesce(jsonb_path_match(request, r.predicate, silent => true), true))
+  order by r.rule limit 1;
+end
+$$;
+comment on function pgflow.needs_(text, text, jsonb) is 'What the policy in force says of an effect: its version, and gate, nothing or null where no rule fits';

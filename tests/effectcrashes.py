@@ -1,0 +1,402 @@
+"""Kill -9 around effects: `python -m tests.effectcrashes DSN [--kills N] [--seed S] [--control]`.
+
+A witness - a process of its own, with a book that it syncs to disk before it answers - counts what reaches
+the outside. Workers die before an intent, after it, in the call, after the reply, after the outcome, while
+they settle, and in a compensation. At the end every effect must have one key, what has no key must have
+reached the witness once, what a failed run did must be undone, and the ledger must say what the book says.
+`--control` runs the same workflow with steps that know nothing of intents: the same judge must find doubles.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import json
+import os
+import random
+import signal
+import socket
+import sys
+import tempfile
+from collections import Counter, defaultdict
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import psycopg
+
+import pgflow
+from pgflow import Absent, Confirmed, Retries, StillUnknown, effect, step, workflow
+from pgflow.app import AsyncApp
+from pgflow.bodies import Bodies
+from pgflow.committer import Committer
+from pgflow.options import WorkerOptions
+from pgflow.worker import Worker
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+import crashes
+import servers
+from crashes import CONCURRENCY, RHYTHM, Driver, _Point, _reach
+from evidence import Evidence, Findings
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine
+
+POINTS = ("before intent", "after intent", "in the call", "after the reply", "after the outcome", "in settle", "in compensation")
+ASKING = Retries(max_attempts=1000, first_delay=timedelta(seconds=0.1), backoff=1.5, max_delay=timedelta(seconds=1))
+ATTEMPT = timedelta(seconds=1)
+SETTLED_AFTER = timedelta(seconds=1.5)
+
+
+# ---------------------------------------------------------------- the witness
+
+
+class Witness:
+    """The counterparty: a process that writes what it is asked into a book, on disk before it answers."""
+
+    def __init__(self, folder: Path) -> None:
+        self.address = str(folder / "witness")
+        self.book = folder / "book"
+        self.book.touch()
+        self.pid = os.fork()
+        if not self.pid:
+            try:
+                asyncio.run(self._serve())
+            finally:
+                os._exit(0)
+
+    async def _serve(self) -> None:
+        known: set[tuple[str, str]] = set()
+        book = os.open(self.book, os.O_WRONLY | os.O_APPEND)
+
+        async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            with contextlib.suppress(ConnectionError, json.JSONDecodeError):  # whoever asked may have died
+                request = json.loads(await reader.readline())
+                act, name, key = request
+                if act != "find":
+                    os.write(book, (json.dumps(request) + "\n").encode())
+                    os.fsync(book)
+                    known.add((name, key))
+                writer.write(json.dumps((name, key) in known).encode() + b"\n")
+                await writer.drain()
+            writer.close()
+
+        server = await asyncio.start_unix_server(handle, self.address)
+        async with server:
+            await server.serve_forever()
+
+    def lines(self) -> list[tuple[str, str, str]]:
+        """What stands in the book: act, name, key."""
+        return [tuple(json.loads(line)) for line in self.book.read_text().splitlines()]
+
+    def close(self) -> None:
+        os.kill(self.pid, signal.SIGKILL)
+        os.waitpid(self.pid, 0)
+
+
+async def ask(act: str, name: str, key: str, lost: Callable[[], None] = lambda: None) -> bool:
+    """Asks the witness; `lost` runs between the request and the reply."""
+    while True:
+        try:
+            reader, writer = await asyncio.open_unix_connection(os.environ["WITNESS"])
+            break
+        except (ConnectionError, FileNotFoundError):
+            await asyncio.sleep(0.02)
+    try:
+        writer.write(json.dumps([act, name, key]).encode() + b"\n")
+        await writer.drain()
+        answer = await reader.readline()
+        lost()
+        return bool(json.loads(answer))
+    finally:
+        writer.close()
+
+
+# ---------------------------------------------------------------- what runs
+
+
+class Refused(Exception):
+    """What makes half of the runs fail."""
+
+
+@effect(risk="compensable", timeout=ATTEMPT, settle_after=SETTLED_AFTER, settle_retries=ASKING)
+async def charge(run: str) -> str:
+    key = pgflow.idempotency_key()
+    await ask("do", f"charge {run}", key, lambda: _reach("in the call"))
+    return key
+
+
+@charge.settle
+async def _(run: str) -> Confirmed[str] | Absent | StillUnknown:
+    key = pgflow.idempotency_key()
+    _reach("in settle")
+    return Confirmed(key) if await ask("find", f"charge {run}", key) else Absent()
+
+
+@charge.compensate
+async def refund(key: str, run: str) -> None:
+    await ask("undo", f"charge {run}", f"{key} {pgflow.idempotency_key()}", lambda: _reach("in compensation"))
+
+
+@effect(risk="irreversible", keyed=False, timeout=ATTEMPT, settle_after=SETTLED_AFTER, settle_retries=ASKING)
+async def post(run: str) -> str:
+    """What has no key at the counterparty: twice done is done twice."""
+    await ask("do", f"post {run}", "", lambda: _reach("in the call"))
+    return run
+
+
+@post.settle
+async def _(run: str) -> Confirmed[str] | Absent | StillUnknown:
+    _reach("in settle")
+    return Confirmed(run) if await ask("find", f"post {run}", "") else Absent()
+
+
+@workflow
+async def deal(run: str, fails: bool) -> str:
+    await post(run)
+    async with pgflow.saga():
+        await charge(run)
+        await charge(run)
+        if fails:
+            raise Refused(run)
+    return run
+
+
+@step(retries=10)
+async def blind_post(run: str) -> str:
+    await ask("do", f"post {run}", "", lambda: _reach("in the call"))
+    return run
+
+
+@workflow
+async def blind_deal(run: str, fails: bool) -> str:
+    """The control: the same without intents."""
+    del fails
+    await blind_post(run)
+    return run
+
+
+# ---------------------------------------------------------------- points
+
+
+def _arm(name: str, nth: int) -> None:
+    _Point.name, _Point.remaining = name, nth
+    {"before intent": _arm_intent, "after intent": _arm_start, "after the reply": _arm_reply, "after the outcome": _arm_outcome}.get(
+        name, lambda: None
+    )()
+
+
+def _arm_intent() -> None:
+    original = Committer._commit
+
+    async def _commit(self: Committer, wire: Any, items: list[Any], *, careful: bool) -> None:
+        if any(flush.question and "effects" in flush.question for _, flush in items):
+            _reach("before intent")
+        await original(self, wire, items, careful=careful)
+
+    Committer._commit = _commit  # type: ignore[method-assign]
+
+
+def _arm_start() -> None:
+    original = Bodies.start
+
+    def start(self: Bodies, execution: Any, call: Any) -> None:
+        if call.spec.effect == "e":
+            _reach("after intent")
+        original(self, execution, call)
+
+    Bodies.start = start  # type: ignore[method-assign]
+
+
+def _arm_reply() -> None:
+    original = Worker.returned
+
+    def returned(self: Worker, execution: Any, result: Any) -> None:
+        if result.call.spec.effect == "e":
+            _reach("after the reply")
+        original(self, execution, result)
+
+    Worker.returned = returned  # type: ignore[method-assign]
+
+
+def _arm_outcome() -> None:
+    original = Committer._spread
+
+    def _spread(self: Committer, items: list[Any], answer: Any) -> None:
+        if any(row.kind == "C" for _, flush in items for row in flush.rows):
+            _reach("after the outcome")
+        original(self, items, answer)
+
+    Committer._spread = _spread  # type: ignore[method-assign]
+
+
+def fork_worker(dsn: str, point: str | None, nth: int) -> int:
+    """Forks a worker; returns its pid."""
+
+    async def work() -> None:
+        app = AsyncApp(dsn, include=[deal, blind_deal])
+        async with app, app._work(WorkerOptions(concurrency=CONCURRENCY, poll_seconds=0.2, rhythm=RHYTHM)):
+            await asyncio.Event().wait()
+
+    return _fork(work, point, nth)
+
+
+def _fork(work: Callable[[], Coroutine[Any, Any, None]], point: str | None, nth: int) -> int:
+    pid = os.fork()
+    if pid:
+        return pid
+    try:
+        crashes.logging.disable(crashes.logging.CRITICAL)
+        random.seed()
+        if point is not None:
+            _arm(point, nth)
+        asyncio.run(work())
+    finally:
+        os._exit(0)
+
+
+# ---------------------------------------------------------------- the campaign
+
+
+class EffectDriver(Driver):
+    """Starts runs, keeps workers going, answers for what only a person can say, and judges by the witness's book."""
+
+    points = POINTS
+    fork = staticmethod(fork_worker)
+
+    def __init__(self, dsn: str, witness: Witness, kills: int, seed: int, seconds: float = 0, *, control: bool = False) -> None:
+        super().__init__(dsn, kills, seed, seconds)
+        self.witness = witness
+        self.workflow = "blind_deal" if control else "deal"
+        if control:
+            self.points = ("in the call",)
+        self.answered = 0
+
+    def _prepare(self, conn: psycopg.Connection[Any]) -> None:
+        conn.execute("select pgflow.limit_queue('default', null, 1000)")
+
+    def _start_runs(self, conn: psycopg.Connection[Any]) -> None:
+        open_runs = conn.execute("select count(*) from pgflow.runs where status not in ('completed', 'failed', 'cancelled')").fetchone()[0]  # type: ignore[index]
+        for _ in range(max(0, 16 - open_runs)):
+            key = f"deal-{len(self.keys)}"
+            self.keys.append(key)
+            conn.execute("select pgflow.start_run(%s, %s::json, %s)", (self.workflow, json.dumps({"run": key, "fails": len(self.keys) % 2 == 0}), key))
+        self._answer(conn)
+
+    def _observe(self, conn: psycopg.Connection[Any]) -> None:
+        super()._observe(conn)
+        self._answer(conn)
+
+    def _answer(self, conn: psycopg.Connection[Any]) -> None:
+        """The person: of what has no key and is unknown, looks into the book, once nobody can be at it any more."""
+        rows = conn.execute(
+            "select o.effect, o.key from pgflow.obligations o join pgflow.held h on h.run_id = o.run_id "
+            "where h.reason = 'effect' and o.state = 'unknown'"
+        ).fetchall()
+        if not rows:
+            return
+        booked = {name for _, name, _ in self.witness.lines()}
+        for effect_key, run in rows:
+            is_there = f"post {run}" in booked
+            with contextlib.suppress(psycopg.errors.RaiseException, psycopg.Error):
+                conn.execute(
+                    "select pgflow.settle_effect(%s, %s, %s::json, 'the book says so', 'clerk')",
+                    (effect_key, "confirmed" if is_there else "absent", json.dumps(run if is_there else None)),
+                )
+                conn.execute("select pgflow.wake()")
+                self.answered += 1
+
+    def _judge(self, conn: psycopg.Connection[Any]) -> dict[str, Any]:
+        lines = self.witness.lines()
+        posts = Counter(name for act, name, _ in lines if name.startswith("post") and act == "do")
+        charged: defaultdict[str, set[str]] = defaultdict(set)
+        undone: defaultdict[str, set[str]] = defaultdict(set)
+        undo_keys: defaultdict[str, set[str]] = defaultdict(set)
+        for act, name, key in lines:
+            if name.startswith("charge"):
+                run = name.removeprefix("charge ")
+                if act == "do":
+                    charged[run].add(key)
+                else:
+                    undone[run].add(key.split()[0])
+                    undo_keys[key.split()[0]].add(key.split()[1])
+        failed = {key for key, in conn.execute("select key from pgflow.runs where status = 'failed'").fetchall()}
+        ended = conn.execute("select count(*) from pgflow.runs where status in ('completed', 'failed')").fetchone()[0]  # type: ignore[index]
+        said = conn.execute("select count(*) from pgflow.effects where status <> 'confirmed'").fetchone()[0]  # type: ignore[index]
+        return {
+            "kills": dict(self.fired),
+            "runs": len(self.keys),
+            "answered_by_a_person": self.answered,
+            "done": len(lines),
+            "lost": sum(posts[f"post {key}"] == 0 for key in self.keys),
+            "doubled": sum(n - 1 for n in posts.values()),
+            "keys_too_many": sum(len(keys) > 2 for keys in charged.values()) + sum(len(keys) > 1 for keys in undo_keys.values()),
+            "failed": len(failed),
+            "not_undone": sum(charged[run] != undone[run] for run in failed),
+            "undone_for_nothing": sum(bool(undone[run]) for run in self.keys if run not in failed),
+            "not_ended": len(self.keys) - ended,
+            "not_confirmed": said,
+            "owed": conn.execute("select count(*) from pgflow.owed").fetchone()[0],  # type: ignore[index]
+            "violations": conn.execute("select invariant, detail from pgflow.check()").fetchall(),
+        }
+
+
+WRONG = ("lost", "doubled", "keys_too_many", "not_undone", "undone_for_nothing", "not_ended", "not_confirmed", "owed")
+
+
+def verdict(figures: dict[str, Any], kills: int) -> list[str]:
+    """What is wrong; empty if nothing is."""
+    wrong = [f"point {p!r} fired {figures['kills'].get(p, 0)} times: the run is void" for p in POINTS if figures["kills"].get(p, 0) < kills]
+    wrong += [f"{name}: {figures[name]}" for name in WRONG if figures[name]]
+    return wrong + ([f"check(): {figures['violations'][:3]}"] if figures["violations"] else [])
+
+
+def campaign(dsn: str, kills: int, seed: int, seconds: float = 0, *, control: bool = False) -> dict[str, Any]:
+    """Runs it in a database with the schema; answers the figures."""
+    with tempfile.TemporaryDirectory(prefix="pgflow-witness-") as folder:
+        witness = Witness(Path(folder))
+        os.environ["WITNESS"] = witness.address
+        try:
+            return EffectDriver(dsn, witness, kills, seed, seconds, control=control).run()
+        finally:
+            witness.close()
+
+
+def prove(server_dsn: str, seconds: float, seed: int) -> Findings:
+    """Kills workers around effects for this long, at each point at least three times."""
+    name = servers.create_database(server_dsn)
+    dsn = servers.dsn_of(server_dsn, name)
+    servers.install_schema(dsn)
+    try:
+        figures = campaign(dsn, 3, seed, seconds)
+    finally:
+        servers.drop_database(server_dsn, name)
+    wrong = tuple(verdict(figures, 0))
+    return Findings("effects", seed, [
+        Evidence("G11", "kill -9 at 7 points around effects without a key", figures["runs"], figures["lost"], figures["doubled"], wrong),
+        Evidence("G12", "kill -9 at 7 points around effects with a key", 2 * figures["runs"], doubled=figures["keys_too_many"]),
+        Evidence("G35", "kill -9 at 7 points of sagas that fail", figures["failed"], lost=figures["not_undone"], doubled=figures["undone_for_nothing"]),
+        Evidence("G45", "kill -9 at 7 points: ledger against the witness's book", figures["done"], lost=figures["owed"] + figures["not_confirmed"]),
+    ], {f"kill {point}": (figures["kills"].get(point, 0), 3) for point in POINTS})
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("dsn")
+    parser.add_argument("--kills", type=int, default=100, help="times that each point must fire")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--control", action="store_true", help="steps without intents instead of effects: must be found out")
+    options = parser.parse_args()
+    figures = campaign(options.dsn, options.kills, options.seed, control=options.control)
+    print(json.dumps(figures, indent=2, default=str))
+    wrong = verdict(figures, 0 if options.control else options.kills)
+    for line in wrong:
+        print(f"FAILED {line}")
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    socket.setdefaulttimeout(10)
+    sys.exit(main())

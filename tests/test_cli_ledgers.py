@@ -1,0 +1,148 @@
+"""`pgflow owed`, `settle` and `audit`: what is open, who says what became of it, and the story of a run."""
+
+from __future__ import annotations
+
+import asyncio
+import html
+import re
+from html.parser import HTMLParser
+from typing import TYPE_CHECKING
+
+import psycopg
+import pytest
+from clikit import pgflow
+
+from pgflow import AsyncApp, Choice, decision, effect, workflow
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+pytestmark = pytest.mark.timeout(90)
+
+
+class Lost(Exception):
+    """No reply."""
+
+
+@decision()
+async def pick() -> Choice[str]:
+    return Choice("<b>lamp</b>", why="it is dark", evidence=["meter-3"], alternatives=["candle"], policy="thrift")
+
+
+@effect(risk="irreversible")
+async def order(what: str) -> str:
+    raise Lost(what)
+
+
+@workflow
+async def shop() -> str:
+    chosen = await pick()
+    return await order.because(chosen)(chosen.value)
+
+
+@pytest.fixture
+def stuck(dsn: str, conn: psycopg.Connection) -> str:
+    """A run whose effect nobody knows; its key."""
+    work_until(dsn, lambda: conn.execute("select status from pgflow.runs").fetchall() == [("stuck",)], start="order-7")
+    return dsn
+
+
+def work_until(dsn: str, holds: Callable[[], bool], start: str | None = None) -> None:
+    async def work() -> None:
+        async with AsyncApp(dsn, include=[shop]) as app:
+            if start is not None:
+                await app.start(shop.options(key=start))
+            async with app.worker(), asyncio.timeout(20):
+                while not await asyncio.to_thread(holds):
+                    await asyncio.sleep(0.01)
+
+    asyncio.run(work())
+
+
+def effect_key(conn: psycopg.Connection) -> str:
+    ((key,),) = conn.execute("select effect from pgflow.effects").fetchall()
+    return str(key)
+
+
+def test_nothing_is_owed_by_nobody(dsn: str) -> None:
+    assert pgflow(dsn, "owed").data == []
+    assert pgflow(dsn, "owed", tty=True).err == "Nothing is owed.\n"
+
+
+def test_what_is_owed_is_listed_with_its_key(stuck: str, conn: psycopg.Connection) -> None:
+    (row,) = pgflow(stuck, "owed").data
+    assert (row["key"], row["name"], row["state"], row["effect"], row["status"]) == ("order-7", "order", "unknown", effect_key(conn), "stuck")
+    said = pgflow(stuck, "owed", tty=True, width=160).out
+    assert re.search(r"^order-7 +order +unknown +\S+ +a person +" + re.escape(effect_key(conn)), said, re.MULTILINE)
+    assert pgflow(stuck, "owed", "--state", "accepted").data == []
+    assert pgflow(stuck, "owed", "--state", "late").err == "pgflow: an open effect is intended, unknown, absent or accepted, not 'late'\n"
+
+
+@pytest.mark.parametrize(
+    ("options", "says", "code"),
+    [
+        ([], "pgflow: say what became of it: one of --confirmed JSON, --failed and --absent\n", 2),
+        (["--failed", "--absent"], "pgflow: say what became of it: one of --confirmed JSON, --failed and --absent\n", 2),
+        (["--confirmed", "{"], "the result", 2),
+        (["--failed"], "no open effect has the key 'nothing'", 1),
+    ],
+)
+def test_what_cannot_be_settled_is_one_clear_line(stuck: str, options: list[str], says: str, code: int) -> None:
+    answer = pgflow(stuck, "settle", "nothing", *options)
+    assert says in answer.err
+    assert answer.err.count("\n") == 1
+    assert answer.code in (code, 2)
+    assert pgflow(stuck, "owed").data != []
+
+
+def test_a_person_answers_and_the_run_goes_on(stuck: str, conn: psycopg.Connection) -> None:
+    answer = pgflow(stuck, "settle", effect_key(conn), "--confirmed", '"on its way"', "--why", "the shop says so", tty=True)
+    assert answer.out == f"Settled {effect_key(conn)} as confirmed: run order-7 is queued.\n"
+    work_until(stuck, lambda: conn.execute("select status, output #>> '{}' from pgflow.runs").fetchall() == [("completed", "on its way")])
+    assert pgflow(stuck, "owed").data == []
+
+
+def test_the_story_of_a_run_names_reasons_acts_and_debts(stuck: str, conn: psycopg.Connection) -> None:
+    story = pgflow(stuck, "audit", "order-7", tty=True, width=200).out.splitlines()
+    assert story[0].startswith("order-7 shop stuck: effect: nobody knows what became of ")
+    told = [" ".join(re.sub(r"^\d\d:\d\d:\d\d  ", "", line).split()) for line in story[2:]]
+    decided = effect_key(conn).removesuffix("/order/1")
+    assert told[0] == 'decided pick "<b>lamp</b>", because it is dark; evidence meter-3; instead of candle; policy thrift'
+    assert told[1] == f'intended order {{"what": "<b>lamp</b>"}}; irreversible; rests on {decided}'
+    assert told[2] == "unknown order it raised (Lost: <b>lamp</b>)"
+    assert told[3].startswith("owes order: unknown since ")
+    as_data = pgflow(stuck, "audit", "order-7").data
+    assert [event["what"] for event in as_data["events"]] == ["decided", "intended", "unknown"]
+    assert as_data["owed"][0]["effect"] == effect_key(conn)
+
+
+class _Text(HTMLParser):
+    def __init__(self) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+        self.text = ""
+
+    def handle_starttag(self, tag: str, attrs: object) -> None:
+        del attrs
+        self.tags.append(tag)
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+
+def test_the_page_shows_the_story_and_runs_nothing_of_it(stuck: str) -> None:
+    page = pgflow(stuck, "audit", "order-7", "--html").out
+    read = _Text()
+    read.feed(page)
+    assert "b" not in read.tags
+    assert "script" not in read.tags
+    assert '"<b>lamp</b>", because it is dark' in read.text
+    assert html.escape("<b>lamp</b>") in page
+
+
+def test_a_run_without_effects_has_a_short_story(dsn: str, conn: psycopg.Connection) -> None:
+    conn.execute("select pgflow.start_run('greet', '{}', 'plain')")
+    assert "It decided nothing" in pgflow(dsn, "audit", "plain", tty=True).out
+    missing = pgflow(dsn, "audit", "nothing")
+    assert (missing.code, missing.err.count("\n")) == (2, 1)
+    assert pgflow(dsn, "audit", "plain", "--html", "--json").code == 2

@@ -1,0 +1,205 @@
+"""Decisions: recorded once with their reasons, and named by the keys of what rests on them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import timedelta
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any
+
+import psycopg
+import pytest
+from records import SOON
+
+import pgflow
+from pgflow import Choice, Decision, InvalidArgument, Retries, RunFailed, Usage, decision, effect, step, workflow
+
+if TYPE_CHECKING:
+    from pgflow.testing import AsyncHarness, Harness
+
+pytestmark = pytest.mark.timeout(90)
+
+
+@dataclass(frozen=True)
+class Offer:
+    seller: str
+    cents: int
+
+
+OFFERS = [Offer("b", 20), Offer("a", 10), Offer("c", 30)]
+
+
+class Book:
+    """What bodies saw, in this process."""
+
+    picked = 0
+    keys: list[str]
+
+
+@pytest.fixture(autouse=True)
+def book() -> None:
+    Book.picked = 0
+    Book.keys = []
+
+
+@decision()
+async def pick(offers: list[Offer]) -> Choice[Offer]:
+    Book.picked += 1
+    best = min(offers, key=lambda offer: offer.cents)
+    return Choice(
+        best, why="the cheapest", evidence=["quote-7"], alternatives=[o.seller for o in offers if o != best], policy="thrift-2",
+        model="none", usage=Usage(usd=Decimal("0.01"), tokens=9),
+    )
+
+
+@effect(risk="compensable")
+async def buy(offer: Offer) -> str:
+    Book.keys.append(pgflow.idempotency_key())
+    return f"bought from {offer.seller}"
+
+
+@step
+async def tell(text: str) -> str:
+    Book.keys.append(pgflow.idempotency_key())
+    return text
+
+
+@workflow
+async def shop() -> tuple[str, str]:
+    chosen = await pick(OFFERS)
+    assert isinstance(chosen, Decision)
+    return await buy.because(chosen)(chosen.value), chosen.id
+
+
+async def test_a_choice_is_made_once_and_kept_with_its_reasons(aflow: AsyncHarness, conn: psycopg.Connection) -> None:
+    aflow.include(shop)
+    run = await aflow.start(shop)
+    bought, key = await run.result(SOON)
+    assert bought == "bought from a"
+    assert Book.picked == 1
+    row = conn.execute(
+        "select decision, name, value, why, evidence, alternatives, policy, model, usage->>'usd' from pgflow.decisions"
+    ).fetchall()
+    assert row == [(key, "pick", {"seller": "a", "cents": 10}, "the cheapest", ["quote-7"], ["b", "c"], "thrift-2", "none", "0.01")]
+
+
+async def test_what_rests_on_a_decision_names_it(aflow: AsyncHarness, conn: psycopg.Connection) -> None:
+    @workflow
+    async def spree() -> str:
+        chosen = await pick(OFFERS)
+        await buy.because(chosen)(chosen.value)
+        await buy.because(chosen)(chosen.value)
+        await buy.because(chosen, item="gift")(chosen.value)
+        with pgflow.because(chosen):
+            await tell("x")
+        await tell("y")
+        return chosen.id
+
+    aflow.include(spree)
+    chosen = await (await aflow.start(spree)).result(SOON)
+    root = chosen.removesuffix("/pick/1")
+    assert Book.keys == [f"{chosen}/buy/1", f"{chosen}/buy/2", f"{chosen}/buy/gift", f"{chosen}/tell/1", f"{root}/tell/1"]
+    told = conn.execute("select decided, why, evidence, act, name, act_key, status from pgflow.provenance order by act_key").fetchall()
+    assert told == [
+        ("pick", "the cheapest", ["quote-7"], act, name, key, status)
+        for act, name, key, status in [
+            ("effect", "buy", f"{chosen}/buy/1", "confirmed"), ("effect", "buy", f"{chosen}/buy/2", "confirmed"),
+            ("effect", "buy", f"{chosen}/buy/gift", "confirmed"), ("step", "tell", f"{chosen}/tell/1", "completed"),
+        ]
+    ]
+    ((keys,),) = conn.execute("select array_agg(idempotency_key order by call) from pgflow.steps where step = 'tell'").fetchall()
+    assert keys == [f"{chosen}/tell/1", f"{root}/tell/1"]
+
+
+async def test_a_decision_outlives_its_worker(aflow: AsyncHarness) -> None:
+    go = pgflow.Signal("go", str)
+
+    @workflow
+    async def slowly() -> str:
+        chosen = await pick(OFFERS)
+        await go.wait()
+        return chosen.value.seller + str(chosen.usage)
+
+    aflow.include(slowly)
+    run = await aflow.start(slowly)
+    await aflow.until_idle()
+    await aflow.crash()
+    await run.send(go, "!")
+    await aflow.until_idle()
+    assert await run.result(SOON) == "a" + str(Usage(usd=Decimal("0.01"), tokens=9))
+    assert Book.picked == 1
+
+
+def test_decisions_work_in_sync_workflows(flow: Harness, conn: psycopg.Connection) -> None:
+    @decision(retries=1)
+    def choose(n: int) -> Choice[int]:
+        return Choice(n + 1, why="more")
+
+    @workflow
+    def counting() -> int:
+        first = choose(1)
+        with pgflow.because(first, item=7):
+            second = choose(first.value)
+        return second.value
+
+    flow.include(counting)
+    run = flow.start(counting)
+    assert run.result(SOON) == 3
+    first, second = (key for (key,) in conn.execute("select decision from pgflow.decisions order by seq").fetchall())
+    assert second == f"{first}/choose/7"
+
+
+async def test_what_no_decision_can_be_is_refused(aflow: AsyncHarness) -> None:
+    @decision(retries=1)
+    async def odd() -> Choice[int]:
+        return 4  # type: ignore[return-value]
+
+    @workflow
+    async def attempts() -> list[str]:
+        said = []
+        try:
+            await odd()
+        except TypeError as error:
+            said.append(str(error))
+        chosen = await pick(OFFERS)
+        for item in ("a/b", "", "x" * 300, True, 1.5):
+            try:
+                await buy.because(chosen, item=item)(chosen.value)  # type: ignore[arg-type]
+            except InvalidArgument:
+                said.append("no such item")
+        try:
+            buy.because("p-91")  # type: ignore[arg-type]
+        except InvalidArgument as error:
+            said.append(str(error))
+        await buy.because(chosen, item="once")(chosen.value)
+        try:
+            await buy.because(chosen, item="once")(chosen.value)
+        except InvalidArgument as error:
+            said.append(str(error).split(" because")[0])
+        return said
+
+    aflow.include(attempts)
+    assert await (await aflow.start(attempts)).result(SOON) == [
+        "decision odd must return a pgflow.Choice, not int", *["no such item"] * 5,
+        "because() takes what a @decision returned, not 'p-91'", "buy has been called before",
+    ]
+
+
+async def test_a_decision_that_fails_for_good_fails_its_caller(aflow: AsyncHarness, conn: psycopg.Connection) -> None:
+    @decision(retries=2)
+    async def unable() -> Choice[Any]:
+        Book.picked += 1
+        raise LookupError("nothing to choose from")
+
+    unable_now = unable.options(retries=Retries(max_attempts=2, first_delay=timedelta(milliseconds=1)))
+
+    @workflow
+    async def asks_now() -> Any:
+        return (await unable_now()).value
+
+    aflow.include(asks_now)
+    with pytest.raises(RunFailed) as failed:
+        await (await aflow.start(asks_now)).result(SOON)
+    assert isinstance(failed.value.__cause__, LookupError)
+    assert Book.picked == 2
+    assert conn.execute("select count(*) from pgflow.decisions").fetchone() == (0,)

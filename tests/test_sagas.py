@@ -1,0 +1,303 @@
+"""Sagas: what was done is taken back when an exception leaves, last first, once, and never only said to be."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+import psycopg
+import pytest
+from records import SOON, eventually, run_row
+
+import pgflow
+from pgflow import Absent, Choice, Confirmed, Retries, RunCancelled, RunFailed, StillUnknown, decision, effect, workflow
+
+if TYPE_CHECKING:
+    from pgflow.testing import AsyncHarness, Harness
+
+pytestmark = pytest.mark.timeout(90)
+
+QUICKLY = Retries(max_attempts=20, first_delay=timedelta(milliseconds=5), max_delay=timedelta(milliseconds=20))
+
+
+class World:
+    """The outside: what is there, and every call that reached it."""
+
+    there: set[str]
+    calls: list[str]
+    keys: dict[str, set[str]]
+    trouble: dict[str, int]
+
+
+@pytest.fixture(autouse=True)
+def world() -> None:
+    World.there, World.calls, World.keys, World.trouble = set(), [], {}, {}
+
+
+def reach(act: str, name: str) -> None:
+    World.calls.append(f"{act} {name}")
+    World.keys.setdefault(f"{act} {name}", set()).add(pgflow.idempotency_key())
+    (World.there.add if act == "book" else World.there.discard)(name)
+    if World.trouble.get(f"{act} {name}", 0) > 0:
+        World.trouble[f"{act} {name}"] -= 1
+        raise ConnectionResetError(f"{act} {name}: no reply")
+
+
+@effect(risk="compensable", settle_retries=QUICKLY)
+async def book(name: str) -> str:
+    reach("book", name)
+    return f"booking of {name}"
+
+
+@book.settle
+async def _(name: str) -> Confirmed[str] | Absent | StillUnknown:
+    return Confirmed(f"booking of {name}") if name in World.there else StillUnknown()
+
+
+@book.compensate
+async def cancel_booking(found: str, name: str) -> None:
+    assert found == f"booking of {name}"
+    reach("cancel", name)
+
+
+@effect(risk="irreversible")
+async def burn(name: str) -> str:
+    reach("burn", name)
+    return name
+
+
+class Trouble(Exception):
+    """What makes a run fail."""
+
+
+def ledger(conn: psycopg.Connection[Any]) -> list[tuple[str, str]]:
+    return conn.execute("select name, status from pgflow.effects order by run_id, call").fetchall()
+
+
+@workflow(raises=[Trouble])
+async def trip(fails: bool) -> str:
+    async with pgflow.saga():
+        await book("flight")
+        await book("hotel")
+        await book("car")
+        if fails:
+            raise Trouble("no visa")
+    return "gone"
+
+
+async def test_what_was_done_is_taken_back_the_last_first(aflow: AsyncHarness, conn: psycopg.Connection) -> None:
+    aflow.include(trip)
+    with pytest.raises(RunFailed) as failed:
+        await (await aflow.start(trip, True)).result(SOON)
+    assert isinstance(failed.value.__cause__, Trouble)
+    assert World.calls == ["book flight", "book hotel", "book car", "cancel car", "cancel hotel", "cancel flight"]
+    assert World.there == set()
+    pairs = conn.execute(
+        "select e.request->>'name', c.name, c.status from pgflow.effects e join pgflow.effects c on c.compensates = e.effect order by c.call"
+    ).fetchall()
+    assert pairs == [("car", "cancel_booking", "confirmed"), ("hotel", "cancel_booking", "confirmed"), ("flight", "cancel_booking", "confirmed")]
+
+
+async def test_what_went_well_stays(aflow: AsyncHarness) -> None:
+    aflow.include(trip)
+    assert await (await aflow.start(trip, False)).result(SOON) == "gone"
+    assert World.there == {"flight", "hotel", "car"}
+
+
+async def test_an_exception_that_is_caught_takes_back_its_block_only(aflow: AsyncHarness) -> None:
+    @workflow
+    async def nested() -> str:
+        async with pgflow.saga():
+            await book("flight")
+            try:
+                async with pgflow.saga():
+                    await book("hotel")
+                    raise Trouble
+            except Trouble:
+                await book("tent")
+            try:
+                await book("boat")
+                raise Trouble
+            except Trouble:
+                pass
+        return "gone"
+
+    aflow.include(nested)
+    assert await (await aflow.start(nested)).result(SOON) == "gone"
+    assert World.there == {"flight", "tent", "boat"}
+
+
+async def test_a_block_that_went_well_is_taken_back_by_the_one_around_it(aflow: AsyncHarness) -> None:
+    @workflow
+    async def nested() -> None:
+        async with pgflow.saga():
+            await book("flight")
+            async with pgflow.saga():
+                await book("hotel")
+            raise Trouble
+
+    aflow.include(nested)
+    with pytest.raises(RunFailed):
+        await (await aflow.start(nested)).result(SOON)
+    assert World.there == set()
+    assert World.calls[-2:] == ["cancel hotel", "cancel flight"]
+
+
+async def test_a_run_that_fails_takes_back_what_it_can(aflow: AsyncHarness, conn: psycopg.Connection) -> None:
+    @workflow
+    async def unblocked() -> None:
+        await book("flight")
+        await burn("papers")
+        raise Trouble
+
+    aflow.include(unblocked)
+    with pytest.raises(RunFailed):
+        await (await aflow.start(unblocked)).result(SOON)
+    assert World.there == set()
+    assert ledger(conn) == [("book", "confirmed"), ("burn", "confirmed"), ("cancel_booking", "confirmed")]
+
+
+async def test_a_cancelled_run_takes_back_too(aflow: AsyncHarness) -> None:
+    go = pgflow.Signal("go", str)
+
+    @workflow
+    async def waiting() -> None:
+        async with pgflow.saga():
+            await book("flight")
+            await go.wait()
+
+    aflow.include(waiting)
+    run = await aflow.start(waiting)
+    await aflow.until_idle()
+    await run.cancel()
+    with pytest.raises(RunCancelled):
+        await run.result(SOON)
+    assert World.calls == ["book flight", "cancel flight"]
+
+
+def test_sync_sagas_are_the_same(flow: Harness) -> None:
+    @effect(risk="compensable")
+    def rent(name: str) -> int:
+        reach("book", name)
+        return len(name)
+
+    @rent.compensate
+    def give_back(n: int, name: str) -> None:
+        assert n == len(name)
+        reach("cancel", name)
+
+    @workflow
+    def renting() -> None:
+        with pgflow.sync.saga():
+            rent("car")
+            book.sync("bed")
+            raise Trouble
+
+    flow.include(renting)
+    with pytest.raises(RunFailed):
+        flow.start(renting).result(SOON)
+    assert World.calls == ["book car", "book bed", "cancel bed", "cancel car"]
+
+
+async def test_what_is_not_known_is_settled_before_it_is_taken_back(aflow: AsyncHarness, conn: psycopg.Connection) -> None:
+    World.trouble["book hotel"] = 1
+
+    @workflow
+    async def together() -> None:
+        async with pgflow.saga():
+            async with asyncio.TaskGroup() as group:
+                group.create_task(book("hotel"))
+                group.create_task(fail_soon())
+
+    async def fail_soon() -> None:
+        await book("flight")
+        raise Trouble
+
+    aflow.include(together)
+    with pytest.raises(RunFailed):
+        await (await aflow.start(together)).result(SOON)
+    assert World.there == set()
+    assert sorted(World.calls) == ["book flight", "book hotel", "cancel flight", "cancel hotel"]
+    assert all(status == "confirmed" for _, status in ledger(conn))
+
+
+async def test_a_compensation_is_repeated_under_its_own_key_until_it_is_done(aflow: AsyncHarness, conn: psycopg.Connection) -> None:
+    World.trouble["cancel hotel"] = 3
+    aflow.include(trip)
+    with pytest.raises(RunFailed):
+        await (await aflow.start(trip, True)).result(SOON)
+    assert World.there == set()
+    assert World.calls.count("cancel hotel") == 4
+    assert {name: len(keys) for name, keys in World.keys.items()} == dict.fromkeys(World.keys, 1)
+    assert len({key for keys in World.keys.values() for key in keys}) == 6
+
+
+async def test_a_crash_in_the_middle_of_taking_back_goes_on_where_it_was(aflow: AsyncHarness) -> None:
+    entered = asyncio.Event()
+    hang = True
+
+    async def slow_cancel(found: str, name: str) -> None:
+        nonlocal hang
+        del found
+        if name == "hotel" and hang:
+            hang = False
+            entered.set()
+            await asyncio.sleep(60)
+        reach("cancel", name)
+
+    aflow.include(trip)
+    assert book.compensation is not None
+    aflow.replace(book.compensation, slow_cancel)
+    run = await aflow.start(trip, True)
+    await asyncio.wait_for(entered.wait(), 10)
+    await aflow.crash()
+    await aflow.until_idle()
+    with pytest.raises(RunFailed):
+        await run.result(SOON)
+    assert World.there == set()
+    assert World.calls == ["book flight", "book hotel", "book car", "cancel car", "cancel hotel", "cancel flight"]
+
+
+async def test_what_cannot_be_taken_back_leaves_the_run_stuck_and_the_debt_open(aflow: AsyncHarness, conn: psycopg.Connection) -> None:
+    @workflow
+    async def arson() -> None:
+        async with pgflow.saga():
+            await book("flight")
+            await burn("papers")
+            raise Trouble
+
+    aflow.include(arson)
+    run = await aflow.start(arson)
+    await aflow.until_idle()
+    assert run_row(conn, run.key, "status, reason") == ("stuck", "effect")
+    ((name, key),) = conn.execute("select name, effect from pgflow.obligations").fetchall()
+    assert name == "burn.compensate"
+    assert World.there == {"flight"}, "the last first"
+    await aflow.app.settle_effect(key, "confirmed", why="printed again", by="ada")
+    with pytest.raises(RunFailed):
+        await run.result(SOON)
+    assert World.there == set()
+    assert conn.execute("select count(*) from pgflow.obligations").fetchone() == (0,)
+
+
+async def test_from_fact_to_decision_to_effect_to_compensation(aflow: AsyncHarness, conn: psycopg.Connection) -> None:
+    @decision()
+    async def where() -> Choice[str]:
+        return Choice("hotel", why="near the sea", evidence=["map-3"])
+
+    @workflow
+    async def regret() -> None:
+        async with pgflow.saga():
+            chosen = await where()
+            await book.because(chosen)(chosen.value)
+            raise Trouble
+
+    aflow.include(regret)
+    with pytest.raises(RunFailed):
+        await (await aflow.start(regret)).result(SOON)
+    ((evidence, why, name, status, compensation),) = conn.execute(
+        "select evidence, why, name, status, compensation from pgflow.provenance"
+    ).fetchall()
+    assert (evidence, why, name, status, compensation) == (["map-3"], "near the sea", "book", "confirmed", "confirmed")
+    await eventually(lambda: World.there == set(), "taken back")
