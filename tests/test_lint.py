@@ -144,8 +144,13 @@ CASES: dict[str, str] = {
         engine = sa.create_engine("postgresql://")
         session = requests.Session()
 
+        def query(conn: psycopg.Connection, other: "psycopg.Connection") -> None:
+            conn.execute("select 1")  # <- PF104
+            isinstance(conn, psycopg.Connection)
+
         @workflow
         async def flow(path: Path, name: str) -> None:
+            query(name)
             with open(name) as file:  # <- PF104
                 file.read()
             path.read_text()  # <- PF104
@@ -306,6 +311,26 @@ CASES: dict[str, str] = {
         async def noted(x: int) -> None:
             of_steps.append(x)
 
+        registry = {}
+        mixed = {}
+
+        def register(fn):
+            def inner():
+                registry["inner"] = fn
+            registry[fn.__name__] = fn
+            return fn
+
+        def register_both(fn):
+            mixed[fn.__name__] = fn
+            return fn
+
+        @register
+        @register_both
+        def handler() -> None: ...
+
+        def later() -> None:
+            register_both(handler)
+
         @workflow
         async def flow(key: str) -> None:
             seen.append(key)  # <- PF108
@@ -316,6 +341,8 @@ CASES: dict[str, str] = {
                 next(ids)  # <- PF108
             if config.debug:  # <- PF108
                 await noted(1)
+            registry["handler"]
+            mixed["handler"]  # <- PF108
             for x in CONSTANT:
                 TABLE[x]
             mine = []
@@ -509,6 +536,11 @@ CASES: dict[str, str] = {
                 pass
             total = 1 + act(2)  # <- PF203
             f"{act(2)}"  # <- PF203
+            for x in act(2):  # <- PF203
+                pass
+            match act(2):  # <- PF203
+                case 1:
+                    pass
             kept = act(1)
             await kept
             calls = [act(i) for i in range(n)]
@@ -625,6 +657,8 @@ CASES: dict[str, str] = {
         async def flow() -> None: ...
         @step
         async def {"d" * 64}() -> None: ...
+        @step(name=NAME)
+        async def {"f" * 65}() -> None: ...
         @workflow
         async def {"e" * 80}() -> None: ...
     """,
@@ -681,7 +715,7 @@ CASES: dict[str, str] = {
             print(time.time())
     """,
     "what workflows use is workflow code": """
-        import time
+        import dataclasses, time, uuid
 
         class Base:
             def inherited(self) -> float:
@@ -698,6 +732,19 @@ CASES: dict[str, str] = {
                 return time.time()
             def __hash__(self) -> int:
                 return hash(self.begun)
+
+        @dataclasses.dataclass
+        class Order:
+            id: str = dataclasses.field(default_factory=lambda: str(uuid.uuid4()))  # <- PF102
+            at: float = dataclasses.field(default_factory=time.time)  # <- PF101
+            items: list[str] = dataclasses.field(default_factory=list)
+
+        @dataclasses.dataclass
+        class NeverMade:
+            at: float = dataclasses.field(default_factory=time.time)
+
+        class Later(Planner):
+            pass
 
         def direct() -> float:
             return indirect()
@@ -718,8 +765,9 @@ CASES: dict[str, str] = {
             sorted([1], key=by_reference)
             async for x in generating():
                 pass
-            planner = Planner()
+            planner = Later()
             planner.plan()
+            Order()
             of_planner(planner)
             def nested() -> float:
                 return time.time()  # <- PF101

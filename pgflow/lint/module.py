@@ -14,10 +14,12 @@ from functools import cached_property
 
 from pgflow.lint.definitions import Body, Callee, Declared, Definitions
 from pgflow.lint.findings import Finding, Place
-from pgflow.lint.names import FUNCTIONS, HERE, Names
+from pgflow.lint.names import FUNCTIONS, HERE, Function, Names
 from pgflow.lint.neighbours import Neighbours
 from pgflow.lint.sources import Source
 from pgflow.lint.vocabulary import EXPORTED
+
+CONSTRUCTORS = ("__init__", "__new__", "__post_init__", "model_post_init")
 
 
 @dataclass(frozen=True)
@@ -25,12 +27,12 @@ class Region:
     """A function that is workflow code, and why.
 
     Attributes:
-        function: The function.
+        function: The function, or what a class makes a default of.
         workflow: The workflow by which it was reached first.
         called: Its name if it is not the workflow's own function.
     """
 
-    function: Body
+    function: Body | ast.keyword
     workflow: Declared
     called: str | None
 
@@ -126,9 +128,9 @@ class Module:
                     found.append(Use(node, path, parent if isinstance(parent, ast.Call) and parent.func is node else None, region))
         return found
 
-    def _walk(self, function: Body) -> Iterator[ast.AST]:
+    def _walk(self, function: Body | ast.keyword) -> Iterator[ast.AST]:
         yield function
-        todo = deque([function.body] if isinstance(function, ast.Lambda) else function.body)
+        todo: deque[ast.AST] = deque(_beginning(function))
         while todo:
             node = todo.popleft()
             if node in self.definitions.bodies:
@@ -142,28 +144,51 @@ class Module:
         path = self.names.resolve(node)
         if path is None or not path.startswith(HERE) or self.definitions.find(path) is not None:
             return
-        for name in self._functions_at(path.removeprefix(HERE).replace("()", "")):
-            function = self.names.defined[name]
-            if isinstance(function, FUNCTIONS) and function not in self.definitions.bodies:
+        name = path.removeprefix(HERE).replace("()", "")
+        for function in self._run_by(name):
+            if function not in self.definitions.bodies:
                 yield Region(function, region.workflow, name.rpartition("<locals>.")[2])
 
-    def _functions_at(self, name: str) -> Iterator[str]:
-        """Functions that are run when something of this name is called: a class runs its constructors."""
+    def _run_by(self, name: str) -> Iterator[Function | ast.keyword]:
+        """What is run when something of this name is called: a class runs its constructors, and makes its defaults."""
         found = self.names.defined.get(name)
-        if isinstance(found, ast.ClassDef):
-            yield from (made for method in ("__init__", "__new__", "__post_init__") if (made := f"{name}.{method}") in self.names.defined)
-        elif found is not None:
-            yield name
+        if isinstance(found, FUNCTIONS):
+            yield found
+        elif isinstance(found, ast.ClassDef):
+            for method in CONSTRUCTORS:
+                yield from self._method(found, method)
+            yield from _default_factories(found)
         else:
-            yield from self._inherited(*name.rpartition(".")[::2])
+            class_name, _, method = name.rpartition(".")
+            holder = self.names.defined.get(class_name)
+            if isinstance(holder, ast.ClassDef):
+                yield from self._method(holder, method)
 
-    def _inherited(self, class_name: str, method: str) -> Iterator[str]:
-        """A method that a class of this module has from another one of it."""
-        found = self.names.defined.get(class_name)
-        for base in found.bases if isinstance(found, ast.ClassDef) else ():
-            path = (self.names.resolve(base) or "").removeprefix(HERE)
-            if f"{path}.{method}" in self.names.defined:
-                yield f"{path}.{method}"
+    def _method(self, holder: ast.ClassDef, method: str, *, bases_left: int = 8) -> Iterator[Function]:
+        """A method of a class, its own or that of a base in this module."""
+        found = self.names.defined.get(f"{self.names.qualname_of[holder]}.{method}")
+        if isinstance(found, FUNCTIONS):
+            yield found
+        elif bases_left:
+            for base in holder.bases:
+                inherited = self.names.defined.get((self.names.resolve(base) or "").removeprefix(HERE))
+                if isinstance(inherited, ast.ClassDef):
+                    yield from self._method(inherited, method, bases_left=bases_left - 1)
+
+
+def _default_factories(holder: ast.ClassDef) -> Iterator[ast.keyword]:
+    """What makes defaults of fields, in the manner of dataclasses and pydantic."""
+    for node in holder.body:
+        if isinstance(node, (ast.Assign, ast.AnnAssign)) and isinstance(node.value, ast.Call):
+            yield from (keyword for keyword in node.value.keywords if keyword.arg == "default_factory")
+
+
+def _beginning(function: Body | ast.keyword) -> list[ast.AST]:
+    match function:
+        case ast.Lambda(body=body) | ast.keyword(value=body):
+            return [body]
+        case _:
+            return list(function.body)
 
 
 def _run(node: ast.AST) -> list[ast.AST]:

@@ -250,8 +250,19 @@ class Names:
             node = parent
 
     def function_around(self, node: ast.AST) -> Function | None:
-        """The innermost function that a node stands in."""
-        return next((parent for parent in self.parents(node) if isinstance(parent, FUNCTIONS)), None)
+        """The innermost function that runs a node. Decorators and defaults are run by what is around their function."""
+        return next(self._functions_around(node), None)
+
+    def outermost_function(self, node: ast.AST) -> Function | None:
+        """The function of the module that a node stands in."""
+        return next(iter(list(self._functions_around(node))[::-1]), None)
+
+    def _functions_around(self, node: ast.AST) -> Iterator[Function]:
+        scope: Scope | None = self.scope_of.get(node, self.module)
+        while scope is not None:
+            if isinstance(scope.node, FUNCTIONS):
+                yield scope.node
+            scope = scope.parent
 
     def module_variable(self, node: ast.expr) -> str | None:
         """Name of the variable of the module that a name is, if it is one."""

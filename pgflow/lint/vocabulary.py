@@ -1,7 +1,8 @@
 """Which names of Python and of well-known libraries do what a replay cannot repeat.
 
-Each set holds dotted paths. A path that ends in ``.*`` stands for every function of a module; what is called on something
-that one of the paths made counts as the path does (``requests.Session().get``).
+Each set holds dotted paths. A path that ends in ``.*`` stands for every function of a module, or for every method of an
+object (``psycopg.Connection().*``); what is called on something that one of the paths made counts as the path does
+(``requests.Session().get``).
 """
 
 from __future__ import annotations
@@ -40,9 +41,9 @@ class Vocabulary:
         if not is_called:
             return None
         made, separator, method = path.partition("().")
-        if separator and method and self._covers(made):
-            return path
-        return path if not separator and self._covers(path) else None
+        if not separator:
+            return path if self._covers(path) else None
+        return path if method and (f"{made}().*" in self.paths or self._covers(made)) else None
 
     def _covers(self, path: str) -> bool:
         if path in self.paths:
@@ -105,6 +106,9 @@ OUTSIDE = Vocabulary(
     | _in("aiohttp", "ClientSession request")
     | _in("urllib3", "PoolManager request HTTPConnectionPool HTTPSConnectionPool")
     | _in("psycopg", "connect Connection.connect AsyncConnection.connect")
+    | frozenset({"psycopg.Connection().*", "psycopg.AsyncConnection().*", "psycopg.Cursor().*", "psycopg.AsyncCursor().*"})
+    | frozenset({"sqlite3.Connection().*", "asyncpg.Connection().*", "sqlalchemy.Connection().*", "sqlalchemy.Engine().*"})
+    | frozenset({"sqlalchemy.ext.asyncio.AsyncConnection().*", "sqlalchemy.ext.asyncio.AsyncEngine().*"})
     | _in("psycopg_pool", "ConnectionPool AsyncConnectionPool NullConnectionPool AsyncNullConnectionPool")
     | frozenset({"psycopg2.connect", "psycopg2.pool.*", "asyncpg.connect", "asyncpg.create_pool", "sqlite3.connect", "pymysql.connect"})
     | frozenset({"mysql.connector.connect", "pyodbc.connect", "duckdb.connect", "aiosqlite.connect"})

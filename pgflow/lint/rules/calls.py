@@ -96,6 +96,8 @@ def _is_lost(call: ast.Call, module: Module) -> bool:
             return True
         case ast.If(test=test) | ast.While(test=test) | ast.Assert(test=test) | ast.IfExp(test=test):
             return test is call
+        case ast.Match(subject=taken) | ast.For(iter=taken) | ast.comprehension(iter=taken):
+            return taken is call
         case ast.Attribute(attr=attribute):
             return attribute not in ("send", "throw", "close")
         case ast.Subscript(value=value):

@@ -118,6 +118,8 @@ async def book(code: str) -> str:
         """Names of steps of more than 64 characters, and of workflows of more than 255 bytes."""
         for found in module.definitions.declared.values():
             name = found.label
+            if not isinstance(found.options.get("name", ast.Constant(name)), ast.Constant):
+                continue  # made at run time
             if found.kind is Kind.WORKFLOW and len(name.encode("utf-8", "surrogatepass")) > MAX_WORKFLOW_BYTES:
                 yield self.at(module, found.at, f"the name of workflow {name} has more than 255 bytes: {self.why}; {self.instead}")
             elif found.kind is not Kind.WORKFLOW and len(name) > MAX_STEP_CHARS:

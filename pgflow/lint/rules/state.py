@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from pgflow.lint.findings import Finding
 from pgflow.lint.module import Module, Region
-from pgflow.lint.names import Assigned, root_of
+from pgflow.lint.names import HERE, Assigned, root_of
 from pgflow.lint.rules.base import Rule
 
 CHANGERS = frozenset(
@@ -65,14 +65,32 @@ async def fits(size: int, limit: int) -> bool:
 
 
 def _changed_variables(module: Module) -> dict[str, int]:
-    """Variables of the module that code in a function changes, with the first line that does."""
+    """Variables of the module that code in a function changes, with the first line that does.
+
+    Functions that run only while the module is imported, such as decorators that register something, do not count.
+    """
     found: dict[str, int] = {}
+    early = _run_by_import(module)
     for node in module.names.scope_of:
         name = _changed(node, module)
-        if name is not None and module.names.function_around(node) is not None:
+        around = module.names.function_around(node) if name is not None else None
+        if name is not None and around is not None and module.names.outermost_function(node) not in early:
             line: int = node.lineno  # type: ignore[attr-defined]
             found[name] = min(found.get(name, line), line)
     return found
+
+
+def _run_by_import(module: Module) -> set[ast.AST]:
+    """Functions that the module calls itself, at its top, and that no function mentions."""
+    by_import: set[str] = set()
+    by_functions: set[str] = set()
+    for node in module.names.scope_of:
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
+            path = module.names.resolve(node)
+            if path is not None and path.startswith(HERE):
+                is_inside = module.names.function_around(node) is not None
+                (by_functions if is_inside else by_import).add(path.removeprefix(HERE))
+    return {module.names.defined[name] for name in by_import - by_functions if name in module.names.defined}
 
 
 def _changed(node: ast.AST, module: Module) -> str | None:
