@@ -10,6 +10,7 @@ import time
 from importlib import import_module
 from pathlib import Path
 
+import docskit
 import pytest
 import servers
 
@@ -324,6 +325,17 @@ CASES: dict[str, str] = {
             mixed[fn.__name__] = fn
             return fn
 
+        def register_as(name):
+            def add(fn):
+                registry[name] = fn
+                return fn
+            return add
+
+        def fill() -> None:
+            registry["filled"] = fill_in
+        fill()
+
+        @register_as("other")
         @register
         @register_both
         def handler() -> None: ...
@@ -353,6 +365,17 @@ CASES: dict[str, str] = {
             cache = {}
             cache["a"] = 1
             return len(seen)
+
+        debug = False
+        def main() -> None:
+            global debug
+            debug = True
+        if __name__ == "__main__":
+            main()
+
+        @workflow
+        async def reading() -> bool:
+            return debug  # <- PF108
 
         @workflow
         async def setting() -> None:
@@ -1157,11 +1180,28 @@ def test_an_ignore_for_a_rule_that_is_not_checked_is_not_called_needless(folder)
 # ---------------------------------------------------------------- our own code
 
 
+OURS = [
+    "examples", "cli", "bench", "tests/campaigns", "tests/cli_jobs.py", "tests/crashes.py", "tests/exampleflows.py", "tests/otel_jobs.py",
+    "tests/programs.py", "tests/session_shop.py", "tests/wirepaths.py", "tests/worker_jobs.py",
+]  # fmt: skip
+
+
 def test_our_own_workflows_are_clean():
-    report = check(*(str(servers.REPOSITORY / name) for name in ("examples", "cli", "bench")), str(servers.REPOSITORY / "tests" / "exampleflows.py"))
+    report = check(*(str(servers.REPOSITORY / name) for name in OURS))
     assert report.unreadable == []
     assert report.findings == []
-    assert report.workflows > 40
+    assert report.workflows > 90
+
+
+SHOW_MISTAKES = {"check-workflows.md", "checks.md"}
+
+
+def test_the_workflows_of_the_docs_are_clean():
+    pages = [page for page in docskit.pages() if page.name not in SHOW_MISTAKES]
+    blocks = [(page.name, block) for page in pages for block in docskit.blocks(page) if block.language == "python"]
+    findings = {(name, f.code) for name, block in blocks for f in check_source(Source(f"{name}:{block.line}", block.text))[1]}
+    assert findings == {("determinism.md", "PF108"), ("change-running-code.md", "PF108")}, "they change code under a run, to show what happens"
+    assert len(blocks) > 20
 
 
 def test_the_starter_that_init_writes_is_clean():

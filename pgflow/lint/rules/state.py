@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from pgflow.lint.findings import Finding
 from pgflow.lint.module import Module, Region
-from pgflow.lint.names import HERE, Assigned, root_of
+from pgflow.lint.names import FUNCTIONS, HERE, Assigned, root_of
 from pgflow.lint.rules.base import Rule
 
 CHANGERS = frozenset(
@@ -81,16 +81,32 @@ def _changed_variables(module: Module) -> dict[str, int]:
 
 
 def _run_by_import(module: Module) -> set[ast.AST]:
-    """Functions that the module calls itself, at its top, and that no function mentions."""
+    """Functions that are decorators of what the module defines, or that it calls by a statement at its top; and nothing else."""
     by_import: set[str] = set()
-    by_functions: set[str] = set()
+    otherwise: set[str] = set()
     for node in module.names.scope_of:
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
             path = module.names.resolve(node)
             if path is not None and path.startswith(HERE):
-                is_inside = module.names.function_around(node) is not None
-                (by_functions if is_inside else by_import).add(path.removeprefix(HERE))
-    return {module.names.defined[name] for name in by_import - by_functions if name in module.names.defined}
+                (by_import if _is_used_by_import(node, module) else otherwise).add(path.removeprefix(HERE))
+    return {module.names.defined[name] for name in by_import - otherwise if name in module.names.defined}
+
+
+def _is_used_by_import(node: ast.Name, module: Module) -> bool:
+    if module.names.function_around(node) is not None:
+        return False
+    used, user = _called(node, module)
+    if isinstance(user, (*FUNCTIONS, ast.ClassDef)):
+        return used in user.decorator_list
+    return isinstance(user, ast.Expr) and used is not node and module.names.parent_of.get(user) is module.tree
+
+
+def _called(node: ast.expr, module: Module) -> tuple[ast.AST, ast.AST | None]:
+    """The call that a name is the function of, or the name itself; and what stands around that."""
+    parent = module.names.parent_of.get(node)
+    if isinstance(parent, ast.Call) and parent.func is node:
+        return parent, module.names.parent_of.get(parent)
+    return node, parent
 
 
 def _changed(node: ast.AST, module: Module) -> str | None:
