@@ -22,10 +22,10 @@ LAYERS = [
         "providers", "transactions", "interceptor", "adapters", "app", "client", "worker", "executions", "options", "wakes", "committer", "threads", "bodies", "heart", "listener", "control",
         "waiter", "replay", "schema", "dsn", "embedded", "logs", "meter",
     },
-    {"sqlalchemy", "django", "alembic", "otel", "prometheus", "testing", "agent", "declare", "integrations"},
+    {"sqlalchemy", "django", "alembic", "otel", "prometheus", "testing", "agent", "declare", "lint", "integrations"},
     {"pgflow_cli"},
 ]
-OUTERMOST = {"sqlalchemy", "django", "alembic", "otel", "prometheus", "agent", "declare", "integrations"}
+OUTERMOST = {"sqlalchemy", "django", "alembic", "otel", "prometheus", "agent", "declare", "lint", "integrations"}
 OPEN_TO_OUTERMOST = {"pgflow", "adapters", "providers"}
 """What the outermost may import: the public surface, and what adapters are made with."""
 

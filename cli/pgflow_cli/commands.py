@@ -33,6 +33,9 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "workers": ("workers:workers", "Works on runs until SIGTERM, or lists the workers."),
         "tick": ("tick:tick", "Drains queues once, for cron: ends when nothing is ready."),
     },
+    "Write": {
+        "check": ("checking:check", "Finds what a replay would not repeat in workflow code."),
+    },
     "Declared workflows": {
         "validate": ("validating:validate", "Says everything that is wrong with workflow files."),
         "dry-run": ("dryrun:dry_run", "Tells what a run would do; nothing is run."),

@@ -1,4 +1,4 @@
-"""What GitHub Actions shows of a tick: annotations at the run, a summary at the job, outputs for later steps."""
+"""What GitHub Actions shows: annotations at a run or at lines of code, a summary at the job, outputs for later steps."""
 
 from __future__ import annotations
 
@@ -47,10 +47,29 @@ def annotate(troubles: Sequence[Row]) -> None:
     for row in troubles[:MAX_ANNOTATIONS]:
         level = "error" if row["status"] == "failed" else "warning"
         title = f"run {row['key']} is stuck" if row["status"] == "stuck" else f"run {row['key']} failed"
-        print(
-            f"::{level} title={_property(title)}::{_message(row['workflow'] + ': ' + (row['why'] or 'no reason given'))}", file=sys.stderr
-        )
-    sys.stderr.flush()
+        _say(level, f"{row['workflow']}: {row['why'] or 'no reason given'}", title=title)
+
+
+def annotate_lines(findings: Sequence[Row]) -> None:
+    """Writes an annotation for each line of code that a check has something against.
+
+    Args:
+        findings: file, as seen from here; line; column; title; message.
+    """
+    for found in findings:
+        _say("error", found["message"], file=_in_repository(found["file"]), line=found["line"], col=found["column"], title=found["title"])
+
+
+def _in_repository(file: str) -> str:
+    """A path as GitHub knows it: seen from the root of the checkout."""
+    root = os.environ.get("GITHUB_WORKSPACE")
+    path = os.path.abspath(file)  # noqa: PTH100 - resolve() would follow links
+    return os.path.relpath(path, root) if root and path.startswith(os.path.join(root, "")) else file  # noqa: PTH118
+
+
+def _say(level: str, message: str, **properties: Any) -> None:
+    said = ",".join(f"{name}={_property(str(value))}" for name, value in properties.items())
+    print(f"::{level} {said}::{_message(message)}", file=sys.stderr, flush=True)
 
 
 def _message(text: str) -> str:
