@@ -35,7 +35,7 @@ C = TypeVar("C", bound=Connection)
 
 def _make(effect: str, fn: Callable[..., Any], **options: Any) -> Any:
     kind: type[Step[..., Any]] = AsyncStep if inspect.iscoroutinefunction(fn) else SyncStep
-    return kind(fn, effect, options.get("name"), options.get("retries", 3), options.get("timeout"), options.get("raises", ()))
+    return kind(fn, effect, options.get("name"), options.get("retries", 3), options.get("timeout"), options.get("raises", ()), options.get("aliases", ()))
 
 
 # ---------------------------------------------------------------- @step, @read
@@ -60,7 +60,8 @@ def step(fn: Callable[P, Coroutine[Any, Any, R]], /) -> AsyncStep[P, R, Callable
 def step(fn: Callable[P, R], /) -> SyncStep[P, R, Callable[P, R]]: ...
 @overload
 def step(
-    *, name: str | None = None, retries: Retries | int = 3, timeout: timedelta | None = None, raises: Sequence[type[Exception]] = ()
+    *, name: str | None = None, retries: Retries | int = 3, timeout: timedelta | None = None, raises: Sequence[type[Exception]] = (),
+    aliases: Sequence[str] = (),
 ) -> _Step: ...
 def step(fn: Callable[..., Any] | None = None, /, **options: Any) -> Any:
     """Declares an idempotent write to the outside: after a crash the body runs again under the same key.
@@ -70,6 +71,7 @@ def step(fn: Callable[..., Any] | None = None, /, **options: Any) -> Any:
         retries: Tries in all (3 if not given), or how to space them.
         timeout: How long one try may take.
         raises: Errors that are final: never tried again, and raised in the workflow as themselves.
+        aliases: Names that it had before: journals that know it by one of them fit.
 
     Example::
 
@@ -87,7 +89,7 @@ def read(fn: Callable[P, R], /) -> SyncStep[P, R, Callable[P, R]]: ...
 @overload
 def read(
     *, name: str | None = None, retries: Retries | int = 3, timeout: timedelta | None = None, max_age: timedelta | None = None,
-    raises: Sequence[type[Exception]] = (),
+    raises: Sequence[type[Exception]] = (), aliases: Sequence[str] = (),
 ) -> _Step: ...
 def read(fn: Callable[..., Any] | None = None, /, **options: Any) -> Any:
     """Declares a pure read: it may run again freely, and its result needs no commit of its own.
@@ -98,6 +100,7 @@ def read(fn: Callable[..., Any] | None = None, /, **options: Any) -> Any:
         timeout: How long one try may take.
         max_age: How old the result may be when an effect rests on it; comes with the ledgers.
         raises: Errors that are final: never tried again, and raised in the workflow as themselves.
+        aliases: Names that it had before: journals that know it by one of them fit.
     """
     if options.pop("max_age", None) is not None:
         raise NotBuiltError("the effect ledger is not built yet: read(max_age=...)")
@@ -123,10 +126,11 @@ Isolation = Literal["read committed", "repeatable read", "serializable"]
 
 
 def make_transaction(
-    fn: Callable[..., Any], isolation: Isolation | None = None, raises: Sequence[type[Exception]] = (), provider: Any = None
+    fn: Callable[..., Any], isolation: Isolation | None = None, raises: Sequence[type[Exception]] = (), provider: Any = None,
+    aliases: Sequence[str] = (),
 ) -> Any:
     """A transactional step whose connection comes from a provider: by the annotation of the first parameter, if none is given."""
-    step = _make("t", fn, retries=1, raises=raises)
+    step = _make("t", fn, retries=1, raises=raises, aliases=aliases)
     parameters = list(inspect.signature(fn).parameters.values())
     if provider is None and (not parameters or parameters[0].kind not in (parameters[0].POSITIONAL_ONLY, parameters[0].POSITIONAL_OR_KEYWORD)):
         raise DefinitionError(f"{fn.__qualname__} is a @transaction: its first parameter must be the connection, annotated with its class")
@@ -141,7 +145,7 @@ def transaction(fn: Callable[Concatenate[C, P], Coroutine[Any, Any, R]], /) -> A
 @overload
 def transaction(fn: Callable[Concatenate[C, P], R], /) -> SyncStep[P, R, Callable[Concatenate[C, P], R]]: ...
 @overload
-def transaction(*, isolation: Isolation = "read committed", raises: Sequence[type[Exception]] = ()) -> _Transaction: ...
+def transaction(*, isolation: Isolation = "read committed", raises: Sequence[type[Exception]] = (), aliases: Sequence[str] = ()) -> _Transaction: ...
 def transaction(fn: Callable[..., Any] | None = None, /, **options: Any) -> Any:
     """Declares a transactional write: the step's result and what the body writes commit together or not at all.
 
@@ -151,6 +155,7 @@ def transaction(fn: Callable[..., Any] | None = None, /, **options: Any) -> Any:
     Args:
         isolation: Isolation level of the transaction; the server's default if not given.
         raises: Errors that are raised in the workflow as themselves.
+        aliases: Names that it had before: journals that know it by one of them fit.
 
     Example::
 

@@ -47,18 +47,19 @@ def annotate(troubles: Sequence[Row]) -> None:
     for row in troubles[:MAX_ANNOTATIONS]:
         level = "error" if row["status"] == "failed" else "warning"
         title = f"run {row['key']} is stuck" if row["status"] == "stuck" else f"run {row['key']} failed"
-        print(
-            f"::{level} title={_property(title)}::{_message(row['workflow'] + ': ' + (row['why'] or 'no reason given'))}", file=sys.stderr
-        )
+        text = escape_message(f"{row['workflow']}: {row['why'] or 'no reason given'}")
+        print(f"::{level} title={escape_property(title)}::{text}", file=sys.stderr)
     sys.stderr.flush()
 
 
-def _message(text: str) -> str:
+def escape_message(text: str) -> str:
+    """A text as the message of a command of GitHub's."""
     return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
 
 
-def _property(text: str) -> str:
-    return _message(text).replace(":", "%3A").replace(",", "%2C")
+def escape_property(text: str) -> str:
+    """A text as the property of a command of GitHub's."""
+    return escape_message(text).replace(":", "%3A").replace(",", "%2C")
 
 
 def markdown(summary: Row, troubles: Sequence[Row]) -> str:

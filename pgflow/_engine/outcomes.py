@@ -25,7 +25,7 @@ _FITTING: dict[type[Call], frozenset[str]] = {
 
 def fits(unit: Unit, call: Call) -> bool:
     """Whether a unit can be the outcome of what the code asked for."""
-    return unit.kind in _FITTING[type(call)] and unit.name in (None, call.name)
+    return unit.kind in _FITTING[type(call)] and (unit.name is None or call.answers_to(unit.name))
 
 
 def decode_result(call: StepCall, result: StepResult) -> tuple[Any, Exception | None, str]:
