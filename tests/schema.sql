@@ -420,14 +420,6 @@ table pgflow.worker_code, owner pgflow_owner
   code_id integer not null -- The code that it has
   constraint worker_code_pkey PRIMARY KEY (worker_id, code_id)
 
-view pgflow.open_run_, owner pgflow_owner
-  -- Open runs, and when code first worked on them: at their first unit
-  run_id bigint
-  workflow text
-  version text
-  begun_at timestamp with time zone
-  has_history boolean
-
 view pgflow.patches, owner pgflow_owner
   -- Each patch that a live worker's code or an open run knows: who took which side, and whether it may go
   workflow text -- Name of the workflow
@@ -1057,6 +1049,13 @@ function pgflow.register_worker(host text, pid integer, queues text[], concurren
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   md5 765968a93213138596f21e090157c872
+  grant execute to pgflow_worker
+
+function pgflow.release_outdated(worker_id integer) returns integer, owner pgflow_owner
+  -- A worker lets runs be tried again that older code could not replay, while both are about; answers how many
+  plpgsql volatile security definer
+  set search_path=pg_catalog, pg_temp
+  md5 f3c60fd2e480ee0f10aaa33a11c3bb66
   grant execute to pgflow_worker
 
 function pgflow.release_runs(run_ids bigint[], tokens bigint[]) returns bigint[], owner pgflow_owner
