@@ -100,6 +100,6 @@ __all__ = [
     "Slot", "StartOptions", "Status", "Step", "StepCommitted", "StepFailed", "StillUnknown", "SyncEffect", "SyncSignal", "SyncStep",
     "TooManyFailures", "Transaction", "TransactionProvider", "Usage", "Verdict", "Workflow", "WrongColourError", "WrongState",
     "__version__", "as_completed", "because", "charge", "continue_as_new", "decision", "deprecate_patch", "effect", "emit", "gate",
-    "heartbeat", "heartbeat_details", "idempotency_key", "logger", "map", "now", "owe", "patched", "random", "read", "run_child", "run_info",
-    "saga", "schedule", "set_state", "sleep", "step", "sync", "transaction", "upcaster", "uuid", "workflow",
+    "heartbeat", "heartbeat_details", "idempotency_key", "logger", "map", "now", "owe", "patched", "random", "read", "run_child",
+    "run_info", "saga", "schedule", "set_state", "sleep", "step", "sync", "transaction", "upcaster", "uuid", "workflow",
 ]  # fmt: skip

@@ -87,7 +87,7 @@ def weave_in(schema: Any) -> Any:
     if not chain or schema.get("type") not in ("model", "dataclass", "typed-dict"):
         return woven
     ref = woven.pop("ref", None)
-    return core_schema.no_info_wrap_validator_function(_Attempts(chain), woven, ref=ref)  # type: ignore[arg-type]
+    return core_schema.no_info_wrap_validator_function(_Attempts(chain), woven, ref=ref)
 
 
 def _upcasters_of(cls: Any) -> list[Upcast]:

@@ -167,8 +167,7 @@ async def test_inputs_results_signals_children_and_outputs_of_an_older_form(aflo
     @workflow(name="shop")
     async def new_shop(bought: Order) -> list[Order]:
         is_new[0] = True
-        got = [bought, await new_price(1), await pgflow.run_child(new_child), await order.wait(), await order.wait()]
-        return got
+        return [bought, await new_price(1), await pgflow.run_child(new_child), await order.wait(), await order.wait()]
 
     @upcaster(new_shop)
     def a_parameter_was_renamed(old: dict[str, Any]) -> dict[str, Any]:
