@@ -82,7 +82,7 @@ def weave_in(schema: Any) -> Any:
         return type(schema)(map(weave_in, schema))
     if not isinstance(schema, dict):
         return schema
-    woven = {name: part if name in ("default", "metadata", "config") else weave_in(part) for name, part in schema.items()}
+    woven: Any = {name: part if name in ("default", "metadata", "config") else weave_in(part) for name, part in schema.items()}
     chain = _upcasters_of(schema.get("cls"))
     if not chain or schema.get("type") not in ("model", "dataclass", "typed-dict"):
         return woven
