@@ -16,6 +16,7 @@ from pgflow.context import (
     because,
     charge,
     continue_as_new,
+    deprecate_patch,
     emit,
     gate,
     heartbeat,
@@ -92,6 +93,7 @@ from pgflow.model import (
 from pgflow.providers import AsyncTransaction, AsyncTransactionProvider, Transaction, TransactionProvider
 from pgflow.saga import saga
 from pgflow.step import AsyncStep, Step, SyncStep
+from pgflow.upcasters import upcaster
 from pgflow.workflow import Workflow, schedule, workflow
 
 __all__ = [
@@ -102,7 +104,8 @@ __all__ = [
     "NotStorable", "PgflowError", "Reject", "Rejected", "Retries", "Risk", "Run", "RunCancelled", "RunFailed", "RunInfo", "RunNotFound",
     "RunStuck", "SetupError", "Signal", "Slot", "Stale", "StartOptions", "Status", "Step", "StepCommitted", "StepFailed", "StillUnknown",
     "SyncEffect", "SyncSignal", "SyncStep", "TooManyFailures", "Transaction", "TransactionProvider", "Usage", "Verdict", "Workflow",
-    "WrongColourError", "WrongState", "__version__", "as_completed", "because", "charge", "continue_as_new", "decision", "effect", "emit",
-    "gate", "heartbeat", "heartbeat_details", "idempotency_key", "logger", "map", "now", "owe", "patched", "random", "read", "run_child",
-    "run_info", "saga", "schedule", "set_state", "sleep", "step", "sync", "transaction", "uuid", "workflow",
+    "WrongColourError", "WrongState", "__version__", "as_completed", "because", "charge", "continue_as_new", "decision",
+    "deprecate_patch", "effect", "emit", "gate", "heartbeat", "heartbeat_details", "idempotency_key", "logger", "map", "now", "owe",
+    "patched", "random", "read", "run_child", "run_info", "saga", "schedule", "set_state", "sleep", "step", "sync", "transaction",
+    "upcaster", "uuid", "workflow",
 ]  # fmt: skip

@@ -107,6 +107,8 @@ def child_request(scope: WorkflowScope, workflow: Workflow[..., Any], args: tupl
         labels=options.labels or None,
         metadata={**scope.claim.metadata, **options.metadata} or None,
         close_policy="c" if options.when_parent_ends == "cancel" else "a",
+        version=options.version,
+        aliases=workflow.aliases,
     )
 
 
@@ -219,6 +221,19 @@ def patched(id: str) -> bool:  # noqa: A002 - the word of the surface
         id: Name of the change.
     """
     return workflow_scope("pgflow.patched()").execution.patched(id)
+
+
+def deprecate_patch(id: str) -> None:  # noqa: A002 - the word of the surface
+    """Takes the place of ``patched(id)`` once no open run can take its old side: the new side is taken without a branch.
+
+    Runs that hold the marker of ``patched`` fit. New runs get one that code without this call passes over, and code that
+    still calls ``patched`` - workers not yet deployed, or a step back - reads as the new side. When `pgflow patches` says that it is
+    safe, the call can go.
+
+    Args:
+        id: Name of the change.
+    """
+    workflow_scope("pgflow.deprecate_patch()").execution.deprecate_patch(id)
 
 
 def set_state(**state: Any) -> None:

@@ -71,6 +71,11 @@ class Unit(NamedTuple):
         return self.kind in ANSWERS or (self.kind == Kind.CALL_CANCELLED and self.call == 0)
 
     @property
+    def is_mark(self) -> bool:
+        """Whether a replay reads it and does not expect it of the code; the marker of a patch is one once that is deprecated (call 0)."""
+        return self.kind in MARKS or (self.call == 0 and self.kind == Kind.PATCHED)
+
+    @property
     def is_outcome(self) -> bool:
         """Whether it is released to the code; the cancellation of the whole run (call 0) is too."""
         return self.kind in OUTCOMES or (self.kind == Kind.CALL_CANCELLED and self.call == 0)

@@ -149,7 +149,7 @@ begin
   select 'what is owed equals the journal', format('call %s of run %s', coalesce(f.call, w.call), coalesce(f.run_id, w.run_id))
   from (
     select u.run_id, u.call from pgflow.unit u
-    where u.kind = 'i' and not exists (
+    where u.kind = 'i' and not exists (select from pgflow.imported m where m.run_id = u.run_id) and not exists (
       select from pgflow.unit e where e.run_id = u.run_id and e.call = u.call and e.kind in ('C', 'F')
     ) and not exists (
       select from pgflow.unit a join pgflow.unit e on e.run_id = a.run_id and e.call = a.call and e.kind = 'E' and e.seq > a.seq

@@ -168,3 +168,27 @@ comment on column pgflow.policy_rule.name is 'Fits effects of this name; null = 
 comment on column pgflow.policy_rule.amount is 'Where in the request an amount stands; fits if it is above the limit, or no number';
 comment on column pgflow.policy_rule.above is 'The limit of the amount';
 comment on column pgflow.policy_rule.predicate is 'Fits requests of which this holds, or of which it cannot be said; null = any';
+
+comment on column pgflow.imported.run_id is 'The number that the run has here';
+comment on column pgflow.imported.imported_at is 'When it was imported';
+comment on column pgflow.imported.generation is 'Which generation of its chain it is';
+comment on column pgflow.imported.root is 'UUID of its chain: with the generation, the name of a run in all databases';
+comment on column pgflow.imported.status is 'The status that it had where it was exported';
+comment on column pgflow.imported.imported_by is 'Who imported it: the name of the session';
+comment on column pgflow.imported.origin is 'What it was there: its number, and the run that started it';
+
+comment on column pgflow.code.code_id is 'The number of this code';
+comment on column pgflow.code.first_at is 'When the first worker came that had it';
+comment on column pgflow.code.last_at is 'When a worker that had it last came or went; while one is there it does not count';
+comment on column pgflow.code.is_pinned is 'Whether runs that are started with this code stay with its version';
+comment on column pgflow.code.workflow is 'Name of the workflow';
+comment on column pgflow.code.version is 'Its version: the one that it was given, or the hash of the code';
+comment on column pgflow.code.code_hash is 'Hash of the module that it is written in';
+comment on column pgflow.code.alias_of is 'The name that the workflow has in this code, where the name here is an old one; null = it is its name';
+
+comment on column pgflow.worker_code.worker_id is 'The worker';
+comment on column pgflow.worker_code.code_id is 'The code that it has';
+
+comment on column pgflow.code_patch.code_id is 'The code';
+comment on column pgflow.code_patch.is_deprecated is 'Whether only deprecate_patch() names it';
+comment on column pgflow.code_patch.patch is 'Name of the change';

@@ -39,7 +39,7 @@ from typer.main import get_command
 
 from pgflow.embedded._binaries import find_programs
 
-ONLY_READ = ("pip install", "pytest", "python -m venv", "cd ", "git ", "pgflow demo", "pgflow pg", "kubectl", "sudo", "journalctl")
+ONLY_READ = ("pip install", "pytest", "python -m venv", "cd ", "git ", "pgflow demo", "pgflow pg", "pgflow import", "kubectl", "sudo", "journalctl")
 """Command lines that are tested elsewhere, or speak with something that is not here."""
 
 SKILL = servers.REPOSITORY / "cli" / "pgflow_cli" / "skill" / "SKILL.md"

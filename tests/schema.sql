@@ -4,6 +4,9 @@ schema pgflow, owner pgflow_owner
   grant usage to pgflow_operator
   grant usage to pgflow_worker
 
+sequence pgflow.code_code_id_seq, owner pgflow_owner
+  as integer start 1 increment 1 cache 1
+
 sequence pgflow.lane_lane_id_seq, owner pgflow_owner
   as integer start 1 increment 1 cache 1
 
@@ -20,6 +23,31 @@ sequence pgflow.signal_signal_id_seq, owner pgflow_owner
 
 sequence pgflow.worker_worker_id_seq, owner pgflow_owner
   as integer start 1 increment 1 cache 1
+
+table pgflow.code, owner pgflow_owner
+  -- What code workers have had of each workflow, and when: written by workers as they come and go, never by a run
+  code_id integer not null generated always as identity -- The number of this code
+  first_at timestamp with time zone not null -- When the first worker came that had it
+  last_at timestamp with time zone not null -- When a worker that had it last came or went; while one is there it does not count
+  is_pinned boolean not null -- Whether runs that are started with this code stay with its version
+  workflow text not null -- Name of the workflow
+  version text not null -- Its version: the one that it was given, or the hash of the code
+  code_hash text not null -- Hash of the module that it is written in
+  alias_of text -- The name that the workflow has in this code, where the name here is an old one; null = it is its name
+  constraint code_alias_of_check CHECK (((octet_length(alias_of) >= 1) AND (octet_length(alias_of) <= 255)))
+  constraint code_code_hash_check CHECK (((octet_length(code_hash) >= 1) AND (octet_length(code_hash) <= 255)))
+  constraint code_pkey PRIMARY KEY (code_id)
+  constraint code_version_check CHECK (((octet_length(version) >= 1) AND (octet_length(version) <= 255)))
+  constraint code_workflow_check CHECK (((octet_length(workflow) >= 1) AND (octet_length(workflow) <= 255)))
+  constraint code_workflow_version_code_hash_key UNIQUE (workflow, version, code_hash)
+
+table pgflow.code_patch, owner pgflow_owner
+  -- Which patches are written in that code
+  code_id integer not null -- The code
+  is_deprecated boolean not null -- Whether only deprecate_patch() names it
+  patch text not null -- Name of the change
+  constraint code_patch_patch_check CHECK (((octet_length(patch) >= 1) AND (octet_length(patch) <= 255)))
+  constraint code_patch_pkey PRIMARY KEY (code_id, patch)
 
 table pgflow.deadline, owner pgflow_owner
   -- Open runs that must be over by a certain time
@@ -53,6 +81,18 @@ table pgflow.held, owner pgflow_owner
   constraint held_pkey PRIMARY KEY (run_id)
   constraint held_reason_check CHECK ((char_length(reason) <= 255))
   constraint held_state_check CHECK ((state = ANY (ARRAY['paused'::text, 'stuck'::text])))
+
+table pgflow.imported, owner pgflow_owner
+  -- Runs whose history was recorded in another database. They have an outcome and so can never be claimed
+  run_id bigint not null -- The number that the run has here
+  imported_at timestamp with time zone not null -- When it was imported
+  generation integer not null -- Which generation of its chain it is
+  root uuid not null -- UUID of its chain: with the generation, the name of a run in all databases
+  status text not null -- The status that it had where it was exported
+  imported_by text not null -- Who imported it: the name of the session
+  origin jsonb not null -- What it was there: its number, and the run that started it
+  constraint imported_pkey PRIMARY KEY (run_id)
+  constraint imported_root_generation_key UNIQUE (root, generation)
 
 table pgflow.lane, owner pgflow_owner
   -- Interned (queue, workflow, version): the stable number under which runs queue up, so that a worker reads only what it serves
@@ -404,6 +444,12 @@ table pgflow.worker, owner pgflow_owner
   queues text[] not null -- Queues that it serves
   constraint worker_pkey PRIMARY KEY (worker_id)
 
+table pgflow.worker_code, owner pgflow_owner
+  -- What code the workers have that count as alive
+  worker_id integer not null -- The worker
+  code_id integer not null -- The code that it has
+  constraint worker_code_pkey PRIMARY KEY (worker_id, code_id)
+
 view pgflow.decisions, owner pgflow_owner
   -- Why: each choice with its reasons, as it was recorded once
   key text -- Key of the run
@@ -471,6 +517,22 @@ view pgflow.obligations, owner pgflow_owner
   tenant text -- Whose run it is; empty where there is only one tenant
   call integer -- Number of the call
   run_id bigint -- The number of that generation
+  grant select to pgflow_auditor
+  grant select to pgflow_client
+  grant select to pgflow_operator
+  grant select to pgflow_worker
+
+view pgflow.patches, owner pgflow_owner
+  -- Each patch that a live worker's code or an open run knows: who took which side, and whether it may go
+  workflow text -- Name of the workflow
+  patch text -- Name of the change
+  new_side bigint -- Open runs that took the new side
+  old_side bigint -- Open runs that may have passed before the change, and so take the old side
+  marked bigint -- Open runs whose journal holds the marker of patched(): the code must call patched() or deprecate_patch() for them
+  workers bigint -- Live workers whose code names it
+  deprecated boolean -- Whether that code only deprecates it
+  safe_to_deprecate boolean -- Whether no open run can take the old side: the branch may go, and patched() become deprecate_patch()
+  safe_to_remove boolean -- Whether the call may go too
   grant select to pgflow_auditor
   grant select to pgflow_client
   grant select to pgflow_operator
@@ -584,6 +646,22 @@ view pgflow.timeline, owner pgflow_owner
   grant select to pgflow_operator
   grant select to pgflow_worker
 
+view pgflow.versions, owner pgflow_owner
+  -- Each version of each workflow: which open runs may depend on it, who serves it, and whether it may go
+  workflow text -- Name of the workflow, an old name included
+  version text -- The version it was given, or the hash of its code
+  pinned boolean -- Whether its runs stay with it
+  pinned_runs bigint -- Open runs that are pinned to it: only workers that have it claim them
+  begun_runs bigint -- Other open runs that code may have worked on while this version was served: the code must still fit them
+  workers bigint -- Live workers that have it
+  first_at timestamp with time zone -- When the first worker came that had it; null = none ever did
+  last_at timestamp with time zone -- When the last worker that had it went; null = one is there, or none ever was
+  safe_to_remove boolean -- Whether no open run can depend on it
+  grant select to pgflow_auditor
+  grant select to pgflow_client
+  grant select to pgflow_operator
+  grant select to pgflow_worker
+
 view pgflow.workers, owner pgflow_owner
   -- The worker processes that count as alive
   worker_id integer -- The number of the worker
@@ -675,7 +753,7 @@ function pgflow.check() returns TABLE(invariant text, detail text), owner pgflow
   -- The invariants that do not hold, one a row; empty = sound
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
-  md5 71cf4edaa7df4b06745de5e1d3153f55
+  md5 fa200eb3ca76ace6615b3d048596b856
   grant execute to pgflow_operator
 
 function pgflow.check_batch_(runs jsonb) returns void, owner pgflow_owner
@@ -683,6 +761,12 @@ function pgflow.check_batch_(runs jsonb) returns void, owner pgflow_owner
   plpgsql immutable
   set search_path=pg_catalog, pg_temp
   md5 65b29c13a1513da924b010a7eacdd07e
+
+function pgflow.check_history_(history jsonb) returns void, owner pgflow_owner
+  -- Refuses (PF003) a history that no run can have had
+  plpgsql stable
+  set search_path=pg_catalog, pg_temp
+  md5 b48845383cb42d421f4f95672c4a0bc7
 
 function pgflow.check_input_(input json) returns void, owner pgflow_owner
   -- Refuses (PF003) an input that no run can have
@@ -719,6 +803,12 @@ function pgflow.check_start_(priority integer, run_at timestamp with time zone, 
   plpgsql immutable
   set search_path=pg_catalog, pg_temp
   md5 2cd16814daf24d3627dc10c948b35343
+
+function pgflow.check_version_(version text) returns void, owner pgflow_owner
+  -- Refuses (PF003) a version that no lane can have
+  plpgsql immutable
+  set search_path=pg_catalog, pg_temp
+  md5 5a09b87443f25f0d44b83db7ab378535
 
 function pgflow.claim_(worker_id integer, lanes integer[], max integer, tokens bigint[], take_suspect boolean) returns bigint[], owner pgflow_owner
   -- Claims up to max runs of the lanes that are not paused, within the limits of their queues, and at most one suspect
@@ -793,8 +883,14 @@ function pgflow.drop_history(ended_before timestamp with time zone, max integer 
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
   set plan_cache_mode=force_generic_plan
-  md5 2384b4697f331e52179c9fc10a30cfce
+  md5 c43888fcac336abc27b8760a62496bf4
   grant execute to pgflow_operator
+
+function pgflow.drop_old_code_(before timestamp with time zone) returns void, owner pgflow_owner
+  -- Forgets code that was last served before a time and before every run that is open
+  plpgsql volatile
+  set search_path=pg_catalog, pg_temp
+  md5 1fc37c4cba6a484ecffdf3acce001413
 
 function pgflow.effect_error_(name text, said_by text, why text) returns json, owner pgflow_owner
   -- The error that an effect raises which somebody declared failed
@@ -814,6 +910,23 @@ function pgflow.expire_runs_(max integer, t timestamp with time zone) returns vo
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
   md5 7be5217f8a5bb509c1108bbfde3a9c07
+
+function pgflow.export_runs(chains bigint[]) returns TABLE(chain_id bigint, run_id bigint, last_seq integer, history text), owner pgflow_owner
+  -- Each generation of these chains as a JSON object without its journal, which export_units has: what import_run reads
+  sql volatile security definer
+  set search_path=pg_catalog, pg_temp
+  set enable_seqscan=off
+  md5 846ae6d104783800356b8c2fbea9b360
+  grant execute to pgflow_operator
+  grant execute to pgflow_worker
+
+function pgflow.export_units(run_id bigint, after_seq integer DEFAULT 0) returns text, owner pgflow_owner
+  -- A page of a journal as JSON: [[seq, call, kind, name, payload as text, starts, at, due_at, recorded_at, token, args_hash, key], ...]; null at its end
+  sql stable security definer
+  set search_path=pg_catalog, pg_temp
+  md5 0059f891fadbead911a6367ba4b92ebc
+  grant execute to pgflow_operator
+  grant execute to pgflow_worker
 
 function pgflow.families_(roots bigint[]) returns TABLE(root bigint, run_id bigint), owner pgflow_owner
   -- Runs with all that they continued as and all that they started, and so on
@@ -846,6 +959,12 @@ function pgflow.free_settled_(chains bigint[], ids bigint[], t timestamp with ti
   set enable_seqscan=off
   md5 8b61f1b9d4a8ea034b5081f8968a1f2f
 
+function pgflow.from_micros_(us bigint) returns timestamp with time zone, owner pgflow_owner
+  -- The time that a number of microseconds since 1970 stands for
+  sql immutable strict
+  set search_path=pg_catalog, pg_temp
+  md5 66d4b350bf9496c369a14ffa5a7bf429
+
 function pgflow.has_long_number_(value text) returns boolean, owner pgflow_owner
   -- Whether a JSON text holds more than 4,300 digits in a row outside of strings
   plpgsql immutable strict
@@ -866,11 +985,24 @@ function pgflow.idle_state() returns TABLE(idle boolean, next_due_at timestamp w
   md5 f869e04121922eeb79e08efd45536684
   grant execute to pgflow_worker
 
+function pgflow.import_run(history json) returns bigint, owner pgflow_owner
+  -- Inserts a run that another database exported, as history that nothing can execute; answers its number here. PF002 if the key or the run is known, PF003 if the text is no history
+  plpgsql volatile security definer
+  set search_path=pg_catalog, pg_temp
+  md5 23f4c89cee147359e6e545c2bdd723fa
+  grant execute to pgflow_operator
+
+function pgflow.insert_history_(history json, header jsonb, t timestamp with time zone) returns bigint, owner pgflow_owner
+  -- Inserts a run that has ended, with its journal
+  plpgsql volatile
+  set search_path=pg_catalog, pg_temp
+  md5 5096808939b77e0f9c72d34383e2bf78
+
 function pgflow.insert_run_(tenant text, key text, workflow text, queue text, version text, priority integer, input json, run_at timestamp with time zone, deadline_at timestamp with time zone, labels jsonb, metadata jsonb, parent_run_id bigint, parent_call integer, close_policy "char", root_run_id bigint, OUT run_id bigint, OUT run_key text, OUT is_new boolean, OUT lane_id integer, OUT clash text) returns record, owner pgflow_owner
   -- Inserts one run with its key and place, or finds the run that the key already names; clash says how that one differs
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 77a1e3b16b6e88ea64e94c85be5b2a82
+  md5 c19cbbe592b31d17bd2a45258dd8c8ea
 
 function pgflow.intend_(q jsonb, t timestamp with time zone, INOUT seq integer, OUT units jsonb, OUT refused jsonb) returns record, owner pgflow_owner
   -- Records the intents and further attempts that a flush asks for; refused = those that the policy does not let through
@@ -884,6 +1016,12 @@ function pgflow.intern_lane_(queue text, workflow text, version text) returns in
   set search_path=pg_catalog, pg_temp
   md5 fb306ba29e518ac7f7de88a2f1a59bd6
 
+function pgflow.is_alias_(old_name text, name text) returns boolean, owner pgflow_owner
+  -- Whether a worker has said that a workflow had this name before
+  sql stable
+  set search_path=pg_catalog, pg_temp
+  md5 594a5cc149e9ee7764dfa2daf91ead82
+
 function pgflow.journal_(run_id bigint, after_seq integer, max_bytes integer) returns text, owner pgflow_owner
   -- Units after a seq as JSON [[seq, call, kind, name, payload as exact text, starts, at, due_at], ...], at most about max_bytes of them
   sql stable
@@ -896,6 +1034,12 @@ function pgflow.json_depth_(value text) returns integer, owner pgflow_owner
   set search_path=pg_catalog, pg_temp
   md5 cbf5eaec1b3ec4449df33aec3e45610d
 
+function pgflow.leave_code_(worker_id integer, t timestamp with time zone) returns void, owner pgflow_owner
+  -- A worker is gone: what code it had was served until now
+  plpgsql volatile
+  set search_path=pg_catalog, pg_temp
+  md5 05f5df1cffc5c2a4d0dd12097c851032
+
 function pgflow.leave_keys_(q jsonb) returns void, owner pgflow_owner
   -- Gives back keys that this transaction has taken for children that will not be
   sql volatile
@@ -906,7 +1050,7 @@ function pgflow.leave_worker(worker_id integer) returns void, owner pgflow_owner
   -- A worker that holds nothing any more takes its leave
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
-  md5 e393c11431e1a36a292f5cce9fc4d8f0
+  md5 da3d7737b240f0cdfcdb88cb3e9a8dbc
   grant execute to pgflow_worker
 
 function pgflow.limit_queue(queue text, max_running integer DEFAULT NULL::integer, max_deaths integer DEFAULT NULL::integer) returns void, owner pgflow_owner
@@ -1053,14 +1197,21 @@ function pgflow.reap_worker(worker_id integer, beat bigint) returns TABLE(reclai
   -- Declares a worker dead if its beat is still the one observed, and gives its runs away; those it died on too often are stuck
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
-  md5 e65ec26824cad6e07c84d8aae2a1fb9d
+  md5 92d4846e645f74df7c168d5ad0740e08
   grant execute to pgflow_worker
 
 function pgflow.recorded_runs(after_run bigint DEFAULT 0, max integer DEFAULT 100) returns TABLE(run_id bigint, token bigint, chain_id bigint, lane_id integer, generation integer, attempt integer, suspect integer, last_seq integer, key text, root text, input text, units text, has_mail boolean, created_us bigint, now_us bigint, extra jsonb, workflow text, status text, output text), owner pgflow_owner
   -- Runs with their journals, in order, for a replay that changes nothing
   sql volatile security definer
   set search_path=pg_catalog, pg_temp
-  md5 e3a480289751141add7a69ae010f0af3
+  md5 6a3e5ca91de45e8f591157e09df93930
+  grant execute to pgflow_worker
+
+function pgflow.register_code(worker_id integer, codes jsonb) returns void, owner pgflow_owner
+  -- A worker says what code it has: [[workflow, version, hash, whether it is pinned, name now if that one is old, {patch: whether it is deprecated}], ...]
+  plpgsql volatile security definer
+  set search_path=pg_catalog, pg_temp
+  md5 80a851131c2dd35dd56ab5cc10b0a2bc
   grant execute to pgflow_worker
 
 function pgflow.register_worker(host text, pid integer, queues text[], concurrency integer, version text) returns integer, owner pgflow_owner
@@ -1068,6 +1219,13 @@ function pgflow.register_worker(host text, pid integer, queues text[], concurren
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   md5 765968a93213138596f21e090157c872
+  grant execute to pgflow_worker
+
+function pgflow.release_outdated(worker_id integer) returns integer, owner pgflow_owner
+  -- A worker lets runs be tried again that older code could not replay, while both are about; answers how many
+  plpgsql volatile security definer
+  set search_path=pg_catalog, pg_temp
+  md5 f3c60fd2e480ee0f10aaa33a11c3bb66
   grant execute to pgflow_worker
 
 function pgflow.release_runs(run_ids bigint[], tokens bigint[]) returns bigint[], owner pgflow_owner
@@ -1158,11 +1316,11 @@ function pgflow.send_signal(key text, name text, payload json DEFAULT 'null'::js
   grant execute to pgflow_operator
   grant execute to pgflow_worker
 
-function pgflow.serve_lanes(queues text[], workflows text[]) returns TABLE(lane_id integer, queue text, workflow text, version text), owner pgflow_owner
-  -- The lanes that a worker of these queues and workflows serves
+function pgflow.serve_lanes(queues text[], workflows text[], versions text[] DEFAULT '{}'::text[]) returns TABLE(lane_id integer, queue text, workflow text, version text), owner pgflow_owner
+  -- The lanes that a worker of these queues and workflows serves: those of runs that any version may work on, and of runs pinned to its own
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
-  md5 ce7859129cb311fef02585cf8efbf818
+  md5 6539b8f8725252193ae1adcf98ee65c3
   grant execute to pgflow_worker
 
 function pgflow.set_policy(rules jsonb, why text, set_by text DEFAULT NULL::text) returns integer, owner pgflow_owner
@@ -1198,22 +1356,22 @@ function pgflow.start_children_(q jsonb, t timestamp with time zone, INOUT seq i
   -- Starts the children that a flush asks for, each recorded as started or refused
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 92469ef50363fcdc33cdeae7e26954a9
+  md5 1f9688c448e3729d1d81d7439eaebf17
 
-function pgflow.start_run(workflow text, input json DEFAULT '{}'::json, key text DEFAULT NULL::text, queue text DEFAULT 'default'::text, priority integer DEFAULT 0, run_at timestamp with time zone DEFAULT NULL::timestamp with time zone, timeout_seconds double precision DEFAULT NULL::double precision, labels jsonb DEFAULT NULL::jsonb, metadata jsonb DEFAULT NULL::jsonb, tenant text DEFAULT ''::text, key_retention_seconds integer DEFAULT NULL::integer, OUT run_key text, OUT run_id bigint, OUT is_new boolean, OUT lane_id integer) returns record, owner pgflow_owner
-  -- Starts a run in the caller's transaction, or finds the one that the key already names (PF002 if that one differs)
+function pgflow.start_run(workflow text, input json DEFAULT '{}'::json, key text DEFAULT NULL::text, queue text DEFAULT 'default'::text, priority integer DEFAULT 0, run_at timestamp with time zone DEFAULT NULL::timestamp with time zone, timeout_seconds double precision DEFAULT NULL::double precision, labels jsonb DEFAULT NULL::jsonb, metadata jsonb DEFAULT NULL::jsonb, tenant text DEFAULT ''::text, key_retention_seconds integer DEFAULT NULL::integer, version text DEFAULT ''::text, OUT run_key text, OUT run_id bigint, OUT is_new boolean, OUT lane_id integer) returns record, owner pgflow_owner
+  -- Starts a run in the caller's transaction, or finds the one that the key already names (PF002 if that one differs); with a version it waits for workers that have it
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
-  md5 ba9221720088463dccba581eccb7bbe4
+  md5 847cebf56d9d8bcc5b16965e2ffd621c
   grant execute to pgflow_client
   grant execute to pgflow_operator
   grant execute to pgflow_worker
 
-function pgflow.start_runs(workflow text, runs jsonb, queue text DEFAULT 'default'::text, priority integer DEFAULT 0, run_at timestamp with time zone DEFAULT NULL::timestamp with time zone, timeout_seconds double precision DEFAULT NULL::double precision, labels jsonb DEFAULT NULL::jsonb, metadata jsonb DEFAULT NULL::jsonb, tenant text DEFAULT ''::text) returns TABLE(run_key text, run_id bigint, is_new boolean, lane_id integer), owner pgflow_owner
+function pgflow.start_runs(workflow text, runs jsonb, queue text DEFAULT 'default'::text, priority integer DEFAULT 0, run_at timestamp with time zone DEFAULT NULL::timestamp with time zone, timeout_seconds double precision DEFAULT NULL::double precision, labels jsonb DEFAULT NULL::jsonb, metadata jsonb DEFAULT NULL::jsonb, tenant text DEFAULT ''::text, version text DEFAULT ''::text) returns TABLE(run_key text, run_id bigint, is_new boolean, lane_id integer), owner pgflow_owner
   -- Starts many runs of one workflow, all or none: runs is [[key or null, input as text], ...]; answers in that order
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
-  md5 9cebd3b7ff7ef3c10c4694fa5be0cf00
+  md5 780e98d7dfd44b443b0d4095c908ccc0
   grant execute to pgflow_client
   grant execute to pgflow_operator
   grant execute to pgflow_worker
@@ -1255,7 +1413,7 @@ function pgflow.take_lanes_(questions jsonb) returns void, owner pgflow_owner
   -- Makes what lanes the children of a batch need in one order, ahead of their runs, so that two batches wait and never deadlock
   sql volatile
   set search_path=pg_catalog, pg_temp
-  md5 8574ef2e5bbeb749e8b941c83822f52c
+  md5 378c2ebc2daecc1e18158b250107bb87
 
 function pgflow.tell_parents_(run_ids bigint[], t timestamp with time zone) returns bigint[], owner pgflow_owner
   -- Posts the outcome of finished children to their parents that are still open; answers the parents' chains

@@ -1210,8 +1210,8 @@ def test_an_ignore_for_a_rule_that_is_not_checked_is_not_called_needless(folder)
 
 
 OURS = [
-    "examples", "cli", "bench", "tests/campaigns", "tests/cli_jobs.py", "tests/crashes.py", "tests/exampleflows.py", "tests/otel_jobs.py",
-    "tests/programs.py", "tests/session_shop.py", "tests/wirepaths.py", "tests/worker_jobs.py",
+    "examples", "cli", "bench", "tests/campaigns", "tests/cli_jobs.py", "tests/crashes.py", "tests/exampleflows.py", "tests/ledgerflows.py",
+    "tests/otel_jobs.py", "tests/programs.py", "tests/session_shop.py", "tests/wirepaths.py", "tests/worker_jobs.py",
 ]  # fmt: skip
 
 

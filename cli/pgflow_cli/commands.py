@@ -51,6 +51,13 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "queues": ("queues:queues", "Shows queues, or pauses, resumes and limits one."),
         "sql": ("reading:sql", "Asks the database a question; it can change nothing."),
     },
+    "Change code": {
+        "replay": ("replaying:replay", "Replays recorded runs against the code at hand."),
+        "versions": ("versions:versions", "Shows which versions open runs need, and who serves them."),
+        "patches": ("versions:patches", "Shows patches, and whether their old sides may go."),
+        "export": ("transfer:export", "Writes runs with their journals as JSON Lines."),
+        "import": ("transfer:import_runs", "Inserts exported runs as history that nothing can run."),
+    },
     "Act": {
         "signal": ("signals:signal", "Sends a signal to a run."),
         "settle": ("owing:settle", "Says what became of an effect whose outcome is unknown."),

@@ -68,16 +68,18 @@ def _in_repository(file: str) -> str:
 
 
 def _say(level: str, message: str, **properties: Any) -> None:
-    said = ",".join(f"{name}={_property(str(value))}" for name, value in properties.items())
-    print(f"::{level} {said}::{_message(message)}", file=sys.stderr, flush=True)
+    said = ",".join(f"{name}={escape_property(str(value))}" for name, value in properties.items())
+    print(f"::{level} {said}::{escape_message(message)}", file=sys.stderr, flush=True)
 
 
-def _message(text: str) -> str:
+def escape_message(text: str) -> str:
+    """A text as the message of a command of GitHub's."""
     return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
 
 
-def _property(text: str) -> str:
-    return _message(text).replace(":", "%3A").replace(",", "%2C")
+def escape_property(text: str) -> str:
+    """A text as the property of a command of GitHub's."""
+    return escape_message(text).replace(":", "%3A").replace(",", "%2C")
 
 
 def markdown(summary: Row, troubles: Sequence[Row]) -> str:

@@ -19,10 +19,10 @@ class Lane(NamedTuple):
     version: str
 
 
-def serve_lanes(queues: Sequence[str], workflows: Sequence[str]) -> Query[list[Lane]]:
-    """The lanes of these queues and workflows."""
-    sql = "select lane_id, queue, workflow, version from pgflow.serve_lanes(%s::text[], %s::text[])"
-    return Query(sql, (list(queues), list(workflows)), lambda rows: [Lane(*row) for row in rows])
+def serve_lanes(queues: Sequence[str], workflows: Sequence[str], versions: Sequence[str] = ()) -> Query[list[Lane]]:
+    """The lanes of these queues and workflows: of runs that any version may work on, and of those pinned to these."""
+    sql = "select lane_id, queue, workflow, version from pgflow.serve_lanes(%s::text[], %s::text[], %s::text[])"
+    return Query(sql, (list(queues), list(workflows), list(versions)), lambda rows: [Lane(*row) for row in rows])
 
 
 COLUMNS = (

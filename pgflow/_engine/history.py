@@ -20,7 +20,7 @@ from pgflow._engine.journal import Journal
 from pgflow._engine.loop import MAX_SWALLOWED_UNWINDS, Unwind
 from pgflow.errors import NonDeterminismError
 from pgflow.model import Kind
-from pgflow.units import KIND_NAMES, MARKS, Claim, Unit
+from pgflow.units import KIND_NAMES, Claim, Unit
 
 NEVER = 0
 """Number of a call that never comes back: code that swallows every Unwind and asks again would not give control back else."""
@@ -151,9 +151,11 @@ class History(ABC):
             self._divergence_where = self._driver.where()
         raise Unwind
 
-    def _skip_marks(self, *, only_of_known: bool = False) -> None:
+    def _skip_marks(self, *, only_of_known: bool = False, upto_patch: str | None = None) -> None:
         journal = self.journal
-        while (unit := journal.peek()) is not None and unit.kind in MARKS and not (only_of_known and unit.call not in self._calls):
+        while (unit := journal.peek()) is not None and unit.is_mark and not (only_of_known and unit.call not in self._calls):
+            if unit.kind == Kind.PATCHED and unit.name == upto_patch:
+                return
             self._seq = unit.seq
             journal.take()
             self._take_mark(unit)
@@ -161,10 +163,10 @@ class History(ABC):
     def _take_mark(self, unit: Unit) -> None:
         """Learns what a mark says of its call."""
         call = self._calls.get(unit.call)
-        if unit.kind == Kind.ATTEMPT_FAILED and isinstance(call, StepCall) and call.name == unit.name:
+        if unit.kind == Kind.ATTEMPT_FAILED and isinstance(call, StepCall) and call.answers_to(unit.name):
             call.failed_attempts += 1
             call.retry_seq, call.retry_due_us = unit.seq, unit.due_us
-        elif unit.kind == Kind.CHILD_STARTED and isinstance(call, ChildCall) and call.name == unit.name:
+        elif unit.kind == Kind.CHILD_STARTED and isinstance(call, ChildCall) and call.answers_to(unit.name):
             call.chain_id = json.loads(unit.payload or "{}")["run_id"]
         elif unit.kind in (Kind.ATTEMPT_FAILED, Kind.CHILD_STARTED):
             self.diverge(f"the journal has {unit}, the code has {call or 'no such call'}")

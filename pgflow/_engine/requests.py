@@ -65,7 +65,7 @@ class Requests(History):
     ) -> StepCall:
         """Asks for a step's body to run, or to have run."""
         number = self._next_call()
-        call = StepCall(number, spec.name, self._driver.waiter(), spec=spec, args=args, kwargs=kwargs)
+        call = StepCall(number, spec.name, self._driver.waiter(), spec=spec, args=args, kwargs=kwargs, aliases=spec.aliases)
         if number == NEVER:
             return call
         if rests_on is None and spec.effect != "d":
@@ -78,7 +78,10 @@ class Requests(History):
         return call
 
     def _name_key(self, call: StepCall, rests_on: Resting | None) -> None:
-        """Makes the key of a call that the ledgers know by its key."""
+        """Makes the key of a call that the ledgers know by its key; of one that is known by an old name, the key that it has."""
+        known = self.journal.names.get(call.number)
+        if known is not None and known in call.aliases:
+            call.name = known
         if rests_on is None:
             call.ordinal = self.next_ordinal(call.name)
             call.key = f"{self.claim.stem}/{call.name}/{call.ordinal}"
@@ -102,6 +105,8 @@ class Requests(History):
 
     def _check_start(self, call: StepCall, started: Start) -> None:
         """A body that may have run already must be asked for again exactly as it was."""
+        if call.aliases and call.answers_to(started.name):  # its key stays the one that it has been started under
+            call.name, call.ordinal = started.name, started.ordinal
         if (started.name, started.effect) != (call.name, call.spec.effect):
             self.diverge(f"the journal has licensed call {call.number} as step {started.name!r}, the code asks for {call}")
         if call.number not in self.journal.ended and call.args_hash != started.args_hash:
@@ -163,7 +168,10 @@ class Requests(History):
 
     def issue_child(self, request: ChildRequest, result: Codec[Any], errors: ErrorClasses) -> ChildCall:
         """Starts a child run and waits for its result."""
-        call = ChildCall(self._next_call(), request.workflow, self._driver.waiter(), request=request, result=result, errors=errors)
+        call = ChildCall(
+            self._next_call(), request.workflow, self._driver.waiter(), request=request, result=result, errors=errors,
+            aliases=request.aliases,
+        )
         if call.number == NEVER:
             return call
         self._calls[call.number] = call
@@ -174,10 +182,36 @@ class Requests(History):
 
     def patched(self, patch_id: str) -> bool:
         """Whether the code may take the new side of a change: yes unless this run passed here before the change."""
+        if self._take_deprecated(patch_id):
+            return True
         unit = self._next_noted()
         if unit is not None and (unit.kind, unit.name) != (Kind.PATCHED, patch_id):
             return False
         self._note(self._next_call(), Kind.PATCHED, patch_id, None)
+        return True
+
+    def deprecate_patch(self, patch_id: str) -> None:
+        """Accepts the marker of a change, or that there is none; a new one has no call number, so that code may do without it."""
+        if self._take_deprecated(patch_id):
+            return
+        unit = self._next_noted()
+        if unit is None:
+            self._check_open()
+            self._record(0, Kind.PATCHED, patch_id, None)
+        elif (unit.kind, unit.name) == (Kind.PATCHED, patch_id):
+            self._note(self._next_call(), Kind.PATCHED, patch_id, None)
+
+    def _take_deprecated(self, patch_id: str) -> bool:
+        """Whether the journal has the marker of a deprecated patch here, which is then behind us."""
+        self._check_open()
+        if not self.replaying:
+            return False
+        self._skip_marks(upto_patch=patch_id)
+        unit = self.journal.peek()
+        if unit is None or (unit.call, unit.kind, unit.name) != (0, Kind.PATCHED, patch_id):
+            return False
+        self._seq = unit.seq
+        self.journal.take()
         return True
 
     def set_state(self, text: str) -> None:
@@ -199,13 +233,18 @@ class Requests(History):
                 self._give_up_effect(call)
                 return
         kind = Kind.STEP_ABANDONED if isinstance(call, StepCall) and call.spec.effect == "s" else Kind.CALL_CANCELLED
-        self._note(call.number, kind, call.name, None)
+        self._note(call.number, kind, self._name_in_journal(call), None)
         self._drop(call)
         if isinstance(call, StepCall):
             self._running.discard(call.number)
             self._stop_body(call)
         elif isinstance(call, ChildCall) and call.chain_id and call.request.close_policy == "c":
             self._unwanted_children.append(call.chain_id)
+
+    def _name_in_journal(self, call: Call) -> str:
+        """The name under which the next note of the journal knows a call that has had others."""
+        unit = self._next_noted() if call.aliases else None
+        return unit.name if unit is not None and unit.call == call.number and unit.name in call.aliases else call.name
 
     def _drop(self, call: Call) -> None:
         call.state = "over"

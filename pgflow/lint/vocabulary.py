@@ -161,7 +161,7 @@ PGFLOW = frozenset(
     {"App", "AsyncApp", "Signal", "Retries", "as_completed", "because", "charge", "continue_as_new", "decision", "effect", "emit", "gate"}
     | {"idempotency_key", "logger", "map", "now", "owe", "patched", "random", "read", "run_child", "run_info", "saga", "schedule"}
     | {"set_state", "sleep", "step", "sync", "transaction", "uuid", "workflow", "Choice"}
-    | {"Absent", "Accepted", "Confirmed", "Decision", "StillUnknown"}
+    | {"Absent", "Accepted", "Confirmed", "Decision", "StillUnknown", "deprecate_patch", "upcaster"}
 )
 
 WAITING = frozenset(
