@@ -37,6 +37,7 @@ from pgflow.decorators import Connection, decision, effect, read, step, transact
 from pgflow.errors import (
     BudgetExceeded,
     DefinitionError,
+    HasActed,
     InvalidArgument,
     KeyConflict,
     LeaseLost,
@@ -92,7 +93,7 @@ from pgflow.workflow import Workflow, schedule, workflow
 __all__ = [
     "Absent", "Admit", "Answer", "App", "Approve", "Approved", "AsyncApp", "AsyncClient", "AsyncEffect", "AsyncRun", "AsyncStep",
     "AsyncTransaction", "AsyncTransactionProvider", "BudgetExceeded", "Choice", "Client", "Confirmed", "Connection", "Decision",
-    "DefinitionError", "Escalate", "Escalated", "Expired", "GateRequest", "Interceptor", "InvalidArgument", "KeyConflict", "LeaseLost",
+    "DefinitionError", "Escalate", "Escalated", "Expired", "GateRequest", "HasActed", "Interceptor", "InvalidArgument", "KeyConflict", "LeaseLost",
     "MapResult", "NonDeterminismError", "NotBuiltError", "NotInRunError", "NotInWorkflowError", "NotStorable", "PgflowError", "Reject",
     "Rejected", "Retries", "Risk", "Run", "RunCancelled", "RunFailed", "RunInfo", "RunNotFound", "RunStuck", "SetupError", "Signal",
     "Slot", "StartOptions", "Status", "Step", "StepCommitted", "StepFailed", "StillUnknown", "SyncEffect", "SyncSignal", "SyncStep",

@@ -58,6 +58,8 @@ class StepScope:
     @property
     def key(self) -> str:
         """Idempotency key of the call."""
+        if isinstance(self.call.ordinal, str):
+            return self.call.ordinal
         return f"{self.claim.stem}/{self.call.name}/{self.call.ordinal}"
 
 

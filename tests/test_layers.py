@@ -20,7 +20,7 @@ LAYERS = [
     {"_scope", "workflow", "step", "decorators", "context", "many", "sync"},
     {
         "providers", "transactions", "interceptor", "adapters", "app", "client", "worker", "executions", "options", "wakes", "committer", "threads", "bodies", "heart", "listener", "control",
-        "waiter", "replay", "schema", "dsn", "embedded", "logs", "meter",
+        "waiter", "replay", "rewinding", "schema", "dsn", "embedded", "logs", "meter",
     },
     {"sqlalchemy", "django", "alembic", "otel", "prometheus", "testing", "agent", "declare", "integrations"},
     {"pgflow_cli"},

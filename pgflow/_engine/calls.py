@@ -77,6 +77,8 @@ class StepCall(Call):
     retry_due_us: int | None = None
     fencing: bool = False
     details: str | None = None
+    carried: str | None = None
+    max_attempts: int | None = None
 
 
 @dataclass(eq=False)

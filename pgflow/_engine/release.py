@@ -42,6 +42,9 @@ class Releases(Requests):
         self._continue_input: str | None = None
         self._hold: list[Any] | None = None
 
+    def _return_carried(self, call: StepCall, text: str) -> None:
+        self._inbox.append(StepResult(call, text, None))
+
     @abstractmethod
     def _settle(self) -> None:
         """Nothing is left to release."""
@@ -119,7 +122,7 @@ class Releases(Requests):
             self._record_attempt(call, result)
             return False
         value, error, text = decode_result(call, result)
-        row = self._record(call.number, Kind.STEP_COMPLETED if error is None else Kind.STEP_FAILED, call.name, text)
+        row = self._record(call.number, Kind.STEP_COMPLETED if error is None else Kind.STEP_FAILED, call.name, text, carried=None if call.carried is None else call)
         self._now_us = row.at_us
         self._deliver(call, value, error)
         return True

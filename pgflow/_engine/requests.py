@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from abc import abstractmethod
+from collections import deque
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
@@ -11,9 +12,10 @@ from typing import Any
 from pgflow._engine.calls import Call, ChildCall, ChildRequest, SignalCall, StepCall, StepSpec, TimerCall
 from pgflow._engine.history import NEVER, History
 from pgflow._engine.host import Host
+from pgflow.errors import NotStorable
 from pgflow.failures import ErrorClasses
 from pgflow.model import Kind
-from pgflow.units import Claim, Start
+from pgflow.units import Carried, Claim, Heritage, Start, ended_by
 from pgflow.values import Codec, hash_arguments
 
 
@@ -30,10 +32,19 @@ class Requests(History):
         self._new_children: list[ChildCall] = []
         self._unwanted_children: list[int] = []
         self._ask_wanted = claim.has_mail
+        self._carried: dict[tuple[str, int], deque[Carried]] = {}
+        self._inherited: frozenset[int] = frozenset()
+        if claim.heritage is not None and claim.heritage.carried:
+            self._carried = {step: deque(known) for step, known in claim.heritage.carried.items()}
+            self._inherited = ended_by(claim.units, claim.heritage.cut)
 
     @abstractmethod
     def _stop_body(self, call: StepCall) -> None:
         """Nobody waits for this body any more."""
+
+    @abstractmethod
+    def _return_carried(self, call: StepCall, text: str) -> None:
+        """The call has a result already, which is to be recorded as its own."""
 
     @abstractmethod
     def _retry_later(self, call: StepCall, delay_seconds: float) -> None:
@@ -52,8 +63,10 @@ class Requests(History):
         if number == NEVER:
             return call
         call.ordinal = self.next_ordinal(spec.name)
-        if spec.effect == "s" and number not in self.journal.ended:
-            call.args_hash = hash_arguments(args, kwargs, f"step {spec.name}")
+        if spec.effect != "r" and (number not in self.journal.ended or self._carried):
+            call.args_hash = _hash_of(call)
+        if self.claim.heritage is not None:
+            self._inherit(call, self.claim.heritage)
         self._calls[number] = call
         started = self.journal.starts.get(number)
         if started is not None:
@@ -61,6 +74,17 @@ class Requests(History):
         if not self.replaying:
             self._dispatch_step(call)
         return call
+
+    def _inherit(self, call: StepCall, heritage: Heritage) -> None:
+        """Gives a step what a dropped part of the journal knew of it, if it is asked for again with the same arguments."""
+        call.max_attempts = heritage.attempts
+        if call.number in self._inherited:
+            return
+        known = self._carried.get((call.name, call.args_hash))
+        if known:
+            carried = known.popleft()
+            call.carried = carried.result
+            call.ordinal = carried.key
 
     def _check_start(self, call: StepCall, started: Start) -> None:
         """A body that may have run already must be asked for again exactly as it was."""
@@ -73,7 +97,10 @@ class Requests(History):
             )
 
     def _dispatch_step(self, call: StepCall) -> None:
-        if call.spec.effect == "s" and call.number not in self.journal.starts:
+        if call.carried is not None:
+            call.state = "running"
+            self._return_carried(call, call.carried)
+        elif call.spec.effect == "s" and call.number not in self.journal.starts:
             call.state = "unlicensed"
             self._unlicensed.append(call)
         elif call.retry_due_us is not None and call.retry_due_us > self.estimate_us():
@@ -184,3 +211,16 @@ class Requests(History):
                 self._new_children.append(call)
             else:
                 self._ask_wanted = True
+
+
+NOT_COMPARABLE = -1
+"""In place of a hash: a transaction may be called with what has no form that could be compared."""
+
+
+def _hash_of(call: StepCall) -> int:
+    try:
+        return hash_arguments(call.args, call.kwargs, f"step {call.name}")
+    except NotStorable:
+        if call.spec.effect == "t":
+            return NOT_COMPARABLE
+        raise
