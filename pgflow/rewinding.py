@@ -48,8 +48,9 @@ class Rewinds:
         raise NotImplementedError
 
     def retry(
-        self, key: str, *, why: str = "retried", from_step: str | None = None, attempts: int | None = None, effects: DroppedEffects | None = None
-    ) -> None:
+        self, key: str, *, why: str = "retried", from_step: str | None = None, attempts: int | None = None,
+        effects: DroppedEffects | None = None,
+    ) -> None:  # fmt: skip
         """Lets a stuck run go on with a fresh budget, or does a failed one again from the step that failed.
 
         Args:
@@ -130,8 +131,9 @@ class AsyncRewinds:
         raise NotImplementedError
 
     async def retry(
-        self, key: str, *, why: str = "retried", from_step: str | None = None, attempts: int | None = None, effects: DroppedEffects | None = None
-    ) -> None:
+        self, key: str, *, why: str = "retried", from_step: str | None = None, attempts: int | None = None,
+        effects: DroppedEffects | None = None,
+    ) -> None:  # fmt: skip
         """Lets a stuck run go on, or does a failed one again from a step; see :meth:`Rewinds.retry`."""
         await self._ask(mail.retry_run(key, why, from_step=from_step, attempts=attempts, effects=effects), wakes=True)
 

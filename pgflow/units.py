@@ -111,7 +111,7 @@ class Heritage:
 
 
 class Carried(NamedTuple):
-    """A step of a dropped part of a journal. ``result``: what it returned, as JSON; None if it did not complete, and runs again under ``key``."""
+    """A step of a dropped part of a journal. ``result``: what it returned, as JSON; None if it did not complete, and runs under ``key``."""
 
     key: str
     result: str | None

@@ -33,7 +33,7 @@ table pgflow.carried, owner pgflow_owner
   call integer not null -- Number that the call had there
   is_done boolean not null -- True: the step had completed, and its result is carried. False: its key is, under which it runs again
   name text not null -- Name of the step
-  key text -- Idempotency key under which its body was started; null for a transaction
+  key text not null -- Idempotency key under which its body was started; for a transaction, the number of the run and of the call
   payload json -- What it returned; null where it is not done
   constraint carried_key_check CHECK ((octet_length(key) <= 1024))
   constraint carried_name_check CHECK ((octet_length(name) <= 255))
@@ -305,7 +305,7 @@ table pgflow.unit, owner pgflow_owner
   name text -- Of the step, signal, workflow or stream that it is about; null where there is none
   key text -- Idempotency key, on the kinds of the effect and decision ledgers
   payload json -- The encoder's exact text, hence json and not jsonb; the bound leaves 64 KiB around a value of 1 MiB
-  starts json -- Bodies that this commit allows to start: [[call, class, name, ordinal or key, hash of arguments], ...]
+  starts json -- Bodies that this commit allows to start: [[call, class, name, ordinal or key, hash of arguments], ...]; or the body of another run that the unit has its result from
   constraint unit_call_check CHECK ((call >= 0))
   constraint unit_key_check CHECK ((octet_length(key) <= 255))
   constraint unit_kind_check CHECK ((kind = ANY (ARRAY['s'::"char", 'c'::"char", 'f'::"char", 'a'::"char", 't'::"char", 'T'::"char", 'S'::"char", 'W'::"char", 'k'::"char", 'K'::"char", 'x'::"char", 'X'::"char", 'p'::"char", 'w'::"char", 'v'::"char", 'e'::"char", 'n'::"char", 'o'::"char", 'd'::"char", 'i'::"char", 'j'::"char", 'C'::"char", 'F'::"char", 'U'::"char", 'A'::"char", 'E'::"char", 'R'::"char"])))
@@ -510,7 +510,7 @@ function pgflow.acts_(run_id bigint, cut integer) returns TABLE(seq integer, cal
   -- What a journal did to the world after a cut: steps, transactions, effects and children, each with how far it came
   plpgsql stable
   set search_path=pg_catalog, pg_temp
-  md5 1d3cabeda3ac661839fa246e5247c751
+  md5 43f95a3881df16e23b46fe19c485de02
 
 function pgflow.add_unit_partitions(ahead integer DEFAULT 3, width bigint DEFAULT 5000000) returns integer, owner pgflow_owner
   -- Makes partitions of the journal until so many are ahead of the newest run; answers how many it made

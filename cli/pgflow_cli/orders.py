@@ -151,8 +151,8 @@ def retry(
 ) -> None:
     """Lets stuck or failed runs try again.
 
-    Stuck runs go on with a fresh budget. Failed ones, named or chosen by --status failed, go back to the step that failed; it runs again under
-    the same idempotency key. --from-step names another step, of any run that does not run now.
+    Stuck runs go on with a fresh budget. Failed ones, named or chosen by --status failed, go back to the step that failed;
+    it runs again under the same idempotency key. --from-step names another step, of any run that does not run now.
     """
     check_effects(effects)
     if from_step is None and (attempts is not None or effects is not None) and not keys:

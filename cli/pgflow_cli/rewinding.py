@@ -26,9 +26,11 @@ EFFECTS = ("reuse", "repeat", "compensate")
 
 Effects = Annotated[
     str | None,
-    typer.Option(metavar="|".join(EFFECTS), help="What becomes of what the dropped part has done: hand on its results, do it again, take it back."),
+    typer.Option(metavar="WORD", help="What becomes of what the dropped part has done: reuse, repeat or compensate."),
 ]
-FromStep = Annotated[str | None, typer.Option(callback=refuse_empty, help="Go back to just before this step's last call, the last failed one if any.")]
+FromStep = Annotated[
+    str | None, typer.Option(callback=refuse_empty, help="Go back to just before this step's last call, the last failed one if any.")
+]
 Edit = Annotated[str | None, typer.Option(help="Another result for the last unit that is kept: JSON, @FILE, or - for standard input.")]
 Attempts = Annotated[int | None, typer.Option(min=1, help="How often each step may be tried from there on.")]
 Children = Annotated[bool, typer.Option("--cancel-children", help="Cancel open children that the dropped part has started.")]
@@ -46,9 +48,13 @@ def fork(
     edit: Edit = None,
     text: NewInput = None,
     effects: Effects = None,
-    with_mail: Annotated[bool, typer.Option("--with-mail", help="Copy signals that wait, and those that the part left out had taken.")] = False,
+    with_mail: Annotated[
+        bool, typer.Option("--with-mail", help="Copy signals that wait, and those that the part left out had taken.")
+    ] = False,
     generation: Annotated[int | None, typer.Option(min=1, help="Of which generation; the newest if left out.")] = None,
-    label: Annotated[list[str] | None, typer.Option("--label", "-l", metavar="NAME=VALUE", help="Its own labels; may be given again.")] = None,
+    label: Annotated[
+        list[str] | None, typer.Option("--label", "-l", metavar="NAME=VALUE", help="Its own labels; may be given again.")
+    ] = None,
     attempts: Attempts = None,
     deadline: Deadline = None,
     why: Why = None,
@@ -99,7 +105,8 @@ def rewind(
 
         return rewind_run(key, to, from_step, edited, shared)
 
-    _do("rewind", key, query, _shared(effects, attempts, deadline, why, "rewound", cancel_children=cancel_children), as_json=as_json, dsn=dsn)
+    shared = _shared(effects, attempts, deadline, why, "rewound", cancel_children=cancel_children)
+    _do("rewind", key, query, shared, as_json=as_json, dsn=dsn)
 
 
 def restart(
@@ -125,7 +132,8 @@ def restart(
 
         return restart_run(key, given, shared)
 
-    _do("restart", key, query, _shared(effects, attempts, deadline, why, "restarted", cancel_children=cancel_children), as_json=as_json, dsn=dsn)
+    shared = _shared(effects, attempts, deadline, why, "restarted", cancel_children=cancel_children)
+    _do("restart", key, query, shared, as_json=as_json, dsn=dsn)
 
 
 def check_effects(effects: str | None) -> None:
@@ -156,7 +164,9 @@ def _shared(
     }
 
 
-_CHILDREN_CANCELLED = "select distinct chain_id from pgflow.runs where parent_run_id = %s and status not in ('completed', 'failed', 'cancelled')"
+_CHILDREN_CANCELLED = """
+select distinct chain_id from pgflow.runs where parent_run_id = %s and status not in ('completed', 'failed', 'cancelled')
+"""
 
 
 def _do(
@@ -180,6 +190,8 @@ def _told(connection: psycopg.Connection[Any], origin: int) -> list[int]:
 def _say(verb: str, said: dict[str, Any]) -> str:
     if verb == "fork":
         begun = f"from {said['origin_key']} at unit {said['origin_seq']}"
-        return f"{said['key']} is forked {begun}." if said["is_new"] else f"{said['key']} was forked {begun} before; it is {said['status']}."
+        if not said["is_new"]:
+            return f"{said['key']} was forked {begun} before; it is {said['status']}."
+        return f"{said['key']} is forked {begun}."
     what = "restarted" if verb == "restart" else f"rewound to unit {said['origin_seq']}"
     return f"{said['key']} is {what}, as generation {said['generation']}."

@@ -64,7 +64,9 @@ class ForkOptions(AgainOptions, total=False):
     labels: dict[str, str] | None
 
 
-def fork_run(key: str, new_key: str | None, edit: str | None, input_text: str | None, options: ForkOptions, tenant: str = "") -> Query[Started]:
+def fork_run(
+    key: str, new_key: str | None, edit: str | None, input_text: str | None, options: ForkOptions, tenant: str = ""
+) -> Query[Started]:
     """Starts a fork; ``edit`` and ``input_text`` are JSON text."""
     sql = (
         "select run_key, run_id, is_new, lane_id from pgflow.fork_run(%s::text, %s::text, at_seq => %s::int, from_step => %s::text,"
@@ -73,13 +75,16 @@ def fork_run(key: str, new_key: str | None, edit: str | None, input_text: str | 
     )
     labels = options.get("labels")
     params = (
-        key, new_key, options.get("at"), options.get("from_step"), edit, input_text, options.get("effects"), options.get("with_mail", False),
-        options.get("generation"), None if labels is None else json.dumps(labels), *_shared(options, "forked", tenant),
+        key, new_key, options.get("at"), options.get("from_step"), edit, input_text, options.get("effects"),
+        options.get("with_mail", False), options.get("generation"), None if labels is None else json.dumps(labels),
+        *_shared(options, "forked", tenant),
     )  # fmt: skip
     return Query(sql, params, lambda rows: Started(*rows[0]))
 
 
-def rewind_run(key: str, to_seq: int | None, from_step: str | None, edit: str | None, options: PlaceOptions, tenant: str = "") -> Query[Started]:
+def rewind_run(
+    key: str, to_seq: int | None, from_step: str | None, edit: str | None, options: PlaceOptions, tenant: str = ""
+) -> Query[Started]:
     """Rewinds a run; ``edit`` is JSON text."""
     sql = (
         "select run_id, lane_id from pgflow.rewind_run(%s::text, to_seq => %s::int, from_step => %s::text, edit => %s::json,"

@@ -63,7 +63,7 @@ class Flush:
         return self.expected_seq + len(self.rows)
 
     def licences(self, index: int) -> str | None:
-        """Column ``starts`` of a row: in the last one the bodies that may start once this is durable; in any, the one that it has its result from."""
+        """Column ``starts`` of a row: of the last, the bodies that may start once this is durable; of any, the one its result is from."""
         carried = self.rows[index].carried
         calls = self.starts if index == len(self.rows) - 1 else []
         if carried is not None:

@@ -122,7 +122,8 @@ class Releases(Requests):
             self._record_attempt(call, result)
             return False
         value, error, text = decode_result(call, result)
-        row = self._record(call.number, Kind.STEP_COMPLETED if error is None else Kind.STEP_FAILED, call.name, text, carried=None if call.carried is None else call)
+        kind = Kind.STEP_COMPLETED if error is None else Kind.STEP_FAILED
+        row = self._record(call.number, kind, call.name, text, carried=None if call.carried is None else call)
         self._now_us = row.at_us
         self._deliver(call, value, error)
         return True
