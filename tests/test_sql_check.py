@@ -174,7 +174,7 @@ MUTATIONS: dict[str, list[list[str]]] = {
         ["update pgflow.run set origin_seq = 2 where run_id = %(heir)s"],
     ],
     "what is carried is for a run": [
-        ["insert into pgflow.carried (run_id, args_hash, seq, call, is_done, name) values (%(nobody)s, 1, 1, 1, false, 'x')"]
+        ["insert into pgflow.carried (run_id, args_hash, seq, call, is_done, name, key) values (%(nobody)s, 1, 1, 1, false, 'x', 'y')"]
     ],
     "what is owed equals the journal": [
         ["delete from pgflow.owed"],
