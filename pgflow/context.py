@@ -271,7 +271,7 @@ def idempotency_key(*, form: Literal["text", "uuid"] = "text") -> str:
     if isinstance(scope, StepScope):
         key = scope.key
     elif isinstance(scope, WorkflowScope):
-        key = f"{scope.claim.stem}//{scope.execution.next_ordinal('')}"
+        key = f"{scope.execution.stem}//{scope.execution.next_ordinal('')}"
     else:
         raise NotInRunError("pgflow.idempotency_key() works only in the code of a workflow or step")
     return key if form == "text" else str(uuid_module.uuid5(_KEY_NAMESPACE, key))

@@ -23,7 +23,7 @@ from pgflow._io import run
 from pgflow.errors import InvalidArgument, KeyConflict
 from pgflow.options import Definitions
 from pgflow.replay import Divergence, find_divergence
-from pgflow.units import Claim, Unit
+from pgflow.units import Claim, Heritage, Unit
 
 FORMAT = 1
 SUFFIX = ".jsonl"
@@ -89,6 +89,10 @@ def _recorded(data: dict[str, Any]) -> RecordedRun:
         workflow=data["workflow"], tenant=data["tenant"], parent_run_id=parent.get("run_id"), deadline_us=data["deadline_us"],
         labels=data["labels"] or {}, metadata=data["metadata"] or {},
     )
+    if (heritage := data.get("heritage")) is not None:
+        seeds = [(upto, stem) for upto, stem in heritage["seeds"]]
+        claim.heritage = Heritage(seeds, data["origin_seq"], heritage.get("began_us"), heritage.get("attempts"))
+        claim.created_us = claim.heritage.began_us or claim.created_us
     return RecordedRun(claim, data["status"], data["output"])
 
 

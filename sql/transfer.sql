@@ -30,7 +30,7 @@ as $$
       'created_us', pgflow.micros_(r.created_at), 'run_at_us', pgflow.micros_(r.run_at), 'deadline_us', pgflow.micros_(r.deadline_at),
       'ended_us', case when i.run_id is null then pgflow.micros_(o.finished_at) else (i.origin->>'ended_us')::bigint end,
       'exported_us', pgflow.micros_(pgflow.now_()),
-      'labels', r.labels, 'metadata', r.metadata, 'input', r.input::text, 'output', o.output::text, 'error', o.error::text
+      'labels', r.labels, 'metadata', r.metadata, 'heritage', r.heritage - 'request', 'origin_seq', r.origin_seq, 'input', r.input::text, 'output', o.output::text, 'error', o.error::text
     )::text
   from unnest(chains) with ordinality as c (id, n)
   cross join lateral (
@@ -182,14 +182,15 @@ begin
 
   insert into pgflow.run (
     run_id, chain_id, root_run_id, created_at, run_at, deadline_at, root, generation, lane_id, priority, tenant, key, input, labels, metadata,
-    parent_run_id, parent_call, close_policy
+    parent_run_id, parent_call, close_policy, heritage, origin_seq
   ) values (
     me, chain, coalesce(parent.root_run_id, me), pgflow.from_micros_((header->>'created_us')::bigint),
     pgflow.from_micros_((header->>'run_at_us')::bigint), pgflow.from_micros_((header->>'deadline_us')::bigint), stem, gen,
     pgflow.intern_lane_(header->>'queue', header->>'workflow', header->>'version'), (header->>'priority')::smallint, header->>'tenant',
     header->>'key', (header->>'input')::json, nullif(header->'labels', 'null'), nullif(header->'metadata', 'null'),
     parent.run_id, case when parent.run_id is not null then (header->'parent'->>'call')::int end,
-    case when parent.run_id is not null then (header->'parent'->>'close_policy')::"char" end
+    case when parent.run_id is not null then (header->'parent'->>'close_policy')::"char" end,
+    nullif(header->'heritage', 'null'), (header->>'origin_seq')::int
   );
   insert into pgflow.unit (run_id, seq, call, kind, name, payload, starts, at, due_at, recorded_at, token, args_hash, key)
   select me, (u->>0)::int, (u->>1)::int, (u->>2)::"char", u->>3, (u->>4)::json, case when json_typeof(u->5) <> 'null' then u->5 end,

@@ -310,7 +310,7 @@ REPLAY = (
     ),
     Defect(
         "chance that a replay does not repeat", "pgflow/_engine/history.py",
-        "random.Random(self.claim.stem)", "random.Random()",
+        "random.Random(stem)", "random.Random()",
         "test_timers.py::test_chance_is_the_same_on_replay_and_different_for_every_run_and_generation",
     ),
     Defect(

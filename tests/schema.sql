@@ -14,6 +14,10 @@ sequence pgflow.nudge_id_seq, owner pgflow_owner
   -- Numbers nudges
   as bigint start 1 increment 1 cache 1
 
+sequence pgflow.put_back_seq, owner pgflow_owner
+  -- Numbers messages that are put back into a mailbox: below zero, and lower each time
+  as bigint start -1 increment -1 cache 1
+
 sequence pgflow.run_id_seq, owner pgflow_owner
   -- Numbers runs; a chain is numbered by its first run
   as bigint start 1 increment 1 cache 1
@@ -23,6 +27,20 @@ sequence pgflow.signal_signal_id_seq, owner pgflow_owner
 
 sequence pgflow.worker_worker_id_seq, owner pgflow_owner
   as integer start 1 increment 1 cache 1
+
+table pgflow.carried, owner pgflow_owner
+  -- What a dropped part of a journal knew of its steps, for the run that took its place: it asks for the same step with the same arguments and is given the outcome, or the idempotency key
+  run_id bigint not null -- The run that may ask for the step
+  args_hash bigint not null -- Hash of the arguments with which the step was called
+  seq integer not null -- Where it stood in the journal that was dropped
+  call integer not null -- Number that the call had there
+  is_done boolean not null -- True: the step had completed, and its result is carried. False: its key is, under which it runs again
+  name text not null -- Name of the step
+  key text not null -- Idempotency key under which its body was started; for a transaction, the number of the run and of the call
+  payload json -- What it returned; null where it is not done
+  constraint carried_key_check CHECK ((octet_length(key) <= 1024))
+  constraint carried_name_check CHECK ((octet_length(name) <= 255))
+  constraint carried_pkey PRIMARY KEY (run_id, seq, call)
 
 table pgflow.code, owner pgflow_owner
   -- What code workers have had of each workflow, and when: written by workers as they come and go, never by a run
@@ -245,7 +263,7 @@ table pgflow.run, owner pgflow_owner
   run_at timestamp with time zone -- When it may begin, if it was to begin later than it was started
   deadline_at timestamp with time zone -- When it is cancelled if it has not ended; null = never
   root uuid not null -- UUIDv7 of the chain: the stem of its idempotency keys
-  generation integer not null -- 1, and one more each time the run continues as new
+  generation integer not null -- 1, and one more each time the run continues as new, is rewound or restarted
   lane_id integer not null -- Its queue, workflow and version
   parent_call integer -- Number of the parent's call that started it; null = no parent
   priority smallint not null -- Lower numbers are claimed first, within their lane
@@ -255,6 +273,9 @@ table pgflow.run, owner pgflow_owner
   input json not null -- Arguments of the workflow, an object of parameter names
   labels jsonb -- Strings by name, to find runs by; null = none
   metadata jsonb -- What the run carries along and hands on to its children; null = nothing
+  origin_run_id bigint -- The run whose journal this one begins with; null = it began empty
+  origin_seq integer -- How many units it has from there: those with a seq up to this one
+  heritage jsonb -- What else it has from there: the stems of keys and of random numbers, the beginning of its time, the tries that steps have; and the request that made it
   constraint run_check CHECK (((generation > 1) OR (chain_id = run_id)))
   constraint run_check1 CHECK ((((parent_run_id IS NULL) = (parent_call IS NULL)) AND ((parent_run_id IS NULL) = (close_policy IS NULL))))
   constraint run_close_policy_check CHECK ((close_policy = ANY (ARRAY['c'::"char", 'a'::"char"])))
@@ -347,14 +368,14 @@ table pgflow.unit, owner pgflow_owner
   at timestamp with time zone not null -- When it happened, on the database's clock; what now() showed to the workflow
   recorded_at timestamp with time zone not null -- When the commit wrote it
   due_at timestamp with time zone -- timer_started, attempt_failed: when the timer or the next attempt is due, set by the commit
-  args_hash bigint -- Hash of the arguments, on the kinds of the effect and decision ledgers
+  args_hash bigint -- Hash of the arguments, on step_completed of a transaction and on the kinds of the effect and decision ledgers
   seq integer not null -- Its place in the journal, from 1 without a gap
   call integer not null -- Number of the call that it is about; 0 = the run itself
   kind "char" not null -- What happened: see unit_kind
   name text -- Of the step, signal, workflow or stream that it is about; null where there is none
   key text -- Idempotency key, on the kinds of the effect and decision ledgers
   payload json -- The encoder's exact text, hence json and not jsonb; the bound leaves 64 KiB around a value of 1 MiB
-  starts json -- Bodies that this commit allows to start: [[call, class, name, ordinal or key, hash of arguments], ...]
+  starts json -- Bodies that this commit allows to start: [[call, class, name, ordinal or key, hash of arguments], ...]; or the body of another run that the unit has its result from
   constraint unit_call_check CHECK ((call >= 0))
   constraint unit_key_check CHECK ((octet_length(key) <= 255))
   constraint unit_kind_check CHECK ((kind = ANY (ARRAY['s'::"char", 'c'::"char", 'f'::"char", 'a'::"char", 't'::"char", 'T'::"char", 'S'::"char", 'W'::"char", 'k'::"char", 'K'::"char", 'x'::"char", 'X'::"char", 'p'::"char", 'w'::"char", 'v'::"char", 'e'::"char", 'n'::"char", 'o'::"char", 'd'::"char", 'i'::"char", 'j'::"char", 'C'::"char", 'F'::"char", 'U'::"char", 'A'::"char", 'E'::"char", 'R'::"char"])))
@@ -591,7 +612,7 @@ view pgflow.runs, owner pgflow_owner
   finished_at timestamp with time zone -- When it ended; null = it has not
   attempt integer -- Claims since the run last made progress; null where it is waiting or has ended
   worker_id integer -- The worker that holds it; null = none does
-  generation integer -- 1, and one more each time the run continued as new
+  generation integer -- 1, and one more each time the run continued as new, was rewound or restarted
   labels jsonb -- Strings by name, to find runs by; null = none
   input json -- Arguments of the workflow, an object of parameter names
   output json -- What the workflow returned; null until it has completed
@@ -601,6 +622,10 @@ view pgflow.runs, owner pgflow_owner
   run_id bigint -- The number of this generation
   chain_id bigint -- Number of the first run of the chain: the same for all generations
   parent_run_id bigint -- The run that started this one as its child; null = none
+  origin_key text -- Key of the run whose journal this one begins with, of a fork another key; null = it began empty, or that history is gone
+  origin_generation integer -- Which generation of that run
+  origin_seq integer -- How many units it has from there; null = it began empty
+  origin_run_id bigint -- The number of that generation
   grant select to pgflow_auditor
   grant select to pgflow_client
   grant select to pgflow_operator
@@ -620,6 +645,7 @@ view pgflow.steps, owner pgflow_owner
   error json -- The exception that it raised for the last time; null unless it failed
   tenant text -- Whose run it is; empty where there is only one tenant
   run_id bigint -- The number of that generation
+  is_inherited boolean -- Whether it is a step of the run whose journal this one begins with
   grant select to pgflow_auditor
   grant select to pgflow_client
   grant select to pgflow_operator
@@ -640,7 +666,8 @@ view pgflow.timeline, owner pgflow_owner
   starts json -- Bodies of steps that this commit allowed to start: [[call, class, name, ordinal or key, hash of arguments], ...]
   tenant text -- Whose run it is; empty where there is only one tenant
   run_id bigint -- The number of that generation
-  token bigint -- Token of the lease that wrote it; 0 where no worker held the run
+  token bigint -- Token of the lease that wrote it; 0 where no worker held the run, or where it is another run's
+  is_inherited boolean -- Whether it happened to the run whose journal this one begins with
   grant select to pgflow_auditor
   grant select to pgflow_client
   grant select to pgflow_operator
@@ -680,6 +707,12 @@ view pgflow.workers, owner pgflow_owner
   grant select to pgflow_operator
   grant select to pgflow_worker
 
+function pgflow.acts_(run_id bigint, cut integer) returns TABLE(seq integer, call integer, what text, name text, state text, key text, args_hash bigint, payload json), owner pgflow_owner
+  -- What a journal did to the world after a cut: steps, transactions, effects and children, each with how far it came
+  plpgsql stable
+  set search_path=pg_catalog, pg_temp
+  md5 6d41132324c66ec793e44285c125e69d
+
 function pgflow.add_unit_partitions(ahead integer DEFAULT 3, width bigint DEFAULT 5000000) returns integer, owner pgflow_owner
   -- Makes partitions of the journal until so many are ahead of the newest run; answers how many it made
   plpgsql volatile security definer
@@ -714,6 +747,12 @@ function pgflow.beat_step(run_id bigint, token bigint, call integer, attempt int
   md5 e84519081cef278c050c873f97a39558
   grant execute to pgflow_worker
 
+function pgflow.begin_again_(verb text, chain bigint, cut integer, from_step text, input json, edit json, effects text, children text, attempts integer, timeout_seconds double precision, why text, sent_by text, OUT run_id bigint, OUT generation integer, OUT lane_id integer, OUT seq integer) returns record, owner pgflow_owner
+  -- Puts a new generation in the place of a chain's newest one, with its journal up to a cut
+  plpgsql volatile
+  set search_path=pg_catalog, pg_temp
+  md5 516aa00ca463a5344843e5d250e0ba9b
+
 function pgflow.begin_step(run_id bigint, token bigint, call integer, idle_timeout_ms integer DEFAULT 0) returns text, owner pgflow_owner
   -- First call of a transactional step's transaction: checks the lease, leaves a mark that only this transaction carries, and tells its number
   plpgsql volatile security definer
@@ -727,6 +766,12 @@ function pgflow.book_(units jsonb, t timestamp with time zone) returns void, own
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
   md5 c71468b3e8c21e08d625e0d49d44beae
+
+function pgflow.bring_up_(heir pgflow.run, cut integer, edit json, note jsonb, was json, t timestamp with time zone) returns void, owner pgflow_owner
+  -- Inserts a run that begins with the journal of another, with the unit that says who wanted it and why, and its place
+  plpgsql volatile
+  set search_path=pg_catalog, pg_temp
+  md5 cb47a9958475a3caa8972da3de06c153
 
 function pgflow.cancel_children_(run_ids bigint[], t timestamp with time zone) returns bigint[], owner pgflow_owner
   -- Posts a cancel to the open children that end with these runs; answers their chains
@@ -743,6 +788,12 @@ function pgflow.cancel_run(key text, why text DEFAULT 'cancelled'::text, tenant 
   grant execute to pgflow_operator
   grant execute to pgflow_worker
 
+function pgflow.carry_(origin bigint, cut integer, heir bigint) returns void, owner pgflow_owner
+  -- Hands on what the dropped part knew of its steps: results, and keys of those that did not complete
+  sql volatile
+  set search_path=pg_catalog, pg_temp
+  md5 2203a3548d9c10632b2218aea48543ac
+
 function pgflow.chain_of_(tenant text, key text) returns bigint, owner pgflow_owner
   -- The chain that a key names, or PF001
   plpgsql stable
@@ -753,14 +804,26 @@ function pgflow.check() returns TABLE(invariant text, detail text), owner pgflow
   -- The invariants that do not hold, one a row; empty = sound
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
-  md5 fa200eb3ca76ace6615b3d048596b856
+  md5 ae4aef9876aade1cfd67cdcb6cf186f1
   grant execute to pgflow_operator
+
+function pgflow.check_acts_(run_id bigint, cut integer, effects text, is_fork boolean) returns text, owner pgflow_owner
+  -- Refuses (PF020) to drop units that have acted unless it is said what is to become of it; answers what is: reuse or repeat
+  plpgsql stable
+  set search_path=pg_catalog, pg_temp
+  md5 bb3d8596b43e17796c8d33bce7cacd2d
 
 function pgflow.check_batch_(runs jsonb) returns void, owner pgflow_owner
   -- Refuses (PF003) a batch with a key or an input that no run can have
   plpgsql immutable
   set search_path=pg_catalog, pg_temp
   md5 65b29c13a1513da924b010a7eacdd07e
+
+function pgflow.check_cut_(run_id bigint, cut integer, edit json, is_fork boolean) returns void, owner pgflow_owner
+  -- Refuses (PF003) a cut that is not in the journal or that another run cannot begin with
+  plpgsql stable
+  set search_path=pg_catalog, pg_temp
+  md5 21dbb6b0de69ab4928f3f048d50e6d1b
 
 function pgflow.check_history_(history jsonb) returns void, owner pgflow_owner
   -- Refuses (PF003) a history that no run can have had
@@ -830,7 +893,7 @@ function pgflow.claimed_(ids bigint[]) returns TABLE(run_id bigint, token bigint
   set enable_seqscan=off
   set enable_hashjoin=off
   set enable_mergejoin=off
-  md5 3484234c52d0e17b8773c2a45bdb83bf
+  md5 8e6861f53590dbc00ab1854f723a46cf
 
 function pgflow.commit_and_claim(batch jsonb, worker_id integer, lanes integer[], max integer, tokens bigint[], take_suspect boolean) returns TABLE(answer jsonb, run_id bigint, token bigint, chain_id bigint, lane_id integer, generation integer, attempt integer, suspect integer, last_seq integer, key text, root text, input text, units text, has_mail boolean, created_us bigint, now_us bigint, extra jsonb), owner pgflow_owner
   -- commit_units and then claim_runs in one transaction: what a worker that drains a queue does
@@ -871,6 +934,24 @@ function pgflow.continue_(q jsonb, seq integer, t timestamp with time zone) retu
   set search_path=pg_catalog, pg_temp
   md5 df48769c3b4bd944114ce923e5d383a4
 
+function pgflow.copy_units_(origin bigint, cut integer, heir bigint, edit json) returns void, owner pgflow_owner
+  -- Copies a journal up to a cut, without the licences of bodies whose outcome is not in it, and with another result in its last unit if one is given
+  plpgsql volatile
+  set search_path=pg_catalog, pg_temp
+  md5 66d462f2c593d8f4122eb9b8b44f80a1
+
+function pgflow.cut_before_(run_id bigint, step text) returns integer, owner pgflow_owner
+  -- The seq before the first unit of a step's last call, of its last failed one if one has failed
+  plpgsql stable
+  set search_path=pg_catalog, pg_temp
+  md5 3a3189ddb3b1de2f7e3980c814cfd946
+
+function pgflow.drop_children_(me bigint, cut integer, children text, t timestamp with time zone) returns void, owner pgflow_owner
+  -- What becomes of children that the dropped part started: open ones are cancelled or refused (PF006), keys of ended ones freed
+  plpgsql volatile
+  set search_path=pg_catalog, pg_temp
+  md5 5810b512ab6401a8228d407fbe43c2cb
+
 function pgflow.drop_empty_partitions_() returns integer, owner pgflow_owner
   -- Drops partitions of the journal of which no run is left; answers how many
   plpgsql volatile
@@ -883,7 +964,7 @@ function pgflow.drop_history(ended_before timestamp with time zone, max integer 
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
   set plan_cache_mode=force_generic_plan
-  md5 c43888fcac336abc27b8760a62496bf4
+  md5 38149fbafae671cfa97b75e9b6d0e8e5
   grant execute to pgflow_operator
 
 function pgflow.drop_old_code_(before timestamp with time zone) returns void, owner pgflow_owner
@@ -891,6 +972,18 @@ function pgflow.drop_old_code_(before timestamp with time zone) returns void, ow
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
   md5 1fc37c4cba6a484ecffdf3acce001413
+
+function pgflow.edit_note_(run_id bigint, cut integer, edit json) returns jsonb, owner pgflow_owner
+  -- What a result was before it was edited, and what it is: hashes of both
+  sql stable
+  set search_path=pg_catalog, pg_temp
+  md5 c1c1f965f881ce5d437eff6ec41be3ae
+
+function pgflow.effect_end_(run_id bigint, call integer) returns integer, owner pgflow_owner
+  -- The seq of the unit that closes an effect; null = it is open
+  sql stable
+  set search_path=pg_catalog, pg_temp
+  md5 6dc4f24f240800ee2a29601d0553f6d9
 
 function pgflow.effect_error_(name text, said_by text, why text) returns json, owner pgflow_owner
   -- The error that an effect raises which somebody declared failed
@@ -916,7 +1009,7 @@ function pgflow.export_runs(chains bigint[]) returns TABLE(chain_id bigint, run_
   sql volatile security definer
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
-  md5 846ae6d104783800356b8c2fbea9b360
+  md5 42bfa1cbe8a529bb0f36281c335695b4
   grant execute to pgflow_operator
   grant execute to pgflow_worker
 
@@ -935,12 +1028,12 @@ function pgflow.families_(roots bigint[]) returns TABLE(root bigint, run_id bigi
   set enable_seqscan=off
   md5 a456b4e2fc9c46e3395eece4b6ecf0e7
 
-function pgflow.fence_step(run_id bigint, token bigint, call integer, units jsonb) returns bigint, owner pgflow_owner
+function pgflow.fence_step(run_id bigint, token bigint, call integer, units jsonb, args_hash bigint DEFAULT NULL::bigint) returns bigint, owner pgflow_owner
   -- Last call of a transactional step's transaction: fences the lease, appends the buffered units and the step's own; the time in microseconds
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
-  md5 7d0a0707b44c68268fd4b1ee25f64320
+  md5 972c56a46b62060eef71d6638b2f0e8a
   grant execute to pgflow_worker
 
 function pgflow.find_chain(key text, tenant text DEFAULT ''::text) returns bigint, owner pgflow_owner
@@ -951,6 +1044,13 @@ function pgflow.find_chain(key text, tenant text DEFAULT ''::text) returns bigin
   grant execute to pgflow_client
   grant execute to pgflow_operator
   grant execute to pgflow_worker
+
+function pgflow.fork_run(key text, new_key text DEFAULT NULL::text, at_seq integer DEFAULT NULL::integer, from_step text DEFAULT NULL::text, edit json DEFAULT NULL::json, input json DEFAULT NULL::json, effects text DEFAULT NULL::text, with_mail boolean DEFAULT false, generation integer DEFAULT NULL::integer, labels jsonb DEFAULT NULL::jsonb, attempts integer DEFAULT NULL::integer, timeout_seconds double precision DEFAULT NULL::double precision, why text DEFAULT 'forked'::text, tenant text DEFAULT ''::text, sent_by text DEFAULT NULL::text, OUT run_key text, OUT run_id bigint, OUT is_new boolean, OUT lane_id integer, OUT seq integer) returns record, owner pgflow_owner
+  -- Starts a run that begins with another's journal up to a unit, or before a step, and goes on by itself; the origin is not touched. PF020 if what is left out has acted, PF002 if the new key is taken
+  plpgsql volatile security definer
+  set search_path=pg_catalog, pg_temp
+  md5 08da4785101124330292be31606399e5
+  grant execute to pgflow_operator
 
 function pgflow.free_settled_(chains bigint[], ids bigint[], t timestamp with time zone) returns TABLE(run_id bigint, lane_id integer), owner pgflow_owner
   -- Held -> ready for runs that are stuck for want of an effect's outcome, once somebody has said what became of it
@@ -970,6 +1070,18 @@ function pgflow.has_long_number_(value text) returns boolean, owner pgflow_owner
   plpgsql immutable strict
   set search_path=pg_catalog, pg_temp
   md5 b372ad657a73983c775c05873c0de3f3
+
+function pgflow.heir_of_(origin pgflow.run, cut integer, input json, mode text, attempts integer, timeout_seconds double precision, t timestamp with time zone) returns pgflow.run, owner pgflow_owner
+  -- The row of a run that begins with the journal of another; whose chain it is, is left to the caller
+  plpgsql volatile
+  set search_path=pg_catalog, pg_temp
+  md5 276d7ef033a50081e744562cd9fd1387
+
+function pgflow.heritage_(run_id bigint, heritage jsonb) returns jsonb, owner pgflow_owner
+  -- What a worker must know of a run that begins with the journal of another; null of any other run
+  plpgsql stable
+  set search_path=pg_catalog, pg_temp
+  md5 866ec232095b7303eb8e4933282008ef
 
 function pgflow.hold_(q jsonb, seq integer, t timestamp with time zone) returns void, owner pgflow_owner
   -- Lease -> held
@@ -996,7 +1108,7 @@ function pgflow.insert_history_(history json, header jsonb, t timestamp with tim
   -- Inserts a run that has ended, with its journal
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 5096808939b77e0f9c72d34383e2bf78
+  md5 8b83258cde02c04345144a6e77cb7167
 
 function pgflow.insert_run_(tenant text, key text, workflow text, queue text, version text, priority integer, input json, run_at timestamp with time zone, deadline_at timestamp with time zone, labels jsonb, metadata jsonb, parent_run_id bigint, parent_call integer, close_policy "char", root_run_id bigint, OUT run_id bigint, OUT run_key text, OUT is_new boolean, OUT lane_id integer, OUT clash text) returns record, owner pgflow_owner
   -- Inserts one run with its key and place, or finds the run that the key already names; clash says how that one differs
@@ -1022,6 +1134,12 @@ function pgflow.is_alias_(old_name text, name text) returns boolean, owner pgflo
   set search_path=pg_catalog, pg_temp
   md5 594a5cc149e9ee7764dfa2daf91ead82
 
+function pgflow.is_handed_on_(run_id bigint, seq integer) returns boolean, owner pgflow_owner
+  -- Whether what a unit opened is owed by another run: the generation that took it over, or the origin of a fork
+  sql stable
+  set search_path=pg_catalog, pg_temp
+  md5 3aa72d3b1feef869f723d19f6262b69b
+
 function pgflow.journal_(run_id bigint, after_seq integer, max_bytes integer) returns text, owner pgflow_owner
   -- Units after a seq as JSON [[seq, call, kind, name, payload as exact text, starts, at, due_at], ...], at most about max_bytes of them
   sql stable
@@ -1033,6 +1151,12 @@ function pgflow.json_depth_(value text) returns integer, owner pgflow_owner
   plpgsql immutable strict
   set search_path=pg_catalog, pg_temp
   md5 cbf5eaec1b3ec4449df33aec3e45610d
+
+function pgflow.leave_(me bigint, why text, t timestamp with time zone) returns void, owner pgflow_owner
+  -- Ends a generation whose place is locked, or that has ended, as continued by another
+  plpgsql volatile
+  set search_path=pg_catalog, pg_temp
+  md5 e2ec18ca7c90e992f14fd7341c3e1e76
 
 function pgflow.leave_code_(worker_id integer, t timestamp with time zone) returns void, owner pgflow_owner
   -- A worker is gone: what code it had was served until now
@@ -1067,6 +1191,12 @@ function pgflow.load_units(run_id bigint, after_seq integer) returns text, owner
   md5 8b4d8d7913d72c422b965b9f2c36c5d1
   grant execute to pgflow_worker
 
+function pgflow.lock_chain_(chain bigint) returns void, owner pgflow_owner
+  -- Keeps others from rewinding a chain or removing it, until the end of the transaction
+  plpgsql volatile
+  set search_path=pg_catalog, pg_temp
+  md5 6cacfbaeac9e132c027c0350338116a4
+
 function pgflow.look_(q jsonb, t timestamp with time zone, INOUT seq integer, OUT units jsonb, OUT pause boolean) returns record, owner pgflow_owner
   -- Takes what has happened to a run, in the order in which it happened, and records it
   plpgsql volatile
@@ -1079,6 +1209,12 @@ function pgflow.micros_(at timestamp with time zone) returns bigint, owner pgflo
   sql immutable strict
   set search_path=pg_catalog, pg_temp
   md5 fc4b3174a6258c4ff5e7c01a2beb814a
+
+function pgflow.move_owed_(origin bigint, cut integer, heir bigint) returns void, owner pgflow_owner
+  -- Hands what was owed before a cut to the new generation; the rest stays owed by the old one
+  sql volatile
+  set search_path=pg_catalog, pg_temp
+  md5 3a9d9ff8ae6a784a515ff79bab5af637
 
 function pgflow.needs_(name text, risk text, request jsonb, OUT version integer, OUT needs text) returns record, owner pgflow_owner
   -- What the policy in force says of an effect: its version, and gate, nothing or null where no rule fits
@@ -1116,6 +1252,12 @@ function pgflow.observe_workers() returns TABLE(worker_id integer, beat bigint),
   set search_path=pg_catalog, pg_temp
   md5 c8ca72d06c83f5e43b70188b9b907fec
   grant execute to pgflow_worker
+
+function pgflow.own_stem_(root uuid, generation integer) returns text, owner pgflow_owner
+  -- What the idempotency keys of a generation begin with
+  sql immutable
+  set search_path=pg_catalog, pg_temp
+  md5 d9441c938d227188f42837aa2397f6e5
 
 function pgflow.park_(q jsonb, seq integer, t timestamp with time zone) returns boolean, owner pgflow_owner
   -- Lease -> parked, with the reasons to wake; true if a message that crossed it should be looked for at once
@@ -1171,6 +1313,12 @@ function pgflow.post_settlement_(debt pgflow.owed, verdict text, value json, why
   set search_path=pg_catalog, pg_temp
   md5 22b09ff090768a9116c2a98edc21ae67
 
+function pgflow.put_back_(chain bigint, origin bigint, cut integer, to_chain bigint, t timestamp with time zone) returns void, owner pgflow_owner
+  -- Fills a mailbox: what the dropped part of a journal had taken, in order, then what waits or was put aside; copies of it, for another chain
+  plpgsql volatile
+  set search_path=pg_catalog, pg_temp
+  md5 a395f809591e295c9159445cbed6c203
+
 function pgflow.put_mail_aside_(chains bigint[], t timestamp with time zone) returns void, owner pgflow_owner
   -- Moves what is left in the mailboxes of finished chains to `undelivered`, save what another wake is moving
   sql volatile
@@ -1181,7 +1329,7 @@ function pgflow.read_stream(key text, stream text, after_run bigint DEFAULT 0, a
   -- Values that a run emitted to a stream, in order, over its generations
   sql stable security definer
   set search_path=pg_catalog, pg_temp
-  md5 62b0ffeacac58387e5b9846f90771f09
+  md5 40532c938d63bf30f5b2e843ee5eef34
   grant execute to pgflow_client
   grant execute to pgflow_operator
   grant execute to pgflow_worker
@@ -1204,7 +1352,7 @@ function pgflow.recorded_runs(after_run bigint DEFAULT 0, max integer DEFAULT 10
   -- Runs with their journals, in order, for a replay that changes nothing
   sql volatile security definer
   set search_path=pg_catalog, pg_temp
-  md5 6a3e5ca91de45e8f591157e09df93930
+  md5 570994a83657d255fb17e1b27fd4320b
   grant execute to pgflow_worker
 
 function pgflow.register_code(worker_id integer, codes jsonb) returns void, owner pgflow_owner
@@ -1250,6 +1398,13 @@ function pgflow.release_stuck(workflows text[], code_hashes text[]) returns inte
   md5 10a3ec0bb72b35cd41097cc398f34555
   grant execute to pgflow_worker
 
+function pgflow.restart_run(key text, input json DEFAULT NULL::json, effects text DEFAULT NULL::text, children text DEFAULT 'refuse'::text, attempts integer DEFAULT NULL::integer, timeout_seconds double precision DEFAULT NULL::double precision, why text DEFAULT 'restarted'::text, tenant text DEFAULT ''::text, sent_by text DEFAULT NULL::text, OUT run_id bigint, OUT generation integer, OUT lane_id integer) returns record, owner pgflow_owner
+  -- Begins a run anew as its next generation, with the same input or another; PF006 while it runs, PF020 if it has acted
+  plpgsql volatile security definer
+  set search_path=pg_catalog, pg_temp
+  md5 5510ceefc7d9887773d6e3d76ba474fe
+  grant execute to pgflow_operator
+
 function pgflow.result(key text, tenant text DEFAULT ''::text, OUT status text, OUT output json, OUT error json, OUT reason text) returns record, owner pgflow_owner
   -- Status of the run that a key names and, once it has ended, its output or error; PF001 if there is none
   plpgsql stable security definer
@@ -1282,11 +1437,18 @@ function pgflow.resume_run(key text, why text DEFAULT 'resumed'::text, tenant te
   md5 7fb1c3ad7ee74c0ae162351df845746c
   grant execute to pgflow_operator
 
-function pgflow.retry_run(key text, why text DEFAULT 'retried'::text, tenant text DEFAULT ''::text, sent_by text DEFAULT NULL::text) returns bigint, owner pgflow_owner
-  -- Gives a stuck run a fresh budget of attempts and lets it go on; PF006 if the run has ended
+function pgflow.retry_run(key text, why text DEFAULT 'retried'::text, tenant text DEFAULT ''::text, sent_by text DEFAULT NULL::text, from_step text DEFAULT NULL::text, attempts integer DEFAULT NULL::integer, effects text DEFAULT NULL::text, children text DEFAULT 'refuse'::text) returns bigint, owner pgflow_owner
+  -- Lets a stuck run go on with a fresh budget of attempts; rewinds a failed one, or any that does not run, to just before a step, whose key stays the same. PF006 if there is nothing to retry
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
-  md5 200b6731639b9aedfc4ed9078d5fc06f
+  md5 75752a999bd9907d13d3bf5d4a3bd3a7
+  grant execute to pgflow_operator
+
+function pgflow.rewind_run(key text, to_seq integer DEFAULT NULL::integer, from_step text DEFAULT NULL::text, edit json DEFAULT NULL::json, effects text DEFAULT NULL::text, children text DEFAULT 'refuse'::text, attempts integer DEFAULT NULL::integer, timeout_seconds double precision DEFAULT NULL::double precision, why text DEFAULT 'rewound'::text, tenant text DEFAULT ''::text, sent_by text DEFAULT NULL::text, OUT run_id bigint, OUT generation integer, OUT lane_id integer, OUT seq integer) returns record, owner pgflow_owner
+  -- Takes a run back to a unit of its journal, or before a step, and lets it go on from there as its next generation; PF006 while it runs, PF020 if what is dropped has acted
+  plpgsql volatile security definer
+  set search_path=pg_catalog, pg_temp
+  md5 da40d47087312a99a2fb6c77ad26f3c3
   grant execute to pgflow_operator
 
 function pgflow.run_state(key text, tenant text DEFAULT ''::text) returns json, owner pgflow_owner
@@ -1306,6 +1468,24 @@ function pgflow.run_status(key text, tenant text DEFAULT ''::text) returns text,
   grant execute to pgflow_client
   grant execute to pgflow_operator
   grant execute to pgflow_worker
+
+function pgflow.segments_(known jsonb, own text, cut integer) returns jsonb, owner pgflow_owner
+  -- The segments of an origin, its own stem among them, as far as a cut
+  sql immutable
+  set search_path=pg_catalog, pg_temp
+  md5 685f100d1ffe13f697d92b6d266a53cc
+
+function pgflow.seize_(me bigint, shown text, verb text, OUT lane_id integer, OUT priority smallint, OUT was json) returns record, owner pgflow_owner
+  -- Locks a run where it is, unless a worker holds it (PF006); says how it was
+  plpgsql volatile
+  set search_path=pg_catalog, pg_temp
+  md5 8d2f11d44505a345239879daa4b3252c
+
+function pgflow.send_results_(origin bigint, cut integer, heir bigint, chain bigint, t timestamp with time zone) returns void, owner pgflow_owner
+  -- Posts the results of children that the copied part waits for; refuses (PF006) if one of them is still open
+  plpgsql volatile
+  set search_path=pg_catalog, pg_temp
+  md5 7f1afebd79bee67aedbf8c3f7b87012c
 
 function pgflow.send_signal(key text, name text, payload json DEFAULT 'null'::json, tenant text DEFAULT ''::text, sent_by text DEFAULT NULL::text) returns bigint, owner pgflow_owner
   -- Sends a signal to a run in the caller's transaction; answers the chain, for wake(). PF001 if no run has the key
@@ -1381,6 +1561,12 @@ function pgflow.status_(run_id bigint) returns text, owner pgflow_owner
   sql stable
   set search_path=pg_catalog, pg_temp
   md5 d613813ea7728aea5eea5c78485739fe
+
+function pgflow.stem_at_(segments jsonb, own text, seq integer) returns text, owner pgflow_owner
+  -- The stem that holds at a seq, by segments [[last seq or null, stem], ...] and the run's own after them
+  sql immutable
+  set search_path=pg_catalog, pg_temp
+  md5 703534fdcd5af53cf30d0d10d08c62df
 
 function pgflow.step_details(run_id bigint, call integer) returns text, owner pgflow_owner
   -- What the last attempt of a step said of its progress
@@ -1459,7 +1645,7 @@ function pgflow.wake(chains bigint[] DEFAULT NULL::bigint[], max integer DEFAULT
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
   set plan_cache_mode=force_generic_plan
-  md5 0d4859bb1ff1cacf0da2664212c770b2
+  md5 cc5f1c9bde27fa7c3de9bc6dfe5954a7
   grant execute to pgflow_client
   grant execute to pgflow_operator
   grant execute to pgflow_worker
@@ -1484,6 +1670,12 @@ function pgflow.wind_up_(run_ids bigint[], t timestamp with time zone) returns b
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
   md5 484539d9071c4dba3ebc23af2b80bbb5
+
+function pgflow.withdraw_(me bigint, shown text) returns void, owner pgflow_owner
+  -- Takes the result of a child back from its parent's mailbox; refuses (PF006) if the parent has taken it
+  plpgsql volatile
+  set search_path=pg_catalog, pg_temp
+  md5 e9e65c5120a641875c9c12f2e9eddef0
 
 unit kind A effect_accepted, terminal: commit_units: the counterparty took an effect on, and will confirm it later
 unit kind C effect_confirmed, terminal: commit_units, look: an effect was done; its result

@@ -64,7 +64,10 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "cancel": ("orders:cancel", "Cancels runs: their code may clean up first."),
         "pause": ("orders:pause", "Holds runs until they are resumed."),
         "resume": ("orders:resume", "Lets paused or stuck runs go on."),
-        "retry": ("orders:retry", "Lets stuck runs try again, with a fresh budget."),
+        "retry": ("orders:retry", "Lets stuck or failed runs try again."),
+        "rewind": ("rewinding:rewind", "Takes a run back to an earlier point."),
+        "restart": ("rewinding:restart", "Begins a run anew, with its key."),
+        "fork": ("rewinding:fork", "Starts a run that begins with another's journal."),
     },
     "Database": {
         "migrate": ("schema:migrate", "Installs the schema, or brings it up to date."),

@@ -113,6 +113,8 @@ class StepCall(Call):
     retry_due_us: int | None = None
     fencing: bool = False
     details: str | None = None
+    carried: str | None = None
+    max_attempts: int | None = None
     key: str = ""
     """Idempotency key, for calls of the ledgers and those that rest on a decision; others make it when they are asked for it."""
 

@@ -50,6 +50,7 @@ class History(ABC):
         self._now_us: int | None = None
         self._clock_us = claim.now_us - host.monotonic_us()
         self._random: random.Random | None = None
+        self._random_stem = ""
 
     @abstractmethod
     def _want_flush(self) -> None:
@@ -82,9 +83,19 @@ class History(ABC):
     @property
     def random(self) -> random.Random:
         """Random numbers that a replay draws again."""
-        if self._random is None:
-            self._random = random.Random(self.claim.stem)  # noqa: S311 - repeatable is what it is for
+        stem = self.stem
+        if self._random is None or self._random_stem != stem:
+            self._random, self._random_stem = random.Random(stem), stem  # noqa: S311 - repeatable is what it is for
         return self._random
+
+    @property
+    def stem(self) -> str:
+        """What chance, and keys that the code makes, come from: in an inherited part of the journal, from what they came from there."""
+        if self.claim.heritage is not None:
+            for upto, stem in self.claim.heritage.seeds:
+                if upto is None or self._seq < upto:
+                    return stem
+        return self.claim.stem
 
     def uuid(self) -> uuid.UUID:
         """A random UUID that a replay makes again."""
@@ -127,10 +138,11 @@ class History(ABC):
         return unit
 
     def _record(
-        self, number: int, kind: str, name: str | None, payload: str | None, delay_seconds: float | None = None, key: str | None = None
-    ) -> Row:
+        self, number: int, kind: str, name: str | None, payload: str | None, delay_seconds: float | None = None, key: str | None = None,
+        carried: StepCall | None = None,
+    ) -> Row:  # fmt: skip
         self._seq += 1
-        row = Row(self._seq, number, kind, name, payload, self.estimate_us(), delay_seconds, key)
+        row = Row(self._seq, number, kind, name, payload, self.estimate_us(), delay_seconds, key, carried)
         self._buffer.append(row)
         self._buffer_bytes += size_of(row)
         if len(self._buffer) >= MAX_FLUSH_UNITS or self._buffer_bytes >= MAX_FLUSH_BYTES:

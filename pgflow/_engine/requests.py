@@ -12,10 +12,10 @@ from typing import Any
 from pgflow._engine.calls import Call, ChildCall, ChildRequest, EffectCall, SignalCall, StepCall, StepSpec, TimerCall
 from pgflow._engine.history import NEVER, History
 from pgflow._engine.host import Host, StepResult
-from pgflow.errors import InvalidArgument
+from pgflow.errors import InvalidArgument, NotStorable
 from pgflow.failures import ErrorClasses
 from pgflow.model import Kind
-from pgflow.units import Claim, Start
+from pgflow.units import Carried, Claim, Heritage, Start, ended_by
 from pgflow.values import Codec, hash_arguments
 
 Resting = tuple[str, str | int | None]
@@ -41,6 +41,11 @@ class Requests(History):
         self._has_ledger_rows = False
         self._unwanted_children: list[int] = []
         self._ask_wanted = claim.has_mail
+        self._carried: dict[tuple[str, int], deque[Carried]] = {}
+        self._inherited: frozenset[int] = frozenset()
+        if claim.heritage is not None and claim.heritage.carried:
+            self._carried = {step: deque(known) for step, known in claim.heritage.carried.items()}
+            self._inherited = ended_by(claim.units, claim.heritage.cut)
 
     @abstractmethod
     def _stop_body(self, call: StepCall) -> None:
@@ -49,6 +54,10 @@ class Requests(History):
     @abstractmethod
     def _give_up_effect(self, call: EffectCall) -> None:
         """The code waits no longer for an effect that was intended."""
+
+    @abstractmethod
+    def _return_carried(self, call: StepCall, text: str) -> None:
+        """The call has a result already, which is to be recorded as its own."""
 
     @abstractmethod
     def _retry_later(self, call: StepCall, delay_seconds: float) -> None:
@@ -72,8 +81,10 @@ class Requests(History):
             call.ordinal = self.next_ordinal(spec.name)
         else:
             self._name_key(call, rests_on)
-        if spec.effect == "s" and number not in self.journal.ended:
-            call.args_hash = hash_arguments(args, kwargs, f"step {spec.name}")
+        if spec.effect in ("s", "t") and (number not in self.journal.ended or self._carried):
+            call.args_hash = _hash_of(call)
+        if self.claim.heritage is not None:
+            self._inherit(call, self.claim.heritage)
         self._enter(call)
         return call
 
@@ -85,7 +96,13 @@ class Requests(History):
         if rests_on is None:
             call.ordinal = self.next_ordinal(call.name)
             call.key = f"{self.claim.stem}/{call.name}/{call.ordinal}"
-            return
+        else:
+            self._name_resting(call, rests_on)
+        started = self.journal.starts.get(call.number)
+        if started is not None and started.effect == "e" and isinstance(started.ordinal, str):  # perhaps intended by another run
+            call.key = call.ordinal = started.ordinal
+
+    def _name_resting(self, call: StepCall, rests_on: Resting) -> None:
         decision, item = rests_on
         stem = f"{decision}/{call.name}"
         call.key = call.ordinal = f"{stem}/{self.next_ordinal(stem) if item is None else item}"
@@ -103,10 +120,23 @@ class Requests(History):
         if not self.replaying:
             self._dispatch_step(call)
 
+    def _inherit(self, call: StepCall, heritage: Heritage) -> None:
+        """Gives a step what a dropped part of the journal knew of it, if it is asked for again with the same arguments."""
+        call.max_attempts = heritage.attempts
+        if call.number in self._inherited:
+            return
+        known = self._carried.get((call.name, call.args_hash))
+        if known:
+            carried = known.popleft()
+            call.carried = carried.result
+            call.ordinal = carried.key
+            call.key = carried.key if call.key else ""
+
     def _check_start(self, call: StepCall, started: Start) -> None:
         """A body that may have run already must be asked for again exactly as it was."""
         if call.aliases and call.answers_to(started.name):  # its key stays the one that it has been started under
             call.name, call.ordinal = started.name, started.ordinal
+            call.key = started.ordinal if isinstance(started.ordinal, str) else call.key
         if (started.name, started.effect) != (call.name, call.spec.effect):
             self.diverge(f"the journal has licensed call {call.number} as step {started.name!r}, the code asks for {call}")
         if call.number not in self.journal.ended and call.args_hash != started.args_hash:
@@ -116,7 +146,10 @@ class Requests(History):
             )
 
     def _dispatch_step(self, call: StepCall) -> None:
-        if call.spec.effect == "s" and call.number not in self.journal.starts:
+        if call.carried is not None:
+            call.state = "running"
+            self._return_carried(call, call.carried)
+        elif call.spec.effect == "s" and call.number not in self.journal.starts:
             call.state = "unlicensed"
             self._unlicensed.append(call)
         elif call.retry_due_us is not None and call.retry_due_us > self.estimate_us():
@@ -266,3 +299,16 @@ class Requests(History):
                 self._new_children.append(call)
             else:
                 self._ask_wanted = True
+
+
+NOT_COMPARABLE = -1
+"""In place of a hash: a transaction may be called with what has no form that could be compared."""
+
+
+def _hash_of(call: StepCall) -> int:
+    try:
+        return hash_arguments(call.args, call.kwargs, f"step {call.name}")
+    except NotStorable:
+        if call.spec.effect == "t":
+            return NOT_COMPARABLE
+        raise
