@@ -15,7 +15,7 @@ create table pgflow.policy_rule (
   risk text check (risk in ('reversible', 'compensable', 'irreversible')),
   name text check (octet_length(name) between 1 and 255),
   amount text,
-  above numeric,
+  above numeric check (above not in ('NaN', 'Infinity', '-Infinity')),
   predicate text,
   primary key (version, rule),
   check ((amount is null) = (above is null))

@@ -12,6 +12,7 @@ import contextvars
 import json
 import logging
 import random
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from datetime import timedelta
@@ -23,6 +24,7 @@ from pgflow._engine.calls import EffectCall, StepCall
 from pgflow._engine.execution import Execution
 from pgflow._engine.flush import Flush
 from pgflow._engine.host import EffectResult, StepResult
+from pgflow._engine.ledger import GUARDED
 from pgflow._io import Query, is_conflict_on_unit, is_infrastructure
 from pgflow._scope import StepScope, current, log_fields
 from pgflow.effect import EffectStep
@@ -36,6 +38,9 @@ from pgflow.step import Step
 from pgflow.threads import DaemonThreads
 
 log = logging.getLogger("pgflow")
+
+BEGIN_WITHIN_SECONDS = 5.0
+"""An act that begins later after its licence could still be under way when "absent" is believed."""
 
 _INFRASTRUCTURE_RETRIES = Retries(first_delay=timedelta(seconds=0.1), max_delay=timedelta(seconds=5))
 
@@ -197,8 +202,9 @@ class Bodies:
     async def _try_effect(self, execution: Execution, call: EffectCall, scope: StepScope) -> None:
         """One attempt at an effect, or one question to the counterparty. Whatever happens in it is told, and nothing of it repeated."""
         turn = call.turn
+        began = time.monotonic()
         try:
-            result = await (self._act(call, scope) if call.phase == "act" else self._inquire(call, scope))
+            result = await (self._act(execution, call, scope) if call.phase == "act" else self._inquire(call, scope))
         except asyncio.CancelledError as error:
             if self._stopped or execution.over or not execution.wants(call):
                 raise
@@ -208,33 +214,57 @@ class Bodies:
         except BaseException as error:  # noqa: BLE001 - whatever a body raises says something of the effect
             result = _unknown(call, "it raised" if call.phase == "act" else "asking failed", error)
         result.turn = turn
+        result.took_seconds = time.monotonic() - began
         self._host.returned(execution, result)
 
-    async def _act(self, call: EffectCall, scope: StepScope) -> EffectResult:
-        step: EffectStep[..., Any] = call.spec.definition
-        fn: Callable[..., Any] = self._host.replacements.get(step.origin) or step.fn
+    async def _act(self, execution: Execution, call: EffectCall, scope: StepScope) -> EffectResult:
+        step: EffectStep[..., Any] = call.spec.definition.declared
         if not call.agreed.has_body:
             return _unknown(call, "nothing is declared that takes it back: a person must")
-        if step.guard is not None:
-            try:
-                holds = await self._call_body(call, scope, step.guard, ())
-            except Exception as error:  # noqa: BLE001 - before the act: nothing was done
-                return EffectResult(call, "failed", error=encode_error(error))
-            if not holds:
-                stale = Stale(f"the precondition of effect {call.name} does not hold; nothing was done")
-                return EffectResult(call, "failed", error=encode_error(stale))
+        if (execution.estimate_us() - call.attempted_us) / 1e6 > BEGIN_WITHIN_SECONDS:
+            return EffectResult(call, "not begun", why="its worker was too long out of touch to begin it")
+        is_before_act = True
         try:
-            value = await self._call_body(call, scope, fn, ())
+            async with asyncio.timeout(call.spec.timeout_seconds):
+                if step.guard is not None and (refusal := await self._refused_by_guard(execution, call, scope, step.guard)) is not None:
+                    return refusal
+                is_before_act = False
+                return await self._act_and_verify(call, scope, step)
+        except TimeoutError as error:
+            if is_before_act:
+                return _not_done(call, error)
+            raise
+
+    async def _refused_by_guard(
+        self, execution: Execution, call: EffectCall, scope: StepScope, guard: Callable[..., Any]
+    ) -> EffectResult | None:
+        """Asks the precondition; infrastructure is waited out, since nothing has been done yet."""
+        tries = 0
+        while True:
+            try:
+                holds = await self._call_untimed(call, scope, guard, ())
+            except Exception as error:  # noqa: BLE001 - before the act
+                if not is_infrastructure(error):
+                    return _not_done(call, error)
+                tries += 1
+                await self._wait_out(execution, call, error, tries)
+            else:
+                return None if holds else _not_done(call, Stale(f"the precondition of effect {call.name} does not hold; nothing was done"))
+
+    async def _act_and_verify(self, call: EffectCall, scope: StepScope, step: EffectStep[..., Any]) -> EffectResult:
+        fn: Callable[..., Any] = self._host.replacements.get(step) or step.fn
+        try:
+            value = await self._call_untimed(call, scope, fn, ())
         except call.spec.raises as refusal:
             return EffectResult(call, "failed", error=encode_error(refusal))
         if isinstance(value, Accepted):
             return EffectResult(call, "accepted", checked_ref(value.ref))
-        if step.verifier is not None and not await self._call_body(call, scope, step.verifier, (value,)):
+        if step.verifier is not None and not await self._call_untimed(call, scope, step.verifier, (value,)):
             return _unknown(call, "its verification does not find it")
         return EffectResult(call, "confirmed", call.spec.result.encode(value, f"the result of effect {call.name}"))
 
     async def _inquire(self, call: EffectCall, scope: StepScope) -> EffectResult:
-        step: EffectStep[..., Any] = call.spec.definition
+        step: EffectStep[..., Any] = call.spec.definition.declared
         assert step.settler is not None
         answer = await self._call_body(call, scope, step.settler, ())
         if isinstance(answer, Confirmed) and isinstance(answer.value, Accepted):  # it was taken on, and its confirmation is to come
@@ -320,6 +350,13 @@ class Bodies:
 
 def _unknown(call: EffectCall, why: str, error: BaseException | None = None) -> EffectResult:
     return EffectResult(call, "unknown", error=None if error is None else encode_error(error), why=why)
+
+
+def _not_done(call: EffectCall, error: BaseException) -> EffectResult:
+    """This attempt has done nothing; an earlier one may have."""
+    if call.may_have_acted:
+        return _unknown(call, GUARDED, error)
+    return EffectResult(call, "failed", error=encode_error(error))
 
 
 def checked_ref(ref: object) -> str:

@@ -31,6 +31,7 @@ from pgflow._scope import (
 )
 from pgflow.errors import InvalidArgument, NotBuiltError, NotInRunError
 from pgflow.model import Approved, Decision, Escalated, Expired, GateRequest, Rejected, is_name
+from pgflow.saga import is_in_saga
 from pgflow.step import Step, resting_on
 from pgflow.values import MAX_BYTES, codec_for, encode_plain
 from pgflow.workflow import Workflow
@@ -258,6 +259,8 @@ def continue_as_new(*args: Any, **kwargs: Any) -> Never:
         **kwargs: The same by name.
     """
     scope = workflow_scope("pgflow.continue_as_new()")
+    if is_in_saga():
+        raise NotBuiltError("carrying a saga over continue_as_new() is not built yet: leave the saga() block first")
     raise ContinueAsNew(scope.definition.encode_input(args, kwargs))
 
 

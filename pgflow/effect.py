@@ -11,12 +11,12 @@ import inspect
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import Any, Concatenate, ParamSpec, Self, TypeVar, cast
 
 from pgflow._engine.calls import EffectCall, EffectTerms, StepSpec
 from pgflow._scope import WorkflowScope
-from pgflow.errors import DefinitionError
-from pgflow.model import Absent, Confirmed, Retries, Risk, StillUnknown
+from pgflow.errors import DefinitionError, InvalidArgument
+from pgflow.model import Absent, Admit, Confirmed, Retries, Risk, StillUnknown
 from pgflow.saga import enlist
 from pgflow.step import MAX_NAME_CHARS, AsyncStep, Step, SyncStep
 from pgflow.values import encode_plain
@@ -66,11 +66,34 @@ class EffectStep(Step[P, R_co]):
         super().__init__(fn, "e", name, 1, timeout or DEFAULT_TIMEOUT, raises, aliases)
         self.terms = terms
         self._signature = inspect.signature(fn)
-        if terms.settle_after is not None and terms.settle_after < self.timeout_:
+        self._check_times()
+
+    def _check_times(self) -> None:
+        settle_after = self.terms.settle_after
+        if settle_after is not None and settle_after < self.timeout_:
             raise DefinitionError(
-                f"effect {self.name} is settled after {terms.settle_after}, while an attempt may take {self.timeout_}: "
+                f"effect {self.name} is settled after {settle_after}, while an attempt may take {self.timeout_}: "
                 "what is still under way would be called absent; raise settle_after or lower timeout"
             )
+
+    def options(self, *, retries: Retries | int | None = None, timeout: timedelta | None = None, admit: Admit | None = None) -> Self:
+        """The same effect with other options for the calls made through what is returned.
+
+        Args:
+            retries: An effect has none: it is settled instead.
+            timeout: How long one attempt may take.
+            admit: What the call may cost at most.
+        """
+        if retries is not None:
+            raise DefinitionError(f"effect {self.name} is not retried: what settle_retries= says of it stands where it is declared")
+        other = super().options(timeout=timeout, admit=admit)
+        other._check_times()
+        return other
+
+    @property
+    def declared(self) -> EffectStep[..., Any]:
+        """The effect as it was declared, with all that belongs to it, whatever options this one has."""
+        return cast("EffectStep[..., Any]", self.origin)
 
     @property
     def timeout_(self) -> timedelta:
@@ -84,8 +107,10 @@ class EffectStep(Step[P, R_co]):
             said = self.terms
             settle_after = said.settle_after or self.timeout_ + DEAD_AFTER
             found.terms = EffectTerms(
-                risk=said.risk, is_keyed=said.keyed, dedup_seconds=self._dedup_seconds(), settle_after_seconds=settle_after.total_seconds(),
-                settling=said.settle_retries, can_ask=self.settler is not None, has_body=said.has_body, must_be_done=said.is_compensation,
+                risk=said.risk, is_keyed=said.keyed, dedup_seconds=self._dedup_seconds(),
+                settle_after_seconds=settle_after.total_seconds(),
+                settling=said.settle_retries, can_ask=self.declared.settler is not None, has_body=said.has_body,
+                must_be_done=said.is_compensation,
             )
         return found
 
@@ -96,25 +121,31 @@ class EffectStep(Step[P, R_co]):
 
     def issue(self, scope: WorkflowScope, args: tuple[Any, ...], kwargs: dict[str, Any]) -> EffectCall:
         """Asks the engine to do it."""
-        call = self._issue(scope, args, kwargs)
+        call = scope.execution.issue_effect(self.spec(scope.app_errors), args, kwargs, self._request(args, kwargs), self.resting())
         enlist(scope, self, call)
         return call
 
-    def _issue(
-        self, scope: WorkflowScope, args: tuple[Any, ...], kwargs: dict[str, Any], compensates: str | None = None
-    ) -> EffectCall:
-        request = encode_plain(dict(self._signature.bind(*args, **kwargs).arguments), f"the request of effect {self.name}")
-        return scope.execution.issue_effect(self.spec(scope.app_errors), args, kwargs, request, self.resting(), compensates)
+    def _request(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+        return encode_plain(dict(self._signature.bind(*args, **kwargs).arguments), f"the request of effect {self.name}")
 
     @property
     def has_compensation(self) -> bool:
         """Whether something is declared that takes it back."""
-        return getattr(self.origin, "compensation", None) is not None
+        return self.declared.compensation is not None
 
     def issue_compensation(self, scope: WorkflowScope, effect: EffectCall) -> EffectCall:
         """Asks the engine to take one of these effects back; if nothing does, a person must."""
-        compensation = getattr(self.origin, "compensation", None) or self._by_hand()
-        return compensation._issue(scope, (effect.value, *effect.args), effect.kwargs, effect.key)
+        args = (effect.value, *effect.args)
+        compensation = self.declared.compensation
+        if compensation is not None:
+            try:
+                request = compensation._request(args, effect.kwargs)
+                return scope.execution.issue_effect(
+                    compensation.spec(scope.app_errors), args, effect.kwargs, request, None, effect.key
+                )
+            except (TypeError, InvalidArgument):  # what it would have to be called with cannot be recorded: nobody but a person can
+                pass
+        return scope.execution.issue_effect(self._by_hand().spec(scope.app_errors), (), {}, effect.request, None, effect.key)
 
     def _by_hand(self) -> EffectStep[..., Any]:
         def by_hand(result: Any, *args: Any, **kwargs: Any) -> None:
@@ -136,7 +167,16 @@ class EffectStep(Step[P, R_co]):
         aliases = () if is_named else tuple(map(_compensation_name, self.aliases))
         terms = replace(self.terms, risk="reversible", is_compensation=True, settle_after=None)
         kind = _AsyncEffect if self.is_async else _SyncEffect
-        return kind(self._take(fn, "the compensation"), terms, name, self.timeout, (), aliases)
+        made: EffectStep[..., Any] = kind(self._take(fn, "the compensation"), terms, name, self.timeout, (), aliases)
+        parameters = self._signature.parameters.values()
+        given = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+        try:
+            made._signature.bind(None, *given, **{p.name: p for p in parameters if p.kind is p.KEYWORD_ONLY})
+        except TypeError as error:
+            raise DefinitionError(
+                f"the compensation {name} of effect {self.name} must take its result and then its arguments: {error}"
+            ) from None
+        return made
 
 
 def _compensation_name(effect: str) -> str:
@@ -156,19 +196,19 @@ class AsyncEffect(_AsyncEffect[P, R_co, F]):
 
     def settle(self, fn: Callable[P, Coroutine[Any, Any, Confirmed[R_co] | Absent | StillUnknown]], /) -> None:
         """Declares how the counterparty is asked what became of an attempt: called with the effect's arguments, under its key."""
-        self.settler = self._take(fn, "settle")
+        self.declared.settler = self._take(fn, "settle")
 
     def compensate(self, fn: Callable[Concatenate[R_co, P], Coroutine[Any, Any, Any]], /) -> None:
         """Declares how the effect is taken back: an effect with a key of its own, called with the result and the arguments."""
-        self.compensation = self._make_compensation(fn)
+        self.declared.compensation = self._make_compensation(fn)
 
     def precondition(self, fn: Callable[P, Coroutine[Any, Any, bool]], /) -> None:
         """Declares what must hold immediately before each act; where it does not, nothing is done and Stale is raised."""
-        self.guard = self._take(fn, "the precondition")
+        self.declared.guard = self._take(fn, "the precondition")
 
     def verify(self, fn: Callable[Concatenate[R_co, P], Coroutine[Any, Any, bool]], /) -> None:
         """Declares what must hold after the act; where it does not, the outcome is unknown."""
-        self.verifier = self._take(fn, "verify")
+        self.declared.verifier = self._take(fn, "verify")
 
 
 class SyncEffect(_SyncEffect[P, R_co, F]):
@@ -176,16 +216,16 @@ class SyncEffect(_SyncEffect[P, R_co, F]):
 
     def settle(self, fn: Callable[P, Confirmed[R_co] | Absent | StillUnknown], /) -> None:
         """Declares how the counterparty is asked what became of an attempt: called with the effect's arguments, under its key."""
-        self.settler = self._take(fn, "settle")
+        self.declared.settler = self._take(fn, "settle")
 
     def compensate(self, fn: Callable[Concatenate[R_co, P], Any], /) -> None:
         """Declares how the effect is taken back: an effect with a key of its own, called with the result and the arguments."""
-        self.compensation = self._make_compensation(fn)
+        self.declared.compensation = self._make_compensation(fn)
 
     def precondition(self, fn: Callable[P, bool], /) -> None:
         """Declares what must hold immediately before each act; where it does not, nothing is done and Stale is raised."""
-        self.guard = self._take(fn, "the precondition")
+        self.declared.guard = self._take(fn, "the precondition")
 
     def verify(self, fn: Callable[Concatenate[R_co, P], bool], /) -> None:
         """Declares what must hold after the act; where it does not, the outcome is unknown."""
-        self.verifier = self._take(fn, "verify")
+        self.declared.verifier = self._take(fn, "verify")

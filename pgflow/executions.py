@@ -296,7 +296,7 @@ class Executions(ABC):
         """A run has left without an end of its own: parked, held, continued as new, or ended from outside."""
         question = flush.question or {}
         self._count_left(execution, "waiting" if place == "parked" else "continued" if "continue" in question else place)
-        hold = question.get("hold")
+        hold = question.get("hold") or question.get("stuck")
         if place == "held" and hold is not None and hold[1] not in _TOLD:
             claim = execution.claim
             log.warning("run %s is stuck: %s; `pgflow show` says more", claim.key, hold[1], extra=log_fields(claim))

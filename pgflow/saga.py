@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager, contextmanager
-from contextvars import ContextVar
+from contextvars import ContextVar, Token
 from typing import Any, Protocol
 
 from pgflow._engine.calls import Call, EffectCall, Waiter
@@ -33,16 +33,43 @@ class Reversible(Protocol):
 
 Enlisted = tuple[Reversible, EffectCall]
 
-_innermost: ContextVar[list[Enlisted] | None] = ContextVar("pgflow_saga", default=None)
+
+class Block:
+    """A saga block. Tasks that were made in it may outlive it: what they do then belongs to the block around."""
+
+    def __init__(self, around: Block | None) -> None:
+        self.around = around
+        self.effects: list[Enlisted] = []
+        self.is_open = True
+
+
+_innermost: ContextVar[Block | None] = ContextVar("pgflow_saga", default=None)
 
 _NOT_AN_END = (Unwind, GeneratorExit, ContinueAsNew)
 """What leaves code that goes on elsewhere."""
 
 
-def enlist(scope: WorkflowScope, effect: Reversible, call: EffectCall) -> None:
-    """Remembers an effect in the innermost saga, else in the run."""
+def _enlisting(scope: WorkflowScope) -> list[Enlisted]:
+    """Where effects that are asked for now are remembered: by the innermost open block, else by the run."""
     block = _innermost.get()
-    (scope.effects if block is None else block).append((effect, call))
+    while block is not None and not block.is_open:
+        block = block.around
+    return scope.effects if block is None else block.effects
+
+
+def enlist(scope: WorkflowScope, effect: Reversible, call: EffectCall) -> None:
+    """Remembers an effect."""
+    _enlisting(scope).append((effect, call))
+
+
+def is_in_saga() -> bool:
+    """Whether the code that asks is in a saga block that has effects to take back."""
+    block = _innermost.get()
+    while block is not None:
+        if block.is_open and block.effects:
+            return True
+        block = block.around
+    return False
 
 
 def saga() -> AbstractAsyncContextManager[None]:
@@ -65,20 +92,17 @@ def saga() -> AbstractAsyncContextManager[None]:
 
 @asynccontextmanager
 async def _saga(scope: WorkflowScope) -> AsyncIterator[None]:
-    around = _innermost.get()
-    block: list[Enlisted] = []
-    token = _innermost.set(block)
+    block, token = _enter()
     try:
         yield
     except _NOT_AN_END:
+        _leave(scope, block, token)
         raise
     except BaseException:
-        _innermost.reset(token)
-        await take_back(scope, block, all_of_them=True)
+        await take_back(scope, block.effects, all_of_them=True)
+        _leave(scope, block, token)
         raise
-    else:
-        _innermost.reset(token)
-        (scope.effects if around is None else around).extend(block)
+    _leave(scope, block, token)
 
 
 def sync_saga() -> AbstractContextManager[None]:
@@ -89,36 +113,53 @@ def sync_saga() -> AbstractContextManager[None]:
 
 @contextmanager
 def _sync_saga(scope: WorkflowScope) -> Iterator[None]:
-    around = _innermost.get()
-    block: list[Enlisted] = []
-    token = _innermost.set(block)
+    block, token = _enter()
     try:
         yield
     except _NOT_AN_END:
+        _leave(scope, block, token)
         raise
     except BaseException:
-        _innermost.reset(token)
-        take_back_sync(scope, block, all_of_them=True)
+        take_back_sync(scope, block.effects, all_of_them=True)
+        _leave(scope, block, token)
         raise
-    else:
+    _leave(scope, block, token)
+
+
+def _enter() -> tuple[Block, Token[Block | None]]:
+    block = Block(_innermost.get())
+    return block, _innermost.set(block)
+
+
+def _leave(scope: WorkflowScope, block: Block, token: Token[Block | None]) -> None:
+    """Closes a block, and hands on what is left in it."""
+    block.is_open = False
+    try:
         _innermost.reset(token)
-        (scope.effects if around is None else around).extend(block)
+    except ValueError:  # it is left in another task than it was entered in, whose context has its own idea of the innermost
+        pass
+    around = block.around
+    while around is not None and not around.is_open:
+        around = around.around
+    (scope.effects if around is None else around.effects).extend(block.effects)
 
 
 def _is_done(call: EffectCall) -> bool:
     return call.closed_as in ("confirmed", "accepted")
 
 
-def _wanted(block: list[Enlisted], *, all_of_them: bool) -> Iterator[Enlisted]:
-    for effect, call in reversed(block):
+def _last(effects: list[Enlisted], *, all_of_them: bool) -> Iterator[Enlisted]:
+    """What is to be taken back next. Tasks that go on meanwhile may add to it."""
+    while effects:
+        effect, call = effects.pop()
         if all_of_them or effect.has_compensation:
             yield effect, call
 
 
-async def take_back(scope: WorkflowScope, block: list[Enlisted], *, all_of_them: bool) -> None:
+async def take_back(scope: WorkflowScope, effects: list[Enlisted], *, all_of_them: bool) -> None:
     """Compensates effects, the last first; a cancellation on the way is raised once they are taken back."""
     cancelled: asyncio.CancelledError | None = None
-    for effect, call in _wanted(block, all_of_them=all_of_them):
+    for effect, call in _last(effects, all_of_them=all_of_them):
         cancelled = await _closed(scope, call) or cancelled
         if _is_done(call):
             cancelled = await _closed(scope, effect.issue_compensation(scope, call)) or cancelled
@@ -137,10 +178,10 @@ async def _closed(scope: WorkflowScope, call: EffectCall) -> asyncio.CancelledEr
     return cancelled
 
 
-def take_back_sync(scope: WorkflowScope, block: list[Enlisted], *, all_of_them: bool) -> None:
+def take_back_sync(scope: WorkflowScope, effects: list[Enlisted], *, all_of_them: bool) -> None:
     """The same in a thread."""
     cancelled: asyncio.CancelledError | None = None
-    for effect, call in _wanted(block, all_of_them=all_of_them):
+    for effect, call in _last(effects, all_of_them=all_of_them):
         cancelled = _closed_sync(scope, call) or cancelled
         if _is_done(call):
             cancelled = _closed_sync(scope, effect.issue_compensation(scope, call)) or cancelled

@@ -112,7 +112,7 @@ begin
       select from pgflow.run r join place p on p.run_id = r.run_id
       where (r.run_id = s.chain_id or r.chain_id = s.chain_id and r.generation > 1) and (
           -- A cancel that has brought a run on, which got stuck again before it could take it, rests until the run goes on.
-          p.place = 'parked' and s.kind <> 'e' or p.place = 'held' and s.has_had_its_try is not true
+          p.place = 'parked' and (s.kind <> 'e' or s.run_id = p.run_id) or p.place = 'held' and s.has_had_its_try is not true
           and (s.kind <> 'e' or exists (select from pgflow.held h where h.run_id = p.run_id and h.state = 'stuck' and h.reason = 'effect'))
         )
     )

@@ -33,14 +33,20 @@ declare
   due timestamptz;
   first_at timestamptz;
   last_at timestamptz;
+  asked_at timestamptz;
+  is_absent boolean;
   wait interval;
   stale text;
 begin
   units := '[]';
   refused := '[]';
   for e in select * from jsonb_array_elements(q->'effects') loop
-    -- call, name, key, hash, risk, request, ordinal or key, ground, seconds, decision, compensates, [[read, seq, seconds], ...]
+    -- call, name, key, hash, risk, request, ordinal or key, ground, seconds, decision, compensates, [[read, seq, seconds], ...], keyed
     due := null;
+    -- A word that was taken with this question may have closed it.
+    continue when e->>7 is not null and not exists (
+      select from pgflow.owed o where o.run_id = me and o.call = (e->0)::int and o.kind = 'effect'
+    );
     if e->>7 is null then
       select a->>0 into stale
       from jsonb_array_elements(e->11) a join pgflow.unit u on u.run_id = me and u.seq = (a->1)::int
@@ -62,15 +68,23 @@ begin
       wait := (e->>8)::float8 * interval '1 second';
       select min(u.recorded_at), max(u.recorded_at) into first_at, last_at
       from pgflow.unit u where u.run_id = me and u.call = (e->0)::int and u.kind in ('i', 'j');
-      if e->>7 = 'p' or e->>7 = 'w' and first_at + wait > t or e->>7 = 'a' and last_at + wait <= t then
+      -- What was absent when it was asked counts by the time of the question, not of the answer.
+      select u.at - (u.payload->>'took')::float8 * interval '1 second' into asked_at
+      from pgflow.unit u where u.run_id = me and u.call = (e->0)::int and u.kind = 'E' order by u.seq desc limit 1;
+      is_absent := coalesce(e->>7 = 'a' and last_at + wait <= asked_at, false);
+      if e->>7 = 'p' or e->>7 = 'w' and first_at + wait > t or is_absent and (e->12)::boolean then
         kind := 'j';
         payload := json_build_object('ground', e->>7);
         update pgflow.owed o set due_at = null, detail = o.detail || '{"state": "intended"}'
         where o.run_id = me and o.call = (e->0)::int and o.kind = 'effect';
       else
         kind := 'U';
-        due := case when e->>7 = 'a' then last_at + wait else t end;
-        payload := json_build_object('why', case when e->>7 = 'a' then 'absent, and asked too early to believe it' else 'the counterparty may have forgotten the key' end);
+        due := case when is_absent then null when e->>7 = 'a' then greatest(last_at + wait, t) else t end;
+        payload := json_build_object('why', case
+          when is_absent then 'absent, and without a key it cannot be tried again'
+          when e->>7 = 'a' then 'absent, and asked too early to believe it'
+          else 'the counterparty may have forgotten the key'
+        end);
         update pgflow.owed o set due_at = due, detail = o.detail || '{"state": "unknown"}'
         where o.run_id = me and o.call = (e->0)::int and o.kind = 'effect';
       end if;
@@ -115,8 +129,9 @@ end
 $$;
 comment on function pgflow.book_(jsonb, timestamptz) is 'Keeps what is owed equal to the effect units that a commit appends';
 
-create or replace function pgflow.settle_by_word_(
-  me bigint, call int, payload json, sent_by text, token bigint, t timestamptz, inout seq int, out units jsonb
+drop function if exists pgflow.settle_by_word_;
+create function pgflow.settle_by_word_(
+  me bigint, call int, payload json, sent_by text, token bigint, t timestamptz, is_over boolean, inout seq int, out units jsonb
 )
 language plpgsql
 volatile
@@ -126,28 +141,31 @@ as $$
 #variable_conflict use_variable
 declare
   debt record;
-  word json := json_build_object('verdict', payload->>'verdict', 'by', sent_by, 'why', payload->>'why');
+  verdict text := case when is_over and payload->>'verdict' = 'absent' then 'failed' else payload->>'verdict' end;
+  word json;
   kind "char";
   outcome json;
 begin
   units := '[]';
   select o.name, o.detail->>'state' as state into debt
   from pgflow.owed o where o.run_id = me and o.call = call and o.kind = 'effect';
-  -- An attempt that is under way will say for itself what became of it; so has one that was closed meanwhile.
-  if debt.state is null or debt.state = 'intended' then
+  -- An attempt that is under way will say for itself what became of it, unless its run is over; so has one that was closed meanwhile.
+  if debt.state is null or debt.state = 'intended' and not is_over then
     return;
   end if;
+  word := json_build_object('verdict', verdict, 'by', sent_by, 'why', payload->>'why', 'word', true,
+    'value', case when debt.state = 'accepted' then payload->'value' end);
   seq := seq + 1;
   perform pgflow.append_(me, seq, call, 'E', debt.name, word, token, t, t);
   units := units || jsonb_build_array(pgflow.unit_json_(seq, call, 'E', debt.name, word));
-  if payload->>'verdict' = 'absent' and debt.state <> 'accepted' then
+  if verdict = 'absent' and debt.state <> 'accepted' then
     update pgflow.owed o set due_at = null, detail = o.detail || '{"state": "absent"}'
     where o.run_id = me and o.call = call and o.kind = 'effect';
     return;
   end if;
   delete from pgflow.owed o where o.run_id = me and o.call = call and o.kind = 'effect';
   if debt.state <> 'accepted' then
-    kind := case payload->>'verdict' when 'confirmed' then 'C' else 'F' end;
+    kind := case verdict when 'confirmed' then 'C' else 'F' end;
     outcome := case kind when 'C' then coalesce(payload->'value', 'null') else pgflow.effect_error_(debt.name, sent_by, payload->>'why') end;
     seq := seq + 1;
     perform pgflow.append_(me, seq, call, kind, debt.name, outcome, token, t, t);
@@ -155,8 +173,36 @@ begin
   end if;
 end
 $$;
-comment on function pgflow.settle_by_word_(bigint, int, json, text, bigint, timestamptz, int)
+comment on function pgflow.settle_by_word_(bigint, int, json, text, bigint, timestamptz, boolean, int)
   is 'Records what somebody said became of an effect, and its outcome, if the effect is still open and not under way';
+
+drop function if exists pgflow.take_words_;
+create function pgflow.take_words_(me bigint, chain bigint, token bigint, t timestamptz, is_over boolean, inout seq int, out units jsonb)
+language plpgsql
+volatile
+set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
+as $$
+#variable_conflict use_variable
+declare
+  word record;
+  said jsonb;
+begin
+  units := '[]';
+  for word in
+    with gone as (
+      delete from pgflow.signal s where s.chain_id = chain and s.kind = 'e' and s.run_id = me returning s.*
+    )
+    select * from gone order by signal_id
+  loop
+    select w.seq, w.units into seq, said
+    from pgflow.settle_by_word_(me, word.call, word.payload, word.sent_by, token, t, is_over, seq) w;
+    units := units || said;
+  end loop;
+end
+$$;
+comment on function pgflow.take_words_(bigint, bigint, bigint, timestamptz, boolean, int)
+  is 'Takes what people and webhooks have said of the effects of a run, and records it';
 
 create or replace function pgflow.effect_error_(name text, said_by text, why text)
 returns json
@@ -183,17 +229,17 @@ declare
   state text := debt.detail->>'state';
   last_seq int;
 begin
-  if state = 'intended' then
+  select r.chain_id into strict chain from pgflow.run r where r.run_id = debt.run_id;
+  select true into ended from pgflow.outcome o where o.run_id = debt.run_id;
+  if ended is not true and state = 'intended' then
     raise exception using errcode = 'PF006', message = format('effect %s is under way: its own outcome will say what became of it', debt.detail->>'key'),
       hint = 'Only an effect whose outcome is unknown, or that was accepted, can be settled.';
   end if;
-  select r.chain_id into strict chain from pgflow.run r where r.run_id = debt.run_id;
-  select true into ended from pgflow.outcome o where o.run_id = debt.run_id;
   if ended then -- by force: there is nobody to take mail, and what is owed must not stay for ever
     perform from pgflow.owed o where o.run_id = debt.run_id and o.call = debt.call and o.kind = debt.kind for update;
     if found then
       select max(u.seq) into last_seq from pgflow.unit u where u.run_id = debt.run_id;
-      perform pgflow.settle_by_word_(debt.run_id, debt.call, json_build_object('verdict', case verdict when 'absent' then 'failed' else verdict end, 'value', value, 'why', why), sent_by, 0, pgflow.now_(), last_seq);
+      perform pgflow.settle_by_word_(debt.run_id, debt.call, json_build_object('verdict', verdict, 'value', value, 'why', why), sent_by, 0, pgflow.now_(), true, last_seq);
     end if;
   else
     insert into pgflow.signal (chain_id, run_id, call, kind, name, sent_at, sent_by, payload)

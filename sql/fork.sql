@@ -178,6 +178,23 @@ as $$
 $$;
 comment on function pgflow.move_owed_(bigint, int, bigint) is 'Hands what was owed before a cut to the new generation; the rest stays owed by the old one';
 
+create or replace function pgflow.move_words_(origin bigint, chain bigint, heir bigint, t timestamptz)
+returns void
+language plpgsql
+volatile
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+  update pgflow.signal s set run_id = heir
+  where s.chain_id = chain and s.kind = 'e' and s.run_id = origin and exists (select from pgflow.owed o where o.run_id = heir and o.call = s.call);
+  if exists (select from pgflow.signal s where s.chain_id = chain and s.kind = 'e' and s.run_id = origin) then
+    perform pgflow.take_words_(origin, chain, 0, t, true, (select max(u.seq) from pgflow.unit u where u.run_id = origin));
+  end if;
+end
+$$;
+comment on function pgflow.move_words_(bigint, bigint, bigint, timestamptz)
+  is 'Hands what was said of open effects, and not yet taken, to whoever owes them now; of those that the old generation keeps it is recorded there';
+
 create or replace function pgflow.leave_(me bigint, why text, t timestamptz)
 returns void
 language plpgsql
@@ -359,6 +376,7 @@ begin
   perform pgflow.leave_(old.run_id, verb, t);
   perform pgflow.bring_up_(heir, cut, edit, note, place.was, t);
   perform pgflow.move_owed_(old.run_id, cut, heir.run_id);
+  perform pgflow.move_words_(old.run_id, chain, heir.run_id, t);
   perform pgflow.put_back_(chain, old.run_id, cut, chain, t);
   perform pgflow.send_results_(old.run_id, cut, heir.run_id, chain, t);
   perform pgflow.nudge_asked_(array[chain]);

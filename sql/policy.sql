@@ -25,8 +25,8 @@ begin
   select coalesce(max(version), 0) + 1 into next_version from pgflow.policy;
   insert into pgflow.policy (version, set_at, set_by, why) values (next_version, pgflow.now_(), left(coalesce(set_by, session_user), 255), left(why, 4096));
   insert into pgflow.policy_rule (version, rule, needs, risk, name, amount, above, predicate)
-  select next_version, r.n, coalesce(r.rule->>'needs', 'gate'), r.rule->>'risk', r.rule->>'name', (r.rule->>'amount')::jsonpath,
-    (r.rule->>'above')::numeric, (r.rule->>'predicate')::jsonpath
+  select next_version, r.n, coalesce(r.rule->>'needs', 'gate'), r.rule->>'risk', r.rule->>'name', (r.rule->>'amount')::jsonpath::text,
+    (r.rule->>'above')::numeric, (r.rule->>'predicate')::jsonpath::text
   from jsonb_array_elements(rules) with ordinality as r (rule, n);
   return next_version;
 exception
@@ -45,23 +45,28 @@ stable
 set search_path = pg_catalog, pg_temp
 as $$
 #variable_conflict use_variable
+declare
+  rule record;
 begin
   select max(p.version) into version from pgflow.policy p;
   if version is null then
     return;
   end if;
-  select r.needs into needs
-  from pgflow.policy_rule r
-  where r.version = version
-    and (r.risk is null or r.risk = risk)
-    and (r.name is null or r.name = name)
-    and (r.above is null or exists (
-      select from jsonb_path_query(request, r.amount, silent => true) a
-      where case when a #>> '{}' ~ '^-?[0-9]{1,100}(\.[0-9]{1,100})?$' then (a #>> '{}')::numeric > r.above else true end
-    ))
-    -- What a predicate cannot judge counts as fitting: a rule that errs must not let an effect through.
-    and (r.predicate is null or coalesce(jsonb_path_match(request, r.predicate, silent => true), true))
-  order by r.rule limit 1;
+  for rule in select * from pgflow.policy_rule r where r.version = version order by r.rule loop
+    continue when rule.risk <> risk or rule.name <> name;
+    -- What a rule cannot judge counts as fitting: one that errs must not let an effect through.
+    begin
+      continue when rule.above is not null and not exists (
+        select from jsonb_path_query_tz(request, rule.amount::jsonpath) a
+        where case when a #>> '{}' ~ '^-?[0-9]{1,100}(\.[0-9]{1,100})?$' then (a #>> '{}')::numeric > rule.above else true end
+      );
+      continue when rule.predicate is not null and not coalesce(jsonb_path_match_tz(request, rule.predicate::jsonpath), true);
+    exception when data_exception or feature_not_supported then
+      null;
+    end;
+    needs := rule.needs;
+    return;
+  end loop;
 end
 $$;
 comment on function pgflow.needs_(text, text, jsonb) is 'What the policy in force says of an effect: its version, and gate, nothing or null where no rule fits';

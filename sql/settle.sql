@@ -20,6 +20,7 @@
 --   cancelled             true once a cancel was delivered: further ones are dropped
 --   idle                  true if no body runs and none may start: the run may be paused
 --   park                  true: if nothing has happened, park
+--   stuck                 the same as hold, for when it would park: nothing but a person can bring it on
 --   hold                  [state, reason, code hash, detail]
 --   continue              input of the next generation
 --   effects               [[call, name, key, hash, risk, request, ordinal or key, ground, seconds, decision, compensates, reads], ...]  see intend_
@@ -157,7 +158,6 @@ declare
   last_word bigint;
   happening record;
   payload json;
-  said jsonb;
 begin
   units := '[]';
   -- Of what people asked for while a worker held the run, the last word counts.
@@ -184,10 +184,6 @@ begin
       where q ? 'child_calls' and s.chain_id = chain and s.kind = 'c' and s.run_id = me
         and s.call = any(array(select e::int from jsonb_array_elements(q->'child_calls') e))
       union all
-      select 'E', s.call, s.name, s.sent_at, s.signal_id, s.payload, s.sent_by
-      from pgflow.signal s
-      where s.chain_id = chain and s.kind = 'e' and s.run_id = me
-      union all
       select (w->>2)::"char", (w->0)::int, u.name, u.due_at, null, null, null
       from jsonb_array_elements(q->'timers') w
       join pgflow.unit u on u.run_id = me and u.seq = (w->1)::int
@@ -201,13 +197,6 @@ begin
       where s.chain_id = chain and s.kind = case when happening.kind = 'S' then 's' else 'x' end::"char"
         and s.name = happening.name and s.signal_id = happening.signal_id;
       continue when happening.kind = 'x' and (q->'cancelled')::boolean;
-    elsif happening.kind = 'E' then
-      delete from pgflow.signal s
-      where s.chain_id = chain and s.kind = 'e' and s.name = happening.name and s.signal_id = happening.signal_id;
-      select w.seq, w.units into seq, said
-      from pgflow.settle_by_word_(me, happening.call, happening.payload, happening.sent_by, (q->'token')::bigint, t, seq) w;
-      units := units || said;
-      continue;
     elsif happening.kind = 'K' then
       delete from pgflow.signal s
       where s.chain_id = chain and s.kind = 'c' and s.name = happening.name and s.signal_id = happening.signal_id;
@@ -354,6 +343,7 @@ declare
   lanes int[] := '{}';
   to_wake bigint[] := '{}';
   refused jsonb := '[]';
+  words jsonb := '[]';
   me bigint := (q->'run')::bigint;
   chain bigint := (q->'chain')::bigint;
 begin
@@ -374,6 +364,13 @@ begin
   if q ? 'children' then
     select s.seq, s.units, s.lanes into seq, units, lanes from pgflow.start_children_(q, t, seq) s;
   end if;
+  -- What somebody has said of an effect comes before it could be tried again, and before the run could be held for want of it.
+  if not (q ? 'continue' or q ? 'hold') and exists (
+    select from pgflow.signal s where s.chain_id = chain and s.kind = 'e' and s.run_id = me
+  ) then
+    select w.seq, w.units into seq, words from pgflow.take_words_(me, chain, (q->'token')::bigint, t, false, seq) w;
+    units := units || words;
+  end if;
   if q ? 'effects' then
     select i.seq, i.units, i.refused into seq, more, refused from pgflow.intend_(q, t, seq) i;
     units := units || more;
@@ -389,8 +386,13 @@ begin
   else
     select l.seq, l.units, l.pause into seq, more, wants_pause from pgflow.look_(q, t, seq) l;
     units := units || more;
+    more := words || more;
     if more = '[]' and wants_pause and (q->'idle')::boolean then
       select p.seq into seq from pgflow.pause_(q, t, seq) p;
+      to_wake := to_wake || pgflow.nudge_asked_(array[chain]);
+      place := 'held';
+    elsif more = '[]' and not wants_pause and (q->'park')::boolean and q ? 'stuck' then
+      perform pgflow.hold_(q || jsonb_build_object('hold', q->'stuck'), seq, t);
       to_wake := to_wake || pgflow.nudge_asked_(array[chain]);
       place := 'held';
     elsif more = '[]' and not wants_pause and (q->'park')::boolean then

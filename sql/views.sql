@@ -17,7 +17,7 @@ from (
   union all
   select k.run_id, 'waiting', (
       select string_agg(w.what, ', ') from (
-        select case kind when 's' then 'signal ' || name else 'child' end as what from pgflow.wait where run_id = k.run_id
+        select distinct case kind when 's' then 'signal ' || name when 'e' then 'owes' else 'child' end as what from pgflow.wait where run_id = k.run_id
         union all
         select 'until ' || to_char(min(due_at) at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS"Z"')
         from pgflow.timer where run_id = k.run_id group by run_id -- grouped, the first is not looked for among the timers of all

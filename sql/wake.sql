@@ -35,6 +35,7 @@ declare
 begin
   select s.payload->>'why' as why, s.sent_by into request
   from pgflow.signal s where s.chain_id = chain and s.kind = 'x' order by s.name = 'force' desc, s.signal_id limit 1;
+  select w.seq into last_seq from pgflow.take_words_(me, chain, coalesce(token, 0), t, true, last_seq) w;
   perform pgflow.append_(me, last_seq + 1, 0, 'o', 'cancel', json_build_object('why', request.why, 'by', request.sent_by), coalesce(token, 0), t, t);
   insert into pgflow.outcome (run_id, token, finished_at, status, reason) values (me, token, t, 'cancelled', request.why);
   delete from pgflow.signal where chain_id = chain and kind in ('x', 'p', 'r', 't');
@@ -285,9 +286,9 @@ begin
         select from pgflow.wait w join pgflow.signal s on s.chain_id = p.chain_id and s.kind = w.kind
         where w.run_id = p.run_id and (
           w.kind = 'c' and s.run_id = p.run_id and s.call = any(w.calls) or w.kind = 's' and s.name = w.name
-          or w.kind = 'e' and s.run_id = p.run_id and s.call = w.call
         )
       )
+      or exists (select from pgflow.signal s where s.chain_id = p.chain_id and s.kind = 'e' and s.run_id = p.run_id)
     )
   );
   select lanes || coalesce(array_agg(w.lane_id), '{}') into lanes from pgflow.wake_parked_(ready_ids, t) w;

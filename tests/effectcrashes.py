@@ -46,6 +46,9 @@ if TYPE_CHECKING:
 
 POINTS = ("before intent", "after intent", "in the call", "after the reply", "after the outcome", "in settle", "in compensation")
 ASKING = Retries(max_attempts=1000, first_delay=timedelta(seconds=0.1), backoff=1.5, max_delay=timedelta(seconds=1))
+LOST = 0.2
+"""Share of the acts whose reply is lost though nobody dies."""
+
 ATTEMPT = timedelta(seconds=1)
 SETTLED_AFTER = timedelta(seconds=1.5)
 
@@ -109,6 +112,8 @@ async def ask(act: str, name: str, key: str, lost: Callable[[], None] = lambda: 
         await writer.drain()
         answer = await reader.readline()
         lost()
+        if act == "do" and random.random() < LOST:
+            raise ConnectionResetError(f"no reply to {name}")
         return bool(json.loads(answer))
     finally:
         writer.close()

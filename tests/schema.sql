@@ -220,6 +220,7 @@ table pgflow.policy_rule, owner pgflow_owner
   amount text -- Where in the request an amount stands; fits if it is above the limit, or no number
   above numeric -- The limit of the amount
   predicate text -- Fits requests of which this holds, or of which it cannot be said; null = any
+  constraint policy_rule_above_check CHECK ((above <> ALL (ARRAY['NaN'::numeric, 'Infinity'::numeric, '-Infinity'::numeric])))
   constraint policy_rule_check CHECK (((amount IS NULL) = (above IS NULL)))
   constraint policy_rule_name_check CHECK (((octet_length(name) >= 1) AND (octet_length(name) <= 255)))
   constraint policy_rule_needs_check CHECK ((needs = ANY (ARRAY['gate'::text, 'nothing'::text])))
@@ -502,7 +503,7 @@ view pgflow.effects, owner pgflow_owner
   status text -- intended, unknown, accepted, confirmed or failed
   risk text -- What it takes to take it back: reversible, compensable, irreversible
   request json -- Its arguments, by name
-  result json -- What it returned; null unless it is confirmed
+  result json -- What it returned, or what was said with its confirmation; null unless it is confirmed
   error json -- Why it was not done; null unless it failed
   ref text -- The counterparty's reference under which it was accepted; null = it was not
   attempts bigint -- How often it was allowed to act
@@ -751,7 +752,7 @@ function pgflow.begin_again_(verb text, chain bigint, cut integer, from_step tex
   -- Puts a new generation in the place of a chain's newest one, with its journal up to a cut
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 516aa00ca463a5344843e5d250e0ba9b
+  md5 2e0c78e66d23c4e3f9eb8fb2d1a89274
 
 function pgflow.begin_step(run_id bigint, token bigint, call integer, idle_timeout_ms integer DEFAULT 0) returns text, owner pgflow_owner
   -- First call of a transactional step's transaction: checks the lease, leaves a mark that only this transaction carries, and tells its number
@@ -804,7 +805,7 @@ function pgflow.check() returns TABLE(invariant text, detail text), owner pgflow
   -- The invariants that do not hold, one a row; empty = sound
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
-  md5 ae4aef9876aade1cfd67cdcb6cf186f1
+  md5 9d7f485a097a8ae27ba84eddcb25e7a1
   grant execute to pgflow_operator
 
 function pgflow.check_acts_(run_id bigint, cut integer, effects text, is_fork boolean) returns text, owner pgflow_owner
@@ -995,7 +996,7 @@ function pgflow.end_by_force_(me bigint, chain bigint, last_seq integer, token b
   -- Writes the outcome of a run that is cancelled without its code, and who did it
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 0433739c1ff1b9353832db1b24c90dfb
+  md5 aa491d211acf10bb8d0175b99730c9bd
 
 function pgflow.expire_runs_(max integer, t timestamp with time zone) returns void, owner pgflow_owner
   -- Posts a cancel to runs whose deadline has passed
@@ -1120,7 +1121,7 @@ function pgflow.intend_(q jsonb, t timestamp with time zone, INOUT seq integer, 
   -- Records the intents and further attempts that a flush asks for; refused = those that the policy does not let through
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 5f0dbc47300d0e84d320abdeaf3fdec3
+  md5 674f6dadbf288c3cb0f1707aa7dd7f94
 
 function pgflow.intern_lane_(queue text, workflow text, version text) returns integer, owner pgflow_owner
   -- The lane of (queue, workflow, version), made if it is new
@@ -1202,7 +1203,7 @@ function pgflow.look_(q jsonb, t timestamp with time zone, INOUT seq integer, OU
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
-  md5 9028ce4c43203c50e85117a2d3f99519
+  md5 6f35d6a70d2abb553ce28ba3cccc994f
 
 function pgflow.micros_(at timestamp with time zone) returns bigint, owner pgflow_owner
   -- A time as microseconds since 1970, exactly: the form in which times travel to a worker
@@ -1216,11 +1217,17 @@ function pgflow.move_owed_(origin bigint, cut integer, heir bigint) returns void
   set search_path=pg_catalog, pg_temp
   md5 3a9d9ff8ae6a784a515ff79bab5af637
 
+function pgflow.move_words_(origin bigint, chain bigint, heir bigint, t timestamp with time zone) returns void, owner pgflow_owner
+  -- Hands what was said of open effects, and not yet taken, to whoever owes them now; of those that the old generation keeps it is recorded there
+  plpgsql volatile
+  set search_path=pg_catalog, pg_temp
+  md5 f7d576e6431c8fccde42a07c557ad4e8
+
 function pgflow.needs_(name text, risk text, request jsonb, OUT version integer, OUT needs text) returns record, owner pgflow_owner
   -- What the policy in force says of an effect: its version, and gate, nothing or null where no rule fits
   plpgsql stable
   set search_path=pg_catalog, pg_temp
-  md5 b617bacb62f08a86f40cdecfc71c7025
+  md5 cdc765b6fc1ee7e6339f5d48ee6a33e9
 
 function pgflow.newest_run_(chain bigint) returns bigint, owner pgflow_owner
   -- The newest generation of a chain
@@ -1311,7 +1318,7 @@ function pgflow.post_settlement_(debt pgflow.owed, verdict text, value json, why
   -- Tells a run what became of one of its effects; answers the chain
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 22b09ff090768a9116c2a98edc21ae67
+  md5 d3b8432a8968f8b0b4f9deb99e451d28
 
 function pgflow.put_back_(chain bigint, origin bigint, cut integer, to_chain bigint, t timestamp with time zone) returns void, owner pgflow_owner
   -- Fills a mailbox: what the dropped part of a journal had taken, in order, then what waits or was put aside; copies of it, for another chain
@@ -1507,7 +1514,7 @@ function pgflow.set_policy(rules jsonb, why text, set_by text DEFAULT NULL::text
   -- Puts a new version of the policy in force; rules = [{needs: gate or nothing, risk, name, amount: jsonpath, above: number, predicate: jsonpath}, ...], the first that fits counts; answers its number
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
-  md5 6eafdecd09a88d3f55149e5b438e7196
+  md5 2d739e950bcaa80061087237ade02116
   grant execute to pgflow_operator
 
 function pgflow.settle_(q jsonb, t timestamp with time zone) returns jsonb, owner pgflow_owner
@@ -1515,14 +1522,14 @@ function pgflow.settle_(q jsonb, t timestamp with time zone) returns jsonb, owne
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
-  md5 284af1b7a24fde79823a376321674b4d
+  md5 fa1172b9ef7d8bbbe3ac91ebef2ed070
 
-function pgflow.settle_by_word_(me bigint, call integer, payload json, sent_by text, token bigint, t timestamp with time zone, INOUT seq integer, OUT units jsonb) returns record, owner pgflow_owner
+function pgflow.settle_by_word_(me bigint, call integer, payload json, sent_by text, token bigint, t timestamp with time zone, is_over boolean, INOUT seq integer, OUT units jsonb) returns record, owner pgflow_owner
   -- Records what somebody said became of an effect, and its outcome, if the effect is still open and not under way
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
-  md5 8dbacd633154c3bba6b83823a08c1b32
+  md5 b3b8debc61587d758721b333d21a05a6
 
 function pgflow.settle_effect(effect_key text, verdict text, value json DEFAULT 'null'::json, why text DEFAULT NULL::text, sent_by text DEFAULT NULL::text) returns bigint, owner pgflow_owner
   -- Says what became of an effect whose outcome is unknown, or that was accepted: confirmed with its result, failed, or absent (then it may be tried again); PF001 if no open effect has the key, PF006 while it is under way
@@ -1601,6 +1608,13 @@ function pgflow.take_lanes_(questions jsonb) returns void, owner pgflow_owner
   set search_path=pg_catalog, pg_temp
   md5 378c2ebc2daecc1e18158b250107bb87
 
+function pgflow.take_words_(me bigint, chain bigint, token bigint, t timestamp with time zone, is_over boolean, INOUT seq integer, OUT units jsonb) returns record, owner pgflow_owner
+  -- Takes what people and webhooks have said of the effects of a run, and records it
+  plpgsql volatile
+  set search_path=pg_catalog, pg_temp
+  set enable_seqscan=off
+  md5 1fed1c162cd93dc11db438dab3c1fbcf
+
 function pgflow.tell_parents_(run_ids bigint[], t timestamp with time zone) returns bigint[], owner pgflow_owner
   -- Posts the outcome of finished children to their parents that are still open; answers the parents' chains
   plpgsql volatile
@@ -1645,7 +1659,7 @@ function pgflow.wake(chains bigint[] DEFAULT NULL::bigint[], max integer DEFAULT
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
   set plan_cache_mode=force_generic_plan
-  md5 cc5f1c9bde27fa7c3de9bc6dfe5954a7
+  md5 ee4a1c52e2836706f10c508c369a4bd1
   grant execute to pgflow_client
   grant execute to pgflow_operator
   grant execute to pgflow_worker

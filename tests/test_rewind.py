@@ -737,6 +737,25 @@ def test_an_open_effect_is_handed_on_with_its_key(flow: Harness, conn: Conn, ver
     sound(conn)
 
 
+@pytest.mark.parametrize("cut", [3, 4])
+def test_a_word_that_was_not_taken_yet_reaches_whoever_owes_the_effect(flow: Harness, conn: Conn, cut: int) -> None:
+    broken.add("tea")
+    flow.include(spending)
+    run = flow.start(spending.options(key="k"), ["milk", "tea"])
+    with pytest.raises(RunStuck):
+        run.result(SOON)
+    broken.clear()
+    with conn.transaction():
+        conn.execute("select pgflow.settle_effect(%s, 'confirmed', '\"tea seen\"')", (keys_of("tea")[0],))
+        conn.execute("select pgflow.rewind_run('k', %s, effects => 'repeat')", (cut,))
+        sound(conn)
+    conn.execute("select pgflow.wake()")
+    assert run.result(SOON) == ["milk paid", {3: "tea paid", 4: "tea seen"}[cut], "tip paid"]
+    assert rows(conn, "select count(*) from pgflow.obligations") == [0]
+    assert rows(conn, "select count(*) from pgflow.effects where result #>> '{}' = 'tea seen'") == [1]
+    sound(conn)
+
+
 def test_a_step_that_rests_on_a_decision_is_handed_on(flow: Harness, conn: Conn) -> None:
     @workflow
     async def buying(items: list[str]) -> list[str]:

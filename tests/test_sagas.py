@@ -11,7 +11,20 @@ import pytest
 from records import SOON, eventually, run_row
 
 import pgflow
-from pgflow import Absent, Choice, Confirmed, Retries, RunCancelled, RunFailed, StillUnknown, decision, effect, workflow
+from pgflow import (
+    Absent,
+    Choice,
+    Confirmed,
+    DefinitionError,
+    NotBuiltError,
+    Retries,
+    RunCancelled,
+    RunFailed,
+    StillUnknown,
+    decision,
+    effect,
+    workflow,
+)
 
 if TYPE_CHECKING:
     from pgflow.testing import AsyncHarness, Harness
@@ -52,6 +65,9 @@ async def book(name: str) -> str:
 
 @book.settle
 async def _(name: str) -> Confirmed[str] | Absent | StillUnknown:
+    if World.trouble.get(f"find {name}", 0) > 0:
+        World.trouble[f"find {name}"] -= 1
+        return StillUnknown()
     return Confirmed(f"booking of {name}") if name in World.there else StillUnknown()
 
 
@@ -201,17 +217,18 @@ def test_sync_sagas_are_the_same(flow: Harness) -> None:
 
 
 async def test_what_is_not_known_is_settled_before_it_is_taken_back(aflow: AsyncHarness, conn: psycopg.Connection) -> None:
-    World.trouble["book hotel"] = 1
+    World.trouble |= {"book hotel": 1, "find hotel": 12}
 
     @workflow
     async def together() -> None:
         async with pgflow.saga():
+            await book("flight")
             async with asyncio.TaskGroup() as group:
                 group.create_task(book("hotel"))
                 group.create_task(fail_soon())
 
     async def fail_soon() -> None:
-        await book("flight")
+        await pgflow.sleep(0.05)
         raise Trouble
 
     aflow.include(together)
@@ -301,3 +318,158 @@ async def test_from_fact_to_decision_to_effect_to_compensation(aflow: AsyncHarne
     ).fetchall()
     assert (evidence, why, name, status, compensation) == (["map-3"], "near the sea", "book", "confirmed", "confirmed")
     await eventually(lambda: World.there == set(), "taken back")
+
+
+# ---------------------------------------------------------------- tasks, generators, keys
+
+
+async def test_what_a_task_does_while_its_block_is_taken_back_is_taken_back_too(aflow: AsyncHarness) -> None:
+    @workflow
+    async def careless() -> None:
+        async def two() -> None:
+            await book("flight")
+            await book("hotel")
+
+        async with pgflow.saga():
+            task = asyncio.create_task(two())
+            await asyncio.sleep(0)
+            raise Trouble(task.get_name())
+
+    aflow.include(careless)
+    with pytest.raises(RunFailed):
+        await (await aflow.start(careless)).result(SOON)
+    assert World.there == set()
+
+
+async def test_what_a_task_does_after_its_block_belongs_to_the_run(aflow: AsyncHarness) -> None:
+    @workflow
+    async def careless() -> None:
+        async def late() -> None:
+            await pgflow.sleep(0.01)
+            await book("flight")
+
+        async with pgflow.saga():
+            task = asyncio.create_task(late())
+        await task
+        raise Trouble
+
+    aflow.include(careless)
+    with pytest.raises(RunFailed):
+        await (await aflow.start(careless)).result(SOON)
+    assert World.calls == ["book flight", "cancel flight"]
+
+
+async def test_a_block_may_be_left_in_another_task_than_it_was_entered_in(aflow: AsyncHarness) -> None:
+    @workflow
+    async def odd() -> None:
+        block = pgflow.saga()
+
+        async def enter() -> None:
+            await block.__aenter__()
+            await book("flight")
+
+        await asyncio.create_task(enter())
+        try:
+            raise Trouble
+        except Trouble as error:
+            await block.__aexit__(type(error), error, error.__traceback__)
+            raise
+
+    aflow.include(odd)
+    with pytest.raises(RunFailed):
+        await (await aflow.start(odd)).result(SOON)
+    assert World.calls == ["book flight", "cancel flight"]
+
+
+async def test_a_generator_that_is_closed_hands_its_effects_on(aflow: AsyncHarness) -> None:
+    @workflow
+    async def lazy() -> None:
+        async def bookings() -> Any:
+            async with pgflow.saga():
+                yield await book("flight")
+
+        generator = bookings()
+        async for _ in generator:
+            break
+        await generator.aclose()
+        raise Trouble
+
+    aflow.include(lazy)
+    with pytest.raises(RunFailed):
+        await (await aflow.start(lazy)).result(SOON)
+    assert World.there == set()
+
+
+async def test_compensations_have_keys_of_their_own_under_any_decision(aflow: AsyncHarness) -> None:
+    @decision()
+    async def chosen() -> Choice[str]:
+        return Choice("x", why="y")
+
+    @workflow
+    async def decided() -> None:
+        it = await chosen()
+        with pgflow.because(it, "trip"):
+            async with pgflow.saga():
+                await book.because(it, 1)("flight")
+                await book.because(it, 2)("hotel")
+                raise Trouble
+
+    aflow.include(decided)
+    with pytest.raises(RunFailed):
+        await (await aflow.start(decided)).result(SOON)
+    assert World.there == set()
+
+
+def test_a_compensation_that_could_not_be_called_is_refused_where_it_is_declared() -> None:
+    @effect(risk="compensable")
+    async def rent(name: str) -> str:
+        return name
+
+    with pytest.raises(DefinitionError, match="must take its result and then its arguments"):
+
+        @rent.compensate  # type: ignore[arg-type]
+        async def give_back(found: str) -> None: ...
+
+
+async def test_a_saga_is_not_silently_lost_in_the_next_generation(aflow: AsyncHarness) -> None:
+    @workflow
+    async def forever(n: int) -> None:
+        async with pgflow.saga():
+            await book("flight")
+            pgflow.continue_as_new(n + 1)
+
+    aflow.include(forever)
+    with pytest.raises(RunFailed) as failed:
+        await (await aflow.start(forever, 1)).result(SOON)
+    assert isinstance(failed.value.__cause__, NotBuiltError)
+    assert World.there == set()
+
+
+async def test_cancelled_twice_it_is_taken_back_once(aflow: AsyncHarness) -> None:
+    entered, may_end = asyncio.Event(), asyncio.Event()
+
+    async def slow(found: str, name: str) -> None:
+        del found
+        entered.set()
+        await may_end.wait()
+        reach("cancel", name)
+
+    @workflow
+    async def timed() -> None:
+        async with asyncio.timeout(0.3):
+            async with pgflow.saga():
+                await book("flight")
+                await book("hotel")
+                await pgflow.sleep(100)
+
+    aflow.include(timed)
+    assert book.compensation is not None
+    aflow.replace(book.compensation, slow)
+    run = await aflow.start(timed)
+    await asyncio.wait_for(entered.wait(), 10)
+    await run.cancel()
+    await eventually(lambda: True, "the cancel is on its way")
+    may_end.set()
+    with pytest.raises((RunFailed, RunCancelled)):
+        await run.result(SOON)
+    assert World.calls == ["book flight", "book hotel", "cancel hotel", "cancel flight"]

@@ -71,8 +71,8 @@ def settle(
 ) -> None:
     """Says what became of an effect whose outcome is unknown.
 
-    Or of one that was accepted. The run goes on with that: with the result, with the error EffectFailed, or with another attempt
-    under the same key.
+    Or of one that was accepted. The run goes on with the result, with the error EffectFailed, or with another attempt under
+    the same key.
     """
     if (confirmed is not None) + failed + absent != 1:
         raise Mistake("say what became of it: one of --confirmed JSON, --failed and --absent")

@@ -135,6 +135,10 @@ class EffectCall(StepCall):
     asks: int = 0
     is_unknown: bool = False
     is_settled: bool = False
+    is_by_word: bool = False
+    """Whether its outcome is what somebody said."""
+    may_have_acted: bool = False
+    """Whether an attempt before this one may have been done."""
     is_given_up: bool = False
     turn: int = 0
     """Counts the bodies and questions that were given up: what they still say is not heard."""

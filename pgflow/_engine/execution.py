@@ -202,6 +202,8 @@ class Execution(Releases):
         if self._calls.get(call.number) is not call or call.state != "backoff" or self.over:
             return
         if isinstance(call, EffectCall):
+            if (call.retry_due_us or 0) > self.estimate_us() + 20_000:  # the timer of a wait before this one
+                return
             self._bring_on(call)
         else:
             call.state = "startable"
@@ -298,9 +300,10 @@ class Execution(Releases):
         effects = [] if self.pausing else self._new_effects
         if not (asked or children or effects or self._unwanted_children or leaving):
             return None
-        if leaving and not (asked or self.pausing) and (owed := [c for c in self._calls.values() if c.state == "owed"]):
-            return {**question, "hold": stuck("effect", owed_detail(owed))}
         waits = waits_of(self._calls.values(), self._accepted)
+        owed = [c for c in self._calls.values() if c.state == "owed"]
+        if owed and waits.keys() == {"open_effects"}:
+            question["stuck"] = stuck("effect", owed_detail(owed))
         if self._unwanted_children:
             question["unwanted"], self._unwanted_children = self._unwanted_children, []
         if effects:

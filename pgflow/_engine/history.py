@@ -165,12 +165,16 @@ class History(ABC):
 
     def _skip_marks(self, *, only_of_known: bool = False, upto_patch: str | None = None) -> None:
         journal = self.journal
-        while (unit := journal.peek()) is not None and unit.is_mark and not (only_of_known and unit.call not in self._calls):
+        while (unit := journal.peek()) is not None and unit.is_mark and not (only_of_known and not self._knows(unit.call)):
             if unit.kind == Kind.PATCHED and unit.name == upto_patch:
                 return
             self._seq = unit.seq
             journal.take()
             self._take_mark(unit)
+
+    def _knows(self, number: int) -> bool:
+        """Whether the code has asked for this call, and more of it may come."""
+        return number in self._calls
 
     def _take_mark(self, unit: Unit) -> None:
         """Learns what a mark says of its call."""

@@ -7,7 +7,7 @@ from typing import Literal, Protocol, TypeVar
 from pgflow._engine.calls import EffectCall, StepCall
 from pgflow.failures import ErrorData
 
-Verdict = Literal["confirmed", "accepted", "failed", "absent", "unknown"]
+Verdict = Literal["confirmed", "accepted", "failed", "absent", "not begun", "unknown"]
 """What is said to have become of an effect."""
 
 E_contra = TypeVar("E_contra", contravariant=True)
@@ -38,7 +38,7 @@ class EffectResult(StepResult):
     ``text`` is the text of its value if it is confirmed, the counterparty's reference if it is accepted.
     """
 
-    __slots__ = ("turn", "verdict", "why")
+    __slots__ = ("took_seconds", "turn", "verdict", "why")
 
     def __init__(
         self, call: StepCall, verdict: Verdict, text: str | None = None, error: ErrorData | None = None, why: str = ""
@@ -46,6 +46,7 @@ class EffectResult(StepResult):
         super().__init__(call, text, error)
         self.verdict: Verdict = verdict
         self.why = why
+        self.took_seconds = 0.0
         self.turn = call.turn if isinstance(call, EffectCall) else 0
 
 

@@ -21,7 +21,7 @@ from pgflow._engine.history import NEVER
 from pgflow._engine.host import EffectResult, Host
 from pgflow._engine.outcomes import decode_result
 from pgflow._engine.requests import Requests, Resting
-from pgflow.errors import NeedsGate, PgflowError, Stale
+from pgflow.errors import NeedsGate, NotStorable, PgflowError, Stale
 from pgflow.failures import ErrorData, encode_error
 from pgflow.model import Accepted, Kind
 from pgflow.units import EFFECT_MARKS, Claim, Unit
@@ -31,7 +31,11 @@ FORGOTTEN = "the counterparty may have forgotten the key"
 """As `sql/effects.sql` gives the reason."""
 
 UNREPEATABLE = "absent, and without a key it cannot be tried again"
-"""So a person must say."""
+EARLY = "absent, and asked too early to believe it"
+"""As `sql/effects.sql` gives these reasons too."""
+
+GUARDED = "its precondition does not hold any more, and an earlier attempt may have been done"
+"""So the same key is not sent again."""
 
 
 class Ledgers(Requests):
@@ -78,11 +82,14 @@ class Ledgers(Requests):
 
     def watch(self, call: EffectCall) -> Any:
         """A place that gets its outcome once the effect is closed or accepted; None if it is."""
-        if self._calls.get(call.number) is not call or (call.attempts == 0 and call.is_given_up):
+        if self._calls.get(call.number) is not call:
             return None
         waiter = self._driver.waiter()
         call.watchers.append(waiter)
         return waiter
+
+    def _knows(self, number: int) -> bool:
+        return super()._knows(number) or number in self._accepted
 
     @property
     def owes(self) -> bool:
@@ -139,10 +146,11 @@ class Ledgers(Requests):
             call.state = "startable"
             self._startable.append(call)
 
-    def _record_unknown(self, call: EffectCall, why: str, error: ErrorData | None, delay_seconds: float | None = None) -> None:
+    def _record_unknown(self, call: EffectCall, why: str, error: ErrorData | None) -> None:
         call.is_unknown = True
         call.asks += 1
-        delay = self._delay(call) if delay_seconds is None else delay_seconds
+        call.may_be_forgotten = call.may_be_forgotten or why == GUARDED
+        delay = self._delay(call)
         payload = {"why": why} if error is None else {"why": why, "error": error}
         row = self._record_effect_unit(call, Kind.EFFECT_UNKNOWN, json.dumps(payload), delay)
         if delay is None:
@@ -190,26 +198,24 @@ class Ledgers(Requests):
             self._now_us = self._record_effect_unit(call, Kind.EFFECT_FAILED, text).at_us
             self._deliver(call, None, error)
         else:
-            if result.verdict == "absent":
-                self._take_absence(call)
-            else:
-                self._record_unknown(call, result.why, result.error)
+            self._take_no_outcome(call, result)
             return False
         return True
 
-    def _take_absence(self, call: EffectCall) -> None:
-        """The counterparty knows nothing of it. With a key it may be tried again, if the database finds that it was asked late enough."""
-        if call.agreed.is_keyed:
-            self._record_effect_unit(call, Kind.EFFECT_SETTLED, '{"verdict":"absent","by":"settle"}')
+    def _take_no_outcome(self, call: EffectCall, result: EffectResult) -> None:
+        """Nothing is known that closes it. Whether what is said to be absent may be tried again is the database's to say."""
+        if result.verdict == "absent":
+            took_seconds = round(result.took_seconds, 6)
+            self._record_effect_unit(call, Kind.EFFECT_SETTLED, json.dumps({"verdict": "absent", "by": "settle", "took": took_seconds}))
             call.ground = "a"
             self._ask_leave(call)
-            return
-        early_seconds = call.agreed.settle_after_seconds - (self.estimate_us() - call.attempted_us) / 1e6
-        if early_seconds > 0:
-            self._record_unknown(call, "absent, and asked too early to believe it", None, early_seconds)
+        elif result.verdict == "not begun":
+            said = {"verdict": "absent", "by": "pgflow", "why": result.why}
+            self._record_effect_unit(call, Kind.EFFECT_SETTLED, json.dumps(said))
+            call.ground = "p"
+            self._ask_leave(call)
         else:
-            call.needs_person = True
-            self._record_unknown(call, UNREPEATABLE, None)
+            self._record_unknown(call, result.why, result.error)
 
     def _note_age(self, call: Call, seq: int) -> None:
         """A result has come: of a read that ages, effects rest on the newest one."""
@@ -250,12 +256,16 @@ class Ledgers(Requests):
             call.attempts += 1
             call.phase, call.ground, call.is_unknown, call.retry_due_us = "act", None, False, None
             call.attempted_us, call.needs_person = unit.at_us, False
+            ground = json.loads(unit.payload or "{}").get("ground")
+            call.may_have_acted = ground == "w"
+            if ground != "w":
+                call.asks = 0
         elif unit.kind == Kind.EFFECT_UNKNOWN:
-            call.is_unknown, call.ground = True, None
-            call.asks += 1
-            call.retry_seq, call.retry_due_us = unit.seq, unit.due_us
             why = json.loads(unit.payload or "{}").get("why")
-            call.may_be_forgotten = call.may_be_forgotten or why == FORGOTTEN
+            call.is_unknown, call.ground = True, None
+            call.asks += why != EARLY
+            call.retry_seq, call.retry_due_us = unit.seq, unit.due_us
+            call.may_be_forgotten = call.may_be_forgotten or why in (FORGOTTEN, GUARDED)
             call.needs_person = why == UNREPEATABLE
         else:
             said = json.loads(unit.payload or "{}")
@@ -263,6 +273,7 @@ class Ledgers(Requests):
                 call.ground = "a" if said["by"] == "settle" else "p"
             else:  # which a replay may read before it releases the acceptance
                 call.is_settled = True
+                call.is_by_word = bool(said.get("word"))
                 self._accepted.pop(call.number, None)
 
     def _take_live_mark(self, unit: Unit) -> None:
@@ -271,6 +282,8 @@ class Ledgers(Requests):
         assert isinstance(call, EffectCall)
         self._read_mark(call, unit)
         if unit.kind in (Kind.EFFECT_INTENDED, Kind.EFFECT_ATTEMPTED):
+            if call in self._new_effects:  # a word that came with this answer has asked for it once more
+                self._new_effects.remove(call)
             call.state = "startable"
             self._startable.append(call)
         elif unit.kind == Kind.EFFECT_UNKNOWN:
@@ -298,7 +311,7 @@ class Ledgers(Requests):
         """It has an outcome: nobody need ask any more."""
         self._stop_asking(call)
         call.value = value
-        call.closed_as = "failed" if error is not None else "confirmed"
+        call.closed_as = "confirmed" if error is None or is_misfit_word(call, error) else "failed"
         if isinstance(value, Accepted):
             call.closed_as = "accepted"
             if not call.is_settled:
@@ -306,6 +319,10 @@ class Ledgers(Requests):
         for waiter in call.watchers:
             if not waiter.done():
                 waiter.set_result(None)
+
+    def _release_misfit(self, call: EffectCall, unit: Unit, misfit: NotStorable) -> None:
+        """Somebody said that it was done, with a value that its annotation cannot read: the code is told, and it can be taken back."""
+        self._deliver(call, json.loads(unit.payload or "null"), misfit)
 
     def _give_up_effect(self, call: EffectCall) -> None:
         """The code waits for it no longer. What was intended goes on: it must be known what became of it."""
@@ -324,3 +341,7 @@ class Ledgers(Requests):
                 self._running.discard(call.number)
                 self._stop_body(call)
 
+
+def is_misfit_word(call: EffectCall, error: Exception) -> bool:
+    """Whether an effect was done, as somebody said, with a result that cannot be read."""
+    return call.is_by_word and isinstance(error, NotStorable)

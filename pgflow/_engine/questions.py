@@ -29,8 +29,8 @@ def waits_of(calls: Iterable[Call], accepted: Iterable[int] = ()) -> dict[str, A
             children.append(call.number)
         elif isinstance(call, StepCall) and call.state == "backoff":
             retries.append([call.number, call.retry_seq])
-            if isinstance(call, EffectCall):
-                effects.append(call.number)
+        if isinstance(call, EffectCall) and call.state in ("backoff", "owed"):
+            effects.append(call.number)
     waits = {"signals": signals, "timers": timers, "retries": retries, "child_calls": children, "open_effects": effects}
     return {name: rows for name, rows in waits.items() if rows}
 
@@ -49,7 +49,7 @@ def effect_row(call: EffectCall) -> list[Any]:
     seconds = call.agreed.dedup_seconds if call.ground == "w" else call.agreed.settle_after_seconds if call.ground == "a" else None
     return [
         call.number, call.name, call.key, call.args_hash, call.agreed.risk, call.request, call.ordinal, call.ground, seconds,
-        call.decision, call.compensates, call.reads,
+        call.decision, call.compensates, call.reads, call.agreed.is_keyed,
     ]
 
 

@@ -177,6 +177,9 @@ class Releases(Ledgers):
             try:
                 value, error = decode_unit(call, unit)
             except NotStorable as misfit:
+                if isinstance(call, EffectCall) and call.is_by_word:
+                    self._release_misfit(call, unit, misfit)
+                    return
                 self.diverge(str(misfit))
             if error is None:
                 self._note_age(call, unit.seq)
@@ -191,12 +194,14 @@ class Releases(Ledgers):
                 call.waiter.set_result(value)
             else:
                 call.waiter.set_exception(error)
-        self._driver.resume()
+        if not self._has_ended:  # what the code left running when it ended does not go on for the sake of an open effect
+            self._driver.resume()
 
     def _cancel_run(self, unit: Unit) -> None:
         self.cancel_request = json.loads(unit.payload or "{}")
-        self._driver.cancel()
-        self._driver.resume()
+        if not self._has_ended:
+            self._driver.cancel()
+            self._driver.resume()
 
     # ================================================================ the end
 
@@ -223,6 +228,7 @@ class Releases(Ledgers):
         self._unlicensed.clear()
         self._startable.clear()
         self._new_children.clear()
+        self._new_effects.clear()
         if isinstance(error, ContinueAsNew):
             self._continue_input = error.input_text
         elif isinstance(error, asyncio.CancelledError):

@@ -41,26 +41,29 @@ select r.key, i.key as effect, i.name,
     else 'intended'
   end as status,
   i.payload->>'risk' as risk, i.payload->'request' as request,
-  case when f.outcome = 'C' then f.payload end as result, case when f.outcome = 'F' then f.payload end as error,
+  case f.outcome when 'C' then f.payload when 'A' then f.said_value end as result, case when f.outcome = 'F' then f.payload end as error,
   case when f.outcome = 'A' then f.payload->>'ref' end as ref,
   f.attempts, f.unknowns, f.said_by, i.payload->>'decision' as decision, i.payload->>'compensates' as compensates,
   (i.payload->>'policy')::int as policy_version, i.at as intended_at, f.closed_at, i.seq, i.call, r.generation, r.tenant, i.run_id
-from pgflow.unit i
-join pgflow.run r on r.run_id = i.run_id
+from pgflow.run r
+-- Folded run by run: whoever asks for one run reads that run's units only.
 cross join lateral (
-  select
+  select u.call, (array_agg(u order by u.seq) filter (where u.kind = 'i'))[1] as intent,
     (array_agg(u.kind order by u.seq desc) filter (where u.kind in ('C', 'F', 'A')))[1] as outcome,
     (array_agg(u.payload order by u.seq desc) filter (where u.kind in ('C', 'F', 'A')))[1] as payload,
     (array_agg(u.payload->>'verdict' order by u.seq desc) filter (where u.kind = 'E' and u.payload->>'verdict' <> 'absent'))[1] as settled,
+    (array_agg(u.payload->'value' order by u.seq desc) filter (where u.kind = 'E' and u.payload->>'verdict' <> 'absent'))[1] as said_value,
     (array_agg(u.payload->>'by' order by u.seq desc) filter (where u.kind = 'E'))[1] as said_by,
     count(*) filter (where u.kind in ('i', 'j')) as attempts,
     count(*) filter (where u.kind = 'U') as unknowns,
     (array_agg(u.kind order by u.seq desc) filter (where u.kind in ('i', 'j', 'U')))[1] = 'U' as is_unknown,
     max(u.at) filter (where u.kind in ('C', 'F') or u.kind = 'E' and u.payload->>'verdict' <> 'absent') as closed_at
   from pgflow.unit u
-  where u.run_id = i.run_id and u.call = i.call
+  where u.run_id = r.run_id and u.kind in ('i', 'j', 'U', 'C', 'F', 'A', 'E')
+  group by u.call
+  having bool_or(u.kind = 'i')
 ) f
-where i.kind = 'i';
+cross join lateral (select (f.intent).*) i;
 comment on view pgflow.effects is 'What: each act on the outside, what was asked for, how often it was tried, what became of it and who said so';
 comment on column pgflow.effects.key is 'Key of the run';
 comment on column pgflow.effects.effect is 'Its idempotency key: the same in every attempt';
@@ -68,7 +71,7 @@ comment on column pgflow.effects.name is 'Name of the effect';
 comment on column pgflow.effects.status is 'intended, unknown, accepted, confirmed or failed';
 comment on column pgflow.effects.risk is 'What it takes to take it back: reversible, compensable, irreversible';
 comment on column pgflow.effects.request is 'Its arguments, by name';
-comment on column pgflow.effects.result is 'What it returned; null unless it is confirmed';
+comment on column pgflow.effects.result is 'What it returned, or what was said with its confirmation; null unless it is confirmed';
 comment on column pgflow.effects.error is 'Why it was not done; null unless it failed';
 comment on column pgflow.effects.ref is 'The counterparty''s reference under which it was accepted; null = it was not';
 comment on column pgflow.effects.attempts is 'How often it was allowed to act';
