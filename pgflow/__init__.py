@@ -16,6 +16,7 @@ from pgflow.context import (
     because,
     charge,
     continue_as_new,
+    deprecate_patch,
     emit,
     gate,
     heartbeat,
@@ -38,6 +39,7 @@ from pgflow.errors import (
     BudgetExceeded,
     DefinitionError,
     EffectFailed,
+    HasActed,
     InvalidArgument,
     KeyConflict,
     LeaseLost,
@@ -92,17 +94,19 @@ from pgflow.model import (
 from pgflow.providers import AsyncTransaction, AsyncTransactionProvider, Transaction, TransactionProvider
 from pgflow.saga import saga
 from pgflow.step import AsyncStep, Step, SyncStep
+from pgflow.upcasters import upcaster
 from pgflow.workflow import Workflow, schedule, workflow
 
 __all__ = [
     "Absent", "Accepted", "Admit", "Answer", "App", "Approve", "Approved", "AsyncApp", "AsyncClient", "AsyncEffect", "AsyncRun",
     "AsyncStep", "AsyncTransaction", "AsyncTransactionProvider", "BudgetExceeded", "Choice", "Client", "Confirmed", "Connection",
-    "Decision", "DefinitionError", "EffectFailed", "Escalate", "Escalated", "Expired", "GateRequest", "Interceptor", "InvalidArgument",
-    "KeyConflict", "LeaseLost", "MapResult", "NeedsGate", "NonDeterminismError", "NotBuiltError", "NotInRunError", "NotInWorkflowError",
-    "NotStorable", "PgflowError", "Reject", "Rejected", "Retries", "Risk", "Run", "RunCancelled", "RunFailed", "RunInfo", "RunNotFound",
-    "RunStuck", "SetupError", "Signal", "Slot", "Stale", "StartOptions", "Status", "Step", "StepCommitted", "StepFailed", "StillUnknown",
-    "SyncEffect", "SyncSignal", "SyncStep", "TooManyFailures", "Transaction", "TransactionProvider", "Usage", "Verdict", "Workflow",
-    "WrongColourError", "WrongState", "__version__", "as_completed", "because", "charge", "continue_as_new", "decision", "effect", "emit",
-    "gate", "heartbeat", "heartbeat_details", "idempotency_key", "logger", "map", "now", "owe", "patched", "random", "read", "run_child",
-    "run_info", "saga", "schedule", "set_state", "sleep", "step", "sync", "transaction", "uuid", "workflow",
+    "Decision", "DefinitionError", "EffectFailed", "Escalate", "Escalated", "Expired", "GateRequest", "HasActed", "Interceptor",
+    "InvalidArgument", "KeyConflict", "LeaseLost", "MapResult", "NeedsGate", "NonDeterminismError", "NotBuiltError", "NotInRunError",
+    "NotInWorkflowError", "NotStorable", "PgflowError", "Reject", "Rejected", "Retries", "Risk", "Run", "RunCancelled", "RunFailed",
+    "RunInfo", "RunNotFound", "RunStuck", "SetupError", "Signal", "Slot", "Stale", "StartOptions", "Status", "Step", "StepCommitted",
+    "StepFailed", "StillUnknown", "SyncEffect", "SyncSignal", "SyncStep", "TooManyFailures", "Transaction", "TransactionProvider",
+    "Usage", "Verdict", "Workflow", "WrongColourError", "WrongState", "__version__", "as_completed", "because", "charge",
+    "continue_as_new", "decision", "deprecate_patch", "effect", "emit", "gate", "heartbeat", "heartbeat_details", "idempotency_key",
+    "logger", "map", "now", "owe", "patched", "random", "read", "run_child", "run_info", "saga", "schedule", "set_state", "sleep", "step",
+    "sync", "transaction", "upcaster", "uuid", "workflow",
 ]  # fmt: skip

@@ -60,7 +60,9 @@ class StepScope:
     @property
     def key(self) -> str:
         """Idempotency key of the call."""
-        return self.call.key or f"{self.claim.stem}/{self.call.name}/{self.call.ordinal}"
+        if isinstance(self.call.ordinal, str):
+            return self.call.ordinal
+        return f"{self.claim.stem}/{self.call.name}/{self.call.ordinal}"
 
 
 resting: contextvars.ContextVar[tuple[str, str | int | None] | None] = contextvars.ContextVar("pgflow_because", default=None)

@@ -370,7 +370,8 @@ def _judge(call: StepCall, error: BaseException) -> StepResult:
     """A failed attempt with a delay, or the outcome."""
     is_final = isinstance(error, call.spec.raises) or not isinstance(error, Exception)
     attempts = call.failed_attempts + 1
-    delay = None if is_final or attempts >= call.spec.retries.max_attempts else call.spec.retries.delay_seconds(attempts)
+    is_last = attempts >= (call.max_attempts or call.spec.retries.max_attempts)
+    delay = None if is_final or is_last else call.spec.retries.delay_seconds(attempts)
     return StepResult(call, None, encode_error(error), delay)
 
 

@@ -21,6 +21,7 @@ from pgflow.errors import NotBuiltError, RunCancelled, RunFailed, RunStuck
 from pgflow.failures import ErrorClasses, rebuild_error
 from pgflow.interceptor import Interceptor
 from pgflow.model import Approve, Escalate, Reject, StartOptions, Status
+from pgflow.rewinding import AsyncRewinds, Rewinds
 from pgflow.values import ANYTHING, Codec, encode_plain
 from pgflow.workflow import Workflow
 
@@ -177,7 +178,7 @@ def signal_query(key: str, signal: Signal[T], value: T) -> Query[int]:
     return mail.send_signal(key, signal.name, text)
 
 
-class Client:
+class Client(Rewinds):
     """Starts and signals runs; one bound to a connection does so in its open transaction."""
 
     _interceptors: list[Interceptor]
@@ -350,7 +351,7 @@ class AsyncRun(Generic[R_co]):
         return True
 
 
-class AsyncClient:
+class AsyncClient(AsyncRewinds):
     """Starts and signals runs; see :class:`Client`."""
 
     _interceptors: list[Interceptor]

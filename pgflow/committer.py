@@ -272,6 +272,6 @@ def _query(items: list[Item], *, careful: bool) -> Query[calls.CommitAnswer]:
     if len(items) == 1 and not careful and len(flush.rows) == 1 and flush.question is None and flush.ending is None:
         row = flush.rows[0]
         if row.delay_seconds is None and row.key is None and not flush.has_ledger:
-            starts = flush.licences() if flush.starts else None
+            starts = flush.licences(0)
             return calls.commit_unit(flush.run_id, flush.token, row.seq, row.call, row.kind, row.name, row.payload, starts, row.at_us)
     return calls.commit_units(_document(items), careful=careful)

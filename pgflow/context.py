@@ -108,6 +108,8 @@ def child_request(scope: WorkflowScope, workflow: Workflow[..., Any], args: tupl
         labels=options.labels or None,
         metadata={**scope.claim.metadata, **options.metadata} or None,
         close_policy="c" if options.when_parent_ends == "cancel" else "a",
+        version=options.version,
+        aliases=workflow.aliases,
     )
 
 
@@ -222,6 +224,19 @@ def patched(id: str) -> bool:  # noqa: A002 - the word of the surface
     return workflow_scope("pgflow.patched()").execution.patched(id)
 
 
+def deprecate_patch(id: str) -> None:  # noqa: A002 - the word of the surface
+    """Takes the place of ``patched(id)`` once no open run can take its old side: the new side is taken without a branch.
+
+    Runs that hold the marker of ``patched`` fit. New runs get one that code without this call passes over, and code that
+    still calls ``patched`` - workers not yet deployed, or a step back - reads as the new side. When `pgflow patches` says that it is
+    safe, the call can go.
+
+    Args:
+        id: Name of the change.
+    """
+    workflow_scope("pgflow.deprecate_patch()").execution.deprecate_patch(id)
+
+
 def set_state(**state: Any) -> None:
     """Publishes values by name, readable with ``run.state()`` once durable; a later value replaces an earlier one."""
     scope = workflow_scope("pgflow.set_state()")
@@ -259,7 +274,7 @@ def idempotency_key(*, form: Literal["text", "uuid"] = "text") -> str:
     if isinstance(scope, StepScope):
         key = scope.key
     elif isinstance(scope, WorkflowScope):
-        key = f"{scope.claim.stem}//{scope.execution.next_ordinal('')}"
+        key = f"{scope.execution.stem}//{scope.execution.next_ordinal('')}"
     else:
         raise NotInRunError("pgflow.idempotency_key() works only in the code of a workflow or step")
     return key if form == "text" else str(uuid_module.uuid5(_KEY_NAMESPACE, key))

@@ -36,7 +36,9 @@ C = TypeVar("C", bound=Connection)
 
 def _make(effect: str, fn: Callable[..., Any], **options: Any) -> Any:
     kind: type[Step[..., Any]] = AsyncStep if inspect.iscoroutinefunction(fn) else SyncStep
-    made = kind(fn, effect, options.get("name"), options.get("retries", 3), options.get("timeout"), options.get("raises", ()))
+    made = kind(
+        fn, effect, options.get("name"), options.get("retries", 3), options.get("timeout"), options.get("raises", ()), options.get("aliases", ()),
+    )
     made.max_age = options.get("max_age")
     return made
 
@@ -63,7 +65,8 @@ def step(fn: Callable[P, Coroutine[Any, Any, R]], /) -> AsyncStep[P, R, Callable
 def step(fn: Callable[P, R], /) -> SyncStep[P, R, Callable[P, R]]: ...
 @overload
 def step(
-    *, name: str | None = None, retries: Retries | int = 3, timeout: timedelta | None = None, raises: Sequence[type[Exception]] = ()
+    *, name: str | None = None, retries: Retries | int = 3, timeout: timedelta | None = None, raises: Sequence[type[Exception]] = (),
+    aliases: Sequence[str] = (),
 ) -> _Step: ...
 def step(fn: Callable[..., Any] | None = None, /, **options: Any) -> Any:
     """Declares an idempotent write to the outside: after a crash the body runs again under the same key.
@@ -73,6 +76,7 @@ def step(fn: Callable[..., Any] | None = None, /, **options: Any) -> Any:
         retries: Tries in all (3 if not given), or how to space them.
         timeout: How long one try may take.
         raises: Errors that are final: never tried again, and raised in the workflow as themselves.
+        aliases: Names that it had before: journals that know it by one of them fit.
 
     Example::
 
@@ -90,7 +94,7 @@ def read(fn: Callable[P, R], /) -> SyncStep[P, R, Callable[P, R]]: ...
 @overload
 def read(
     *, name: str | None = None, retries: Retries | int = 3, timeout: timedelta | None = None, max_age: timedelta | None = None,
-    raises: Sequence[type[Exception]] = (),
+    raises: Sequence[type[Exception]] = (), aliases: Sequence[str] = (),
 ) -> _Step: ...
 def read(fn: Callable[..., Any] | None = None, /, **options: Any) -> Any:
     """Declares a pure read: it may run again freely, and its result needs no commit of its own.
@@ -102,6 +106,7 @@ def read(fn: Callable[..., Any] | None = None, /, **options: Any) -> Any:
         max_age: How old the newest result of this read may be when an effect is intended after it; where it is older, nothing is
             done and the effect raises Stale.
         raises: Errors that are final: never tried again, and raised in the workflow as themselves.
+        aliases: Names that it had before: journals that know it by one of them fit.
     """
     return _make("r", fn) if fn is not None else _Step("r", options)
 
@@ -125,10 +130,11 @@ Isolation = Literal["read committed", "repeatable read", "serializable"]
 
 
 def make_transaction(
-    fn: Callable[..., Any], isolation: Isolation | None = None, raises: Sequence[type[Exception]] = (), provider: Any = None
+    fn: Callable[..., Any], isolation: Isolation | None = None, raises: Sequence[type[Exception]] = (), provider: Any = None,
+    aliases: Sequence[str] = (),
 ) -> Any:
     """A transactional step whose connection comes from a provider: by the annotation of the first parameter, if none is given."""
-    step = _make("t", fn, retries=1, raises=raises)
+    step = _make("t", fn, retries=1, raises=raises, aliases=aliases)
     parameters = list(inspect.signature(fn).parameters.values())
     if provider is None and (not parameters or parameters[0].kind not in (parameters[0].POSITIONAL_ONLY, parameters[0].POSITIONAL_OR_KEYWORD)):
         raise DefinitionError(f"{fn.__qualname__} is a @transaction: its first parameter must be the connection, annotated with its class")
@@ -143,7 +149,7 @@ def transaction(fn: Callable[Concatenate[C, P], Coroutine[Any, Any, R]], /) -> A
 @overload
 def transaction(fn: Callable[Concatenate[C, P], R], /) -> SyncStep[P, R, Callable[Concatenate[C, P], R]]: ...
 @overload
-def transaction(*, isolation: Isolation = "read committed", raises: Sequence[type[Exception]] = ()) -> _Transaction: ...
+def transaction(*, isolation: Isolation = "read committed", raises: Sequence[type[Exception]] = (), aliases: Sequence[str] = ()) -> _Transaction: ...
 def transaction(fn: Callable[..., Any] | None = None, /, **options: Any) -> Any:
     """Declares a transactional write: the step's result and what the body writes commit together or not at all.
 
@@ -153,6 +159,7 @@ def transaction(fn: Callable[..., Any] | None = None, /, **options: Any) -> Any:
     Args:
         isolation: Isolation level of the transaction; the server's default if not given.
         raises: Errors that are raised in the workflow as themselves.
+        aliases: Names that it had before: journals that know it by one of them fit.
 
     Example::
 
@@ -167,8 +174,11 @@ def transaction(fn: Callable[..., Any] | None = None, /, **options: Any) -> Any:
 
 
 class _Effect:
-    def __init__(self, terms: EffectOptions, name: str | None, timeout: timedelta | None, raises: Sequence[type[Exception]]) -> None:
+    def __init__(
+        self, terms: EffectOptions, name: str | None, timeout: timedelta | None, raises: Sequence[type[Exception]], aliases: Sequence[str]
+    ) -> None:
         self._terms = terms
+        self._aliases = aliases
         self._name = name
         self._timeout = timeout
         self._raises = raises
@@ -179,12 +189,13 @@ class _Effect:
     def __call__(self, fn: Callable[P, R], /) -> SyncEffect[P, R, Callable[P, R]]: ...
     def __call__(self, fn: Callable[..., Any], /) -> Any:
         kind: Any = AsyncEffect if inspect.iscoroutinefunction(fn) else SyncEffect
-        return kind(fn, self._terms, self._name, self._timeout, self._raises)
+        return kind(fn, self._terms, self._name, self._timeout, self._raises, self._aliases)
 
 
 def effect(
     *, risk: Risk, raises: Sequence[type[Exception]] = (), dedup_window: timedelta | None = None, settle_after: timedelta | None = None,
     keyed: bool = True, timeout: timedelta | None = None, name: str | None = None, settle_retries: Retries = DEFAULT_SETTLING,
+    aliases: Sequence[str] = (),
 ) -> _Effect:
     """Declares a write to the outside that must not be repeated blindly.
 
@@ -202,6 +213,7 @@ def effect(
         timeout: How long one attempt may take; five minutes if not given.
         name: Its name in the ledger, at most 64 characters; the function's own if not given.
         settle_retries: How often and at what intervals it is settled before a person must; some nine hours if not given.
+        aliases: Names that it had before: journals that know it by one of them fit, and its keys stay what they are.
 
     Example::
 
@@ -210,7 +222,7 @@ def effect(
             return await bank.charge(card, cents, key=pgflow.idempotency_key())
     """
     terms = EffectOptions(risk, keyed=keyed, dedup_window=dedup_window, settle_after=settle_after, settle_retries=settle_retries)
-    return _Effect(terms, name, timeout, raises)
+    return _Effect(terms, name, timeout, raises, aliases)
 
 
 # ---------------------------------------------------------------- @decision
@@ -228,7 +240,7 @@ class _Decision:
         return _make("d", fn, **self._options)
 
 
-def decision(*, retries: Retries | int = 3, timeout: timedelta | None = None) -> _Decision:
+def decision(*, retries: Retries | int = 3, timeout: timedelta | None = None, aliases: Sequence[str] = ()) -> _Decision:
     """Declares a choice that is made once and recorded with its reasons: a replay gets this choice again.
 
     The body returns a :class:`~pgflow.Choice`; the workflow gets a :class:`~pgflow.Decision`, on which other
@@ -237,6 +249,7 @@ def decision(*, retries: Retries | int = 3, timeout: timedelta | None = None) ->
     Args:
         retries: Tries in all, or how to space them.
         timeout: How long one try may take.
+        aliases: Names that it had before: journals that know it by one of them fit, and its keys stay what they are.
 
     Example::
 
@@ -245,4 +258,4 @@ def decision(*, retries: Retries | int = 3, timeout: timedelta | None = None) ->
             best = min(offers, key=lambda o: o.cents)
             return Choice(best, why="the cheapest", alternatives=[o.seller for o in offers])
     """
-    return _Decision({"retries": retries, "timeout": timeout})
+    return _Decision({"retries": retries, "timeout": timeout, "aliases": aliases})

@@ -60,9 +60,10 @@ class EffectStep(Step[P, R_co]):
     compensation: EffectStep[..., Any] | None = None
 
     def __init__(
-        self, fn: Callable[..., Any], terms: EffectOptions, name: str | None, timeout: timedelta | None, raises: Sequence[type[Exception]]
+        self, fn: Callable[..., Any], terms: EffectOptions, name: str | None, timeout: timedelta | None, raises: Sequence[type[Exception]],
+        aliases: Sequence[str] = (),
     ) -> None:
-        super().__init__(fn, "e", name, 1, timeout or DEFAULT_TIMEOUT, raises)
+        super().__init__(fn, "e", name, 1, timeout or DEFAULT_TIMEOUT, raises, aliases)
         self.terms = terms
         self._signature = inspect.signature(fn)
         self._check_times()
@@ -151,7 +152,7 @@ class EffectStep(Step[P, R_co]):
             """Nothing takes it back."""
 
         terms = replace(self.terms, has_body=False, is_compensation=True, settle_after=None)
-        return _SyncEffect(by_hand, terms, f"{self.name[: MAX_NAME_CHARS - 11]}.compensate", None, ())
+        return _SyncEffect(by_hand, terms, _compensation_name(self.name), None, (), tuple(map(_compensation_name, self.aliases)))
 
     def _take(self, fn: Callable[..., Any], what: str) -> Callable[..., Any]:
         if inspect.iscoroutinefunction(fn) != self.is_async:
@@ -161,10 +162,12 @@ class EffectStep(Step[P, R_co]):
         return fn
 
     def _make_compensation(self, fn: Callable[..., Any]) -> EffectStep[..., Any]:
-        name = fn.__name__ if fn.__name__ != "_" else f"{self.name[: MAX_NAME_CHARS - 11]}.compensate"
+        is_named = fn.__name__ != "_"
+        name = fn.__name__ if is_named else _compensation_name(self.name)
+        aliases = () if is_named else tuple(map(_compensation_name, self.aliases))
         terms = replace(self.terms, risk="reversible", is_compensation=True, settle_after=None)
         kind = _AsyncEffect if self.is_async else _SyncEffect
-        made: EffectStep[..., Any] = kind(self._take(fn, "the compensation"), terms, name, self.timeout, ())
+        made: EffectStep[..., Any] = kind(self._take(fn, "the compensation"), terms, name, self.timeout, (), aliases)
         parameters = self._signature.parameters.values()
         given = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
         try:
@@ -174,6 +177,10 @@ class EffectStep(Step[P, R_co]):
                 f"the compensation {name} of effect {self.name} must take its result and then its arguments: {error}"
             ) from None
         return made
+
+
+def _compensation_name(effect: str) -> str:
+    return f"{effect[: MAX_NAME_CHARS - 11]}.compensate"
 
 
 class _AsyncEffect(EffectStep[P, R_co], AsyncStep[P, R_co, F]):

@@ -9,6 +9,7 @@
         ├── LeaseLost            PF004   another worker holds the run
         ├── StepCommitted        PF005   a transactional step ended its transaction itself
         ├── WrongState           PF006   the run is not in a state that allows this
+        ├── HasActed             PF020   what would be dropped of a run has acted, and nobody said what is to become of it
         ├── RunFailed                    the workflow raised; its error is the __cause__
         ├── RunCancelled                 the run was cancelled, or its deadline passed
         ├── RunStuck                     the run cannot go on without a person
@@ -23,7 +24,7 @@
         ├── WrongColourError             the other colour (async or sync) must be called
         ├── DefinitionError              a workflow or step that cannot work
         │   └── InvalidWorkflow              a file of a declared workflow that cannot be used
-        ├── NotBuiltError                part of the surface, not of this version
+        ├── NotBuiltError        PF021   part of the surface, not of this version
         ├── BudgetExceeded               a budget refused to admit the call
         └── SetupError                   the database is not ready for pgflow
             ├── SchemaMissing            nothing is installed
@@ -87,6 +88,12 @@ class WrongState(PgflowError):
     """The run is not in a state that allows this."""
 
     sqlstate = "PF006"
+
+
+class HasActed(PgflowError):
+    """What a fork, rewind or restart would drop has acted outside; the message names it. Say ``effects="reuse"`` or ``"repeat"``."""
+
+    sqlstate = "PF020"
 
 
 class RunFailed(PgflowError):
@@ -168,6 +175,8 @@ class InvalidWorkflow(DefinitionError):
 class NotBuiltError(PgflowError, NotImplementedError):
     """Part of the public surface that this version does not have yet."""
 
+    sqlstate = "PF021"
+
 
 class BudgetExceeded(PgflowError):
     """A budget refused to admit the call."""
@@ -202,6 +211,8 @@ class EmbeddedServerError(SetupError):
 
 
 BY_SQLSTATE: dict[str, type[PgflowError]] = {
-    cls.sqlstate: cls for cls in (RunNotFound, KeyConflict, InvalidArgument, LeaseLost, StepCommitted, WrongState) if cls.sqlstate
+    cls.sqlstate: cls
+    for cls in (RunNotFound, KeyConflict, InvalidArgument, LeaseLost, StepCommitted, WrongState, HasActed, NotBuiltError)
+    if cls.sqlstate
 }
 """The error class of each SQLSTATE that the stored functions raise."""

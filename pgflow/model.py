@@ -85,7 +85,11 @@ DEFAULT_QUEUE = "default"
 
 @dataclass(frozen=True)
 class StartOptions:
-    """How a run is started."""
+    """How a run is started.
+
+    Attributes:
+        version: Version of the code that it is pinned to; empty = any.
+    """
 
     key: str | None = None
     queue: str = DEFAULT_QUEUE
@@ -95,6 +99,7 @@ class StartOptions:
     labels: dict[str, str] = field(default_factory=dict)
     metadata: dict[str, Any] = field(default_factory=dict)
     when_parent_ends: Literal["cancel", "abandon"] = "cancel"
+    version: str = ""
 
 
 @dataclass(frozen=True)

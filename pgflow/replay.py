@@ -7,8 +7,10 @@ replay needs only the journal.
 from __future__ import annotations
 
 import contextvars
+import re
 import threading
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -18,11 +20,14 @@ from pgflow._engine.drivers import CoroutineDriver, Driver, ThreadDriver
 from pgflow._engine.execution import Execution
 from pgflow._scope import WorkflowScope, current
 from pgflow.context import run_info
-from pgflow.errors import NonDeterminismError
+from pgflow.errors import NonDeterminismError, NotStorable
 from pgflow.interceptor import Interceptor, around
 from pgflow.saga import guarded, guarded_sync
 from pgflow.threads import start_daemon
 from pgflow.workflow import Workflow
+
+CONTEXT_UNITS = 3
+"""So many units before a divergence are shown with it."""
 
 
 class _NoHost:
@@ -82,9 +87,40 @@ def make_driver(
     return scope.thread
 
 
+@dataclass(frozen=True)
+class Divergence:
+    """How the code does not repeat a recorded run.
+
+    Attributes:
+        message: Both sides in one sentence, with the run and its workflow.
+        diff: The end of the journal as far as the code repeats it, then both sides: lines that begin with ``"  "``, ``"- "``, ``"+ "``.
+        where: Source lines at which the code stood, outermost first: ``file:line in function``.
+    """
+
+    message: str
+    diff: list[str]
+    where: list[str]
+
+    def __str__(self) -> str:
+        """All of it, on several lines."""
+        return "\n".join([self.message, *(f"  {line}" for line in self.diff), *(f"  at {line}" for line in self.where)])
+
+
 def replay(
     recorded: RecordedRun, workflow: Workflow[..., Any], errors: tuple[type[Exception], ...] = (), interceptors: Sequence[Interceptor] = ()
 ) -> NonDeterminismError | None:
+    """Replays one recorded run; see :func:`find_divergence`.
+
+    Returns:
+        How the code diverges from the record; None if it repeats it.
+    """
+    found = find_divergence(recorded, workflow, errors, interceptors)
+    return None if found is None else NonDeterminismError(found.message)
+
+
+def find_divergence(
+    recorded: RecordedRun, workflow: Workflow[..., Any], errors: tuple[type[Exception], ...] = (), interceptors: Sequence[Interceptor] = ()
+) -> Divergence | None:
     """Replays one recorded run.
 
     Args:
@@ -109,9 +145,39 @@ def replay(
             moved.wait()
             moved.clear()
             execution.thread_stands()
-        return execution.divergence or _judge(recorded, execution)
+        return _describe(execution, recorded, workflow)
     finally:
         execution.close()
+
+
+def _describe(execution: Execution, recorded: RecordedRun, workflow: Workflow[..., Any]) -> Divergence | None:
+    """What a replay that stands still has come to."""
+    found = execution.divergence or _judge(recorded, execution)
+    if found is None or _differs_in_form_only(recorded, execution, workflow):
+        return None
+    message, units = str(found), recorded.claim.units
+    named = _UNIT.search(message)
+    at = int(named[1]) - 1 if named else min(execution._seq, len(units))
+    expected, _, asked = message.partition(": ")[2].partition(", the code ")
+    before = [f"  {unit}" for unit in units[max(0, at - CONTEXT_UNITS) : at]]
+    both = [f"- {units[at] if named else 'the record'}", f"+ {message}"]
+    if asked:
+        both = [f"- {expected.removesuffix(' here')}", f"+ the code {asked}"]
+    return Divergence(message, before + both, execution._divergence_where or execution._driver.where())
+
+
+def _differs_in_form_only(recorded: RecordedRun, execution: Execution, workflow: Workflow[..., Any]) -> bool:
+    """Whether the record's result, read as the code reads it today, is what the code returns: its class has changed since."""
+    if execution.divergence is not None or execution.ending is None or recorded.output is None or execution.ending.output is None:
+        return False
+    try:
+        today = workflow.result_codec.encode(workflow.result_codec.decode(recorded.output, "the recorded result"), "the result")
+    except NotStorable:
+        return False
+    return today == execution.ending.output
+
+
+_UNIT = re.compile(r"the journal (?:has|goes on with) unit (\d+):")
 
 
 def _judge(recorded: RecordedRun, execution: Execution) -> NonDeterminismError | None:

@@ -38,7 +38,7 @@ class Step(Generic[P, R_co]):
 
     def __init__(
         self, fn: Callable[..., Any], effect: str, name: str | None, retries: Retries | int, timeout: timedelta | None,
-        raises: Sequence[type[Exception]],
+        raises: Sequence[type[Exception]], aliases: Sequence[str] = (),
     ) -> None:
         self.fn = fn
         self.name = name or fn.__name__
@@ -46,6 +46,7 @@ class Step(Generic[P, R_co]):
         self.retries = retries if isinstance(retries, Retries) else Retries(max_attempts=retries)
         self.timeout = timeout
         self.raises = tuple(raises)
+        self.aliases = check_aliases(aliases, f"step {self.name}", MAX_NAME_CHARS)
         self.is_async = inspect.iscoroutinefunction(fn)
         self.origin: Step[Any, Any] = self
         self._specs: dict[tuple[type[Exception], ...], StepSpec] = {}
@@ -75,7 +76,7 @@ class Step(Generic[P, R_co]):
             effect: Effect = self.effect  # type: ignore[assignment]
             found = StepSpec(
                 name=self.name, effect=effect, result=self._result_codec(), errors=ErrorClasses(app_errors, self.raises),
-                retries=self.retries, raises=self.raises, definition=self,
+                retries=self.retries, raises=self.raises, definition=self, aliases=self.aliases,
                 timeout_seconds=None if self.timeout is None else self.timeout.total_seconds(),
                 max_age_seconds=None if self.max_age is None else self.max_age.total_seconds(),
             )
@@ -208,6 +209,17 @@ def resting_on(decision: Decision[Any], item: str | int | None) -> Resting:
     if not is_item:
         raise InvalidArgument(f"the item of a decision must be a number or a text without '/' and NUL, not {item!r}")
     return decision.id, item
+
+
+def check_aliases(aliases: Sequence[str], whose: str, most: int) -> tuple[str, ...]:
+    """Old names, as they were declared.
+
+    Raises:
+        DefinitionError: One of them can never have been a name.
+    """
+    if isinstance(aliases, str) or not all(isinstance(alias, str) and 1 <= len(alias) <= most for alias in aliases):
+        raise DefinitionError(f"the aliases of {whose} must be a sequence of names of 1 to {most} characters, not {aliases!r}")
+    return tuple(aliases)
 
 
 def resolve_hints(fn: Callable[..., Any]) -> dict[str, Any]:

@@ -11,6 +11,11 @@ As a pytest plugin it brings two fixtures, ``flow`` and ``aflow``, each on a fre
         assert await run.result() == "late"
 
 At the end of the test every run is replayed against the code, and the database's own audit must be empty.
+``replay_histories`` is a third one, which needs no database: it replays histories that ``pgflow export`` wrote::
+
+    def test_recorded_runs_still_fit(replay_histories: ReplayHistories) -> None:
+        replay_histories("tests/histories", shop)
+
 The server is the one of ``PGFLOW_TEST_DSN`` (a superuser's; databases are made and dropped on it), else the
 embedded one. Override the fixture ``pgflow_dsn`` to bring databases of your own, with the schema installed.
 """
@@ -22,8 +27,9 @@ import contextlib
 import inspect
 import os
 import uuid
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from datetime import datetime, timedelta
+from pathlib import Path
 from types import ModuleType
 from typing import Any, LiteralString, ParamSpec, Self, TypeVar, overload
 
@@ -32,14 +38,17 @@ import pytest
 from psycopg import sql
 from psycopg.conninfo import make_conninfo
 
+from pgflow import histories
 from pgflow._calls import replay as replay_calls
 from pgflow._calls import worker as worker_calls
 from pgflow._calls.claim import load_units
 from pgflow._io import run
 from pgflow.app import App, AsyncApp
+from pgflow.app._base import collect_workflows
 from pgflow.client import AsyncRun, Run
-from pgflow.errors import NonDeterminismError
-from pgflow.options import WorkerOptions
+from pgflow.errors import InvalidArgument, NonDeterminismError
+from pgflow.histories import Replayed
+from pgflow.options import Definitions, WorkerOptions
 from pgflow.replay import replay
 from pgflow.step import AsyncStep, Step, SyncStep
 from pgflow.units import Claim
@@ -191,6 +200,59 @@ class Harness:
     def crash(self) -> None:
         """Kills the worker and lets its death be noticed; the next call starts another."""
         self._portal.call(self._harness.crash())
+
+
+class ReplayHistories:
+    """Replays recorded histories against the code at hand; no body runs."""
+
+    def __call__(
+        self, path: str | Path, /, *things: Workflow[..., Any] | ModuleType | App | AsyncApp,
+        errors: Sequence[type[Exception]] = (), ignore_unknown: bool = False,
+    ) -> int:
+        """Fails the test if the code does not repeat a history.
+
+        Args:
+            path: A file that ``pgflow export`` wrote, or a folder of such ``*.jsonl``.
+            *things: The code: workflows, modules of them, or an app.
+            errors: Classes as which recorded errors are raised again, as for an app.
+            ignore_unknown: Whether runs of workflows that are not among these are passed over.
+
+        Returns:
+            How many runs were replayed.
+
+        Raises:
+            NonDeterminismError: The code does not repeat some of them; says which, with both sides and source lines.
+            InvalidArgument: There is no history at this path, one cannot be read, or it is of a workflow that is not here.
+        """
+        definitions = _definitions_of(things, tuple(errors))
+        replayed = Replayed()
+        diverged = []
+        for verdict in histories.replay_histories(histories.read_files([path]), definitions):
+            replayed.count(verdict)
+            if verdict.divergence is not None:
+                diverged.append(str(verdict.divergence))
+        if replayed.unknown and not ignore_unknown:
+            others = ", ".join(sorted(replayed.unknown))
+            raise InvalidArgument(f"{path} holds runs of {others}: pass these workflows too, or ignore_unknown=True")
+        if diverged:
+            raise NonDeterminismError("\n".join([f"{len(diverged)} of {replayed.repeated + len(diverged)} runs diverge", *diverged]))
+        return replayed.repeated
+
+
+def _definitions_of(things: Sequence[Workflow[..., Any] | ModuleType | App | AsyncApp], errors: tuple[type[Exception], ...]) -> Definitions:
+    apps = [thing for thing in things if isinstance(thing, (App, AsyncApp))]
+    loose = [thing for thing in things if not isinstance(thing, (App, AsyncApp))]
+    return Definitions(
+        workflows=collect_workflows([*(w for app in apps for w in app.definitions.workflows.values()), *loose]),
+        errors=tuple(dict.fromkeys((*errors, *(error for app in apps for error in app.definitions.errors)))),
+        interceptors=[interceptor for app in apps for interceptor in app.definitions.interceptors],
+    )
+
+
+@pytest.fixture
+def replay_histories() -> ReplayHistories:
+    """A :class:`ReplayHistories`; needs no database."""
+    return ReplayHistories()
 
 
 # ---------------------------------------------------------------- what the fixtures do

@@ -65,7 +65,7 @@ def attempt(claim: Claim, call: StepCall, encode: Callable[[Any], str], *, toget
         return False
     committed, at_us = False, 0
     try:
-        fence = calls.fence_step(claim.run_id, claim.token, call.number, flush.unit_rows(flush.rows[-1].at_us))
+        fence = calls.fence_step(claim.run_id, claim.token, call.number, flush.unit_rows(flush.rows[-1].at_us), call.args_hash)
         if not together:
             at_us = yield Op("query", (fence,))
         try:

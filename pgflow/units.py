@@ -71,6 +71,11 @@ class Unit(NamedTuple):
         return self.kind in ANSWERS or (self.kind == Kind.CALL_CANCELLED and self.call == 0)
 
     @property
+    def is_mark(self) -> bool:
+        """Whether a replay reads it and does not expect it of the code; the marker of a patch is one once that is deprecated (call 0)."""
+        return self.kind in MARKS or (self.call == 0 and self.kind == Kind.PATCHED)
+
+    @property
     def is_outcome(self) -> bool:
         """Whether it is released to the code; the cancellation of the whole run (call 0) is too."""
         return self.kind in OUTCOMES or (self.kind == Kind.CALL_CANCELLED and self.call == 0)
@@ -86,6 +91,11 @@ def parse_units(text: str | None) -> list[Unit]:
     return [Unit(*row) for row in json.loads(text)] if text else []
 
 
+def ended_by(units: list[Unit], seq: int) -> frozenset[int]:
+    """The calls that have ended, or were given up, by a seq."""
+    return frozenset(u.call for u in units if u.seq <= seq and (u.is_outcome or u.kind in (Kind.CALL_CANCELLED, Kind.STEP_ABANDONED)))
+
+
 class Start(NamedTuple):
     """A licence: the body of this call may have run."""
 
@@ -94,6 +104,32 @@ class Start(NamedTuple):
     name: str
     ordinal: int | str
     args_hash: int
+
+
+@dataclass
+class Heritage:
+    """What a run has of another whose journal it begins with; ``sql/inherit.sql``.
+
+    Attributes:
+        seeds: Up to which seq which stem random numbers are drawn from; None = for good. After them, from the run's own.
+        cut: Up to which seq the journal is the other's.
+        began_us: When the time of the run began; None = when it was created.
+        attempts: How often each step may be tried; None = as it is declared.
+        carried: By name and hash of arguments, what steps in a dropped part of the journal came to, in their order.
+    """
+
+    seeds: list[tuple[int | None, str]]
+    cut: int = 0
+    began_us: int | None = None
+    attempts: int | None = None
+    carried: dict[tuple[str, int], list[Carried]] = field(default_factory=dict)
+
+
+class Carried(NamedTuple):
+    """A step of a dropped part of a journal. ``result``: what it returned, as JSON; None if it did not complete, and runs under ``key``."""
+
+    key: str
+    result: str | None
 
 
 @dataclass
@@ -122,6 +158,7 @@ class Claim:
     labels: dict[str, str] = field(default_factory=dict)
     metadata: dict[str, Any] = field(default_factory=dict)
     has_beats: bool = False
+    heritage: Heritage | None = None
 
     @property
     def has_kin(self) -> bool:

@@ -28,6 +28,7 @@ from typing import Any, Generic, NoReturn, TypeVar, cast
 import pydantic
 from pydantic_core import CoreConfig, PydanticSerializationError, SchemaError, SchemaSerializer, SchemaValidator, to_jsonable_python
 
+from pgflow import upcasters
 from pgflow.errors import DefinitionError, NotStorable
 
 T = TypeVar("T")
@@ -104,11 +105,12 @@ def _refuse(what: str, error: Exception) -> NoReturn:
 class Codec(Generic[T]):
     """Encodes and decodes the values of one annotation."""
 
-    __slots__ = ("_reader", "_writer", "annotation")
+    __slots__ = ("_reader", "_upcasting", "_writer", "annotation")
 
     def __init__(self, annotation: Any) -> None:
         self.annotation = annotation
         self._writer: SchemaSerializer | None = None
+        self._upcasting: tuple[int, SchemaValidator] | None = None
         if annotation is not Any:
             schema = _lossless(_core_schema(annotation))
             # Not those that the classes inside were built with, whose configuration is not this one.
@@ -155,7 +157,21 @@ class Codec(Generic[T]):
                 return cast("T", json.loads(text))
             return cast("T", self._reader.validate_json(text, by_alias=True, by_name=True))
         except (ValueError, RecursionError) as error:
+            if self._writer is not None and upcasters.is_any():
+                try:
+                    return cast("T", self._upcasting_reader().validate_json(text, by_alias=True, by_name=True))
+                except (ValueError, RecursionError):
+                    pass  # how the text differs from what it should be is what the first reader said
             raise NotStorable(f"{what} does not fit its annotation {describe(self.annotation)}: {_first_line(error)}") from error
+
+
+    def _upcasting_reader(self) -> SchemaValidator:
+        """A reader that lets upcasters try what a class does not take; made again when further ones are declared."""
+        count = upcasters.count()
+        if self._upcasting is None or self._upcasting[0] != count:
+            schema = upcasters.weave_in(_lossless(_core_schema(self.annotation)))
+            self._upcasting = count, SchemaValidator(schema, _CONFIG, _use_prebuilt=False)
+        return self._upcasting[1]
 
 
 def _refuse_constant(name: str) -> NoReturn:

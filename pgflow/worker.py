@@ -37,6 +37,7 @@ from pgflow.options import Definitions, WorkerOptions
 from pgflow.threads import DaemonThreads
 from pgflow.units import Claim
 from pgflow.wakes import Wakes
+from pgflow.workflow import Workflow
 
 log = logging.getLogger("pgflow")
 
@@ -104,7 +105,10 @@ class Worker(Executions):
         self.worker_id = await self._control.insist(
             worker_calls.register_worker(socket.gethostname(), os.getpid(), options.queues, options.concurrency, __version__)
         )
-        lanes = await self._control.insist(claim_calls.serve_lanes(options.queues, list(self.definitions.workflows)))
+        codes = [code_of(name, workflow) for name, workflow in self.definitions.workflows.items()]
+        await self._control.insist(worker_calls.register_code(self.worker_id, codes))
+        names, versions = [code.workflow for code in codes], [code.version for code in codes]
+        lanes = await self._control.insist(claim_calls.serve_lanes(options.queues, names, versions))
         self._lanes = {lane.lane_id: lane for lane in lanes}
 
     def _part_ended(self, task: asyncio.Task[Any]) -> None:
@@ -269,6 +273,8 @@ class Worker(Executions):
                 if time.monotonic() - partitioned > PARTITIONS_EVERY_SECONDS:
                     await self._control.ask(worker_calls.add_unit_partitions())
                     partitioned = time.monotonic()
+                if await self._control.ask(worker_calls.release_outdated(self.worker_id)):
+                    self._claim_wanted.set()
                 strays = await self._control.ask(claim_calls.release_strays(self.worker_id, list(self.executions)))
                 if strays:
                     log.warning("%d runs were leased to this worker without its knowledge; handed back", strays)
@@ -395,3 +401,8 @@ class Worker(Executions):
             self._heart.renew(self.worker_id)
             self._claim_wanted.set()
 
+
+def code_of(name: str, workflow: Workflow[..., Any]) -> worker_calls.Code:
+    """What a worker says of a workflow that it serves under a name, which may be an old one."""
+    alias_of = workflow.name if name != workflow.name else None
+    return worker_calls.Code(name, workflow.version, workflow.code_hash, workflow.is_pinned, alias_of, workflow.patches)

@@ -16,12 +16,17 @@ from typing_extensions import TypedDict
 
 from pgflow.errors import DefinitionError, InvalidArgument
 from pgflow.model import DEFAULT_QUEUE, Slot, StartOptions, is_name
-from pgflow.step import resolve_hints
+from pgflow.patches import find_patches
+from pgflow.step import check_aliases, resolve_hints
+from pgflow.upcasters import Upcast
 from pgflow.values import Codec, codec_for
 
 P = ParamSpec("P")
 R = TypeVar("R")
 R_co = TypeVar("R_co", covariant=True)
+
+
+MAX_NAME_BYTES = 255
 
 
 class Workflow(Generic[P, R_co]):
@@ -31,7 +36,8 @@ class Workflow(Generic[P, R_co]):
     fn: Callable[P, Any]
 
     def __init__(
-        self, fn: Callable[..., Any], name: str | None, queue: str, timeout: timedelta | None, raises: Sequence[type[Exception]]
+        self, fn: Callable[..., Any], name: str | None, queue: str, timeout: timedelta | None, raises: Sequence[type[Exception]],
+        version: str | None = None, pinned: bool = False, aliases: Sequence[str] = (),
     ) -> None:
         self.fn = fn
         self.name = name or fn.__qualname__.replace(".<locals>.", ".")
@@ -39,6 +45,7 @@ class Workflow(Generic[P, R_co]):
         self.start_options = StartOptions(queue=queue, timeout=timeout)
         self.is_async = inspect.iscoroutinefunction(fn)
         self.schedule_options: dict[str, Any] | None = None
+        self.upcasters: list[Upcast] = []
         self.origin: Workflow[Any, Any] = self
         self._signature = inspect.signature(fn)
         kinds = {p.kind for p in self._signature.parameters.values()}
@@ -55,6 +62,13 @@ class Workflow(Generic[P, R_co]):
                 raise DefinitionError(
                     f"workflow {self.name} takes *{parameter.name}: its input is an object of parameter names, so each must be named"
                 )
+        self.aliases = check_aliases(aliases, f"workflow {self.name}", MAX_NAME_BYTES)
+        self.is_pinned = pinned
+        if version is not None and not is_name(version):
+            raise DefinitionError(f"the version of workflow {self.name} must be a text of 1 to 255 bytes without NUL, not {version!r}")
+        self._version = version
+        if pinned:
+            self.start_options = replace(self.start_options, version=self.version)
 
     def __repr__(self) -> str:
         """As in error messages."""
@@ -119,6 +133,7 @@ class Workflow(Generic[P, R_co]):
             hint = hints.get(name, Any)
             fields[name] = hint if parameter.default is parameter.empty else NotRequired[hint]
         shape = TypedDict(f"the parameters of {self.name}", fields)  # type: ignore[misc]
+        shape.__pgflow_upcasters__ = self.upcasters  # type: ignore[attr-defined]
         shape.__pydantic_config__ = pydantic.ConfigDict(extra="forbid")  # type: ignore[attr-defined]
         return codec_for(shape, f"a parameter of workflow {self.name}")
 
@@ -163,6 +178,16 @@ class Workflow(Generic[P, R_co]):
         bound.arguments.update({name: values[name] for name in self._signature.parameters if name in values})
         return bound.args, bound.kwargs
 
+    @property
+    def version(self) -> str:
+        """The version it was given, else the hash of its code."""
+        return self._version or self.code_hash
+
+    @cached_property
+    def patches(self) -> dict[str, bool]:
+        """Names of the patches written in its code, each with whether that only deprecates it."""
+        return find_patches(self.fn)
+
     @cached_property
     def code_hash(self) -> str:
         """Hash of the module the workflow is written in: a fix changes it."""
@@ -188,9 +213,9 @@ class _Workflow:
 
 def _make(
     fn: Callable[..., Any], name: str | None = None, queue: str = DEFAULT_QUEUE, timeout: timedelta | None = None,
-    raises: Sequence[type[Exception]] = (),
+    raises: Sequence[type[Exception]] = (), version: str | None = None, pinned: bool = False, aliases: Sequence[str] = (),
 ) -> Any:
-    return Workflow(fn, name, queue, timeout, raises)
+    return Workflow(fn, name, queue, timeout, raises, version, pinned, aliases)
 
 
 @overload
@@ -199,7 +224,8 @@ def workflow(fn: Callable[P, Coroutine[Any, Any, R]], /) -> Workflow[P, R]: ... 
 def workflow(fn: Callable[P, R], /) -> Workflow[P, R]: ...
 @overload
 def workflow(
-    *, name: str | None = None, queue: str = DEFAULT_QUEUE, timeout: timedelta | None = None, raises: Sequence[type[Exception]] = ()
+    *, name: str | None = None, queue: str = DEFAULT_QUEUE, timeout: timedelta | None = None, raises: Sequence[type[Exception]] = (),
+    version: str | None = None, pinned: bool = False, aliases: Sequence[str] = (),
 ) -> _Workflow: ...
 def workflow(fn: Callable[..., Any] | None = None, /, **options: Any) -> Any:
     """Declares a workflow: a function, async or not, that orchestrates steps and survives its process.
@@ -211,6 +237,10 @@ def workflow(fn: Callable[..., Any] | None = None, /, **options: Any) -> Any:
         queue: Queue in which its runs wait.
         timeout: A run that is not over by then is cancelled.
         raises: Errors that a waiting client gets back as themselves.
+        version: What `pgflow versions` calls this code; the hash of its module if not given.
+        pinned: Whether runs stay with the version that they are started with: only workers that have it work on them. Else any
+            worker that has the workflow does, and a run that its code does not fit is held.
+        aliases: Names that it had before: its workers work on runs of these too.
 
     Example::
 

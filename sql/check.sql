@@ -1,6 +1,23 @@
 -- The engine's own audit. There are no foreign keys between hot tables; instead every invariant is a
 -- query here, and the tests run it after everything they do. An empty answer says that the books balance.
 
+create or replace function pgflow.is_handed_on_(run_id bigint, seq int)
+returns boolean
+language sql
+stable
+set search_path = pg_catalog, pg_temp
+as $$
+  select exists (
+      -- A later generation of the chain has it now.
+      select from pgflow.run h join pgflow.run r on r.run_id = is_handed_on_.run_id
+      where h.chain_id = r.chain_id and h.generation > 1 and h.generation > r.generation and h.origin_run_id = is_handed_on_.run_id and is_handed_on_.seq <= h.origin_seq
+    ) or exists (
+      -- A fork only repeats it: it is its origin's.
+      select from pgflow.run r where r.run_id = is_handed_on_.run_id and r.generation = 1 and is_handed_on_.seq <= r.origin_seq
+    )
+$$;
+comment on function pgflow.is_handed_on_(bigint, int) is 'Whether what a unit opened is owed by another run: the generation that took it over, or the origin of a fork';
+
 drop function if exists pgflow.check;
 create function pgflow.check()
 returns table (invariant text, detail text)
@@ -146,10 +163,24 @@ begin
   select 'beats of steps are of open runs', format('run %s', b.run_id)
   from pgflow.step_beat b where exists (select from pgflow.outcome o where o.run_id = b.run_id)
   union all
+  select 'a run begins with the journal of its origin', format('unit %s of run %s', coalesce(u.seq, o.seq), r.run_id)
+  from pgflow.run r
+  join pgflow.run g on g.run_id = r.origin_run_id
+  cross join lateral (select x.seq, x.call, x.kind, x.name, x.at from pgflow.unit x where x.run_id = g.run_id and x.seq <= r.origin_seq) o
+  full join (
+    select x.run_id, x.seq, x.call, x.kind, x.name, x.at, w.origin_run_id, w.origin_seq
+    from pgflow.run w join pgflow.unit x on x.run_id = w.run_id and x.seq <= w.origin_seq
+    where exists (select from pgflow.run s where s.run_id = w.origin_run_id)
+  ) u on u.run_id = r.run_id and u.seq = o.seq
+  where (u.call, u.name, u.at) is distinct from (o.call, o.name, o.at) or u.kind is distinct from o.kind and not (u.kind = 'c' and o.kind = 'f' and o.seq = r.origin_seq)
+  union all
+  select 'what is carried is for a run', format('run %s', c.run_id)
+  from pgflow.carried c where not exists (select from pgflow.run r where r.run_id = c.run_id)
+  union all
   select 'what is owed equals the journal', format('call %s of run %s', coalesce(f.call, w.call), coalesce(f.run_id, w.run_id))
   from (
     select u.run_id, u.call from pgflow.unit u
-    where u.kind = 'i' and not exists (
+    where u.kind = 'i' and not pgflow.is_handed_on_(u.run_id, u.seq) and not exists (select from pgflow.imported m where m.run_id = u.run_id) and not exists (
       select from pgflow.unit e where e.run_id = u.run_id and e.call = u.call and e.kind in ('C', 'F')
     ) and not exists (
       select from pgflow.unit a join pgflow.unit e on e.run_id = a.run_id and e.call = a.call and e.kind = 'E' and e.seq > a.seq

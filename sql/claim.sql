@@ -184,6 +184,24 @@ $$;
 comment on function pgflow.claim_(int, int[], int, bigint[], boolean)
   is 'Claims up to max runs of the lanes that are not paused, within the limits of their queues, and at most one suspect';
 
+create or replace function pgflow.heritage_(run_id bigint, heritage jsonb)
+returns jsonb
+language plpgsql
+stable
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+  if heritage is null then
+    return null;
+  end if;
+  return jsonb_build_object('seeds', heritage->'seeds', 'cut', (select r.origin_seq from pgflow.run r where r.run_id = heritage_.run_id), 'began_us', heritage->'began_us', 'attempts', heritage->'attempts', 'carried', (
+    select jsonb_agg(jsonb_build_array(c.name, c.args_hash, c.is_done, c.key, c.payload::text) order by c.seq, c.call)
+    from pgflow.carried c where c.run_id = heritage_.run_id
+  ));
+end
+$$;
+comment on function pgflow.heritage_(bigint, jsonb) is 'What a worker must know of a run that begins with the journal of another; null of any other run';
+
 create or replace function pgflow.claimed_(ids bigint[])
 returns table (
   run_id bigint, token bigint, chain_id bigint, lane_id int, generation int, attempt int, suspect int, last_seq int,
@@ -205,8 +223,8 @@ begin
       case when e.last_seq > 0 then pgflow.journal_(r.run_id, 0, 262144) end,
       exists (select from pgflow.signal s where s.chain_id = r.chain_id and s.kind in ('x', 'p', 'e')),
       pgflow.micros_(greatest(r.created_at, r.run_at)), pgflow.micros_(t),
-      case when r.labels is not null or r.metadata is not null or r.parent_run_id is not null or r.deadline_at is not null or r.tenant <> '' or b.beats then
-        jsonb_build_object('beats', b.beats, 'labels', r.labels, 'metadata', r.metadata, 'parent_run_id', r.parent_run_id,
+      case when r.labels is not null or r.metadata is not null or r.parent_run_id is not null or r.deadline_at is not null or r.tenant <> '' or r.heritage is not null or b.beats then
+        jsonb_build_object('heritage', pgflow.heritage_(r.run_id, r.heritage), 'beats', b.beats, 'labels', r.labels, 'metadata', r.metadata, 'parent_run_id', r.parent_run_id,
           'deadline_us', pgflow.micros_(r.deadline_at), 'tenant', r.tenant)
       end
     from unnest(ids) as i (id) join pgflow.lease e on e.run_id = i.id join pgflow.run r on r.run_id = i.id

@@ -30,7 +30,7 @@ comment on column pgflow.run.created_at is 'When it was started';
 comment on column pgflow.run.run_at is 'When it may begin, if it was to begin later than it was started';
 comment on column pgflow.run.deadline_at is 'When it is cancelled if it has not ended; null = never';
 comment on column pgflow.run.root is 'UUIDv7 of the chain: the stem of its idempotency keys';
-comment on column pgflow.run.generation is '1, and one more each time the run continues as new';
+comment on column pgflow.run.generation is '1, and one more each time the run continues as new, is rewound or restarted';
 comment on column pgflow.run.lane_id is 'Its queue, workflow and version';
 comment on column pgflow.run.parent_call is 'Number of the parent''s call that started it; null = no parent';
 comment on column pgflow.run.priority is 'Lower numbers are claimed first, within their lane';
@@ -128,6 +128,7 @@ comment on column pgflow.unit.run_id is 'The run whose journal it is';
 comment on column pgflow.unit.seq is 'Its place in the journal, from 1 without a gap';
 comment on column pgflow.unit.call is 'Number of the call that it is about; 0 = the run itself';
 comment on column pgflow.unit.kind is 'What happened: see unit_kind';
+comment on column pgflow.unit.args_hash is 'Hash of the arguments, on step_completed of a transaction and on the kinds of the effect and decision ledgers';
 comment on column pgflow.unit.name is 'Of the step, signal, workflow or stream that it is about; null where there is none';
 
 comment on column pgflow.step_beat.run_id is 'The run whose step it is';
@@ -168,3 +169,42 @@ comment on column pgflow.policy_rule.name is 'Fits effects of this name; null = 
 comment on column pgflow.policy_rule.amount is 'Where in the request an amount stands; fits if it is above the limit, or no number';
 comment on column pgflow.policy_rule.above is 'The limit of the amount';
 comment on column pgflow.policy_rule.predicate is 'Fits requests of which this holds, or of which it cannot be said; null = any';
+
+comment on column pgflow.imported.run_id is 'The number that the run has here';
+comment on column pgflow.imported.imported_at is 'When it was imported';
+comment on column pgflow.imported.generation is 'Which generation of its chain it is';
+comment on column pgflow.imported.root is 'UUID of its chain: with the generation, the name of a run in all databases';
+comment on column pgflow.imported.status is 'The status that it had where it was exported';
+comment on column pgflow.imported.imported_by is 'Who imported it: the name of the session';
+comment on column pgflow.imported.origin is 'What it was there: its number, and the run that started it';
+
+comment on column pgflow.code.code_id is 'The number of this code';
+comment on column pgflow.code.first_at is 'When the first worker came that had it';
+comment on column pgflow.code.last_at is 'When a worker that had it last came or went; while one is there it does not count';
+comment on column pgflow.code.is_pinned is 'Whether runs that are started with this code stay with its version';
+comment on column pgflow.code.workflow is 'Name of the workflow';
+comment on column pgflow.code.version is 'Its version: the one that it was given, or the hash of the code';
+comment on column pgflow.code.code_hash is 'Hash of the module that it is written in';
+comment on column pgflow.code.alias_of is 'The name that the workflow has in this code, where the name here is an old one; null = it is its name';
+
+comment on column pgflow.worker_code.worker_id is 'The worker';
+comment on column pgflow.worker_code.code_id is 'The code that it has';
+
+comment on column pgflow.code_patch.code_id is 'The code';
+comment on column pgflow.code_patch.is_deprecated is 'Whether only deprecate_patch() names it';
+comment on column pgflow.code_patch.patch is 'Name of the change';
+
+comment on column pgflow.run.origin_run_id is 'The run whose journal this one begins with; null = it began empty';
+comment on column pgflow.run.origin_seq is 'How many units it has from there: those with a seq up to this one';
+comment on column pgflow.run.heritage is 'What else it has from there: the stems of keys and of random numbers, the beginning of its time, the tries that steps have; and the request that made it';
+
+comment on column pgflow.unit.starts is 'Bodies that this commit allows to start: [[call, class, name, ordinal or key, hash of arguments], ...]; or the body of another run that the unit has its result from';
+
+comment on column pgflow.carried.run_id is 'The run that may ask for the step';
+comment on column pgflow.carried.args_hash is 'Hash of the arguments with which the step was called';
+comment on column pgflow.carried.seq is 'Where it stood in the journal that was dropped';
+comment on column pgflow.carried.call is 'Number that the call had there';
+comment on column pgflow.carried.is_done is 'True: the step had completed, and its result is carried. False: its key is, under which it runs again';
+comment on column pgflow.carried.name is 'Name of the step';
+comment on column pgflow.carried.key is 'Idempotency key under which its body was started; for a transaction, the number of the run and of the call';
+comment on column pgflow.carried.payload is 'What it returned; null where it is not done';

@@ -55,7 +55,10 @@ $$;
 comment on function pgflow.resume_run(text, text, text, text) is 'Lets a paused or stuck run go on';
 
 drop function if exists pgflow.retry_run;
-create function pgflow.retry_run(key text, why text default 'retried', tenant text default '', sent_by text default null)
+create function pgflow.retry_run(
+  key text, why text default 'retried', tenant text default '', sent_by text default null,
+  from_step text default null, attempts int default null, effects text default null, children text default 'refuse'
+)
 returns bigint
 language plpgsql
 volatile
@@ -64,15 +67,28 @@ set search_path = pg_catalog, pg_temp
 as $$
 declare
   chain bigint := pgflow.chain_of_(tenant, key);
+  me bigint := pgflow.newest_run_(chain);
   ended text;
 begin
-  select status into ended from pgflow.outcome where run_id = pgflow.newest_run_(chain);
-  if ended is not null then
-    raise exception using errcode = 'PF006', message = format('run %s is %s: only a stuck run can be retried', quote_literal(key), ended),
-      hint = 'Start a new run with another key.';
+  select status into ended from pgflow.outcome where run_id = me;
+  if from_step is null and ended = 'failed' then
+    select u.name into from_step from pgflow.unit u where u.run_id = me and u.kind = 'f' order by u.seq desc limit 1;
   end if;
-  perform pgflow.post_(chain, 't', 'retry', json_build_object('why', left(why, 4096)), coalesce(sent_by, session_user));
+  if from_step is null and ended is not null then
+    raise exception using errcode = 'PF006', message = format('run %s is %s: %s', quote_literal(key), ended,
+        case ended when 'failed' then 'no step of it has failed' else 'only a stuck or failed run can be retried' end),
+      hint = 'Say from which step, or restart it.';
+  end if;
+  if from_step is null and (attempts is not null or effects is not null) then
+    raise exception using errcode = 'PF003', message = 'attempts and effects are said of a retry from a step';
+  end if;
+  if from_step is null then
+    perform pgflow.post_(chain, 't', 'retry', json_build_object('why', left(why, 4096)), coalesce(sent_by, session_user));
+  else
+    perform pgflow.begin_again_('retry', chain, null, from_step, null, null, effects, children, attempts, null, why, sent_by);
+  end if;
   return chain;
 end
 $$;
-comment on function pgflow.retry_run(text, text, text, text) is 'Gives a stuck run a fresh budget of attempts and lets it go on; PF006 if the run has ended';
+comment on function pgflow.retry_run(text, text, text, text, text, int, text, text)
+  is 'Lets a stuck run go on with a fresh budget of attempts; rewinds a failed one, or any that does not run, to just before a step, whose key stays the same. PF006 if there is nothing to retry';

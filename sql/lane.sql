@@ -31,7 +31,8 @@ end
 $$;
 comment on function pgflow.intern_lane_(text, text, text) is 'The lane of (queue, workflow, version), made if it is new';
 
-create or replace function pgflow.serve_lanes(queues text[], workflows text[])
+drop function if exists pgflow.serve_lanes;
+create function pgflow.serve_lanes(queues text[], workflows text[], versions text[] default '{}')
 returns table (lane_id int, queue text, workflow text, version text)
 language plpgsql
 volatile
@@ -40,16 +41,27 @@ set search_path = pg_catalog, pg_temp
 as $$
 #variable_conflict use_column
 begin
-  perform pgflow.intern_lane_(q, w, '')
-  from unnest(queues) q cross join unnest(workflows) w
-  order by q, w;
+  -- Lanes of a version that nothing is pinned to are not made ahead: each more lane costs every claim a look.
+  perform pgflow.intern_lane_(g.queue, g.workflow, g.version)
+  from (
+    select q as queue, w.workflow, v.version
+    from unnest(queues) q cross join unnest(workflows, versions) as w (workflow, version)
+    cross join lateral (
+      select '' as version
+      union
+      select c.version from pgflow.code c where c.workflow = w.workflow and c.version = w.version and c.is_pinned
+    ) v
+    order by q, w.workflow, v.version
+  ) g;
   return query
-    select l.lane_id, l.queue, l.workflow, l.version from pgflow.lane l
-    where l.queue = any(queues) and l.workflow = any(workflows)
+    select l.lane_id, l.queue, l.workflow, l.version
+    from pgflow.lane l join unnest(workflows, versions) as w (workflow, version) on w.workflow = l.workflow
+    where l.queue = any(queues) and l.version in ('', w.version)
     order by l.lane_id;
 end
 $$;
-comment on function pgflow.serve_lanes(text[], text[]) is 'The lanes that a worker of these queues and workflows serves';
+comment on function pgflow.serve_lanes(text[], text[], text[])
+  is 'The lanes that a worker of these queues and workflows serves: those of runs that any version may work on, and of runs pinned to its own';
 
 create or replace function pgflow.pause_queue(queue text)
 returns void

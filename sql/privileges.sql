@@ -9,14 +9,16 @@ declare
   grants constant jsonb := '{
     "pgflow_client": ["start_run", "start_runs", "send_signal", "cancel_run", "result", "results", "find_chain", "run_status",
       "run_state", "read_stream", "wake", "confirm_effect"],
-    "pgflow_operator": ["start_run", "start_runs", "send_signal", "cancel_run", "pause_run", "resume_run", "retry_run", "result",
+    "pgflow_operator": ["start_run", "start_runs", "send_signal", "cancel_run", "pause_run", "resume_run", "retry_run",
+      "fork_run", "rewind_run", "restart_run", "result",
       "results", "find_chain", "run_status", "run_state", "read_stream", "wake", "check", "pause_queue", "resume_queue", "limit_queue",
-      "sweep_keys", "drop_history", "settle_effect", "confirm_effect", "set_policy"],
+      "sweep_keys", "drop_history", "settle_effect", "confirm_effect", "set_policy",
+      "export_runs", "export_units", "import_run"],
     "pgflow_worker": ["start_run", "start_runs", "send_signal", "cancel_run", "result", "results", "find_chain", "run_status",
       "run_state", "read_stream", "wake", "serve_lanes", "claim_runs", "load_units", "release_runs", "release_strays", "commit_units", "commit_and_claim",
       "commit_unit", "begin_step", "fence_step", "read_unit", "transaction_status", "beat_step", "step_details", "poll",
       "recorded_runs", "idle_state", "register_worker", "beat", "observe_workers", "reap_worker", "leave_worker", "release_stuck", "add_unit_partitions",
-      "confirm_effect", "settle_effect"]
+      "confirm_effect", "settle_effect", "register_code", "release_outdated", "export_runs", "export_units"]
   }';
   readers constant text[] := '{pgflow_client,pgflow_worker,pgflow_operator,pgflow_auditor}';
   role_name text;
@@ -32,7 +34,7 @@ begin
     execute format('revoke all on all tables in schema pgflow from %I', role_name);
     execute format('grant usage on schema pgflow to %I', role_name);
     execute format('grant select on pgflow.runs, pgflow.steps, pgflow.timeline, pgflow.queues, pgflow.workers, pgflow.decisions, pgflow.effects,
-      pgflow.obligations, pgflow.provenance to %I', role_name);
+      pgflow.obligations, pgflow.provenance, pgflow.versions, pgflow.patches to %I', role_name);
     for fn in
       select p.oid::regprocedure as signature
       from pg_catalog.pg_proc p

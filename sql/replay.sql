@@ -16,12 +16,14 @@ as $$
     coalesce((select max(u.seq) from pgflow.unit u where u.run_id = r.run_id), 0),
     r.key, r.root::text, r.input::text, pgflow.journal_(r.run_id, 0, 262144), false,
     pgflow.micros_(greatest(r.created_at, r.run_at)), pgflow.micros_(coalesce(o.finished_at, pgflow.now_())),
-    jsonb_build_object('labels', r.labels, 'metadata', r.metadata, 'parent_run_id', r.parent_run_id,
+    jsonb_build_object('heritage', pgflow.heritage_(r.run_id, r.heritage), 'labels', r.labels, 'metadata', r.metadata,
+      'parent_run_id', coalesce(r.parent_run_id, (i.origin->'parent'->>'run_id')::bigint),
       'deadline_us', pgflow.micros_(r.deadline_at), 'tenant', r.tenant),
-    l.workflow, pgflow.status_(r.run_id), o.output::text
+    l.workflow, coalesce(i.status, pgflow.status_(r.run_id)), o.output::text
   from pgflow.run r
   join pgflow.lane l on l.lane_id = r.lane_id
   left join pgflow.outcome o on o.run_id = r.run_id
+  left join pgflow.imported i on i.run_id = r.run_id
   where r.run_id > after_run
   order by r.run_id limit max
 $$;

@@ -108,14 +108,15 @@ as $$
   select u.run_id, u.seq, u.payload::text
   from (select pgflow.chain_of_(read_stream.tenant, read_stream.key) as id) c
   cross join lateral (
-    select c.id as run_id
+    select c.id as run_id, 0 as known
     union all
-    select r.run_id from pgflow.run r where r.chain_id = c.id and r.generation > 1
+    -- What a generation has from the one before has been read there.
+    select r.run_id, coalesce(r.origin_seq, 0) from pgflow.run r where r.chain_id = c.id and r.generation > 1
   ) g
   -- Journal by journal, whatever the planner thinks of how many there are.
   cross join lateral (
     select * from pgflow.unit e
-    where e.run_id = g.run_id and e.kind = 'e' and e.name = stream and (e.run_id, e.seq) > (after_run, after_seq)
+    where e.run_id = g.run_id and e.kind = 'e' and e.name = stream and e.seq > g.known and (e.run_id, e.seq) > (after_run, after_seq)
     order by e.seq
   ) u
   order by u.run_id, u.seq

@@ -99,7 +99,9 @@ begin
   delete from pgflow.run_key k using pgflow.run r
   where r.run_id = any(gone) and k.tenant = r.tenant and k.key = r.key and k.chain_id = r.chain_id;
   delete from pgflow.undelivered where chain_id = any(gone);
+  delete from pgflow.carried where run_id = any(gone);
   delete from pgflow.unit where run_id = any(gone);
+  delete from pgflow.imported where run_id = any(gone);
   delete from pgflow.outcome where run_id = any(gone);
   delete from pgflow.run where run_id = any(gone);
   if runs > 0 then
@@ -110,6 +112,7 @@ begin
   if last_root is null then
     delete from pgflow.signal s where not exists (select from pgflow.run r where r.run_id = s.chain_id);
     delete from pgflow.nudge n where not exists (select from pgflow.run r where r.run_id = n.chain_id);
+    perform pgflow.drop_old_code_(drop_history.ended_before);
     partitions := pgflow.drop_empty_partitions_();
   end if;
   return next;

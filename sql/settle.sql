@@ -58,11 +58,11 @@ language sql
 volatile
 set search_path = pg_catalog, pg_temp
 as $$
-  select pgflow.intern_lane_(g.queue, g.workflow, '')
+  select pgflow.intern_lane_(g.queue, g.workflow, g.version)
   from (
-    select distinct c->>2 as queue, c->>1 as workflow
+    select distinct c->>2 as queue, c->>1 as workflow, coalesce(c->>11, '') as version
     from jsonb_array_elements(questions) q cross join lateral jsonb_array_elements(q->'children') c
-    order by 1, 2
+    order by 1, 2, 3
   ) g
 $$;
 comment on function pgflow.take_lanes_(jsonb)
@@ -123,7 +123,7 @@ begin
   for c in select * from jsonb_array_elements(q->'children') loop
     select i.* into child
     from pgflow.insert_run_(
-      parent.tenant, c->>4, c->>1, c->>2, '', coalesce((c->>5)::int, 0), (c->>3)::json,
+      parent.tenant, c->>4, c->>1, c->>2, coalesce(c->>11, ''), coalesce((c->>5)::int, 0), (c->>3)::json,
       timestamptz 'epoch' + (c->>6)::bigint * interval '1 microsecond',
       coalesce(greatest(t, timestamptz 'epoch' + (c->>6)::bigint * interval '1 microsecond') + (c->>7)::float8 * interval '1 second', parent.deadline_at),
       nullif(c->8, 'null'), coalesce(nullif(c->9, 'null'), parent.metadata), me, (c->0)::int, (c->>10)::"char", parent.root_run_id

@@ -38,7 +38,7 @@ begin
       stem := known.root;
       exit;
     end if;
-    if known.workflow <> insert_run_.workflow or known.input::jsonb <> insert_run_.input::jsonb
+    if known.workflow <> insert_run_.workflow and not pgflow.is_alias_(known.workflow, insert_run_.workflow) or known.input::jsonb <> insert_run_.input::jsonb
        or (known.parent_run_id, known.parent_call) is distinct from (insert_run_.parent_run_id, insert_run_.parent_call) then
       clash := format('key %s already names a run of %s with another workflow, input or parent', quote_literal(run_key), known.workflow);
     end if;
@@ -88,6 +88,20 @@ begin
 end
 $$;
 comment on function pgflow.check_object_(jsonb, text) is 'Refuses (PF003) labels or metadata that no run can have';
+
+create or replace function pgflow.check_version_(version text)
+returns void
+language plpgsql
+immutable
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+  if version is null or octet_length(version) > 255 then
+    raise exception using errcode = 'PF003', message = 'a version must be at most 255 bytes long; empty = any';
+  end if;
+end
+$$;
+comment on function pgflow.check_version_(text) is 'Refuses (PF003) a version that no lane can have';
 
 create or replace function pgflow.check_key_(key text)
 returns void
@@ -166,7 +180,7 @@ drop function if exists pgflow.start_run;
 create function pgflow.start_run(
   workflow text, input json default '{}', key text default null, queue text default 'default',
   priority int default 0, run_at timestamptz default null, timeout_seconds float8 default null,
-  labels jsonb default null, metadata jsonb default null, tenant text default '', key_retention_seconds int default null,
+  labels jsonb default null, metadata jsonb default null, tenant text default '', key_retention_seconds int default null, version text default '',
   out run_key text, out run_id bigint, out is_new boolean, out lane_id int
 )
 language plpgsql
@@ -182,9 +196,10 @@ begin
   perform pgflow.check_key_(key);
   perform pgflow.check_start_(priority, run_at, timeout_seconds, labels, metadata, tenant, key_retention_seconds, t);
   perform pgflow.check_input_(input);
+  perform pgflow.check_version_(version);
   select r.run_id, r.run_key, r.is_new, r.lane_id, r.clash into run_id, run_key, is_new, lane_id, clash
   from pgflow.insert_run_(
-    tenant, key, workflow, queue, '', priority, input, run_at,
+    tenant, key, workflow, queue, version, priority, input, run_at,
     greatest(run_at, t) + timeout_seconds * interval '1 second', labels, metadata, null, null, null, null
   ) r;
   if clash is not null then
@@ -195,8 +210,8 @@ begin
   end if;
 end
 $$;
-comment on function pgflow.start_run(text, json, text, text, int, timestamptz, float8, jsonb, jsonb, text, int)
-  is 'Starts a run in the caller''s transaction, or finds the one that the key already names (PF002 if that one differs)';
+comment on function pgflow.start_run(text, json, text, text, int, timestamptz, float8, jsonb, jsonb, text, int, text)
+  is 'Starts a run in the caller''s transaction, or finds the one that the key already names (PF002 if that one differs); with a version it waits for workers that have it';
 
 create or replace function pgflow.check_batch_(runs jsonb)
 returns void
@@ -239,7 +254,7 @@ drop function if exists pgflow.start_runs;
 create function pgflow.start_runs(
   workflow text, runs jsonb, queue text default 'default', priority int default 0,
   run_at timestamptz default null, timeout_seconds float8 default null,
-  labels jsonb default null, metadata jsonb default null, tenant text default ''
+  labels jsonb default null, metadata jsonb default null, tenant text default '', version text default ''
 )
 returns table (run_key text, run_id bigint, is_new boolean, lane_id int)
 language plpgsql
@@ -262,7 +277,8 @@ declare
 begin
   perform pgflow.check_start_(priority, run_at, timeout_seconds, labels, metadata, tenant, null, t);
   perform pgflow.check_batch_(runs);
-  lane := pgflow.intern_lane_(queue, workflow, '');
+  perform pgflow.check_version_(version);
+  lane := pgflow.intern_lane_(queue, workflow, version);
   stems := pgflow.uuids7_(jsonb_array_length(runs));
   select array_agg(coalesce(g.e->>0, stems[g.n]::text)), array_agg(g.e->>1), array_agg(g.id)
   into keys, inputs, ids
@@ -314,7 +330,9 @@ begin
   select g.k into clash
   from unnest(keys, ids, inputs, chain_ids) as g (k, i, p, c)
   join pgflow.run r on r.run_id = g.c
-  where g.c <> g.i and (r.lane_id <> lane and (select l.workflow from pgflow.lane l where l.lane_id = r.lane_id) <> workflow
+  where g.c <> g.i and (r.lane_id <> lane and (
+      select l.workflow <> workflow and not pgflow.is_alias_(l.workflow, workflow) from pgflow.lane l where l.lane_id = r.lane_id
+    )
     or r.input::jsonb <> g.p::jsonb or r.parent_run_id is not null)
   limit 1;
   if clash is not null then
@@ -325,5 +343,5 @@ begin
   return query select g.k, g.c, g.c = g.i, lane from unnest(keys, ids, chain_ids) as g (k, i, c);
 end
 $$;
-comment on function pgflow.start_runs(text, jsonb, text, int, timestamptz, float8, jsonb, jsonb, text)
+comment on function pgflow.start_runs(text, jsonb, text, int, timestamptz, float8, jsonb, jsonb, text, text)
   is 'Starts many runs of one workflow, all or none: runs is [[key or null, input as text], ...]; answers in that order';

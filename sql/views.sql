@@ -5,7 +5,9 @@
 drop view if exists pgflow.runs;
 create view pgflow.runs as
 select r.key, p.status, l.workflow, l.queue, p.reason, r.priority, r.created_at, p.since, r.run_at, r.deadline_at, p.finished_at,
-  p.attempt, p.worker_id, r.generation, r.labels, r.input, p.output, p.error, r.tenant, l.version, r.run_id, r.chain_id, r.parent_run_id
+  p.attempt, p.worker_id, r.generation, r.labels, r.input, p.output, p.error, r.tenant, l.version, r.run_id, r.chain_id, r.parent_run_id,
+  (select o.key from pgflow.run o where o.run_id = r.origin_run_id) as origin_key,
+  (select o.generation from pgflow.run o where o.run_id = r.origin_run_id) as origin_generation, r.origin_seq, r.origin_run_id
 from (
   select run_id, 'queued' as status, case when suspect > 0 then format('suspect: %s deaths', suspect) end as reason, ready_at as since,
     null::timestamptz as finished_at, attempt, null::int as worker_id, null::json as output, null::json as error
@@ -44,7 +46,7 @@ comment on column pgflow.runs.deadline_at is 'When it is cancelled if it has not
 comment on column pgflow.runs.finished_at is 'When it ended; null = it has not';
 comment on column pgflow.runs.attempt is 'Claims since the run last made progress; null where it is waiting or has ended';
 comment on column pgflow.runs.worker_id is 'The worker that holds it; null = none does';
-comment on column pgflow.runs.generation is '1, and one more each time the run continued as new';
+comment on column pgflow.runs.generation is '1, and one more each time the run continued as new, was rewound or restarted';
 comment on column pgflow.runs.labels is 'Strings by name, to find runs by; null = none';
 comment on column pgflow.runs.input is 'Arguments of the workflow, an object of parameter names';
 comment on column pgflow.runs.output is 'What the workflow returned; null until it has completed';
@@ -54,10 +56,15 @@ comment on column pgflow.runs.version is 'Version of the code that it needs; emp
 comment on column pgflow.runs.run_id is 'The number of this generation';
 comment on column pgflow.runs.chain_id is 'Number of the first run of the chain: the same for all generations';
 comment on column pgflow.runs.parent_run_id is 'The run that started this one as its child; null = none';
+comment on column pgflow.runs.origin_key is 'Key of the run whose journal this one begins with, of a fork another key; null = it began empty, or that history is gone';
+comment on column pgflow.runs.origin_generation is 'Which generation of that run';
+comment on column pgflow.runs.origin_seq is 'How many units it has from there; null = it began empty';
+comment on column pgflow.runs.origin_run_id is 'The number of that generation';
 
 drop view if exists pgflow.timeline;
 create view pgflow.timeline as
-select r.key, r.generation, u.seq, u.call, k.name as event, u.name, u.at, u.recorded_at, u.due_at, u.payload, u.starts, r.tenant, u.run_id, u.token
+select r.key, r.generation, u.seq, u.call, k.name as event, u.name, u.at, u.recorded_at, u.due_at, u.payload, u.starts, r.tenant, u.run_id, u.token,
+  u.seq <= coalesce(r.origin_seq, 0) as is_inherited
 from pgflow.unit u
 join pgflow.run r on r.run_id = u.run_id
 join pgflow.unit_kind k on k.kind = u.kind;
@@ -75,7 +82,8 @@ comment on column pgflow.timeline.payload is 'Its result, error, message or valu
 comment on column pgflow.timeline.starts is 'Bodies of steps that this commit allowed to start: [[call, class, name, ordinal or key, hash of arguments], ...]';
 comment on column pgflow.timeline.tenant is 'Whose run it is; empty where there is only one tenant';
 comment on column pgflow.timeline.run_id is 'The number of that generation';
-comment on column pgflow.timeline.token is 'Token of the lease that wrote it; 0 where no worker held the run';
+comment on column pgflow.timeline.token is 'Token of the lease that wrote it; 0 where no worker held the run, or where it is another run''s';
+comment on column pgflow.timeline.is_inherited is 'Whether it happened to the run whose journal this one begins with';
 
 drop view if exists pgflow.steps;
 create view pgflow.steps as
@@ -83,25 +91,29 @@ select r.key, f.call, f.name as step,
   case f.ending when 'c' then 'completed' when 'f' then 'failed' when 'X' then 'abandoned' else 'started' end as status,
   f.failed_attempts + case when f.ending in ('c', 'f') then 1 else 0 end as attempts,
   f.started_at, f.ended_at,
-  case when f.ordinal ~ '^\d+$' then r.root::text || case when r.generation > 1 then '~' || r.generation else '' end || '/' || f.name || '/' || f.ordinal else f.ordinal end as idempotency_key,
+  case when f.ordinal ~ '^\d+$' then coalesce(
+    (select e->>1 from jsonb_array_elements(r.heritage->'keys') with ordinality as x (e, n) where f.started_seq <= (e->>0)::int order by n limit 1),
+    r.root::text || case when r.generation > 1 then '~' || r.generation else '' end
+  ) || '/' || f.name || '/' || f.ordinal else f.ordinal end as idempotency_key,
   case f.ending when 'c' then f.payload end as output,
   case f.ending when 'f' then f.payload end as error,
-  r.tenant, r.run_id
+  r.tenant, r.run_id, coalesce(f.ended_seq, f.started_seq) <= coalesce(r.origin_seq, 0) as is_inherited
 from pgflow.run r
 -- Folded run by run: whoever asks for one run reads that run's units only.
 cross join lateral (
   select e.call, min(e.name) as name, max(e.ending) as ending, count(*) filter (where e.kind = 'a') as failed_attempts,
     min(e.started_at) as started_at, max(e.ended_at) as ended_at, min(e.ordinal) as ordinal,
+    min(e.seq) filter (where e.kind = 's') as started_seq, min(e.seq) filter (where e.ending is not null) as ended_seq,
     (array_agg(e.payload) filter (where e.ending is not null))[1] as payload
   from (
-    select u.call, u.name, u.kind, case when u.kind <> 'a' then u.kind::text end as ending, null::timestamptz as started_at,
+    select u.seq, u.call, u.name, u.kind, case when u.kind <> 'a' then u.kind::text end as ending, null::timestamptz as started_at,
       case when u.kind <> 'a' then u.at end as ended_at, null as ordinal, u.payload
     from pgflow.unit u where u.run_id = r.run_id and (
       u.kind in ('c', 'f', 'a')
       or u.kind = 'X' and not exists (select from pgflow.unit i where i.run_id = u.run_id and i.call = u.call and i.kind = 'i')
     )
     union all
-    select (s->>0)::int, s->>2, 's', null, u.recorded_at, null, s->>3, null
+    select u.seq, (s->>0)::int, s->>2, 's', null, u.recorded_at, null, case when s->>1 = 's' then s->>3 end, null
     from pgflow.unit u cross join lateral json_array_elements(u.starts) s
     where u.run_id = r.run_id and u.starts is not null and s->>1 <> 'e'
   ) e
@@ -120,6 +132,7 @@ comment on column pgflow.steps.output is 'What it returned; null unless it compl
 comment on column pgflow.steps.error is 'The exception that it raised for the last time; null unless it failed';
 comment on column pgflow.steps.tenant is 'Whose run it is; empty where there is only one tenant';
 comment on column pgflow.steps.run_id is 'The number of that generation';
+comment on column pgflow.steps.is_inherited is 'Whether it is a step of the run whose journal this one begins with';
 
 drop view if exists pgflow.queues;
 create view pgflow.queues as

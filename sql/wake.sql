@@ -314,6 +314,7 @@ begin
   perform pgflow.put_mail_aside_(array(
     select s.c from unnest(seen, ids) as s (c, i) join pgflow.outcome o on o.run_id = s.i and o.status <> 'continued'
     where exists (select from pgflow.signal m where m.chain_id = s.c)
+    for key share of o skip locked -- one that is just being rewound goes on to take its mail
   ), t);
 
   keep := array(

@@ -116,6 +116,7 @@ begin
     coalesce((select array_agg(distinct b.lane_id) from back b), '{}')
   into reclaimed, stuck, lanes;
   perform pgflow.nudge_asked_(array(select r.chain_id from pgflow.run r where r.run_id = any(ids)));
+  perform pgflow.leave_code_(worker_id, t);
   return next;
 end
 $$;
@@ -134,9 +135,44 @@ as $$
 begin
   delete from pgflow.worker w where w.worker_id = worker_id
     and not exists (select from pgflow.lease e where e.worker_id = worker_id);
+  if found then
+    perform pgflow.leave_code_(worker_id, pgflow.now_());
+  end if;
 end
 $$;
 comment on function pgflow.leave_worker(int) is 'A worker that holds nothing any more takes its leave';
+
+drop function if exists pgflow.release_outdated;
+create function pgflow.release_outdated(worker_id int)
+returns int
+language plpgsql
+volatile
+security definer
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+  freed int;
+begin
+  -- Newer code may try what older code could not replay, and never the other way round: what fits none of two comes to rest.
+  with gone as (
+    delete from pgflow.held h where h.run_id in (
+      select k.run_id from pgflow.held k
+      join pgflow.lane l on l.lane_id = k.lane_id
+      join pgflow.code held_by on held_by.workflow = l.workflow and held_by.code_hash = k.code_hash
+      join pgflow.code mine on mine.workflow = l.workflow and mine.code_hash <> k.code_hash and mine.first_at > held_by.first_at
+      join pgflow.worker_code w on w.code_id = mine.code_id and w.worker_id = release_outdated.worker_id
+      where k.state = 'stuck' and k.reason in ('nondeterminism', 'definition') and l.version in ('', mine.version)
+      order by k.run_id for update of k skip locked
+    ) returning h.*
+  )
+  insert into pgflow.ready (run_id, ready_at, lane_id, last_seq, attempt, priority, has_begun)
+  select g.run_id, pgflow.now_(), g.lane_id, g.last_seq, 0, g.priority, true from gone g order by g.run_id;
+  get diagnostics freed = row_count;
+  return freed;
+end
+$$;
+comment on function pgflow.release_outdated(int)
+  is 'A worker lets runs be tried again that older code could not replay, while both are about; answers how many';
 
 drop function if exists pgflow.release_stuck;
 create function pgflow.release_stuck(workflows text[], code_hashes text[])

@@ -310,7 +310,7 @@ REPLAY = (
     ),
     Defect(
         "chance that a replay does not repeat", "pgflow/_engine/history.py",
-        "random.Random(self.claim.stem)", "random.Random()",
+        "random.Random(stem)", "random.Random()",
         "test_timers.py::test_chance_is_the_same_on_replay_and_different_for_every_run_and_generation",
     ),
     Defect(
@@ -379,7 +379,7 @@ STEPS = (
     ),
     Defect(
         "retry under a new idempotency key", "pgflow/_scope.py",
-        'or f"{self.claim.stem}/{self.call.name}/{self.call.ordinal}"', 'or f"{self.claim.stem}/{self.call.name}/{self.call.ordinal}.{self.attempt}"',
+        'return f"{self.claim.stem}/{self.call.name}/{self.call.ordinal}"', 'return f"{self.claim.stem}/{self.call.name}/{self.call.ordinal}.{self.attempt}"',
         "test_steps.py::test_the_key_of_a_call_is_equal_on_every_attempt_and_different_for_every_call",
     ),
     Defect(

@@ -14,23 +14,23 @@ from typing import Any, LiteralString
 import psycopg
 
 import pgflow
-from pgflow import errors, options, providers, testing
+from pgflow import errors, lint, options, providers, testing
 
 MADE = "<!-- Made by tests/docs_reference.py; do not edit. -->\n"
 
 # ---------------------------------------------------------------- Python
 
 PARTS: list[tuple[str, str, list[Any]]] = [
-    ("Declare", "Workflows and steps.", [pgflow.workflow, pgflow.read, pgflow.step, pgflow.transaction, pgflow.Retries, pgflow.Signal]),
+    ("Declare", "Workflows and steps.", [pgflow.workflow, pgflow.read, pgflow.step, pgflow.transaction, pgflow.Retries, pgflow.Signal, pgflow.upcaster]),
     ("Apps and clients", "`App` for sync code, `AsyncApp` for async code; their methods are the same, awaited or not.", [pgflow.App, pgflow.Client, pgflow.Run, pgflow.AsyncApp, pgflow.AsyncClient, pgflow.AsyncRun]),
     ("Options of a start", "", [pgflow.Workflow.options, pgflow.StartOptions]),
     ("Workers", "What `app.worker(...)` takes beyond `concurrency` and `queues`.", [options.WorkerOptions, options.Tally]),
     ("In workflow code: what waits", "Coroutines, for async workflows. The twins for sync ones are in `pgflow.sync`.", [pgflow.sleep, pgflow.run_child, pgflow.map, pgflow.MapResult, pgflow.as_completed, pgflow.continue_as_new]),
-    ("In workflow code: what does not", "Plain calls in both colours.", [pgflow.now, pgflow.random, pgflow.uuid, pgflow.patched, pgflow.set_state, pgflow.emit, pgflow.run_info, pgflow.RunInfo]),
+    ("In workflow code: what does not", "Plain calls in both colours.", [pgflow.now, pgflow.random, pgflow.uuid, pgflow.patched, pgflow.deprecate_patch, pgflow.set_state, pgflow.emit, pgflow.run_info, pgflow.RunInfo]),
     ("In a step", "`idempotency_key` and `run_info` work in workflow code too.", [pgflow.idempotency_key, pgflow.heartbeat, pgflow.heartbeat_details]),
     ("Effects and decisions", "See [Charge, book, send](../how-to/effects.md).", [pgflow.effect, pgflow.AsyncEffect, pgflow.Accepted, pgflow.Confirmed, pgflow.Absent, pgflow.StillUnknown, pgflow.saga, pgflow.decision, pgflow.Choice, pgflow.Decision, pgflow.Usage, pgflow.because]),
     ("Around runs", "", [pgflow.Interceptor, providers.TransactionProvider, providers.AsyncTransactionProvider]),
-    ("Testing", "See [Test workflows](../how-to/testing.md).", [testing.AsyncHarness, testing.Harness]),
+    ("Testing", "See [Test workflows](../how-to/testing.md).", [testing.AsyncHarness, testing.Harness, testing.ReplayHistories]),
     ("Declared, not built yet", "Each raises `NotBuiltError` when it is used, or, for a schedule, when a worker would have to keep it.", [pgflow.schedule, pgflow.gate, pgflow.charge, pgflow.owe]),
 ]  # fmt: skip
 
@@ -207,6 +207,39 @@ def _code(cls: type) -> str:
 def _sentence(cls: type) -> str:
     first = (inspect.getdoc(cls) or "").split("\n\n")[0]
     return " ".join(first.replace("``", "`").split())
+
+
+# ---------------------------------------------------------------- rules of the lint
+
+PARTS_OF_RULES = {
+    "PF1": ("What a replay cannot repeat", "In workflow code: the functions under `@workflow`, and what they use of the same module. Bodies of steps may do all of this."),
+    "PF2": ("How code flows around calls", "In workflow code too."),
+    "PF3": ("What is declared", "Wherever it is declared."),
+    "PF9": ("Comments to the check", "A comment `# pgflow: ignore[PF101]` on the line of a finding allows it."),
+}
+
+
+def rules_page() -> str:
+    """Every rule of `pgflow check`, with a module that breaks it and one that does not."""
+    said = [
+        MADE, "# Rules of pgflow check\n",
+        "[Check workflow code](../how-to/check-workflows.md) says how to use it. A code never changes its meaning. Of each rule: what goes wrong, what to do, a module with a finding and one without.\n",
+        "| code | |\n|---|---|",
+    ]
+    said += [f"| [{rule.code}](#{rule.code.lower()}-{rule.title.lower().replace(' ', '-')}) | {rule.title} |" for rule in lint.RULES]
+    for prefix, (title, words) in PARTS_OF_RULES.items():
+        said += [f"\n## {title}\n\n{words}"]
+        said += [_rule(rule) for rule in lint.RULES if rule.code.startswith(prefix)]
+    return "\n".join(said) + "\n"
+
+
+def _rule(rule: lint.Rule) -> str:
+    blocks = [f"```python\n# {rule.code.lower()}_{name}.py\n{text}```" for name, text in (("bad", rule.bad), ("good", rule.good))]
+    return f"\n### {rule.code} {rule.title}\n\n{_capital(rule.why)}. {_capital(rule.instead)}.\n\n{blocks[0]}\n\nWithout a finding:\n\n{blocks[1]}"
+
+
+def _capital(text: str) -> str:
+    return text if "(" in text.split(maxsplit=1)[0] or text.startswith(("pgflow", "asyncio")) else text[0].upper() + text[1:]
 
 
 # ---------------------------------------------------------------- SQL

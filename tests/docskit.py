@@ -39,10 +39,12 @@ from typer.main import get_command
 
 from pgflow.embedded._binaries import find_programs
 
-ONLY_READ = ("pip install", "pytest", "python -m venv", "cd ", "git ", "pgflow demo", "pgflow pg", "kubectl", "sudo", "journalctl")
+ONLY_READ = ("pip install", "pytest", "python -m venv", "cd ", "git ", "pgflow demo", "pgflow pg", "pgflow import", "kubectl", "sudo", "journalctl")
 """Command lines that are tested elsewhere, or speak with something that is not here."""
 
 SKILL = servers.REPOSITORY / "cli" / "pgflow_cli" / "skill" / "SKILL.md"
+FINDS = ("pgflow doctor", "pgflow check")
+"""Ends with 1 if it finds something: a server for tests may not sync what it writes, and a page may show what is wrong."""
 LOOKS = ("list", "show", "timeline", "queues", "sql", "workers")
 OWN_PROCESS = ("run", "tick", "workers")
 PATIENCE_SECONDS = 15.0
@@ -255,7 +257,7 @@ class Reader:
         looks = line.startswith(tuple(f"pgflow {name}" for name in LOOKS))
         while True:
             code, said = self._ask(line)
-            fine = (0, 1) if line.startswith("pgflow doctor") else (0,)  # a server for tests may not sync what it writes
+            fine = (0, 1) if line.startswith(FINDS) else (0,)
             if code in fine and (not expected or fits(expected, said)):
                 return
             assert looks and code == 0 and time.monotonic() < deadline, f"{line} ended with {code} and said:\n{said}\nthe page says:\n{expected}\nmasked:\n{masked(said)}"

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
+import psycopg
 from enginekit import Worker, divergence, saw
 from enginestore import Store, StoredRun
 
@@ -78,7 +79,7 @@ def count(text: str) -> int:
 
 
 @transaction
-def write_row(conn: Any, row: int) -> int:
+def write_row(conn: psycopg.Connection[Any], row: int) -> int:
     return row + 1000
 
 
@@ -239,7 +240,7 @@ async def _pages(n: int) -> AsyncIterator[int]:
         for i in range(n):
             yield await add(i, 100)
     finally:
-        saw("the generator ends")
+        saw("the generator ends")  # pgflow: ignore[PF201] what the tests compare
 
 
 @workflow
@@ -375,7 +376,7 @@ async def being_cancelled(n: int) -> None:
                 await add(i, 1)
             await paid.wait(timeout=timedelta(days=1))
     finally:
-        saw("ending")
+        saw("ending")  # pgflow: ignore[PF201] what the tests compare
         await clean_up("cancelled")
         await asyncio.sleep(0.1)
 
@@ -415,6 +416,26 @@ async def giving_up_writes(n: int) -> list[Any]:
             outcome.append("late")
     saw(outcome)
     return outcome
+
+
+@workflow
+async def enduring(n: int) -> list[Any]:
+    """Gives up a step between its tries, waits in vain, and is paused while it waits on."""
+    heard: list[Any] = []
+    for _ in range(n):
+        try:
+            async with asyncio.timeout(0.6):
+                heard.append(await flaky(0))
+        except (TimeoutError, ValueError):
+            heard.append("given up")
+    try:
+        heard.append(await paid.wait(timeout=timedelta(seconds=3)))
+    except TimeoutError as error:
+        saw(error)
+        heard.append("in vain")
+    heard.append(await news.wait())
+    saw(heard)
+    return heard
 
 
 # ---------------------------------------------------------------- what is known of them
@@ -488,6 +509,7 @@ EXAMPLES = [
     Example(cancelled_in_a_thread, 2, events=(_cancel,), status="cancelled"),
     Example(giving_up_writes, 3, events=(_send("paid", 1), _send("paid", 2), _send("paid", 3))),
     Example(pausing, 4, [10, 11, 12, 13], events=(_pause, _resume, _pause, _pause, _resume)),
+    Example(enduring, 1, events=(_pause, _resume, _send("news", "at last"))),
     Example(being_cancelled, 2, events=(_cancel,), status="cancelled"),
 ]
 BY_NAME = {example.name: example for example in EXAMPLES}

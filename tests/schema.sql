@@ -4,12 +4,19 @@ schema pgflow, owner pgflow_owner
   grant usage to pgflow_operator
   grant usage to pgflow_worker
 
+sequence pgflow.code_code_id_seq, owner pgflow_owner
+  as integer start 1 increment 1 cache 1
+
 sequence pgflow.lane_lane_id_seq, owner pgflow_owner
   as integer start 1 increment 1 cache 1
 
 sequence pgflow.nudge_id_seq, owner pgflow_owner
   -- Numbers nudges
   as bigint start 1 increment 1 cache 1
+
+sequence pgflow.put_back_seq, owner pgflow_owner
+  -- Numbers messages that are put back into a mailbox: below zero, and lower each time
+  as bigint start -1 increment -1 cache 1
 
 sequence pgflow.run_id_seq, owner pgflow_owner
   -- Numbers runs; a chain is numbered by its first run
@@ -20,6 +27,45 @@ sequence pgflow.signal_signal_id_seq, owner pgflow_owner
 
 sequence pgflow.worker_worker_id_seq, owner pgflow_owner
   as integer start 1 increment 1 cache 1
+
+table pgflow.carried, owner pgflow_owner
+  -- What a dropped part of a journal knew of its steps, for the run that took its place: it asks for the same step with the same arguments and is given the outcome, or the idempotency key
+  run_id bigint not null -- The run that may ask for the step
+  args_hash bigint not null -- Hash of the arguments with which the step was called
+  seq integer not null -- Where it stood in the journal that was dropped
+  call integer not null -- Number that the call had there
+  is_done boolean not null -- True: the step had completed, and its result is carried. False: its key is, under which it runs again
+  name text not null -- Name of the step
+  key text not null -- Idempotency key under which its body was started; for a transaction, the number of the run and of the call
+  payload json -- What it returned; null where it is not done
+  constraint carried_key_check CHECK ((octet_length(key) <= 1024))
+  constraint carried_name_check CHECK ((octet_length(name) <= 255))
+  constraint carried_pkey PRIMARY KEY (run_id, seq, call)
+
+table pgflow.code, owner pgflow_owner
+  -- What code workers have had of each workflow, and when: written by workers as they come and go, never by a run
+  code_id integer not null generated always as identity -- The number of this code
+  first_at timestamp with time zone not null -- When the first worker came that had it
+  last_at timestamp with time zone not null -- When a worker that had it last came or went; while one is there it does not count
+  is_pinned boolean not null -- Whether runs that are started with this code stay with its version
+  workflow text not null -- Name of the workflow
+  version text not null -- Its version: the one that it was given, or the hash of the code
+  code_hash text not null -- Hash of the module that it is written in
+  alias_of text -- The name that the workflow has in this code, where the name here is an old one; null = it is its name
+  constraint code_alias_of_check CHECK (((octet_length(alias_of) >= 1) AND (octet_length(alias_of) <= 255)))
+  constraint code_code_hash_check CHECK (((octet_length(code_hash) >= 1) AND (octet_length(code_hash) <= 255)))
+  constraint code_pkey PRIMARY KEY (code_id)
+  constraint code_version_check CHECK (((octet_length(version) >= 1) AND (octet_length(version) <= 255)))
+  constraint code_workflow_check CHECK (((octet_length(workflow) >= 1) AND (octet_length(workflow) <= 255)))
+  constraint code_workflow_version_code_hash_key UNIQUE (workflow, version, code_hash)
+
+table pgflow.code_patch, owner pgflow_owner
+  -- Which patches are written in that code
+  code_id integer not null -- The code
+  is_deprecated boolean not null -- Whether only deprecate_patch() names it
+  patch text not null -- Name of the change
+  constraint code_patch_patch_check CHECK (((octet_length(patch) >= 1) AND (octet_length(patch) <= 255)))
+  constraint code_patch_pkey PRIMARY KEY (code_id, patch)
 
 table pgflow.deadline, owner pgflow_owner
   -- Open runs that must be over by a certain time
@@ -53,6 +99,18 @@ table pgflow.held, owner pgflow_owner
   constraint held_pkey PRIMARY KEY (run_id)
   constraint held_reason_check CHECK ((char_length(reason) <= 255))
   constraint held_state_check CHECK ((state = ANY (ARRAY['paused'::text, 'stuck'::text])))
+
+table pgflow.imported, owner pgflow_owner
+  -- Runs whose history was recorded in another database. They have an outcome and so can never be claimed
+  run_id bigint not null -- The number that the run has here
+  imported_at timestamp with time zone not null -- When it was imported
+  generation integer not null -- Which generation of its chain it is
+  root uuid not null -- UUID of its chain: with the generation, the name of a run in all databases
+  status text not null -- The status that it had where it was exported
+  imported_by text not null -- Who imported it: the name of the session
+  origin jsonb not null -- What it was there: its number, and the run that started it
+  constraint imported_pkey PRIMARY KEY (run_id)
+  constraint imported_root_generation_key UNIQUE (root, generation)
 
 table pgflow.lane, owner pgflow_owner
   -- Interned (queue, workflow, version): the stable number under which runs queue up, so that a worker reads only what it serves
@@ -206,7 +264,7 @@ table pgflow.run, owner pgflow_owner
   run_at timestamp with time zone -- When it may begin, if it was to begin later than it was started
   deadline_at timestamp with time zone -- When it is cancelled if it has not ended; null = never
   root uuid not null -- UUIDv7 of the chain: the stem of its idempotency keys
-  generation integer not null -- 1, and one more each time the run continues as new
+  generation integer not null -- 1, and one more each time the run continues as new, is rewound or restarted
   lane_id integer not null -- Its queue, workflow and version
   parent_call integer -- Number of the parent's call that started it; null = no parent
   priority smallint not null -- Lower numbers are claimed first, within their lane
@@ -216,6 +274,9 @@ table pgflow.run, owner pgflow_owner
   input json not null -- Arguments of the workflow, an object of parameter names
   labels jsonb -- Strings by name, to find runs by; null = none
   metadata jsonb -- What the run carries along and hands on to its children; null = nothing
+  origin_run_id bigint -- The run whose journal this one begins with; null = it began empty
+  origin_seq integer -- How many units it has from there: those with a seq up to this one
+  heritage jsonb -- What else it has from there: the stems of keys and of random numbers, the beginning of its time, the tries that steps have; and the request that made it
   constraint run_check CHECK (((generation > 1) OR (chain_id = run_id)))
   constraint run_check1 CHECK ((((parent_run_id IS NULL) = (parent_call IS NULL)) AND ((parent_run_id IS NULL) = (close_policy IS NULL))))
   constraint run_close_policy_check CHECK ((close_policy = ANY (ARRAY['c'::"char", 'a'::"char"])))
@@ -308,14 +369,14 @@ table pgflow.unit, owner pgflow_owner
   at timestamp with time zone not null -- When it happened, on the database's clock; what now() showed to the workflow
   recorded_at timestamp with time zone not null -- When the commit wrote it
   due_at timestamp with time zone -- timer_started, attempt_failed: when the timer or the next attempt is due, set by the commit
-  args_hash bigint -- Hash of the arguments, on the kinds of the effect and decision ledgers
+  args_hash bigint -- Hash of the arguments, on step_completed of a transaction and on the kinds of the effect and decision ledgers
   seq integer not null -- Its place in the journal, from 1 without a gap
   call integer not null -- Number of the call that it is about; 0 = the run itself
   kind "char" not null -- What happened: see unit_kind
   name text -- Of the step, signal, workflow or stream that it is about; null where there is none
   key text -- Idempotency key, on the kinds of the effect and decision ledgers
   payload json -- The encoder's exact text, hence json and not jsonb; the bound leaves 64 KiB around a value of 1 MiB
-  starts json -- Bodies that this commit allows to start: [[call, class, name, ordinal or key, hash of arguments], ...]
+  starts json -- Bodies that this commit allows to start: [[call, class, name, ordinal or key, hash of arguments], ...]; or the body of another run that the unit has its result from
   constraint unit_call_check CHECK ((call >= 0))
   constraint unit_key_check CHECK ((octet_length(key) <= 255))
   constraint unit_kind_check CHECK ((kind = ANY (ARRAY['s'::"char", 'c'::"char", 'f'::"char", 'a'::"char", 't'::"char", 'T'::"char", 'S'::"char", 'W'::"char", 'k'::"char", 'K'::"char", 'x'::"char", 'X'::"char", 'p'::"char", 'w'::"char", 'v'::"char", 'e'::"char", 'n'::"char", 'o'::"char", 'd'::"char", 'i'::"char", 'j'::"char", 'C'::"char", 'F'::"char", 'U'::"char", 'A'::"char", 'E'::"char", 'R'::"char"])))
@@ -405,6 +466,12 @@ table pgflow.worker, owner pgflow_owner
   queues text[] not null -- Queues that it serves
   constraint worker_pkey PRIMARY KEY (worker_id)
 
+table pgflow.worker_code, owner pgflow_owner
+  -- What code the workers have that count as alive
+  worker_id integer not null -- The worker
+  code_id integer not null -- The code that it has
+  constraint worker_code_pkey PRIMARY KEY (worker_id, code_id)
+
 view pgflow.decisions, owner pgflow_owner
   -- Why: each choice with its reasons, as it was recorded once
   key text -- Key of the run
@@ -477,6 +544,22 @@ view pgflow.obligations, owner pgflow_owner
   grant select to pgflow_operator
   grant select to pgflow_worker
 
+view pgflow.patches, owner pgflow_owner
+  -- Each patch that a live worker's code or an open run knows: who took which side, and whether it may go
+  workflow text -- Name of the workflow
+  patch text -- Name of the change
+  new_side bigint -- Open runs that took the new side
+  old_side bigint -- Open runs that may have passed before the change, and so take the old side
+  marked bigint -- Open runs whose journal holds the marker of patched(): the code must call patched() or deprecate_patch() for them
+  workers bigint -- Live workers whose code names it
+  deprecated boolean -- Whether that code only deprecates it
+  safe_to_deprecate boolean -- Whether no open run can take the old side: the branch may go, and patched() become deprecate_patch()
+  safe_to_remove boolean -- Whether the call may go too
+  grant select to pgflow_auditor
+  grant select to pgflow_client
+  grant select to pgflow_operator
+  grant select to pgflow_worker
+
 view pgflow.provenance, owner pgflow_owner
   -- From the facts to the act: evidence, decision, what rested on it, and what took that back
   key text -- Key of the run
@@ -530,7 +613,7 @@ view pgflow.runs, owner pgflow_owner
   finished_at timestamp with time zone -- When it ended; null = it has not
   attempt integer -- Claims since the run last made progress; null where it is waiting or has ended
   worker_id integer -- The worker that holds it; null = none does
-  generation integer -- 1, and one more each time the run continued as new
+  generation integer -- 1, and one more each time the run continued as new, was rewound or restarted
   labels jsonb -- Strings by name, to find runs by; null = none
   input json -- Arguments of the workflow, an object of parameter names
   output json -- What the workflow returned; null until it has completed
@@ -540,6 +623,10 @@ view pgflow.runs, owner pgflow_owner
   run_id bigint -- The number of this generation
   chain_id bigint -- Number of the first run of the chain: the same for all generations
   parent_run_id bigint -- The run that started this one as its child; null = none
+  origin_key text -- Key of the run whose journal this one begins with, of a fork another key; null = it began empty, or that history is gone
+  origin_generation integer -- Which generation of that run
+  origin_seq integer -- How many units it has from there; null = it began empty
+  origin_run_id bigint -- The number of that generation
   grant select to pgflow_auditor
   grant select to pgflow_client
   grant select to pgflow_operator
@@ -559,6 +646,7 @@ view pgflow.steps, owner pgflow_owner
   error json -- The exception that it raised for the last time; null unless it failed
   tenant text -- Whose run it is; empty where there is only one tenant
   run_id bigint -- The number of that generation
+  is_inherited boolean -- Whether it is a step of the run whose journal this one begins with
   grant select to pgflow_auditor
   grant select to pgflow_client
   grant select to pgflow_operator
@@ -579,7 +667,24 @@ view pgflow.timeline, owner pgflow_owner
   starts json -- Bodies of steps that this commit allowed to start: [[call, class, name, ordinal or key, hash of arguments], ...]
   tenant text -- Whose run it is; empty where there is only one tenant
   run_id bigint -- The number of that generation
-  token bigint -- Token of the lease that wrote it; 0 where no worker held the run
+  token bigint -- Token of the lease that wrote it; 0 where no worker held the run, or where it is another run's
+  is_inherited boolean -- Whether it happened to the run whose journal this one begins with
+  grant select to pgflow_auditor
+  grant select to pgflow_client
+  grant select to pgflow_operator
+  grant select to pgflow_worker
+
+view pgflow.versions, owner pgflow_owner
+  -- Each version of each workflow: which open runs may depend on it, who serves it, and whether it may go
+  workflow text -- Name of the workflow, an old name included
+  version text -- The version it was given, or the hash of its code
+  pinned boolean -- Whether its runs stay with it
+  pinned_runs bigint -- Open runs that are pinned to it: only workers that have it claim them
+  begun_runs bigint -- Other open runs that code may have worked on while this version was served: the code must still fit them
+  workers bigint -- Live workers that have it
+  first_at timestamp with time zone -- When the first worker came that had it; null = none ever did
+  last_at timestamp with time zone -- When the last worker that had it went; null = one is there, or none ever was
+  safe_to_remove boolean -- Whether no open run can depend on it
   grant select to pgflow_auditor
   grant select to pgflow_client
   grant select to pgflow_operator
@@ -602,6 +707,12 @@ view pgflow.workers, owner pgflow_owner
   grant select to pgflow_client
   grant select to pgflow_operator
   grant select to pgflow_worker
+
+function pgflow.acts_(run_id bigint, cut integer) returns TABLE(seq integer, call integer, what text, name text, state text, key text, args_hash bigint, payload json), owner pgflow_owner
+  -- What a journal did to the world after a cut: steps, transactions, effects and children, each with how far it came
+  plpgsql stable
+  set search_path=pg_catalog, pg_temp
+  md5 6d41132324c66ec793e44285c125e69d
 
 function pgflow.add_unit_partitions(ahead integer DEFAULT 3, width bigint DEFAULT 5000000) returns integer, owner pgflow_owner
   -- Makes partitions of the journal until so many are ahead of the newest run; answers how many it made
@@ -637,6 +748,12 @@ function pgflow.beat_step(run_id bigint, token bigint, call integer, attempt int
   md5 e84519081cef278c050c873f97a39558
   grant execute to pgflow_worker
 
+function pgflow.begin_again_(verb text, chain bigint, cut integer, from_step text, input json, edit json, effects text, children text, attempts integer, timeout_seconds double precision, why text, sent_by text, OUT run_id bigint, OUT generation integer, OUT lane_id integer, OUT seq integer) returns record, owner pgflow_owner
+  -- Puts a new generation in the place of a chain's newest one, with its journal up to a cut
+  plpgsql volatile
+  set search_path=pg_catalog, pg_temp
+  md5 516aa00ca463a5344843e5d250e0ba9b
+
 function pgflow.begin_step(run_id bigint, token bigint, call integer, idle_timeout_ms integer DEFAULT 0) returns text, owner pgflow_owner
   -- First call of a transactional step's transaction: checks the lease, leaves a mark that only this transaction carries, and tells its number
   plpgsql volatile security definer
@@ -650,6 +767,12 @@ function pgflow.book_(units jsonb, t timestamp with time zone) returns void, own
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
   md5 c71468b3e8c21e08d625e0d49d44beae
+
+function pgflow.bring_up_(heir pgflow.run, cut integer, edit json, note jsonb, was json, t timestamp with time zone) returns void, owner pgflow_owner
+  -- Inserts a run that begins with the journal of another, with the unit that says who wanted it and why, and its place
+  plpgsql volatile
+  set search_path=pg_catalog, pg_temp
+  md5 cb47a9958475a3caa8972da3de06c153
 
 function pgflow.cancel_children_(run_ids bigint[], t timestamp with time zone) returns bigint[], owner pgflow_owner
   -- Posts a cancel to the open children that end with these runs; answers their chains
@@ -666,6 +789,12 @@ function pgflow.cancel_run(key text, why text DEFAULT 'cancelled'::text, tenant 
   grant execute to pgflow_operator
   grant execute to pgflow_worker
 
+function pgflow.carry_(origin bigint, cut integer, heir bigint) returns void, owner pgflow_owner
+  -- Hands on what the dropped part knew of its steps: results, and keys of those that did not complete
+  sql volatile
+  set search_path=pg_catalog, pg_temp
+  md5 2203a3548d9c10632b2218aea48543ac
+
 function pgflow.chain_of_(tenant text, key text) returns bigint, owner pgflow_owner
   -- The chain that a key names, or PF001
   plpgsql stable
@@ -676,14 +805,32 @@ function pgflow.check() returns TABLE(invariant text, detail text), owner pgflow
   -- The invariants that do not hold, one a row; empty = sound
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
-  md5 2c334f02481a0c64539ce9c3bdc03be4
+  md5 9d7f485a097a8ae27ba84eddcb25e7a1
   grant execute to pgflow_operator
+
+function pgflow.check_acts_(run_id bigint, cut integer, effects text, is_fork boolean) returns text, owner pgflow_owner
+  -- Refuses (PF020) to drop units that have acted unless it is said what is to become of it; answers what is: reuse or repeat
+  plpgsql stable
+  set search_path=pg_catalog, pg_temp
+  md5 bb3d8596b43e17796c8d33bce7cacd2d
 
 function pgflow.check_batch_(runs jsonb) returns void, owner pgflow_owner
   -- Refuses (PF003) a batch with a key or an input that no run can have
   plpgsql immutable
   set search_path=pg_catalog, pg_temp
   md5 65b29c13a1513da924b010a7eacdd07e
+
+function pgflow.check_cut_(run_id bigint, cut integer, edit json, is_fork boolean) returns void, owner pgflow_owner
+  -- Refuses (PF003) a cut that is not in the journal or that another run cannot begin with
+  plpgsql stable
+  set search_path=pg_catalog, pg_temp
+  md5 21dbb6b0de69ab4928f3f048d50e6d1b
+
+function pgflow.check_history_(history jsonb) returns void, owner pgflow_owner
+  -- Refuses (PF003) a history that no run can have had
+  plpgsql stable
+  set search_path=pg_catalog, pg_temp
+  md5 b48845383cb42d421f4f95672c4a0bc7
 
 function pgflow.check_input_(input json) returns void, owner pgflow_owner
   -- Refuses (PF003) an input that no run can have
@@ -721,6 +868,12 @@ function pgflow.check_start_(priority integer, run_at timestamp with time zone, 
   set search_path=pg_catalog, pg_temp
   md5 2cd16814daf24d3627dc10c948b35343
 
+function pgflow.check_version_(version text) returns void, owner pgflow_owner
+  -- Refuses (PF003) a version that no lane can have
+  plpgsql immutable
+  set search_path=pg_catalog, pg_temp
+  md5 5a09b87443f25f0d44b83db7ab378535
+
 function pgflow.claim_(worker_id integer, lanes integer[], max integer, tokens bigint[], take_suspect boolean) returns bigint[], owner pgflow_owner
   -- Claims up to max runs of the lanes that are not paused, within the limits of their queues, and at most one suspect
   plpgsql volatile
@@ -741,7 +894,7 @@ function pgflow.claimed_(ids bigint[]) returns TABLE(run_id bigint, token bigint
   set enable_seqscan=off
   set enable_hashjoin=off
   set enable_mergejoin=off
-  md5 3484234c52d0e17b8773c2a45bdb83bf
+  md5 8e6861f53590dbc00ab1854f723a46cf
 
 function pgflow.commit_and_claim(batch jsonb, worker_id integer, lanes integer[], max integer, tokens bigint[], take_suspect boolean) returns TABLE(answer jsonb, run_id bigint, token bigint, chain_id bigint, lane_id integer, generation integer, attempt integer, suspect integer, last_seq integer, key text, root text, input text, units text, has_mail boolean, created_us bigint, now_us bigint, extra jsonb), owner pgflow_owner
   -- commit_units and then claim_runs in one transaction: what a worker that drains a queue does
@@ -782,6 +935,24 @@ function pgflow.continue_(q jsonb, seq integer, t timestamp with time zone) retu
   set search_path=pg_catalog, pg_temp
   md5 df48769c3b4bd944114ce923e5d383a4
 
+function pgflow.copy_units_(origin bigint, cut integer, heir bigint, edit json) returns void, owner pgflow_owner
+  -- Copies a journal up to a cut, without the licences of bodies whose outcome is not in it, and with another result in its last unit if one is given
+  plpgsql volatile
+  set search_path=pg_catalog, pg_temp
+  md5 66d462f2c593d8f4122eb9b8b44f80a1
+
+function pgflow.cut_before_(run_id bigint, step text) returns integer, owner pgflow_owner
+  -- The seq before the first unit of a step's last call, of its last failed one if one has failed
+  plpgsql stable
+  set search_path=pg_catalog, pg_temp
+  md5 3a3189ddb3b1de2f7e3980c814cfd946
+
+function pgflow.drop_children_(me bigint, cut integer, children text, t timestamp with time zone) returns void, owner pgflow_owner
+  -- What becomes of children that the dropped part started: open ones are cancelled or refused (PF006), keys of ended ones freed
+  plpgsql volatile
+  set search_path=pg_catalog, pg_temp
+  md5 5810b512ab6401a8228d407fbe43c2cb
+
 function pgflow.drop_empty_partitions_() returns integer, owner pgflow_owner
   -- Drops partitions of the journal of which no run is left; answers how many
   plpgsql volatile
@@ -794,8 +965,26 @@ function pgflow.drop_history(ended_before timestamp with time zone, max integer 
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
   set plan_cache_mode=force_generic_plan
-  md5 2384b4697f331e52179c9fc10a30cfce
+  md5 38149fbafae671cfa97b75e9b6d0e8e5
   grant execute to pgflow_operator
+
+function pgflow.drop_old_code_(before timestamp with time zone) returns void, owner pgflow_owner
+  -- Forgets code that was last served before a time and before every run that is open
+  plpgsql volatile
+  set search_path=pg_catalog, pg_temp
+  md5 1fc37c4cba6a484ecffdf3acce001413
+
+function pgflow.edit_note_(run_id bigint, cut integer, edit json) returns jsonb, owner pgflow_owner
+  -- What a result was before it was edited, and what it is: hashes of both
+  sql stable
+  set search_path=pg_catalog, pg_temp
+  md5 c1c1f965f881ce5d437eff6ec41be3ae
+
+function pgflow.effect_end_(run_id bigint, call integer) returns integer, owner pgflow_owner
+  -- The seq of the unit that closes an effect; null = it is open
+  sql stable
+  set search_path=pg_catalog, pg_temp
+  md5 6dc4f24f240800ee2a29601d0553f6d9
 
 function pgflow.effect_error_(name text, said_by text, why text) returns json, owner pgflow_owner
   -- The error that an effect raises which somebody declared failed
@@ -816,6 +1005,23 @@ function pgflow.expire_runs_(max integer, t timestamp with time zone) returns vo
   set enable_seqscan=off
   md5 7be5217f8a5bb509c1108bbfde3a9c07
 
+function pgflow.export_runs(chains bigint[]) returns TABLE(chain_id bigint, run_id bigint, last_seq integer, history text), owner pgflow_owner
+  -- Each generation of these chains as a JSON object without its journal, which export_units has: what import_run reads
+  sql volatile security definer
+  set search_path=pg_catalog, pg_temp
+  set enable_seqscan=off
+  md5 42bfa1cbe8a529bb0f36281c335695b4
+  grant execute to pgflow_operator
+  grant execute to pgflow_worker
+
+function pgflow.export_units(run_id bigint, after_seq integer DEFAULT 0) returns text, owner pgflow_owner
+  -- A page of a journal as JSON: [[seq, call, kind, name, payload as text, starts, at, due_at, recorded_at, token, args_hash, key], ...]; null at its end
+  sql stable security definer
+  set search_path=pg_catalog, pg_temp
+  md5 0059f891fadbead911a6367ba4b92ebc
+  grant execute to pgflow_operator
+  grant execute to pgflow_worker
+
 function pgflow.families_(roots bigint[]) returns TABLE(root bigint, run_id bigint), owner pgflow_owner
   -- Runs with all that they continued as and all that they started, and so on
   sql stable
@@ -823,12 +1029,12 @@ function pgflow.families_(roots bigint[]) returns TABLE(root bigint, run_id bigi
   set enable_seqscan=off
   md5 a456b4e2fc9c46e3395eece4b6ecf0e7
 
-function pgflow.fence_step(run_id bigint, token bigint, call integer, units jsonb) returns bigint, owner pgflow_owner
+function pgflow.fence_step(run_id bigint, token bigint, call integer, units jsonb, args_hash bigint DEFAULT NULL::bigint) returns bigint, owner pgflow_owner
   -- Last call of a transactional step's transaction: fences the lease, appends the buffered units and the step's own; the time in microseconds
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
-  md5 7d0a0707b44c68268fd4b1ee25f64320
+  md5 972c56a46b62060eef71d6638b2f0e8a
   grant execute to pgflow_worker
 
 function pgflow.find_chain(key text, tenant text DEFAULT ''::text) returns bigint, owner pgflow_owner
@@ -840,6 +1046,13 @@ function pgflow.find_chain(key text, tenant text DEFAULT ''::text) returns bigin
   grant execute to pgflow_operator
   grant execute to pgflow_worker
 
+function pgflow.fork_run(key text, new_key text DEFAULT NULL::text, at_seq integer DEFAULT NULL::integer, from_step text DEFAULT NULL::text, edit json DEFAULT NULL::json, input json DEFAULT NULL::json, effects text DEFAULT NULL::text, with_mail boolean DEFAULT false, generation integer DEFAULT NULL::integer, labels jsonb DEFAULT NULL::jsonb, attempts integer DEFAULT NULL::integer, timeout_seconds double precision DEFAULT NULL::double precision, why text DEFAULT 'forked'::text, tenant text DEFAULT ''::text, sent_by text DEFAULT NULL::text, OUT run_key text, OUT run_id bigint, OUT is_new boolean, OUT lane_id integer, OUT seq integer) returns record, owner pgflow_owner
+  -- Starts a run that begins with another's journal up to a unit, or before a step, and goes on by itself; the origin is not touched. PF020 if what is left out has acted, PF002 if the new key is taken
+  plpgsql volatile security definer
+  set search_path=pg_catalog, pg_temp
+  md5 08da4785101124330292be31606399e5
+  grant execute to pgflow_operator
+
 function pgflow.free_settled_(chains bigint[], ids bigint[], t timestamp with time zone) returns TABLE(run_id bigint, lane_id integer), owner pgflow_owner
   -- Held -> ready for runs that are stuck for want of an effect's outcome, once somebody has said what became of it
   plpgsql volatile
@@ -847,11 +1060,29 @@ function pgflow.free_settled_(chains bigint[], ids bigint[], t timestamp with ti
   set enable_seqscan=off
   md5 8b61f1b9d4a8ea034b5081f8968a1f2f
 
+function pgflow.from_micros_(us bigint) returns timestamp with time zone, owner pgflow_owner
+  -- The time that a number of microseconds since 1970 stands for
+  sql immutable strict
+  set search_path=pg_catalog, pg_temp
+  md5 66d4b350bf9496c369a14ffa5a7bf429
+
 function pgflow.has_long_number_(value text) returns boolean, owner pgflow_owner
   -- Whether a JSON text holds more than 4,300 digits in a row outside of strings
   plpgsql immutable strict
   set search_path=pg_catalog, pg_temp
   md5 b372ad657a73983c775c05873c0de3f3
+
+function pgflow.heir_of_(origin pgflow.run, cut integer, input json, mode text, attempts integer, timeout_seconds double precision, t timestamp with time zone) returns pgflow.run, owner pgflow_owner
+  -- The row of a run that begins with the journal of another; whose chain it is, is left to the caller
+  plpgsql volatile
+  set search_path=pg_catalog, pg_temp
+  md5 276d7ef033a50081e744562cd9fd1387
+
+function pgflow.heritage_(run_id bigint, heritage jsonb) returns jsonb, owner pgflow_owner
+  -- What a worker must know of a run that begins with the journal of another; null of any other run
+  plpgsql stable
+  set search_path=pg_catalog, pg_temp
+  md5 866ec232095b7303eb8e4933282008ef
 
 function pgflow.hold_(q jsonb, seq integer, t timestamp with time zone) returns void, owner pgflow_owner
   -- Lease -> held
@@ -867,11 +1098,24 @@ function pgflow.idle_state() returns TABLE(idle boolean, next_due_at timestamp w
   md5 f869e04121922eeb79e08efd45536684
   grant execute to pgflow_worker
 
+function pgflow.import_run(history json) returns bigint, owner pgflow_owner
+  -- Inserts a run that another database exported, as history that nothing can execute; answers its number here. PF002 if the key or the run is known, PF003 if the text is no history
+  plpgsql volatile security definer
+  set search_path=pg_catalog, pg_temp
+  md5 23f4c89cee147359e6e545c2bdd723fa
+  grant execute to pgflow_operator
+
+function pgflow.insert_history_(history json, header jsonb, t timestamp with time zone) returns bigint, owner pgflow_owner
+  -- Inserts a run that has ended, with its journal
+  plpgsql volatile
+  set search_path=pg_catalog, pg_temp
+  md5 8b83258cde02c04345144a6e77cb7167
+
 function pgflow.insert_run_(tenant text, key text, workflow text, queue text, version text, priority integer, input json, run_at timestamp with time zone, deadline_at timestamp with time zone, labels jsonb, metadata jsonb, parent_run_id bigint, parent_call integer, close_policy "char", root_run_id bigint, OUT run_id bigint, OUT run_key text, OUT is_new boolean, OUT lane_id integer, OUT clash text) returns record, owner pgflow_owner
   -- Inserts one run with its key and place, or finds the run that the key already names; clash says how that one differs
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 77a1e3b16b6e88ea64e94c85be5b2a82
+  md5 c19cbbe592b31d17bd2a45258dd8c8ea
 
 function pgflow.intend_(q jsonb, t timestamp with time zone, INOUT seq integer, OUT units jsonb, OUT refused jsonb) returns record, owner pgflow_owner
   -- Records the intents and further attempts that a flush asks for; refused = those that the policy does not let through
@@ -885,6 +1129,18 @@ function pgflow.intern_lane_(queue text, workflow text, version text) returns in
   set search_path=pg_catalog, pg_temp
   md5 fb306ba29e518ac7f7de88a2f1a59bd6
 
+function pgflow.is_alias_(old_name text, name text) returns boolean, owner pgflow_owner
+  -- Whether a worker has said that a workflow had this name before
+  sql stable
+  set search_path=pg_catalog, pg_temp
+  md5 594a5cc149e9ee7764dfa2daf91ead82
+
+function pgflow.is_handed_on_(run_id bigint, seq integer) returns boolean, owner pgflow_owner
+  -- Whether what a unit opened is owed by another run: the generation that took it over, or the origin of a fork
+  sql stable
+  set search_path=pg_catalog, pg_temp
+  md5 3aa72d3b1feef869f723d19f6262b69b
+
 function pgflow.journal_(run_id bigint, after_seq integer, max_bytes integer) returns text, owner pgflow_owner
   -- Units after a seq as JSON [[seq, call, kind, name, payload as exact text, starts, at, due_at], ...], at most about max_bytes of them
   sql stable
@@ -897,6 +1153,18 @@ function pgflow.json_depth_(value text) returns integer, owner pgflow_owner
   set search_path=pg_catalog, pg_temp
   md5 cbf5eaec1b3ec4449df33aec3e45610d
 
+function pgflow.leave_(me bigint, why text, t timestamp with time zone) returns void, owner pgflow_owner
+  -- Ends a generation whose place is locked, or that has ended, as continued by another
+  plpgsql volatile
+  set search_path=pg_catalog, pg_temp
+  md5 e2ec18ca7c90e992f14fd7341c3e1e76
+
+function pgflow.leave_code_(worker_id integer, t timestamp with time zone) returns void, owner pgflow_owner
+  -- A worker is gone: what code it had was served until now
+  plpgsql volatile
+  set search_path=pg_catalog, pg_temp
+  md5 05f5df1cffc5c2a4d0dd12097c851032
+
 function pgflow.leave_keys_(q jsonb) returns void, owner pgflow_owner
   -- Gives back keys that this transaction has taken for children that will not be
   sql volatile
@@ -907,7 +1175,7 @@ function pgflow.leave_worker(worker_id integer) returns void, owner pgflow_owner
   -- A worker that holds nothing any more takes its leave
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
-  md5 e393c11431e1a36a292f5cce9fc4d8f0
+  md5 da3d7737b240f0cdfcdb88cb3e9a8dbc
   grant execute to pgflow_worker
 
 function pgflow.limit_queue(queue text, max_running integer DEFAULT NULL::integer, max_deaths integer DEFAULT NULL::integer) returns void, owner pgflow_owner
@@ -924,6 +1192,12 @@ function pgflow.load_units(run_id bigint, after_seq integer) returns text, owner
   md5 8b4d8d7913d72c422b965b9f2c36c5d1
   grant execute to pgflow_worker
 
+function pgflow.lock_chain_(chain bigint) returns void, owner pgflow_owner
+  -- Keeps others from rewinding a chain or removing it, until the end of the transaction
+  plpgsql volatile
+  set search_path=pg_catalog, pg_temp
+  md5 6cacfbaeac9e132c027c0350338116a4
+
 function pgflow.look_(q jsonb, t timestamp with time zone, INOUT seq integer, OUT units jsonb, OUT pause boolean) returns record, owner pgflow_owner
   -- Takes what has happened to a run, in the order in which it happened, and records it
   plpgsql volatile
@@ -936,6 +1210,12 @@ function pgflow.micros_(at timestamp with time zone) returns bigint, owner pgflo
   sql immutable strict
   set search_path=pg_catalog, pg_temp
   md5 fc4b3174a6258c4ff5e7c01a2beb814a
+
+function pgflow.move_owed_(origin bigint, cut integer, heir bigint) returns void, owner pgflow_owner
+  -- Hands what was owed before a cut to the new generation; the rest stays owed by the old one
+  sql volatile
+  set search_path=pg_catalog, pg_temp
+  md5 3a9d9ff8ae6a784a515ff79bab5af637
 
 function pgflow.needs_(name text, risk text, request jsonb, OUT version integer, OUT needs text) returns record, owner pgflow_owner
   -- What the policy in force says of an effect: its version, and gate, nothing or null where no rule fits
@@ -973,6 +1253,12 @@ function pgflow.observe_workers() returns TABLE(worker_id integer, beat bigint),
   set search_path=pg_catalog, pg_temp
   md5 c8ca72d06c83f5e43b70188b9b907fec
   grant execute to pgflow_worker
+
+function pgflow.own_stem_(root uuid, generation integer) returns text, owner pgflow_owner
+  -- What the idempotency keys of a generation begin with
+  sql immutable
+  set search_path=pg_catalog, pg_temp
+  md5 d9441c938d227188f42837aa2397f6e5
 
 function pgflow.park_(q jsonb, seq integer, t timestamp with time zone) returns boolean, owner pgflow_owner
   -- Lease -> parked, with the reasons to wake; true if a message that crossed it should be looked for at once
@@ -1028,6 +1314,12 @@ function pgflow.post_settlement_(debt pgflow.owed, verdict text, value json, why
   set search_path=pg_catalog, pg_temp
   md5 d3b8432a8968f8b0b4f9deb99e451d28
 
+function pgflow.put_back_(chain bigint, origin bigint, cut integer, to_chain bigint, t timestamp with time zone) returns void, owner pgflow_owner
+  -- Fills a mailbox: what the dropped part of a journal had taken, in order, then what waits or was put aside; copies of it, for another chain
+  plpgsql volatile
+  set search_path=pg_catalog, pg_temp
+  md5 a395f809591e295c9159445cbed6c203
+
 function pgflow.put_mail_aside_(chains bigint[], t timestamp with time zone) returns void, owner pgflow_owner
   -- Moves what is left in the mailboxes of finished chains to `undelivered`, save what another wake is moving
   sql volatile
@@ -1038,7 +1330,7 @@ function pgflow.read_stream(key text, stream text, after_run bigint DEFAULT 0, a
   -- Values that a run emitted to a stream, in order, over its generations
   sql stable security definer
   set search_path=pg_catalog, pg_temp
-  md5 62b0ffeacac58387e5b9846f90771f09
+  md5 40532c938d63bf30f5b2e843ee5eef34
   grant execute to pgflow_client
   grant execute to pgflow_operator
   grant execute to pgflow_worker
@@ -1054,14 +1346,21 @@ function pgflow.reap_worker(worker_id integer, beat bigint) returns TABLE(reclai
   -- Declares a worker dead if its beat is still the one observed, and gives its runs away; those it died on too often are stuck
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
-  md5 e65ec26824cad6e07c84d8aae2a1fb9d
+  md5 92d4846e645f74df7c168d5ad0740e08
   grant execute to pgflow_worker
 
 function pgflow.recorded_runs(after_run bigint DEFAULT 0, max integer DEFAULT 100) returns TABLE(run_id bigint, token bigint, chain_id bigint, lane_id integer, generation integer, attempt integer, suspect integer, last_seq integer, key text, root text, input text, units text, has_mail boolean, created_us bigint, now_us bigint, extra jsonb, workflow text, status text, output text), owner pgflow_owner
   -- Runs with their journals, in order, for a replay that changes nothing
   sql volatile security definer
   set search_path=pg_catalog, pg_temp
-  md5 e3a480289751141add7a69ae010f0af3
+  md5 570994a83657d255fb17e1b27fd4320b
+  grant execute to pgflow_worker
+
+function pgflow.register_code(worker_id integer, codes jsonb) returns void, owner pgflow_owner
+  -- A worker says what code it has: [[workflow, version, hash, whether it is pinned, name now if that one is old, {patch: whether it is deprecated}], ...]
+  plpgsql volatile security definer
+  set search_path=pg_catalog, pg_temp
+  md5 80a851131c2dd35dd56ab5cc10b0a2bc
   grant execute to pgflow_worker
 
 function pgflow.register_worker(host text, pid integer, queues text[], concurrency integer, version text) returns integer, owner pgflow_owner
@@ -1069,6 +1368,13 @@ function pgflow.register_worker(host text, pid integer, queues text[], concurren
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   md5 765968a93213138596f21e090157c872
+  grant execute to pgflow_worker
+
+function pgflow.release_outdated(worker_id integer) returns integer, owner pgflow_owner
+  -- A worker lets runs be tried again that older code could not replay, while both are about; answers how many
+  plpgsql volatile security definer
+  set search_path=pg_catalog, pg_temp
+  md5 f3c60fd2e480ee0f10aaa33a11c3bb66
   grant execute to pgflow_worker
 
 function pgflow.release_runs(run_ids bigint[], tokens bigint[]) returns bigint[], owner pgflow_owner
@@ -1092,6 +1398,13 @@ function pgflow.release_stuck(workflows text[], code_hashes text[]) returns inte
   set search_path=pg_catalog, pg_temp
   md5 10a3ec0bb72b35cd41097cc398f34555
   grant execute to pgflow_worker
+
+function pgflow.restart_run(key text, input json DEFAULT NULL::json, effects text DEFAULT NULL::text, children text DEFAULT 'refuse'::text, attempts integer DEFAULT NULL::integer, timeout_seconds double precision DEFAULT NULL::double precision, why text DEFAULT 'restarted'::text, tenant text DEFAULT ''::text, sent_by text DEFAULT NULL::text, OUT run_id bigint, OUT generation integer, OUT lane_id integer) returns record, owner pgflow_owner
+  -- Begins a run anew as its next generation, with the same input or another; PF006 while it runs, PF020 if it has acted
+  plpgsql volatile security definer
+  set search_path=pg_catalog, pg_temp
+  md5 5510ceefc7d9887773d6e3d76ba474fe
+  grant execute to pgflow_operator
 
 function pgflow.result(key text, tenant text DEFAULT ''::text, OUT status text, OUT output json, OUT error json, OUT reason text) returns record, owner pgflow_owner
   -- Status of the run that a key names and, once it has ended, its output or error; PF001 if there is none
@@ -1125,11 +1438,18 @@ function pgflow.resume_run(key text, why text DEFAULT 'resumed'::text, tenant te
   md5 7fb1c3ad7ee74c0ae162351df845746c
   grant execute to pgflow_operator
 
-function pgflow.retry_run(key text, why text DEFAULT 'retried'::text, tenant text DEFAULT ''::text, sent_by text DEFAULT NULL::text) returns bigint, owner pgflow_owner
-  -- Gives a stuck run a fresh budget of attempts and lets it go on; PF006 if the run has ended
+function pgflow.retry_run(key text, why text DEFAULT 'retried'::text, tenant text DEFAULT ''::text, sent_by text DEFAULT NULL::text, from_step text DEFAULT NULL::text, attempts integer DEFAULT NULL::integer, effects text DEFAULT NULL::text, children text DEFAULT 'refuse'::text) returns bigint, owner pgflow_owner
+  -- Lets a stuck run go on with a fresh budget of attempts; rewinds a failed one, or any that does not run, to just before a step, whose key stays the same. PF006 if there is nothing to retry
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
-  md5 200b6731639b9aedfc4ed9078d5fc06f
+  md5 75752a999bd9907d13d3bf5d4a3bd3a7
+  grant execute to pgflow_operator
+
+function pgflow.rewind_run(key text, to_seq integer DEFAULT NULL::integer, from_step text DEFAULT NULL::text, edit json DEFAULT NULL::json, effects text DEFAULT NULL::text, children text DEFAULT 'refuse'::text, attempts integer DEFAULT NULL::integer, timeout_seconds double precision DEFAULT NULL::double precision, why text DEFAULT 'rewound'::text, tenant text DEFAULT ''::text, sent_by text DEFAULT NULL::text, OUT run_id bigint, OUT generation integer, OUT lane_id integer, OUT seq integer) returns record, owner pgflow_owner
+  -- Takes a run back to a unit of its journal, or before a step, and lets it go on from there as its next generation; PF006 while it runs, PF020 if what is dropped has acted
+  plpgsql volatile security definer
+  set search_path=pg_catalog, pg_temp
+  md5 da40d47087312a99a2fb6c77ad26f3c3
   grant execute to pgflow_operator
 
 function pgflow.run_state(key text, tenant text DEFAULT ''::text) returns json, owner pgflow_owner
@@ -1150,6 +1470,24 @@ function pgflow.run_status(key text, tenant text DEFAULT ''::text) returns text,
   grant execute to pgflow_operator
   grant execute to pgflow_worker
 
+function pgflow.segments_(known jsonb, own text, cut integer) returns jsonb, owner pgflow_owner
+  -- The segments of an origin, its own stem among them, as far as a cut
+  sql immutable
+  set search_path=pg_catalog, pg_temp
+  md5 685f100d1ffe13f697d92b6d266a53cc
+
+function pgflow.seize_(me bigint, shown text, verb text, OUT lane_id integer, OUT priority smallint, OUT was json) returns record, owner pgflow_owner
+  -- Locks a run where it is, unless a worker holds it (PF006); says how it was
+  plpgsql volatile
+  set search_path=pg_catalog, pg_temp
+  md5 8d2f11d44505a345239879daa4b3252c
+
+function pgflow.send_results_(origin bigint, cut integer, heir bigint, chain bigint, t timestamp with time zone) returns void, owner pgflow_owner
+  -- Posts the results of children that the copied part waits for; refuses (PF006) if one of them is still open
+  plpgsql volatile
+  set search_path=pg_catalog, pg_temp
+  md5 7f1afebd79bee67aedbf8c3f7b87012c
+
 function pgflow.send_signal(key text, name text, payload json DEFAULT 'null'::json, tenant text DEFAULT ''::text, sent_by text DEFAULT NULL::text) returns bigint, owner pgflow_owner
   -- Sends a signal to a run in the caller's transaction; answers the chain, for wake(). PF001 if no run has the key
   plpgsql volatile security definer
@@ -1159,11 +1497,11 @@ function pgflow.send_signal(key text, name text, payload json DEFAULT 'null'::js
   grant execute to pgflow_operator
   grant execute to pgflow_worker
 
-function pgflow.serve_lanes(queues text[], workflows text[]) returns TABLE(lane_id integer, queue text, workflow text, version text), owner pgflow_owner
-  -- The lanes that a worker of these queues and workflows serves
+function pgflow.serve_lanes(queues text[], workflows text[], versions text[] DEFAULT '{}'::text[]) returns TABLE(lane_id integer, queue text, workflow text, version text), owner pgflow_owner
+  -- The lanes that a worker of these queues and workflows serves: those of runs that any version may work on, and of runs pinned to its own
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
-  md5 ce7859129cb311fef02585cf8efbf818
+  md5 6539b8f8725252193ae1adcf98ee65c3
   grant execute to pgflow_worker
 
 function pgflow.set_policy(rules jsonb, why text, set_by text DEFAULT NULL::text) returns integer, owner pgflow_owner
@@ -1199,22 +1537,22 @@ function pgflow.start_children_(q jsonb, t timestamp with time zone, INOUT seq i
   -- Starts the children that a flush asks for, each recorded as started or refused
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 92469ef50363fcdc33cdeae7e26954a9
+  md5 1f9688c448e3729d1d81d7439eaebf17
 
-function pgflow.start_run(workflow text, input json DEFAULT '{}'::json, key text DEFAULT NULL::text, queue text DEFAULT 'default'::text, priority integer DEFAULT 0, run_at timestamp with time zone DEFAULT NULL::timestamp with time zone, timeout_seconds double precision DEFAULT NULL::double precision, labels jsonb DEFAULT NULL::jsonb, metadata jsonb DEFAULT NULL::jsonb, tenant text DEFAULT ''::text, key_retention_seconds integer DEFAULT NULL::integer, OUT run_key text, OUT run_id bigint, OUT is_new boolean, OUT lane_id integer) returns record, owner pgflow_owner
-  -- Starts a run in the caller's transaction, or finds the one that the key already names (PF002 if that one differs)
+function pgflow.start_run(workflow text, input json DEFAULT '{}'::json, key text DEFAULT NULL::text, queue text DEFAULT 'default'::text, priority integer DEFAULT 0, run_at timestamp with time zone DEFAULT NULL::timestamp with time zone, timeout_seconds double precision DEFAULT NULL::double precision, labels jsonb DEFAULT NULL::jsonb, metadata jsonb DEFAULT NULL::jsonb, tenant text DEFAULT ''::text, key_retention_seconds integer DEFAULT NULL::integer, version text DEFAULT ''::text, OUT run_key text, OUT run_id bigint, OUT is_new boolean, OUT lane_id integer) returns record, owner pgflow_owner
+  -- Starts a run in the caller's transaction, or finds the one that the key already names (PF002 if that one differs); with a version it waits for workers that have it
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
-  md5 ba9221720088463dccba581eccb7bbe4
+  md5 847cebf56d9d8bcc5b16965e2ffd621c
   grant execute to pgflow_client
   grant execute to pgflow_operator
   grant execute to pgflow_worker
 
-function pgflow.start_runs(workflow text, runs jsonb, queue text DEFAULT 'default'::text, priority integer DEFAULT 0, run_at timestamp with time zone DEFAULT NULL::timestamp with time zone, timeout_seconds double precision DEFAULT NULL::double precision, labels jsonb DEFAULT NULL::jsonb, metadata jsonb DEFAULT NULL::jsonb, tenant text DEFAULT ''::text) returns TABLE(run_key text, run_id bigint, is_new boolean, lane_id integer), owner pgflow_owner
+function pgflow.start_runs(workflow text, runs jsonb, queue text DEFAULT 'default'::text, priority integer DEFAULT 0, run_at timestamp with time zone DEFAULT NULL::timestamp with time zone, timeout_seconds double precision DEFAULT NULL::double precision, labels jsonb DEFAULT NULL::jsonb, metadata jsonb DEFAULT NULL::jsonb, tenant text DEFAULT ''::text, version text DEFAULT ''::text) returns TABLE(run_key text, run_id bigint, is_new boolean, lane_id integer), owner pgflow_owner
   -- Starts many runs of one workflow, all or none: runs is [[key or null, input as text], ...]; answers in that order
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
-  md5 9cebd3b7ff7ef3c10c4694fa5be0cf00
+  md5 780e98d7dfd44b443b0d4095c908ccc0
   grant execute to pgflow_client
   grant execute to pgflow_operator
   grant execute to pgflow_worker
@@ -1224,6 +1562,12 @@ function pgflow.status_(run_id bigint) returns text, owner pgflow_owner
   sql stable
   set search_path=pg_catalog, pg_temp
   md5 d613813ea7728aea5eea5c78485739fe
+
+function pgflow.stem_at_(segments jsonb, own text, seq integer) returns text, owner pgflow_owner
+  -- The stem that holds at a seq, by segments [[last seq or null, stem], ...] and the run's own after them
+  sql immutable
+  set search_path=pg_catalog, pg_temp
+  md5 703534fdcd5af53cf30d0d10d08c62df
 
 function pgflow.step_details(run_id bigint, call integer) returns text, owner pgflow_owner
   -- What the last attempt of a step said of its progress
@@ -1256,7 +1600,7 @@ function pgflow.take_lanes_(questions jsonb) returns void, owner pgflow_owner
   -- Makes what lanes the children of a batch need in one order, ahead of their runs, so that two batches wait and never deadlock
   sql volatile
   set search_path=pg_catalog, pg_temp
-  md5 8574ef2e5bbeb749e8b941c83822f52c
+  md5 378c2ebc2daecc1e18158b250107bb87
 
 function pgflow.take_words_(me bigint, chain bigint, token bigint, t timestamp with time zone, is_over boolean, INOUT seq integer, OUT units jsonb) returns record, owner pgflow_owner
   -- Takes what people and webhooks have said of the effects of a run, and records it
@@ -1309,7 +1653,7 @@ function pgflow.wake(chains bigint[] DEFAULT NULL::bigint[], max integer DEFAULT
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
   set plan_cache_mode=force_generic_plan
-  md5 d2d3ad608e82f742eb6a51ff9b32615f
+  md5 ee4a1c52e2836706f10c508c369a4bd1
   grant execute to pgflow_client
   grant execute to pgflow_operator
   grant execute to pgflow_worker
@@ -1334,6 +1678,12 @@ function pgflow.wind_up_(run_ids bigint[], t timestamp with time zone) returns b
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
   md5 484539d9071c4dba3ebc23af2b80bbb5
+
+function pgflow.withdraw_(me bigint, shown text) returns void, owner pgflow_owner
+  -- Takes the result of a child back from its parent's mailbox; refuses (PF006) if the parent has taken it
+  plpgsql volatile
+  set search_path=pg_catalog, pg_temp
+  md5 e9e65c5120a641875c9c12f2e9eddef0
 
 unit kind A effect_accepted, terminal: commit_units: the counterparty took an effect on, and will confirm it later
 unit kind C effect_confirmed, terminal: commit_units, look: an effect was done; its result

@@ -102,7 +102,7 @@ def test_all_takes_only_those_it_can_be_done_to(runs):
         (["cancel", "run-1", "--all"], "name runs by key or choose them by options, not both"),
         (["cancel", "run-1", "run-9"], "no run has the key 'run-9': there are run-5, run-4, run-3"),
         (["resume", "run-1"], "run 'run-1' is queued: only runs that are paused or stuck can be resumed; nothing was done"),
-        (["retry", "run-1"], "run 'run-1' is queued: only runs that are stuck can be retried; nothing was done"),
+        (["retry", "run-1"], "run 'run-1' is queued: only runs that are stuck or failed can be retried; nothing was done"),
         (["cancel", "--status", "runing"], "there is no status 'runing'. Did you mean running?"),
     ],
 )

@@ -34,6 +34,10 @@ def test_the_page_on_errors_is_that_of_their_tree():
     hold("errors.md", docs_reference.errors_page())
 
 
+def test_the_page_on_the_rules_of_the_lint_is_that_of_the_rules():
+    hold("checks.md", docs_reference.rules_page())
+
+
 def test_the_page_on_sql_is_that_of_the_catalog(db: psycopg.Connection):
     hold("sql.md", docs_reference.sql_page(db))
 

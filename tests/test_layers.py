@@ -13,19 +13,19 @@ import pytest
 REPOSITORY = Path(__file__).parents[1]
 
 LAYERS = [
-    {"_version", "errors", "model", "units", "values", "failures"},
+    {"_version", "errors", "model", "units", "upcasters", "values", "failures"},
     {"_io"},
     {"_calls"},
     {"_engine"},
-    {"_scope", "workflow", "step", "saga", "effect", "decorators", "context", "many", "sync"},
+    {"_scope", "patches", "workflow", "step", "saga", "effect", "decorators", "context", "many", "sync"},
     {
         "providers", "transactions", "interceptor", "adapters", "app", "client", "worker", "executions", "options", "wakes", "committer", "threads", "bodies", "heart", "listener", "control",
-        "waiter", "replay", "schema", "dsn", "embedded", "logs", "meter",
+        "waiter", "replay", "histories", "rewinding", "schema", "dsn", "embedded", "logs", "meter",
     },
-    {"sqlalchemy", "django", "alembic", "otel", "prometheus", "testing", "agent", "declare", "integrations"},
+    {"sqlalchemy", "django", "alembic", "otel", "prometheus", "testing", "agent", "declare", "lint", "integrations"},
     {"pgflow_cli"},
 ]
-OUTERMOST = {"sqlalchemy", "django", "alembic", "otel", "prometheus", "agent", "declare", "integrations"}
+OUTERMOST = {"sqlalchemy", "django", "alembic", "otel", "prometheus", "agent", "declare", "lint", "integrations"}
 OPEN_TO_OUTERMOST = {"pgflow", "adapters", "providers"}
 """What the outermost may import: the public surface, and what adapters are made with."""
 

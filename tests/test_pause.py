@@ -200,7 +200,7 @@ async def test_what_has_ended_cannot_be_paused_and_its_retry_is_a_typed_error(af
     await aflow.app.pause("k")
     await aflow.until_idle()
     assert await run.status() == "completed"
-    with pytest.raises(WrongState, match="run 'k' is completed: only a stuck run can be retried"):
+    with pytest.raises(WrongState, match="run 'k' is completed: only a stuck or failed run can be retried"):
         await aflow.app.retry("k")
 
 

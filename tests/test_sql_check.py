@@ -64,6 +64,10 @@ def world(db: Conn) -> dict[str, int]:
 
     runs = {"leased": leased, "parked": parked, "waiting": waiting, "sleeping": sleeping, "stuck": stuck, "parent": parent, "first": first, "done": done, **kids}
     ids.update({name: run.run_id for name, run in runs.items()})
+    origin = begin(db, "origin", key="origin")
+    commit(db, flush(origin, unit()))
+    finish(db, origin)
+    ids["heir"] = one(db, "select run_id from pgflow.fork_run('origin', 'heir')")
     ids["second"] = one(db, "select pgflow.newest_run_(%s)", first.run_id)
     return {**ids, "nobody": NOBODY, "lane": leased.lane_id}
 
@@ -164,6 +168,14 @@ MUTATIONS: dict[str, list[list[str]]] = {
     "a deadline is not forgotten": [["delete from pgflow.deadline where run_id = %(leased)s"]],
     "deadlines are of open runs": [["insert into pgflow.deadline (run_id, due_at) values (%(done)s, %(t)s::timestamptz + interval '1 day')"]],
     "beats of steps are of open runs": [["insert into pgflow.step_beat (run_id, call, attempt, beat_at) values (%(done)s, 1, 1, %(t)s)"]],
+    "a run begins with the journal of its origin": [
+        ["update pgflow.unit set at = at + interval '1 second' where run_id = %(heir)s and seq = 1"],
+        ["update pgflow.unit set kind = 'f' where run_id = %(heir)s and seq = 1"],
+        ["update pgflow.run set origin_seq = 2 where run_id = %(heir)s"],
+    ],
+    "what is carried is for a run": [
+        ["insert into pgflow.carried (run_id, args_hash, seq, call, is_done, name, key) values (%(nobody)s, 1, 1, 1, false, 'x', 'y')"]
+    ],
     "what is owed equals the journal": [
         ["delete from pgflow.owed"],
         ["insert into pgflow.owed (run_id, call, opened_at, kind, name) values (%(leased)s, 2, %(t)s, 'effect', 'pay')"],

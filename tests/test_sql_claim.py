@@ -255,10 +255,10 @@ def test_runs_that_nobody_here_serves_do_not_clog_the_head(db: Conn) -> None:
     assert run_ids(claim(db, 5, lanes=[lane_of(db, "mine"), lane_of(db, "mine too")])) == mine
 
 
-def test_serve_lanes_makes_the_lanes_of_every_pair_and_answers_other_versions_too(db: Conn) -> None:
+def test_serve_lanes_makes_the_lanes_of_every_pair_and_answers_those_pinned_to_the_version_that_is_served(db: Conn) -> None:
     start_in(db, "b", "q1")
-    db.execute("insert into pgflow.lane (queue, workflow, version) values ('q1', 'a', 'v2'), ('q3', 'a', '')")
-    found = rows(db, "select queue, workflow, version from pgflow.serve_lanes(%s, %s)", ["q1", "q2"], ["a", "b"])
+    db.execute("insert into pgflow.lane (queue, workflow, version) values ('q1', 'a', 'v2'), ('q1', 'a', 'v1'), ('q3', 'a', '')")
+    found = rows(db, "select queue, workflow, version from pgflow.serve_lanes(%s, %s, %s)", ["q1", "q2"], ["a", "b"], ["v2", "v1"])
     assert sorted(found) == [("q1", "a", ""), ("q1", "a", "v2"), ("q1", "b", ""), ("q2", "a", ""), ("q2", "b", "")]
     assert rows(db, "select queue from pgflow.queue order by queue") == ["q1", "q2"]
 

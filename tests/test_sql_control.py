@@ -349,11 +349,14 @@ def test_a_forced_cancel_outlives_the_death_of_the_holder(db: Conn) -> None:
     assert commit(db, flush(again, park=True)).place_of(again) == "ended"
 
 
-@pytest.mark.parametrize("ending", ["completed", "failed", "cancelled"])
-def test_a_retry_of_a_run_that_has_ended_is_refused(db: Conn, ending: str) -> None:
+NOTHING = "only a stuck or failed run can be retried"
+
+
+@pytest.mark.parametrize(("ending", "why"), [("completed", NOTHING), ("failed", "no step of it has failed"), ("cancelled", NOTHING)])
+def test_a_retry_of_a_run_that_has_ended_is_refused(db: Conn, ending: str, why: str) -> None:
     run = begun(db)
     finish(db, run, ending)
-    with pytest.raises(psycopg.Error, match=f"run 'k' is {ending}: only a stuck run can be retried") as error, db.transaction():
+    with pytest.raises(psycopg.Error, match=f"run 'k' is {ending}: {why}") as error, db.transaction():
         ask(db, "retry")
     assert error.value.sqlstate == "PF006"
     assert count(db, "signal") == count(db, "undelivered") == 0

@@ -54,7 +54,7 @@ async def hogging(seconds: float) -> str:
 
 @workflow
 async def blocking(seconds: float) -> str:
-    time.sleep(seconds)
+    time.sleep(seconds)  # pgflow: ignore[PF105] the watchdog is to notice
     await rest(0)
     return "done"
 
@@ -89,7 +89,7 @@ def unwilling() -> None:
     while True:
         try:
             go.sync.wait()
-        except BaseException:
+        except BaseException:  # pgflow: ignore[PF202] it is to be abandoned
             continue
 
 

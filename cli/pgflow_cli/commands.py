@@ -33,6 +33,9 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "workers": ("workers:workers", "Works on runs until SIGTERM, or lists the workers."),
         "tick": ("tick:tick", "Drains queues once, for cron: ends when nothing is ready."),
     },
+    "Write": {
+        "check": ("checking:check", "Finds what a replay would not repeat in workflow code."),
+    },
     "Declared workflows": {
         "validate": ("validating:validate", "Says everything that is wrong with workflow files."),
         "dry-run": ("dryrun:dry_run", "Tells what a run would do; nothing is run."),
@@ -48,13 +51,23 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "queues": ("queues:queues", "Shows queues, or pauses, resumes and limits one."),
         "sql": ("reading:sql", "Asks the database a question; it can change nothing."),
     },
+    "Change code": {
+        "replay": ("replaying:replay", "Replays recorded runs against the code at hand."),
+        "versions": ("versions:versions", "Shows which versions open runs need, and who serves them."),
+        "patches": ("versions:patches", "Shows patches, and whether their old sides may go."),
+        "export": ("transfer:export", "Writes runs with their journals as JSON Lines."),
+        "import": ("transfer:import_runs", "Inserts exported runs as history that nothing can run."),
+    },
     "Act": {
         "signal": ("signals:signal", "Sends a signal to a run."),
         "settle": ("owing:settle", "Says what became of an effect whose outcome is unknown."),
         "cancel": ("orders:cancel", "Cancels runs: their code may clean up first."),
         "pause": ("orders:pause", "Holds runs until they are resumed."),
         "resume": ("orders:resume", "Lets paused or stuck runs go on."),
-        "retry": ("orders:retry", "Lets stuck runs try again, with a fresh budget."),
+        "retry": ("orders:retry", "Lets stuck or failed runs try again."),
+        "rewind": ("rewinding:rewind", "Takes a run back to an earlier point."),
+        "restart": ("rewinding:restart", "Begins a run anew, with its key."),
+        "fork": ("rewinding:fork", "Starts a run that begins with another's journal."),
     },
     "Database": {
         "migrate": ("schema:migrate", "Installs the schema, or brings it up to date."),

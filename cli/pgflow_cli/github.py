@@ -1,4 +1,4 @@
-"""What GitHub Actions shows of a tick: annotations at the run, a summary at the job, outputs for later steps."""
+"""What GitHub Actions shows: annotations at a run or at lines of code, a summary at the job, outputs for later steps."""
 
 from __future__ import annotations
 
@@ -47,18 +47,39 @@ def annotate(troubles: Sequence[Row]) -> None:
     for row in troubles[:MAX_ANNOTATIONS]:
         level = "error" if row["status"] == "failed" else "warning"
         title = f"run {row['key']} is stuck" if row["status"] == "stuck" else f"run {row['key']} failed"
-        print(
-            f"::{level} title={_property(title)}::{_message(row['workflow'] + ': ' + (row['why'] or 'no reason given'))}", file=sys.stderr
-        )
-    sys.stderr.flush()
+        _say(level, f"{row['workflow']}: {row['why'] or 'no reason given'}", title=title)
 
 
-def _message(text: str) -> str:
+def annotate_lines(findings: Sequence[Row]) -> None:
+    """Writes an annotation for each line of code that a check has something against.
+
+    Args:
+        findings: file, as seen from here; line; column; title; message.
+    """
+    for found in findings:
+        _say("error", found["message"], file=_in_repository(found["file"]), line=found["line"], col=found["column"], title=found["title"])
+
+
+def _in_repository(file: str) -> str:
+    """A path as GitHub knows it: seen from the root of the checkout."""
+    root = os.environ.get("GITHUB_WORKSPACE")
+    path = os.path.abspath(file)  # noqa: PTH100 - resolve() would follow links
+    return os.path.relpath(path, root) if root and path.startswith(os.path.join(root, "")) else file  # noqa: PTH118
+
+
+def _say(level: str, message: str, **properties: Any) -> None:
+    said = ",".join(f"{name}={escape_property(str(value))}" for name, value in properties.items())
+    print(f"::{level} {said}::{escape_message(message)}", file=sys.stderr, flush=True)
+
+
+def escape_message(text: str) -> str:
+    """A text as the message of a command of GitHub's."""
     return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
 
 
-def _property(text: str) -> str:
-    return _message(text).replace(":", "%3A").replace(",", "%2C")
+def escape_property(text: str) -> str:
+    """A text as the property of a command of GitHub's."""
+    return escape_message(text).replace(":", "%3A").replace(",", "%2C")
 
 
 def markdown(summary: Row, troubles: Sequence[Row]) -> str:

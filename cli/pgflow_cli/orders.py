@@ -7,7 +7,7 @@ asked about, and it is that set which is told, whatever the filters would find b
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -17,6 +17,7 @@ from pgflow_cli.failures import Mistake
 from pgflow_cli.listing import WHY, database_now, run_columns
 from pgflow_cli.mail import operator, wake
 from pgflow_cli.output import AsCsv, AsJson, Column, Form, choose_form, console, make_table, many, note, plain, print_rows, styled_status
+from pgflow_cli.rewinding import Attempts, Effects, FromStep, check_effects
 from pgflow_cli.selection import (
     ENDED,
     OPEN,
@@ -53,18 +54,19 @@ DryRun = Annotated[bool, typer.Option("--dry-run", help="Show the runs, and do n
 
 @dataclass(frozen=True)
 class Order:
-    """What can be told to a run, and to runs of which status."""
+    """What can be told to a run, and to runs of which status; to those of `asked` only if they are named, or chosen by that status."""
 
     verb: str
     past: str
     fits: tuple[str, ...]
     why: str
+    asked: tuple[str, ...] = ()
 
 
 CANCEL = Order("cancel", "cancelled", OPEN, "cancelled")
 PAUSE = Order("pause", "paused", ("queued", "running", "waiting"), "paused")
 RESUME = Order("resume", "resumed", ("paused", "stuck"), "resumed")
-RETRY = Order("retry", "retried", ("stuck",), "retried")
+RETRY = Order("retry", "retried", ("stuck",), "retried", ("failed",))
 
 
 def cancel(
@@ -124,7 +126,41 @@ def _command(order: Order, explained: str) -> Callable[..., None]:
 
 pause = _command(PAUSE, "Holds runs until they are resumed.\n\nSteps that are running finish; nothing new starts.")
 resume = _command(RESUME, "Lets paused or stuck runs go on.")
-retry = _command(RETRY, "Lets stuck runs try again, with a fresh budget.")
+
+
+def retry(
+    keys: Keys = None,
+    *,
+    status: Statuses = None,
+    workflow: WorkflowNames = None,
+    queue: Queues = None,
+    label: Labels = None,
+    key: KeyPattern = None,
+    since: Since = None,
+    until: Until = None,
+    everything: Everything = False,
+    from_step: FromStep = None,
+    attempts: Attempts = None,
+    effects: Effects = None,
+    why: Why = None,
+    yes: Yes = False,
+    dry_run: DryRun = False,
+    as_json: AsJson = False,
+    as_csv: AsCsv = False,
+    dsn: Dsn = None,
+) -> None:
+    """Lets stuck or failed runs try again.
+
+    Stuck runs go on with a fresh budget. Failed ones, named or chosen by --status failed, go back to the step that failed;
+    it runs again under the same idempotency key. --from-step names another step, of any run that does not run now.
+    """
+    check_effects(effects)
+    if from_step is None and (attempts is not None or effects is not None) and not keys:
+        raise Mistake("--attempts and --effects are said of runs named by key, or with --from-step")
+    filters = Filters(status, workflow, queue, label, key, since, until, keys or [])
+    order = RETRY if from_step is None else replace(RETRY, fits=(*OPEN, *ENDED), asked=())
+    manner = Manner(everything, yes, dry_run, choose_form(as_json=as_json, as_csv=as_csv), why, False, from_step, attempts, effects)
+    _give(order, filters, manner, dsn)
 
 
 # ---------------------------------------------------------------- choosing, asking, telling
@@ -140,6 +176,9 @@ class Manner:
     form: Form
     why: str | None
     force: bool = False
+    from_step: str | None = None
+    attempts: int | None = None
+    effects: str | None = None
 
 
 def _give(order: Order, filters: Filters, manner: Manner, dsn: str | None) -> None:
@@ -178,18 +217,19 @@ def _choose(connection: psycopg.Connection[Any], order: Order, filters: Filters)
     if not filters.keys:
         condition, params = filters.condition()
         query = f"select {_CHOSEN} from pgflow.runs where {condition} and tenant = '' order by run_id"  # noqa: S608 - our own words
-        return [row for row in fetch_dicts(connection, query, params) if row["status"] in order.fits]
+        fits = (*order.fits, *(status for status in order.asked if status in ",".join(filters.status or ()).split(",")))
+        return [row for row in fetch_dicts(connection, query, params) if row["status"] in fits]
     rows = [find_run(connection, key, _CHOSEN) for key in dict.fromkeys(filters.keys)]
     for row in rows:
-        if row["status"] not in order.fits:
+        if row["status"] not in (*order.fits, *order.asked):
             raise Mistake(f"run {row['key']!r} is {row['status']}: {_why_not(order, row['status'])}; nothing was done")
     return rows
 
 
 def _why_not(order: Order, status: str) -> str:
-    if status in ENDED:
+    if status in ENDED and not order.asked:
         return "it has ended, so there is nothing to " + order.verb
-    return f"only runs that are {' or '.join(order.fits)} can be {order.past}"
+    return f"only runs that are {' or '.join((*order.fits, *order.asked))} can be {order.past}"
 
 
 def _show(connection: psycopg.Connection[Any], form: Form, chosen: list[dict[str, Any]]) -> None:
@@ -217,7 +257,7 @@ def _tell(connection: psycopg.Connection[Any], order: Order, chosen: list[dict[s
         with connection.transaction():
             for row in chosen[begin : begin + BATCH]:
                 try:
-                    chains.append(_post(connection, order, row["key"], why, force=manner.force))
+                    chains.append(_post(connection, order, row["key"], why, manner))
                 except _refusals() as error:
                     refused.append(str(error))
         wake(connection, chains)
@@ -225,21 +265,23 @@ def _tell(connection: psycopg.Connection[Any], order: Order, chosen: list[dict[s
 
 
 def _refusals() -> tuple[type[Exception], ...]:
-    from pgflow.errors import RunNotFound, WrongState
+    from pgflow.errors import HasActed, InvalidArgument, RunNotFound, WrongState
 
-    return RunNotFound, WrongState
+    return RunNotFound, WrongState, HasActed, InvalidArgument
 
 
-def _post(connection: psycopg.Connection[Any], order: Order, key: str, why: str, *, force: bool) -> int:
+def _post(connection: psycopg.Connection[Any], order: Order, key: str, why: str, manner: Manner) -> int:
     from pgflow._calls import mail
     from pgflow._io import run
 
     by = operator()
     calls: dict[str, Callable[[], Query[int]]] = {
-        "cancel": lambda: mail.cancel_run(key, why, sent_by=by, force=force),
+        "cancel": lambda: mail.cancel_run(key, why, sent_by=by, force=manner.force),
         "pause": lambda: mail.pause_run(key, why, sent_by=by),
         "resume": lambda: mail.resume_run(key, why, sent_by=by),
-        "retry": lambda: mail.retry_run(key, why, sent_by=by),
+        "retry": lambda: mail.retry_run(
+            key, why, sent_by=by, from_step=manner.from_step, attempts=manner.attempts, effects=manner.effects
+        ),
     }
     with connection.transaction():
         return run(connection, calls[order.verb]())

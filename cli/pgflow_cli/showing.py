@@ -32,7 +32,8 @@ if TYPE_CHECKING:
     from rich.text import Text
 
 _RUN = f"""key, status, workflow, queue, version, priority, labels, {WHY}, attempt, worker_id, generation,
-    created_at, since, run_at, deadline_at, finished_at, input, output, error, run_id, parent_run_id"""
+    created_at, since, run_at, deadline_at, finished_at, input, output, error, run_id, parent_run_id,
+    origin_key, origin_generation, origin_seq"""
 
 _STEPS = """
 select call, step, status, attempts, started_at, ended_at, idempotency_key, output, error
@@ -129,6 +130,7 @@ def _facts(run: dict[str, Any], now: datetime) -> list[tuple[str, RenderableType
         ("starts at", plain(when(run["run_at"])) if run["run_at"] and not run["steps"] and not ended else None),
         ("deadline", plain(when(run["deadline_at"])) if run["deadline_at"] else None),
         ("generation", plain(run["generation"]) if run["generation"] > 1 else None),
+        ("begun", plain(_origin(run)) if run["origin_seq"] is not None else None),
         ("parent", plain(run["parent"]) if run["parent"] else None),
         ("labels", plain(labels) if labels else None),
         ("input", short_json(run["input"])),
@@ -138,6 +140,15 @@ def _facts(run: dict[str, Any], now: datetime) -> list[tuple[str, RenderableType
         ("", _traceback(run["error"])),
     ]
     return [(name, value) for name, value in facts if value is not None]
+
+
+def _origin(run: dict[str, Any]) -> str:
+    """Whose journal it begins with."""
+    if run["origin_key"] is None:
+        return f"with {run['origin_seq']} units of a run that is gone"
+    if run["origin_key"] != run["key"]:
+        return f"forked from {run['origin_key']} at unit {run['origin_seq']}"
+    return f"anew after generation {run['origin_generation']}" + (f", at unit {run['origin_seq']}" if run["origin_seq"] else "")
 
 
 def _advice(run: dict[str, Any]) -> str:

@@ -40,9 +40,19 @@ if TYPE_CHECKING:
 _RUN = f"key, status, workflow, run_id, generation, created_at, finished_at, since, {WHY}"
 
 _UNITS = """
-select t.seq, t.call, t.event, t.name, t.at, t.recorded_at, t.due_at, t.payload, t.starts, t.token
+select t.seq, t.call, t.event, t.name, t.at, t.recorded_at, t.due_at, t.payload, t.starts, t.token, t.is_inherited
 from pgflow.timeline t where {condition} order by t.seq
 """
+
+_UNIT_NAMES = ("seq", "call", "event", "name", "at", "is_inherited")
+_UNIT_COLUMNS = [
+    Column("UNIT", lambda row: plain(row["seq"]), right=True),
+    Column("CALL", lambda row: plain(row["call"] or ""), right=True),
+    Column("EVENT", lambda row: plain(row["event"].replace("_", " "))),
+    Column("NAME", lambda row: plain(row["name"] or ""), takes_rest=True),
+    Column("AT", lambda row: plain(when(row["at"])), from_width=90),
+    Column("FROM", lambda row: plain("its origin" if row["is_inherited"] else ""), from_width=110),
+]
 
 NARROW = 100
 """Below so many columns a name gets less room, and the bars the rest."""
@@ -54,6 +64,7 @@ def timeline(
     generation: Annotated[
         int | None, typer.Option(min=1, help="An earlier one of a run that was continued as new; else the newest.")
     ] = None,
+    units: Annotated[bool, typer.Option("--units", help="The units of its journal, as they are numbered for fork and rewind.")] = False,
     as_json: AsJson = False,
     as_csv: AsCsv = False,
     dsn: Dsn = None,
@@ -67,7 +78,9 @@ def timeline(
     form = choose_form(as_json=as_json, as_csv=as_csv)
     with opened(dsn) as connection:
         history = read_history(connection, key, generation)
-    if form is Form.TABLE:
+    if units:
+        print_rows(form, _UNIT_COLUMNS, [{name: unit[name] for name in _UNIT_NAMES} for unit in history.units])
+    elif form is Form.TABLE:
         out = console()
         for part in draw(history, out.width, is_unicode=out.encoding.lower().startswith("utf")):
             out.print(part)
@@ -83,6 +96,7 @@ class History:
     run: dict[str, Any]
     entries: list[Entry]
     now: datetime
+    units: list[dict[str, Any]]
 
     @property
     def end(self) -> datetime:
@@ -115,7 +129,9 @@ def read_history(connection: psycopg.Connection[Any], key: str, generation: int 
             "created_at": began,
             "why": None,
         }
-    return History(run, fold(units, run["created_at"]), database_now(connection))
+    if units:
+        run = {**run, "created_at": min(run["created_at"], units[0]["at"])}  # a part of the journal may be older than the run
+    return History(run, fold(units, run["created_at"]), database_now(connection), units)
 
 
 # ---------------------------------------------------------------- drawing

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from pgflow._io import Query, Row
-from pgflow.units import Claim, Unit, parse_units
+from pgflow.units import Carried, Claim, Heritage, Unit, parse_units
 
 
 class Lane(NamedTuple):
@@ -19,10 +19,10 @@ class Lane(NamedTuple):
     version: str
 
 
-def serve_lanes(queues: Sequence[str], workflows: Sequence[str]) -> Query[list[Lane]]:
-    """The lanes of these queues and workflows."""
-    sql = "select lane_id, queue, workflow, version from pgflow.serve_lanes(%s::text[], %s::text[])"
-    return Query(sql, (list(queues), list(workflows)), lambda rows: [Lane(*row) for row in rows])
+def serve_lanes(queues: Sequence[str], workflows: Sequence[str], versions: Sequence[str] = ()) -> Query[list[Lane]]:
+    """The lanes of these queues and workflows: of runs that any version may work on, and of those pinned to these."""
+    sql = "select lane_id, queue, workflow, version from pgflow.serve_lanes(%s::text[], %s::text[], %s::text[])"
+    return Query(sql, (list(queues), list(workflows), list(versions)), lambda rows: [Lane(*row) for row in rows])
 
 
 COLUMNS = (
@@ -60,7 +60,17 @@ def _with_extra(claim: Claim, extra: dict[str, Any]) -> Claim:
     claim.deadline_us = extra["deadline_us"]
     claim.tenant = extra["tenant"]
     claim.has_beats = extra.get("beats", False)
+    if (heritage := extra.get("heritage")) is not None:
+        claim.heritage = _heritage(heritage)
+        claim.created_us = claim.heritage.began_us or claim.created_us
     return claim
+
+
+def _heritage(data: dict[str, Any]) -> Heritage:
+    carried: dict[tuple[str, int], list[Carried]] = {}
+    for name, args_hash, is_done, key, payload in data["carried"] or ():
+        carried.setdefault((name, args_hash), []).append(Carried(key, (payload or "null") if is_done else None))
+    return Heritage([(upto, stem) for upto, stem in data["seeds"]], data["cut"], data["began_us"], data["attempts"], carried)
 
 
 def load_units(run_id: int, after_seq: int) -> Query[list[Unit]]:

@@ -31,6 +31,10 @@ def resume_run(key: str, why: str, tenant: str = "", sent_by: str | None = None)
     return Query("select pgflow.resume_run(%s::text, %s::text, %s::text, %s::text)", (key, why, tenant, sent_by), _first)
 
 
-def retry_run(key: str, why: str, tenant: str = "", sent_by: str | None = None) -> Query[int]:
-    """Gives a stuck run a fresh budget."""
-    return Query("select pgflow.retry_run(%s::text, %s::text, %s::text, %s::text)", (key, why, tenant, sent_by), _first)
+def retry_run(
+    key: str, why: str, tenant: str = "", sent_by: str | None = None, *,
+    from_step: str | None = None, attempts: int | None = None, effects: str | None = None, children: str = "refuse",
+) -> Query[int]:  # fmt: skip
+    """Gives a stuck run a fresh budget, or goes back to just before a step."""
+    sql = "select pgflow.retry_run(%s::text, %s::text, %s::text, %s::text, %s::text, %s::int, %s::text, %s::text)"
+    return Query(sql, (key, why, tenant, sent_by, from_step, attempts, effects, children), _first)

@@ -20,23 +20,23 @@ class Started(NamedTuple):
 
 _START = (
     "select run_key, run_id, is_new, lane_id from pgflow.start_run(%s::text, %s::json, %s::text, %s::text, %s::int, %s::timestamptz,"
-    " %s::float8, %s::jsonb, %s::jsonb, %s::text)"
+    " %s::float8, %s::jsonb, %s::jsonb, %s::text, null, %s::text)"
 )
 _START_MANY = (
     "select run_key, run_id, is_new, lane_id from pgflow.start_runs(%s::text, %s::jsonb, %s::text, %s::int, %s::timestamptz,"
-    " %s::float8, %s::jsonb, %s::jsonb, %s::text)"
+    " %s::float8, %s::jsonb, %s::jsonb, %s::text, %s::text)"
 )
 
 
 def start_run(workflow: str, input_text: str, options: StartOptions, tenant: str = "") -> Query[Started]:
     """Starts one run."""
-    params = (workflow, input_text, options.key, options.queue, options.priority, *_shared(options), tenant)
+    params = (workflow, input_text, options.key, options.queue, options.priority, *_shared(options), tenant, options.version)
     return Query(_START, params, lambda rows: Started(*rows[0]))
 
 
 def start_runs(workflow: str, runs: list[tuple[str | None, str]], options: StartOptions, tenant: str = "") -> Query[list[Started]]:
     """Starts many runs of one workflow, all or none: [(key or None, input text), ...]."""
-    params = (workflow, json.dumps(runs), options.queue, options.priority, *_shared(options), tenant)
+    params = (workflow, json.dumps(runs), options.queue, options.priority, *_shared(options), tenant, options.version)
     return Query(_START_MANY, params, _read_all)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -58,6 +59,27 @@ def release_stuck(code: dict[str, str]) -> Query[int]:
     """Lets runs that other code could not replay be tried with this: {workflow: code hash}."""
     sql = "select pgflow.release_stuck(%s::text[], %s::text[])"
     return Query(sql, (list(code), list(code.values())), lambda rows: int(rows[0][0]))
+
+
+def release_outdated(worker_id: int) -> Query[int]:
+    """Lets runs that older code could not replay be tried again; answers how many."""
+    return Query("select pgflow.release_outdated(%s::int)", (worker_id,), lambda rows: int(rows[0][0]))
+
+
+class Code(NamedTuple):
+    """What code a worker has of a workflow."""
+
+    workflow: str
+    version: str
+    code_hash: str
+    is_pinned: bool
+    alias_of: str | None
+    patches: dict[str, bool]
+
+
+def register_code(worker_id: int, codes: Sequence[Code]) -> Query[None]:
+    """A worker says what code it has."""
+    return Query("select pgflow.register_code(%s::int, %s::jsonb)", (worker_id, json.dumps(codes)), _nothing)
 
 
 def add_unit_partitions() -> Query[int]:

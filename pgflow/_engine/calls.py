@@ -58,6 +58,7 @@ class StepSpec:
     terms: EffectTerms | None = None
     max_age_seconds: float | None = None
     """Of a read: how old its result may be when an effect is intended."""
+    aliases: tuple[str, ...] = ()
 
 
 class Waiter(Protocol):
@@ -81,6 +82,12 @@ class Call:
     name: str
     waiter: Waiter | None
     state: State = "pending"
+    aliases: tuple[str, ...] = field(default=(), kw_only=True)
+    """Names that it had before: a journal that knows it by one of them fits."""
+
+    def answers_to(self, name: str | None) -> bool:
+        """Whether a unit of this name can be of this call."""
+        return name == self.name or name in self.aliases
 
     @property
     def kind(self) -> str:
@@ -106,6 +113,8 @@ class StepCall(Call):
     retry_due_us: int | None = None
     fencing: bool = False
     details: str | None = None
+    carried: str | None = None
+    max_attempts: int | None = None
     key: str = ""
     """Idempotency key, for calls of the ledgers and those that rest on a decision; others make it when they are asked for it."""
 
@@ -181,6 +190,8 @@ class ChildRequest:
     labels: dict[str, str] | None
     metadata: dict[str, Any] | None
     close_policy: Literal["c", "a"]
+    version: str = ""
+    aliases: tuple[str, ...] = ()
 
 
 @dataclass(eq=False)

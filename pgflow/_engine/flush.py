@@ -30,6 +30,8 @@ class Row(NamedTuple):
     at_us: int
     delay_seconds: float | None
     key: str | None = None
+    carried: StepCall | None = None
+    """The call whose result this is, if another run's body came to it: the unit names the key under which that ran."""
 
 
 class Ending(NamedTuple):
@@ -62,9 +64,13 @@ class Flush:
         """Last seq that this flush itself writes."""
         return self.expected_seq + len(self.rows)
 
-    def licences(self) -> str:
-        """The bodies that may start once this is durable, as the column ``starts``."""
-        return f"[{','.join(map(_licence, self.starts))}]"
+    def licences(self, index: int) -> str | None:
+        """Column ``starts`` of a row: of the last, the bodies that may start once this is durable; of any, the one its result is from."""
+        carried = self.rows[index].carried
+        calls = self.starts if index == len(self.rows) - 1 else []
+        if carried is not None:
+            calls = [carried, *calls]
+        return f"[{','.join(map(_licence, calls))}]" if calls else None
 
     def unit_rows(self, now_us: int) -> str:
         """The rows of ``u``, joined."""
@@ -72,7 +78,7 @@ class Flush:
         return ",".join(
             f'[{self.run_id},{r.seq},{r.call},"{r.kind}",{"null" if r.name is None else quote_json(r.name)},'
             f'{"null" if r.payload is None else quote_json(r.payload)},'
-            f'{quote_json(self.licences()) if i == last and self.starts else "null"},{r.at_us},'
+            f'{_quoted(self.licences(i)) if r.carried or (i == last and self.starts) else "null"},{r.at_us},'
             f'{"null" if r.delay_seconds is None else max(0.0, r.delay_seconds - (now_us - r.at_us) / 1e6)},{self.token}'
             f'{"" if r.key is None else "," + quote_json(r.key)}]'
             for i, r in enumerate(self.rows)

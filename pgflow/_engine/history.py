@@ -20,7 +20,7 @@ from pgflow._engine.journal import Journal
 from pgflow._engine.loop import MAX_SWALLOWED_UNWINDS, Unwind
 from pgflow.errors import NonDeterminismError
 from pgflow.model import Kind
-from pgflow.units import KIND_NAMES, MARKS, Claim, Unit
+from pgflow.units import KIND_NAMES, Claim, Unit
 
 NEVER = 0
 """Number of a call that never comes back: code that swallows every Unwind and asks again would not give control back else."""
@@ -50,6 +50,7 @@ class History(ABC):
         self._now_us: int | None = None
         self._clock_us = claim.now_us - host.monotonic_us()
         self._random: random.Random | None = None
+        self._random_stem = ""
 
     @abstractmethod
     def _want_flush(self) -> None:
@@ -82,9 +83,19 @@ class History(ABC):
     @property
     def random(self) -> random.Random:
         """Random numbers that a replay draws again."""
-        if self._random is None:
-            self._random = random.Random(self.claim.stem)  # noqa: S311 - repeatable is what it is for
+        stem = self.stem
+        if self._random is None or self._random_stem != stem:
+            self._random, self._random_stem = random.Random(stem), stem  # noqa: S311 - repeatable is what it is for
         return self._random
+
+    @property
+    def stem(self) -> str:
+        """What chance, and keys that the code makes, come from: in an inherited part of the journal, from what they came from there."""
+        if self.claim.heritage is not None:
+            for upto, stem in self.claim.heritage.seeds:
+                if upto is None or self._seq < upto:
+                    return stem
+        return self.claim.stem
 
     def uuid(self) -> uuid.UUID:
         """A random UUID that a replay makes again."""
@@ -127,10 +138,11 @@ class History(ABC):
         return unit
 
     def _record(
-        self, number: int, kind: str, name: str | None, payload: str | None, delay_seconds: float | None = None, key: str | None = None
-    ) -> Row:
+        self, number: int, kind: str, name: str | None, payload: str | None, delay_seconds: float | None = None, key: str | None = None,
+        carried: StepCall | None = None,
+    ) -> Row:  # fmt: skip
         self._seq += 1
-        row = Row(self._seq, number, kind, name, payload, self.estimate_us(), delay_seconds, key)
+        row = Row(self._seq, number, kind, name, payload, self.estimate_us(), delay_seconds, key, carried)
         self._buffer.append(row)
         self._buffer_bytes += size_of(row)
         if len(self._buffer) >= MAX_FLUSH_UNITS or self._buffer_bytes >= MAX_FLUSH_BYTES:
@@ -151,9 +163,11 @@ class History(ABC):
             self._divergence_where = self._driver.where()
         raise Unwind
 
-    def _skip_marks(self, *, only_of_known: bool = False) -> None:
+    def _skip_marks(self, *, only_of_known: bool = False, upto_patch: str | None = None) -> None:
         journal = self.journal
-        while (unit := journal.peek()) is not None and unit.kind in MARKS and not (only_of_known and not self._knows(unit.call)):
+        while (unit := journal.peek()) is not None and unit.is_mark and not (only_of_known and not self._knows(unit.call)):
+            if unit.kind == Kind.PATCHED and unit.name == upto_patch:
+                return
             self._seq = unit.seq
             journal.take()
             self._take_mark(unit)
@@ -165,10 +179,10 @@ class History(ABC):
     def _take_mark(self, unit: Unit) -> None:
         """Learns what a mark says of its call."""
         call = self._calls.get(unit.call)
-        if unit.kind == Kind.ATTEMPT_FAILED and isinstance(call, StepCall) and call.name == unit.name:
+        if unit.kind == Kind.ATTEMPT_FAILED and isinstance(call, StepCall) and call.answers_to(unit.name):
             call.failed_attempts += 1
             call.retry_seq, call.retry_due_us = unit.seq, unit.due_us
-        elif unit.kind == Kind.CHILD_STARTED and isinstance(call, ChildCall) and call.name == unit.name:
+        elif unit.kind == Kind.CHILD_STARTED and isinstance(call, ChildCall) and call.answers_to(unit.name):
             call.chain_id = json.loads(unit.payload or "{}")["run_id"]
         elif unit.kind in (Kind.ATTEMPT_FAILED, Kind.CHILD_STARTED):
             self.diverge(f"the journal has {unit}, the code has {call or 'no such call'}")

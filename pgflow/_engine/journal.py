@@ -17,11 +17,14 @@ class Journal:
         self.starts: dict[int, Start] = {}
         self.ended: set[int] = set()
         self.given_up: set[int] = set()
+        self.names: dict[int, str | None] = {}
         for unit in units:
             for start in unit.starts or ():
                 self.starts[start[0]] = Start(*start)
+                self.names[start[0]] = start[2]
             if unit.kind in OUTCOMES:
                 self.ended.add(unit.call)
+                self.names[unit.call] = unit.name
             elif unit.kind in (Kind.CALL_CANCELLED, Kind.STEP_ABANDONED):
                 self.given_up.add(unit.call)
 

@@ -70,7 +70,7 @@ class Ledgers(Requests):
         call = EffectCall(
             number, spec.name, self._driver.waiter(), spec=spec, args=args, kwargs=kwargs, request=request,
             decision=rests_on[0] if rests_on else None, compensates=compensates,
-            reads=[] if compensates else list(self._ageing.values()),
+            reads=[] if compensates else list(self._ageing.values()), aliases=spec.aliases,
         )
         if number == NEVER:
             return call
@@ -240,7 +240,7 @@ class Ledgers(Requests):
                 self._grant_fresh_budgets()
             return
         call = self._calls.get(unit.call) or self._accepted.get(unit.call)
-        if not isinstance(call, EffectCall) or call.name != unit.name:
+        if not isinstance(call, EffectCall) or not call.answers_to(unit.name):
             self.diverge(f"the journal has {unit}, the code has {call or 'no such call'}")
         self._read_mark(call, unit)
 

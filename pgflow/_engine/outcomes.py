@@ -29,7 +29,7 @@ _DECIDING = frozenset({Kind.DECISION_RECORDED, Kind.STEP_FAILED})
 def fits(unit: Unit, call: Call) -> bool:
     """Whether a unit can be the outcome of what the code asked for."""
     fitting = _DECIDING if isinstance(call, StepCall) and call.spec.effect == "d" else _FITTING[type(call)]
-    return unit.kind in fitting and unit.name in (None, call.name)
+    return unit.kind in fitting and (unit.name is None or call.answers_to(unit.name))
 
 
 def decode_result(call: StepCall, result: StepResult) -> tuple[Any, Exception | None, str]:

@@ -40,6 +40,7 @@ def child_row(call: ChildCall) -> list[Any]:
     r = call.request
     return [
         call.number, r.workflow, r.queue, r.input, r.key, r.priority, r.run_at_us, r.timeout_seconds, r.labels, r.metadata, r.close_policy,
+        *((r.version,) if r.version else ()),
     ]
 
 

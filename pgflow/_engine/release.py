@@ -42,6 +42,9 @@ class Releases(Ledgers):
         self._continue_input: str | None = None
         self._hold: list[Any] | None = None
 
+    def _return_carried(self, call: StepCall, text: str) -> None:
+        self._inbox.append(StepResult(call, text, None))
+
     @abstractmethod
     def _settle(self) -> None:
         """Nothing is left to release."""
@@ -134,13 +137,14 @@ class Releases(Ledgers):
             self._record_attempt(call, result)
             return False
         value, error, text = decode_result(call, result)
+        carried = None if call.carried is None else call
         if error is not None:
-            row = self._record(call.number, Kind.STEP_FAILED, call.name, text)
+            row = self._record(call.number, Kind.STEP_FAILED, call.name, text, carried=carried)
         elif call.spec.effect == "d":
             row = self._record(call.number, Kind.DECISION_RECORDED, call.name, text, key=call.key)
             self._want_flush()
         else:
-            row = self._record(call.number, Kind.STEP_COMPLETED, call.name, text, key=call.key or None)
+            row = self._record(call.number, Kind.STEP_COMPLETED, call.name, text, key=call.key or None, carried=carried)
         self._now_us = row.at_us
         if error is None:
             self._note_age(call, row.seq)

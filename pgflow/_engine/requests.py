@@ -12,10 +12,10 @@ from typing import Any
 from pgflow._engine.calls import Call, ChildCall, ChildRequest, EffectCall, SignalCall, StepCall, StepSpec, TimerCall
 from pgflow._engine.history import NEVER, History
 from pgflow._engine.host import Host, StepResult
-from pgflow.errors import InvalidArgument
+from pgflow.errors import InvalidArgument, NotStorable
 from pgflow.failures import ErrorClasses
 from pgflow.model import Kind
-from pgflow.units import Claim, Start
+from pgflow.units import Carried, Claim, Heritage, Start, ended_by
 from pgflow.values import Codec, hash_arguments
 
 Resting = tuple[str, str | int | None]
@@ -41,6 +41,11 @@ class Requests(History):
         self._has_ledger_rows = False
         self._unwanted_children: list[int] = []
         self._ask_wanted = claim.has_mail
+        self._carried: dict[tuple[str, int], deque[Carried]] = {}
+        self._inherited: frozenset[int] = frozenset()
+        if claim.heritage is not None and claim.heritage.carried:
+            self._carried = {step: deque(known) for step, known in claim.heritage.carried.items()}
+            self._inherited = ended_by(claim.units, claim.heritage.cut)
 
     @abstractmethod
     def _stop_body(self, call: StepCall) -> None:
@@ -49,6 +54,10 @@ class Requests(History):
     @abstractmethod
     def _give_up_effect(self, call: EffectCall) -> None:
         """The code waits no longer for an effect that was intended."""
+
+    @abstractmethod
+    def _return_carried(self, call: StepCall, text: str) -> None:
+        """The call has a result already, which is to be recorded as its own."""
 
     @abstractmethod
     def _retry_later(self, call: StepCall, delay_seconds: float) -> None:
@@ -65,24 +74,35 @@ class Requests(History):
     ) -> StepCall:
         """Asks for a step's body to run, or to have run."""
         number = self._next_call()
-        call = StepCall(number, spec.name, self._driver.waiter(), spec=spec, args=args, kwargs=kwargs)
+        call = StepCall(number, spec.name, self._driver.waiter(), spec=spec, args=args, kwargs=kwargs, aliases=spec.aliases)
         if number == NEVER:
             return call
         if rests_on is None and spec.effect != "d":
             call.ordinal = self.next_ordinal(spec.name)
         else:
             self._name_key(call, rests_on)
-        if spec.effect == "s" and number not in self.journal.ended:
-            call.args_hash = hash_arguments(args, kwargs, f"step {spec.name}")
+        if spec.effect in ("s", "t") and (number not in self.journal.ended or self._carried):
+            call.args_hash = _hash_of(call)
+        if self.claim.heritage is not None:
+            self._inherit(call, self.claim.heritage)
         self._enter(call)
         return call
 
     def _name_key(self, call: StepCall, rests_on: Resting | None) -> None:
-        """Makes the key of a call that the ledgers know by its key."""
+        """Makes the key of a call that the ledgers know by its key; of one that is known by an old name, the key that it has."""
+        known = self.journal.names.get(call.number)
+        if known is not None and known in call.aliases:
+            call.name = known
         if rests_on is None:
             call.ordinal = self.next_ordinal(call.name)
             call.key = f"{self.claim.stem}/{call.name}/{call.ordinal}"
-            return
+        else:
+            self._name_resting(call, rests_on)
+        started = self.journal.starts.get(call.number)
+        if started is not None and started.effect == "e" and isinstance(started.ordinal, str):  # perhaps intended by another run
+            call.key = call.ordinal = started.ordinal
+
+    def _name_resting(self, call: StepCall, rests_on: Resting) -> None:
         decision, item = rests_on
         stem = f"{decision}/{call.name}"
         call.key = call.ordinal = f"{stem}/{self.next_ordinal(stem) if item is None else item}"
@@ -100,8 +120,23 @@ class Requests(History):
         if not self.replaying:
             self._dispatch_step(call)
 
+    def _inherit(self, call: StepCall, heritage: Heritage) -> None:
+        """Gives a step what a dropped part of the journal knew of it, if it is asked for again with the same arguments."""
+        call.max_attempts = heritage.attempts
+        if call.number in self._inherited:
+            return
+        known = self._carried.get((call.name, call.args_hash))
+        if known:
+            carried = known.popleft()
+            call.carried = carried.result
+            call.ordinal = carried.key
+            call.key = carried.key if call.key else ""
+
     def _check_start(self, call: StepCall, started: Start) -> None:
         """A body that may have run already must be asked for again exactly as it was."""
+        if call.aliases and call.answers_to(started.name):  # its key stays the one that it has been started under
+            call.name, call.ordinal = started.name, started.ordinal
+            call.key = started.ordinal if isinstance(started.ordinal, str) else call.key
         if (started.name, started.effect) != (call.name, call.spec.effect):
             self.diverge(f"the journal has licensed call {call.number} as step {started.name!r}, the code asks for {call}")
         if call.number not in self.journal.ended and call.args_hash != started.args_hash:
@@ -111,7 +146,10 @@ class Requests(History):
             )
 
     def _dispatch_step(self, call: StepCall) -> None:
-        if call.spec.effect == "s" and call.number not in self.journal.starts:
+        if call.carried is not None:
+            call.state = "running"
+            self._return_carried(call, call.carried)
+        elif call.spec.effect == "s" and call.number not in self.journal.starts:
             call.state = "unlicensed"
             self._unlicensed.append(call)
         elif call.retry_due_us is not None and call.retry_due_us > self.estimate_us():
@@ -163,7 +201,10 @@ class Requests(History):
 
     def issue_child(self, request: ChildRequest, result: Codec[Any], errors: ErrorClasses) -> ChildCall:
         """Starts a child run and waits for its result."""
-        call = ChildCall(self._next_call(), request.workflow, self._driver.waiter(), request=request, result=result, errors=errors)
+        call = ChildCall(
+            self._next_call(), request.workflow, self._driver.waiter(), request=request, result=result, errors=errors,
+            aliases=request.aliases,
+        )
         if call.number == NEVER:
             return call
         self._calls[call.number] = call
@@ -174,10 +215,36 @@ class Requests(History):
 
     def patched(self, patch_id: str) -> bool:
         """Whether the code may take the new side of a change: yes unless this run passed here before the change."""
+        if self._take_deprecated(patch_id):
+            return True
         unit = self._next_noted()
         if unit is not None and (unit.kind, unit.name) != (Kind.PATCHED, patch_id):
             return False
         self._note(self._next_call(), Kind.PATCHED, patch_id, None)
+        return True
+
+    def deprecate_patch(self, patch_id: str) -> None:
+        """Accepts the marker of a change, or that there is none; a new one has no call number, so that code may do without it."""
+        if self._take_deprecated(patch_id):
+            return
+        unit = self._next_noted()
+        if unit is None:
+            self._check_open()
+            self._record(0, Kind.PATCHED, patch_id, None)
+        elif (unit.kind, unit.name) == (Kind.PATCHED, patch_id):
+            self._note(self._next_call(), Kind.PATCHED, patch_id, None)
+
+    def _take_deprecated(self, patch_id: str) -> bool:
+        """Whether the journal has the marker of a deprecated patch here, which is then behind us."""
+        self._check_open()
+        if not self.replaying:
+            return False
+        self._skip_marks(upto_patch=patch_id)
+        unit = self.journal.peek()
+        if unit is None or (unit.call, unit.kind, unit.name) != (0, Kind.PATCHED, patch_id):
+            return False
+        self._seq = unit.seq
+        self.journal.take()
         return True
 
     def set_state(self, text: str) -> None:
@@ -199,13 +266,18 @@ class Requests(History):
                 self._give_up_effect(call)
                 return
         kind = Kind.STEP_ABANDONED if isinstance(call, StepCall) and call.spec.effect == "s" else Kind.CALL_CANCELLED
-        self._note(call.number, kind, call.name, None)
+        self._note(call.number, kind, self._name_in_journal(call), None)
         self._drop(call)
         if isinstance(call, StepCall):
             self._running.discard(call.number)
             self._stop_body(call)
         elif isinstance(call, ChildCall) and call.chain_id and call.request.close_policy == "c":
             self._unwanted_children.append(call.chain_id)
+
+    def _name_in_journal(self, call: Call) -> str:
+        """The name under which the next note of the journal knows a call that has had others."""
+        unit = self._next_noted() if call.aliases else None
+        return unit.name if unit is not None and unit.call == call.number and unit.name in call.aliases else call.name
 
     def _drop(self, call: Call) -> None:
         call.state = "over"
@@ -227,3 +299,16 @@ class Requests(History):
                 self._new_children.append(call)
             else:
                 self._ask_wanted = True
+
+
+NOT_COMPARABLE = -1
+"""In place of a hash: a transaction may be called with what has no form that could be compared."""
+
+
+def _hash_of(call: StepCall) -> int:
+    try:
+        return hash_arguments(call.args, call.kwargs, f"step {call.name}")
+    except NotStorable:
+        if call.spec.effect == "t":
+            return NOT_COMPARABLE
+        raise

@@ -202,10 +202,6 @@ class AsyncApp(AppBase, AsyncClient):
         """Lets a paused or stuck run go on."""
         await self._ask(mail.resume_run(key, why), wakes=True)
 
-    async def retry(self, key: str, *, why: str = "retried") -> None:
-        """Gives a stuck run a fresh budget of attempts; WrongState if it has ended."""
-        await self._ask(mail.retry_run(key, why), wakes=True)
-
     def using(self, connection: object) -> AsyncClient:
         """A client that works in the open transaction of a connection: what it starts and sends exists if that commits.
 

@@ -147,7 +147,7 @@ os.register_at_fork(after_in_child=_begin_all_after_fork)
 
 
 def collect_workflows(include: Iterable[Workflow[..., Any] | ModuleType]) -> dict[str, Workflow[..., Any]]:
-    """Workflows by name, from workflows and modules.
+    """Workflows by name, the names that they had before included, from workflows and modules.
 
     Raises:
         DefinitionError: Two different ones have the same name, or something is neither.
@@ -161,6 +161,10 @@ def collect_workflows(include: Iterable[Workflow[..., Any] | ModuleType]) -> dic
             known = found.setdefault(workflow.name, workflow.origin)
             if known is not workflow.origin:
                 raise DefinitionError(f"two workflows are named {workflow.name!r}: give one another name with @workflow(name=...)")
+    for workflow in list(found.values()):
+        for alias in workflow.aliases:
+            if found.setdefault(alias, workflow) is not workflow:
+                raise DefinitionError(f"{alias!r} is an alias of workflow {workflow.name} and a name or alias of {found[alias].name} too")
     return found
 
 

@@ -200,10 +200,6 @@ class App(AppBase, Client):
         """Lets a paused or stuck run go on."""
         self._ask(mail.resume_run(key, why), wakes=True)
 
-    def retry(self, key: str, *, why: str = "retried") -> None:
-        """Gives a stuck run a fresh budget of attempts; WrongState if it has ended."""
-        self._ask(mail.retry_run(key, why), wakes=True)
-
     def using(self, connection: object) -> Client:
         """A client that works in the open transaction of a connection: what it starts and sends exists if that commits.
 

@@ -1,0 +1,39 @@
+"""What a rule is."""
+
+from __future__ import annotations
+
+import ast
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from typing import ClassVar
+
+from pgflow.lint.findings import Finding
+from pgflow.lint.module import Module
+
+
+class Rule(ABC):
+    """One thing that workflow code should not do.
+
+    Attributes:
+        code: What it is called by, for ever.
+        title: What it is about, in a few words.
+        why: What goes wrong.
+        instead: What to do.
+        bad: A module that breaks it.
+        good: The same, done well.
+    """
+
+    code: ClassVar[str]
+    title: ClassVar[str]
+    why: ClassVar[str]
+    instead: ClassVar[str]
+    bad: ClassVar[str]
+    good: ClassVar[str]
+
+    @abstractmethod
+    def check(self, module: Module) -> Iterator[Finding]:
+        """Every place of a module that breaks this rule."""
+
+    def at(self, module: Module, node: ast.AST, message: str) -> Finding:
+        """A finding of this rule."""
+        return module.finding(node, self.code, message)

@@ -1,0 +1,193 @@
+"""How workflow code calls what is declared: awaited, as a child, through the journal."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from pgflow.lint.definitions import Callee, Kind
+from pgflow.lint.findings import Finding
+from pgflow.lint.module import Module, Region
+from pgflow.lint.names import FUNCTIONS, HERE, Function
+from pgflow.lint.rules.base import Rule
+from pgflow.lint.vocabulary import SYNC_TWINS, WAITING
+
+
+class MissingAwait(Rule):
+    """PF203."""
+
+    code = "PF203"
+    title = "missing await"
+    why = "without it nothing happens"
+    instead = "await it"
+    bad = """import pgflow
+
+@pgflow.step
+async def ship(order: int) -> None:
+    pass
+
+@pgflow.workflow
+async def fulfil(order: int) -> None:
+    ship(order)
+"""
+    good = """import pgflow
+
+@pgflow.step
+async def ship(order: int) -> None:
+    pass
+
+@pgflow.workflow
+async def fulfil(order: int) -> None:
+    await ship(order)
+"""
+
+    def check(self, module: Module) -> Iterator[Finding]:
+        """Calls that make a coroutine and throw it away, or take it for its result."""
+        for node, region in module.nodes():
+            if isinstance(node, ast.Call) and (called := _coroutine(node, module)) is not None and _is_lost(node, module):
+                how = self.instead if _is_in_async(node, module) else _twin(called, node, module)
+                yield self.at(module, node, f"{called}() {region.said} is not awaited: {self.why}; {how}")
+
+
+def _coroutine(call: ast.Call, module: Module) -> str | None:
+    """What is called, if the call makes a coroutine."""
+    callee = module.callee(call.func)
+    if callee is not None:
+        makes_one = callee.door == "aio" or (callee.door == "" and callee.declared.is_async)
+        return ast.unparse(call.func) if makes_one and callee.declared.kind is not Kind.WORKFLOW else None
+    path = module.names.resolve(call.func)
+    if path is None:
+        return None
+    if path in WAITING:
+        return ast.unparse(call.func)
+    function = module.names.defined.get(path.removeprefix(HERE)) if path.startswith(HERE) else None
+    is_coroutine = isinstance(function, ast.AsyncFunctionDef) and not function.decorator_list and not _is_generator(function)
+    return ast.unparse(call.func) if is_coroutine else None
+
+
+def _is_generator(function: Function) -> bool:
+    todo: list[ast.AST] = list(function.body)
+    while todo:
+        node = todo.pop()
+        if isinstance(node, (ast.Yield, ast.YieldFrom)):
+            return True
+        if not isinstance(node, (*FUNCTIONS, ast.Lambda)):
+            todo.extend(ast.iter_child_nodes(node))
+    return False
+
+
+def _is_in_async(node: ast.AST, module: Module) -> bool:
+    return isinstance(module.names.function_around(node), ast.AsyncFunctionDef)
+
+
+def _twin(called: str, call: ast.Call, module: Module) -> str:
+    """What sync code calls instead."""
+    twin = SYNC_TWINS.get(module.names.resolve(call.func) or "")
+    if twin is None:
+        return f"in a sync workflow, call {called.removesuffix('.aio')}.sync()"
+    return f"in a sync workflow, call {called.removesuffix('.wait') + twin if twin.startswith('.') else twin}()"
+
+
+def _is_lost(call: ast.Call, module: Module) -> bool:
+    """Whether a coroutine is dropped, or used as if it were the result."""
+    parent = module.names.parent_of.get(call)
+    match parent:
+        case ast.Expr() | ast.BoolOp() | ast.Compare() | ast.UnaryOp() | ast.BinOp() | ast.FormattedValue():
+            return True
+        case ast.If(test=test) | ast.While(test=test) | ast.Assert(test=test) | ast.IfExp(test=test):
+            return test is call
+        case ast.Match(subject=taken) | ast.For(iter=taken) | ast.comprehension(iter=taken):
+            return taken is call
+        case ast.Attribute(attr=attribute):
+            return attribute not in ("send", "throw", "close")
+        case ast.Subscript(value=value):
+            return value is call
+        case ast.Return():
+            return _is_in_async(call, module)
+        case ast.Assign(targets=[ast.Name(id=name)]) | ast.AnnAssign(target=ast.Name(id=name)):
+            return not _is_read(name, call, module)
+        case _:
+            return False
+
+
+def _is_read(name: str, call: ast.Call, module: Module) -> bool:
+    around = module.names.function_around(call)
+    return around is None or any(isinstance(n, ast.Name) and n.id == name and isinstance(n.ctx, ast.Load) for n in ast.walk(around))
+
+
+class WorkflowCalled(Rule):
+    """PF204."""
+
+    code = "PF204"
+    title = "workflow called as a function"
+    why = "a workflow is started, not called: this raises TypeError"
+    instead = "pgflow.run_child(...) starts it as a child and waits"
+    bad = """import pgflow
+
+@pgflow.workflow
+async def pack(order: int) -> str:
+    return f"parcel {order}"
+
+@pgflow.workflow
+async def fulfil(order: int) -> str:
+    return await pack(order)
+"""
+    good = """import pgflow
+
+@pgflow.workflow
+async def pack(order: int) -> str:
+    return f"parcel {order}"
+
+@pgflow.workflow
+async def fulfil(order: int) -> str:
+    return await pgflow.run_child(pack, order)
+"""
+
+    def check(self, module: Module) -> Iterator[Finding]:
+        """Where workflow code calls a workflow."""
+        for node, region, callee in _calls(module):
+            if callee.declared.kind is Kind.WORKFLOW and not callee.door:
+                name = callee.declared.name
+                twin = f"await pgflow.run_child({name}, ...)" if _is_in_async(node, module) else f"pgflow.sync.run_child({name}, ...)"
+                yield self.at(module, node, f"workflow {name} is called {region.said}: {self.why}; {twin} starts it as a child and waits")
+
+
+class BodyCalled(Rule):
+    """PF205."""
+
+    code = "PF205"
+    title = "step called past the journal"
+    why = "the undecorated function is not recorded, and runs again at every replay"
+    instead = "call the step itself"
+    bad = """import pgflow
+
+@pgflow.step
+async def ship(order: int) -> str:
+    return f"parcel {order}"
+
+@pgflow.workflow
+async def fulfil(order: int) -> str:
+    return await ship.fn(order)
+"""
+    good = """import pgflow
+
+@pgflow.step
+async def ship(order: int) -> str:
+    return f"parcel {order}"
+
+@pgflow.workflow
+async def fulfil(order: int) -> str:
+    return await ship(order)
+"""
+
+    def check(self, module: Module) -> Iterator[Finding]:
+        """Where workflow code calls the function under a step."""
+        for node, region, callee in _calls(module):
+            if callee.declared.kind is not Kind.WORKFLOW and callee.door == "fn":
+                yield self.at(module, node, f"{callee.declared.name}.fn() {region.said}: {self.why}; {self.instead}")
+
+
+def _calls(module: Module) -> Iterator[tuple[ast.Call, Region, Callee]]:
+    for node, region in module.nodes():
+        if isinstance(node, ast.Call) and (callee := module.callee(node.func)) is not None:
+            yield node, region, callee

@@ -1,0 +1,177 @@
+"""What is declared wrongly, whatever the workflow does: effects that nobody can settle, names, places."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from pgflow.lint.definitions import DECORATORS, Declared, Kind
+from pgflow.lint.findings import Finding
+from pgflow.lint.module import Module
+from pgflow.lint.rules.base import Rule
+
+MAX_STEP_CHARS = 64
+MAX_WORKFLOW_BYTES = 255
+STEPS = tuple(kind for kind in Kind if kind is not Kind.WORKFLOW)
+
+
+class EffectWithoutSettle(Rule):
+    """PF302."""
+
+    code = "PF302"
+    title = "effect without settle"
+    why = "after a crash in the middle nobody can tell what became of it, and the run is stuck until a person does"
+    instead = "declare @NAME.settle, which asks the other side"
+    bad = """import pgflow
+
+@pgflow.effect(risk="irreversible")
+async def announce(text: str) -> str:
+    return text
+"""
+    good = """import pgflow
+
+@pgflow.effect(risk="irreversible")
+async def announce(text: str) -> str:
+    return text
+
+@announce.settle
+async def find_announcement(text: str) -> pgflow.Confirmed[str] | pgflow.Absent | pgflow.StillUnknown:
+    return pgflow.StillUnknown()
+"""
+
+    def check(self, module: Module) -> Iterator[Finding]:
+        """Effects that cannot be taken back, or carry no key, and have no settle."""
+        for found in module.definitions.of_kind(Kind.EFFECT):
+            reason = _reason_to_settle(found)
+            if reason and "settle" not in found.hooks:
+                advice = self.instead.replace("NAME", found.name.rpartition(".<locals>.")[2])
+                yield self.at(module, found.at, f"effect {found.label} is {reason} and has no settle: {self.why}; {advice}")
+
+
+def _reason_to_settle(effect: Declared) -> str:
+    reasons = []
+    if _constant(effect, "risk") == "irreversible":
+        reasons.append("irreversible")
+    if _constant(effect, "keyed") is False:
+        reasons.append("not keyed")
+    return " and ".join(reasons)
+
+
+def _constant(found: Declared, option: str) -> object:
+    given = found.options.get(option)
+    return given.value if isinstance(given, ast.Constant) else None
+
+
+class CompensableWithoutCompensate(Rule):
+    """PF303."""
+
+    code = "PF303"
+    title = "compensable effect without compensate"
+    why = "a saga that fails cannot take it back"
+    instead = "declare @NAME.compensate, or another risk"
+    bad = """import pgflow
+
+@pgflow.effect(risk="compensable")
+async def charge(cents: int) -> str:
+    return f"charge of {cents}"
+"""
+    good = """import pgflow
+
+@pgflow.effect(risk="compensable")
+async def charge(cents: int) -> str:
+    return f"charge of {cents}"
+
+@charge.compensate
+async def refund(charge_id: str, cents: int) -> None:
+    pass
+"""
+
+    def check(self, module: Module) -> Iterator[Finding]:
+        """Effects that say they can be taken back, and do not say how."""
+        for found in module.definitions.of_kind(Kind.EFFECT):
+            if _constant(found, "risk") == "compensable" and "compensate" not in found.hooks:
+                advice = self.instead.replace("NAME", found.name.rpartition(".<locals>.")[2])
+                yield self.at(module, found.at, f"effect {found.label} is compensable and has no compensate: {self.why}; {advice}")
+
+
+class LongName(Rule):
+    """PF304."""
+
+    code = "PF304"
+    title = "name too long"
+    why = "the decorator refuses it"
+    instead = "pass a shorter name="
+    bad = """import pgflow
+
+@pgflow.step(name="ask the carrier that is responsible for this postal code for a parcel")
+async def book(code: str) -> str:
+    return code
+"""
+    good = """import pgflow
+
+@pgflow.step(name="ask the carrier for a parcel")
+async def book(code: str) -> str:
+    return code
+"""
+
+    def check(self, module: Module) -> Iterator[Finding]:
+        """Names of steps of more than 64 characters, and of workflows of more than 255 bytes."""
+        for found in module.definitions.declared.values():
+            name = found.label
+            if not isinstance(found.options.get("name", ast.Constant(name)), ast.Constant):
+                continue  # made at run time
+            if found.kind is Kind.WORKFLOW and len(name.encode("utf-8", "surrogatepass")) > MAX_WORKFLOW_BYTES:
+                yield self.at(module, found.at, f"the name of workflow {name} has more than 255 bytes: {self.why}; {self.instead}")
+            elif found.kind is not Kind.WORKFLOW and len(name) > MAX_STEP_CHARS:
+                yield self.at(module, found.at, f"the name of {found.kind} {name} has more than 64 characters: {self.why}; {self.instead}")
+
+
+class NestedStep(Rule):
+    """PF305."""
+
+    code = "PF305"
+    title = "step inside a function"
+    why = "it is made anew by every call, and holds on to variables that no journal has"
+    instead = "define it at the top of the module, and pass what it needs as arguments"
+    bad = """import pgflow
+
+@pgflow.workflow
+async def fulfil(order: int) -> str:
+    @pgflow.step
+    async def ship() -> str:
+        return f"parcel {order}"
+
+    return await ship()
+"""
+    good = """import pgflow
+
+@pgflow.step
+async def ship(order: int) -> str:
+    return f"parcel {order}"
+
+@pgflow.workflow
+async def fulfil(order: int) -> str:
+    return await ship(order)
+"""
+
+    def check(self, module: Module) -> Iterator[Finding]:
+        """Steps that are defined in workflow code, and lambdas as steps."""
+        in_workflow = {id(node): region for node, region in module.nodes()}
+        for found in module.definitions.of_kind(*STEPS):
+            around = module.names.function_around(found.at)
+            region = in_workflow.get(id(around)) if around is not None else None
+            if region is not None and not isinstance(found.body, ast.Lambda):
+                yield self.at(module, found.at, f"{found.kind} {found.label} is defined {region.said}: {self.why}; {self.instead}")
+        for node in module.names.calls:
+            kind = _kind_of_lambda(node, module)
+            if kind is not None:
+                yield self.at(module, node, f"a lambda is no {kind}: it has no name for the journal; define a function")
+
+
+def _kind_of_lambda(node: ast.Call, module: Module) -> Kind | None:
+    match node:
+        case ast.Call(func=function, args=[ast.Lambda(), *_]):
+            path = module.names.resolve(function)
+            return DECORATORS.get(path.replace("()", "")) if path is not None else None
+        case _:
+            return None

@@ -1,0 +1,139 @@
+"""Workflows whose journals between them hold every unit of the ledgers, each with what people say meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+from exampleflows import Example
+
+import pgflow
+from pgflow import Absent, Accepted, Choice, Confirmed, Retries, StillUnknown, decision, effect, read, workflow
+
+SLOWLY = Retries(max_attempts=3, first_delay=timedelta(minutes=1), backoff=1, max_delay=timedelta(minutes=1))
+
+
+class Refused(Exception):
+    """The counterparty's definite no."""
+
+
+class LostReply(Exception):
+    """The request went out and nothing came back."""
+
+
+@dataclass(frozen=True)
+class Offer:
+    """What may be ordered."""
+
+    item: str
+    cents: int
+
+
+_seen: set[str] = set()
+
+
+@read
+async def search(most: int) -> list[Offer]:
+    return [offer for offer in (Offer("tent", 300), Offer("boat", 900)) if offer.cents <= most]
+
+
+@decision()
+async def choose(offers: list[Offer]) -> Choice[Offer]:
+    return Choice(offers[-1], why="the best", evidence=[f"{len(offers)} offers"], alternatives=[offer.item for offer in offers[:-1]])
+
+
+@effect(risk="compensable", raises=[Refused], settle_retries=SLOWLY)
+async def order(item: str) -> str | Accepted:
+    """Does what its argument says: loses its reply, refuses, or takes it on."""
+    if item == "lost":
+        raise LostReply(item)
+    if item == "refused":
+        raise Refused(item)
+    return Accepted(f"number of {item}") if item == "later" else f"order of {item}"
+
+
+@order.settle
+async def _(item: str) -> Confirmed[str | Accepted] | Absent | StillUnknown:
+    return Confirmed(f"order of {item}")
+
+
+@order.compensate
+async def cancel_order(number: str | Accepted, item: str) -> None:
+    del number, item
+
+
+@effect(risk="reversible", dedup_window=timedelta(hours=1), settle_retries=SLOWLY)
+async def insist(item: str) -> str:
+    key = pgflow.idempotency_key()
+    if key not in _seen:
+        _seen.add(key)
+        raise LostReply(item)
+    return f"order of {item}"
+
+
+@effect(risk="irreversible")  # pgflow: ignore[PF302] a person is to say
+async def wire(cents: int) -> str:
+    raise LostReply(cents)
+
+
+@workflow(raises=(Refused,))
+async def ordering(n: int) -> list[Any]:
+    chosen = await choose(await search(n))
+    with pgflow.because(chosen):
+        got: list[Any] = [await order(chosen.value.item)]
+    got.append(await order("lost"))
+    got.append(await insist("patience"))
+    try:
+        await order("refused")
+    except Refused:
+        got.append("no")
+    taken = await order("later")
+    got.append(taken.ref if isinstance(taken, Accepted) else taken)
+    return got
+
+
+@workflow(raises=(Refused,))
+async def undoing(n: int) -> list[str]:
+    said: list[str] = []
+    try:
+        async with pgflow.saga():
+            for i in range(n):
+                said.append(str(await order(f"leg {i}")))
+            await order("refused")
+    except Refused as error:
+        said.append(str(error))
+    return said
+
+
+@workflow
+async def asking_a_person(n: int) -> list[str]:
+    return [await wire(cents) for cents in range(n)]
+
+
+@workflow
+async def letting_go(n: int) -> str:
+    """Gives up an effect that was intended: what became of it is still found out."""
+    try:
+        async with asyncio.timeout(10 * n):
+            return await insist("too late")
+    except TimeoutError:
+        return "in vain"
+
+
+def _confirm(ref: str) -> Callable[[Any], None]:
+    return lambda world: world.confirm(ref)
+
+
+def _settle(verdict: str, value: Any) -> Callable[[Any], None]:
+    return lambda world: world.settle(verdict, value)
+
+
+LEDGERS = [
+    Example(ordering, 500, ["order of tent", "order of lost", "order of patience", "no", "number of later"], events=(_confirm("number of later"),)),
+    Example(undoing, 2, ["order of leg 0", "order of leg 1", "refused"]),
+    Example(asking_a_person, 2, ["on the statement", "there too"], events=(_settle("confirmed", "on the statement"), _settle("confirmed", "there too"))),
+    Example(letting_go, 1, "in vain"),
+]

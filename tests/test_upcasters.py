@@ -1,0 +1,238 @@
+"""What was recorded of an older form of a class is read as its form today."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, Any
+
+import psycopg
+import pydantic
+import pytest
+from records import SOON
+from typing_extensions import TypedDict
+
+import pgflow
+from pgflow import DefinitionError, NotStorable, Signal, step, upcaster, workflow
+from pgflow.values import codec_for
+
+if TYPE_CHECKING:
+    from pgflow.testing import AsyncHarness
+
+pytestmark = pytest.mark.timeout(90)
+
+
+class Order(pydantic.BaseModel):
+    """Its third form: at first it had an item, then items, and now lines."""
+
+    model_config = pydantic.ConfigDict(extra="forbid")
+    lines: list[tuple[str, int]]
+
+
+@upcaster(Order)
+def item_became_items(old: dict[str, Any]) -> dict[str, Any]:
+    return {"items": [old["item"]]}
+
+
+@upcaster(Order)
+def items_became_lines(old: dict[str, Any]) -> dict[str, Any]:
+    return {"lines": [(item, 1) for item in old["items"]]}
+
+
+LAMP = Order(lines=[("lamp", 1)])
+FORMS = ['{"item": "lamp"}', '{"items": ["lamp"]}', '{"lines": [["lamp", 1]]}']
+
+
+@pytest.mark.parametrize("text", FORMS)
+def test_every_form_there_ever_was_is_read(text: str) -> None:
+    assert codec_for(Order).decode(text, "an order") == LAMP
+
+
+@pytest.mark.parametrize(("annotation", "text", "value"), [
+    (list[Order], "[%s]", [LAMP]), (dict[str, Order | None], '{"a": %s, "b": null}', {"a": LAMP, "b": None}), (tuple[int, Order], "[1, %s]", (1, LAMP)),
+])  # fmt: skip
+@pytest.mark.parametrize("form", FORMS)
+def test_wherever_in_a_value_the_class_stands(annotation: Any, text: str, value: Any, form: str) -> None:
+    assert codec_for(annotation).decode(text % form, "it") == value
+
+
+@pytest.mark.parametrize("text", ["{}", "[]", "null", '{"item": 1}', '{"lines": 1}', '{"items": null}'])
+def test_what_no_form_takes_is_refused_as_the_class_of_today_says(text: str) -> None:
+    with pytest.raises(NotStorable, match="an order does not fit its annotation Order: .*(lines|object|Extra)"):
+        codec_for(Order).decode(text, "an order")
+
+
+def test_a_form_that_fits_is_taken_as_it_is() -> None:
+    asked = []
+
+    class Loose(pydantic.BaseModel):
+        n: int = 0
+
+    @upcaster(Loose)
+    def never(old: dict[str, Any]) -> dict[str, Any]:
+        asked.append(old)
+        return {"n": 1}
+
+    assert codec_for(Loose).decode('{"m": 5}', "it") == Loose(n=0)
+    assert asked == []
+
+
+def test_what_an_upcaster_changes_in_its_argument_is_not_seen_by_the_next_attempt() -> None:
+    class Strict(pydantic.BaseModel):
+        b: int
+
+    @upcaster(Strict)
+    def first(old: dict[str, Any]) -> dict[str, Any]:
+        return {"a": old["z"]}
+
+    @upcaster(Strict)
+    def second(old: dict[str, Any]) -> dict[str, Any]:
+        old.pop("z", None)
+        return {"b": old.pop("a")}
+
+    assert codec_for(Strict).decode('{"z": 7}', "it") == Strict(b=7)
+
+
+def test_a_dataclass_a_typed_dict_and_a_class_that_holds_itself() -> None:
+    @dataclasses.dataclass
+    class Point:
+        x: int
+
+    class Shape(TypedDict):
+        size: int
+
+    upcaster(Point)(lambda old: {"x": old["left"]})
+    upcaster(Shape)(lambda old: {"size": old["width"]})
+    upcaster(Tree)(lambda old: {"kids": old["children"]})
+    assert codec_for(Point).decode('{"left": 3}', "it") == Point(3)
+    assert codec_for(Shape).decode('{"width": 3}', "it") == {"size": 3}
+    assert codec_for(Tree).decode('{"children": [{"kids": []}, {"children": []}]}', "it") == Tree(kids=[Tree(kids=[]), Tree(kids=[])])
+
+
+class Tree(pydantic.BaseModel):
+    model_config = pydantic.ConfigDict(extra="forbid")
+    kids: list[Tree]
+
+
+def test_an_upcaster_that_is_declared_after_the_first_use_counts() -> None:
+    class Late(pydantic.BaseModel):
+        b: int
+
+    codec = codec_for(Late)
+    with pytest.raises(NotStorable):
+        codec.decode('{"a": 1}', "it")
+    upcaster(Late)(lambda old: {"b": old["a"]})
+    assert codec.decode('{"a": 1}', "it") == Late(b=1)
+
+
+@pytest.mark.parametrize("target", [int, dict, "Order", list[Order]])
+def test_only_objects_of_named_fields_are_upcast(target: Any) -> None:
+    with pytest.raises(DefinitionError, match="takes a pydantic model, a dataclass, a TypedDict or a workflow"):
+        upcaster(target)
+
+
+# ---------------------------------------------------------------- in runs
+
+
+async def test_inputs_results_signals_children_and_outputs_of_an_older_form(aflow: AsyncHarness, conn: psycopg.Connection) -> None:
+    """A run is begun by code that knows the first form, and ended by code that knows the last."""
+    is_new = [False]
+    old_order, order = Signal("order", dict), Signal("order", Order)
+
+    async def price(n: int) -> dict[str, str]:
+        return {"item": f"priced {n}"}
+
+    old_price = step(name="price")(price)
+
+    @step(name="price")
+    async def new_price(n: int) -> Order:
+        return LAMP
+
+    async def child_body() -> dict[str, str]:
+        return {"item": "from a child"}
+
+    old_child = workflow(name="child")(child_body)
+
+    @workflow(name="child")
+    async def new_child() -> Order:
+        return Order(lines=[("from a child", 1)])
+
+    @workflow(name="shop")
+    async def old_shop(item: dict) -> dict[str, str]:
+        await old_price(1)
+        await pgflow.run_child(old_child)
+        await old_order.wait()
+        await old_order.wait()
+        return {"item": "out"}
+
+    @workflow(name="shop")
+    async def new_shop(bought: Order) -> list[Order]:
+        is_new[0] = True
+        return [bought, await new_price(1), await pgflow.run_child(new_child), await order.wait(), await order.wait()]
+
+    @upcaster(new_shop)
+    def a_parameter_was_renamed(old: dict[str, Any]) -> dict[str, Any]:
+        return {"bought": old["item"]}
+
+    aflow.include(old_shop, old_child)
+    run = await aflow.start(old_shop, {"item": "in"})
+    await aflow.until_idle()
+    await aflow.app.send(run.key, old_order, {"item": "first"})
+    await aflow.until_idle()
+    aflow.app.definitions.workflows.update({"shop": new_shop, "child": new_child})
+    await aflow.app.send(run.key, old_order, {"items": ["second"]})
+    await aflow.until_idle()
+    assert is_new == [True]
+    ended = aflow.app.get(run.key, new_shop)
+    assert [o.lines[0][0] for o in await ended.result(SOON)] == ["in", "priced 1", "from a child", "first", "second"]
+    assert conn.execute("select payload->>'item' from pgflow.timeline where event = 'step_completed' and name = 'price'").fetchone() == ("priced 1",)
+
+
+async def test_a_result_that_was_recorded_in_an_older_form_is_no_divergence(aflow: AsyncHarness) -> None:
+    @workflow(name="made")
+    async def before() -> dict[str, str]:
+        return {"item": "lamp"}
+
+    @workflow(name="made")
+    async def after() -> Order:
+        return LAMP
+
+    aflow.include(before)
+    run = await aflow.start(before)
+    await aflow.until_idle()
+    assert await aflow.app.get(run.key, after).result(SOON) == LAMP
+    aflow.app.definitions.workflows["made"] = after  # replayed against it at the end of the test
+
+
+async def test_choices_and_results_of_effects_of_an_older_form(aflow: AsyncHarness) -> None:
+    is_new = [False]
+
+    async def order(item: str) -> dict[str, str]:
+        return {"item": item}
+
+    async def pick(item: str) -> pgflow.Choice[dict[str, str]]:
+        return pgflow.Choice({"item": item}, why="asked")
+
+    old = pgflow.effect(risk="reversible", name="order")(order), pgflow.decision()(pick)
+
+    async def order_now(item: str) -> Order:
+        return LAMP
+
+    async def pick_now(item: str) -> pgflow.Choice[Order]:
+        return pgflow.Choice(LAMP, why="asked")
+
+    pick_now.__name__ = "pick"
+    new = pgflow.effect(risk="reversible", name="order")(order_now), pgflow.decision()(pick_now)
+
+    @workflow
+    async def shop() -> list[Any]:
+        act, decide = new if is_new[0] else old
+        said = [await act("done"), (await decide("chosen")).value]
+        await Signal("go", int).wait()
+        return [item.lines[0][0] for item in said]
+
+    aflow.include(shop)
+    run = await aflow.start(shop)
+    await aflow.until_idle()
+    is_new[0] = True
+    await run.send(Signal("go", int), 1)
+    assert await run.result(SOON) == ["done", "chosen"]
