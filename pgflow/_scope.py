@@ -62,7 +62,7 @@ class StepScope:
         """Idempotency key of the call."""
         if isinstance(self.call.ordinal, str):
             return self.call.ordinal
-        return self.call.key or f"{self.claim.stem}/{self.call.name}/{self.call.ordinal}"
+        return f"{self.claim.stem}/{self.call.name}/{self.call.ordinal}"
 
 
 resting: contextvars.ContextVar[tuple[str, str | int | None] | None] = contextvars.ContextVar("pgflow_because", default=None)

@@ -379,7 +379,7 @@ STEPS = (
     ),
     Defect(
         "retry under a new idempotency key", "pgflow/_scope.py",
-        'or f"{self.claim.stem}/{self.call.name}/{self.call.ordinal}"', 'or f"{self.claim.stem}/{self.call.name}/{self.call.ordinal}.{self.attempt}"',
+        'return f"{self.claim.stem}/{self.call.name}/{self.call.ordinal}"', 'return f"{self.claim.stem}/{self.call.name}/{self.call.ordinal}.{self.attempt}"',
         "test_steps.py::test_the_key_of_a_call_is_equal_on_every_attempt_and_different_for_every_call",
     ),
     Defect(
