@@ -84,6 +84,12 @@ def _export(
     return len(done), lines
 
 
+def shown(path: object) -> str:
+    """A path as it can be printed on one line."""
+    text = str(path)
+    return text if text.isprintable() else repr(text)
+
+
 def _opened(output: Path | None) -> Any:
     from contextlib import nullcontext
 
@@ -91,8 +97,8 @@ def _opened(output: Path | None) -> Any:
         return nullcontext(sys.stdout)
     try:
         return output.open("w", encoding="utf-8")
-    except OSError as error:
-        raise Mistake(f"{output} cannot be written: {error.strerror}") from error
+    except (OSError, ValueError) as error:  # a path with NUL is no OSError
+        raise Mistake(f"{shown(output)} cannot be written: {getattr(error, 'strerror', None) or error}") from error
 
 
 def choose_chains(connection: psycopg.Connection[Any], filters: Filters) -> Iterator[int]:
@@ -133,7 +139,11 @@ def _lines(file: str) -> Iterator[tuple[str, str]]:
         yield from read_lines(sys.stdin, "standard input")
         return
     try:
-        with Path(file).open(encoding="utf-8") as opened_file:
+        opened_file = Path(file).open(encoding="utf-8")  # noqa: SIM115 - left below
+    except (OSError, ValueError) as error:  # a path with NUL is no OSError
+        raise Mistake(f"{shown(file)} cannot be read: {getattr(error, 'strerror', None) or error}") from error
+    with opened_file:
+        try:
             yield from read_lines(opened_file, file)
-    except OSError as error:
-        raise Mistake(f"{file} cannot be read: {error.strerror}") from error
+        except OSError as error:
+            raise Mistake(f"{shown(file)} cannot be read: {error.strerror}") from error
