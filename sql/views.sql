@@ -106,18 +106,17 @@ cross join lateral (
     min(e.seq) filter (where e.kind = 's') as started_seq, min(e.seq) filter (where e.ending is not null) as ended_seq,
     (array_agg(e.payload) filter (where e.ending is not null))[1] as payload
   from (
-    select u.seq, u.call, u.name, u.kind, case when u.kind <> 'a' then u.kind::text end as ending, null::timestamptz as started_at,
+    select u.seq, u.call, u.name, u.kind, case when u.kind not in ('a', 'i') then u.kind::text end as ending, null::timestamptz as started_at,
       case when u.kind <> 'a' then u.at end as ended_at, null as ordinal, u.payload
-    from pgflow.unit u where u.run_id = r.run_id and (
-      u.kind in ('c', 'f', 'a')
-      or u.kind = 'X' and not exists (select from pgflow.unit i where i.run_id = u.run_id and i.call = u.call and i.kind = 'i')
-    )
+    from pgflow.unit u where u.run_id = r.run_id and u.kind in ('c', 'f', 'X', 'a', 'i')
     union all
     select u.seq, (s->>0)::int, s->>2, 's', null, u.recorded_at, null, case when s->>1 = 's' then s->>3 end, null
     from pgflow.unit u cross join lateral json_array_elements(u.starts) s
     where u.run_id = r.run_id and u.starts is not null and s->>1 <> 'e'
   ) e
+  -- An effect that the code gave up has units like a step's: it is in pgflow.effects.
   group by e.call
+  having not bool_or(e.kind = 'i')
 ) f;
 comment on view pgflow.steps is 'Each step of each run: how often it was tried, when, under which idempotency key, with what result';
 comment on column pgflow.steps.key is 'Key of the run';

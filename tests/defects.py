@@ -358,7 +358,7 @@ STEPS = (
     ),
     Defect(
         "bodies begun while the worker stops", "pgflow/_engine/execution.py",
-        "if self.pausing or self.draining else []", "if self.pausing else []",
+        "if self.pausing or self.draining or not", "if self.pausing or not",
         "test_engine_order.py::test_a_draining_run_starts_no_read_either",
     ),
     Defect(

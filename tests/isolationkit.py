@@ -124,7 +124,7 @@ ALLOWED = (
     ("a step whose run was taken or handed back", r"\w*fence\w*", r"run \d+ is no longer held by this worker"),
     ("a claim of a worker that was declared dead", r"claim\w*", r"worker \d+ is not registered, or was declared dead"),
     ("a message to a run that is not there yet", r"signal|cancel|force|pause|resume|retry", r"no run has the key 'k'"),
-    ("a retry of a run that has ended", r"retry", r"run 'k' is \w+: only a stuck run can be retried"),
+    ("a retry of a run that has ended", r"retry", r"run 'k' is \w+: only a stuck or failed run can be retried"),
     ("a key that names another run", r"start\w*", r"key '\w+' already names a run of .*"),
     ("what follows an error", r"\w+", r"current transaction is aborted, commands ignored until end of transaction block"),
 )

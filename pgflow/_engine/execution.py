@@ -58,6 +58,7 @@ class Execution(Releases):
         self._refused = False
         self._durable_seq = claim.last_seq
         self._linger_until_us = 0
+        self._has_looked = not claim.has_mail  # a cancel that waits must not come too late for a body that gets the run stuck again
         self._driver = make_driver(self)
 
     # ================================================================ the host
@@ -80,7 +81,7 @@ class Execution(Releases):
 
     def _settle(self) -> None:
         """Nothing is left to release: start what may start, flush what must be durable."""
-        held_back = [c for c in self._startable if not self._may_start(c)] if self.pausing or self.draining else []
+        held_back = [c for c in self._startable if not self._may_start(c)] if self.pausing or self.draining or not self._has_looked else []
         for call in self._startable:
             if call not in held_back:
                 call.state = "running"
@@ -343,6 +344,7 @@ class Execution(Releases):
 
     def _take_answer(self, answer: dict[str, Any]) -> None:
         at_us = answer["at"]
+        self._has_looked = True
         self._sync_clock(at_us)
         self.pausing = bool(answer.get("pause"))
         for seq, number, kind, name, payload, *due_us in answer["units"]:
