@@ -39,7 +39,7 @@ LAYERS = (
     Layer("wirecut", "wirecut", "the connection cut around every message", 50),
     Layer("programs", "programs", "random workflows under kills against a plain interpreter", 45),
     Layer("crashes", "crashes", "kill -9 at named points", 45),
-    Layer("effects", "effectcrashes", "kill -9 around effects, with a witness outside that counts", 40),
+    Layer("effects", "effectcrashes", "kill -9 around effects, with a witness outside that counts", 25),
     Layer("tests", "proof.named_tests", "tests of the suite that put one promise to the test", 30, grows=False),
 )
 
