@@ -40,7 +40,7 @@ LAYERS = (
     Layer("programs", "programs", "random workflows under kills against a plain interpreter", 45),
     Layer("crashes", "crashes", "kill -9 at named points", 45),
     Layer("effects", "effectcrashes", "kill -9 around effects, with a witness outside that counts", 25),
-    Layer("tests", "proof.named_tests", "tests of the suite that put one promise to the test", 30, grows=False),
+    Layer("tests", "proof.named_tests", "tests of the suite that put one promise to the test", 100, grows=False),
 )
 
 
