@@ -180,12 +180,8 @@ begin
   select 'what is owed equals the journal', format('call %s of run %s', coalesce(f.call, w.call), coalesce(f.run_id, w.run_id))
   from (
     select u.run_id, u.call from pgflow.unit u
-    where u.kind = 'i' and not pgflow.is_handed_on_(u.run_id, u.seq) and not exists (select from pgflow.imported m where m.run_id = u.run_id) and not exists (
-      select from pgflow.unit e where e.run_id = u.run_id and e.call = u.call and e.kind in ('C', 'F')
-    ) and not exists (
-      select from pgflow.unit a join pgflow.unit e on e.run_id = a.run_id and e.call = a.call and e.kind = 'E' and e.seq > a.seq
-      where a.run_id = u.run_id and a.call = u.call and a.kind = 'A'
-    )
+    where u.kind = 'i' and not pgflow.is_handed_on_(u.run_id, u.seq) and not exists (select from pgflow.imported m where m.run_id = u.run_id)
+      and pgflow.effect_end_(u.run_id, u.call) is null
   ) f
   full join (select run_id, call from pgflow.owed where kind = 'effect') w on w.run_id = f.run_id and w.call = f.call
   where f.run_id is null or w.run_id is null;

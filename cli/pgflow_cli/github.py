@@ -68,18 +68,27 @@ def _in_repository(file: str) -> str:
 
 
 def _say(level: str, message: str, **properties: Any) -> None:
-    said = ",".join(f"{name}={escape_property(str(value))}" for name, value in properties.items())
-    print(f"::{level} {said}::{escape_message(message)}", file=sys.stderr, flush=True)
+    print(command(level, message, **properties), file=sys.stderr, flush=True)
 
 
-def escape_message(text: str) -> str:
-    """A text as the message of a command of GitHub's."""
+def command(level: str, message: str, **properties: Any) -> str:
+    """An annotation as GitHub reads it.
+
+    Args:
+        level: error, warning or notice.
+        message: What it says; may have several lines.
+        **properties: Where it is shown, and its title.
+    """
+    said = ",".join(f"{name}={_escape_property(str(value))}" for name, value in properties.items())
+    return f"::{level} {said}::{_escape_message(message)}"
+
+
+def _escape_message(text: str) -> str:
     return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
 
 
-def escape_property(text: str) -> str:
-    """A text as the property of a command of GitHub's."""
-    return escape_message(text).replace(":", "%3A").replace(",", "%2C")
+def _escape_property(text: str) -> str:
+    return _escape_message(text).replace(":", "%3A").replace(",", "%2C")
 
 
 def markdown(summary: Row, troubles: Sequence[Row]) -> str:

@@ -164,15 +164,14 @@ _LINE = re.compile(r"(.+):(\d+) in \S+")
 
 def annotation(verdict: Verdict) -> str:
     """What GitHub Actions shows at the source line where the code left the record."""
-    from pgflow_cli.github import escape_message, escape_property
+    from pgflow_cli.github import command
 
     found = verdict.divergence
     assert found is not None
     at = _LINE.fullmatch(found.where[-1]) if found.where else None
-    place = ""
+    place = {}
     if at is not None:
         path = Path(at[1])
-        shown = path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
-        place = f"file={escape_property(str(shown))},line={at[2]},"
+        place = {"file": path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path, "line": at[2]}
     title = f"run {verdict.key} of {verdict.workflow} diverges"
-    return f"::error {place}title={escape_property(title)}::{escape_message(chr(10).join([found.message, *found.diff]))}"
+    return command("error", "\n".join([found.message, *found.diff]), **place, title=title)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from pgflow_cli.database import Dsn, opened
+from pgflow_cli.declared import shown
 from pgflow_cli.failures import Mistake
 from pgflow_cli.orders import Keys
 from pgflow_cli.output import AsJson, Form, choose_form, dump, many, note
@@ -84,12 +85,6 @@ def _export(
     return len(done), lines
 
 
-def shown(path: object) -> str:
-    """A path as it can be printed on one line."""
-    text = str(path)
-    return text if text.isprintable() else repr(text)
-
-
 def _opened(output: Path | None) -> Any:
     from contextlib import nullcontext
 
@@ -98,7 +93,7 @@ def _opened(output: Path | None) -> Any:
     try:
         return output.open("w", encoding="utf-8")
     except (OSError, ValueError) as error:  # a path with NUL is no OSError
-        raise Mistake(f"{shown(output)} cannot be written: {getattr(error, 'strerror', None) or error}") from error
+        raise Mistake(f"{shown(str(output))} cannot be written: {getattr(error, 'strerror', None) or error}") from error
 
 
 def choose_chains(connection: psycopg.Connection[Any], filters: Filters) -> Iterator[int]:
@@ -129,7 +124,7 @@ def import_runs(file: File, *, as_json: AsJson = False, dsn: Dsn = None) -> None
     if choose_form(as_json=as_json) is Form.JSON:
         typer.echo(dump({"imported": count}))
     else:
-        typer.echo(f"{many(count, 'history').replace('historys', 'histories')} imported")
+        typer.echo(f"{count:,} {'history' if count == 1 else 'histories'} imported")
 
 
 def _lines(file: str) -> Iterator[tuple[str, str]]:

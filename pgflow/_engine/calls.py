@@ -139,7 +139,6 @@ class EffectCall(StepCall):
     """Whether its outcome is what somebody said."""
     may_have_acted: bool = False
     """Whether an attempt before this one may have been done."""
-    is_given_up: bool = False
     turn: int = 0
     """Counts the bodies and questions that were given up: what they still say is not heard."""
     attempted_us: int = 0

@@ -302,8 +302,7 @@ class Execution(Releases):
         if not (asked or children or effects or self._unwanted_children or leaving):
             return None
         waits = waits_of(self._calls.values(), self._accepted)
-        owed = [c for c in self._calls.values() if c.state == "owed"]
-        if owed and waits.keys() == {"open_effects"}:
+        if waits.keys() == {"open_effects"} and (owed := [c for c in self._calls.values() if c.state == "owed"]):
             question["stuck"] = stuck("effect", owed_detail(owed))
         if self._unwanted_children:
             question["unwanted"], self._unwanted_children = self._unwanted_children, []

@@ -41,13 +41,13 @@ class EffectResult(StepResult):
     __slots__ = ("took_seconds", "turn", "verdict", "why")
 
     def __init__(
-        self, call: StepCall, verdict: Verdict, text: str | None = None, error: ErrorData | None = None, why: str = ""
+        self, call: EffectCall, verdict: Verdict, text: str | None = None, error: ErrorData | None = None, why: str = ""
     ) -> None:
         super().__init__(call, text, error)
         self.verdict: Verdict = verdict
         self.why = why
         self.took_seconds = 0.0
-        self.turn = call.turn if isinstance(call, EffectCall) else 0
+        self.turn = call.turn
 
 
 class Host(Protocol[E_contra]):

@@ -327,7 +327,6 @@ class Ledgers(Requests):
     def _give_up_effect(self, call: EffectCall) -> None:
         """The code waits for it no longer. What was intended goes on: it must be known what became of it."""
         self._note(call.number, Kind.STEP_ABANDONED, call.name, None)
-        call.is_given_up = True
         call.waiter = None
 
     def _drop_all_but_effects(self) -> None:
