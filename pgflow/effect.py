@@ -152,7 +152,7 @@ class EffectStep(Step[P, R_co]):
             """Nothing takes it back."""
 
         terms = replace(self.terms, has_body=False, is_compensation=True, settle_after=None)
-        return _SyncEffect(by_hand, terms, _compensation_name(self.name), None, (), tuple(map(_compensation_name, self.aliases)))
+        return SyncEffect(by_hand, terms, _compensation_name(self.name), None, (), tuple(map(_compensation_name, self.aliases)))
 
     def _take(self, fn: Callable[..., Any], what: str) -> Callable[..., Any]:
         if inspect.iscoroutinefunction(fn) != self.is_async:
@@ -166,7 +166,7 @@ class EffectStep(Step[P, R_co]):
         name = fn.__name__ if is_named else _compensation_name(self.name)
         aliases = () if is_named else tuple(map(_compensation_name, self.aliases))
         terms = replace(self.terms, risk="reversible", is_compensation=True, settle_after=None)
-        kind = _AsyncEffect if self.is_async else _SyncEffect
+        kind = AsyncEffect if self.is_async else SyncEffect
         made: EffectStep[..., Any] = kind(self._take(fn, "the compensation"), terms, name, self.timeout, (), aliases)
         parameters = self._signature.parameters.values()
         given = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
@@ -183,15 +183,7 @@ def _compensation_name(effect: str) -> str:
     return f"{effect[: MAX_NAME_CHARS - 11]}.compensate"
 
 
-class _AsyncEffect(EffectStep[P, R_co], AsyncStep[P, R_co, F]):
-    """An effect made of an ``async def``."""
-
-
-class _SyncEffect(EffectStep[P, R_co], SyncStep[P, R_co, F]):
-    """An effect made of a ``def``."""
-
-
-class AsyncEffect(_AsyncEffect[P, R_co, F]):
+class AsyncEffect(EffectStep[P, R_co], AsyncStep[P, R_co, F]):
     """An effect made of an ``async def``."""
 
     def settle(self, fn: Callable[P, Coroutine[Any, Any, Confirmed[R_co] | Absent | StillUnknown]], /) -> None:
@@ -211,7 +203,7 @@ class AsyncEffect(_AsyncEffect[P, R_co, F]):
         self.declared.verifier = self._take(fn, "verify")
 
 
-class SyncEffect(_SyncEffect[P, R_co, F]):
+class SyncEffect(EffectStep[P, R_co], SyncStep[P, R_co, F]):
     """An effect made of a ``def``."""
 
     def settle(self, fn: Callable[P, Confirmed[R_co] | Absent | StillUnknown], /) -> None:

@@ -358,7 +358,7 @@ STEPS = (
     ),
     Defect(
         "bodies begun while the worker stops", "pgflow/_engine/execution.py",
-        "if self.pausing or self.draining or not", "if self.pausing or not",
+        "is_held_back = self.pausing or self.draining or", "is_held_back = self.pausing or",
         "test_engine_order.py::test_a_draining_run_starts_no_read_either",
     ),
     Defect(

@@ -81,13 +81,15 @@ class Execution(Releases):
 
     def _settle(self) -> None:
         """Nothing is left to release: start what may start, flush what must be durable."""
-        held_back = [c for c in self._startable if not self._may_start(c)] if self.pausing or self.draining or not self._has_looked else []
-        for call in self._startable:
-            if call not in held_back:
+        is_held_back = self.pausing or self.draining or not self._has_looked
+        startable, self._startable = self._startable, []
+        for call in startable:
+            if is_held_back and not self._may_start(call):
+                self._startable.append(call)
+            else:
                 call.state = "running"
                 self._running.add(call.number)
                 self._host.start_body(self, call)
-        self._startable = held_back
         if self._must_flush():
             self._want_flush()
 
