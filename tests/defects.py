@@ -451,6 +451,16 @@ EFFECTS = (
         "test_effects.py::test_a_lost_reply_is_asked_after_and_never_sent_again",
     ),
     Defect(
+        "acts though what it expects has changed", "pgflow/bodies.py",
+        "if observed != call.expected:", "if False:",
+        "test_expect.py::test_an_effect_does_not_act_when_what_it_expects_has_changed",
+    ),
+    Defect(
+        "judged by what it has done itself", "pgflow/bodies.py",
+        "if call.may_have_acted:", "if False:",
+        "test_expect.py::test_what_may_have_acted_is_not_judged_by_what_is_observed_after_it",
+    ),
+    Defect(
         "absent believed at once", "sql/effects.sql",
         "coalesce(e->>7 = 'a' and last_at + wait <= asked_at, false)", "e->>7 = 'a'",
         "test_effects.py::test_absent_is_believed_only_when_no_attempt_can_be_under_way",
