@@ -48,6 +48,7 @@ class Kind:
     EFFECT_UNKNOWN: Final = "U"
     EFFECT_ACCEPTED: Final = "A"
     EFFECT_SETTLED: Final = "E"
+    STEP_RENEWED: Final = "r"
 
 
 @dataclass(frozen=True)
@@ -177,6 +178,25 @@ class Accepted:
     """
 
     ref: str
+
+
+@dataclass(frozen=True)
+class Ref:
+    """Something outside that a result claims to exist: a file, a workspace, a row of another system.
+
+    Where the app has a checker for the kind (``app.ref_checker``), it is asked whenever a run goes on from its journal. If
+    what a ``@read`` or ``@step`` returned is gone, its body runs again under the same key and the new result counts from
+    then on; what an effect, a decision or a transaction returned is never made again: the run is stuck, with reason ``ref_lost``.
+
+    Attributes:
+        kind: Which checker knows it, such as ``"s3"``.
+        id: How that checker finds it.
+        pgflow: How the journal tells it from other objects with a kind and an id; leave it as it is.
+    """
+
+    kind: str
+    id: str
+    pgflow: Literal["ref"] = field(default="ref", repr=False)
 
 
 @dataclass(frozen=True)

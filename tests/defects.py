@@ -461,6 +461,21 @@ EFFECTS = (
         "test_expect.py::test_what_may_have_acted_is_not_judged_by_what_is_observed_after_it",
     ),
     Defect(
+        "lost Ref handed back", "pgflow/_engine/release.py",
+        "elif call.number in self.claim.lost and", "elif False and",
+        "test_refs.py::test_a_lost_ref_is_made_anew_and_not_handed_back",
+    ),
+    Defect(
+        "act repeated for a lost Ref", "pgflow/_engine/renewal.py",
+        'if call.spec.effect not in ("r", "s") or unit.kind != Kind.STEP_COMPLETED:', "if False:",
+        "test_refs.py::test_an_act_is_not_repeated_for_a_lost_ref_and_the_run_goes_on_once_it_is_there_again",
+    ),
+    Defect(
+        "renewed result forgotten by the next replay", "pgflow/_engine/journal.py",
+        "self.renewed[unit.call] = unit.payload", "self.renewed[0] = unit.payload",
+        "test_refs.py::test_what_was_made_anew_counts_in_every_replay_from_then_on",
+    ),
+    Defect(
         "absent believed at once", "sql/effects.sql",
         "coalesce(e->>7 = 'a' and last_at + wait <= asked_at, false)", "e->>7 = 'a'",
         "test_effects.py::test_absent_is_believed_only_when_no_attempt_can_be_under_way",

@@ -379,7 +379,7 @@ table pgflow.unit, owner pgflow_owner
   starts json -- Bodies that this commit allows to start: [[call, class, name, ordinal or key, hash of arguments], ...]; or the body of another run that the unit has its result from
   constraint unit_call_check CHECK ((call >= 0))
   constraint unit_key_check CHECK ((octet_length(key) <= 255))
-  constraint unit_kind_check CHECK ((kind = ANY (ARRAY['s'::"char", 'c'::"char", 'f'::"char", 'a'::"char", 't'::"char", 'T'::"char", 'S'::"char", 'W'::"char", 'k'::"char", 'K'::"char", 'x'::"char", 'X'::"char", 'p'::"char", 'w'::"char", 'v'::"char", 'e'::"char", 'n'::"char", 'o'::"char", 'd'::"char", 'i'::"char", 'j'::"char", 'C'::"char", 'F'::"char", 'U'::"char", 'A'::"char", 'E'::"char", 'R'::"char"])))
+  constraint unit_kind_check CHECK ((kind = ANY (ARRAY['s'::"char", 'c'::"char", 'f'::"char", 'a'::"char", 't'::"char", 'T'::"char", 'S'::"char", 'W'::"char", 'k'::"char", 'K'::"char", 'x'::"char", 'X'::"char", 'p'::"char", 'w'::"char", 'v'::"char", 'e'::"char", 'n'::"char", 'o'::"char", 'd'::"char", 'i'::"char", 'j'::"char", 'C'::"char", 'F'::"char", 'U'::"char", 'A'::"char", 'E'::"char", 'R'::"char", 'r'::"char"])))
   constraint unit_name_check CHECK ((octet_length(name) <= 255))
   constraint unit_payload_check CHECK ((octet_length((payload)::text) <= 1114112))
   constraint unit_pkey PRIMARY KEY (run_id, seq)
@@ -391,7 +391,7 @@ table pgflow.unit_0, owner pgflow_owner
   constraint unit_0_pkey PRIMARY KEY (run_id, seq)
   constraint unit_call_check CHECK ((call >= 0))
   constraint unit_key_check CHECK ((octet_length(key) <= 255))
-  constraint unit_kind_check CHECK ((kind = ANY (ARRAY['s'::"char", 'c'::"char", 'f'::"char", 'a'::"char", 't'::"char", 'T'::"char", 'S'::"char", 'W'::"char", 'k'::"char", 'K'::"char", 'x'::"char", 'X'::"char", 'p'::"char", 'w'::"char", 'v'::"char", 'e'::"char", 'n'::"char", 'o'::"char", 'd'::"char", 'i'::"char", 'j'::"char", 'C'::"char", 'F'::"char", 'U'::"char", 'A'::"char", 'E'::"char", 'R'::"char"])))
+  constraint unit_kind_check CHECK ((kind = ANY (ARRAY['s'::"char", 'c'::"char", 'f'::"char", 'a'::"char", 't'::"char", 'T'::"char", 'S'::"char", 'W'::"char", 'k'::"char", 'K'::"char", 'x'::"char", 'X'::"char", 'p'::"char", 'w'::"char", 'v'::"char", 'e'::"char", 'n'::"char", 'o'::"char", 'd'::"char", 'i'::"char", 'j'::"char", 'C'::"char", 'F'::"char", 'U'::"char", 'A'::"char", 'E'::"char", 'R'::"char", 'r'::"char"])))
   constraint unit_name_check CHECK ((octet_length(name) <= 255))
   constraint unit_payload_check CHECK ((octet_length((payload)::text) <= 1114112))
   constraint unit_seq_check CHECK ((seq >= 1))
@@ -402,7 +402,7 @@ table pgflow.unit_1, owner pgflow_owner
   constraint unit_1_pkey PRIMARY KEY (run_id, seq)
   constraint unit_call_check CHECK ((call >= 0))
   constraint unit_key_check CHECK ((octet_length(key) <= 255))
-  constraint unit_kind_check CHECK ((kind = ANY (ARRAY['s'::"char", 'c'::"char", 'f'::"char", 'a'::"char", 't'::"char", 'T'::"char", 'S'::"char", 'W'::"char", 'k'::"char", 'K'::"char", 'x'::"char", 'X'::"char", 'p'::"char", 'w'::"char", 'v'::"char", 'e'::"char", 'n'::"char", 'o'::"char", 'd'::"char", 'i'::"char", 'j'::"char", 'C'::"char", 'F'::"char", 'U'::"char", 'A'::"char", 'E'::"char", 'R'::"char"])))
+  constraint unit_kind_check CHECK ((kind = ANY (ARRAY['s'::"char", 'c'::"char", 'f'::"char", 'a'::"char", 't'::"char", 'T'::"char", 'S'::"char", 'W'::"char", 'k'::"char", 'K'::"char", 'x'::"char", 'X'::"char", 'p'::"char", 'w'::"char", 'v'::"char", 'e'::"char", 'n'::"char", 'o'::"char", 'd'::"char", 'i'::"char", 'j'::"char", 'C'::"char", 'F'::"char", 'U'::"char", 'A'::"char", 'E'::"char", 'R'::"char", 'r'::"char"])))
   constraint unit_name_check CHECK ((octet_length(name) <= 255))
   constraint unit_payload_check CHECK ((octet_length((payload)::text) <= 1114112))
   constraint unit_seq_check CHECK ((seq >= 1))
@@ -413,7 +413,7 @@ table pgflow.unit_2, owner pgflow_owner
   constraint unit_2_pkey PRIMARY KEY (run_id, seq)
   constraint unit_call_check CHECK ((call >= 0))
   constraint unit_key_check CHECK ((octet_length(key) <= 255))
-  constraint unit_kind_check CHECK ((kind = ANY (ARRAY['s'::"char", 'c'::"char", 'f'::"char", 'a'::"char", 't'::"char", 'T'::"char", 'S'::"char", 'W'::"char", 'k'::"char", 'K'::"char", 'x'::"char", 'X'::"char", 'p'::"char", 'w'::"char", 'v'::"char", 'e'::"char", 'n'::"char", 'o'::"char", 'd'::"char", 'i'::"char", 'j'::"char", 'C'::"char", 'F'::"char", 'U'::"char", 'A'::"char", 'E'::"char", 'R'::"char"])))
+  constraint unit_kind_check CHECK ((kind = ANY (ARRAY['s'::"char", 'c'::"char", 'f'::"char", 'a'::"char", 't'::"char", 'T'::"char", 'S'::"char", 'W'::"char", 'k'::"char", 'K'::"char", 'x'::"char", 'X'::"char", 'p'::"char", 'w'::"char", 'v'::"char", 'e'::"char", 'n'::"char", 'o'::"char", 'd'::"char", 'i'::"char", 'j'::"char", 'C'::"char", 'F'::"char", 'U'::"char", 'A'::"char", 'E'::"char", 'R'::"char", 'r'::"char"])))
   constraint unit_name_check CHECK ((octet_length(name) <= 255))
   constraint unit_payload_check CHECK ((octet_length((payload)::text) <= 1114112))
   constraint unit_seq_check CHECK ((seq >= 1))
@@ -424,7 +424,7 @@ table pgflow.unit_3, owner pgflow_owner
   constraint unit_3_pkey PRIMARY KEY (run_id, seq)
   constraint unit_call_check CHECK ((call >= 0))
   constraint unit_key_check CHECK ((octet_length(key) <= 255))
-  constraint unit_kind_check CHECK ((kind = ANY (ARRAY['s'::"char", 'c'::"char", 'f'::"char", 'a'::"char", 't'::"char", 'T'::"char", 'S'::"char", 'W'::"char", 'k'::"char", 'K'::"char", 'x'::"char", 'X'::"char", 'p'::"char", 'w'::"char", 'v'::"char", 'e'::"char", 'n'::"char", 'o'::"char", 'd'::"char", 'i'::"char", 'j'::"char", 'C'::"char", 'F'::"char", 'U'::"char", 'A'::"char", 'E'::"char", 'R'::"char"])))
+  constraint unit_kind_check CHECK ((kind = ANY (ARRAY['s'::"char", 'c'::"char", 'f'::"char", 'a'::"char", 't'::"char", 'T'::"char", 'S'::"char", 'W'::"char", 'k'::"char", 'K'::"char", 'x'::"char", 'X'::"char", 'p'::"char", 'w'::"char", 'v'::"char", 'e'::"char", 'n'::"char", 'o'::"char", 'd'::"char", 'i'::"char", 'j'::"char", 'C'::"char", 'F'::"char", 'U'::"char", 'A'::"char", 'E'::"char", 'R'::"char", 'r'::"char"])))
   constraint unit_name_check CHECK ((octet_length(name) <= 255))
   constraint unit_payload_check CHECK ((octet_length((payload)::text) <= 1114112))
   constraint unit_seq_check CHECK ((seq >= 1))
@@ -642,7 +642,7 @@ view pgflow.steps, owner pgflow_owner
   started_at timestamp with time zone -- When its body was first allowed to start; null where no leave is needed, as for a read
   ended_at timestamp with time zone -- When it returned, failed for the last time or was given up; null = it has not
   idempotency_key text -- What idempotency_key() answers in its body: the same in every attempt
-  output json -- What it returned; null unless it completed
+  output json -- What it returned, of what was made anew the newest; null unless it completed
   error json -- The exception that it raised for the last time; null unless it failed
   tenant text -- Whose run it is; empty where there is only one tenant
   run_id bigint -- The number of that generation
@@ -712,7 +712,7 @@ function pgflow.acts_(run_id bigint, cut integer) returns TABLE(seq integer, cal
   -- What a journal did to the world after a cut: steps, transactions, effects and children, each with how far it came
   plpgsql stable
   set search_path=pg_catalog, pg_temp
-  md5 6d41132324c66ec793e44285c125e69d
+  md5 ddca2c58726d39eebf3961df671936b3
 
 function pgflow.add_unit_partitions(ahead integer DEFAULT 3, width bigint DEFAULT 5000000) returns integer, owner pgflow_owner
   -- Makes partitions of the journal until so many are ahead of the newest run; answers how many it made
@@ -939,7 +939,7 @@ function pgflow.copy_units_(origin bigint, cut integer, heir bigint, edit json) 
   -- Copies a journal up to a cut, without the licences of bodies whose outcome is not in it, and with another result in its last unit if one is given
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 66d462f2c593d8f4122eb9b8b44f80a1
+  md5 3e4624953065d103a760b4f01ebf89cc
 
 function pgflow.cut_before_(run_id bigint, step text) returns integer, owner pgflow_owner
   -- The seq before the first unit of a step's last call, of its last failed one if one has failed
@@ -1713,6 +1713,7 @@ unit kind k child_started: settle: the child exists from this commit on
 unit kind n continued, terminal: settle: the run goes on as the next generation
 unit kind o operator: wake, settle: what a person did to the run, who and why
 unit kind p patched, terminal: commit_units: the new side of a code change was taken
+unit kind r step_renewed: commit_units: what a recorded result claimed was gone, and its body ran again; its new result
 unit kind s step_started: commit_units: the licence of bodies, when no other unit of the flush can carry it
 unit kind t timer_started: commit_units: a sleep or a time-out began; due_at is set by the commit
 unit kind v state_set, terminal: commit_units: set_state()

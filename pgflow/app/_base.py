@@ -5,21 +5,26 @@ from __future__ import annotations
 import os
 import threading
 import weakref
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from datetime import timedelta
 from types import ModuleType
-from typing import Any
+from typing import Any, TypeVar
 
 from pgflow._io.connect import ConnectOptions, connect
 from pgflow.client import effective_options
 from pgflow.dsn import resolve_dsn
 from pgflow.errors import DefinitionError, InvalidArgument, NotBuiltError
 from pgflow.interceptor import Interceptor
-from pgflow.model import StartOptions
+from pgflow.model import Ref, StartOptions
 from pgflow.options import Definitions, WorkerOptions
+from pgflow.refs import make_checker
 from pgflow.schema import migrate_dsn, require_schema
 from pgflow.workflow import Workflow
 
+C = TypeVar("C", bound=Callable[[Ref], Any])
+
 CLIENT_CONNECTIONS = 4
+CHECK_TIMEOUT = timedelta(seconds=30)
 WAKE_AGAIN_SECONDS = (0.0, 0.002, 0.008)
 """Waits before each try to wake: a run's place may be locked for a moment by another who looks at it. Then the next poll will."""
 
@@ -93,6 +98,32 @@ class AppBase:
     def include(self, *things: Workflow[..., Any] | ModuleType) -> None:
         """Adds workflows, or modules of them."""
         self.definitions.workflows.update(collect_workflows([*self.definitions.workflows.values(), *things]))
+
+    def ref_checker(self, kind: str, *, timeout: timedelta = CHECK_TIMEOUT) -> Callable[[C], C]:
+        """Declares how it is found out whether what a :class:`pgflow.Ref` of this kind names still exists.
+
+        The function, ``async def`` or ``def``, is called with the Ref and returns True or False. It is asked whenever a run
+        goes on from its journal, outside any transaction; if it raises or takes too long, it is asked again.
+
+        Args:
+            kind: The kind of Ref that it knows; each kind has one checker.
+            timeout: How long one answer may take.
+
+        Example::
+
+            @app.ref_checker("s3")
+            async def exists(ref: pgflow.Ref) -> bool:
+                return await bucket.has(ref.id)
+        """
+
+        def declare(fn: C) -> C:
+            checkers = self.definitions.ref_checkers
+            if kind in checkers:
+                raise DefinitionError(f"two functions check Refs of kind {kind!r}: each kind has one checker")
+            checkers[kind] = make_checker(kind, fn, timeout)
+            return fn
+
+        return declare
 
     def _resolve(self) -> ConnectOptions:
         """Finds the database and makes sure that our schema is there; starts the embedded server if none is named."""
