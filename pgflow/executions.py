@@ -32,6 +32,7 @@ from pgflow.interceptor import around
 from pgflow.logs import said
 from pgflow.model import Kind, Ref
 from pgflow.options import Definitions, WorkerOptions
+from pgflow.pager import Pager
 from pgflow.refs import find_lost, refs_in
 from pgflow.replay import make_driver
 from pgflow.threads import DaemonThreads, start_daemon
@@ -64,6 +65,7 @@ class Executions(ABC):
         self.replacements = definitions.replacements
         self.meter = options.meter
         self.executions: dict[int, Execution] = {}
+        self.pager: Pager | None = None
         self.finished = 0
         self._control = control
         self._changed = asyncio.Event()
@@ -318,6 +320,8 @@ class Executions(ABC):
         """A run has left without an end of its own: parked, held, continued as new, or ended from outside."""
         question = flush.question or {}
         self._count_left(execution, "waiting" if place == "parked" else "continued" if "continue" in question else place)
+        if place == "held" and self.pager is not None:
+            self.pager.look_now()
         hold = question.get("hold") or question.get("stuck")
         if place == "held" and hold is not None and hold[1] not in _TOLD:
             claim = execution.claim

@@ -250,6 +250,41 @@ class Escalate:
     to: str
 
 
+PageKind = Literal["stuck", "effect"]
+"""What a person is needed for."""
+
+
+@dataclass(frozen=True)
+class Page:
+    """What the hook of ``app.pager`` is told when only a person can bring something on.
+
+    Attributes:
+        id: The same whenever the same need is told, which may happen twice: the idempotency key of the message. Of an effect, its key.
+        kind: ``stuck``: the run cannot go on; ``effect``: nobody knows what became of it.
+        run: Key of the run.
+        workflow: Name of its workflow.
+        name: Why it is stuck, in one word; or the name of the effect.
+        why: That in a sentence, as far as it is known.
+        since: Since when.
+        attempt: Which try to tell this is, from 1.
+        effect: Of an effect, its idempotency key: what ``pgflow settle`` takes.
+        tenant: Whose run it is.
+        generation: Which generation of the run.
+    """
+
+    id: str
+    kind: PageKind
+    run: str
+    workflow: str
+    name: str
+    why: str
+    since: datetime
+    attempt: int = 1
+    effect: str | None = None
+    tenant: str = ""
+    generation: int = 1
+
+
 class GateRequest:
     """What the ``notify`` step of a gate is told."""
 

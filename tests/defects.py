@@ -476,6 +476,11 @@ EFFECTS = (
         "test_refs.py::test_what_was_made_anew_counts_in_every_replay_from_then_on",
     ),
     Defect(
+        "paged before anybody was told", "sql/page.sql",
+        "next_at = t + lease_seconds * interval '1 second'", "next_at = 'infinity'",
+        "test_pager.py::test_a_worker_lost_between_the_call_and_its_record_is_followed_by_another_call",
+    ),
+    Defect(
         "absent believed at once", "sql/effects.sql",
         "coalesce(e->>7 = 'a' and last_at + wait <= asked_at, false)", "e->>7 = 'a'",
         "test_effects.py::test_absent_is_believed_only_when_no_attempt_can_be_under_way",

@@ -188,6 +188,20 @@ table pgflow.owed, owner pgflow_owner
   CREATE INDEX owed_opened_idx ON pgflow.owed USING btree (kind, opened_at)
   CREATE INDEX owed_ref_idx ON pgflow.owed USING btree (((detail ->> 'ref'::text))) WHERE (detail ? 'ref'::text)
 
+table pgflow.page, owner pgflow_owner
+  -- What a person must bring on, and when one was told; kept by workers whose app has a pager
+  run_id bigint not null -- The run that somebody is needed for
+  opened_at timestamp with time zone not null -- Since when it is stuck or owed
+  next_at timestamp with time zone not null -- When somebody is told next; infinity = never again
+  paged_at timestamp with time zone -- When somebody was told last; null = nobody yet
+  call integer not null -- Number of the call that it is about; 0 = the run itself
+  tries integer not null -- How often it has been tried since somebody was told last
+  kind text not null -- stuck or effect
+  last_error text -- Class of the error with which the last try failed; null = it did not
+  constraint page_kind_check CHECK ((kind = ANY (ARRAY['stuck'::text, 'effect'::text])))
+  constraint page_last_error_check CHECK ((char_length(last_error) <= 255))
+  constraint page_pkey PRIMARY KEY (run_id, call, kind)
+
 table pgflow.parked, owner pgflow_owner
   -- Place: waiting for a signal, a child, a timer or its time to start; holds no lease, thread or connection
   with autovacuum_vacuum_scale_factor=0.05, autovacuum_vacuum_threshold=2000, autovacuum_vacuum_cost_delay=0
@@ -539,6 +553,7 @@ view pgflow.obligations, owner pgflow_owner
   tenant text -- Whose run it is; empty where there is only one tenant
   call integer -- Number of the call
   run_id bigint -- The number of that generation
+  paged_at timestamp with time zone -- When somebody was last told of it (app.pager); null = nobody, or nobody is needed
   grant select to pgflow_auditor
   grant select to pgflow_client
   grant select to pgflow_operator
@@ -879,6 +894,13 @@ function pgflow.claim_(worker_id integer, lanes integer[], max integer, tokens b
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
   md5 f4ec39e9a43ac83bd342c91e0d99ad33
+
+function pgflow.claim_pages(max integer DEFAULT 20, lease_seconds double precision DEFAULT 60) returns TABLE(page_id text, run_id bigint, call integer, kind text, opened_at timestamp with time zone, key text, workflow text, generation integer, tenant text, name text, why text, effect text, tries integer), owner pgflow_owner
+  -- What a person is to be told, up to so many; whoever has told says so (page_sent), else it is given out again after the lease
+  plpgsql volatile security definer
+  set search_path=pg_catalog, pg_temp
+  md5 2f8cb6a5f3c8dddb1411ffd3100e75a5
+  grant execute to pgflow_worker
 
 function pgflow.claim_runs(worker_id integer, lanes integer[], max integer, tokens bigint[], take_suspect boolean DEFAULT true) returns TABLE(run_id bigint, token bigint, chain_id bigint, lane_id integer, generation integer, attempt integer, suspect integer, last_seq integer, key text, root text, input text, units text, has_mail boolean, created_us bigint, now_us bigint, extra jsonb), owner pgflow_owner
   -- Claims up to max runs for a worker; tokens are max random numbers that it will fence its writes with
@@ -1229,6 +1251,12 @@ function pgflow.needs_(name text, risk text, request jsonb, OUT version integer,
   set search_path=pg_catalog, pg_temp
   md5 cdc765b6fc1ee7e6339f5d48ee6a33e9
 
+function pgflow.needs_person_() returns TABLE(run_id bigint, call integer, kind text, opened_at timestamp with time zone, name text, why text, effect text), owner pgflow_owner
+  -- What only a person can bring on: runs that are stuck, and effects that nobody looks after
+  sql stable
+  set search_path=pg_catalog, pg_temp
+  md5 ed0e2fbbc2560114369bed030b1b5a3f
+
 function pgflow.newest_run_(chain bigint) returns bigint, owner pgflow_owner
   -- The newest generation of a chain
   sql stable
@@ -1265,6 +1293,20 @@ function pgflow.own_stem_(root uuid, generation integer) returns text, owner pgf
   sql immutable
   set search_path=pg_catalog, pg_temp
   md5 d9441c938d227188f42837aa2397f6e5
+
+function pgflow.page_failed(run_id bigint, call integer, kind text, error text) returns void, owner pgflow_owner
+  -- Nobody could be told: it is given out again after a delay that grows from 5 seconds to 10 minutes
+  sql volatile security definer
+  set search_path=pg_catalog, pg_temp
+  md5 75f9154063f5cf92826b831af4215185
+  grant execute to pgflow_worker
+
+function pgflow.page_sent(run_id bigint, call integer, kind text, again_seconds double precision DEFAULT NULL::double precision) returns void, owner pgflow_owner
+  -- A person has been told; again after so many seconds if nothing has been done by then, null = never
+  sql volatile security definer
+  set search_path=pg_catalog, pg_temp
+  md5 85584f883ec16a727d92fd64ba34c55f
+  grant execute to pgflow_worker
 
 function pgflow.park_(q jsonb, seq integer, t timestamp with time zone) returns boolean, owner pgflow_owner
   -- Lease -> parked, with the reasons to wake; true if a message that crossed it should be looked for at once

@@ -8,23 +8,26 @@ import weakref
 from collections.abc import Callable, Iterable, Sequence
 from datetime import timedelta
 from types import ModuleType
-from typing import Any, TypeVar
+from typing import Any, TypeVar, overload
 
 from pgflow._io.connect import ConnectOptions, connect
 from pgflow.client import effective_options
 from pgflow.dsn import resolve_dsn
 from pgflow.errors import DefinitionError, InvalidArgument, NotBuiltError
 from pgflow.interceptor import Interceptor
-from pgflow.model import Ref, StartOptions
+from pgflow.model import Page, Ref, StartOptions
 from pgflow.options import Definitions, WorkerOptions
+from pgflow.pager import make_hook
 from pgflow.refs import make_checker
 from pgflow.schema import migrate_dsn, require_schema
 from pgflow.workflow import Workflow
 
 C = TypeVar("C", bound=Callable[[Ref], Any])
+H = TypeVar("H", bound=Callable[[Page], Any])
 
 CLIENT_CONNECTIONS = 4
 CHECK_TIMEOUT = timedelta(seconds=30)
+PAGE_TIMEOUT = timedelta(seconds=60)
 WAKE_AGAIN_SECONDS = (0.0, 0.002, 0.008)
 """Waits before each try to wake: a run's place may be locked for a moment by another who looks at it. Then the next poll will."""
 
@@ -124,6 +127,36 @@ class AppBase:
             return fn
 
         return declare
+
+    @overload
+    def pager(self, fn: H, /) -> H: ...
+    @overload
+    def pager(self, /, *, again_after: timedelta | None = None, timeout: timedelta = PAGE_TIMEOUT) -> Callable[[H], H]: ...
+    def pager(self, fn: H | None = None, /, *, again_after: timedelta | None = None, timeout: timedelta = PAGE_TIMEOUT) -> Any:
+        """Declares what is called when only a person can bring something on: a stuck run, an effect that must be settled.
+
+        Workers of the app call the function, ``async def`` or ``def``, with a :class:`pgflow.Page`, once for each need and
+        at least once: if the worker is lost meanwhile, again. If it raises, it is tried again, with a growing delay.
+
+        Args:
+            fn: The function.
+            again_after: After how long it is called again while nothing has been done; never if not given.
+            timeout: How long one call may take.
+
+        Example::
+
+            @app.pager
+            async def page(page: pgflow.Page) -> None:
+                await pagerduty.trigger(page.why, dedup_key=page.id)
+        """
+
+        def declare(fn: H) -> H:
+            if self.definitions.pager is not None:
+                raise DefinitionError("the app has a pager: there is one function to call")
+            self.definitions.pager = make_hook(fn, again_after, timeout)
+            return fn
+
+        return declare if fn is None else declare(fn)
 
     def _resolve(self) -> ConnectOptions:
         """Finds the database and makes sure that our schema is there; starts the embedded server if none is named."""
