@@ -12,7 +12,7 @@ import contextvars
 import inspect
 import json
 import logging
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from datetime import timedelta
@@ -43,7 +43,7 @@ class Checker:
         timeout_seconds: How long one answer may take.
     """
 
-    fn: Callable[[Ref], bool | Awaitable[bool]]
+    fn: Callable[[Ref], Any]
     timeout_seconds: float
 
 

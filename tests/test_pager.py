@@ -78,7 +78,7 @@ async def test_an_effect_that_only_a_person_can_settle_is_told_once(aflow: Async
 
     run = await stuck(aflow, conn)
     await eventually(lambda: paged(conn) == [("effect", True, 0, None)], "somebody is told")
-    (key,) = conn.execute("select effect from pgflow.effects").fetchone() or ()
+    ((key,),) = conn.execute("select effect from pgflow.effects").fetchall()
     (page,) = pages
     assert (page.id, page.effect, page.kind, page.run, page.workflow, page.name) == (key, key, "effect", run.key, "pay", "wire")
     assert (page.why, page.attempt) == ("it raised", 1)

@@ -132,7 +132,7 @@ class AppBase:
     def pager(self, fn: H, /) -> H: ...
     @overload
     def pager(self, /, *, again_after: timedelta | None = None, timeout: timedelta = PAGE_TIMEOUT) -> Callable[[H], H]: ...
-    def pager(self, fn: H | None = None, /, *, again_after: timedelta | None = None, timeout: timedelta = PAGE_TIMEOUT) -> Any:
+    def pager(self, fn: Any = None, /, *, again_after: timedelta | None = None, timeout: timedelta = PAGE_TIMEOUT) -> Any:
         """Declares what is called when only a person can bring something on: a stuck run, an effect that must be settled.
 
         Workers of the app call the function, ``async def`` or ``def``, with a :class:`pgflow.Page`, once for each need and
