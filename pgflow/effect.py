@@ -2,11 +2,13 @@
 
 An effect is declared with ``@effect``; with it may be declared how the counterparty is asked what became of
 an attempt (``settle``), how the effect is taken back (``compensate``), what must hold immediately before
-the act (``precondition``) and after it (``verify``).
+the act (``precondition``) and after it (``verify``), and what is looked at before an act that rests on
+what was seen (``observe``).
 """
 
 from __future__ import annotations
 
+import copy
 import inspect
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, replace
@@ -19,7 +21,7 @@ from pgflow.errors import DefinitionError, InvalidArgument
 from pgflow.model import Absent, Admit, Confirmed, Retries, Risk, StillUnknown
 from pgflow.saga import enlist
 from pgflow.step import MAX_NAME_CHARS, AsyncStep, Step, SyncStep
-from pgflow.values import encode_plain
+from pgflow.values import encode_plain, is_fingerprint
 
 P = ParamSpec("P")
 R_co = TypeVar("R_co", covariant=True)
@@ -56,6 +58,8 @@ class EffectStep(Step[P, R_co]):
     terms: EffectOptions
     settler: Callable[..., Any] | None = None
     guard: Callable[..., Any] | None = None
+    observer: Callable[..., Any] | None = None
+    expected: str | None = None
     verifier: Callable[..., Any] | None = None
     compensation: EffectStep[..., Any] | None = None
 
@@ -76,18 +80,28 @@ class EffectStep(Step[P, R_co]):
                 "what is still under way would be called absent; raise settle_after or lower timeout"
             )
 
-    def options(self, *, retries: Retries | int | None = None, timeout: timedelta | None = None, admit: Admit | None = None) -> Self:
+    def options(
+        self, *, retries: Retries | int | None = None, timeout: timedelta | None = None, admit: Admit | None = None,
+        expect: str | None = None,
+    ) -> Self:
         """The same effect with other options for the calls made through what is returned.
 
         Args:
             retries: An effect has none: it is settled instead.
             timeout: How long one attempt may take.
             admit: What the call may cost at most.
+            expect: Fingerprint (:func:`pgflow.fingerprint`) of what the decision to act rests on. What ``.observe`` returns
+                immediately before the act must have the same one; else nothing is done and Diverged is raised.
         """
         if retries is not None:
             raise DefinitionError(f"effect {self.name} is not retried: what settle_retries= says of it stands where it is declared")
-        other = super().options(timeout=timeout, admit=admit)
+        is_same_step = timeout is None and admit is None  # so the engine need not learn it anew for each call
+        other = copy.copy(self) if is_same_step else super().options(timeout=timeout, admit=admit)
         other._check_times()
+        if expect is not None:
+            if not is_fingerprint(expect):
+                raise InvalidArgument(f"effect {self.name} is called with expect= of something that pgflow.fingerprint() did not return")
+            other.expected = expect
         return other
 
     @property
@@ -121,7 +135,11 @@ class EffectStep(Step[P, R_co]):
 
     def issue(self, scope: WorkflowScope, args: tuple[Any, ...], kwargs: dict[str, Any]) -> EffectCall:
         """Asks the engine to do it."""
-        call = scope.execution.issue_effect(self.spec(scope.app_errors), args, kwargs, self._request(args, kwargs), self.resting())
+        if self.expected is not None and self.declared.observer is None:
+            raise DefinitionError(f"effect {self.name} is called with expect=, and it has no observer: declare @{self.name}.observe")
+        call = scope.execution.issue_effect(
+            self.spec(scope.app_errors), args, kwargs, self._request(args, kwargs), self.resting(), expected=self.expected
+        )
         enlist(scope, self, call)
         return call
 
@@ -198,6 +216,10 @@ class AsyncEffect(EffectStep[P, R_co], AsyncStep[P, R_co, F]):
         """Declares what must hold immediately before each act; where it does not, nothing is done and Stale is raised."""
         self.declared.guard = self._take(fn, "the precondition")
 
+    def observe(self, fn: Callable[P, Coroutine[Any, Any, Any]], /) -> None:
+        """Declares what is looked at immediately before an act that was called with ``expect=``: called with the effect's arguments."""
+        self.declared.observer = self._take(fn, "the observer")
+
     def verify(self, fn: Callable[Concatenate[R_co, P], Coroutine[Any, Any, bool]], /) -> None:
         """Declares what must hold after the act; where it does not, the outcome is unknown."""
         self.declared.verifier = self._take(fn, "verify")
@@ -217,6 +239,10 @@ class SyncEffect(EffectStep[P, R_co], SyncStep[P, R_co, F]):
     def precondition(self, fn: Callable[P, bool], /) -> None:
         """Declares what must hold immediately before each act; where it does not, nothing is done and Stale is raised."""
         self.declared.guard = self._take(fn, "the precondition")
+
+    def observe(self, fn: Callable[P, Any], /) -> None:
+        """Declares what is looked at immediately before an act that was called with ``expect=``: called with the effect's arguments."""
+        self.declared.observer = self._take(fn, "the observer")
 
     def verify(self, fn: Callable[Concatenate[R_co, P], bool], /) -> None:
         """Declares what must hold after the act; where it does not, the outcome is unknown."""

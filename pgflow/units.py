@@ -15,13 +15,13 @@ import json
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from pgflow.model import Kind
+from pgflow.model import Kind, Ref
 
 EFFECT_OUTCOMES = frozenset({Kind.EFFECT_CONFIRMED, Kind.EFFECT_FAILED, Kind.EFFECT_ACCEPTED})
 ANSWERS = EFFECT_OUTCOMES | {Kind.TIMER_FIRED, Kind.SIGNAL_RECEIVED, Kind.WAIT_TIMED_OUT, Kind.CHILD_FINISHED}
 OUTCOMES = ANSWERS | {Kind.STEP_COMPLETED, Kind.STEP_FAILED, Kind.DECISION_RECORDED}
 EFFECT_MARKS = frozenset({Kind.EFFECT_INTENDED, Kind.EFFECT_ATTEMPTED, Kind.EFFECT_UNKNOWN, Kind.EFFECT_SETTLED})
-MARKS = EFFECT_MARKS | {Kind.STEP_STARTED, Kind.ATTEMPT_FAILED, Kind.CHILD_STARTED, Kind.OPERATOR}
+MARKS = EFFECT_MARKS | {Kind.STEP_STARTED, Kind.ATTEMPT_FAILED, Kind.CHILD_STARTED, Kind.OPERATOR, Kind.STEP_RENEWED}
 
 KIND_NAMES = {
     Kind.STEP_STARTED: "step started",
@@ -50,6 +50,7 @@ KIND_NAMES = {
     Kind.EFFECT_UNKNOWN: "effect unknown",
     Kind.EFFECT_ACCEPTED: "effect accepted",
     Kind.EFFECT_SETTLED: "effect settled",
+    Kind.STEP_RENEWED: "step renewed",
 }
 
 
@@ -159,6 +160,8 @@ class Claim:
     metadata: dict[str, Any] = field(default_factory=dict)
     has_beats: bool = False
     heritage: Heritage | None = None
+    lost: dict[int, list[Ref]] = field(default_factory=dict)
+    """By call, what its recorded result claims to exist and does not."""
 
     @property
     def has_kin(self) -> bool:

@@ -146,6 +146,15 @@ comment on column pgflow.owed.name is 'Of the effect, gate or obligation';
 comment on column pgflow.owed.owed_to is 'To whom; null = nobody is named';
 comment on column pgflow.owed.detail is 'What whoever closes it should know; null = nothing';
 
+comment on column pgflow.page.run_id is 'The run that somebody is needed for';
+comment on column pgflow.page.opened_at is 'Since when it is stuck or owed';
+comment on column pgflow.page.next_at is 'When somebody is told next; infinity = never again';
+comment on column pgflow.page.paged_at is 'When somebody was told last; null = nobody yet';
+comment on column pgflow.page.call is 'Number of the call that it is about; 0 = the run itself';
+comment on column pgflow.page.tries is 'How often it has been tried since somebody was told last';
+comment on column pgflow.page.kind is 'stuck or effect';
+comment on column pgflow.page.last_error is 'Class of the error with which the last try failed; null = it did not';
+
 comment on column pgflow.worker.worker_id is 'The number of the worker, never used again';
 comment on column pgflow.worker.pid is 'Number of its process on its host';
 comment on column pgflow.worker.beat is 'Counts up while it lives; others watch whether it moves';

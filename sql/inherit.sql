@@ -110,7 +110,7 @@ begin
       case when l.ordinal ~ '^\d+$' then
         pgflow.stem_at_(me.heritage->'keys', pgflow.own_stem_(me.root, me.generation), l.seq) || '/' || l.name || '/' || l.ordinal
       else l.ordinal end,
-      l.args_hash, e.payload
+      l.args_hash, coalesce((select j.payload from journal j where j.kind = 'r' and j.call = l.call order by j.seq desc limit 1), e.payload)
     from licence l left join ending e on e.call = l.call
     where e.seq is null or e.seq > cut
     union all
@@ -264,7 +264,8 @@ begin
       case when u.seq = cut and edit is not null then edit
         when u.kind = 'i' and starts_with(u.payload->>'decision', old_stem || '/') then json_build_object(
           'request', u.payload->'request', 'risk', u.payload->>'risk', 'policy', (u.payload->>'policy')::int,
-          'decision', stem || substr(u.payload->>'decision', length(old_stem) + 1), 'compensates', u.payload->>'compensates')
+          'decision', stem || substr(u.payload->>'decision', length(old_stem) + 1), 'compensates', u.payload->>'compensates',
+          'expects', u.payload->>'expects')
         else u.payload end,
       case when u.starts is not null then (
         select json_agg(case when s->>1 = 'e' then json_build_array(s->0, s->1, s->2, u.key, s->4) else s end order by n)

@@ -451,6 +451,36 @@ EFFECTS = (
         "test_effects.py::test_a_lost_reply_is_asked_after_and_never_sent_again",
     ),
     Defect(
+        "acts though what it expects has changed", "pgflow/bodies.py",
+        "if observed != call.expected:", "if False:",
+        "test_expect.py::test_an_effect_does_not_act_when_what_it_expects_has_changed",
+    ),
+    Defect(
+        "judged by what it has done itself", "pgflow/bodies.py",
+        "if call.may_have_acted:", "if False:",
+        "test_expect.py::test_what_may_have_acted_is_not_judged_by_what_is_observed_after_it",
+    ),
+    Defect(
+        "lost Ref handed back", "pgflow/_engine/release.py",
+        "elif call.number in self.claim.lost and", "elif False and",
+        "test_refs.py::test_a_lost_ref_is_made_anew_and_not_handed_back",
+    ),
+    Defect(
+        "act repeated for a lost Ref", "pgflow/_engine/renewal.py",
+        'if call.spec.effect not in ("r", "s") or unit.kind != Kind.STEP_COMPLETED:', "if False:",
+        "test_refs.py::test_an_act_is_not_repeated_for_a_lost_ref_and_the_run_goes_on_once_it_is_there_again",
+    ),
+    Defect(
+        "renewed result forgotten by the next replay", "pgflow/_engine/journal.py",
+        "self.renewed[unit.call] = unit.payload", "self.renewed[0] = unit.payload",
+        "test_refs.py::test_what_was_made_anew_counts_in_every_replay_from_then_on",
+    ),
+    Defect(
+        "paged before anybody was told", "sql/page.sql",
+        "next_at = t + lease_seconds * interval '1 second'", "next_at = 'infinity'",
+        "test_pager.py::test_a_worker_lost_between_the_call_and_its_record_is_followed_by_another_call",
+    ),
+    Defect(
         "absent believed at once", "sql/effects.sql",
         "coalesce(e->>7 = 'a' and last_at + wait <= asked_at, false)", "e->>7 = 'a'",
         "test_effects.py::test_absent_is_believed_only_when_no_attempt_can_be_under_way",

@@ -186,6 +186,20 @@ table pgflow.owed, owner pgflow_owner
   CREATE INDEX owed_opened_idx ON pgflow.owed USING btree (kind, opened_at)
   CREATE INDEX owed_ref_idx ON pgflow.owed USING btree (((detail ->> 'ref'::text))) WHERE (detail ? 'ref'::text)
 
+table pgflow.page, owner pgflow_owner
+  -- What a person must bring on, and when one was told; kept by workers whose app has a pager
+  run_id bigint not null -- The run that somebody is needed for
+  opened_at timestamp with time zone not null -- Since when it is stuck or owed
+  next_at timestamp with time zone not null -- When somebody is told next; infinity = never again
+  paged_at timestamp with time zone -- When somebody was told last; null = nobody yet
+  call integer not null -- Number of the call that it is about; 0 = the run itself
+  tries integer not null -- How often it has been tried since somebody was told last
+  kind text not null -- stuck or effect
+  last_error text -- Class of the error with which the last try failed; null = it did not
+  constraint page_kind_check CHECK ((kind = ANY (ARRAY['stuck'::text, 'effect'::text])))
+  constraint page_last_error_check CHECK ((char_length(last_error) <= 255))
+  constraint page_pkey PRIMARY KEY (run_id, call, kind)
+
 table pgflow.parked, owner pgflow_owner
   -- Place: waiting for a signal, a child, a timer or its time to start; holds no lease, thread or connection
   with autovacuum_vacuum_scale_factor=0.05, autovacuum_vacuum_threshold=2000, autovacuum_vacuum_cost_delay=0
@@ -507,6 +521,7 @@ view pgflow.obligations, owner pgflow_owner
   tenant text -- Whose run it is; empty where there is only one tenant
   call integer -- Number of the call
   run_id bigint -- The number of that generation
+  paged_at timestamp with time zone -- When somebody was last told of it (app.pager); null = nobody, or nobody is needed
   grant select to pgflow_auditor
   grant select to pgflow_client
   grant select to pgflow_operator
@@ -610,7 +625,7 @@ view pgflow.steps, owner pgflow_owner
   started_at timestamp with time zone -- When its body was first allowed to start; null where no leave is needed, as for a read
   ended_at timestamp with time zone -- When it returned, failed for the last time or was given up; null = it has not
   idempotency_key text -- What idempotency_key() answers in its body: the same in every attempt
-  output json -- What it returned; null unless it completed
+  output json -- What it returned, of what was made anew the newest; null unless it completed
   error json -- The exception that it raised for the last time; null unless it failed
   tenant text -- Whose run it is; empty where there is only one tenant
   run_id bigint -- The number of that generation
@@ -680,7 +695,7 @@ function pgflow.acts_(run_id bigint, cut integer) returns TABLE(seq integer, cal
   -- What a journal did to the world after a cut: steps, transactions, effects and children, each with how far it came
   plpgsql stable
   set search_path=pg_catalog, pg_temp
-  md5 6d41132324c66ec793e44285c125e69d
+  md5 ddca2c58726d39eebf3961df671936b3
 
 function pgflow.add_unit_partitions(ahead integer DEFAULT 3, width bigint DEFAULT 5000000) returns integer, owner pgflow_owner
   -- Makes partitions of the journal until so many are ahead of the newest run; answers how many it made
@@ -848,6 +863,13 @@ function pgflow.claim_(worker_id integer, lanes integer[], max integer, tokens b
   set search_path=pg_catalog, pg_temp
   md5 f4ec39e9a43ac83bd342c91e0d99ad33
 
+function pgflow.claim_pages(max integer DEFAULT 20, lease_seconds double precision DEFAULT 60) returns TABLE(page_id text, run_id bigint, call integer, kind text, opened_at timestamp with time zone, key text, workflow text, generation integer, tenant text, name text, why text, effect text, tries integer), owner pgflow_owner
+  -- What a person is to be told, up to so many; whoever has told says so (page_sent), else it is given out again after the lease
+  plpgsql volatile security definer
+  set search_path=pg_catalog, pg_temp
+  md5 2f8cb6a5f3c8dddb1411ffd3100e75a5
+  grant execute to pgflow_worker
+
 function pgflow.claim_runs(worker_id integer, lanes integer[], max integer, tokens bigint[], take_suspect boolean DEFAULT true) returns TABLE(run_id bigint, token bigint, chain_id bigint, lane_id integer, generation integer, attempt integer, suspect integer, last_seq integer, key text, root text, input text, units text, has_mail boolean, created_us bigint, now_us bigint, extra jsonb), owner pgflow_owner
   -- Claims up to max runs for a worker; tokens are max random numbers that it will fence its writes with
   plpgsql volatile security definer
@@ -908,7 +930,7 @@ function pgflow.copy_units_(origin bigint, cut integer, heir bigint, edit json) 
   -- Copies a journal up to a cut, without the licences of bodies whose outcome is not in it, and with another result in its last unit if one is given
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 66d462f2c593d8f4122eb9b8b44f80a1
+  md5 3e4624953065d103a760b4f01ebf89cc
 
 function pgflow.cut_before_(run_id bigint, step text) returns integer, owner pgflow_owner
   -- The seq before the first unit of a step's last call, of its last failed one if one has failed
@@ -1090,7 +1112,7 @@ function pgflow.intend_(q jsonb, t timestamp with time zone, INOUT seq integer, 
   -- Records the intents and further attempts that a flush asks for; refused = those that the policy does not let through
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 674f6dadbf288c3cb0f1707aa7dd7f94
+  md5 4ea535782db433e248632b8ea50c212a
 
 function pgflow.intern_lane_(queue text, workflow text, version text) returns integer, owner pgflow_owner
   -- The lane of (queue, workflow, version), made if it is new
@@ -1198,6 +1220,12 @@ function pgflow.needs_(name text, risk text, request jsonb, OUT version integer,
   set search_path=pg_catalog, pg_temp
   md5 cdc765b6fc1ee7e6339f5d48ee6a33e9
 
+function pgflow.needs_person_() returns TABLE(run_id bigint, call integer, kind text, opened_at timestamp with time zone, name text, why text, effect text), owner pgflow_owner
+  -- What only a person can bring on: runs that are stuck, and effects that nobody looks after
+  sql stable
+  set search_path=pg_catalog, pg_temp
+  md5 ed0e2fbbc2560114369bed030b1b5a3f
+
 function pgflow.newest_run_(chain bigint) returns bigint, owner pgflow_owner
   -- The newest generation of a chain
   sql stable
@@ -1234,6 +1262,20 @@ function pgflow.own_stem_(root uuid, generation integer) returns text, owner pgf
   sql immutable
   set search_path=pg_catalog, pg_temp
   md5 d9441c938d227188f42837aa2397f6e5
+
+function pgflow.page_failed(run_id bigint, call integer, kind text, error text) returns void, owner pgflow_owner
+  -- Nobody could be told: it is given out again after a delay that grows from 5 seconds to 10 minutes
+  sql volatile security definer
+  set search_path=pg_catalog, pg_temp
+  md5 75f9154063f5cf92826b831af4215185
+  grant execute to pgflow_worker
+
+function pgflow.page_sent(run_id bigint, call integer, kind text, again_seconds double precision DEFAULT NULL::double precision) returns void, owner pgflow_owner
+  -- A person has been told; again after so many seconds if nothing has been done by then, null = never
+  sql volatile security definer
+  set search_path=pg_catalog, pg_temp
+  md5 85584f883ec16a727d92fd64ba34c55f
+  grant execute to pgflow_worker
 
 function pgflow.park_(q jsonb, seq integer, t timestamp with time zone) returns boolean, owner pgflow_owner
   -- Lease -> parked, with the reasons to wake; true if a message that crossed it should be looked for at once
@@ -1671,7 +1713,7 @@ type pgflow.run_value as json CHECK ((octet_length((VALUE)::text) <= 1048576)) -
 
 type pgflow.unit_call as integer CHECK ((VALUE >= 0)) -- Number of a durable call; 0 = of the run itself
 
-type pgflow.unit_letter as "char" CHECK ((VALUE = ANY (ARRAY['s'::"char", 'c'::"char", 'f'::"char", 'a'::"char", 't'::"char", 'T'::"char", 'S'::"char", 'W'::"char", 'k'::"char", 'K'::"char", 'x'::"char", 'X'::"char", 'p'::"char", 'w'::"char", 'v'::"char", 'e'::"char", 'n'::"char", 'o'::"char", 'd'::"char", 'i'::"char", 'j'::"char", 'C'::"char", 'F'::"char", 'U'::"char", 'A'::"char", 'E'::"char", 'R'::"char"]))) -- Kind of a unit: see pgflow.unit_kind
+type pgflow.unit_letter as "char" CHECK ((VALUE = ANY (ARRAY['s'::"char", 'c'::"char", 'f'::"char", 'a'::"char", 't'::"char", 'T'::"char", 'S'::"char", 'W'::"char", 'k'::"char", 'K'::"char", 'x'::"char", 'X'::"char", 'p'::"char", 'w'::"char", 'v'::"char", 'e'::"char", 'n'::"char", 'o'::"char", 'd'::"char", 'i'::"char", 'j'::"char", 'C'::"char", 'F'::"char", 'U'::"char", 'A'::"char", 'E'::"char", 'R'::"char", 'r'::"char"]))) -- Kind of a unit: see pgflow.unit_kind
 
 type pgflow.unit_name as text CHECK ((octet_length(VALUE) <= 255)) -- Name of a call, or its idempotency key: at most 255 bytes
 
@@ -1699,6 +1741,7 @@ unit kind k child_started: settle: the child exists from this commit on
 unit kind n continued, terminal: settle: the run goes on as the next generation
 unit kind o operator: wake, settle: what a person did to the run, who and why
 unit kind p patched, terminal: commit_units: the new side of a code change was taken
+unit kind r step_renewed: commit_units: what a recorded result claimed was gone, and its body ran again; its new result
 unit kind s step_started: commit_units: the licence of bodies, when no other unit of the flush can carry it
 unit kind t timer_started: commit_units: a sleep or a time-out began; due_at is set by the commit
 unit kind v state_set, terminal: commit_units: set_state()

@@ -82,6 +82,8 @@ class Execution(Releases):
     def _settle(self) -> None:
         """Nothing is left to release: start what may start, flush what must be durable."""
         is_held_back = self.pausing or self.draining or not self._has_looked
+        if self.renewing is not None:  # the past must be repeated before anything can be looked at
+            is_held_back = self.draining
         startable, self._startable = self._startable, []
         for call in startable:
             if is_held_back and not self._may_start(call):
@@ -99,6 +101,8 @@ class Execution(Releases):
         return isinstance(call, EffectCall) and call.phase == "act"
 
     def _must_flush(self) -> bool:
+        if self.renewing is not None:
+            return False
         if self._hold is not None or self._ending is not None:
             return True
         if self.draining:
@@ -256,6 +260,8 @@ class Execution(Releases):
     def take_flush(self) -> Flush | None:
         """What is to be committed now; None if nothing is, or the last flush is still on its way."""
         if self.inflight is not None or self.locked or self.over or self._driver.busy or self._decided:
+            return None
+        if self.renewing is not None and self.divergence is None:
             return None
         if self.divergence is not None or self._refused:  # what the code did after that is nobody's history
             self._buffer, self._unlicensed, self._seq = [], [], self._durable_seq

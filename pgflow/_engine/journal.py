@@ -18,6 +18,7 @@ class Journal:
         self.ended: set[int] = set()
         self.given_up: set[int] = set()
         self.names: dict[int, str | None] = {}
+        self.renewed: dict[int, str] = {}
         for unit in units:
             for start in unit.starts or ():
                 self.starts[start[0]] = Start(*start)
@@ -27,6 +28,8 @@ class Journal:
                 self.names[unit.call] = unit.name
             elif unit.kind in (Kind.CALL_CANCELLED, Kind.STEP_ABANDONED):
                 self.given_up.add(unit.call)
+            elif unit.kind == Kind.STEP_RENEWED:
+                self.renewed[unit.call] = unit.payload or "null"
 
     def __len__(self) -> int:
         return len(self._units)

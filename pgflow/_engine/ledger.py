@@ -37,6 +37,9 @@ EARLY = "absent, and asked too early to believe it"
 GUARDED = "its precondition does not hold any more, and an earlier attempt may have been done"
 """So the same key is not sent again."""
 
+CHANGED = "what it expects has changed, and an earlier attempt may have been done"
+"""Perhaps by itself: nor then is the key sent again."""
+
 
 class Ledgers(Requests):
     """The layer of an :class:`~pgflow._engine.execution.Execution` that knows effects; see the module."""
@@ -54,7 +57,7 @@ class Ledgers(Requests):
 
     def issue_effect(
         self, spec: StepSpec, args: tuple[Any, ...], kwargs: dict[str, Any], request: str, rests_on: Resting | None,
-        compensates: str | None = None,
+        compensates: str | None = None, expected: str | None = None,
     ) -> EffectCall:
         """Asks for an effect to be done, or to have been done.
 
@@ -65,11 +68,12 @@ class Ledgers(Requests):
             request: The arguments as JSON, for whoever reads the ledger.
             rests_on: The decision it rests on.
             compensates: Key of the effect that this one takes back.
+            expected: Fingerprint of what must be observed immediately before the act.
         """
         number = self._next_call()
         call = EffectCall(
             number, spec.name, self._driver.waiter(), spec=spec, args=args, kwargs=kwargs, request=request,
-            decision=rests_on[0] if rests_on else None, compensates=compensates,
+            decision=rests_on[0] if rests_on else None, compensates=compensates, expected=expected,
             reads=[] if compensates else list(self._ageing.values()), aliases=spec.aliases,
         )
         if number == NEVER:
@@ -149,7 +153,7 @@ class Ledgers(Requests):
     def _record_unknown(self, call: EffectCall, why: str, error: ErrorData | None) -> None:
         call.is_unknown = True
         call.asks += 1
-        call.may_be_forgotten = call.may_be_forgotten or why == GUARDED
+        call.may_be_forgotten = call.may_be_forgotten or why in (GUARDED, CHANGED)
         delay = self._delay(call)
         payload = {"why": why} if error is None else {"why": why, "error": error}
         row = self._record_effect_unit(call, Kind.EFFECT_UNKNOWN, json.dumps(payload), delay)
@@ -265,7 +269,7 @@ class Ledgers(Requests):
             call.is_unknown, call.ground = True, None
             call.asks += why != EARLY
             call.retry_seq, call.retry_due_us = unit.seq, unit.due_us
-            call.may_be_forgotten = call.may_be_forgotten or why in (FORGOTTEN, GUARDED)
+            call.may_be_forgotten = call.may_be_forgotten or why in (FORGOTTEN, GUARDED, CHANGED)
             call.needs_person = why == UNREPEATABLE
         else:
             said = json.loads(unit.payload or "{}")

@@ -15,10 +15,10 @@ from typing import Any
 from pgflow._engine.calls import Call, EffectCall, StepCall, TimerCall
 from pgflow._engine.flush import Ending
 from pgflow._engine.host import ContinueAsNew, EffectResult, Host, StepResult
-from pgflow._engine.ledger import Ledgers
 from pgflow._engine.loop import Unwind
 from pgflow._engine.outcomes import decode_result, decode_unit, fits
 from pgflow._engine.questions import stuck
+from pgflow._engine.renewal import Renewals
 from pgflow.errors import NotStorable
 from pgflow.failures import clean, encode_error
 from pgflow.model import Kind
@@ -26,7 +26,7 @@ from pgflow.units import Claim, Unit
 from pgflow.values import Codec
 
 
-class Releases(Ledgers):
+class Releases(Renewals):
     """The upper layer of an :class:`~pgflow._engine.execution.Execution`; see the module."""
 
     def __init__(self, claim: Claim, host: Host[Any], result: Codec[Any], code_hash: str) -> None:
@@ -89,6 +89,8 @@ class Releases(Ledgers):
             return None
 
     def _release_one(self) -> bool:
+        if self.renewing is not None:
+            return self._take_renewal()
         if self.replaying and not self._decided:
             self._read_group()
         if self._decided:
@@ -169,13 +171,15 @@ class Releases(Ledgers):
             self.diverge(f"the journal has {unit}, which the code never asked for; {self._standing()}")
         elif not fits(unit, call):
             self.diverge(f"the journal has {unit}, the code asks for {call}")
+        elif call.number in self.claim.lost and isinstance(call, StepCall) and self.replaying:
+            self._renew(call, unit)
         elif isinstance(call, TimerCall):
             self._drop(call)
             call.fire()
             self._driver.resume()
         else:
             try:
-                value, error = decode_unit(call, unit)
+                value, error = decode_unit(call, self._as_renewed(unit))
             except NotStorable as misfit:
                 if isinstance(call, EffectCall) and call.is_by_word:
                     self._release_misfit(call, unit, misfit)
@@ -213,7 +217,7 @@ class Releases(Ledgers):
                 self._guarded(self._judge_end)
             if self.divergence is not None:
                 detail = {"message": clean(str(self.divergence)), "where": self._divergence_where}
-                self._hold = stuck("nondeterminism", detail, self._code_hash)
+                self._hold = stuck(self._held_as, detail, self._code_hash if self._held_as == "nondeterminism" else None)
         self._want_flush()
 
     def _judge_end(self) -> None:
@@ -225,6 +229,7 @@ class Releases(Ledgers):
                 self.diverge(f"the code ends where the journal goes on with {unit}")
             self._check_starts()
             self.replaying = False
+            self._record_renewals()
         self._unlicensed.clear()
         self._startable.clear()
         self._new_children.clear()

@@ -60,6 +60,10 @@ class Requests(History):
         """The call has a result already, which is to be recorded as its own."""
 
     @abstractmethod
+    def _record_renewals(self) -> None:
+        """Everything recorded has been repeated: what was made anew meanwhile is added."""
+
+    @abstractmethod
     def _retry_later(self, call: StepCall, delay_seconds: float) -> None:
         """The body is due again after a delay."""
 
@@ -82,7 +86,7 @@ class Requests(History):
         else:
             self._name_key(call, rests_on)
         if spec.effect in ("s", "t") and (number not in self.journal.ended or self._carried):
-            call.args_hash = _hash_of(call)
+            call.args_hash = hash_of(call)
         if self.claim.heritage is not None:
             self._inherit(call, self.claim.heritage)
         self._enter(call)
@@ -290,6 +294,7 @@ class Requests(History):
         """Everything recorded has been repeated: from here on the run makes history."""
         self._check_starts()
         self.replaying = False
+        self._record_renewals()
         for call in list(self._calls.values()):
             if call.state != "pending":
                 continue
@@ -305,7 +310,8 @@ NOT_COMPARABLE = -1
 """In place of a hash: a transaction may be called with what has no form that could be compared."""
 
 
-def _hash_of(call: StepCall) -> int:
+def hash_of(call: StepCall) -> int:
+    """By which a call of a step is known again."""
     try:
         return hash_arguments(call.args, call.kwargs, f"step {call.name}")
     except NotStorable:

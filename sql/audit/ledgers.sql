@@ -90,9 +90,10 @@ comment on column pgflow.effects.run_id is 'The number of that generation';
 
 create view pgflow.obligations as
 select r.key, o.kind, o.name, o.detail->>'state' as state, o.opened_at, o.due_at, o.owed_to, o.detail->>'key' as effect,
-  o.detail->>'ref' as ref, o.detail, r.tenant, o.call, o.run_id
+  o.detail->>'ref' as ref, o.detail, r.tenant, o.call, o.run_id, p.paged_at
 from pgflow.owed o
-join pgflow.run r on r.run_id = o.run_id;
+join pgflow.run r on r.run_id = o.run_id
+left join pgflow.page p on p.run_id = o.run_id and p.call = o.call and p.kind = o.kind;
 comment on view pgflow.obligations is 'Owed: effects that are not closed, and what else is open';
 comment on column pgflow.obligations.key is 'Key of the run';
 comment on column pgflow.obligations.kind is 'effect, gate or obligation';
@@ -107,6 +108,7 @@ comment on column pgflow.obligations.detail is 'What whoever closes it should kn
 comment on column pgflow.obligations.tenant is 'Whose run it is; empty where there is only one tenant';
 comment on column pgflow.obligations.call is 'Number of the call';
 comment on column pgflow.obligations.run_id is 'The number of that generation';
+comment on column pgflow.obligations.paged_at is 'When somebody was last told of it (app.pager); null = nobody, or nobody is needed';
 
 create view pgflow.provenance as
 select d.key, d.decision, d.name as decided, d.why, d.evidence, d.decided_at, a.act, a.name, a.act_key, a.status, c.effect as compensated_by,
