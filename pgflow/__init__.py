@@ -91,6 +91,7 @@ from pgflow.model import (
     StillUnknown,
     Usage,
 )
+from pgflow.plan import PlannedCall, PlannedSql, UndoRequest
 from pgflow.providers import AsyncTransaction, AsyncTransactionProvider, Transaction, TransactionProvider
 from pgflow.saga import saga
 from pgflow.step import AsyncStep, Step, SyncStep
@@ -102,10 +103,11 @@ __all__ = [
     "AsyncStep", "AsyncTransaction", "AsyncTransactionProvider", "BudgetExceeded", "Choice", "Client", "Confirmed", "Connection",
     "Decision", "DefinitionError", "EffectFailed", "Escalate", "Escalated", "Expired", "GateRequest", "HasActed", "Interceptor",
     "InvalidArgument", "KeyConflict", "LeaseLost", "MapResult", "NeedsGate", "NonDeterminismError", "NotBuiltError", "NotInRunError",
-    "NotInWorkflowError", "NotStorable", "PgflowError", "Reject", "Rejected", "Retries", "Risk", "Run", "RunCancelled", "RunFailed",
+    "NotInWorkflowError", "NotStorable", "PgflowError", "PlannedCall", "PlannedSql",
+    "Reject", "Rejected", "Retries", "Risk", "Run", "RunCancelled", "RunFailed",
     "RunInfo", "RunNotFound", "RunStuck", "SetupError", "Signal", "Slot", "Stale", "StartOptions", "Status", "Step", "StepCommitted",
     "StepFailed", "StillUnknown", "SyncEffect", "SyncSignal", "SyncStep", "TooManyFailures", "Transaction", "TransactionProvider",
-    "Usage", "Verdict", "Workflow", "WrongColourError", "WrongState", "__version__", "as_completed", "because", "charge",
+    "UndoRequest", "Usage", "Verdict", "Workflow", "WrongColourError", "WrongState", "__version__", "as_completed", "because", "charge",
     "continue_as_new", "decision", "deprecate_patch", "effect", "emit", "gate", "heartbeat", "heartbeat_details", "idempotency_key",
     "logger", "map", "now", "owe", "patched", "random", "read", "run_child", "run_info", "saga", "schedule", "set_state", "sleep", "step",
     "sync", "transaction", "upcaster", "uuid", "workflow",

@@ -126,6 +126,8 @@ class EffectCall(StepCall):
     request: str = "null"
     decision: str | None = None
     compensates: str | None = None
+    notice: dict[str, Any] | None = None
+    """What whoever closes it should know: why nothing but a person can take an effect back, and what was planned."""
     reads: list[tuple[str, int, float]] = field(default_factory=list)
     """What it rests on that ages: name of the read, seq of its newest result, how old it may be in seconds."""
     phase: Literal["act", "ask"] = "act"
