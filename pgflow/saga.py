@@ -221,8 +221,8 @@ async def _closed(scope: WorkflowScope, call: StepCall) -> asyncio.CancelledErro
             await asyncio.shield(waiter)
         except asyncio.CancelledError as error:
             cancelled = error
-        except Exception:  # noqa: BLE001, S110 - it is over; whoever asked for it reads how
-            pass
+        except Exception:  # noqa: BLE001 - it is over; whoever asked for it reads how
+            break
     return cancelled
 
 
