@@ -94,6 +94,7 @@ from pgflow.model import (
     StillUnknown,
     Usage,
 )
+from pgflow.plan import PlannedCall, PlannedSql, UndoRequest
 from pgflow.providers import AsyncTransaction, AsyncTransactionProvider, Transaction, TransactionProvider
 from pgflow.saga import saga
 from pgflow.step import AsyncStep, Step, SyncStep
@@ -106,12 +107,12 @@ __all__ = [
     "AsyncStep", "AsyncTransaction", "AsyncTransactionProvider", "BudgetExceeded", "Choice", "Client", "Confirmed", "Connection",
     "Decision", "DefinitionError", "Diverged", "EffectFailed", "Escalate", "Escalated", "Expired", "GateRequest", "HasActed",
     "Interceptor", "InvalidArgument", "KeyConflict", "LeaseLost", "MapResult", "NeedsGate", "NonDeterminismError", "NotBuiltError",
-    "NotInRunError", "NotInWorkflowError", "NotStorable", "Page", "PgflowError", "Ref", "Reject", "Rejected", "Retries", "Risk",
-    "Run", "RunCancelled", "RunFailed", "RunInfo", "RunNotFound", "RunStuck", "SetupError", "Signal", "Slot", "Stale",
-    "StartOptions", "Status", "Step", "StepCommitted", "StepFailed", "StillUnknown", "SyncEffect", "SyncSignal", "SyncStep",
-    "TooManyFailures", "Transaction", "TransactionProvider", "Usage", "Verdict", "Workflow", "WrongColourError", "WrongState",
-    "__version__", "as_completed", "because", "charge", "continue_as_new", "decision", "deprecate_patch", "effect", "emit",
-    "fingerprint", "gate", "heartbeat", "heartbeat_details", "idempotency_key", "logger", "map", "now", "owe", "patched", "random",
-    "read", "run_child", "run_info", "saga", "schedule", "set_state", "sleep", "step", "sync", "transaction", "upcaster", "uuid",
-    "workflow",
+    "NotInRunError", "NotInWorkflowError", "NotStorable", "Page", "PgflowError", "PlannedCall", "PlannedSql", "Ref", "Reject",
+    "Rejected", "Retries", "Risk", "Run", "RunCancelled", "RunFailed", "RunInfo", "RunNotFound", "RunStuck", "SetupError", "Signal",
+    "Slot", "Stale", "StartOptions", "Status", "Step", "StepCommitted", "StepFailed", "StillUnknown", "SyncEffect", "SyncSignal",
+    "SyncStep", "TooManyFailures", "Transaction", "TransactionProvider", "UndoRequest", "Usage", "Verdict", "Workflow",
+    "WrongColourError", "WrongState", "__version__", "as_completed", "because", "charge", "continue_as_new", "decision",
+    "deprecate_patch", "effect", "emit", "fingerprint", "gate", "heartbeat", "heartbeat_details", "idempotency_key", "logger",
+    "map", "now", "owe", "patched", "random", "read", "run_child", "run_info", "saga", "schedule", "set_state", "sleep", "step",
+    "sync", "transaction", "upcaster", "uuid", "workflow",
 ]  # fmt: skip

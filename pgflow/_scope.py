@@ -37,6 +37,8 @@ class WorkflowScope:
     interceptors: Sequence[Any] = ()
     effects: list[Any] = field(default_factory=list)
     """Effects outside of any saga block, with their calls, for a compensation by the run itself."""
+    decisions: dict[str, Any] = field(default_factory=dict)
+    """Decisions on which something was asked to rest, by their keys: why an effect was done."""
 
     @property
     def claim(self) -> Claim:

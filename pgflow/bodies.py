@@ -221,7 +221,7 @@ class Bodies:
     async def _act(self, execution: Execution, call: EffectCall, scope: StepScope) -> EffectResult:
         step: EffectStep[..., Any] = call.spec.definition.declared
         if not call.agreed.has_body:
-            return _unknown(call, "nothing is declared that takes it back: a person must")
+            return _unknown(call, call.notice["why"] if call.notice else "nothing is declared that takes it back: a person must")
         if (execution.estimate_us() - call.attempted_us) / 1e6 > BEGIN_WITHIN_SECONDS:
             return EffectResult(call, "not begun", why="its worker was too long out of touch to begin it")
         is_before_act = True

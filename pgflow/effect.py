@@ -16,8 +16,10 @@ from datetime import timedelta
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar, cast
 
 from pgflow._engine.calls import EffectCall, EffectTerms, StepSpec
+from pgflow._engine.requests import Resting
 from pgflow._scope import WorkflowScope
 from pgflow.errors import DefinitionError, InvalidArgument
+from pgflow.lineage import Table, table_named
 from pgflow.model import Absent, Admit, Confirmed, Retries, Risk, StillUnknown
 from pgflow.saga import enlist
 from pgflow.step import MAX_NAME_CHARS, AsyncStep, Step, SyncStep
@@ -39,6 +41,20 @@ DEFAULT_SETTLING = Retries(max_attempts=60, first_delay=timedelta(seconds=1), ma
 _FOR_EVER = 100 * 365.25 * 86400.0
 
 
+def written_by(tables: Sequence[str]) -> tuple[Table, ...]:
+    """The tables that an effect is declared to write.
+
+    Raises:
+        DefinitionError: One is not written as SQL writes a table with its schema.
+    """
+    if isinstance(tables, str):
+        raise DefinitionError(f"writes= of an effect takes a sequence of tables, not {tables!r}")
+    try:
+        return tuple(map(table_named, tables))
+    except ValueError as error:
+        raise DefinitionError(f"writes= of an effect: {error}") from None
+
+
 @dataclass(frozen=True)
 class EffectOptions:
     """What was said of an effect where it was declared; see :func:`pgflow.effect`."""
@@ -50,6 +66,7 @@ class EffectOptions:
     settle_retries: Retries = DEFAULT_SETTLING
     has_body: bool = True
     is_compensation: bool = False
+    writes: tuple[Table, ...] = ()
 
 
 class EffectStep(Step[P, R_co]):
@@ -164,6 +181,39 @@ class EffectStep(Step[P, R_co]):
             except (TypeError, InvalidArgument):  # what it would have to be called with cannot be recorded: nobody but a person can
                 pass
         return scope.execution.issue_effect(self._by_hand().spec(scope.app_errors), (), {}, effect.request, None, effect.key)
+
+    @property
+    def tables(self) -> tuple[Table, ...]:
+        """What it says it writes."""
+        return self.terms.writes
+
+    @property
+    def risk(self) -> Risk:
+        """What it takes to take it back."""
+        return self.terms.risk
+
+    def issue_in_plan(self, scope: WorkflowScope, arguments: dict[str, Any], rests_on: Resting) -> EffectCall:
+        """Asks for it as a step of a plan: it is not taken back in its turn."""
+        request = self._request((), arguments)
+        return scope.execution.issue_effect(self.spec(scope.app_errors), (), arguments, request, rests_on, is_undo=True)
+
+    def issue_taken_back(self, scope: WorkflowScope, effect: EffectCall, plan: str, steps: list[Any]) -> EffectCall:
+        """Records that a plan has taken one of these effects back."""
+
+        async def taken_back() -> str:
+            """Nothing is left to do."""
+            return plan
+
+        terms = replace(self.terms, risk="reversible", is_compensation=True, settle_after=None)
+        aliases = tuple(map(_compensation_name, self.aliases))
+        closing: EffectStep[..., Any] = AsyncEffect(taken_back, terms, _compensation_name(self.name), None, (), aliases)
+        request = encode_plain({"plan": plan, "steps": steps}, f"the plan for effect {self.name}")
+        return scope.execution.issue_effect(closing.spec(scope.app_errors), (), {}, request, (plan, "taken back"), effect.key)
+
+    def issue_by_person(self, scope: WorkflowScope, effect: EffectCall, notice: dict[str, Any]) -> EffectCall:
+        """Asks for one of these effects to be taken back by a person, and says why nothing else can."""
+        spec = self._by_hand().spec(scope.app_errors)
+        return scope.execution.issue_effect(spec, (), {}, effect.request, None, effect.key, notice=notice)
 
     def _by_hand(self) -> EffectStep[..., Any]:
         def by_hand(result: Any, *args: Any, **kwargs: Any) -> None:

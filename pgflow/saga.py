@@ -9,36 +9,37 @@ run stuck: a saga is never called compensated while it is not.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager, contextmanager
 from contextvars import ContextVar, Token
 from typing import Any, Protocol
 
-from pgflow._engine.calls import Call, EffectCall, Waiter
+from pgflow._engine.calls import Call, EffectCall, StepCall, Waiter
 from pgflow._engine.host import ContinueAsNew
 from pgflow._engine.loop import Unwind
 from pgflow._scope import WorkflowScope, async_scope, sync_scope
+from pgflow.errors import DefinitionError
+from pgflow.model import Decision
+from pgflow.plan import Planned, Planning, Undoable, planning_of
+from pgflow.step import Step
 
 
-class Reversible(Protocol):
+class Reversible(Undoable, Protocol):
     """An effect, as a saga sees it."""
-
-    @property
-    def has_compensation(self) -> bool:
-        """Whether something is declared that takes it back."""
 
     def issue_compensation(self, scope: WorkflowScope, effect: EffectCall) -> EffectCall:
         """Asks for one of these effects to be taken back; if nothing is declared, by a person."""
 
 
-Enlisted = tuple[Reversible, EffectCall]
+Enlisted = tuple[Reversible | Planned, EffectCall]
 
 
 class Block:
     """A saga block. Tasks that were made in it may outlive it: what they do then belongs to the block around."""
 
-    def __init__(self, around: Block | None) -> None:
+    def __init__(self, around: Block | None, planning: Planning | None = None) -> None:
         self.around = around
+        self.planning = planning
         self.effects: list[Enlisted] = []
         self.is_open = True
 
@@ -58,8 +59,17 @@ def _enlisting(scope: WorkflowScope) -> list[Enlisted]:
 
 
 def enlist(scope: WorkflowScope, effect: Reversible, call: EffectCall) -> None:
-    """Remembers an effect."""
-    _enlisting(scope).append((effect, call))
+    """Remembers an effect, with who is asked for a plan if nothing is declared that takes it back."""
+    planning = None if effect.has_compensation else _planning()
+    _enlisting(scope).append((effect if planning is None else Planned(effect, planning), call))
+
+
+def _planning() -> Planning | None:
+    """What the innermost open block says that has a planner."""
+    block = _innermost.get()
+    while block is not None and not (block.is_open and block.planning is not None):
+        block = block.around
+    return None if block is None else block.planning
 
 
 def is_in_saga() -> bool:
@@ -72,27 +82,47 @@ def is_in_saga() -> bool:
     return False
 
 
-def saga() -> AbstractAsyncContextManager[None]:
+def saga(
+    *, goal: str | None = None, planner: Step[[Any], Decision[Any]] | None = None, steps: Sequence[Step[..., Any]] = ()
+) -> AbstractAsyncContextManager[None]:
     """A block whose effects are taken back, the last first, when an exception leaves it.
 
     Effects that are not known yet are settled first. An effect without a ``compensate`` makes the run stuck
-    until a person has said that it is taken back. Leaving the block in peace hands its effects on to the
-    block around it, and at last to the run, which takes back what can be taken back when it fails or is
-    cancelled.
+    until a person has said that it is taken back, unless the block has a planner. Leaving the block in peace
+    hands its effects on to the block around it, and at last to the run, which takes back what can be taken
+    back when it fails or is cancelled.
+
+    Args:
+        goal: What the block is for, in words: the planner is told.
+        planner: A ``@decision`` that is called with an :class:`~pgflow.UndoRequest` for each effect without a ``compensate`` and
+            chooses a list of :class:`~pgflow.PlannedCall` and :class:`~pgflow.PlannedSql`. It counts for the blocks inside
+            that have none. A plan is run if all of it may be; else, and if a step fails, the run is stuck as without a planner.
+        steps: The steps that a plan may call by their names.
+
+    Raises:
+        DefinitionError: The planner is no decision, or a step cannot be called by a plan.
 
     Example::
 
-        async with pgflow.saga():
+        async with pgflow.saga(goal="a trip to Lima", planner=propose_undo, steps=[cancel_seat]):
             seat = await book_seat(trip)
             await charge(card, seat.cents)
     """
     scope = async_scope("pgflow.saga()", "pgflow.sync.saga()")
-    return _saga(scope)
+    return _saga(scope, _planning_of(planner, goal, steps))
+
+
+def _planning_of(planner: Step[..., Any] | None, goal: str | None, steps: Sequence[Step[..., Any]]) -> Planning | None:
+    if planner is not None:
+        return planning_of(planner, goal, steps)
+    if steps:
+        raise DefinitionError("saga(steps=...) are for a plan: pass planner= too")
+    return None
 
 
 @asynccontextmanager
-async def _saga(scope: WorkflowScope) -> AsyncIterator[None]:
-    block, token = _enter()
+async def _saga(scope: WorkflowScope, planning: Planning | None) -> AsyncIterator[None]:
+    block, token = _enter(planning)
     try:
         yield
     except _NOT_AN_END:
@@ -105,15 +135,17 @@ async def _saga(scope: WorkflowScope) -> AsyncIterator[None]:
     _leave(scope, block, token)
 
 
-def sync_saga() -> AbstractContextManager[None]:
+def sync_saga(
+    *, goal: str | None = None, planner: Step[[Any], Decision[Any]] | None = None, steps: Sequence[Step[..., Any]] = ()
+) -> AbstractContextManager[None]:
     """The same for sync workflows; see :func:`pgflow.saga`."""
     scope, _ = sync_scope("pgflow.sync.saga()", "pgflow.saga()")
-    return _sync_saga(scope)
+    return _sync_saga(scope, _planning_of(planner, goal, steps))
 
 
 @contextmanager
-def _sync_saga(scope: WorkflowScope) -> Iterator[None]:
-    block, token = _enter()
+def _sync_saga(scope: WorkflowScope, planning: Planning | None) -> Iterator[None]:
+    block, token = _enter(planning)
     try:
         yield
     except _NOT_AN_END:
@@ -126,8 +158,8 @@ def _sync_saga(scope: WorkflowScope) -> Iterator[None]:
     _leave(scope, block, token)
 
 
-def _enter() -> tuple[Block, Token[Block | None]]:
-    block = Block(_innermost.get())
+def _enter(planning: Planning | None) -> tuple[Block, Token[Block | None]]:
+    block = Block(_innermost.get(), planning)
     return block, _innermost.set(block)
 
 
@@ -162,19 +194,35 @@ async def take_back(scope: WorkflowScope, effects: list[Enlisted], *, all_of_the
     for effect, call in _last(effects, all_of_them=all_of_them):
         cancelled = await _closed(scope, call) or cancelled
         if _is_done(call):
-            cancelled = await _closed(scope, effect.issue_compensation(scope, call)) or cancelled
+            for undo in _undoing(scope, effect, call):
+                cancelled = await _closed(scope, undo) or cancelled
     if cancelled is not None:
         raise cancelled
 
 
-async def _closed(scope: WorkflowScope, call: EffectCall) -> asyncio.CancelledError | None:
+def _undoing(scope: WorkflowScope, effect: Reversible | Planned, call: EffectCall) -> Iterator[StepCall]:
+    """Asks for what takes an effect back; each call is over before the next is asked for."""
+    if isinstance(effect, Planned):
+        yield from effect.undo(scope, call)
+    else:
+        yield effect.issue_compensation(scope, call)
+
+
+def _watch(scope: WorkflowScope, call: StepCall) -> Any:
+    """What is done once a call is over: an effect is when it is closed, even if nobody waits for it any more."""
+    return scope.execution.watch(call) if isinstance(call, EffectCall) else call.waiter
+
+
+async def _closed(scope: WorkflowScope, call: StepCall) -> asyncio.CancelledError | None:
     cancelled = None
-    waiter: Any = scope.execution.watch(call)
+    waiter: Any = _watch(scope, call)
     while waiter is not None and not waiter.done():
         try:
             await asyncio.shield(waiter)
         except asyncio.CancelledError as error:
             cancelled = error
+        except Exception:  # noqa: BLE001 - it is over; whoever asked for it reads how
+            break
     return cancelled
 
 
@@ -184,14 +232,15 @@ def take_back_sync(scope: WorkflowScope, effects: list[Enlisted], *, all_of_them
     for effect, call in _last(effects, all_of_them=all_of_them):
         cancelled = _closed_sync(scope, call) or cancelled
         if _is_done(call):
-            cancelled = _closed_sync(scope, effect.issue_compensation(scope, call)) or cancelled
+            for undo in _undoing(scope, effect, call):
+                cancelled = _closed_sync(scope, undo) or cancelled
     if cancelled is not None:
         raise cancelled
 
 
-def _closed_sync(scope: WorkflowScope, call: EffectCall) -> asyncio.CancelledError | None:
+def _closed_sync(scope: WorkflowScope, call: StepCall) -> asyncio.CancelledError | None:
     cancelled = None
-    waiter: Waiter | None = scope.execution.watch(call)
+    waiter: Waiter | None = _watch(scope, call)
     assert scope.thread is not None
     while waiter is not None and not waiter.done():
         try:

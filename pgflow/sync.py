@@ -13,7 +13,7 @@ from pgflow._scope import WorkflowScope, known_errors, sync_scope
 from pgflow.context import Verdict, child_request, seconds_of
 from pgflow.errors import NotBuiltError
 from pgflow.many import Tally
-from pgflow.model import GateRequest, MapResult
+from pgflow.model import Decision, GateRequest, MapResult
 from pgflow.saga import sync_saga
 from pgflow.step import Step
 from pgflow.workflow import Workflow
@@ -108,6 +108,8 @@ def gate(name: str, request: Any, **options: Any) -> Any:  # noqa: ARG001 - the 
     raise NotBuiltError(f"gates are not built yet: gate({name!r})")
 
 
-def saga() -> AbstractContextManager[None]:
+def saga(
+    *, goal: str | None = None, planner: Step[[Any], Decision[Any]] | None = None, steps: Sequence[Step[..., Any]] = ()
+) -> AbstractContextManager[None]:
     """A block whose effects are taken back, the last first, when an exception leaves it; see :func:`pgflow.saga`."""
-    return sync_saga()
+    return sync_saga(goal=goal, planner=planner, steps=steps)

@@ -527,6 +527,21 @@ EFFECTS = (
         "test_sagas.py::test_what_is_not_known_is_settled_before_it_is_taken_back",
     ),
     Defect(
+        "a plan's SQL writes another table", "pgflow/plan.py",
+        "strange = statement.writes - tables", "strange = statement.writes - statement.writes",
+        "test_undo_plans.py::test_a_statement_that_could_write_anything_else_is_refused",
+    ),
+    Defect(
+        "a plan's SQL writes another table by a trigger", "pgflow/plan.py",
+        "- set(map(table_named, tables))", "- {Table(*one) for one in written}",
+        "test_undo_plans.py::test_what_a_statement_writes_behind_its_back_is_rolled_back",
+    ),
+    Defect(
+        "a plan that is refused is run", "pgflow/plan.py",
+        "if review.refused is not None:", "if review.refused is not None and not review.steps:",
+        "test_undo_plans.py::test_a_plan_with_one_step_that_is_refused_is_refused_as_a_whole",
+    ),
+    Defect(
         "debt forgotten with its outcome unknown", "sql/effects.sql",
         "where e->>3 in ('C', 'F') and o.run_id", "where e->>3 in ('C', 'F', 'U') and o.run_id",
         "test_effects.py::test_without_a_way_to_ask_the_run_is_stuck_and_a_person_decides",

@@ -1112,7 +1112,7 @@ function pgflow.intend_(q jsonb, t timestamp with time zone, INOUT seq integer, 
   -- Records the intents and further attempts that a flush asks for; refused = those that the policy does not let through
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 4ea535782db433e248632b8ea50c212a
+  md5 50fb923b1f64f8da31888b0f3ec348f6
 
 function pgflow.intern_lane_(queue text, workflow text, version text) returns integer, owner pgflow_owner
   -- The lane of (queue, workflow, version), made if it is new
@@ -1143,6 +1143,13 @@ function pgflow.json_depth_(value text) returns integer, owner pgflow_owner
   plpgsql immutable strict
   set search_path=pg_catalog, pg_temp
   md5 cbf5eaec1b3ec4449df33aec3e45610d
+
+function pgflow.judge_acts(acts jsonb) returns jsonb, owner pgflow_owner
+  -- What the policy in force says of acts [[name, risk, request], ...]: for each the version that wants a gate, or null
+  sql stable security definer
+  set search_path=pg_catalog, pg_temp
+  md5 33878047d25217084d16463bb8a63555
+  grant execute to pgflow_worker
 
 function pgflow.leave_(me bigint, why text, t timestamp with time zone) returns void, owner pgflow_owner
   -- Ends a generation whose place is locked, or that has ended, as continued by another
@@ -1708,6 +1715,13 @@ function pgflow.withdraw_(me bigint, shown text) returns void, owner pgflow_owne
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
   md5 e9e65c5120a641875c9c12f2e9eddef0
+
+function pgflow.written_tables() returns TABLE(schema_name text, table_name text), owner pgflow_owner
+  -- The tables that this transaction has written, or locked as only a writer does
+  sql volatile security definer
+  set search_path=pg_catalog, pg_temp
+  md5 50f2c8839e414f37344af67518bce63b
+  grant execute to pgflow_worker
 
 type pgflow.run_value as json CHECK ((octet_length((VALUE)::text) <= 1048576)) -- What a run returned or raised: at most 1 MiB, as the encoder wrote it
 

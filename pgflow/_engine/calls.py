@@ -128,6 +128,8 @@ class EffectCall(StepCall):
     compensates: str | None = None
     expected: str | None = None
     """Fingerprint of what must be observed immediately before the act."""
+    notice: dict[str, Any] | None = None
+    """What whoever closes it should know: why nothing but a person can take an effect back, and what was planned."""
     reads: list[tuple[str, int, float]] = field(default_factory=list)
     """What it rests on that ages: name of the read, seq of its newest result, how old it may be in seconds."""
     phase: Literal["act", "ask"] = "act"

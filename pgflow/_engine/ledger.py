@@ -57,7 +57,7 @@ class Ledgers(Requests):
 
     def issue_effect(
         self, spec: StepSpec, args: tuple[Any, ...], kwargs: dict[str, Any], request: str, rests_on: Resting | None,
-        compensates: str | None = None, expected: str | None = None,
+        compensates: str | None = None, *, expected: str | None = None, notice: dict[str, Any] | None = None, is_undo: bool = False,
     ) -> EffectCall:
         """Asks for an effect to be done, or to have been done.
 
@@ -69,12 +69,15 @@ class Ledgers(Requests):
             rests_on: The decision it rests on.
             compensates: Key of the effect that this one takes back.
             expected: Fingerprint of what must be observed immediately before the act.
+            notice: What whoever closes it should know.
+            is_undo: Whether it helps to take something back, which does not rest on what the run has read before.
         """
         number = self._next_call()
         call = EffectCall(
             number, spec.name, self._driver.waiter(), spec=spec, args=args, kwargs=kwargs, request=request,
             decision=rests_on[0] if rests_on else None, compensates=compensates, expected=expected,
-            reads=[] if compensates else list(self._ageing.values()), aliases=spec.aliases,
+            notice=notice,
+            reads=[] if compensates or is_undo else list(self._ageing.values()), aliases=spec.aliases,
         )
         if number == NEVER:
             return call
