@@ -31,7 +31,7 @@ from pgflow._scope import (
 )
 from pgflow.errors import InvalidArgument, NotBuiltError, NotInRunError
 from pgflow.model import Approved, Decision, Escalated, Expired, GateRequest, Rejected, is_name
-from pgflow.saga import is_in_saga
+from pgflow.saga import check_carried
 from pgflow.step import Step, resting_on
 from pgflow.values import MAX_BYTES, codec_for, encode_plain
 from pgflow.workflow import Workflow
@@ -254,13 +254,19 @@ def emit(stream: str, value: Any) -> None:
 def continue_as_new(*args: Any, **kwargs: Any) -> Never:
     """Ends this run as a new one of the same key with a fresh journal: for loops that never end.
 
+    What the run would take back if it failed now is carried along: the effects of the ``saga()`` blocks that this call leaves, and
+    those outside of blocks that have a ``compensate``. The next generation takes them back, the last first, if it fails or is
+    cancelled, after what it has done itself; once the run completes they stand.
+
     Args:
         *args: Arguments of the workflow for its next generation.
         **kwargs: The same by name.
+
+    Raises:
+        NotStorable: An effect that is to be carried along has arguments that cannot be read back as they are annotated.
     """
     scope = workflow_scope("pgflow.continue_as_new()")
-    if is_in_saga():
-        raise NotBuiltError("carrying a saga over continue_as_new() is not built yet: leave the saga() block first")
+    check_carried(scope)
     raise ContinueAsNew(scope.definition.encode_input(args, kwargs))
 
 

@@ -4,6 +4,9 @@ Compensations are calls like all others, issued by the workflow's own code where
 replay issues them again, so they go on wherever a crash has left them. Each is an effect with a key of its
 own. What is not known yet is settled before anything is taken back, and what cannot be taken back makes the
 run stuck: a saga is never called compensated while it is not.
+
+A run that continues as new hands on what it would have to take back: the effects of blocks that are open, and
+those outside of blocks that something takes back. The next generation begins with them at the bottom of its own.
 """
 
 from __future__ import annotations
@@ -26,6 +29,13 @@ class Reversible(Protocol):
     @property
     def has_compensation(self) -> bool:
         """Whether something is declared that takes it back."""
+
+    @property
+    def code(self) -> str:
+        """Where it stands in the code, for the generation that has to find it there."""
+
+    def check_request(self, effect: EffectCall) -> None:
+        """Refuses one of these effects whose arguments could not be read back from its request."""
 
     def issue_compensation(self, scope: WorkflowScope, effect: EffectCall) -> EffectCall:
         """Asks for one of these effects to be taken back; if nothing is declared, by a person."""
@@ -62,23 +72,26 @@ def enlist(scope: WorkflowScope, effect: Reversible, call: EffectCall) -> None:
     _enlisting(scope).append((effect, call))
 
 
-def is_in_saga() -> bool:
-    """Whether the code that asks is in a saga block that has effects to take back."""
-    block = _innermost.get()
-    while block is not None:
-        if block.is_open and block.effects:
-            return True
-        block = block.around
-    return False
+def check_carried(scope: WorkflowScope) -> None:
+    """Refuses to continue as new with an effect that the next generation could not take back.
+
+    Raises:
+        NotStorable: Its arguments cannot be read back as they are annotated.
+    """
+    in_blocks = [enlisted for block in scope.blocks for enlisted in block.effects]
+    for effect, call in in_blocks + [(e, c) for e, c in scope.effects if c.is_bound or e.has_compensation]:
+        if call.number and call.is_in_place:
+            effect.check_request(call)
 
 
 def saga() -> AbstractAsyncContextManager[None]:
     """A block whose effects are taken back, the last first, when an exception leaves it.
 
-    Effects that are not known yet are settled first. An effect without a ``compensate`` makes the run stuck
-    until a person has said that it is taken back. Leaving the block in peace hands its effects on to the
+    Effects that are not known yet are settled first, and those that were accepted are waited for until they are
+    confirmed or rejected. An effect without a ``compensate`` makes the run stuck until a person has said that it
+    is taken back. Leaving the block in peace hands its effects on to the
     block around it, and at last to the run, which takes back what can be taken back when it fails or is
-    cancelled.
+    cancelled. A block that :func:`pgflow.continue_as_new` leaves goes on in the next generation.
 
     Example::
 
@@ -92,9 +105,13 @@ def saga() -> AbstractAsyncContextManager[None]:
 
 @asynccontextmanager
 async def _saga(scope: WorkflowScope) -> AsyncIterator[None]:
-    block, token = _enter()
+    block, token = _enter(scope)
     try:
         yield
+    except ContinueAsNew:
+        _bind(block)
+        _leave(scope, block, token)
+        raise
     except _NOT_AN_END:
         _leave(scope, block, token)
         raise
@@ -113,9 +130,13 @@ def sync_saga() -> AbstractContextManager[None]:
 
 @contextmanager
 def _sync_saga(scope: WorkflowScope) -> Iterator[None]:
-    block, token = _enter()
+    block, token = _enter(scope)
     try:
         yield
+    except ContinueAsNew:
+        _bind(block)
+        _leave(scope, block, token)
+        raise
     except _NOT_AN_END:
         _leave(scope, block, token)
         raise
@@ -126,14 +147,17 @@ def _sync_saga(scope: WorkflowScope) -> Iterator[None]:
     _leave(scope, block, token)
 
 
-def _enter() -> tuple[Block, Token[Block | None]]:
+def _enter(scope: WorkflowScope) -> tuple[Block, Token[Block | None]]:
     block = Block(_innermost.get())
+    scope.blocks.append(block)
     return block, _innermost.set(block)
 
 
 def _leave(scope: WorkflowScope, block: Block, token: Token[Block | None]) -> None:
     """Closes a block, and hands on what is left in it."""
     block.is_open = False
+    if block in scope.blocks:
+        scope.blocks.remove(block)
     try:
         _innermost.reset(token)
     except ValueError:  # it is left in another task than it was entered in, whose context has its own idea of the innermost
@@ -144,6 +168,32 @@ def _leave(scope: WorkflowScope, block: Block, token: Token[Block | None]) -> No
     (scope.effects if around is None else around.effects).extend(block.effects)
 
 
+def _bind(block: Block) -> None:
+    """The block goes on in what is around it: all that was done in it must be taken back, by a person if nothing else does."""
+    for _, call in block.effects:
+        call.is_bound = True
+
+
+def _adopt(scope: WorkflowScope) -> None:
+    """The run ends, and with it the blocks that its tasks have open: what was done in them is the run's now."""
+    if not scope.blocks:
+        return
+    while scope.blocks:
+        block = scope.blocks.pop()
+        block.is_open = False
+        _bind(block)
+        scope.effects.extend(block.effects)
+        block.effects.clear()
+    scope.effects.sort(key=lambda enlisted: enlisted[1].number)
+
+
+def _handed_on(scope: WorkflowScope) -> list[tuple[EffectCall, str]]:
+    """What the next generation takes back if it fails: what this one did. What it had been handed itself is known to the database."""
+    _adopt(scope)
+    own = [(effect, call) for effect, call in scope.effects if call.number and call.key.startswith(scope.claim.root)]
+    return [(call, effect.code) for effect, call in own if call.is_bound or effect.has_compensation]
+
+
 def _is_done(call: EffectCall) -> bool:
     return call.closed_as in ("confirmed", "accepted")
 
@@ -152,7 +202,7 @@ def _last(effects: list[Enlisted], *, all_of_them: bool) -> Iterator[Enlisted]:
     """What is to be taken back next. Tasks that go on meanwhile may add to it."""
     while effects:
         effect, call = effects.pop()
-        if all_of_them or effect.has_compensation:
+        if all_of_them or call.is_bound or effect.has_compensation:
             yield effect, call
 
 
@@ -161,7 +211,7 @@ async def take_back(scope: WorkflowScope, effects: list[Enlisted], *, all_of_the
     cancelled: asyncio.CancelledError | None = None
     for effect, call in _last(effects, all_of_them=all_of_them):
         cancelled = await _closed(scope, call) or cancelled
-        if _is_done(call):
+        if _is_done(call) and scope.execution.may_take_back(call):
             cancelled = await _closed(scope, effect.issue_compensation(scope, call)) or cancelled
     if cancelled is not None:
         raise cancelled
@@ -183,7 +233,7 @@ def take_back_sync(scope: WorkflowScope, effects: list[Enlisted], *, all_of_them
     cancelled: asyncio.CancelledError | None = None
     for effect, call in _last(effects, all_of_them=all_of_them):
         cancelled = _closed_sync(scope, call) or cancelled
-        if _is_done(call):
+        if _is_done(call) and scope.execution.may_take_back(call):
             cancelled = _closed_sync(scope, effect.issue_compensation(scope, call)) or cancelled
     if cancelled is not None:
         raise cancelled
@@ -201,13 +251,24 @@ def _closed_sync(scope: WorkflowScope, call: EffectCall) -> asyncio.CancelledErr
     return cancelled
 
 
+def _checked(scope: WorkflowScope, value: Any) -> Any:
+    """A result; one that cannot be stored is a failure while what was done can still be taken back."""
+    if scope.effects:
+        scope.execution.check_result(value)
+    return value
+
+
 async def guarded(scope: WorkflowScope, main: Callable[[], Any]) -> Any:
     """Runs a workflow's function; if it ends with an exception, what can be taken back is."""
     try:
-        return await main()
+        return _checked(scope, await main())
+    except ContinueAsNew as end:
+        end.saga = _handed_on(scope)
+        raise
     except _NOT_AN_END:
         raise
     except BaseException:
+        _adopt(scope)
         await take_back(scope, scope.effects, all_of_them=False)
         raise
 
@@ -215,9 +276,13 @@ async def guarded(scope: WorkflowScope, main: Callable[[], Any]) -> Any:
 def guarded_sync(scope: WorkflowScope, main: Callable[[], Any]) -> Any:
     """The same in a thread."""
     try:
-        return main()
+        return _checked(scope, main())
+    except ContinueAsNew as end:
+        end.saga = _handed_on(scope)
+        raise
     except _NOT_AN_END:
         raise
     except BaseException:
+        _adopt(scope)
         take_back_sync(scope, scope.effects, all_of_them=False)
         raise

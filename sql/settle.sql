@@ -304,6 +304,7 @@ as $$
 declare
   me bigint := (q->'run')::bigint;
   next_id bigint := nextval('pgflow.run_id_seq');
+  next_generation int;
   lane int;
 begin
   perform pgflow.append_(me, seq + 1, 0, 'n', null, json_build_object('run_id', next_id), (q->'token')::bigint, t, t);
@@ -314,14 +315,18 @@ begin
   select next_id, chain_id, case when parent_run_id is null then next_id else root_run_id end, parent_run_id, t, deadline_at, root,
     generation + 1, lane_id, parent_call, priority, close_policy, tenant, key, (q->>'continue')::json, labels, metadata
   from pgflow.run where run_id = me
-  returning lane_id into lane;
+  returning lane_id, generation into lane, next_generation;
+  if q ? 'saga' then
+    perform pgflow.hand_on_saga_(me, (q->'chain')::bigint, next_generation - 1, q->'saga');
+  end if;
   insert into pgflow.deadline (run_id, due_at) select next_id, deadline_at from pgflow.run where run_id = me and deadline_at is not null;
   insert into pgflow.outcome (run_id, token, finished_at, status) values (me, (q->'token')::bigint, t, 'continued');
   with gone as (
     delete from pgflow.lease where run_id = me returning *
   )
-  insert into pgflow.ready (run_id, ready_at, lane_id, last_seq, attempt, priority)
-  select next_id, t, lane_id, 0, 0, priority from gone;
+  -- What has something to take back is never ended without its code.
+  insert into pgflow.ready (run_id, ready_at, lane_id, last_seq, attempt, priority, has_begun)
+  select next_id, t, lane_id, 0, 0, priority, case when pgflow.carried_saga_((q->'chain')::bigint, next_generation) is not null then true end from gone;
   return lane;
 end
 $$;

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 
 from pgflow.model import Kind
@@ -18,6 +19,8 @@ class Journal:
         self.ended: set[int] = set()
         self.given_up: set[int] = set()
         self.names: dict[int, str | None] = {}
+        self.needless: dict[int, str] = {}
+        """By call: the effect that there was no need to take back."""
         for unit in units:
             for start in unit.starts or ():
                 self.starts[start[0]] = Start(*start)
@@ -25,6 +28,8 @@ class Journal:
             if unit.kind in OUTCOMES:
                 self.ended.add(unit.call)
                 self.names[unit.call] = unit.name
+                if unit.kind == Kind.COMPENSATED:
+                    self.needless[unit.call] = json.loads(unit.payload or "{}").get("compensates", "")
             elif unit.kind in (Kind.CALL_CANCELLED, Kind.STEP_ABANDONED):
                 self.given_up.add(unit.call)
 

@@ -40,6 +40,7 @@ class Releases(Ledgers):
         self._ending: Ending | None = None
         self._has_ended = False
         self._continue_input: str | None = None
+        self._handed_on: list[tuple[int, str]] = []
         self._hold: list[Any] | None = None
 
     def _return_carried(self, call: StepCall, text: str) -> None:
@@ -231,6 +232,7 @@ class Releases(Ledgers):
         self._new_effects.clear()
         if isinstance(error, ContinueAsNew):
             self._continue_input = error.input_text
+            self._handed_on = [(call.number, code) for call, code in error.saga if call.is_in_place]
         elif isinstance(error, asyncio.CancelledError):
             why = (self.cancel_request or {}).get("why") or "the workflow cancelled itself"
             self._ending = Ending("cancelled", clean(str(why), 4096), None, None)
@@ -238,6 +240,15 @@ class Releases(Ledgers):
             self._ending = Ending("failed", None, None, json.dumps(encode_error(error)))
         else:
             self._ending = self._encode_end(value)
+
+    def check_result(self, value: Any) -> None:
+        """Refuses a result that could not be stored, while there is code that can still take back what was done.
+
+        Raises:
+            NotStorable: It cannot be stored, or not be read back.
+        """
+        what = f"the result of workflow {self.claim.workflow}"
+        self._result.decode(self._result.encode(value, what), what)
 
     def _encode_end(self, value: Any) -> Ending:
         what = f"the result of workflow {self.claim.workflow}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import uuid
 from abc import abstractmethod
 from collections import deque
 from collections.abc import Callable
@@ -101,6 +102,18 @@ class Requests(History):
         started = self.journal.starts.get(call.number)
         if started is not None and started.effect == "e" and isinstance(started.ordinal, str):  # perhaps intended by another run
             call.key = call.ordinal = started.ordinal
+
+    def _name_compensation(self, call: EffectCall, effect_key: str) -> None:
+        """What takes an effect back has a key made of that effect's, whichever run or generation does it."""
+        stem = f"{effect_key}/{call.name}"
+        ordinal = self.next_ordinal(stem)
+        key = f"{stem}/{ordinal}"
+        if len(key.encode()) > MAX_KEY_BYTES:
+            key = f"{self.claim.root}/{call.name}/{uuid.uuid5(uuid.NAMESPACE_OID, effect_key)}/{ordinal}"
+        started = self.journal.starts.get(call.number)
+        if started is not None and started.effect == "e" and isinstance(started.ordinal, str):
+            key = started.ordinal
+        call.key = call.ordinal = key
 
     def _name_resting(self, call: StepCall, rests_on: Resting) -> None:
         decision, item = rests_on
