@@ -185,7 +185,7 @@ MUTATIONS: dict[str, list[list[str]]] = {
             "update pgflow.unit set kind = 'C', call = 9 where run_id = %(first)s and seq = 2",
             CARRIED.format(chain="%(first)s", call=9, key="x"),
             "delete from pgflow.ready where run_id = %(second)s",
-            OUTCOME.format(run="%(second)s", status="failed"),
+            "insert into pgflow.outcome (run_id, finished_at, status, error) values (%(second)s, %(t)s, 'failed', '{}')",
         ]
     ],
     "what is owed equals the journal": [
