@@ -4,6 +4,7 @@ create table pgflow.saga_effect (
   chain_id bigint not null,
   generation int not null check (generation >= 0),
   call int not null,
+  n int not null default 1,
   taken_back_in int,
   name text not null check (octet_length(name) <= 255),
   key text not null check (octet_length(key) <= 255),
@@ -11,7 +12,7 @@ create table pgflow.saga_effect (
   request json not null,
   result json,
   ref text,
-  primary key (chain_id, generation, call)
+  primary key (chain_id, generation, key)
 );
 comment on table pgflow.saga_effect is 'Effects that a generation handed on when it continued as new: a later one takes them back if it fails';
 

@@ -8,7 +8,8 @@ found nothing is guessed: the run is held for a worker that has it.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import Any
 from weakref import WeakValueDictionary
 
@@ -17,7 +18,7 @@ from pgflow._scope import WorkflowScope
 from pgflow.effect import EffectStep
 from pgflow.errors import DefinitionError, NotStorable
 from pgflow.model import Accepted
-from pgflow.saga import Enlisted
+from pgflow.saga import Enlisted, enlister
 from pgflow.units import SagaEntry
 
 _declared: WeakValueDictionary[tuple[str, str], EffectStep[..., Any]] = WeakValueDictionary()
@@ -43,11 +44,14 @@ def find_effect(name: str, code: str) -> EffectStep[..., Any] | None:
 class Carried:
     """An effect of an earlier generation, as a saga sees it."""
 
-    has_compensation = True  # what could not be taken back, and need not be, was left behind
-
     def __init__(self, entry: SagaEntry) -> None:
         self._entry = entry
         self.code = entry.code
+
+    @property
+    def has_compensation(self) -> bool:
+        """What could not be taken back, and need not be, was left behind."""
+        return True
 
     def check_request(self, effect: EffectCall) -> None:
         """It has been carried once, and needs no copy."""
@@ -58,9 +62,9 @@ class Carried:
         step = find_effect(entry.name, entry.code)
         if step is None:
             scope.execution.lacks_code(
-                f"effect {entry.name} of an earlier generation is to be taken back, "
+                f"effect {entry.name} of an earlier generation or a child is to be taken back, "
                 "and this worker has no effect of that name, or several: "
-                f"import {entry.code.partition(':')[0]} where the worker is set up"
+                f"import {entry.code.partition(':')[0] or 'its module'} where the worker is set up"
             )
         try:
             effect.args, effect.kwargs = step.read_request(entry.request)
@@ -80,6 +84,32 @@ class Carried:
             return json.loads(text)
 
 
+class OfChild(Carried):
+    """An effect of a child that has completed."""
+
+    @property
+    def has_compensation(self) -> bool:
+        """Whether something takes it back; what the code at hand does not have is not left behind unseen."""
+        step = find_effect(self._entry.name, self._entry.code)
+        return step is None or step.has_compensation
+
+
+def take_over(scope: WorkflowScope) -> Callable[[dict[str, Any]], None]:
+    """What is done with the saga of a child that is started here, once it has completed: it is its parent's."""
+    remember = enlister(scope)
+
+    def taken(left: dict[str, Any]) -> None:
+        is_foreign = left["of"] != scope.claim.root
+        entries = [SagaEntry(*entry) for entry in left["effects"]]
+        remember([(OfChild(e), replace(_call_of(e), is_of_child=True, is_foreign=is_foreign)) for e in entries])
+
+    return taken
+
+
+def _call_of(entry: SagaEntry) -> EffectCall:
+    return EffectCall(0, entry.name, None, key=entry.key, request=entry.request, closed_as="confirmed", is_foreign=not entry.is_own)
+
+
 def carried_effects(entries: Iterable[SagaEntry]) -> list[Enlisted]:
     """What a run has to take back of the generations before it, the first one first."""
-    return [(Carried(e), EffectCall(0, e.name, None, key=e.key, request=e.request, closed_as="confirmed")) for e in entries]
+    return [(Carried(e), _call_of(e)) for e in entries]

@@ -16,7 +16,7 @@ from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import Any, Generic, Literal, Never, ParamSpec, TypeVar, cast, overload
 
-from pgflow._engine.calls import ChildRequest
+from pgflow._engine.calls import ChildCall, ChildRequest
 from pgflow._engine.host import ContinueAsNew
 from pgflow._scope import (
     StepScope,
@@ -29,6 +29,7 @@ from pgflow._scope import (
     sync_scope,
     workflow_scope,
 )
+from pgflow.carry import take_over
 from pgflow.errors import InvalidArgument, NotBuiltError, NotInRunError
 from pgflow.model import Approved, Decision, Escalated, Expired, GateRequest, Rejected, is_name
 from pgflow.saga import check_carried
@@ -82,14 +83,21 @@ def run_child(workflow: Workflow[P, R], /, *args: P.args, **kwargs: P.kwargs) ->
 
 
 async def _run_child(scope: WorkflowScope, workflow: Workflow[..., R], args: tuple[Any, ...], kwargs: dict[str, Any]) -> R:
-    call = scope.execution.issue_child(
-        child_request(scope, workflow, args, kwargs), workflow.result_codec, known_errors(scope, workflow.raises)
-    )
+    call = issue_child(scope, workflow, args, kwargs)
     try:
         return cast("R", await call.waiter)  # type: ignore[misc]
     except asyncio.CancelledError:
         scope.execution.cancel_call(call)
         raise
+
+
+def issue_child(scope: WorkflowScope, workflow: Workflow[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> ChildCall:
+    """Asks for a child run. What it has done is this run's to take back once it has completed."""
+    call = scope.execution.issue_child(
+        child_request(scope, workflow, args, kwargs), workflow.result_codec, known_errors(scope, workflow.raises)
+    )
+    call.take_over = take_over(scope)
+    return call
 
 
 def child_request(scope: WorkflowScope, workflow: Workflow[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> ChildRequest:

@@ -72,6 +72,19 @@ def enlist(scope: WorkflowScope, effect: Reversible, call: EffectCall) -> None:
     _enlisting(scope).append((effect, call))
 
 
+def enlister(scope: WorkflowScope) -> Callable[[list[Enlisted]], None]:
+    """Remembers, later, effects that belong where the code stands now: those of a child, once it has completed."""
+    begun_in = _innermost.get()
+
+    def enlist_all(effects: list[Enlisted]) -> None:
+        block = begun_in
+        while block is not None and not block.is_open:
+            block = block.around
+        (scope.effects if block is None else block.effects).extend(effects)
+
+    return enlist_all
+
+
 def check_carried(scope: WorkflowScope) -> None:
     """Refuses to continue as new with an effect that the next generation could not take back.
 
@@ -187,11 +200,13 @@ def _adopt(scope: WorkflowScope) -> None:
     scope.effects.sort(key=lambda enlisted: enlisted[1].number)
 
 
-def _handed_on(scope: WorkflowScope) -> list[tuple[EffectCall, str]]:
-    """What the next generation takes back if it fails: what this one did. What it had been handed itself is known to the database."""
+def hand_on(scope: WorkflowScope, end: ContinueAsNew) -> None:
+    """Says what the next generation takes back if it fails: what this one and its children did, beside what it was handed itself."""
     _adopt(scope)
-    own = [(effect, call) for effect, call in scope.effects if call.number and call.key.startswith(scope.claim.root)]
-    return [(call, effect.code) for effect, call in own if call.is_bound or effect.has_compensation]
+    own = [(effect, call) for effect, call in scope.effects if not scope.execution.is_foreign(call)]
+    left = [(effect, call) for effect, call in own if call.is_bound or effect.has_compensation]
+    end.saga = [(call, effect.code) for effect, call in left if call.number]
+    end.of_children = [call.key for _, call in left if call.is_of_child]
 
 
 def _is_done(call: EffectCall) -> bool:
@@ -263,7 +278,7 @@ async def guarded(scope: WorkflowScope, main: Callable[[], Any]) -> Any:
     try:
         return _checked(scope, await main())
     except ContinueAsNew as end:
-        end.saga = _handed_on(scope)
+        hand_on(scope, end)
         raise
     except _NOT_AN_END:
         raise
@@ -278,7 +293,7 @@ def guarded_sync(scope: WorkflowScope, main: Callable[[], Any]) -> Any:
     try:
         return _checked(scope, main())
     except ContinueAsNew as end:
-        end.saga = _handed_on(scope)
+        hand_on(scope, end)
         raise
     except _NOT_AN_END:
         raise

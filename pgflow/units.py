@@ -142,6 +142,8 @@ class SagaEntry(NamedTuple):
     request: str
     result: str | None
     ref: str | None
+    is_own: bool = True
+    """False for what a fork repeats of its origin."""
 
 
 @dataclass

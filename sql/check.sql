@@ -183,7 +183,7 @@ begin
     or s.generation > 0 and not exists (select from pgflow.imported m where m.run_id = s.chain_id) and not exists (
       select from pgflow.run r join pgflow.unit u on u.run_id = r.run_id and u.call = s.call and u.kind = 'i' and u.key = s.key
       where (r.run_id = s.chain_id or r.chain_id = s.chain_id and r.generation > 1) and r.generation = s.generation
-    )
+    ) and not exists (select from pgflow.unit u where u.kind = 'i' and u.key = s.key and s.code = '')
   union all
   select 'a run that failed has taken back what it carried', format('effect %s, run %s', s.key, o.run_id)
   from pgflow.saga_effect s

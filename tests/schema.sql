@@ -307,10 +307,11 @@ table pgflow.saga_effect, owner pgflow_owner
   chain_id bigint not null -- The chain whose run did it
   generation integer not null -- The generation that did it and continued as new; 0 = the origin of a fork
   call integer not null -- Number that its call had there; of an origin's and of an imported one, its place
+  n integer not null default 1 -- Which one of that call it is: the effects of a child come with its result
   taken_back_in integer -- The generation that has taken it back, or begun to, and was then rewound or restarted; null = none
   name text not null -- Name of the effect
   key text not null -- Its idempotency key, from which the key of its compensation is made
-  code text not null -- Where the effect stands in the code: module and name
+  code text not null -- Where the effect stands in the code: module and name; empty for one of a child
   request json not null -- Its arguments, by name
   result json -- What it returned; null where it was accepted first
   ref text -- The counterparty's reference under which it was accepted; null = it was not
@@ -318,7 +319,7 @@ table pgflow.saga_effect, owner pgflow_owner
   constraint saga_effect_generation_check CHECK ((generation >= 0))
   constraint saga_effect_key_check CHECK ((octet_length(key) <= 255))
   constraint saga_effect_name_check CHECK ((octet_length(name) <= 255))
-  constraint saga_effect_pkey PRIMARY KEY (chain_id, generation, call)
+  constraint saga_effect_pkey PRIMARY KEY (chain_id, generation, key)
 
 table pgflow.signal, owner pgflow_owner
   -- Mailbox of a chain; senders only insert, the commit that consumes a message deletes it
@@ -808,11 +809,11 @@ function pgflow.cancel_run(key text, why text DEFAULT 'cancelled'::text, tenant 
   grant execute to pgflow_worker
 
 function pgflow.carried_saga_(chain bigint, generation integer) returns jsonb, owner pgflow_owner
-  -- What a generation must take back of those before it if it fails: [[name, key, where its code stands, request, result, reference], ...]; null = nothing
+  -- What a generation must take back of those before it if it fails: [[name, key, where its code stands, request, result, reference, whether it is its own], ...]; null = nothing
   sql stable
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
-  md5 a49558cee6f7f11cac19ffb4456b185f
+  md5 de19c776bc9a22f93d8dcc5799f02ec8
 
 function pgflow.carry_(origin bigint, cut integer, heir bigint) returns void, owner pgflow_owner
   -- Hands on what the dropped part knew of its steps: results, and keys of those that did not complete
@@ -830,7 +831,7 @@ function pgflow.check() returns TABLE(invariant text, detail text), owner pgflow
   -- The invariants that do not hold, one a row; empty = sound
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
-  md5 5f02b800bb3e49823e15c371b5c2529f
+  md5 f5f05e989473672785bdfe5909cd5ad6
   grant execute to pgflow_operator
 
 function pgflow.check_acts_(run_id bigint, cut integer, effects text, is_fork boolean) returns text, owner pgflow_owner
@@ -899,6 +900,13 @@ function pgflow.check_version_(version text) returns void, owner pgflow_owner
   set search_path=pg_catalog, pg_temp
   md5 5a09b87443f25f0d44b83db7ab378535
 
+function pgflow.child_saga_(parent bigint, child bigint) returns jsonb, owner pgflow_owner
+  -- What a child that has completed leaves to its parent to take back, if it must: {of: root of the parent, effects: [[name, key, code, request, result, reference], ...]}; null = nothing
+  sql stable
+  set search_path=pg_catalog, pg_temp
+  set enable_seqscan=off
+  md5 7b51af3e83f30f4742383a4cbdf1cf3b
+
 function pgflow.claim_(worker_id integer, lanes integer[], max integer, tokens bigint[], take_suspect boolean) returns bigint[], owner pgflow_owner
   -- Claims up to max runs of the lanes that are not paused, within the limits of their queues, and at most one suspect
   plpgsql volatile
@@ -958,7 +966,7 @@ function pgflow.continue_(q jsonb, seq integer, t timestamp with time zone) retu
   -- Ends a run as the next generation of its chain, which is ready at once; answers the lane
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 e3b2719c850bd27e08dd8f88ba4bc26c
+  md5 f699bac35ea083ff6fd8cda587df4bc2
 
 function pgflow.copy_units_(origin bigint, cut integer, heir bigint, edit json) returns void, owner pgflow_owner
   -- Copies a journal up to a cut, without the licences of bodies whose outcome is not in it, and with another result in its last unit if one is given
@@ -1091,12 +1099,12 @@ function pgflow.from_micros_(us bigint) returns timestamp with time zone, owner 
   set search_path=pg_catalog, pg_temp
   md5 66d4b350bf9496c369a14ffa5a7bf429
 
-function pgflow.hand_on_saga_(me bigint, chain bigint, generation integer, entries jsonb) returns void, owner pgflow_owner
-  -- Hands effects of a run, [[call, where its code stands], ...], on to the next generation of its chain
+function pgflow.hand_on_saga_(me bigint, chain bigint, generation integer, entries jsonb, of_children jsonb) returns void, owner pgflow_owner
+  -- Hands effects of a run, [[call, where its code stands], ...], and those of its children, by key, on to the next generation of its chain
   sql volatile
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
-  md5 516befb55294b70b3d40c592f391f841
+  md5 1815442bc0a7b11d07844f90e61dec26
 
 function pgflow.has_long_number_(value text) returns boolean, owner pgflow_owner
   -- Whether a JSON text holds more than 4,300 digits in a row outside of strings
@@ -1215,7 +1223,7 @@ function pgflow.lend_saga_(origin pgflow.run, chain bigint) returns void, owner 
   sql volatile
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
-  md5 80c517f65dbaa33eb84741432f797171
+  md5 1d42153a8501b2505f3a4302ae4f65b7
 
 function pgflow.limit_queue(queue text, max_running integer DEFAULT NULL::integer, max_deaths integer DEFAULT NULL::integer) returns void, owner pgflow_owner
   -- Sets how many runs of a queue may be leased at once (null = no limit) and how many deaths make a run stuck
@@ -1242,7 +1250,7 @@ function pgflow.look_(q jsonb, t timestamp with time zone, INOUT seq integer, OU
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
-  md5 6f35d6a70d2abb553ce28ba3cccc994f
+  md5 fc9634b99aa1cb90d35088a525970cb9
 
 function pgflow.micros_(at timestamp with time zone) returns bigint, owner pgflow_owner
   -- A time as microseconds since 1970, exactly: the form in which times travel to a worker

@@ -151,6 +151,10 @@ class EffectCall(StepCall):
     """Of one that was accepted: what was said of it then, confirmed or failed."""
     takes_back: EffectCall | None = None
     """The effect that this one takes back, if that was accepted: it acts once that is confirmed, and has nothing to do if that failed."""
+    is_foreign: bool = False
+    """Whether another run takes it back."""
+    is_of_child: bool = False
+    """Whether a child of this run did it."""
     is_bound: bool = False
     """Whether it must be taken back though nothing says how: it was done in a saga block that goes on in the next generation."""
     watchers: list[Waiter] = field(default_factory=list)
@@ -213,3 +217,5 @@ class ChildCall(Call):
     errors: ErrorClasses = None  # type: ignore[assignment]
     chain_id: int = 0
     """The child's chain, once it has started."""
+    take_over: Callable[[dict[str, Any]], None] = lambda _: None
+    """Told what the child leaves to be taken back, when it has completed."""

@@ -300,7 +300,8 @@ class Execution(Releases):
             return {**question, "hold": self._hold}
         if self._continue_input is not None:
             handed_on = {"saga": self._handed_on} if self._handed_on else {}
-            return {**question, "continue": self._continue_input, **handed_on}
+            of_children = {"of_children": self._of_children} if self._of_children else {}
+            return {**question, "continue": self._continue_input, **handed_on, **of_children}
         if self._ending is not None or self.draining:
             return None
         idle = self.is_idle and not flush.starts

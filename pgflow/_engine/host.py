@@ -20,6 +20,8 @@ class ContinueAsNew(BaseException):
         self.input_text = input_text
         self.saga: list[tuple[EffectCall, str]] = []
         """Effects that the next generation takes back if it fails, each with where its code stands."""
+        self.of_children: list[str] = []
+        """Keys of those that children did."""
 
 
 class StepResult:

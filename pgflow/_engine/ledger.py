@@ -86,12 +86,17 @@ class Ledgers(Requests):
 
     def may_take_back(self, effect: EffectCall) -> bool:
         """Whether it is this run's to take back. What a fork repeats of its origin is not, save where the copied part did it there."""
-        root, number = self.claim.root, self._last_call + 1
-        if effect.key.startswith(root):
+        if not self.is_foreign(effect):
             return True
+        number = self._last_call + 1
         started = self.journal.starts.get(number)
-        key = started.ordinal if started is not None and started.effect == "e" else self.journal.needless.get(number, root)
-        return isinstance(key, str) and not key.startswith(root)
+        if started is not None and started.effect == "e":
+            return isinstance(started.ordinal, str) and started.ordinal.startswith(f"{effect.key}/")
+        return self.journal.needless.get(number) == effect.key
+
+    def is_foreign(self, effect: EffectCall) -> bool:
+        """Whether a run beside this one did it: a fork repeats the journal of its origin."""
+        return effect.is_foreign if effect.number == 0 else not effect.key.startswith(self.claim.root)
 
     def watch(self, call: EffectCall) -> Any:
         """A place that gets its outcome once the effect is closed or accepted; None if it is."""

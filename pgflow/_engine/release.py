@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from pgflow._engine.calls import Call, EffectCall, StepCall, TimerCall
+from pgflow._engine.calls import Call, ChildCall, EffectCall, StepCall, TimerCall
 from pgflow._engine.flush import Ending
 from pgflow._engine.host import ContinueAsNew, EffectResult, Host, StepResult
 from pgflow._engine.ledger import Ledgers
@@ -41,6 +41,7 @@ class Releases(Ledgers):
         self._has_ended = False
         self._continue_input: str | None = None
         self._handed_on: list[tuple[int, str]] = []
+        self._of_children: list[str] = []
         self._hold: list[Any] | None = None
 
     def _return_carried(self, call: StepCall, text: str) -> None:
@@ -184,6 +185,8 @@ class Releases(Ledgers):
                 self.diverge(str(misfit))
             if error is None:
                 self._note_age(call, unit.seq)
+            if isinstance(call, ChildCall) and (left := json.loads(unit.payload or "{}").get("saga")):
+                call.take_over(left)
             self._deliver(call, value, error)
 
     def _deliver(self, call: Call, value: Any, error: Exception | None) -> None:
@@ -233,6 +236,7 @@ class Releases(Ledgers):
         if isinstance(error, ContinueAsNew):
             self._continue_input = error.input_text
             self._handed_on = [(call.number, code) for call, code in error.saga if call.is_in_place]
+            self._of_children = error.of_children
         elif isinstance(error, asyncio.CancelledError):
             why = (self.cancel_request or {}).get("why") or "the workflow cancelled itself"
             self._ending = Ending("cancelled", clean(str(why), 4096), None, None)
