@@ -32,7 +32,7 @@ from pgflow._scope import (
 from pgflow.carry import take_over
 from pgflow.errors import InvalidArgument, NotBuiltError, NotInRunError
 from pgflow.model import Approved, Decision, Escalated, Expired, GateRequest, Rejected, is_name
-from pgflow.saga import check_carried
+from pgflow.saga import check_carried, give_up_child
 from pgflow.step import Step, resting_on
 from pgflow.values import MAX_BYTES, codec_for, encode_plain
 from pgflow.workflow import Workflow
@@ -87,7 +87,7 @@ async def _run_child(scope: WorkflowScope, workflow: Workflow[..., R], args: tup
     try:
         return cast("R", await call.waiter)  # type: ignore[misc]
     except asyncio.CancelledError:
-        scope.execution.cancel_call(call)
+        await give_up_child(scope, call)
         raise
 
 

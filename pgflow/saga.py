@@ -13,11 +13,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager, contextmanager
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager, contextmanager, suppress
 from contextvars import ContextVar, Token
 from typing import Any, Protocol
 
-from pgflow._engine.calls import Call, EffectCall, Waiter
+from pgflow._engine.calls import Call, ChildCall, EffectCall, Waiter
 from pgflow._engine.host import ContinueAsNew
 from pgflow._engine.loop import Unwind
 from pgflow._scope import WorkflowScope, async_scope, sync_scope
@@ -83,6 +83,36 @@ def enlister(scope: WorkflowScope) -> Callable[[list[Enlisted]], None]:
         (scope.effects if block is None else block.effects).extend(effects)
 
     return enlist_all
+
+
+def _is_in_block() -> bool:
+    block = _innermost.get()
+    while block is not None and not block.is_open:
+        block = block.around
+    return block is not None
+
+
+async def give_up_child(scope: WorkflowScope, call: ChildCall) -> None:
+    """The code waits no longer for a child. In a saga block it is waited for all the same, until it has taken back what it did."""
+    waiter: Any = scope.execution.unwant(call) if _is_in_block() else None
+    if waiter is None:
+        scope.execution.cancel_call(call)
+    while waiter is not None and not waiter.done():
+        with suppress(asyncio.CancelledError, Exception):  # how it ended; its parent is being cancelled already
+            await asyncio.shield(waiter)
+    if waiter is not None and not waiter.cancelled():
+        waiter.exception()  # nobody else asks for it
+
+
+def give_up_child_sync(scope: WorkflowScope, call: ChildCall) -> None:
+    """The same in a thread."""
+    waiter = scope.execution.unwant(call) if _is_in_block() else None
+    if waiter is None:
+        scope.execution.cancel_call(call)
+    assert scope.thread is not None
+    while waiter is not None and not waiter.done():
+        with suppress(asyncio.CancelledError):
+            scope.thread.block([call])
 
 
 def check_carried(scope: WorkflowScope) -> None:

@@ -8,13 +8,13 @@ from contextlib import AbstractContextManager
 from datetime import timedelta
 from typing import Any, ParamSpec, TypeVar, cast, overload
 
-from pgflow._engine.calls import Call
+from pgflow._engine.calls import Call, ChildCall
 from pgflow._scope import sync_scope
 from pgflow.context import Verdict, issue_child, seconds_of
 from pgflow.errors import NotBuiltError
 from pgflow.many import Tally
 from pgflow.model import GateRequest, MapResult
-from pgflow.saga import sync_saga
+from pgflow.saga import give_up_child_sync, sync_saga
 from pgflow.step import Step
 from pgflow.workflow import Workflow
 
@@ -45,7 +45,7 @@ def run_child(workflow: Workflow[P, R], /, *args: P.args, **kwargs: P.kwargs) ->
     try:
         thread.block([call])
     except asyncio.CancelledError:
-        scope.execution.cancel_call(call)
+        give_up_child_sync(scope, call)
         raise
     return cast("R", call.waiter.take())  # type: ignore[union-attr]
 
@@ -74,7 +74,10 @@ def map(  # noqa: A001 - the field's word; users write pgflow.sync.map
                 _count(tally, index, running.pop(index))
     finally:
         for call in running.values():
-            scope.execution.cancel_call(call)
+            if isinstance(call, ChildCall):
+                give_up_child_sync(scope, call)
+            else:
+                scope.execution.cancel_call(call)
     return tally.result()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, Any
 
 import psycopg
@@ -9,7 +10,7 @@ import pytest
 from records import SOON, run_row
 
 import pgflow
-from pgflow import Accepted, RunFailed, effect, workflow
+from pgflow import Accepted, RunCancelled, RunFailed, Signal, effect, workflow
 
 if TYPE_CHECKING:
     from pgflow.testing import AsyncHarness, Harness
@@ -234,4 +235,77 @@ async def test_a_crash_between_takes_each_back_once(aflow: AsyncHarness, conn: p
     await aflow.until_idle()
     with pytest.raises(RunFailed):
         await run.result(SOON)
+    assert unbalanced(conn) == []
+
+
+# ---------------------------------------------------------------- children that are still running
+
+go = Signal("go", str)
+
+
+@workflow
+async def waiting_leg(name: str, stubborn: bool) -> str:
+    """Waits after it has reserved; a stubborn one completes though it is cancelled."""
+    async with pgflow.saga():
+        await reserve(name)
+        try:
+            await go.wait()
+        except asyncio.CancelledError:
+            if not stubborn:
+                raise
+            await reserve(f"{name} all the same")
+    return name
+
+
+@workflow
+async def impatient(stubborn: bool) -> None:
+    async with pgflow.saga():
+        await reserve("first")
+        async with asyncio.timeout(60):
+            await pgflow.run_child(waiting_leg.options(key="child"), "middle", stubborn)
+
+
+@workflow
+def impatient_sync(stubborn: bool) -> None:
+    with pgflow.sync.saga():
+        reserve.sync("first")
+        pgflow.sync.map(waiting_leg_of, ["middle stubborn" if stubborn else "middle"])
+
+
+@workflow
+async def waiting_leg_of(what: str) -> str:
+    name, _, stubborn = what.partition(" ")
+    return await waiting_leg.fn(name, bool(stubborn))
+
+
+@pytest.mark.parametrize("crashes", [False, True])
+@pytest.mark.parametrize("stubborn", [False, True])
+@pytest.mark.parametrize("made", [impatient, impatient_sync])
+def test_a_child_that_runs_is_cancelled_and_waited_for(flow: Harness, conn: psycopg.Connection, made: Any, stubborn: bool, crashes: bool) -> None:
+    flow.include(made, waiting_leg, waiting_leg_of)
+    run = flow.start(made.options(key="k"), stubborn)
+    flow.until_idle()
+    assert calls == ["reserve first", "reserve middle"]
+    if crashes:
+        flow.crash()
+    run.cancel()
+    flow.until_idle()
+    with pytest.raises(RunCancelled):
+        run.result(SOON)
+    own = ["reserve middle all the same", "release middle all the same", "release middle"] if stubborn else ["release middle"]
+    assert calls[2:] == [*own, "release first"]
+    assert unbalanced(conn) == []
+
+
+async def test_a_time_out_in_a_block_waits_until_the_child_has_unwound(aflow: AsyncHarness, conn: psycopg.Connection) -> None:
+    from datetime import timedelta
+
+    aflow.include(impatient, waiting_leg)
+    run = await aflow.start(impatient, False)
+    await aflow.until_idle()
+    await aflow.skip(timedelta(minutes=2))
+    await aflow.until_idle()
+    with pytest.raises(RunFailed):
+        await run.result(SOON)
+    assert calls == ["reserve first", "reserve middle", "release middle", "release first"]
     assert unbalanced(conn) == []

@@ -217,5 +217,7 @@ class ChildCall(Call):
     errors: ErrorClasses = None  # type: ignore[assignment]
     chain_id: int = 0
     """The child's chain, once it has started."""
+    is_unwanted: bool = False
+    """Whether it was asked to end, and the code waits until it has."""
     take_over: Callable[[dict[str, Any]], None] = lambda _: None
     """Told what the child leaves to be taken back, when it has completed."""

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
-from pgflow._engine.calls import Call, ChildCall, ChildRequest, EffectCall, SignalCall, StepCall, StepSpec, TimerCall
+from pgflow._engine.calls import Call, ChildCall, ChildRequest, EffectCall, SignalCall, StepCall, StepSpec, TimerCall, Waiter
 from pgflow._engine.history import NEVER, History
 from pgflow._engine.host import Host, StepResult
 from pgflow.errors import InvalidArgument, NotStorable
@@ -287,6 +287,20 @@ class Requests(History):
         elif isinstance(call, ChildCall) and call.chain_id and call.request.close_policy == "c":
             self._unwanted_children.append(call.chain_id)
 
+    def unwant(self, call: ChildCall) -> Waiter | None:
+        """Asks a child to end, and goes on waiting for it: a place for its outcome; None if there is nothing to wait for."""
+        if self.closing or self._calls.get(call.number) is not call or call.request.close_policy != "c":
+            return None
+        if self.replaying and call.state != "decided":
+            self._skip_marks(only_of_known=True)  # one says whether it was started
+        if not (call.chain_id or call.state == "decided"):
+            return None
+        call.waiter = self._driver.waiter()
+        if not (self.replaying or call.is_unwanted or call.state == "decided"):
+            self._unwanted_children.append(call.chain_id)
+        call.is_unwanted = True
+        return call.waiter
+
     def _name_in_journal(self, call: Call) -> str:
         """The name under which the next note of the journal knows a call that has had others."""
         unit = self._next_noted() if call.aliases else None
@@ -312,6 +326,8 @@ class Requests(History):
                 self._new_children.append(call)
             else:
                 self._ask_wanted = True
+                if isinstance(call, ChildCall) and call.is_unwanted:
+                    self._unwanted_children.append(call.chain_id)
 
 
 NOT_COMPARABLE = -1
