@@ -1155,7 +1155,7 @@ function pgflow.insert_run_(tenant text, key text, workflow text, queue text, ve
   -- Inserts one run with its key and place, or finds the run that the key already names; clash says how that one differs
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 c19cbbe592b31d17bd2a45258dd8c8ea
+  md5 c7420f010fcc5d601fb6d07d9e1d59a9
 
 function pgflow.intend_(q jsonb, t timestamp with time zone, INOUT seq integer, OUT units jsonb, OUT refused jsonb) returns record, owner pgflow_owner
   -- Records the intents and further attempts that a flush asks for; refused = those that the policy does not let through
@@ -1612,7 +1612,7 @@ function pgflow.start_runs(workflow text, runs jsonb, queue text DEFAULT 'defaul
   -- Starts many runs of one workflow, all or none: runs is [[key or null, input as text], ...]; answers in that order
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
-  md5 780e98d7dfd44b443b0d4095c908ccc0
+  md5 a84bf0cea102dd6e8ef0b854366f1037
   grant execute to pgflow_client
   grant execute to pgflow_operator
   grant execute to pgflow_worker
@@ -1668,6 +1668,12 @@ function pgflow.take_lanes_(questions jsonb) returns void, owner pgflow_owner
   sql volatile
   set search_path=pg_catalog, pg_temp
   md5 378c2ebc2daecc1e18158b250107bb87
+
+function pgflow.take_runs_(tenant text, keys text[], ids bigint[], stems uuid[], inputs text[], lane integer, priority integer, run_at timestamp with time zone, due timestamp with time zone, labels jsonb, metadata jsonb) returns bigint[], owner pgflow_owner
+  -- Inserts the runs whose keys are free, in the order of keys; answers whose each key is, null for one that was freed meanwhile
+  plpgsql volatile
+  set search_path=pg_catalog, pg_temp
+  md5 be3faef8688e129debc2af84aa1c96cd
 
 function pgflow.take_words_(me bigint, chain bigint, token bigint, t timestamp with time zone, is_over boolean, INOUT seq integer, OUT units jsonb) returns record, owner pgflow_owner
   -- Takes what people and webhooks have said of the effects of a run, and records it
