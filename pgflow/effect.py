@@ -182,9 +182,9 @@ class EffectStep(Step[P, R_co]):
         for name, parameter in self._signature.parameters.items():
             hint = self.hints.get(name, Any)
             if parameter.kind is parameter.VAR_POSITIONAL:
-                hint = list[hint]
+                hint = list[hint]  # type: ignore[valid-type]
             elif parameter.kind is parameter.VAR_KEYWORD:
-                hint = dict[str, hint]
+                hint = dict[str, hint]  # type: ignore[valid-type]
             fields[name] = NotRequired[hint]
         shape = TypedDict(f"the parameters of {self.name}", fields)  # type: ignore[misc]
         shape.__pydantic_config__ = pydantic.ConfigDict(extra="forbid")  # type: ignore[attr-defined]
