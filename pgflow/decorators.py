@@ -12,6 +12,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from datetime import timedelta
 from typing import Any, Concatenate, Literal, ParamSpec, Protocol, TypeVar, overload
 
+from pgflow.carry import declare
 from pgflow.effect import DEFAULT_SETTLING, AsyncEffect, EffectOptions, SyncEffect, written_by
 from pgflow.errors import DefinitionError
 from pgflow.model import Choice, Decision, Retries, Risk
@@ -189,7 +190,9 @@ class _Effect:
     def __call__(self, fn: Callable[P, R], /) -> SyncEffect[P, R, Callable[P, R]]: ...
     def __call__(self, fn: Callable[..., Any], /) -> Any:
         kind: Any = AsyncEffect if inspect.iscoroutinefunction(fn) else SyncEffect
-        return kind(fn, self._terms, self._name, self._timeout, self._raises, self._aliases)
+        made = kind(fn, self._terms, self._name, self._timeout, self._raises, self._aliases)
+        declare(made)
+        return made
 
 
 def effect(

@@ -13,17 +13,20 @@ import inspect
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from typing import Any, Concatenate, ParamSpec, Self, TypeVar, cast
+from typing import Any, Concatenate, NotRequired, ParamSpec, Self, TypeVar, cast
+
+import pydantic
+from typing_extensions import TypedDict
 
 from pgflow._engine.calls import EffectCall, EffectTerms, StepSpec
 from pgflow._engine.requests import Resting
 from pgflow._scope import WorkflowScope
-from pgflow.errors import DefinitionError, InvalidArgument
+from pgflow.errors import DefinitionError, InvalidArgument, NotStorable
 from pgflow.lineage import Table, table_named
 from pgflow.model import Absent, Admit, Confirmed, Retries, Risk, StillUnknown
 from pgflow.saga import enlist
 from pgflow.step import MAX_NAME_CHARS, AsyncStep, Step, SyncStep
-from pgflow.values import encode_plain, is_fingerprint
+from pgflow.values import Codec, codec_for, encode_plain, is_fingerprint
 
 P = ParamSpec("P")
 R_co = TypeVar("R_co", covariant=True)
@@ -79,6 +82,7 @@ class EffectStep(Step[P, R_co]):
     expected: str | None = None
     verifier: Callable[..., Any] | None = None
     compensation: EffectStep[..., Any] | None = None
+    _request_codec: Codec[dict[str, Any]] | None = None
 
     def __init__(
         self, fn: Callable[..., Any], terms: EffectOptions, name: str | None, timeout: timedelta | None, raises: Sequence[type[Exception]],
@@ -168,19 +172,72 @@ class EffectStep(Step[P, R_co]):
         """Whether something is declared that takes it back."""
         return self.declared.compensation is not None
 
+    @property
+    def code(self) -> str:
+        """Where it stands in the code: module and name."""
+        fn = self.declared.fn
+        return f"{getattr(fn, '__module__', '?')}:{getattr(fn, '__qualname__', self.name)}"
+
     def issue_compensation(self, scope: WorkflowScope, effect: EffectCall) -> EffectCall:
         """Asks the engine to take one of these effects back; if nothing does, a person must."""
         args = (effect.value, *effect.args)
         compensation = self.declared.compensation
+        accepted = effect if effect.closed_as == "accepted" and effect.number else None
         if compensation is not None:
             try:
                 request = compensation._request(args, effect.kwargs)
                 return scope.execution.issue_effect(
-                    compensation.spec(scope.app_errors), args, effect.kwargs, request, None, effect.key
+                    compensation.spec(scope.app_errors), args, effect.kwargs, request, None, effect.key, takes_back=accepted
                 )
             except (TypeError, InvalidArgument):  # what it would have to be called with cannot be recorded: nobody but a person can
                 pass
-        return scope.execution.issue_effect(self._by_hand().spec(scope.app_errors), (), {}, effect.request, None, effect.key)
+        return self.issue_by_hand(scope, effect, accepted=accepted)
+
+    def issue_by_hand(
+        self, scope: WorkflowScope, effect: EffectCall, *, accepted: EffectCall | None = None, notice: dict[str, Any] | None = None
+    ) -> EffectCall:
+        """Asks a person to take one of these effects back, and says why nothing else can; once it is confirmed, if it was accepted."""
+        spec = self._by_hand().spec(scope.app_errors)
+        return scope.execution.issue_effect(spec, (), {}, effect.request, None, effect.key, takes_back=accepted, notice=notice)
+
+    def read_request(self, text: str) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """The arguments of a call, by position and by name, from its request.
+
+        Raises:
+            NotStorable: They do not fit the annotations.
+        """
+        if self.declared._request_codec is None:
+            self.declared._request_codec = self._make_request_codec()
+        values = self.declared._request_codec.decode(text, f"the request of effect {self.name}")
+        bound = self._signature.bind_partial()
+        for name, parameter in self._signature.parameters.items():
+            if name in values:
+                bound.arguments[name] = tuple(values[name]) if parameter.kind is parameter.VAR_POSITIONAL else values[name]
+        return bound.args, bound.kwargs
+
+    def _make_request_codec(self) -> Codec[dict[str, Any]]:
+        fields: dict[str, Any] = {}
+        for name, parameter in self._signature.parameters.items():
+            hint = self.hints.get(name, Any)
+            if parameter.kind is parameter.VAR_POSITIONAL:
+                hint = list[hint]  # type: ignore[valid-type]
+            elif parameter.kind is parameter.VAR_KEYWORD:
+                hint = dict[str, hint]  # type: ignore[valid-type]
+            fields[name] = NotRequired[hint]
+        shape = TypedDict(f"the parameters of {self.name}", fields)  # type: ignore[misc]
+        shape.__pydantic_config__ = pydantic.ConfigDict(extra="forbid")  # type: ignore[attr-defined]
+        return codec_for(shape, f"a parameter of effect {self.name}")
+
+    def check_request(self, effect: EffectCall) -> None:
+        """Refuses one of these effects whose arguments could not be read back from its request.
+
+        Raises:
+            NotStorable: They do not fit the annotations.
+        """
+        try:
+            self.read_request(effect.request)
+        except (NotStorable, DefinitionError) as error:
+            raise NotStorable(f"effect {self.name} cannot be carried into the next generation: {error}") from error
 
     @property
     def tables(self) -> tuple[Table, ...]:
@@ -209,11 +266,6 @@ class EffectStep(Step[P, R_co]):
         closing: EffectStep[..., Any] = AsyncEffect(taken_back, terms, _compensation_name(self.name), None, (), aliases)
         request = encode_plain({"plan": plan, "steps": steps}, f"the plan for effect {self.name}")
         return scope.execution.issue_effect(closing.spec(scope.app_errors), (), {}, request, (plan, "taken back"), effect.key)
-
-    def issue_by_person(self, scope: WorkflowScope, effect: EffectCall, notice: dict[str, Any]) -> EffectCall:
-        """Asks for one of these effects to be taken back by a person, and says why nothing else can."""
-        spec = self._by_hand().spec(scope.app_errors)
-        return scope.execution.issue_effect(spec, (), {}, effect.request, None, effect.key, notice=notice)
 
     def _by_hand(self) -> EffectStep[..., Any]:
         def by_hand(result: Any, *args: Any, **kwargs: Any) -> None:

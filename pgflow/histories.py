@@ -23,7 +23,7 @@ from pgflow._io import run
 from pgflow.errors import InvalidArgument, KeyConflict
 from pgflow.options import Definitions
 from pgflow.replay import Divergence, find_divergence
-from pgflow.units import Claim, Heritage, Unit
+from pgflow.units import Claim, Heritage, SagaEntry, Unit
 
 FORMAT = 1
 SUFFIX = ".jsonl"
@@ -87,7 +87,7 @@ def _recorded(data: dict[str, Any]) -> RecordedRun:
         last_seq=len(units), key=data["key"], root=data["root"], input=data["input"], units=units, has_mail=False,
         created_us=max(data["created_us"], data["run_at_us"] or 0), now_us=data["ended_us"] or data["exported_us"],
         workflow=data["workflow"], tenant=data["tenant"], parent_run_id=parent.get("run_id"), deadline_us=data["deadline_us"],
-        labels=data["labels"] or {}, metadata=data["metadata"] or {},
+        labels=data["labels"] or {}, metadata=data["metadata"] or {}, saga=[SagaEntry(*entry) for entry in data.get("saga") or ()],
     )
     if (heritage := data.get("heritage")) is not None:
         seeds = [(upto, stem) for upto, stem in heritage["seeds"]]

@@ -48,6 +48,7 @@ class Kind:
     EFFECT_UNKNOWN: Final = "U"
     EFFECT_ACCEPTED: Final = "A"
     EFFECT_SETTLED: Final = "E"
+    COMPENSATED: Final = "R"
     STEP_RENEWED: Final = "r"
 
 

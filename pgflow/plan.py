@@ -115,14 +115,28 @@ class Review:
     refused: str | None
 
 
-class Undoable(Protocol):
-    """An effect, as a plan sees it."""
-
-    name: str
+class Reversible(Protocol):
+    """An effect, as a saga sees it."""
 
     @property
     def has_compensation(self) -> bool:
         """Whether something is declared that takes it back."""
+
+    @property
+    def code(self) -> str:
+        """Where it stands in the code, for the generation that has to find it there."""
+
+    def check_request(self, effect: EffectCall) -> None:
+        """Refuses one of these effects whose arguments could not be read back from its request."""
+
+    def issue_compensation(self, scope: WorkflowScope, effect: EffectCall) -> EffectCall:
+        """Asks for one of these effects to be taken back; if nothing is declared, by a person."""
+
+
+class Undoable(Reversible, Protocol):
+    """An effect, as a plan sees it."""
+
+    name: str
 
     @property
     def tables(self) -> tuple[Table, ...]:
@@ -135,7 +149,7 @@ class Undoable(Protocol):
     def issue_taken_back(self, scope: WorkflowScope, effect: EffectCall, plan: str, steps: list[Any]) -> EffectCall:
         """Records that a plan has taken one of these effects back."""
 
-    def issue_by_person(self, scope: WorkflowScope, effect: EffectCall, notice: dict[str, Any]) -> EffectCall:
+    def issue_by_hand(self, scope: WorkflowScope, effect: EffectCall, *, notice: dict[str, Any] | None = None) -> EffectCall:
         """Asks for one of these effects to be taken back by a person."""
 
 
@@ -352,6 +366,16 @@ class Planned:
     def __init__(self, effect: Undoable, planning: Planning) -> None:
         self._effect = effect
         self._planning = planning
+        self.code = effect.code
+        self.planner = planning.planner.name
+
+    def check_request(self, effect: EffectCall) -> None:
+        """Refuses one whose arguments could not be read back from its request."""
+        self._effect.check_request(effect)
+
+    def issue_compensation(self, scope: WorkflowScope, effect: EffectCall) -> EffectCall:
+        """Asks a person to take back one that was accepted and is not confirmed: there is no reply yet to make a plan of."""
+        return self._effect.issue_compensation(scope, effect)
 
     def undo(self, scope: WorkflowScope, done: EffectCall) -> Iterator[StepCall]:
         """Takes an effect back by a plan, or asks a person to.
@@ -366,7 +390,7 @@ class Planned:
             closing = attempt.close()
         except _Failed as failure:
             notice = {"why": str(failure), "plan": attempt.decision and attempt.decision.id, "steps": attempt.told()}
-            closing = self._effect.issue_by_person(scope, done, notice)
+            closing = self._effect.issue_by_hand(scope, done, notice=notice)
         yield closing
 
 

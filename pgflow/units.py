@@ -19,7 +19,7 @@ from pgflow.model import Kind, Ref
 
 EFFECT_OUTCOMES = frozenset({Kind.EFFECT_CONFIRMED, Kind.EFFECT_FAILED, Kind.EFFECT_ACCEPTED})
 ANSWERS = EFFECT_OUTCOMES | {Kind.TIMER_FIRED, Kind.SIGNAL_RECEIVED, Kind.WAIT_TIMED_OUT, Kind.CHILD_FINISHED}
-OUTCOMES = ANSWERS | {Kind.STEP_COMPLETED, Kind.STEP_FAILED, Kind.DECISION_RECORDED}
+OUTCOMES = ANSWERS | {Kind.STEP_COMPLETED, Kind.STEP_FAILED, Kind.DECISION_RECORDED, Kind.COMPENSATED}
 EFFECT_MARKS = frozenset({Kind.EFFECT_INTENDED, Kind.EFFECT_ATTEMPTED, Kind.EFFECT_UNKNOWN, Kind.EFFECT_SETTLED})
 MARKS = EFFECT_MARKS | {Kind.STEP_STARTED, Kind.ATTEMPT_FAILED, Kind.CHILD_STARTED, Kind.OPERATOR, Kind.STEP_RENEWED}
 
@@ -50,6 +50,7 @@ KIND_NAMES = {
     Kind.EFFECT_UNKNOWN: "effect unknown",
     Kind.EFFECT_ACCEPTED: "effect accepted",
     Kind.EFFECT_SETTLED: "effect settled",
+    Kind.COMPENSATED: "compensated",
     Kind.STEP_RENEWED: "step renewed",
 }
 
@@ -133,6 +134,19 @@ class Carried(NamedTuple):
     result: str | None
 
 
+class SagaEntry(NamedTuple):
+    """An effect of an earlier generation, which a run takes back if it fails. ``request`` and ``result`` are JSON texts."""
+
+    name: str
+    key: str
+    code: str
+    request: str
+    result: str | None
+    ref: str | None
+    is_own: bool = True
+    """False for what a fork repeats of its origin."""
+
+
 @dataclass
 class Claim:
     """A run that this worker holds."""
@@ -160,6 +174,7 @@ class Claim:
     metadata: dict[str, Any] = field(default_factory=dict)
     has_beats: bool = False
     heritage: Heritage | None = None
+    saga: list[SagaEntry] = field(default_factory=list)
     lost: dict[int, list[Ref]] = field(default_factory=dict)
     """By call, what its recorded result claims to exist and does not."""
 

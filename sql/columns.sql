@@ -217,3 +217,15 @@ comment on column pgflow.carried.is_done is 'True: the step had completed, and i
 comment on column pgflow.carried.name is 'Name of the step';
 comment on column pgflow.carried.key is 'Idempotency key under which its body was started; for a transaction, the number of the run and of the call';
 comment on column pgflow.carried.payload is 'What it returned; null where it is not done';
+
+comment on column pgflow.saga_effect.chain_id is 'The chain whose run did it';
+comment on column pgflow.saga_effect.generation is 'The generation that did it and continued as new; 0 = the origin of a fork';
+comment on column pgflow.saga_effect.call is 'Number that its call had there; of an origin''s and of an imported one, its place';
+comment on column pgflow.saga_effect.n is 'Which one of that call it is: the effects of a child come with its result';
+comment on column pgflow.saga_effect.taken_back_in is 'The generation that has taken it back, or begun to, and was then rewound or restarted; null = none';
+comment on column pgflow.saga_effect.name is 'Name of the effect';
+comment on column pgflow.saga_effect.key is 'Its idempotency key, from which the key of its compensation is made';
+comment on column pgflow.saga_effect.code is 'Where the effect stands in the code: module and name; empty for one of a child';
+comment on column pgflow.saga_effect.request is 'Its arguments, by name';
+comment on column pgflow.saga_effect.result is 'What it returned; null where it was accepted first';
+comment on column pgflow.saga_effect.ref is 'The counterparty''s reference under which it was accepted; null = it was not';

@@ -255,7 +255,7 @@ begin
     insert into pgflow.timer (due_at, run_id, call) values (heir.run_at, heir.run_id, 0);
   else
     insert into pgflow.ready (run_id, ready_at, lane_id, last_seq, attempt, priority, has_begun)
-    values (heir.run_id, t, heir.lane_id, cut + 1, 0, heir.priority, case when cut > 0 then true end);
+    values (heir.run_id, t, heir.lane_id, cut + 1, 0, heir.priority, case when cut > 0 or pgflow.carried_saga_(heir.chain_id, heir.generation) is not null then true end);
   end if;
 end
 $$;
@@ -374,6 +374,7 @@ begin
     'edit', pgflow.edit_note_(old.run_id, cut, edit), 'input', case when input is not null then 'edited' end, 'attempts', attempts);
 
   perform pgflow.leave_(old.run_id, verb, t);
+  perform pgflow.note_taken_back_(chain, old.run_id, old.generation, cut);
   perform pgflow.bring_up_(heir, cut, edit, note, place.was, t);
   perform pgflow.move_owed_(old.run_id, cut, heir.run_id);
   perform pgflow.move_words_(old.run_id, chain, heir.run_id, t);
@@ -508,6 +509,9 @@ begin
 
   note := jsonb_build_object('verb', 'fork', 'why', left(why, 4096), 'by', coalesce(sent_by, session_user), 'effects', mode, 'said', effects,
     'edit', pgflow.edit_note_(origin.run_id, seq, edit), 'input', case when input is not null then 'edited' end, 'attempts', attempts);
+  if seq > 0 then
+    perform pgflow.lend_saga_(origin, heir.chain_id);
+  end if;
   perform pgflow.bring_up_(heir, seq, edit, note, null, t);
   perform pgflow.send_results_(origin.run_id, seq, heir.run_id, heir.chain_id, t);
   if with_mail then

@@ -16,7 +16,7 @@ as $$
     coalesce((select max(u.seq) from pgflow.unit u where u.run_id = r.run_id), 0),
     r.key, r.root::text, r.input::text, pgflow.journal_(r.run_id, 0, 262144), false,
     pgflow.micros_(greatest(r.created_at, r.run_at)), pgflow.micros_(coalesce(o.finished_at, pgflow.now_())),
-    jsonb_build_object('heritage', pgflow.heritage_(r.run_id, r.heritage), 'labels', r.labels, 'metadata', r.metadata,
+    jsonb_build_object('saga', pgflow.carried_saga_(r.chain_id, r.generation), 'heritage', pgflow.heritage_(r.run_id, r.heritage), 'labels', r.labels, 'metadata', r.metadata,
       'parent_run_id', coalesce(r.parent_run_id, (i.origin->'parent'->>'run_id')::bigint),
       'deadline_us', pgflow.micros_(r.deadline_at), 'tenant', r.tenant),
     l.workflow, coalesce(i.status, pgflow.status_(r.run_id)), o.output::text

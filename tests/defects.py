@@ -516,6 +516,26 @@ EFFECTS = (
         "test_sagas.py::test_what_was_done_is_taken_back_the_last_first",
     ),
     Defect(
+        "a carried saga forgets its stack", "pgflow/_engine/execution.py",
+        '{"saga": self._handed_on} if self._handed_on else {}', "{}",
+        "test_carried_sagas.py::test_all_generations_are_taken_back_the_last_first",
+    ),
+    Defect(
+        "a child's effects stay when its parent's saga fails", "pgflow/_engine/release.py",
+        "call.take_over(left)", "pass",
+        "test_family_sagas.py::test_what_a_completed_child_did_is_taken_back_among_what_its_parent_did",
+    ),
+    Defect(
+        "accepted taken back before it is confirmed", "pgflow/_engine/ledger.py",
+        "if accepted.number in self._accepted:", "if False:",
+        "test_carried_sagas.py::test_what_was_accepted_is_taken_back_once_it_is_confirmed_and_left_if_it_was_rejected",
+    ),
+    Defect(
+        "compensation by a fork", "pgflow/_engine/ledger.py",
+        "if not self.is_foreign(effect):\n            return True", "if True:\n            return True",
+        "test_carried_sagas.py::test_a_fork_takes_back_nothing_of_its_origins",
+    ),
+    Defect(
         "refused compensation taken for done", "pgflow/effect.py",
         "has_body=said.has_body,", "has_body=True,",
         "test_sagas.py::test_what_cannot_be_taken_back_leaves_the_run_stuck_and_the_debt_open",

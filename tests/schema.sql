@@ -314,6 +314,25 @@ table pgflow.run_key, owner pgflow_owner
   constraint run_key_retention_seconds_check CHECK ((retention_seconds >= 0))
   constraint run_key_tenant_check CHECK ((octet_length(tenant) <= 255))
 
+table pgflow.saga_effect, owner pgflow_owner
+  -- Effects that a generation handed on when it continued as new: a later one takes them back if it fails
+  chain_id bigint not null -- The chain whose run did it
+  generation integer not null -- The generation that did it and continued as new; 0 = the origin of a fork
+  call integer not null -- Number that its call had there; of an origin's and of an imported one, its place
+  n integer not null default 1 -- Which one of that call it is: the effects of a child come with its result
+  taken_back_in integer -- The generation that has taken it back, or begun to, and was then rewound or restarted; null = none
+  name text not null -- Name of the effect
+  key text not null -- Its idempotency key, from which the key of its compensation is made
+  code text not null -- Where the effect stands in the code: module and name; empty for one of a child
+  request json not null -- Its arguments, by name
+  result json -- What it returned; null where it was accepted first
+  ref text -- The counterparty's reference under which it was accepted; null = it was not
+  constraint saga_effect_code_check CHECK ((octet_length(code) <= 1024))
+  constraint saga_effect_generation_check CHECK ((generation >= 0))
+  constraint saga_effect_key_check CHECK ((octet_length(key) <= 255))
+  constraint saga_effect_name_check CHECK ((octet_length(name) <= 255))
+  constraint saga_effect_pkey PRIMARY KEY (chain_id, generation, key)
+
 table pgflow.signal, owner pgflow_owner
   -- Mailbox of a chain; senders only insert, the commit that consumes a message deletes it
   with autovacuum_vacuum_scale_factor=0.05, autovacuum_vacuum_threshold=2000, autovacuum_vacuum_cost_delay=0
@@ -735,7 +754,7 @@ function pgflow.begin_again_(verb text, chain bigint, cut integer, from_step tex
   -- Puts a new generation in the place of a chain's newest one, with its journal up to a cut
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 2e0c78e66d23c4e3f9eb8fb2d1a89274
+  md5 71f11edcbed6ac568b5060db261bbf6e
 
 function pgflow.begin_step(run_id bigint, token bigint, call integer, idle_timeout_ms integer DEFAULT 0) returns text, owner pgflow_owner
   -- First call of a transactional step's transaction: checks the lease, leaves a mark that only this transaction carries, and tells its number
@@ -755,7 +774,7 @@ function pgflow.bring_up_(heir pgflow.run, cut integer, edit json, note jsonb, w
   -- Inserts a run that begins with the journal of another, with the unit that says who wanted it and why, and its place
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 cb47a9958475a3caa8972da3de06c153
+  md5 2573fae9dd2e35ec1f4b376cadf19060
 
 function pgflow.cancel_children_(run_ids bigint[], t timestamp with time zone) returns bigint[], owner pgflow_owner
   -- Posts a cancel to the open children that end with these runs; answers their chains
@@ -771,6 +790,13 @@ function pgflow.cancel_run(key text, why text DEFAULT 'cancelled'::text, tenant 
   grant execute to pgflow_client
   grant execute to pgflow_operator
   grant execute to pgflow_worker
+
+function pgflow.carried_saga_(chain bigint, generation integer) returns jsonb, owner pgflow_owner
+  -- What a generation must take back of those before it if it fails: [[name, key, where its code stands, request, result, reference, whether it is its own], ...]; null = nothing
+  sql stable
+  set search_path=pg_catalog, pg_temp
+  set enable_seqscan=off
+  md5 de19c776bc9a22f93d8dcc5799f02ec8
 
 function pgflow.carry_(origin bigint, cut integer, heir bigint) returns void, owner pgflow_owner
   -- Hands on what the dropped part knew of its steps: results, and keys of those that did not complete
@@ -788,7 +814,7 @@ function pgflow.check() returns TABLE(invariant text, detail text), owner pgflow
   -- The invariants that do not hold, one a row; empty = sound
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
-  md5 e3751fe09b79277155409c1bd97989b4
+  md5 f5f05e989473672785bdfe5909cd5ad6
   grant execute to pgflow_operator
 
 function pgflow.check_acts_(run_id bigint, cut integer, effects text, is_fork boolean) returns text, owner pgflow_owner
@@ -857,6 +883,13 @@ function pgflow.check_version_(version text) returns void, owner pgflow_owner
   set search_path=pg_catalog, pg_temp
   md5 5a09b87443f25f0d44b83db7ab378535
 
+function pgflow.child_saga_(parent bigint, child bigint) returns jsonb, owner pgflow_owner
+  -- What a child that has completed leaves to its parent to take back, if it must: {of: root of the parent, effects: [[name, key, code, request, result, reference], ...]}; null = nothing
+  sql stable
+  set search_path=pg_catalog, pg_temp
+  set enable_seqscan=off
+  md5 7b51af3e83f30f4742383a4cbdf1cf3b
+
 function pgflow.claim_(worker_id integer, lanes integer[], max integer, tokens bigint[], take_suspect boolean) returns bigint[], owner pgflow_owner
   -- Claims up to max runs of the lanes that are not paused, within the limits of their queues, and at most one suspect
   plpgsql volatile
@@ -885,7 +918,7 @@ function pgflow.claimed_(ids bigint[]) returns TABLE(run_id bigint, token bigint
   set enable_hashjoin=off
   set enable_mergejoin=off
   set plan_cache_mode=force_generic_plan
-  md5 8e6861f53590dbc00ab1854f723a46cf
+  md5 6fee8be5e856dfe2430804614ae6727f
 
 function pgflow.commit_and_claim(batch jsonb, worker_id integer, lanes integer[], max integer, tokens bigint[], take_suspect boolean) returns TABLE(answer jsonb, run_id bigint, token bigint, chain_id bigint, lane_id integer, generation integer, attempt integer, suspect integer, last_seq integer, key text, root text, input text, units text, has_mail boolean, created_us bigint, now_us bigint, extra jsonb), owner pgflow_owner
   -- commit_units and then claim_runs in one transaction: what a worker that drains a queue does
@@ -924,7 +957,7 @@ function pgflow.continue_(q jsonb, seq integer, t timestamp with time zone) retu
   -- Ends a run as the next generation of its chain, which is ready at once; answers the lane
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 df48769c3b4bd944114ce923e5d383a4
+  md5 f699bac35ea083ff6fd8cda587df4bc2
 
 function pgflow.copy_units_(origin bigint, cut integer, heir bigint, edit json) returns void, owner pgflow_owner
   -- Copies a journal up to a cut, without the licences of bodies whose outcome is not in it, and with another result in its last unit if one is given
@@ -956,7 +989,7 @@ function pgflow.drop_history(ended_before timestamp with time zone, max integer 
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
   set plan_cache_mode=force_generic_plan
-  md5 38149fbafae671cfa97b75e9b6d0e8e5
+  md5 c47e7ae7f2d0d710ccedfc5c50a7f9a9
   grant execute to pgflow_operator
 
 function pgflow.drop_old_code_(before timestamp with time zone) returns void, owner pgflow_owner
@@ -1001,7 +1034,7 @@ function pgflow.export_runs(chains bigint[]) returns TABLE(chain_id bigint, run_
   sql volatile security definer
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
-  md5 42bfa1cbe8a529bb0f36281c335695b4
+  md5 e73e3ce6c664c91f1f7faf88abafee25
   grant execute to pgflow_operator
   grant execute to pgflow_worker
 
@@ -1041,7 +1074,7 @@ function pgflow.fork_run(key text, new_key text DEFAULT NULL::text, at_seq integ
   -- Starts a run that begins with another's journal up to a unit, or before a step, and goes on by itself; the origin is not touched. PF020 if what is left out has acted, PF002 if the new key is taken
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
-  md5 08da4785101124330292be31606399e5
+  md5 ba79697de3d3434477daadeed95bef8e
   grant execute to pgflow_operator
 
 function pgflow.free_settled_(chains bigint[], ids bigint[], t timestamp with time zone) returns TABLE(run_id bigint, lane_id integer), owner pgflow_owner
@@ -1056,6 +1089,13 @@ function pgflow.from_micros_(us bigint) returns timestamp with time zone, owner 
   sql immutable strict
   set search_path=pg_catalog, pg_temp
   md5 66d4b350bf9496c369a14ffa5a7bf429
+
+function pgflow.hand_on_saga_(me bigint, chain bigint, generation integer, entries jsonb, of_children jsonb) returns void, owner pgflow_owner
+  -- Hands effects of a run, [[call, where its code stands], ...], and those of its children, by key, on to the next generation of its chain
+  sql volatile
+  set search_path=pg_catalog, pg_temp
+  set enable_seqscan=off
+  md5 1815442bc0a7b11d07844f90e61dec26
 
 function pgflow.has_long_number_(value text) returns boolean, owner pgflow_owner
   -- Whether a JSON text holds more than 4,300 digits in a row outside of strings
@@ -1100,7 +1140,7 @@ function pgflow.insert_history_(history json, header jsonb, t timestamp with tim
   -- Inserts a run that has ended, with its journal
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 8b83258cde02c04345144a6e77cb7167
+  md5 9f982e2c05419f7d426e338e3b7d62fa
 
 function pgflow.insert_run_(tenant text, key text, workflow text, queue text, version text, priority integer, input json, run_at timestamp with time zone, deadline_at timestamp with time zone, labels jsonb, metadata jsonb, parent_run_id bigint, parent_call integer, close_policy "char", root_run_id bigint, OUT run_id bigint, OUT run_key text, OUT is_new boolean, OUT lane_id integer, OUT clash text) returns record, owner pgflow_owner
   -- Inserts one run with its key and place, or finds the run that the key already names; clash says how that one differs
@@ -1176,6 +1216,13 @@ function pgflow.leave_worker(worker_id integer) returns void, owner pgflow_owner
   md5 da3d7737b240f0cdfcdb88cb3e9a8dbc
   grant execute to pgflow_worker
 
+function pgflow.lend_saga_(origin pgflow.run, chain bigint) returns void, owner pgflow_owner
+  -- Shows a fork what its origin had from earlier generations, so that it can repeat the copied part
+  sql volatile
+  set search_path=pg_catalog, pg_temp
+  set enable_seqscan=off
+  md5 1d42153a8501b2505f3a4302ae4f65b7
+
 function pgflow.limit_queue(queue text, max_running integer DEFAULT NULL::integer, max_deaths integer DEFAULT NULL::integer) returns void, owner pgflow_owner
   -- Sets how many runs of a queue may be leased at once (null = no limit) and how many deaths make a run stuck
   plpgsql volatile security definer
@@ -1201,7 +1248,7 @@ function pgflow.look_(q jsonb, t timestamp with time zone, INOUT seq integer, OU
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
-  md5 6f35d6a70d2abb553ce28ba3cccc994f
+  md5 fc9634b99aa1cb90d35088a525970cb9
 
 function pgflow.micros_(at timestamp with time zone) returns bigint, owner pgflow_owner
   -- A time as microseconds since 1970, exactly: the form in which times travel to a worker
@@ -1244,6 +1291,13 @@ function pgflow.note_operator_(me bigint, chain bigint, last_word bigint, INOUT 
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
   md5 a28e7abc1af628233139d5380e2f07e6
+
+function pgflow.note_taken_back_(chain bigint, origin bigint, generation integer, cut integer) returns void, owner pgflow_owner
+  -- Remembers what the dropped part of a generation had taken back, or had begun to: the next one must not do it again
+  sql volatile
+  set search_path=pg_catalog, pg_temp
+  set enable_seqscan=off
+  md5 d7b92546960a5602e39c65e83e724802
 
 function pgflow.now_() returns timestamp with time zone, owner pgflow_owner
   -- The database's clock, which alone decides what is due or expired
@@ -1377,7 +1431,7 @@ function pgflow.recorded_runs(after_run bigint DEFAULT 0, max integer DEFAULT 10
   -- Runs with their journals, in order, for a replay that changes nothing
   sql volatile security definer
   set search_path=pg_catalog, pg_temp
-  md5 570994a83657d255fb17e1b27fd4320b
+  md5 ea209e81544b92cf49ebd46f0071e258
   grant execute to pgflow_worker
 
 function pgflow.register_code(worker_id integer, codes jsonb) returns void, owner pgflow_owner
@@ -1615,6 +1669,13 @@ function pgflow.take_heads_(lanes integer[], max integer, suspects boolean, work
   set plan_cache_mode=force_generic_plan
   md5 ea7a468bd1a2f72ddceed4a0d8ca0396
 
+function pgflow.take_in_saga_(chain bigint, generation integer, carried jsonb) returns void, owner pgflow_owner
+  -- Takes in what an imported generation had from those before it, which are imported already
+  sql volatile
+  set search_path=pg_catalog, pg_temp
+  set enable_seqscan=off
+  md5 a8757346c7c269b4842a02423ca83704
+
 function pgflow.take_keys_(questions jsonb) returns void, owner pgflow_owner
   -- Takes the keys of all children of a batch in the order of keys, ahead of their runs, so that two batches wait and never deadlock
   plpgsql volatile
@@ -1738,7 +1799,7 @@ unit kind C effect_confirmed, terminal: commit_units, look: an effect was done; 
 unit kind E effect_settled: commit_units, look: who said what became of an effect
 unit kind F effect_failed, terminal: commit_units, look: the counterparty refused, or nothing was done
 unit kind K child_finished, terminal: settle: the result of a child, or why it could not be started
-unit kind R compensated, terminal: commit_units: kept for compensations that are no effects
+unit kind R compensated, terminal: commit_units: there was nothing to take back, since what had been accepted was not done
 unit kind S signal_received, terminal: settle: the database chose and deleted a message
 unit kind T timer_fired, terminal: settle: the database found a sleep due
 unit kind U effect_unknown: commit_units, settle: nobody knows yet whether an effect was done

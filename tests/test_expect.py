@@ -284,7 +284,7 @@ def test_a_fingerprint_is_the_same_in_every_version_and_different_for_different_
     assert len({fingerprint(value) for value in different}) == len(different)
 
 
-@pytest.mark.parametrize("value", [float("nan"), object(), [float("inf")]], ids=repr)
+@pytest.mark.parametrize("value", [float("nan"), object(), [float("inf")]], ids=["nan", "object", "inf"])
 def test_what_has_no_form_as_json_has_no_fingerprint(value: Any) -> None:
     with pytest.raises(NotStorable, match="what is to be fingerprinted"):
         fingerprint(value)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from pgflow._io import Query, Row
-from pgflow.units import Carried, Claim, Heritage, Unit, parse_units
+from pgflow.units import Carried, Claim, Heritage, SagaEntry, Unit, parse_units
 
 
 class Lane(NamedTuple):
@@ -60,6 +60,7 @@ def _with_extra(claim: Claim, extra: dict[str, Any]) -> Claim:
     claim.deadline_us = extra["deadline_us"]
     claim.tenant = extra["tenant"]
     claim.has_beats = extra.get("beats", False)
+    claim.saga = [SagaEntry(*entry) for entry in extra.get("saga") or ()]
     if (heritage := extra.get("heritage")) is not None:
         claim.heritage = _heritage(heritage)
         claim.created_us = claim.heritage.began_us or claim.created_us

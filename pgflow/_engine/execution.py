@@ -18,13 +18,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NoReturn
 
 from pgflow._engine.calls import ChildCall, EffectCall, SignalCall, StepCall, TimerCall
 from pgflow._engine.drivers import ClosedDriver, Driver
 from pgflow._engine.flush import MAX_FLUSH_STARTS, Ending, Flush
 from pgflow._engine.history import size_of
 from pgflow._engine.host import Host, StepResult
+from pgflow._engine.loop import Unwind
 from pgflow._engine.questions import child_row, effect_row, owed_detail, stuck, waits_of
 from pgflow._engine.release import Releases
 from pgflow.failures import clean
@@ -78,6 +79,11 @@ class Execution(Releases):
         """Holds the run for a person, as soon as what is on its way has arrived; or for a worker with other code than this."""
         self._hold = stuck(reason, detail, code_hash)
         self._want_flush()
+
+    def lacks_code(self, message: str) -> NoReturn:
+        """The code at hand does not have what the run needs: it is held for a worker that does."""
+        self.hold_for("definition", {"message": message}, self._code_hash)
+        raise Unwind
 
     def _settle(self) -> None:
         """Nothing is left to release: start what may start, flush what must be durable."""
@@ -299,7 +305,9 @@ class Execution(Releases):
         if self._hold is not None:
             return {**question, "hold": self._hold}
         if self._continue_input is not None:
-            return {**question, "continue": self._continue_input}
+            handed_on = {"saga": self._handed_on} if self._handed_on else {}
+            of_children = {"of_children": self._of_children} if self._of_children else {}
+            return {**question, "continue": self._continue_input, **handed_on, **of_children}
         if self._ending is not None or self.draining:
             return None
         idle = self.is_idle and not flush.starts

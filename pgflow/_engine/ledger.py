@@ -57,7 +57,8 @@ class Ledgers(Requests):
 
     def issue_effect(
         self, spec: StepSpec, args: tuple[Any, ...], kwargs: dict[str, Any], request: str, rests_on: Resting | None,
-        compensates: str | None = None, *, expected: str | None = None, notice: dict[str, Any] | None = None, is_undo: bool = False,
+        compensates: str | None = None, *, takes_back: EffectCall | None = None, expected: str | None = None,
+        notice: dict[str, Any] | None = None, is_undo: bool = False,
     ) -> EffectCall:
         """Asks for an effect to be done, or to have been done.
 
@@ -68,6 +69,7 @@ class Ledgers(Requests):
             request: The arguments as JSON, for whoever reads the ledger.
             rests_on: The decision it rests on.
             compensates: Key of the effect that this one takes back.
+            takes_back: That effect, if it was accepted: what takes it back waits until it is confirmed.
             expected: Fingerprint of what must be observed immediately before the act.
             notice: What whoever closes it should know.
             is_undo: Whether it helps to take something back, which does not rest on what the run has read before.
@@ -76,16 +78,40 @@ class Ledgers(Requests):
         call = EffectCall(
             number, spec.name, self._driver.waiter(), spec=spec, args=args, kwargs=kwargs, request=request,
             decision=rests_on[0] if rests_on else None, compensates=compensates, expected=expected,
-            notice=notice,
+            notice=notice, takes_back=takes_back,
             reads=[] if compensates or is_undo else list(self._ageing.values()), aliases=spec.aliases,
         )
         if number == NEVER:
             return call
-        self._name_key(call, rests_on)
+        if compensates is None:
+            self._name_key(call, rests_on)
+        else:
+            self._name_compensation(call, compensates)
         if number not in self.journal.ended:
             call.args_hash = hash_arguments(args, kwargs, f"effect {spec.name}")
         self._enter(call)
         return call
+
+    def may_take_back(self, effect: EffectCall, planner: str | None = None) -> bool:
+        """Whether it is this run's to take back. What a fork repeats of its origin is not, save where the copied part did it there.
+
+        Args:
+            effect: What is to be taken back.
+            planner: The decision that a plan begins with, if it is taken back by one.
+        """
+        if not self.is_foreign(effect):
+            return True
+        number = self._last_call + 1
+        if planner is not None:
+            return self.journal.names.get(number) == planner
+        started = self.journal.starts.get(number)
+        if started is not None and started.effect == "e":
+            return isinstance(started.ordinal, str) and started.ordinal.startswith(f"{effect.key}/")
+        return self.journal.needless.get(number) == effect.key
+
+    def is_foreign(self, effect: EffectCall) -> bool:
+        """Whether a run beside this one did it: a fork repeats the journal of its origin."""
+        return effect.is_foreign if effect.number == 0 else not effect.key.startswith(self.claim.root)
 
     def watch(self, call: EffectCall) -> Any:
         """A place that gets its outcome once the effect is closed or accepted; None if it is."""
@@ -108,6 +134,8 @@ class Ledgers(Requests):
     def _dispatch_step(self, call: StepCall) -> None:
         if not isinstance(call, EffectCall):
             super()._dispatch_step(call)
+        elif call.attempts == 0 and call.takes_back is not None:
+            self._follow(call, call.takes_back)
         elif call.attempts == 0 or call.ground is not None:
             self._ask_leave(call)
         elif not call.is_unknown:
@@ -118,6 +146,15 @@ class Ledgers(Requests):
             self._back_off(call, (call.retry_due_us - self.estimate_us()) / 1e6)
         else:
             self._bring_on(call)
+
+    def _follow(self, call: EffectCall, accepted: EffectCall) -> None:
+        """It takes back what was accepted: not before that is confirmed, and not if it was not done."""
+        if accepted.number in self._accepted:
+            call.state = "following"
+        elif accepted.settled_as == "failed":
+            self._inbox.append(EffectResult(call, "needless"))
+        else:
+            self._ask_leave(call)
 
     def _ask_leave(self, call: EffectCall) -> None:
         """The next flush asks whether it may act, for the first time or again."""
@@ -200,6 +237,9 @@ class Ledgers(Requests):
             assert result.text is not None
             self._now_us = self._record_effect_unit(call, Kind.EFFECT_ACCEPTED, json.dumps({"ref": result.text})).at_us
             self._deliver(call, Accepted(result.text), None)
+        elif result.verdict == "needless":
+            self._now_us = self._record_effect_unit(call, Kind.COMPENSATED, json.dumps({"compensates": call.compensates})).at_us
+            self._deliver(call, None, None)
         elif result.verdict == "failed" and not call.agreed.must_be_done:
             _, error, text = decode_result(call, result)
             self._now_us = self._record_effect_unit(call, Kind.EFFECT_FAILED, text).at_us
@@ -281,6 +321,7 @@ class Ledgers(Requests):
             else:  # which a replay may read before it releases the acceptance
                 call.is_settled = True
                 call.is_by_word = bool(said.get("word"))
+                call.settled_as = said["verdict"]
                 self._accepted.pop(call.number, None)
 
     def _take_live_mark(self, unit: Unit) -> None:
@@ -288,6 +329,8 @@ class Ledgers(Requests):
         call = self._calls.get(unit.call) or self._accepted.get(unit.call)
         assert isinstance(call, EffectCall)
         self._read_mark(call, unit)
+        for follower in [c for c in self._calls.values() if c.state == "following" and isinstance(c, EffectCall) and c.takes_back is call]:
+            self._dispatch_step(follower)
         if unit.kind in (Kind.EFFECT_INTENDED, Kind.EFFECT_ATTEMPTED):
             if call in self._new_effects:  # a word that came with this answer has asked for it once more
                 self._new_effects.remove(call)

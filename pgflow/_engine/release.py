@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from pgflow._engine.calls import Call, EffectCall, StepCall, TimerCall
+from pgflow._engine.calls import Call, ChildCall, EffectCall, StepCall, TimerCall
 from pgflow._engine.flush import Ending
 from pgflow._engine.host import ContinueAsNew, EffectResult, Host, StepResult
 from pgflow._engine.loop import Unwind
@@ -40,6 +40,8 @@ class Releases(Renewals):
         self._ending: Ending | None = None
         self._has_ended = False
         self._continue_input: str | None = None
+        self._handed_on: list[tuple[int, str]] = []
+        self._of_children: list[str] = []
         self._hold: list[Any] | None = None
 
     def _return_carried(self, call: StepCall, text: str) -> None:
@@ -187,6 +189,8 @@ class Releases(Renewals):
                 self.diverge(str(misfit))
             if error is None:
                 self._note_age(call, unit.seq)
+            if isinstance(call, ChildCall) and (left := json.loads(unit.payload or "{}").get("saga")):
+                call.take_over(left)
             self._deliver(call, value, error)
 
     def _deliver(self, call: Call, value: Any, error: Exception | None) -> None:
@@ -236,6 +240,8 @@ class Releases(Renewals):
         self._new_effects.clear()
         if isinstance(error, ContinueAsNew):
             self._continue_input = error.input_text
+            self._handed_on = [(call.number, code) for call, code in error.saga if call.is_in_place]
+            self._of_children = error.of_children
         elif isinstance(error, asyncio.CancelledError):
             why = (self.cancel_request or {}).get("why") or "the workflow cancelled itself"
             self._ending = Ending("cancelled", clean(str(why), 4096), None, None)
@@ -243,6 +249,15 @@ class Releases(Renewals):
             self._ending = Ending("failed", None, None, json.dumps(encode_error(error)))
         else:
             self._ending = self._encode_end(value)
+
+    def check_result(self, value: Any) -> None:
+        """Refuses a result that could not be stored, while there is code that can still take back what was done.
+
+        Raises:
+            NotStorable: It cannot be stored, or not be read back.
+        """
+        what = f"the result of workflow {self.claim.workflow}"
+        self._result.decode(self._result.encode(value, what), what)
 
     def _encode_end(self, value: Any) -> Ending:
         what = f"the result of workflow {self.claim.workflow}"

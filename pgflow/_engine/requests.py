@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import uuid
 from abc import abstractmethod
 from collections import deque
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
-from pgflow._engine.calls import Call, ChildCall, ChildRequest, EffectCall, SignalCall, StepCall, StepSpec, TimerCall
+from pgflow._engine.calls import Call, ChildCall, ChildRequest, EffectCall, SignalCall, StepCall, StepSpec, TimerCall, Waiter
 from pgflow._engine.history import NEVER, History
 from pgflow._engine.host import Host, StepResult
 from pgflow.errors import InvalidArgument, NotStorable
@@ -105,6 +106,18 @@ class Requests(History):
         started = self.journal.starts.get(call.number)
         if started is not None and started.effect == "e" and isinstance(started.ordinal, str):  # perhaps intended by another run
             call.key = call.ordinal = started.ordinal
+
+    def _name_compensation(self, call: EffectCall, effect_key: str) -> None:
+        """What takes an effect back has a key made of that effect's, whichever run or generation does it."""
+        stem = f"{effect_key}/{call.name}"
+        ordinal = self.next_ordinal(stem)
+        key = f"{stem}/{ordinal}"
+        if len(key.encode()) > MAX_KEY_BYTES:
+            key = f"{self.claim.root}/{call.name}/{uuid.uuid5(uuid.NAMESPACE_OID, effect_key)}/{ordinal}"
+        started = self.journal.starts.get(call.number)
+        if started is not None and started.effect == "e" and isinstance(started.ordinal, str):
+            key = started.ordinal
+        call.key = call.ordinal = key
 
     def _name_resting(self, call: StepCall, rests_on: Resting) -> None:
         decision, item = rests_on
@@ -278,6 +291,20 @@ class Requests(History):
         elif isinstance(call, ChildCall) and call.chain_id and call.request.close_policy == "c":
             self._unwanted_children.append(call.chain_id)
 
+    def unwant(self, call: ChildCall) -> Waiter | None:
+        """Asks a child to end, and goes on waiting for it: a place for its outcome; None if there is nothing to wait for."""
+        if self.closing or self._calls.get(call.number) is not call or call.request.close_policy != "c":
+            return None
+        if self.replaying and call.state != "decided":
+            self._skip_marks(only_of_known=True)  # one says whether it was started
+        if not (call.chain_id or call.state == "decided"):
+            return None
+        call.waiter = self._driver.waiter()
+        if not (self.replaying or call.is_unwanted or call.state == "decided"):
+            self._unwanted_children.append(call.chain_id)
+        call.is_unwanted = True
+        return call.waiter
+
     def _name_in_journal(self, call: Call) -> str:
         """The name under which the next note of the journal knows a call that has had others."""
         unit = self._next_noted() if call.aliases else None
@@ -304,6 +331,8 @@ class Requests(History):
                 self._new_children.append(call)
             else:
                 self._ask_wanted = True
+                if isinstance(call, ChildCall) and call.is_unwanted:
+                    self._unwanted_children.append(call.chain_id)
 
 
 NOT_COMPARABLE = -1

@@ -114,6 +114,7 @@ create view pgflow.provenance as
 select d.key, d.decision, d.name as decided, d.why, d.evidence, d.decided_at, a.act, a.name, a.act_key, a.status, c.effect as compensated_by,
   c.status as compensation, d.tenant, d.run_id
 from pgflow.decisions d
+join pgflow.run r on r.run_id = d.run_id
 left join lateral (
   select 'effect' as act, e.name, e.effect as act_key, e.status from pgflow.effects e where e.run_id = d.run_id and e.decision = d.decision
   union all
@@ -121,7 +122,11 @@ left join lateral (
   where u.run_id = d.run_id and u.kind = 'c' and starts_with(u.key, d.decision || '/')
 ) a on true
 left join lateral (
-  select e.effect, e.status from pgflow.effects e where e.run_id = d.run_id and e.compensates = a.act_key
+  -- By a later generation, if the saga was carried there.
+  select e.effect, e.status
+  from pgflow.run g join pgflow.effects e on e.run_id = g.run_id
+  where (g.run_id = r.chain_id or g.chain_id = r.chain_id and g.generation > 1) and g.generation >= r.generation and e.compensates = a.act_key
+  order by g.generation desc limit 1
 ) c on true;
 comment on view pgflow.provenance is 'From the facts to the act: evidence, decision, what rested on it, and what took that back';
 comment on column pgflow.provenance.key is 'Key of the run';
