@@ -19,6 +19,12 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
+def pytest_xdist_auto_num_workers() -> int:
+    """How many processes test: they wait for servers and workers half of the time, so a small machine bears twice its processors."""
+    processors = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(processors, min(4, 2 * processors))
+
+
 @pytest.fixture(scope="session")
 def server_dsn(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> str:
     """DSN of a database of the tests' server that stays, as superuser."""

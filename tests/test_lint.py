@@ -671,6 +671,18 @@ CASES: dict[str, str] = {
         @charge.compensate
         async def refund(charged: int): ...
     """,
+    "effects that a planner takes back": """
+        from pgflow import UndoRequest, saga
+
+        @effect(risk="compensable")
+        async def wish(text: str) -> str: ...
+        @decision()
+        async def propose(done: UndoRequest) -> Choice[list[Any]]: ...
+        @workflow
+        async def trip() -> None:
+            async with saga(planner=propose):
+                await wish("a view")
+    """,
     "blocks of sagas and of decisions are workflow code": """
         import time
         from pgflow import Accepted, Choice, Confirmed, Absent, StillUnknown

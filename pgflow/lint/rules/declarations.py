@@ -68,7 +68,7 @@ class CompensableWithoutCompensate(Rule):
     code = "PF303"
     title = "compensable effect without compensate"
     why = "a saga that fails cannot take it back"
-    instead = "declare @NAME.compensate, or another risk"
+    instead = "declare @NAME.compensate, or another risk, or give its saga a planner"
     bad = """import pgflow
 
 @pgflow.effect(risk="compensable")
@@ -87,11 +87,17 @@ async def refund(charge_id: str, cents: int) -> None:
 """
 
     def check(self, module: Module) -> Iterator[Finding]:
-        """Effects that say they can be taken back, and do not say how."""
+        """Effects that say they can be taken back, and do not say how; where a saga has a planner, that is asked."""
+        if _has_planner(module):
+            return
         for found in module.definitions.of_kind(Kind.EFFECT):
             if _constant(found, "risk") == "compensable" and "compensate" not in found.hooks:
                 advice = self.instead.replace("NAME", found.name.rpartition(".<locals>.")[2])
                 yield self.at(module, found.at, f"effect {found.label} is compensable and has no compensate: {self.why}; {advice}")
+
+
+def _has_planner(module: Module) -> bool:
+    return any(keyword.arg == "planner" for node in ast.walk(module.tree) if isinstance(node, ast.Call) for keyword in node.keywords)
 
 
 class LongName(Rule):
