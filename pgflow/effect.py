@@ -8,18 +8,22 @@ the act (``precondition``) and after it (``verify``).
 from __future__ import annotations
 
 import inspect
+import weakref
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from typing import Any, Concatenate, ParamSpec, Self, TypeVar, cast
+from typing import Any, Concatenate, NotRequired, ParamSpec, Self, TypeVar, cast
+
+import pydantic
+from typing_extensions import TypedDict
 
 from pgflow._engine.calls import EffectCall, EffectTerms, StepSpec
 from pgflow._scope import WorkflowScope
 from pgflow.errors import DefinitionError, InvalidArgument
 from pgflow.model import Absent, Admit, Confirmed, Retries, Risk, StillUnknown
 from pgflow.saga import enlist
-from pgflow.step import MAX_NAME_CHARS, AsyncStep, Step, SyncStep
-from pgflow.values import encode_plain
+from pgflow.step import MAX_NAME_CHARS, AsyncStep, Step, SyncStep, resolve_hints
+from pgflow.values import codec_for, encode_plain
 
 P = ParamSpec("P")
 R_co = TypeVar("R_co", covariant=True)
@@ -67,6 +71,8 @@ class EffectStep(Step[P, R_co]):
         self.terms = terms
         self._signature = inspect.signature(fn)
         self._check_times()
+        if terms.has_body and not terms.is_compensation:
+            _declared.add(self)
 
     def _check_times(self) -> None:
         settle_after = self.terms.settle_after
@@ -125,6 +131,21 @@ class EffectStep(Step[P, R_co]):
         enlist(scope, self, call)
         return call
 
+    def read_request(self, text: str) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Arguments by position and by name, from a recorded request.
+
+        Raises:
+            NotStorable: The record does not fit the annotations.
+            DefinitionError: The annotations cannot be read.
+        """
+        hints = resolve_hints(self.fn)
+        fields = {name: NotRequired[hints.get(name, Any)] for name in self._signature.parameters}
+        shape = TypedDict(f"the arguments of {self.name}", fields)  # type: ignore[misc]
+        shape.__pydantic_config__ = pydantic.ConfigDict(extra="forbid")  # type: ignore[attr-defined]
+        bound = self._signature.bind_partial()
+        bound.arguments.update(codec_for(shape, f"the arguments of effect {self.name}").decode(text, f"the request of effect {self.name}"))
+        return bound.args, bound.kwargs
+
     def _request(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
         return encode_plain(dict(self._signature.bind(*args, **kwargs).arguments), f"the request of effect {self.name}")
 
@@ -145,6 +166,10 @@ class EffectStep(Step[P, R_co]):
                 )
             except (TypeError, InvalidArgument):  # what it would have to be called with cannot be recorded: nobody but a person can
                 pass
+        return self.issue_by_hand(scope, effect)
+
+    def issue_by_hand(self, scope: WorkflowScope, effect: EffectCall) -> EffectCall:
+        """Asks for a person to take one of these effects back."""
         return scope.execution.issue_effect(self._by_hand().spec(scope.app_errors), (), {}, effect.request, None, effect.key)
 
     def _by_hand(self) -> EffectStep[..., Any]:
@@ -177,6 +202,14 @@ class EffectStep(Step[P, R_co]):
                 f"the compensation {name} of effect {self.name} must take its result and then its arguments: {error}"
             ) from None
         return made
+
+
+_declared: weakref.WeakSet[EffectStep[..., Any]] = weakref.WeakSet()
+
+
+def declared_effects() -> list[EffectStep[..., Any]]:
+    """Every effect that this process has declared."""
+    return [effect for effect in _declared if effect.declared is effect]
 
 
 def _compensation_name(effect: str) -> str:

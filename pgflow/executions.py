@@ -34,6 +34,7 @@ from pgflow.model import Kind
 from pgflow.options import Definitions, WorkerOptions
 from pgflow.replay import make_driver
 from pgflow.threads import start_daemon
+from pgflow.undo import make_undoing
 from pgflow.units import Claim
 from pgflow.values import ANYTHING
 from pgflow.wakes import Wakes
@@ -122,7 +123,10 @@ class Executions(ABC):
             result, misfit = workflow.result_codec, None
         except DefinitionError as error:
             result, misfit = ANYTHING, str(error)
-        execution = Execution(claim, self, lambda e: self._driver(e, workflow), result, workflow.code_hash)
+        if misfit is None and claim.heritage is not None and claim.heritage.undo:
+            execution: Execution = make_undoing(claim, self, workflow, self.definitions.errors)
+        else:
+            execution = Execution(claim, self, lambda e: self._driver(e, workflow), result, workflow.code_hash)
         self.executions[claim.run_id] = execution
         if misfit is None:
             self._guard(execution, execution.start)
@@ -261,6 +265,10 @@ class Executions(ABC):
         self._looks.pop(execution, None)
         if not execution.over:
             self._guard(execution, execution.poke)
+
+    def hand_back(self, execution: Execution) -> None:
+        """What was dropped is taken back: whoever claims the run next goes on with its code."""
+        self.give_back(execution)
 
     def monotonic_us(self) -> int:
         """Microseconds on a clock that only measures durations."""

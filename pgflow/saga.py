@@ -145,7 +145,8 @@ def _leave(scope: WorkflowScope, block: Block, token: Token[Block | None]) -> No
 
 
 def _is_done(call: EffectCall) -> bool:
-    return call.closed_as in ("confirmed", "accepted")
+    """Whether it was done, and by this run: what a fork has from its origin is the origin's to take back."""
+    return call.closed_as in ("confirmed", "accepted") and not call.is_foreign
 
 
 def _last(effects: list[Enlisted], *, all_of_them: bool) -> Iterator[Enlisted]:

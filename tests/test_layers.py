@@ -20,7 +20,7 @@ LAYERS = [
     {"_scope", "patches", "workflow", "step", "saga", "effect", "decorators", "context", "many", "sync"},
     {
         "providers", "transactions", "interceptor", "adapters", "app", "client", "worker", "executions", "options", "wakes", "committer", "threads", "bodies", "heart", "listener", "control",
-        "waiter", "replay", "histories", "rewinding", "schema", "dsn", "embedded", "logs", "meter",
+        "waiter", "replay", "histories", "rewinding", "undo", "schema", "dsn", "embedded", "logs", "meter",
     },
     {"sqlalchemy", "django", "alembic", "otel", "prometheus", "testing", "agent", "declare", "lint", "integrations"},
     {"pgflow_cli"},

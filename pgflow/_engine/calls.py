@@ -147,6 +147,8 @@ class EffectCall(StepCall):
     """Whether the counterparty may have forgotten the key."""
     value: Any = None
     closed_as: Literal["confirmed", "accepted", "failed"] | None = None
+    is_foreign: bool = False
+    """Whether another run has done it: the one that this one was forked from."""
     watchers: list[Waiter] = field(default_factory=list)
     """Whoever waits for it to be closed, beside the code that called it."""
 

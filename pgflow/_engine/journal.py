@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import cached_property
 
 from pgflow.model import Kind
 from pgflow.units import OUTCOMES, Start, Unit
@@ -27,6 +28,11 @@ class Journal:
                 self.names[unit.call] = unit.name
             elif unit.kind in (Kind.CALL_CANCELLED, Kind.STEP_ABANDONED):
                 self.given_up.add(unit.call)
+
+    @cached_property
+    def called(self) -> frozenset[int]:
+        """The calls that have units."""
+        return frozenset(unit.call for unit in self._units)
 
     def __len__(self) -> int:
         return len(self._units)

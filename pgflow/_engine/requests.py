@@ -29,7 +29,6 @@ class Requests(History):
 
     def __init__(self, claim: Claim, host: Host[Any]) -> None:
         super().__init__(claim, host)
-        self.has_children = False
         self._key_counts: dict[str, int] = {}
         self._unlicensed: list[StepCall] = []
         self._startable: list[StepCall] = []
@@ -43,6 +42,8 @@ class Requests(History):
         self._ask_wanted = claim.has_mail
         self._carried: dict[tuple[str, int], deque[Carried]] = {}
         self._inherited: frozenset[int] = frozenset()
+        self._children = [] if claim.heritage is None else list(claim.heritage.children)
+        self.has_children = bool(self._children)
         if claim.heritage is not None and claim.heritage.carried:
             self._carried = {step: deque(known) for step, known in claim.heritage.carried.items()}
             self._inherited = ended_by(claim.units, claim.heritage.cut)
@@ -207,11 +208,25 @@ class Requests(History):
         )
         if call.number == NEVER:
             return call
+        self._take_over(call)
         self._calls[call.number] = call
         self.has_children = True
-        if not self.replaying:
+        if call.chain_id:
+            self._ask_wanted = True
+        elif not self.replaying:
             self._new_children.append(call)
         return call
+
+    def _take_over(self, call: ChildCall) -> None:
+        """If a dropped part of the journal has started the same child, it is this one: its result comes under a number of its own."""
+        if not self._children or call.number in self.journal.called:
+            return
+        for known in self._children:
+            is_same = call.answers_to(known.workflow) and call.request.key == known.key
+            if is_same and json.loads(call.request.input) == json.loads(known.input):
+                self._children.remove(known)
+                call.number, call.chain_id = known.call, known.chain_id
+                return
 
     def patched(self, patch_id: str) -> bool:
         """Whether the code may take the new side of a change: yes unless this run passed here before the change."""
