@@ -46,7 +46,8 @@ as $$
 begin
   return query
     with ledger as materialized (
-      select i.seq, i.call, i.name, i.key, coalesce(i.args_hash, (i.starts->0->>4)::bigint) as args_hash, i.payload, o.kind, o.payload as result,
+      select i.seq, i.call::int as call, i.name::text as name, i.key::text as key, coalesce(i.args_hash, (i.starts->0->>4)::bigint) as args_hash,
+        i.payload::json as payload, o.kind::"char" as kind, o.payload::json as result,
         case
           when o.kind is null then 'open'
           when o.kind = 'C' then 'confirmed'

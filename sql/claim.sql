@@ -88,6 +88,7 @@ language plpgsql
 volatile
 set search_path = pg_catalog, pg_temp
 set enable_seqscan = off
+set plan_cache_mode = force_generic_plan -- else all is planned anew for each claim
 as $$
 #variable_conflict use_variable
 declare
@@ -223,6 +224,7 @@ set search_path = pg_catalog, pg_temp
 set enable_seqscan = off
 set enable_hashjoin = off
 set enable_mergejoin = off
+set plan_cache_mode = force_generic_plan
 as $$
 declare
   t timestamptz := pgflow.now_();

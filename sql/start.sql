@@ -22,15 +22,21 @@ begin
   lane_id := pgflow.intern_lane_(insert_run_.queue, insert_run_.workflow, insert_run_.version);
   run_key := coalesce(insert_run_.key, stem::text);
   loop
-    insert into pgflow.run_key (tenant, key, chain_id, root)
-    values (insert_run_.tenant, run_key, nextval('pgflow.run_id_seq'), stem)
-    on conflict do nothing returning chain_id into run_id;
-    exit when run_id is not null;
+    if insert_run_.key is null or insert_run_.parent_run_id is null then
+      insert into pgflow.run_key (tenant, key, chain_id, root)
+      values (insert_run_.tenant, run_key, nextval('pgflow.run_id_seq'), stem)
+      on conflict do nothing returning chain_id into run_id;
+      exit when run_id is not null;
+    end if;
 
     select k.chain_id, k.root, l.workflow, r.input, r.parent_run_id, r.parent_call into known
     from pgflow.run_key k left join pgflow.run r on r.run_id = k.chain_id left join pgflow.lane l on l.lane_id = r.lane_id
     where k.tenant = insert_run_.tenant and k.key = run_key;
     -- A key that was taken a moment ago may have been swept since.
+    if known.chain_id is null and insert_run_.parent_run_id is not null then
+      -- Those of children are taken ahead, in their order: one that is taken now, behind others, could deadlock.
+      raise serialization_failure using message = format('key %s was freed while it was taken: send the batch again', quote_literal(run_key));
+    end if;
     continue when known.chain_id is null;
     run_id := known.chain_id;
     if known.workflow is null then
@@ -250,6 +256,58 @@ end
 $$;
 comment on function pgflow.check_batch_(jsonb) is 'Refuses (PF003) a batch with a key or an input that no run can have';
 
+create or replace function pgflow.take_runs_(
+  tenant text, keys text[], ids bigint[], stems uuid[], inputs text[], lane int, priority int,
+  run_at timestamptz, due timestamptz, labels jsonb, metadata jsonb
+)
+returns bigint[]
+language plpgsql
+volatile
+set search_path = pg_catalog, pg_temp
+as $$
+#variable_conflict use_variable
+declare
+  t timestamptz;
+  taken_ids bigint[];
+begin
+  -- Keys are taken in their own order, so that two batches with common keys wait and never deadlock.
+  with taken as (
+    insert into pgflow.run_key (tenant, key, chain_id, root)
+    select tenant, g.k, g.i, g.s from unnest(keys, ids, stems) as g (k, i, s) order by g.k
+    on conflict do nothing returning chain_id
+  )
+  select array_agg(chain_id) into taken_ids from taken;
+
+  t := pgflow.now_();
+  insert into pgflow.run (run_id, chain_id, root_run_id, created_at, run_at, deadline_at, root, generation, lane_id, priority, tenant, key, input, labels, metadata)
+  select g.i, g.i, g.i, t, run_at, due, g.s, 1, lane, priority, tenant, g.k, g.p::json, labels, metadata
+  from unnest(keys, ids, stems, inputs) as g (k, i, s, p)
+  where cardinality(taken_ids) = cardinality(ids) or g.i = any(taken_ids);
+  if run_at > t then
+    insert into pgflow.parked (run_id, chain_id, parked_at, lane_id, last_seq, priority)
+    select i, i, t, lane, 0, priority from unnest(taken_ids) i;
+    insert into pgflow.timer (due_at, run_id, call) select run_at, i, 0 from unnest(taken_ids) i;
+  else
+    insert into pgflow.ready (run_id, ready_at, lane_id, last_seq, attempt, priority)
+    select i, t, lane, 0, 0, priority from unnest(taken_ids) i order by i;
+  end if;
+  if due is not null then
+    insert into pgflow.deadline (run_id, due_at) select i, due from unnest(taken_ids) i;
+  end if;
+  if cardinality(taken_ids) = cardinality(ids) then
+    return ids;
+  end if;
+  return array(
+    select rk.chain_id
+    from unnest(keys) with ordinality as g (k, n)
+    left join pgflow.run_key rk on rk.tenant = take_runs_.tenant and rk.key = g.k
+    order by g.n
+  );
+end
+$$;
+comment on function pgflow.take_runs_(text, text[], bigint[], uuid[], text[], int, int, timestamptz, timestamptz, jsonb, jsonb)
+  is 'Inserts the runs whose keys are free, in the order of keys; answers whose each key is, null for one that was freed meanwhile';
+
 drop function if exists pgflow.start_runs;
 create function pgflow.start_runs(
   workflow text, runs jsonb, queue text default 'default', priority int default 0,
@@ -271,7 +329,6 @@ declare
   inputs text[];
   ids bigint[];
   stems uuid[];
-  taken_ids bigint[];
   chain_ids bigint[];
   clash text;
 begin
@@ -287,44 +344,22 @@ begin
   ) g;
   due := greatest(run_at, t) + timeout_seconds * interval '1 second';
 
+  if not exists (select from jsonb_array_elements(runs) e where e->>0 is not null) then
+    perform pgflow.take_runs_(tenant, keys, ids, stems, inputs, lane, priority, run_at, due, labels, metadata);
+    return query select g.k, g.i, true, lane from unnest(keys, ids) as g (k, i);
+    return;
+  end if;
   loop
-    -- Keys are taken in their own order, so that two batches with common keys wait and never deadlock.
-    with taken as (
-      insert into pgflow.run_key (tenant, key, chain_id, root)
-      select tenant, g.k, g.i, g.s from unnest(keys, ids, stems) as g (k, i, s) order by g.k
-      on conflict do nothing returning chain_id
-    )
-    select array_agg(chain_id) into taken_ids from taken;
-
-    t := pgflow.now_();
-    insert into pgflow.run (run_id, chain_id, root_run_id, created_at, run_at, deadline_at, root, generation, lane_id, priority, tenant, key, input, labels, metadata)
-    select g.i, g.i, g.i, t, run_at, due, g.s, 1, lane, priority, tenant, g.k, g.p::json, labels, metadata
-    from unnest(keys, ids, stems, inputs) as g (k, i, s, p)
-    where cardinality(taken_ids) = cardinality(ids) or g.i = any(taken_ids);
-    if run_at > t then
-      insert into pgflow.parked (run_id, chain_id, parked_at, lane_id, last_seq, priority)
-      select i, i, t, lane, 0, priority from unnest(taken_ids) i;
-      insert into pgflow.timer (due_at, run_id, call) select run_at, i, 0 from unnest(taken_ids) i;
-    else
-      insert into pgflow.ready (run_id, ready_at, lane_id, last_seq, attempt, priority)
-      select i, t, lane, 0, 0, priority from unnest(taken_ids) i order by i;
-    end if;
-    if due is not null then
-      insert into pgflow.deadline (run_id, due_at) select i, due from unnest(taken_ids) i;
-    end if;
-    if cardinality(taken_ids) = cardinality(ids) then
-      return query select g.k, g.i, true, lane from unnest(keys, ids) as g (k, i);
-      return;
-    end if;
-
-    chain_ids := array(
-      select rk.chain_id
-      from unnest(keys) with ordinality as g (k, n)
-      left join pgflow.run_key rk on rk.tenant = start_runs.tenant and rk.key = g.k
-      order by g.n
-    );
-    -- A key that was taken a moment ago may have been swept since.
-    exit when array_position(chain_ids, null) is null;
+    begin
+      chain_ids := pgflow.take_runs_(tenant, keys, ids, stems, inputs, lane, priority, run_at, due, labels, metadata);
+      exit when array_position(chain_ids, null) is null;
+      -- A key that was taken a moment ago has been swept since. Taken now, behind others, it could deadlock: all are given back first.
+      raise serialization_failure using message = 'a key was freed while it was taken';
+    exception when serialization_failure then
+      if current_setting('transaction_isolation') <> 'read committed' then
+        raise;
+      end if;
+    end;
   end loop;
 
   select g.k into clash

@@ -27,7 +27,7 @@ from (
   union all
   select run_id, state, reason, held_at, null, attempt, null, null, to_json(detail) from pgflow.held
   union all
-  select run_id, status, reason, finished_at, finished_at, null, null, output, error from pgflow.outcome
+  select run_id, status, reason, finished_at, finished_at, null, null, output::json, error::json from pgflow.outcome
 ) p
 join pgflow.run r on r.run_id = p.run_id
 join pgflow.lane l on l.lane_id = r.lane_id
@@ -63,7 +63,8 @@ comment on column pgflow.runs.origin_run_id is 'The number of that generation';
 
 drop view if exists pgflow.timeline;
 create view pgflow.timeline as
-select r.key, r.generation, u.seq, u.call, k.name as event, u.name, u.at, u.recorded_at, u.due_at, u.payload, u.starts, r.tenant, u.run_id, u.token,
+select r.key, r.generation, u.seq, u.call::int as call, k.name as event, u.name::text as name, u.at, u.recorded_at, u.due_at,
+  u.payload::json as payload, u.starts, r.tenant, u.run_id, u.token,
   u.seq <= coalesce(r.origin_seq, 0) as is_inherited
 from pgflow.unit u
 join pgflow.run r on r.run_id = u.run_id

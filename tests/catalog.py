@@ -89,8 +89,12 @@ order by p.proname collate "C", pg_get_function_identity_arguments(p.oid) collat
 """.replace("{grants}", GRANTS.format(acl="p.proacl", kind="f", owner="p.proowner"))
 
 TYPES = """
-select format('type pgflow.%s', t.typname)
+select format('type pgflow.%s', t.typname) ||
+  case when t.typtype = 'd' then format(' as %s %s -- %s', format_type(t.typbasetype, t.typtypmod), c.bound, obj_description(t.oid, 'pg_type')) else '' end
 from pg_type t
+left join lateral (
+  select string_agg(pg_get_constraintdef(c.oid), ' ' order by c.conname) as bound from pg_constraint c where c.contypid = t.oid
+) c on t.typtype = 'd'
 where t.typnamespace = 'pgflow'::regnamespace and t.typrelid = 0
   and not exists (select from pg_type e where e.typarray = t.oid)
 order by t.typname collate "C"

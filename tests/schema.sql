@@ -165,11 +165,9 @@ table pgflow.outcome, owner pgflow_owner
   finished_at timestamp with time zone not null -- When it ended
   status text not null -- completed, failed, cancelled, or continued as the next generation
   reason text -- Why it was cancelled, in the words of whoever did it
-  output json -- What the workflow returned
-  error json -- The exception that it raised: type, message, traceback
+  output pgflow.run_value -- What the workflow returned
+  error pgflow.run_value -- The exception that it raised: type, message, traceback
   constraint outcome_check CHECK (((status = 'failed'::text) = (error IS NOT NULL)))
-  constraint outcome_error_check CHECK ((octet_length((error)::text) <= 1048576))
-  constraint outcome_output_check CHECK ((octet_length((output)::text) <= 1048576))
   constraint outcome_pkey PRIMARY KEY (run_id)
   constraint outcome_status_check CHECK ((status = ANY (ARRAY['completed'::text, 'failed'::text, 'cancelled'::text, 'continued'::text])))
   CREATE INDEX outcome_cancelled_idx ON pgflow.outcome USING btree (run_id) WHERE (status = 'cancelled'::text)
@@ -375,63 +373,33 @@ table pgflow.unit, owner pgflow_owner
   due_at timestamp with time zone -- timer_started, attempt_failed: when the timer or the next attempt is due, set by the commit
   args_hash bigint -- Hash of the arguments, on step_completed of a transaction and on the kinds of the effect and decision ledgers
   seq integer not null -- Its place in the journal, from 1 without a gap
-  call integer not null -- Number of the call that it is about; 0 = the run itself
-  kind "char" not null -- What happened: see unit_kind
-  name text -- Of the step, signal, workflow or stream that it is about; null where there is none
-  key text -- Idempotency key, on the kinds of the effect and decision ledgers
-  payload json -- The encoder's exact text, hence json and not jsonb; the bound leaves 64 KiB around a value of 1 MiB
+  call pgflow.unit_call not null -- Number of the call that it is about; 0 = the run itself
+  kind pgflow.unit_letter not null -- What happened: see unit_kind
+  name pgflow.unit_name -- Of the step, signal, workflow or stream that it is about; null where there is none
+  key pgflow.unit_name -- Idempotency key, on the kinds of the effect and decision ledgers
+  payload pgflow.unit_payload -- The encoder's exact text, hence json and not jsonb; the bound leaves 64 KiB around a value of 1 MiB
   starts json -- Bodies that this commit allows to start: [[call, class, name, ordinal or key, hash of arguments], ...]; or the body of another run that the unit has its result from
-  constraint unit_call_check CHECK ((call >= 0))
-  constraint unit_key_check CHECK ((octet_length(key) <= 255))
-  constraint unit_kind_check CHECK ((kind = ANY (ARRAY['s'::"char", 'c'::"char", 'f'::"char", 'a'::"char", 't'::"char", 'T'::"char", 'S'::"char", 'W'::"char", 'k'::"char", 'K'::"char", 'x'::"char", 'X'::"char", 'p'::"char", 'w'::"char", 'v'::"char", 'e'::"char", 'n'::"char", 'o'::"char", 'd'::"char", 'i'::"char", 'j'::"char", 'C'::"char", 'F'::"char", 'U'::"char", 'A'::"char", 'E'::"char", 'R'::"char"])))
-  constraint unit_name_check CHECK ((octet_length(name) <= 255))
-  constraint unit_payload_check CHECK ((octet_length((payload)::text) <= 1114112))
   constraint unit_pkey PRIMARY KEY (run_id, seq)
-  constraint unit_seq_check CHECK ((seq >= 1))
 
 table pgflow.unit_0, owner pgflow_owner
   with autovacuum_vacuum_insert_scale_factor=0.1
   partition of pgflow.unit FOR VALUES FROM ('0') TO ('5000000')
   constraint unit_0_pkey PRIMARY KEY (run_id, seq)
-  constraint unit_call_check CHECK ((call >= 0))
-  constraint unit_key_check CHECK ((octet_length(key) <= 255))
-  constraint unit_kind_check CHECK ((kind = ANY (ARRAY['s'::"char", 'c'::"char", 'f'::"char", 'a'::"char", 't'::"char", 'T'::"char", 'S'::"char", 'W'::"char", 'k'::"char", 'K'::"char", 'x'::"char", 'X'::"char", 'p'::"char", 'w'::"char", 'v'::"char", 'e'::"char", 'n'::"char", 'o'::"char", 'd'::"char", 'i'::"char", 'j'::"char", 'C'::"char", 'F'::"char", 'U'::"char", 'A'::"char", 'E'::"char", 'R'::"char"])))
-  constraint unit_name_check CHECK ((octet_length(name) <= 255))
-  constraint unit_payload_check CHECK ((octet_length((payload)::text) <= 1114112))
-  constraint unit_seq_check CHECK ((seq >= 1))
 
 table pgflow.unit_1, owner pgflow_owner
   with autovacuum_vacuum_insert_scale_factor=0.1
   partition of pgflow.unit FOR VALUES FROM ('5000000') TO ('10000000')
   constraint unit_1_pkey PRIMARY KEY (run_id, seq)
-  constraint unit_call_check CHECK ((call >= 0))
-  constraint unit_key_check CHECK ((octet_length(key) <= 255))
-  constraint unit_kind_check CHECK ((kind = ANY (ARRAY['s'::"char", 'c'::"char", 'f'::"char", 'a'::"char", 't'::"char", 'T'::"char", 'S'::"char", 'W'::"char", 'k'::"char", 'K'::"char", 'x'::"char", 'X'::"char", 'p'::"char", 'w'::"char", 'v'::"char", 'e'::"char", 'n'::"char", 'o'::"char", 'd'::"char", 'i'::"char", 'j'::"char", 'C'::"char", 'F'::"char", 'U'::"char", 'A'::"char", 'E'::"char", 'R'::"char"])))
-  constraint unit_name_check CHECK ((octet_length(name) <= 255))
-  constraint unit_payload_check CHECK ((octet_length((payload)::text) <= 1114112))
-  constraint unit_seq_check CHECK ((seq >= 1))
 
 table pgflow.unit_2, owner pgflow_owner
   with autovacuum_vacuum_insert_scale_factor=0.1
   partition of pgflow.unit FOR VALUES FROM ('10000000') TO ('15000000')
   constraint unit_2_pkey PRIMARY KEY (run_id, seq)
-  constraint unit_call_check CHECK ((call >= 0))
-  constraint unit_key_check CHECK ((octet_length(key) <= 255))
-  constraint unit_kind_check CHECK ((kind = ANY (ARRAY['s'::"char", 'c'::"char", 'f'::"char", 'a'::"char", 't'::"char", 'T'::"char", 'S'::"char", 'W'::"char", 'k'::"char", 'K'::"char", 'x'::"char", 'X'::"char", 'p'::"char", 'w'::"char", 'v'::"char", 'e'::"char", 'n'::"char", 'o'::"char", 'd'::"char", 'i'::"char", 'j'::"char", 'C'::"char", 'F'::"char", 'U'::"char", 'A'::"char", 'E'::"char", 'R'::"char"])))
-  constraint unit_name_check CHECK ((octet_length(name) <= 255))
-  constraint unit_payload_check CHECK ((octet_length((payload)::text) <= 1114112))
-  constraint unit_seq_check CHECK ((seq >= 1))
 
 table pgflow.unit_3, owner pgflow_owner
   with autovacuum_vacuum_insert_scale_factor=0.1
   partition of pgflow.unit FOR VALUES FROM ('15000000') TO ('20000000')
   constraint unit_3_pkey PRIMARY KEY (run_id, seq)
-  constraint unit_call_check CHECK ((call >= 0))
-  constraint unit_key_check CHECK ((octet_length(key) <= 255))
-  constraint unit_kind_check CHECK ((kind = ANY (ARRAY['s'::"char", 'c'::"char", 'f'::"char", 'a'::"char", 't'::"char", 'T'::"char", 'S'::"char", 'W'::"char", 'k'::"char", 'K'::"char", 'x'::"char", 'X'::"char", 'p'::"char", 'w'::"char", 'v'::"char", 'e'::"char", 'n'::"char", 'o'::"char", 'd'::"char", 'i'::"char", 'j'::"char", 'C'::"char", 'F'::"char", 'U'::"char", 'A'::"char", 'E'::"char", 'R'::"char"])))
-  constraint unit_name_check CHECK ((octet_length(name) <= 255))
-  constraint unit_payload_check CHECK ((octet_length((payload)::text) <= 1114112))
-  constraint unit_seq_check CHECK ((seq >= 1))
 
 table pgflow.unit_kind, owner pgflow_owner
   -- The closed list of unit kinds: name, whether it ends its call, and who writes it
@@ -917,6 +885,7 @@ function pgflow.claimed_(ids bigint[]) returns TABLE(run_id bigint, token bigint
   set enable_seqscan=off
   set enable_hashjoin=off
   set enable_mergejoin=off
+  set plan_cache_mode=force_generic_plan
   md5 8e6861f53590dbc00ab1854f723a46cf
 
 function pgflow.commit_and_claim(batch jsonb, worker_id integer, lanes integer[], max integer, tokens bigint[], take_suspect boolean) returns TABLE(answer jsonb, run_id bigint, token bigint, chain_id bigint, lane_id integer, generation integer, attempt integer, suspect integer, last_seq integer, key text, root text, input text, units text, has_mail boolean, created_us bigint, now_us bigint, extra jsonb), owner pgflow_owner
@@ -1019,7 +988,7 @@ function pgflow.effects_after_(run_id bigint, cut integer) returns TABLE(seq int
   -- The effects that a journal intends after a cut, each with what became of it (open, confirmed, failed), whether it was taken back there, whether the run that this one was forked from did it, and where
   plpgsql stable
   set search_path=pg_catalog, pg_temp
-  md5 1c82f77762dd127dcd92ef1be17dd4ce
+  md5 4a82c2a6558897721ec1cd40c6412653
 
 function pgflow.end_by_force_(me bigint, chain bigint, last_seq integer, token bigint, t timestamp with time zone) returns void, owner pgflow_owner
   -- Writes the outcome of a run that is cancelled without its code, and who did it
@@ -1174,7 +1143,7 @@ function pgflow.insert_run_(tenant text, key text, workflow text, queue text, ve
   -- Inserts one run with its key and place, or finds the run that the key already names; clash says how that one differs
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 c19cbbe592b31d17bd2a45258dd8c8ea
+  md5 c7420f010fcc5d601fb6d07d9e1d59a9
 
 function pgflow.intend_(q jsonb, t timestamp with time zone, INOUT seq integer, OUT units jsonb, OUT refused jsonb) returns record, owner pgflow_owner
   -- Records the intents and further attempts that a flush asks for; refused = those that the policy does not let through
@@ -1616,7 +1585,7 @@ function pgflow.start_runs(workflow text, runs jsonb, queue text DEFAULT 'defaul
   -- Starts many runs of one workflow, all or none: runs is [[key or null, input as text], ...]; answers in that order
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
-  md5 780e98d7dfd44b443b0d4095c908ccc0
+  md5 a84bf0cea102dd6e8ef0b854366f1037
   grant execute to pgflow_client
   grant execute to pgflow_operator
   grant execute to pgflow_worker
@@ -1652,6 +1621,7 @@ function pgflow.take_heads_(lanes integer[], max integer, suspects boolean, work
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
+  set plan_cache_mode=force_generic_plan
   md5 ea7a468bd1a2f72ddceed4a0d8ca0396
 
 function pgflow.take_keys_(questions jsonb) returns void, owner pgflow_owner
@@ -1665,6 +1635,12 @@ function pgflow.take_lanes_(questions jsonb) returns void, owner pgflow_owner
   sql volatile
   set search_path=pg_catalog, pg_temp
   md5 378c2ebc2daecc1e18158b250107bb87
+
+function pgflow.take_runs_(tenant text, keys text[], ids bigint[], stems uuid[], inputs text[], lane integer, priority integer, run_at timestamp with time zone, due timestamp with time zone, labels jsonb, metadata jsonb) returns bigint[], owner pgflow_owner
+  -- Inserts the runs whose keys are free, in the order of keys; answers whose each key is, null for one that was freed meanwhile
+  plpgsql volatile
+  set search_path=pg_catalog, pg_temp
+  md5 be3faef8688e129debc2af84aa1c96cd
 
 function pgflow.take_words_(me bigint, chain bigint, token bigint, t timestamp with time zone, is_over boolean, INOUT seq integer, OUT units jsonb) returns record, owner pgflow_owner
   -- Takes what people and webhooks have said of the effects of a run, and records it
@@ -1754,6 +1730,16 @@ function pgflow.withdraw_(me bigint, shown text) returns void, owner pgflow_owne
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
   md5 e9e65c5120a641875c9c12f2e9eddef0
+
+type pgflow.run_value as json CHECK ((octet_length((VALUE)::text) <= 1048576)) -- What a run returned or raised: at most 1 MiB, as the encoder wrote it
+
+type pgflow.unit_call as integer CHECK ((VALUE >= 0)) -- Number of a durable call; 0 = of the run itself
+
+type pgflow.unit_letter as "char" CHECK ((VALUE = ANY (ARRAY['s'::"char", 'c'::"char", 'f'::"char", 'a'::"char", 't'::"char", 'T'::"char", 'S'::"char", 'W'::"char", 'k'::"char", 'K'::"char", 'x'::"char", 'X'::"char", 'p'::"char", 'w'::"char", 'v'::"char", 'e'::"char", 'n'::"char", 'o'::"char", 'd'::"char", 'i'::"char", 'j'::"char", 'C'::"char", 'F'::"char", 'U'::"char", 'A'::"char", 'E'::"char", 'R'::"char"]))) -- Kind of a unit: see pgflow.unit_kind
+
+type pgflow.unit_name as text CHECK ((octet_length(VALUE) <= 255)) -- Name of a call, or its idempotency key: at most 255 bytes
+
+type pgflow.unit_payload as json CHECK ((octet_length((VALUE)::text) <= 1114112)) -- What a unit holds: a value of 1 MiB, and 64 KiB around it
 
 unit kind A effect_accepted, terminal: commit_units: the counterparty took an effect on, and will confirm it later
 unit kind C effect_confirmed, terminal: commit_units, look: an effect was done; its result

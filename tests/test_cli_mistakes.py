@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 import subprocess
@@ -142,11 +143,12 @@ def commands(command, *path):
 
 
 def lines_with(text):
-    """For each place in which a command takes a text, a command line that has this one there."""
+    """For each place in which a command takes a text, two command lines that have this one there: as it is, and inside another."""
+    shapes = itertools.cycle(["x={}", "{}=x", "@{}", '"{}"'])
     for path, command in commands(get_command(app)):
         wanted = [param for param in command.params if param.param_type_name == "argument"]
         for param in command.params:
-            texts = [text, f"x={text}", f"{text}=x", f"@{text}", f'"{text}"']
+            texts = [text, next(shapes).format(text)]
             if param in wanted:
                 before = [["x"] * (each.required and each is not param) for each in wanted]
                 at = wanted.index(param)

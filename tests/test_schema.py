@@ -630,9 +630,25 @@ def test_the_sqlstates_of_both_sides_match():
 
 
 def test_the_list_of_unit_kinds_is_the_one_that_the_journal_accepts(installed):
-    (check,) = installed.execute("select pg_get_constraintdef(oid) from pg_constraint where conname = 'unit_kind_check' and conrelid = 'pgflow.unit'::regclass").fetchone()
+    (check,) = installed.execute("select pg_get_constraintdef(oid) from pg_constraint where contypid = 'pgflow.unit_letter'::regtype").fetchone()
     kinds = {kind for (kind,) in installed.execute("select kind::text from pgflow.unit_kind")}
     assert set(re.findall(r"'(.)'::\"char\"", check)) == kinds
+
+
+def test_the_bounds_of_the_journal_bind_nobody_who_reads_it(installed):
+    query = """
+        select a.attrelid::regclass::text, a.attname from pg_attribute a join pg_class c on c.oid = a.attrelid join pg_type t on t.oid = a.atttypid
+        where c.relnamespace = 'pgflow'::regnamespace and c.relkind = 'v' and t.typtype = 'd'
+        union all
+        select p.oid::regprocedure::text, t.typname from pg_proc p, unnest(coalesce(p.proallargtypes, p.proargtypes::oid[])) a (id) join pg_type t on t.oid = a.id
+        where p.pronamespace = 'pgflow'::regnamespace and t.typtype = 'd'
+    """
+    assert installed.execute(query).fetchall() == []
+
+
+def test_what_each_step_writes_has_no_check_of_its_table(installed):
+    query = "select conname from pg_constraint where contype = 'c' and conrelid in ('pgflow.unit'::regclass, 'pgflow.lease'::regclass, 'pgflow.ready'::regclass)"
+    assert installed.execute(query).fetchall() == []
 
 
 def test_a_fresh_install_is_the_snapshot(installed):

@@ -216,6 +216,43 @@ def test_batches_that_name_their_runs_in_opposite_orders_never_deadlock(dsn: str
         downwards.result(20)
 
 
+def test_a_key_that_is_freed_while_a_batch_takes_it_makes_no_deadlock(dsn: str, conn: Conn) -> None:
+    conn.execute("alter table pgflow.run_key alter column retention_seconds set default 0")
+    start_many(conn, [("a", "{}")])
+    sqlkit.finish(conn, *claim(conn))
+    with connect(dsn) as holder, Actor(dsn) as first, Actor(dsn) as second:
+        with holder.transaction(force_rollback=True):
+            start_many(holder, [("c", "{}")])
+            three = first.do(start_many, [(key, "{}") for key in "abc"])  # finds a, takes b, waits for c
+            first.until_waiting(conn, three)
+            assert one(conn, "select pgflow.sweep_keys()") == 1
+            two = second.do(start_many, [(key, "{}") for key in "ab"])  # takes a, waits for b
+            second.until_waiting(conn, two)
+        assert [run.is_new for run in two.result(20)] == [True, True]
+        assert [run.is_new for run in three.result(20)] == [False, False, True]
+        assert [run.run_id for run in two.result()] == [run.run_id for run in three.result()[:2]]
+    assert one(conn, "select count(*) from pgflow.ready") == 3
+    assert deadlocks(conn) == 0
+
+
+def test_a_key_that_is_freed_while_children_take_theirs_is_not_taken_behind_them(dsn: str, conn: Conn) -> None:
+    conn.execute("alter table pgflow.run_key alter column retention_seconds set default 0")
+    parent = begin(conn, key="parent")
+    start_many(conn, [("a", "{}")])
+    sqlkit.finish(conn, *claim(conn))
+    start_both = flush(parent, children=[child(1, "demo", key="a"), child(2, "demo", key="c")])
+    with connect(dsn) as holder, Actor(dsn) as batch:
+        with holder.transaction(force_rollback=True):
+            start_many(holder, [("c", "{}")])
+            sent = batch.do(commit, start_both)  # finds a, waits for c
+            batch.until_waiting(conn, sent)
+            assert one(conn, "select pgflow.sweep_keys()") == 1
+        with pytest.raises(errors.SerializationFailure, match="'a' was freed"):
+            sent.result(20)
+    commit(conn, start_both, careful=True)
+    assert rows(conn, "select key from pgflow.run where parent_run_id = %s order by key", parent.run_id) == ["a", "c"]
+
+
 # ---------------------------------------------------------------- all at once
 
 

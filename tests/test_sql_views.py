@@ -163,7 +163,7 @@ def test_the_timeline_tells_a_run_in_order(db: Conn) -> None:
 
 
 def test_every_kind_of_unit_has_a_name_and_every_name_a_kind(db: Conn) -> None:
-    allowed = one(db, "select pg_get_constraintdef(oid) from pg_constraint where conname = 'unit_kind_check' and conrelid = 'pgflow.unit'::regclass")
+    allowed = one(db, "select pg_get_constraintdef(oid) from pg_constraint where contypid = 'pgflow.unit_letter'::regtype")
     kinds = rows(db, "select kind from pgflow.unit_kind")
     assert sorted(kinds) == sorted(set(allowed.split("'")[1::2]))
     assert len({kind for kind, in db.execute("select name from pgflow.unit_kind").fetchall()}) == len(kinds)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 from typing import Any
@@ -12,7 +13,7 @@ import pytest
 
 from pgflow import InvalidArgument, RunNotFound
 from pgflow._io import Query, is_infrastructure
-from pgflow._io.connect import ConnectOptions
+from pgflow._io.connect import ConnectOptions, connect_async
 from pgflow._io.wire import OwnWire, Wire, open_wire
 
 ROWS = "select %s::text, %s::bigint, %s::bigint[], %s::boolean, %s::float8, %s::timestamptz, %s::json, null::int, '100%%'"
@@ -178,3 +179,22 @@ def test_an_idle_connection_that_ends_is_known_to_be_closed(dsn, conn):
             await asyncio.sleep(0)
 
     on_wire(dsn, use)
+
+
+def test_a_connection_that_is_given_up_half_way_is_closed_though_its_task_is_kept():
+    async def main(silent: socket.socket) -> None:
+        loop, port = asyncio.get_running_loop(), silent.getsockname()[1]
+        opening = asyncio.create_task(connect_async(ConnectOptions(f"host=127.0.0.1 port={port} user=nobody sslmode=disable"), "test"))
+        theirs, _ = await loop.sock_accept(silent)
+        with theirs:
+            theirs.setblocking(False)
+            assert await loop.sock_recv(theirs, 10_000) != b""
+            opening.cancel()
+            await asyncio.wait([opening])
+            async with asyncio.timeout(20):
+                assert await loop.sock_recv(theirs, 1) == b""
+        assert opening.cancelled()
+
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        silent.setblocking(False)
+        asyncio.run(main(silent))

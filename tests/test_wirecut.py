@@ -173,7 +173,7 @@ def test_connections_that_died_while_idle_are_nobodys_trouble(proxy, cut_dsn, co
 
 @pytest.mark.timeout(240)
 def test_cut_at_any_message_the_work_is_done_once(server_dsn):
-    tallies = asyncio.run(wirecut.enumerate_paths(server_dsn, 0, SEED, QUICK, share=3))
+    tallies = asyncio.run(wirecut.enumerate_paths(server_dsn, 0, SEED, QUICK, share=6))
     findings = wirecut.findings_of(tallies, SEED, 0)
     assert [f"{e.guarantee}: {wrong}" for e in findings.broken for wrong in (e.wrong or (e.lost, e.doubled))] == []
     assert findings.void == []

@@ -7,6 +7,7 @@ a session, and has a polling fallback.
 
 from __future__ import annotations
 
+import asyncio
 import select
 from dataclasses import dataclass
 from typing import Any
@@ -51,8 +52,11 @@ def connect(options: ConnectOptions, application_name: str) -> psycopg.Connectio
 
 
 async def connect_async(options: ConnectOptions, application_name: str) -> psycopg.AsyncConnection[Any]:
-    """A connection for async code."""
-    return await psycopg.AsyncConnection.connect(options.dsn, **options.parameters(application_name))
+    """A connection for async code. If it is given up half-way, so is its socket: the server would wait for it for a minute."""
+    try:
+        return await psycopg.AsyncConnection.connect(options.dsn, **options.parameters(application_name))
+    except asyncio.CancelledError as error:
+        raise error.with_traceback(None) from None  # whose frames hold what is half open, for as long as anybody holds the task
 
 
 def _has_news(connection: psycopg.Connection[Any] | psycopg.AsyncConnection[Any]) -> bool:

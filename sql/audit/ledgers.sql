@@ -6,9 +6,9 @@ drop view if exists pgflow.decisions;
 drop view if exists pgflow.obligations;
 
 create view pgflow.decisions as
-select r.key, u.key as decision, u.name, u.payload->'value' as value, u.payload->>'why' as why, u.payload->'evidence' as evidence,
+select r.key, u.key::text as decision, u.name::text as name, u.payload->'value' as value, u.payload->>'why' as why, u.payload->'evidence' as evidence,
   u.payload->'alternatives' as alternatives, u.payload->>'policy' as policy, u.payload->>'model' as model, u.payload->'usage' as usage,
-  u.at as decided_at, u.seq, u.call, r.generation, r.tenant, u.run_id
+  u.at as decided_at, u.seq, u.call::int as call, r.generation, r.tenant, u.run_id
 from pgflow.unit u
 join pgflow.run r on r.run_id = u.run_id
 where u.kind = 'd';
@@ -31,7 +31,7 @@ comment on column pgflow.decisions.tenant is 'Whose run it is; empty where there
 comment on column pgflow.decisions.run_id is 'The number of that generation';
 
 create view pgflow.effects as
-select r.key, i.key as effect, i.name,
+select r.key, i.key::text as effect, i.name::text as name,
   case
     when f.outcome = 'C' then 'confirmed'
     when f.outcome = 'F' then 'failed'
@@ -44,7 +44,7 @@ select r.key, i.key as effect, i.name,
   case f.outcome when 'C' then f.payload when 'A' then f.said_value end as result, case when f.outcome = 'F' then f.payload end as error,
   case when f.outcome = 'A' then f.payload->>'ref' end as ref,
   f.attempts - case when i.payload->'origin' is null then 0 else 1 end as attempts, f.unknowns, f.said_by, i.payload->>'decision' as decision, i.payload->>'compensates' as compensates,
-  (i.payload->>'policy')::int as policy_version, i.at as intended_at, f.closed_at, i.seq, i.call, r.generation, r.tenant, i.run_id,
+  (i.payload->>'policy')::int as policy_version, i.at as intended_at, f.closed_at, i.seq, i.call::int as call, r.generation, r.tenant, i.run_id,
   i.payload->'origin' as origin
 from pgflow.run r
 -- Folded run by run: whoever asks for one run reads that run's units only.
@@ -117,7 +117,7 @@ from pgflow.decisions d
 left join lateral (
   select 'effect' as act, e.name, e.effect as act_key, e.status from pgflow.effects e where e.run_id = d.run_id and e.decision = d.decision
   union all
-  select 'step', u.name, u.key, 'completed' from pgflow.unit u
+  select 'step', u.name::text, u.key::text, 'completed' from pgflow.unit u
   where u.run_id = d.run_id and u.kind = 'c' and starts_with(u.key, d.decision || '/')
 ) a on true
 left join lateral (
