@@ -299,14 +299,15 @@ insert into pgflow.unit_kind (kind, name, is_terminal, written_by) values
   ('U', 'effect_unknown', false, 'commit_units, settle: nobody knows yet whether an effect was done'),
   ('A', 'effect_accepted', true, 'commit_units: the counterparty took an effect on, and will confirm it later'),
   ('E', 'effect_settled', false, 'commit_units, look: who said what became of an effect'),
-  ('R', 'compensated', true, 'commit_units: kept for compensations that are no effects');
+  ('R', 'compensated', true, 'commit_units: kept for compensations that are no effects'),
+  ('r', 'step_renewed', false, 'commit_units: what a recorded result claimed was gone, and its body ran again; its new result');
 
 -- Domains for the reason that is given at `outcome`.
 create domain pgflow.unit_call as int check (value >= 0);
 comment on domain pgflow.unit_call is 'Number of a durable call; 0 = of the run itself';
 create domain pgflow.unit_letter as "char" check (value in (
   's', 'c', 'f', 'a', 't', 'T', 'S', 'W', 'k', 'K', 'x', 'X', 'p', 'w', 'v', 'e', 'n', 'o',
-  'd', 'i', 'j', 'C', 'F', 'U', 'A', 'E', 'R'));
+  'd', 'i', 'j', 'C', 'F', 'U', 'A', 'E', 'R', 'r'));
 comment on domain pgflow.unit_letter is 'Kind of a unit: see pgflow.unit_kind';
 create domain pgflow.unit_name as text check (octet_length(value) <= 255);
 comment on domain pgflow.unit_name is 'Name of a call, or its idempotency key: at most 255 bytes';

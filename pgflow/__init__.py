@@ -38,6 +38,7 @@ from pgflow.effect import AsyncEffect, SyncEffect
 from pgflow.errors import (
     BudgetExceeded,
     DefinitionError,
+    Diverged,
     EffectFailed,
     HasActed,
     InvalidArgument,
@@ -81,6 +82,8 @@ from pgflow.model import (
     Expired,
     GateRequest,
     MapResult,
+    Page,
+    Ref,
     Reject,
     Rejected,
     Retries,
@@ -91,22 +94,25 @@ from pgflow.model import (
     StillUnknown,
     Usage,
 )
+from pgflow.plan import PlannedCall, PlannedSql, UndoRequest
 from pgflow.providers import AsyncTransaction, AsyncTransactionProvider, Transaction, TransactionProvider
 from pgflow.saga import saga
 from pgflow.step import AsyncStep, Step, SyncStep
 from pgflow.upcasters import upcaster
+from pgflow.values import fingerprint
 from pgflow.workflow import Workflow, schedule, workflow
 
 __all__ = [
     "Absent", "Accepted", "Admit", "Answer", "App", "Approve", "Approved", "AsyncApp", "AsyncClient", "AsyncEffect", "AsyncRun",
     "AsyncStep", "AsyncTransaction", "AsyncTransactionProvider", "BudgetExceeded", "Choice", "Client", "Confirmed", "Connection",
-    "Decision", "DefinitionError", "EffectFailed", "Escalate", "Escalated", "Expired", "GateRequest", "HasActed", "Interceptor",
-    "InvalidArgument", "KeyConflict", "LeaseLost", "MapResult", "NeedsGate", "NonDeterminismError", "NotBuiltError", "NotInRunError",
-    "NotInWorkflowError", "NotStorable", "PgflowError", "Reject", "Rejected", "Retries", "Risk", "Run", "RunCancelled", "RunFailed",
-    "RunInfo", "RunNotFound", "RunStuck", "SetupError", "Signal", "Slot", "Stale", "StartOptions", "Status", "Step", "StepCommitted",
-    "StepFailed", "StillUnknown", "SyncEffect", "SyncSignal", "SyncStep", "TooManyFailures", "Transaction", "TransactionProvider",
-    "Usage", "Verdict", "Workflow", "WrongColourError", "WrongState", "__version__", "as_completed", "because", "charge",
-    "continue_as_new", "decision", "deprecate_patch", "effect", "emit", "gate", "heartbeat", "heartbeat_details", "idempotency_key",
-    "logger", "map", "now", "owe", "patched", "random", "read", "run_child", "run_info", "saga", "schedule", "set_state", "sleep", "step",
+    "Decision", "DefinitionError", "Diverged", "EffectFailed", "Escalate", "Escalated", "Expired", "GateRequest", "HasActed",
+    "Interceptor", "InvalidArgument", "KeyConflict", "LeaseLost", "MapResult", "NeedsGate", "NonDeterminismError", "NotBuiltError",
+    "NotInRunError", "NotInWorkflowError", "NotStorable", "Page", "PgflowError", "PlannedCall", "PlannedSql", "Ref", "Reject",
+    "Rejected", "Retries", "Risk", "Run", "RunCancelled", "RunFailed", "RunInfo", "RunNotFound", "RunStuck", "SetupError", "Signal",
+    "Slot", "Stale", "StartOptions", "Status", "Step", "StepCommitted", "StepFailed", "StillUnknown", "SyncEffect", "SyncSignal",
+    "SyncStep", "TooManyFailures", "Transaction", "TransactionProvider", "UndoRequest", "Usage", "Verdict", "Workflow",
+    "WrongColourError", "WrongState", "__version__", "as_completed", "because", "charge", "continue_as_new", "decision",
+    "deprecate_patch", "effect", "emit", "fingerprint", "gate", "heartbeat", "heartbeat_details", "idempotency_key", "logger",
+    "map", "now", "owe", "patched", "random", "read", "run_child", "run_info", "saga", "schedule", "set_state", "sleep", "step",
     "sync", "transaction", "upcaster", "uuid", "workflow",
 ]  # fmt: skip

@@ -36,7 +36,11 @@ class WorkflowScope:
     """Whether a recorded run is replayed only to see if the code repeats it."""
     interceptors: Sequence[Any] = ()
     effects: list[Any] = field(default_factory=list)
-    """Effects outside of any saga block, with their calls, for a compensation by the run itself."""
+    """Effects outside of any saga block, with their calls, for the run itself to take back: those of earlier generations, then its own."""
+    decisions: dict[str, Any] = field(default_factory=dict)
+    """Decisions on which something was asked to rest, by their keys: why an effect was done."""
+    blocks: list[Any] = field(default_factory=list)
+    """The saga blocks that are open."""
 
     @property
     def claim(self) -> Claim:

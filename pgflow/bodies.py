@@ -24,11 +24,11 @@ from pgflow._engine.calls import EffectCall, StepCall
 from pgflow._engine.execution import Execution
 from pgflow._engine.flush import Flush
 from pgflow._engine.host import EffectResult, StepResult
-from pgflow._engine.ledger import GUARDED
+from pgflow._engine.ledger import CHANGED, GUARDED
 from pgflow._io import Query, is_conflict_on_unit, is_infrastructure
 from pgflow._scope import StepScope, current, log_fields
 from pgflow.effect import EffectStep
-from pgflow.errors import LeaseLost, Stale, StepCommitted
+from pgflow.errors import Diverged, LeaseLost, Stale, StepCommitted
 from pgflow.failures import encode_error
 from pgflow.logs import said
 from pgflow.meter import Meter
@@ -36,6 +36,7 @@ from pgflow.model import Absent, Accepted, Choice, Confirmed, Retries, StillUnkn
 from pgflow.providers import provider_for
 from pgflow.step import Step
 from pgflow.threads import DaemonThreads
+from pgflow.values import fingerprint
 
 log = logging.getLogger("pgflow")
 
@@ -220,13 +221,13 @@ class Bodies:
     async def _act(self, execution: Execution, call: EffectCall, scope: StepScope) -> EffectResult:
         step: EffectStep[..., Any] = call.spec.definition.declared
         if not call.agreed.has_body:
-            return _unknown(call, "nothing is declared that takes it back: a person must")
+            return _unknown(call, call.notice["why"] if call.notice else "nothing is declared that takes it back: a person must")
         if (execution.estimate_us() - call.attempted_us) / 1e6 > BEGIN_WITHIN_SECONDS:
             return EffectResult(call, "not begun", why="its worker was too long out of touch to begin it")
         is_before_act = True
         try:
             async with asyncio.timeout(call.spec.timeout_seconds):
-                if step.guard is not None and (refusal := await self._refused_by_guard(execution, call, scope, step.guard)) is not None:
+                if (refusal := await self._refused_before_act(execution, call, scope, step)) is not None:
                     return refusal
                 is_before_act = False
                 return await self._act_and_verify(call, scope, step)
@@ -235,21 +236,32 @@ class Bodies:
                 return _not_done(call, error)
             raise
 
-    async def _refused_by_guard(
-        self, execution: Execution, call: EffectCall, scope: StepScope, guard: Callable[..., Any]
+    async def _refused_before_act(
+        self, execution: Execution, call: EffectCall, scope: StepScope, step: EffectStep[..., Any]
     ) -> EffectResult | None:
-        """Asks the precondition; infrastructure is waited out, since nothing has been done yet."""
+        """Asks the precondition, then looks whether what the act rests on is as it was: nothing comes between that and the act."""
+        try:
+            if step.guard is not None and not await self._ask_before_act(execution, call, scope, step.guard):
+                return _not_done(call, Stale(f"the precondition of effect {call.name} does not hold; nothing was done"))
+            if call.expected is not None and step.observer is not None:
+                observed = fingerprint(await self._ask_before_act(execution, call, scope, step.observer))
+                if observed != call.expected:
+                    return _not_done(call, _diverged(call, observed), CHANGED)
+        except Exception as error:  # noqa: BLE001 - before the act
+            return _not_done(call, error)
+        return None
+
+    async def _ask_before_act(self, execution: Execution, call: EffectCall, scope: StepScope, fn: Callable[..., Any]) -> Any:
+        """What a function says before the act; infrastructure is waited out, since nothing has been done yet."""
         tries = 0
         while True:
             try:
-                holds = await self._call_untimed(call, scope, guard, ())
-            except Exception as error:  # noqa: BLE001 - before the act
+                return await self._call_untimed(call, scope, fn, ())
+            except Exception as error:
                 if not is_infrastructure(error):
-                    return _not_done(call, error)
+                    raise
                 tries += 1
                 await self._wait_out(execution, call, error, tries)
-            else:
-                return None if holds else _not_done(call, Stale(f"the precondition of effect {call.name} does not hold; nothing was done"))
 
     async def _act_and_verify(self, call: EffectCall, scope: StepScope, step: EffectStep[..., Any]) -> EffectResult:
         fn: Callable[..., Any] = self._host.replacements.get(step) or step.fn
@@ -352,10 +364,15 @@ def _unknown(call: EffectCall, why: str, error: BaseException | None = None) -> 
     return EffectResult(call, "unknown", error=None if error is None else encode_error(error), why=why)
 
 
-def _not_done(call: EffectCall, error: BaseException) -> EffectResult:
+def _diverged(call: EffectCall, observed: str) -> Diverged:
+    assert call.expected is not None
+    return Diverged(f"what effect {call.name} rests on is not as it was expected to be; nothing was done", call.expected, observed)
+
+
+def _not_done(call: EffectCall, error: BaseException, why: str = GUARDED) -> EffectResult:
     """This attempt has done nothing; an earlier one may have."""
     if call.may_have_acted:
-        return _unknown(call, GUARDED, error)
+        return _unknown(call, why, error)
     return EffectResult(call, "failed", error=encode_error(error))
 
 

@@ -16,7 +16,7 @@ from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import Any, Generic, Literal, Never, ParamSpec, TypeVar, cast, overload
 
-from pgflow._engine.calls import ChildRequest
+from pgflow._engine.calls import ChildCall, ChildRequest
 from pgflow._engine.host import ContinueAsNew
 from pgflow._scope import (
     StepScope,
@@ -29,9 +29,10 @@ from pgflow._scope import (
     sync_scope,
     workflow_scope,
 )
+from pgflow.carry import take_over
 from pgflow.errors import InvalidArgument, NotBuiltError, NotInRunError
 from pgflow.model import Approved, Decision, Escalated, Expired, GateRequest, Rejected, is_name
-from pgflow.saga import is_in_saga
+from pgflow.saga import check_carried, give_up_child
 from pgflow.step import Step, resting_on
 from pgflow.values import MAX_BYTES, codec_for, encode_plain
 from pgflow.workflow import Workflow
@@ -82,14 +83,21 @@ def run_child(workflow: Workflow[P, R], /, *args: P.args, **kwargs: P.kwargs) ->
 
 
 async def _run_child(scope: WorkflowScope, workflow: Workflow[..., R], args: tuple[Any, ...], kwargs: dict[str, Any]) -> R:
-    call = scope.execution.issue_child(
-        child_request(scope, workflow, args, kwargs), workflow.result_codec, known_errors(scope, workflow.raises)
-    )
+    call = issue_child(scope, workflow, args, kwargs)
     try:
         return cast("R", await call.waiter)  # type: ignore[misc]
     except asyncio.CancelledError:
-        scope.execution.cancel_call(call)
+        await give_up_child(scope, call)
         raise
+
+
+def issue_child(scope: WorkflowScope, workflow: Workflow[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> ChildCall:
+    """Asks for a child run. What it has done is this run's to take back once it has completed."""
+    call = scope.execution.issue_child(
+        child_request(scope, workflow, args, kwargs), workflow.result_codec, known_errors(scope, workflow.raises)
+    )
+    call.take_over = take_over(scope)
+    return call
 
 
 def child_request(scope: WorkflowScope, workflow: Workflow[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> ChildRequest:
@@ -254,13 +262,19 @@ def emit(stream: str, value: Any) -> None:
 def continue_as_new(*args: Any, **kwargs: Any) -> Never:
     """Ends this run as a new one of the same key with a fresh journal: for loops that never end.
 
+    What the run would take back if it failed now is carried along: the effects of the ``saga()`` blocks that this call leaves, and
+    those outside of blocks that have a ``compensate``. The next generation takes them back, the last first, if it fails or is
+    cancelled, after what it has done itself; once the run completes they stand.
+
     Args:
         *args: Arguments of the workflow for its next generation.
         **kwargs: The same by name.
+
+    Raises:
+        NotStorable: An effect that is to be carried along has arguments that cannot be read back as they are annotated.
     """
     scope = workflow_scope("pgflow.continue_as_new()")
-    if is_in_saga():
-        raise NotBuiltError("carrying a saga over continue_as_new() is not built yet: leave the saga() block first")
+    check_carried(scope)
     raise ContinueAsNew(scope.definition.encode_input(args, kwargs))
 
 

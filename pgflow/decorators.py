@@ -12,7 +12,8 @@ from collections.abc import Callable, Coroutine, Sequence
 from datetime import timedelta
 from typing import Any, Concatenate, Literal, ParamSpec, Protocol, TypeVar, overload
 
-from pgflow.effect import DEFAULT_SETTLING, AsyncEffect, EffectOptions, SyncEffect
+from pgflow.carry import declare
+from pgflow.effect import DEFAULT_SETTLING, AsyncEffect, EffectOptions, SyncEffect, written_by
 from pgflow.errors import DefinitionError
 from pgflow.model import Choice, Decision, Retries, Risk
 from pgflow.step import AsyncStep, Step, SyncStep
@@ -189,13 +190,15 @@ class _Effect:
     def __call__(self, fn: Callable[P, R], /) -> SyncEffect[P, R, Callable[P, R]]: ...
     def __call__(self, fn: Callable[..., Any], /) -> Any:
         kind: Any = AsyncEffect if inspect.iscoroutinefunction(fn) else SyncEffect
-        return kind(fn, self._terms, self._name, self._timeout, self._raises, self._aliases)
+        made = kind(fn, self._terms, self._name, self._timeout, self._raises, self._aliases)
+        declare(made)
+        return made
 
 
 def effect(
     *, risk: Risk, raises: Sequence[type[Exception]] = (), dedup_window: timedelta | None = None, settle_after: timedelta | None = None,
     keyed: bool = True, timeout: timedelta | None = None, name: str | None = None, settle_retries: Retries = DEFAULT_SETTLING,
-    aliases: Sequence[str] = (),
+    aliases: Sequence[str] = (), writes: Sequence[str] = (),
 ) -> _Effect:
     """Declares a write to the outside that must not be repeated blindly.
 
@@ -214,6 +217,8 @@ def effect(
         name: Its name in the ledger, at most 64 characters; the function's own if not given.
         settle_retries: How often and at what intervals it is settled before a person must; some nine hours if not given.
         aliases: Names that it had before: journals that know it by one of them fit, and its keys stay what they are.
+        writes: Tables of the application's database that it writes, as in ``shop.orders``: all that SQL in a plan may write that takes
+            it back; see :func:`pgflow.saga`.
 
     Example::
 
@@ -221,7 +226,9 @@ def effect(
         async def charge(card: str, cents: int) -> str:
             return await bank.charge(card, cents, key=pgflow.idempotency_key())
     """
-    terms = EffectOptions(risk, keyed=keyed, dedup_window=dedup_window, settle_after=settle_after, settle_retries=settle_retries)
+    terms = EffectOptions(
+        risk, keyed=keyed, dedup_window=dedup_window, settle_after=settle_after, settle_retries=settle_retries, writes=written_by(writes),
+    )
     return _Effect(terms, name, timeout, raises, aliases)
 
 

@@ -2,13 +2,14 @@
 
 An effect is declared with ``@effect``; with it may be declared how the counterparty is asked what became of
 an attempt (``settle``), how the effect is taken back (``compensate``), what must hold immediately before
-the act (``precondition``) and after it (``verify``).
+the act (``precondition``) and after it (``verify``), and what is looked at before an act that rests on
+what was seen (``observe``).
 """
 
 from __future__ import annotations
 
+import copy
 import inspect
-import weakref
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
@@ -18,12 +19,14 @@ import pydantic
 from typing_extensions import TypedDict
 
 from pgflow._engine.calls import EffectCall, EffectTerms, StepSpec
+from pgflow._engine.requests import Resting
 from pgflow._scope import WorkflowScope
-from pgflow.errors import DefinitionError, InvalidArgument
+from pgflow.errors import DefinitionError, InvalidArgument, NotStorable
+from pgflow.lineage import Table, table_named
 from pgflow.model import Absent, Admit, Confirmed, Retries, Risk, StillUnknown
 from pgflow.saga import enlist
-from pgflow.step import MAX_NAME_CHARS, AsyncStep, Step, SyncStep, resolve_hints
-from pgflow.values import codec_for, encode_plain
+from pgflow.step import MAX_NAME_CHARS, AsyncStep, Step, SyncStep
+from pgflow.values import Codec, codec_for, encode_plain, is_fingerprint
 
 P = ParamSpec("P")
 R_co = TypeVar("R_co", covariant=True)
@@ -41,6 +44,20 @@ DEFAULT_SETTLING = Retries(max_attempts=60, first_delay=timedelta(seconds=1), ma
 _FOR_EVER = 100 * 365.25 * 86400.0
 
 
+def written_by(tables: Sequence[str]) -> tuple[Table, ...]:
+    """The tables that an effect is declared to write.
+
+    Raises:
+        DefinitionError: One is not written as SQL writes a table with its schema.
+    """
+    if isinstance(tables, str):
+        raise DefinitionError(f"writes= of an effect takes a sequence of tables, not {tables!r}")
+    try:
+        return tuple(map(table_named, tables))
+    except ValueError as error:
+        raise DefinitionError(f"writes= of an effect: {error}") from None
+
+
 @dataclass(frozen=True)
 class EffectOptions:
     """What was said of an effect where it was declared; see :func:`pgflow.effect`."""
@@ -52,6 +69,7 @@ class EffectOptions:
     settle_retries: Retries = DEFAULT_SETTLING
     has_body: bool = True
     is_compensation: bool = False
+    writes: tuple[Table, ...] = ()
 
 
 class EffectStep(Step[P, R_co]):
@@ -60,8 +78,11 @@ class EffectStep(Step[P, R_co]):
     terms: EffectOptions
     settler: Callable[..., Any] | None = None
     guard: Callable[..., Any] | None = None
+    observer: Callable[..., Any] | None = None
+    expected: str | None = None
     verifier: Callable[..., Any] | None = None
     compensation: EffectStep[..., Any] | None = None
+    _request_codec: Codec[dict[str, Any]] | None = None
 
     def __init__(
         self, fn: Callable[..., Any], terms: EffectOptions, name: str | None, timeout: timedelta | None, raises: Sequence[type[Exception]],
@@ -71,8 +92,6 @@ class EffectStep(Step[P, R_co]):
         self.terms = terms
         self._signature = inspect.signature(fn)
         self._check_times()
-        if terms.has_body and not terms.is_compensation:
-            _declared.add(self)
 
     def _check_times(self) -> None:
         settle_after = self.terms.settle_after
@@ -82,18 +101,28 @@ class EffectStep(Step[P, R_co]):
                 "what is still under way would be called absent; raise settle_after or lower timeout"
             )
 
-    def options(self, *, retries: Retries | int | None = None, timeout: timedelta | None = None, admit: Admit | None = None) -> Self:
+    def options(
+        self, *, retries: Retries | int | None = None, timeout: timedelta | None = None, admit: Admit | None = None,
+        expect: str | None = None,
+    ) -> Self:
         """The same effect with other options for the calls made through what is returned.
 
         Args:
             retries: An effect has none: it is settled instead.
             timeout: How long one attempt may take.
             admit: What the call may cost at most.
+            expect: Fingerprint (:func:`pgflow.fingerprint`) of what the decision to act rests on. What ``.observe`` returns
+                immediately before the act must have the same one; else nothing is done and Diverged is raised.
         """
         if retries is not None:
             raise DefinitionError(f"effect {self.name} is not retried: what settle_retries= says of it stands where it is declared")
-        other = super().options(timeout=timeout, admit=admit)
+        is_same_step = timeout is None and admit is None  # so the engine need not learn it anew for each call
+        other = copy.copy(self) if is_same_step else super().options(timeout=timeout, admit=admit)
         other._check_times()
+        if expect is not None:
+            if not is_fingerprint(expect):
+                raise InvalidArgument(f"effect {self.name} is called with expect= of something that pgflow.fingerprint() did not return")
+            other.expected = expect
         return other
 
     @property
@@ -127,24 +156,13 @@ class EffectStep(Step[P, R_co]):
 
     def issue(self, scope: WorkflowScope, args: tuple[Any, ...], kwargs: dict[str, Any]) -> EffectCall:
         """Asks the engine to do it."""
-        call = scope.execution.issue_effect(self.spec(scope.app_errors), args, kwargs, self._request(args, kwargs), self.resting())
+        if self.expected is not None and self.declared.observer is None:
+            raise DefinitionError(f"effect {self.name} is called with expect=, and it has no observer: declare @{self.name}.observe")
+        call = scope.execution.issue_effect(
+            self.spec(scope.app_errors), args, kwargs, self._request(args, kwargs), self.resting(), expected=self.expected
+        )
         enlist(scope, self, call)
         return call
-
-    def read_request(self, text: str) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Arguments by position and by name, from a recorded request.
-
-        Raises:
-            NotStorable: The record does not fit the annotations.
-            DefinitionError: The annotations cannot be read.
-        """
-        hints = resolve_hints(self.fn)
-        fields = {name: NotRequired[hints.get(name, Any)] for name in self._signature.parameters}
-        shape = TypedDict(f"the arguments of {self.name}", fields)  # type: ignore[misc]
-        shape.__pydantic_config__ = pydantic.ConfigDict(extra="forbid")  # type: ignore[attr-defined]
-        bound = self._signature.bind_partial()
-        bound.arguments.update(codec_for(shape, f"the arguments of effect {self.name}").decode(text, f"the request of effect {self.name}"))
-        return bound.args, bound.kwargs
 
     def _request(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
         return encode_plain(dict(self._signature.bind(*args, **kwargs).arguments), f"the request of effect {self.name}")
@@ -154,23 +172,100 @@ class EffectStep(Step[P, R_co]):
         """Whether something is declared that takes it back."""
         return self.declared.compensation is not None
 
+    @property
+    def code(self) -> str:
+        """Where it stands in the code: module and name."""
+        fn = self.declared.fn
+        return f"{getattr(fn, '__module__', '?')}:{getattr(fn, '__qualname__', self.name)}"
+
     def issue_compensation(self, scope: WorkflowScope, effect: EffectCall) -> EffectCall:
         """Asks the engine to take one of these effects back; if nothing does, a person must."""
         args = (effect.value, *effect.args)
         compensation = self.declared.compensation
+        accepted = effect if effect.closed_as == "accepted" and effect.number else None
         if compensation is not None:
             try:
                 request = compensation._request(args, effect.kwargs)
                 return scope.execution.issue_effect(
-                    compensation.spec(scope.app_errors), args, effect.kwargs, request, None, effect.key
+                    compensation.spec(scope.app_errors), args, effect.kwargs, request, None, effect.key, takes_back=accepted
                 )
             except (TypeError, InvalidArgument):  # what it would have to be called with cannot be recorded: nobody but a person can
                 pass
-        return self.issue_by_hand(scope, effect)
+        return self.issue_by_hand(scope, effect, accepted=accepted)
 
-    def issue_by_hand(self, scope: WorkflowScope, effect: EffectCall) -> EffectCall:
-        """Asks for a person to take one of these effects back."""
-        return scope.execution.issue_effect(self._by_hand().spec(scope.app_errors), (), {}, effect.request, None, effect.key)
+    def issue_by_hand(
+        self, scope: WorkflowScope, effect: EffectCall, *, accepted: EffectCall | None = None, notice: dict[str, Any] | None = None
+    ) -> EffectCall:
+        """Asks a person to take one of these effects back, and says why nothing else can; once it is confirmed, if it was accepted."""
+        spec = self._by_hand().spec(scope.app_errors)
+        return scope.execution.issue_effect(spec, (), {}, effect.request, None, effect.key, takes_back=accepted, notice=notice)
+
+    def read_request(self, text: str) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """The arguments of a call, by position and by name, from its request.
+
+        Raises:
+            NotStorable: They do not fit the annotations.
+        """
+        if self.declared._request_codec is None:
+            self.declared._request_codec = self._make_request_codec()
+        values = self.declared._request_codec.decode(text, f"the request of effect {self.name}")
+        bound = self._signature.bind_partial()
+        for name, parameter in self._signature.parameters.items():
+            if name in values:
+                bound.arguments[name] = tuple(values[name]) if parameter.kind is parameter.VAR_POSITIONAL else values[name]
+        return bound.args, bound.kwargs
+
+    def _make_request_codec(self) -> Codec[dict[str, Any]]:
+        fields: dict[str, Any] = {}
+        for name, parameter in self._signature.parameters.items():
+            hint = self.hints.get(name, Any)
+            if parameter.kind is parameter.VAR_POSITIONAL:
+                hint = list[hint]  # type: ignore[valid-type]
+            elif parameter.kind is parameter.VAR_KEYWORD:
+                hint = dict[str, hint]  # type: ignore[valid-type]
+            fields[name] = NotRequired[hint]
+        shape = TypedDict(f"the parameters of {self.name}", fields)  # type: ignore[misc]
+        shape.__pydantic_config__ = pydantic.ConfigDict(extra="forbid")  # type: ignore[attr-defined]
+        return codec_for(shape, f"a parameter of effect {self.name}")
+
+    def check_request(self, effect: EffectCall) -> None:
+        """Refuses one of these effects whose arguments could not be read back from its request.
+
+        Raises:
+            NotStorable: They do not fit the annotations.
+        """
+        try:
+            self.read_request(effect.request)
+        except (NotStorable, DefinitionError) as error:
+            raise NotStorable(f"effect {self.name} cannot be carried into the next generation: {error}") from error
+
+    @property
+    def tables(self) -> tuple[Table, ...]:
+        """What it says it writes."""
+        return self.terms.writes
+
+    @property
+    def risk(self) -> Risk:
+        """What it takes to take it back."""
+        return self.terms.risk
+
+    def issue_in_plan(self, scope: WorkflowScope, arguments: dict[str, Any], rests_on: Resting) -> EffectCall:
+        """Asks for it as a step of a plan: it is not taken back in its turn."""
+        request = self._request((), arguments)
+        return scope.execution.issue_effect(self.spec(scope.app_errors), (), arguments, request, rests_on, is_undo=True)
+
+    def issue_taken_back(self, scope: WorkflowScope, effect: EffectCall, plan: str, steps: list[Any]) -> EffectCall:
+        """Records that a plan has taken one of these effects back."""
+
+        async def taken_back() -> str:
+            """Nothing is left to do."""
+            return plan
+
+        terms = replace(self.terms, risk="reversible", is_compensation=True, settle_after=None)
+        aliases = tuple(map(_compensation_name, self.aliases))
+        closing: EffectStep[..., Any] = AsyncEffect(taken_back, terms, _compensation_name(self.name), None, (), aliases)
+        request = encode_plain({"plan": plan, "steps": steps}, f"the plan for effect {self.name}")
+        return scope.execution.issue_effect(closing.spec(scope.app_errors), (), {}, request, (plan, "taken back"), effect.key)
 
     def _by_hand(self) -> EffectStep[..., Any]:
         def by_hand(result: Any, *args: Any, **kwargs: Any) -> None:
@@ -204,14 +299,6 @@ class EffectStep(Step[P, R_co]):
         return made
 
 
-_declared: weakref.WeakSet[EffectStep[..., Any]] = weakref.WeakSet()
-
-
-def declared_effects() -> list[EffectStep[..., Any]]:
-    """Every effect that this process has declared."""
-    return [effect for effect in _declared if effect.declared is effect]
-
-
 def _compensation_name(effect: str) -> str:
     return f"{effect[: MAX_NAME_CHARS - 11]}.compensate"
 
@@ -230,6 +317,10 @@ class AsyncEffect(EffectStep[P, R_co], AsyncStep[P, R_co, F]):
     def precondition(self, fn: Callable[P, Coroutine[Any, Any, bool]], /) -> None:
         """Declares what must hold immediately before each act; where it does not, nothing is done and Stale is raised."""
         self.declared.guard = self._take(fn, "the precondition")
+
+    def observe(self, fn: Callable[P, Coroutine[Any, Any, Any]], /) -> None:
+        """Declares what is looked at immediately before an act that was called with ``expect=``: called with the effect's arguments."""
+        self.declared.observer = self._take(fn, "the observer")
 
     def verify(self, fn: Callable[Concatenate[R_co, P], Coroutine[Any, Any, bool]], /) -> None:
         """Declares what must hold after the act; where it does not, the outcome is unknown."""
@@ -250,6 +341,10 @@ class SyncEffect(EffectStep[P, R_co], SyncStep[P, R_co, F]):
     def precondition(self, fn: Callable[P, bool], /) -> None:
         """Declares what must hold immediately before each act; where it does not, nothing is done and Stale is raised."""
         self.declared.guard = self._take(fn, "the precondition")
+
+    def observe(self, fn: Callable[P, Any], /) -> None:
+        """Declares what is looked at immediately before an act that was called with ``expect=``: called with the effect's arguments."""
+        self.declared.observer = self._take(fn, "the observer")
 
     def verify(self, fn: Callable[Concatenate[R_co, P], bool], /) -> None:
         """Declares what must hold after the act; where it does not, the outcome is unknown."""

@@ -16,6 +16,7 @@
         ├── StepFailed                   a step raised an error of a class that is not known here
         ├── NeedsGate                    the policy asks for somebody's leave; nothing was done
         ├── Stale                        the precondition of an effect did not hold; nothing was done
+        ├── Diverged                     what an effect was to act on is not what its decision rested on; nothing was done
         ├── EffectFailed                 somebody has said that an effect was not done
         ├── TooManyFailures              map() lost more items than it may
         ├── NonDeterminismError          the code does not repeat what the journal says it did
@@ -130,6 +131,22 @@ class NeedsGate(PgflowError):
 
 class Stale(PgflowError):
     """The precondition of an effect did not hold immediately before the act; nothing was done."""
+
+
+class Diverged(PgflowError):
+    """What is observed immediately before an effect acts is not what it was called to expect; nothing was done.
+
+    Catch it to decide again on what there is now, or let it end the run.
+
+    Attributes:
+        expected: The fingerprint passed as ``options(expect=...)``.
+        observed: The fingerprint of what was found; neither holds what was observed.
+    """
+
+    def __init__(self, message: str, expected: str = "", observed: str = "") -> None:
+        super().__init__(message)
+        self.expected = expected
+        self.observed = observed
 
 
 class EffectFailed(PgflowError):

@@ -30,11 +30,13 @@ from pgflow.errors import DefinitionError, PgflowError
 from pgflow.heart import Heart
 from pgflow.interceptor import around
 from pgflow.logs import said
-from pgflow.model import Kind
+from pgflow.model import Kind, Ref
 from pgflow.options import Definitions, WorkerOptions
+from pgflow.pager import Pager
+from pgflow.refs import find_lost, refs_in
 from pgflow.replay import make_driver
-from pgflow.threads import start_daemon
-from pgflow.undo import make_undoing
+from pgflow.threads import DaemonThreads, start_daemon
+from pgflow.undo import Undoing, make_undoing
 from pgflow.units import Claim
 from pgflow.values import ANYTHING
 from pgflow.wakes import Wakes
@@ -55,6 +57,7 @@ class Executions(ABC):
     _bodies: Bodies
     _heart: Heart
     _wakes: Wakes
+    threads: DaemonThreads
 
     def __init__(self, definitions: Definitions, options: WorkerOptions, control: Control) -> None:
         self.definitions = definitions
@@ -63,6 +66,7 @@ class Executions(ABC):
         self.replacements = definitions.replacements
         self.meter = options.meter
         self.executions: dict[int, Execution] = {}
+        self.pager: Pager | None = None
         self.finished = 0
         self._control = control
         self._changed = asyncio.Event()
@@ -129,10 +133,30 @@ class Executions(ABC):
             execution = Execution(claim, self, lambda e: self._driver(e, workflow), result, workflow.code_hash)
         self.executions[claim.run_id] = execution
         if misfit is None:
-            self._guard(execution, execution.start)
+            self._start(execution)
         else:
             log.error("run %s is held: %s", claim.key, misfit, extra=log_fields(claim))
             execution.hold_for("definition", {"message": misfit}, workflow.code_hash)
+
+    def _start(self, execution: Execution) -> None:
+        """Runs its code, once it is known whether what its journal claims to exist still does."""
+        checkers = self.definitions.ref_checkers
+        refs = refs_in(execution.claim.units, checkers) if checkers and not isinstance(execution, Undoing) else {}
+        if refs:
+            execution.locked = True
+            self.spawn(self._check_and_start(execution, refs))
+        else:
+            self._guard(execution, execution.start)
+
+    async def _check_and_start(self, execution: Execution, refs: dict[Ref, list[int]]) -> None:
+        checkers = self.definitions.ref_checkers
+        lost = await find_lost(execution.claim, refs, checkers, self.threads, lambda: not (execution.over or execution.draining))
+        if execution.draining and self.executions.get(execution.run_id) is execution:
+            self.give_back(execution)
+        elif not execution.over:
+            execution.claim.lost = lost
+            execution.locked = False
+            self._guard(execution, execution.start)
 
     def _driver(self, execution: Execution, workflow: Workflow[..., Any]) -> Driver:
         def yield_control() -> None:
@@ -304,6 +328,8 @@ class Executions(ABC):
         """A run has left without an end of its own: parked, held, continued as new, or ended from outside."""
         question = flush.question or {}
         self._count_left(execution, "waiting" if place == "parked" else "continued" if "continue" in question else place)
+        if place == "held" and self.pager is not None:
+            self.pager.look_now()
         hold = question.get("hold") or question.get("stuck")
         if place == "held" and hold is not None and hold[1] not in _TOLD:
             claim = execution.claim

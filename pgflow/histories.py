@@ -23,7 +23,7 @@ from pgflow._io import run
 from pgflow.errors import InvalidArgument, KeyConflict
 from pgflow.options import Definitions
 from pgflow.replay import Divergence, find_divergence
-from pgflow.units import CarriedChild, Claim, Heritage, Unit
+from pgflow.units import CarriedChild, Claim, Heritage, SagaEntry, Unit
 
 FORMAT = 1
 SUFFIX = ".jsonl"
@@ -87,15 +87,12 @@ def _recorded(data: dict[str, Any]) -> RecordedRun:
         last_seq=len(units), key=data["key"], root=data["root"], input=data["input"], units=units, has_mail=False,
         created_us=max(data["created_us"], data["run_at_us"] or 0), now_us=data["ended_us"] or data["exported_us"],
         workflow=data["workflow"], tenant=data["tenant"], parent_run_id=parent.get("run_id"), deadline_us=data["deadline_us"],
-        labels=data["labels"] or {}, metadata=data["metadata"] or {},
+        labels=data["labels"] or {}, metadata=data["metadata"] or {}, saga=[SagaEntry(*entry) for entry in data.get("saga") or ()],
     )
     if (heritage := data.get("heritage")) is not None:
         seeds = [(upto, stem) for upto, stem in heritage["seeds"]]
         children = [CarriedChild(*row) for row in heritage.get("children") or ()]
-        claim.heritage = Heritage(
-            seeds, data["origin_seq"], heritage.get("began_us"), heritage.get("attempts"),
-            foreign_upto=heritage.get("foreign_upto") or 0, children=children,
-        )
+        claim.heritage = Heritage(seeds, data["origin_seq"], heritage.get("began_us"), heritage.get("attempts"), children=children)
         claim.created_us = claim.heritage.began_us or claim.created_us
     return RecordedRun(claim, data["status"], data["output"])
 

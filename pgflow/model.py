@@ -48,6 +48,8 @@ class Kind:
     EFFECT_UNKNOWN: Final = "U"
     EFFECT_ACCEPTED: Final = "A"
     EFFECT_SETTLED: Final = "E"
+    COMPENSATED: Final = "R"
+    STEP_RENEWED: Final = "r"
 
 
 @dataclass(frozen=True)
@@ -180,6 +182,25 @@ class Accepted:
 
 
 @dataclass(frozen=True)
+class Ref:
+    """Something outside that a result claims to exist: a file, a workspace, a row of another system.
+
+    Where the app has a checker for the kind (``app.ref_checker``), it is asked whenever a run goes on from its journal. If
+    what a ``@read`` or ``@step`` returned is gone, its body runs again under the same key and the new result counts from
+    then on; what an effect, a decision or a transaction returned is never made again: the run is stuck, with reason ``ref_lost``.
+
+    Attributes:
+        kind: Which checker knows it, such as ``"s3"``.
+        id: How that checker finds it.
+        pgflow: How the journal tells it from other objects with a kind and an id; leave it as it is.
+    """
+
+    kind: str
+    id: str
+    pgflow: Literal["ref"] = field(default="ref", repr=False)
+
+
+@dataclass(frozen=True)
 class Approved(Generic[R_co]):
     """A gate was approved, with the value as edited by whoever approved."""
 
@@ -228,6 +249,41 @@ class Escalate:
     """Answer to a gate: somebody else must decide."""
 
     to: str
+
+
+PageKind = Literal["stuck", "effect"]
+"""What a person is needed for."""
+
+
+@dataclass(frozen=True)
+class Page:
+    """What the hook of ``app.pager`` is told when only a person can bring something on.
+
+    Attributes:
+        id: The same whenever the same need is told, which may happen twice: the idempotency key of the message. Of an effect, its key.
+        kind: ``stuck``: the run cannot go on; ``effect``: nobody knows what became of it.
+        run: Key of the run.
+        workflow: Name of its workflow.
+        name: Why it is stuck, in one word; or the name of the effect.
+        why: That in a sentence, as far as it is known.
+        since: Since when.
+        attempt: Which try to tell this is, from 1.
+        effect: Of an effect, its idempotency key: what ``pgflow settle`` takes.
+        tenant: Whose run it is.
+        generation: Which generation of the run.
+    """
+
+    id: str
+    kind: PageKind
+    run: str
+    workflow: str
+    name: str
+    why: str
+    since: datetime
+    attempt: int = 1
+    effect: str | None = None
+    tenant: str = ""
+    generation: int = 1
 
 
 class GateRequest:

@@ -10,6 +10,8 @@ from pgflow.heart import Rhythm
 from pgflow.interceptor import Interceptor
 from pgflow.meter import Meter
 from pgflow.model import DEFAULT_QUEUE
+from pgflow.pager import PagerHook
+from pgflow.refs import Checker
 from pgflow.step import Step
 from pgflow.workflow import Workflow
 
@@ -66,3 +68,5 @@ class Definitions:
     providers: list[Any] = field(default_factory=list)
     interceptors: list[Interceptor] = field(default_factory=list)
     replacements: dict[Step[Any, Any], Callable[..., Any]] = field(default_factory=dict)
+    ref_checkers: dict[str, Checker] = field(default_factory=dict)
+    pager: PagerHook | None = None

@@ -19,6 +19,7 @@ from pgflow._engine.calls import StepCall
 from pgflow._engine.drivers import CoroutineDriver, Driver, ThreadDriver
 from pgflow._engine.execution import Execution
 from pgflow._scope import WorkflowScope, current
+from pgflow.carry import carried_effects
 from pgflow.context import run_info
 from pgflow.errors import NonDeterminismError, NotStorable
 from pgflow.interceptor import Interceptor, around
@@ -60,17 +61,26 @@ def make_main(scope: WorkflowScope, workflow: Workflow[..., Any], interceptors: 
     """The workflow's function with its stored input, inside the interceptors' contexts; the outermost saga."""
     execution = scope.execution
 
-    async def main_async() -> Any:
+    async def inner_async() -> Any:
         args, kwargs = workflow.bind_input(execution.claim.input)
         if not interceptors:
-            return await guarded(scope, lambda: workflow.fn(*args, **kwargs))
+            return await workflow.fn(*args, **kwargs)
         with around(interceptors, "around_workflow", run_info):
             return await guarded(scope, lambda: workflow.fn(*args, **kwargs))
 
-    def main_sync() -> Any:
+    def inner_sync() -> Any:
         args, kwargs = workflow.bind_input(execution.claim.input)
+        if not interceptors:
+            return workflow.fn(*args, **kwargs)
         with around(interceptors, "around_workflow", run_info):
             return guarded_sync(scope, lambda: workflow.fn(*args, **kwargs))
+
+    # Outermost too: an input that cannot be read, or an interceptor, may end a run that has something to take back.
+    async def main_async() -> Any:
+        return await guarded(scope, inner_async)
+
+    def main_sync() -> Any:
+        return guarded_sync(scope, inner_sync)
 
     return main_async if workflow.is_async else main_sync
 
@@ -80,7 +90,8 @@ def make_driver(
     spawn: Any, yield_control: Any, *, is_check: bool = False,
 ) -> Driver:
     """What runs the code of a workflow, with its scope in a context of its own."""
-    scope = WorkflowScope(execution, errors, workflow, is_check=is_check, interceptors=interceptors)
+    effects = carried_effects(execution.claim.saga)
+    scope = WorkflowScope(execution, errors, workflow, is_check=is_check, interceptors=interceptors, effects=effects)
     context = contextvars.Context()
     context.run(current.set, scope)
     main = make_main(scope, workflow, interceptors)

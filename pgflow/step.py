@@ -208,6 +208,9 @@ def resting_on(decision: Decision[Any], item: str | int | None) -> Resting:
     is_item = is_name(item) and "/" not in item if isinstance(item, str) else item is None or type(item) is int
     if not is_item:
         raise InvalidArgument(f"the item of a decision must be a number or a text without '/' and NUL, not {item!r}")
+    scope = current.get()
+    if isinstance(scope, WorkflowScope):
+        scope.decisions[decision.id] = decision
     return decision.id, item
 
 

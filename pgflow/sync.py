@@ -8,13 +8,13 @@ from contextlib import AbstractContextManager
 from datetime import timedelta
 from typing import Any, ParamSpec, TypeVar, cast, overload
 
-from pgflow._engine.calls import Call
-from pgflow._scope import WorkflowScope, known_errors, sync_scope
-from pgflow.context import Verdict, child_request, seconds_of
+from pgflow._engine.calls import Call, ChildCall
+from pgflow._scope import sync_scope
+from pgflow.context import Verdict, issue_child, seconds_of
 from pgflow.errors import NotBuiltError
 from pgflow.many import Tally
-from pgflow.model import GateRequest, MapResult
-from pgflow.saga import sync_saga
+from pgflow.model import Decision, GateRequest, MapResult
+from pgflow.saga import give_up_child_sync, sync_saga
 from pgflow.step import Step
 from pgflow.workflow import Workflow
 
@@ -41,19 +41,13 @@ def sleep(delay: timedelta | float) -> None:
 def run_child(workflow: Workflow[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
     """Starts another workflow as a child of this run and waits for its result; see :func:`pgflow.run_child`."""
     scope, thread = sync_scope("pgflow.sync.run_child()", "pgflow.run_child()")
-    call = _issue_child(scope, workflow, args, kwargs)
+    call = issue_child(scope, workflow, args, kwargs)
     try:
         thread.block([call])
     except asyncio.CancelledError:
-        scope.execution.cancel_call(call)
+        give_up_child_sync(scope, call)
         raise
     return cast("R", call.waiter.take())  # type: ignore[union-attr]
-
-
-def _issue_child(scope: WorkflowScope, workflow: Workflow[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call:
-    return scope.execution.issue_child(
-        child_request(scope, workflow, args, kwargs), workflow.result_codec, known_errors(scope, workflow.raises)
-    )
 
 
 def map(  # noqa: A001 - the field's word; users write pgflow.sync.map
@@ -74,13 +68,16 @@ def map(  # noqa: A001 - the field's word; users write pgflow.sync.map
             while waiting and len(running) < tally.max_parallel:
                 index = next(iter(waiting))
                 item = waiting.pop(index)
-                running[index] = step.issue(scope, (item,), {}) if isinstance(step, Step) else _issue_child(scope, step, (item,), {})
+                running[index] = step.issue(scope, (item,), {}) if isinstance(step, Step) else issue_child(scope, step, (item,), {})
             thread.block(list(running.values()), any_of_them=True)
             for index in [i for i, call in running.items() if call.waiter.done()]:  # type: ignore[union-attr]
                 _count(tally, index, running.pop(index))
     finally:
         for call in running.values():
-            scope.execution.cancel_call(call)
+            if isinstance(call, ChildCall):
+                give_up_child_sync(scope, call)
+            else:
+                scope.execution.cancel_call(call)
     return tally.result()
 
 
@@ -108,6 +105,8 @@ def gate(name: str, request: Any, **options: Any) -> Any:  # noqa: ARG001 - the 
     raise NotBuiltError(f"gates are not built yet: gate({name!r})")
 
 
-def saga() -> AbstractContextManager[None]:
+def saga(
+    *, goal: str | None = None, planner: Step[[Any], Decision[Any]] | None = None, steps: Sequence[Step[..., Any]] = ()
+) -> AbstractContextManager[None]:
     """A block whose effects are taken back, the last first, when an exception leaves it; see :func:`pgflow.saga`."""
-    return sync_saga()
+    return sync_saga(goal=goal, planner=planner, steps=steps)

@@ -10,7 +10,6 @@ import asyncio
 import contextlib
 import contextvars
 import json
-from collections.abc import Iterator
 from typing import Any
 
 from pgflow._engine.calls import EffectCall, StepSpec
@@ -18,7 +17,8 @@ from pgflow._engine.drivers import CoroutineDriver, Driver
 from pgflow._engine.execution import Execution
 from pgflow._engine.undo import Undoing
 from pgflow._scope import WorkflowScope, current
-from pgflow.effect import EffectOptions, EffectStep, SyncEffect, declared_effects
+from pgflow.carry import find_effect
+from pgflow.effect import EffectOptions, EffectStep, SyncEffect
 from pgflow.errors import DefinitionError, NotStorable
 from pgflow.model import Accepted
 from pgflow.saga import take_back
@@ -51,7 +51,7 @@ async def _undo(scope: WorkflowScope, workflow: Workflow[..., Any]) -> None:
     execution = scope.execution
     assert isinstance(execution, Undoing)
     done = [d for d in execution.dropped if d.note["compensates"] is None]
-    for recalled in [Recalled(scope, execution, find_effect(workflow, d), d) for d in done]:
+    for recalled in [Recalled(scope, execution, _effect(workflow, d), d) for d in done]:
         while recalled.is_owed:
             with contextlib.suppress(asyncio.CancelledError):  # it is in the journal, and reaches the code when that goes on
                 await take_back(scope, [(recalled, recalled.call)], all_of_them=True)
@@ -80,7 +80,7 @@ class Recalled:
     @property
     def is_owed(self) -> bool:
         """Whether it is still to be taken back, for all that is known."""
-        if self._is_undone or self.call.closed_as == "failed":
+        if self._is_undone or "failed" in (self.call.closed_as, self.call.settled_as):
             return False
         return self._issued is None or self._issued.closed_as not in DONE
 
@@ -115,33 +115,13 @@ def _result(spec: StepSpec, dropped: Dropped) -> Any:
         return json.loads(text)
 
 
-def find_effect(workflow: Workflow[..., Any], dropped: Dropped) -> EffectStep[..., Any]:
-    """The effect that has a recorded name: one that the workflow's code sees, else the only one of the process; else a stand-in.
-
-    Args:
-        workflow: Where to look first.
-        dropped: What is recorded of the effect.
-    """
-    found = {id(e): e for e in _seen_by(workflow.fn) if dropped.name in (e.name, *e.aliases)}
-    found = found or {id(e): e for e in declared_effects() if dropped.name in (e.name, *e.aliases)}
-    if len(found) == 1:
-        return next(iter(found.values()))
+def _effect(workflow: Workflow[..., Any], dropped: Dropped) -> EffectStep[..., Any]:
+    """The effect that a recorded one was; a stand-in if the code at hand has none of its name, or several."""
+    found = find_effect(dropped.name, f"{workflow.fn.__module__}:")
+    if found is not None:
+        return found
 
     def unknown() -> None:
         """Nobody here knows how it is done, asked after or taken back."""
 
     return SyncEffect(unknown, EffectOptions(dropped.note["risk"] or "irreversible", has_body=False), dropped.name, None, ())
-
-
-def _seen_by(fn: Any) -> Iterator[EffectStep[..., Any]]:
-    cells = [cell.cell_contents for cell in fn.__closure__ or () if _is_filled(cell)]
-    for value in (*cells, *fn.__globals__.values()):
-        if isinstance(value, EffectStep):
-            yield value.declared
-
-
-def _is_filled(cell: Any) -> bool:
-    try:
-        return cell.cell_contents is not None
-    except ValueError:
-        return False

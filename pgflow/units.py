@@ -16,13 +16,13 @@ import re
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from pgflow.model import Kind
+from pgflow.model import Kind, Ref
 
 EFFECT_OUTCOMES = frozenset({Kind.EFFECT_CONFIRMED, Kind.EFFECT_FAILED, Kind.EFFECT_ACCEPTED})
 ANSWERS = EFFECT_OUTCOMES | {Kind.TIMER_FIRED, Kind.SIGNAL_RECEIVED, Kind.WAIT_TIMED_OUT, Kind.CHILD_FINISHED}
-OUTCOMES = ANSWERS | {Kind.STEP_COMPLETED, Kind.STEP_FAILED, Kind.DECISION_RECORDED}
+OUTCOMES = ANSWERS | {Kind.STEP_COMPLETED, Kind.STEP_FAILED, Kind.DECISION_RECORDED, Kind.COMPENSATED}
 EFFECT_MARKS = frozenset({Kind.EFFECT_INTENDED, Kind.EFFECT_ATTEMPTED, Kind.EFFECT_UNKNOWN, Kind.EFFECT_SETTLED})
-MARKS = EFFECT_MARKS | {Kind.STEP_STARTED, Kind.ATTEMPT_FAILED, Kind.CHILD_STARTED, Kind.OPERATOR}
+MARKS = EFFECT_MARKS | {Kind.STEP_STARTED, Kind.ATTEMPT_FAILED, Kind.CHILD_STARTED, Kind.OPERATOR, Kind.STEP_RENEWED}
 
 KIND_NAMES = {
     Kind.STEP_STARTED: "step started",
@@ -51,6 +51,8 @@ KIND_NAMES = {
     Kind.EFFECT_UNKNOWN: "effect unknown",
     Kind.EFFECT_ACCEPTED: "effect accepted",
     Kind.EFFECT_SETTLED: "effect settled",
+    Kind.COMPENSATED: "compensated",
+    Kind.STEP_RENEWED: "step renewed",
 }
 
 
@@ -118,7 +120,6 @@ class Heritage:
         attempts: How often each step may be tried; None = as it is declared.
         carried: By name and hash of arguments, what steps in a dropped part of the journal came to, in their order.
         effects: Confirmed effects of a dropped part, by the place of their keys (:func:`place_of`) and hash of arguments.
-        foreign_upto: Up to which seq the journal is that of another chain: of the run that was forked.
         children: Children of a dropped part that have completed or go on, in the order of their starts.
         undo: Effects of a dropped part that must be taken back before the code goes on, the last one first.
     """
@@ -129,7 +130,6 @@ class Heritage:
     attempts: int | None = None
     carried: dict[tuple[str, int], list[Carried]] = field(default_factory=dict)
     effects: dict[tuple[str, int], CarriedEffect] = field(default_factory=dict)
-    foreign_upto: int = 0
     children: list[CarriedChild] = field(default_factory=list)
     undo: list[Dropped] = field(default_factory=list)
 
@@ -186,7 +186,7 @@ def place_of(key: str) -> str:
 FIRST_ADOPTED = 1_000_000_000
 """From here on, calls are not of the code: what a run takes over from a dropped part of a journal (``sql/adopt.sql``)."""
 
-_BESIDE = EFFECT_MARKS | EFFECT_OUTCOMES | {Kind.CHILD_STARTED}
+_BESIDE = EFFECT_MARKS | EFFECT_OUTCOMES | {Kind.CHILD_STARTED, Kind.COMPENSATED}
 
 
 def beside_code(units: list[Unit]) -> list[Unit]:
@@ -194,6 +194,19 @@ def beside_code(units: list[Unit]) -> list[Unit]:
     if all(u.call < FIRST_ADOPTED for u in units):
         return units
     return [u._replace(kind=Kind.OPERATOR, starts=None) if u.call >= FIRST_ADOPTED and u.kind in _BESIDE else u for u in units]
+
+
+class SagaEntry(NamedTuple):
+    """An effect of an earlier generation, which a run takes back if it fails. ``request`` and ``result`` are JSON texts."""
+
+    name: str
+    key: str
+    code: str
+    request: str
+    result: str | None
+    ref: str | None
+    is_own: bool = True
+    """False for what a fork repeats of its origin."""
 
 
 @dataclass
@@ -223,6 +236,9 @@ class Claim:
     metadata: dict[str, Any] = field(default_factory=dict)
     has_beats: bool = False
     heritage: Heritage | None = None
+    saga: list[SagaEntry] = field(default_factory=list)
+    lost: dict[int, list[Ref]] = field(default_factory=dict)
+    """By call, what its recorded result claims to exist and does not."""
 
     @property
     def has_kin(self) -> bool:

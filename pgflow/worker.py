@@ -34,6 +34,7 @@ from pgflow.heart import Heart
 from pgflow.listener import WORK_CHANNEL, Listener, parse_work
 from pgflow.logs import said
 from pgflow.options import Definitions, WorkerOptions
+from pgflow.pager import Pager
 from pgflow.threads import DaemonThreads
 from pgflow.units import Claim
 from pgflow.wakes import Wakes
@@ -94,7 +95,11 @@ class Worker(Executions):
         self._listener = Listener(self._connect, WORK_CHANNEL, self._heard, self._claim_wanted.set)
         if self.options.listen:
             self._listener.start()
-        for loop in (self._claim_loop, self._poll_loop, self._sweep_loop, self._upkeep_loop):
+        loops = [self._claim_loop, self._poll_loop, self._sweep_loop, self._upkeep_loop]
+        if self.definitions.pager is not None:
+            self.pager = Pager(self.definitions.pager, self._control, self.threads)
+            loops.append(self.pager.loop)
+        for loop in loops:
             self.spawn(loop()).add_done_callback(self._part_ended)
         if self.meter is not None:
             self.meter.worker = self
@@ -131,6 +136,7 @@ class Worker(Executions):
         await self._hand_back(list(self.executions.values()))
         if self._releases:
             await asyncio.wait(self._releases)
+        await self._page_at_the_end()
         await self._shut_down()
         if self.worker_id:
             await self._quietly(self._control.ask(worker_calls.leave_worker(self.worker_id)))
@@ -151,6 +157,11 @@ class Worker(Executions):
                     await self._changed.wait()
             except TimeoutError:
                 pass
+
+    async def _page_at_the_end(self) -> None:
+        """A worker that drains queues and leaves would never look again after its last run."""
+        if self.pager is not None:
+            await self._quietly(asyncio.wait_for(self.pager.look(), self.options.grace_seconds))
 
     async def abandon(self) -> None:
         """Ends as a crash would: nothing is handed back, nothing more is written."""
@@ -177,6 +188,8 @@ class Worker(Executions):
     def poll_now(self) -> None:
         """Sweeps at once instead of at the next poll."""
         self._poll_wanted.set()
+        if self.pager is not None:
+            self.pager.look_now()
 
     @property
     def is_busy(self) -> bool:

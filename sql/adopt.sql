@@ -36,7 +36,7 @@ drop function if exists pgflow.effects_after_;
 create function pgflow.effects_after_(run_id bigint, cut int)
 returns table (
   seq int, call int, name text, key text, args_hash bigint, request json, risk text, decision text, compensates text,
-  state text, outcome "char", result json, is_undone boolean, is_foreign boolean, origin jsonb
+  state text, outcome "char", result json, is_undo boolean, is_undone boolean, is_foreign boolean, origin jsonb
 )
 language plpgsql
 stable
@@ -67,15 +67,15 @@ begin
       where i.run_id = effects_after_.run_id and i.kind = 'i' and i.seq > cut
     )
     select l.seq, l.call, l.name, l.key, l.args_hash, l.payload->'request', l.payload->>'risk', l.payload->>'decision', l.payload->>'compensates',
-      l.state, l.kind, l.result,
+      l.state, l.kind, l.result, l.payload->>'compensates' is not null or coalesce((l.payload->>'is_undo')::boolean, false),
       exists (select from ledger c where c.payload->>'compensates' = l.key and c.state = 'confirmed'),
-      l.seq <= coalesce((me.heritage->>'foreign_upto')::int, 0) or coalesce((l.payload->>'is_foreign')::boolean, false),
+      not starts_with(l.key, me.root::text),
       coalesce((l.payload->'origin')::jsonb, jsonb_build_object('run_id', pgflow.first_run_(me.run_id, l.seq), 'seq', l.seq))
     from ledger l join pgflow.run me on me.run_id = effects_after_.run_id order by l.seq;
 end
 $$;
 comment on function pgflow.effects_after_(bigint, int)
-  is 'The effects that a journal intends after a cut, each with what became of it (open, confirmed, failed), whether it was taken back there, whether the run that this one was forked from did it, and where';
+  is 'The effects that a journal intends after a cut, each with what became of it (open, confirmed, failed), whether it helps to take another back, whether it was taken back there, whether the run that this one was forked from did it, and where';
 
 create or replace function pgflow.has_done_(chain bigint)
 returns boolean
@@ -93,7 +93,7 @@ as $$
   )
   select exists (
     select from family f cross join lateral pgflow.effects_after_(f.run_id, 0) e
-    where e.compensates is null and e.state <> 'failed' and not e.is_undone and not e.is_foreign
+    where not e.is_undo and e.state <> 'failed' and not e.is_undone and not e.is_foreign
   )
 $$;
 comment on function pgflow.has_done_(bigint) is 'Whether a run, or a child of it, has done effects, or may have, that were not taken back';
@@ -120,8 +120,12 @@ declare
   own int := pgflow.first_adopted_(heir);
 begin
   for done in select * from pgflow.effects_after_(origin, cut) loop
-    -- What was not done need not be taken back, nor what takes back another; but what is open stays owed.
-    continue when done.state <> 'open' and (done.state = 'failed' or done.compensates is not null or done.is_undone or done.is_foreign);
+    -- What was not done need not be taken back, nor what takes back another; but what is open stays owed. What a
+    -- fork repeats is its origin's. What was begun to take back an effect that is not dropped stays the old one's.
+    continue when done.is_foreign or done.state <> 'open' and (done.state = 'failed' or done.is_undo or done.is_undone);
+    continue when done.is_undo and not exists (
+      select from pgflow.effects_after_(origin, cut) e where e.key = done.compensates and not e.is_undo and not e.is_foreign
+    );
     insert into pgflow.carried (run_id, args_hash, seq, call, is_done, what, name, key, payload, request, note)
     values (heir, coalesce(done.args_hash, 0), done.seq, case when done.state = 'open' then own else 0 end, done.state <> 'open', 'undo', done.name, done.key,
       case when done.state <> 'open' then done.result end, done.request, jsonb_build_object('compensates', done.compensates, 'risk', done.risk,
@@ -179,6 +183,22 @@ end
 $$;
 comment on function pgflow.hold_still_(bigint) is 'Locks an open run where it is, a lease too, so that it ends neither meanwhile nor unheard; null = it has ended';
 
+create or replace function pgflow.child_is_undone_(origin bigint, cut int, call int)
+returns boolean
+language sql
+stable
+set search_path = pg_catalog, pg_temp
+as $$
+  select exists (
+    select from pgflow.unit k
+    cross join lateral json_array_elements(k.payload->'saga'->'effects') e
+    join pgflow.unit i on i.run_id = origin and i.seq > cut and i.kind = 'i' and i.payload->>'compensates' = e->>1
+    where k.run_id = origin and k.kind = 'K' and k.call = child_is_undone_.call
+  )
+$$;
+comment on function pgflow.child_is_undone_(bigint, int, int)
+  is 'Whether the dropped part of a journal has taken back what a child did, or begun to: its result is none to be handed over';
+
 create or replace function pgflow.adopt_children_(origin bigint, cut int, heir pgflow.run, t timestamptz, inout seq int)
 language plpgsql
 volatile
@@ -192,11 +212,11 @@ declare
   own int := pgflow.first_adopted_(heir.run_id);
 begin
   for kid in
-    select k.seq, k.name, (k.payload->>'run_id')::bigint as chain
+    select k.seq, k.call, k.name, (k.payload->>'run_id')::bigint as chain
     from pgflow.unit k where k.run_id = origin and k.seq > cut and k.kind = 'k' order by (k.payload->>'run_id')::bigint
   loop
     select r.* into child from pgflow.run r where r.run_id = kid.chain;
-    continue when child.run_id is null;
+    continue when child.run_id is null or pgflow.child_is_undone_(origin, cut, kid.call);
     if heir.generation > 1 and pgflow.hold_still_(kid.chain) is not null then
       -- Of a run, this alone ever changes: who hears of its end.
       update pgflow.run r set parent_run_id = heir.run_id, parent_call = own where r.run_id = kid.chain or r.chain_id = kid.chain and r.generation > 1;

@@ -182,6 +182,22 @@ begin
   select 'what is carried is for a run', format('run %s', c.run_id)
   from pgflow.carried c where not exists (select from pgflow.run r where r.run_id = c.run_id)
   union all
+  select 'what a saga carries was done by its chain', format('effect %s of chain %s', s.key, s.chain_id)
+  from pgflow.saga_effect s
+  where not exists (select from pgflow.run r where r.run_id = s.chain_id)
+    or s.generation > 0 and not exists (select from pgflow.imported m where m.run_id = s.chain_id) and not exists (
+      select from pgflow.run r join pgflow.unit u on u.run_id = r.run_id and u.call = s.call and u.kind = 'i' and u.key = s.key
+      where (r.run_id = s.chain_id or r.chain_id = s.chain_id and r.generation > 1) and r.generation = s.generation
+    ) and not exists (select from pgflow.unit u where u.kind = 'i' and u.key = s.key and s.code = '')
+  union all
+  select 'a run that failed has taken back what it carried', format('effect %s, run %s', s.key, o.run_id)
+  from pgflow.saga_effect s
+  join chain_head h on h.chain_id = s.chain_id
+  join pgflow.outcome o on o.run_id = h.run_id and o.status = 'failed'
+  where s.generation > 0 and s.taken_back_in is null and s.generation < h.generation
+    and not exists (select from pgflow.imported m where m.run_id = s.chain_id)
+    and not exists (select from pgflow.unit i where i.run_id = h.run_id and i.kind = 'i' and i.payload->>'compensates' = s.key)
+  union all
   select 'what is owed equals the journal', format('call %s of run %s', coalesce(f.call, w.call), coalesce(f.run_id, w.run_id))
   from (
     select u.run_id, u.call from pgflow.unit u

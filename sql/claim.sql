@@ -198,7 +198,7 @@ begin
     return null;
   end if;
   select r.origin_seq into cut from pgflow.run r where r.run_id = heritage_.run_id;
-  return jsonb_build_object('seeds', heritage->'seeds', 'cut', cut, 'began_us', heritage->'began_us', 'attempts', heritage->'attempts', 'foreign_upto', heritage->'foreign_upto',
+  return jsonb_build_object('seeds', heritage->'seeds', 'cut', cut, 'began_us', heritage->'began_us', 'attempts', heritage->'attempts',
     'carried', (
       select jsonb_agg(jsonb_build_array(c.name, c.args_hash, c.is_done, c.key, c.payload::text) order by c.seq, c.call)
       from pgflow.carried c where c.run_id = heritage_.run_id and c.what = 'step'
@@ -235,12 +235,15 @@ begin
       case when e.last_seq > 0 then pgflow.journal_(r.run_id, 0, 262144) end,
       exists (select from pgflow.signal s where s.chain_id = r.chain_id and s.kind in ('x', 'p', 'e')),
       pgflow.micros_(greatest(r.created_at, r.run_at)), pgflow.micros_(t),
-      case when r.labels is not null or r.metadata is not null or r.parent_run_id is not null or r.deadline_at is not null or r.tenant <> '' or r.heritage is not null or b.beats then
-        jsonb_build_object('heritage', pgflow.heritage_(r.run_id, r.heritage), 'beats', b.beats, 'labels', r.labels, 'metadata', r.metadata, 'parent_run_id', r.parent_run_id,
+      case when r.labels is not null or r.metadata is not null or r.parent_run_id is not null or r.deadline_at is not null or r.tenant <> '' or r.heritage is not null or b.beats or b.saga is not null then
+        jsonb_build_object('saga', b.saga, 'heritage', pgflow.heritage_(r.run_id, r.heritage), 'beats', b.beats, 'labels', r.labels, 'metadata', r.metadata, 'parent_run_id', r.parent_run_id,
           'deadline_us', pgflow.micros_(r.deadline_at), 'tenant', r.tenant)
       end
     from unnest(ids) as i (id) join pgflow.lease e on e.run_id = i.id join pgflow.run r on r.run_id = i.id
-    cross join lateral (select exists (select from pgflow.step_beat s where s.run_id = i.id) as beats) b;
+    cross join lateral (
+      select exists (select from pgflow.step_beat s where s.run_id = i.id) as beats,
+        case when r.generation > 1 or r.heritage is not null then pgflow.carried_saga_(r.chain_id, r.generation) end as saga
+    ) b;
 end
 $$;
 comment on function pgflow.claimed_(bigint[]) is 'What a worker must know of the runs it has just claimed, with the first page of each journal';

@@ -146,6 +146,15 @@ comment on column pgflow.owed.name is 'Of the effect, gate or obligation';
 comment on column pgflow.owed.owed_to is 'To whom; null = nobody is named';
 comment on column pgflow.owed.detail is 'What whoever closes it should know; null = nothing';
 
+comment on column pgflow.page.run_id is 'The run that somebody is needed for';
+comment on column pgflow.page.opened_at is 'Since when it is stuck or owed';
+comment on column pgflow.page.next_at is 'When somebody is told next; infinity = never again';
+comment on column pgflow.page.paged_at is 'When somebody was told last; null = nobody yet';
+comment on column pgflow.page.call is 'Number of the call that it is about; 0 = the run itself';
+comment on column pgflow.page.tries is 'How often it has been tried since somebody was told last';
+comment on column pgflow.page.kind is 'stuck or effect';
+comment on column pgflow.page.last_error is 'Class of the error with which the last try failed; null = it did not';
+
 comment on column pgflow.worker.worker_id is 'The number of the worker, never used again';
 comment on column pgflow.worker.pid is 'Number of its process on its host';
 comment on column pgflow.worker.beat is 'Counts up while it lives; others watch whether it moves';
@@ -211,3 +220,15 @@ comment on column pgflow.carried.key is 'Idempotency key under which its body wa
 comment on column pgflow.carried.payload is 'What it returned; null where it is not done';
 comment on column pgflow.carried.request is 'Arguments of an effect, by name';
 comment on column pgflow.carried.note is 'What else must be known of it: where it was done, its risk, whether it was accepted, which effect it takes back, the chain of a child';
+
+comment on column pgflow.saga_effect.chain_id is 'The chain whose run did it';
+comment on column pgflow.saga_effect.generation is 'The generation that did it and continued as new; 0 = the origin of a fork';
+comment on column pgflow.saga_effect.call is 'Number that its call had there; of an origin''s and of an imported one, its place';
+comment on column pgflow.saga_effect.n is 'Which one of that call it is: the effects of a child come with its result';
+comment on column pgflow.saga_effect.taken_back_in is 'The generation that has taken it back, or begun to, and was then rewound or restarted; null = none';
+comment on column pgflow.saga_effect.name is 'Name of the effect';
+comment on column pgflow.saga_effect.key is 'Its idempotency key, from which the key of its compensation is made';
+comment on column pgflow.saga_effect.code is 'Where the effect stands in the code: module and name; empty for one of a child';
+comment on column pgflow.saga_effect.request is 'Its arguments, by name';
+comment on column pgflow.saga_effect.result is 'What it returned; null where it was accepted first';
+comment on column pgflow.saga_effect.ref is 'The counterparty''s reference under which it was accepted; null = it was not';

@@ -102,7 +102,7 @@ begin
     raise exception using errcode = 'PF003', message = format('children must be refuse or cancel, not %s', quote_nullable(children));
   end if;
   for child in
-    select a.seq, (k.payload->>'run_id')::bigint as chain_id, k.payload->>'key' as key, a.state
+    select a.seq, k.call, (k.payload->>'run_id')::bigint as chain_id, k.payload->>'key' as key, a.state
     from pgflow.acts_(me, cut) a join pgflow.unit k on k.run_id = me and k.seq = a.seq
     where a.what = 'child' order by a.seq
   loop
@@ -113,7 +113,7 @@ begin
           hint = 'Say that such children are to be cancelled, or wait until it has ended.';
       end if;
       perform pgflow.post_(child.chain_id, 'x', 'cancel', json_build_object('why', 'its parent was rewound'), 'pgflow');
-    elsif not (are_reused and child.state = 'completed') then
+    elsif not (are_reused and child.state = 'completed') or pgflow.child_is_undone_(me, cut, child.call) then
       -- What the new generation starts may have this key; one that was made up is in nobody's way.
       delete from pgflow.run_key k where k.chain_id = child.chain_id and k.key = child.key and k.key <> k.root::text;
     end if;
@@ -268,7 +268,7 @@ begin
     insert into pgflow.timer (due_at, run_id, call) values (heir.run_at, heir.run_id, 0);
   else
     insert into pgflow.ready (run_id, ready_at, lane_id, last_seq, attempt, priority, has_begun)
-    values (heir.run_id, t, heir.lane_id, last_seq, 0, heir.priority, case when cut > 0 then true end);
+    values (heir.run_id, t, heir.lane_id, last_seq, 0, heir.priority, case when cut > 0 or pgflow.carried_saga_(heir.chain_id, heir.generation) is not null then true end);
   end if;
 end
 $$;
@@ -331,7 +331,6 @@ begin
   heir.heritage := jsonb_strip_nulls(jsonb_build_object(
     'began_us', case when cut > 0 then coalesce((origin.heritage->>'began_us')::bigint, pgflow.micros_(greatest(origin.created_at, origin.run_at))) end,
     'keys', nullif(keys, '[]'), 'attempts', attempts,
-    'foreign_upto', case when origin.heritage->>'foreign_upto' is not null then least(cut, (origin.heritage->>'foreign_upto')::int) end,
     -- Of an imported run; others have them in `carried`.
     'children', (
       select jsonb_agg(c) from jsonb_array_elements(origin.heritage->'children') c
@@ -397,6 +396,7 @@ begin
     'edit', pgflow.edit_note_(old.run_id, cut, edit), 'input', case when input is not null then 'edited' end, 'attempts', attempts, 'children', children);
 
   perform pgflow.leave_(old.run_id, verb, t);
+  perform pgflow.note_taken_back_(chain, old.run_id, old.generation, cut);
   perform pgflow.bring_up_(heir, cut, edit, note, place.was, t);
   perform pgflow.move_owed_(old.run_id, cut, heir.run_id);
   perform pgflow.move_words_(old.run_id, chain, heir.run_id, t);
@@ -510,7 +510,7 @@ begin
     heir.root := pgflow.uuid7_();
     heir.key := coalesce(new_key, heir.root::text);
     heir.labels := coalesce(labels, origin.labels);
-    heir.heritage := heir.heritage || jsonb_build_object('request', request, 'foreign_upto', seq);
+    heir.heritage := heir.heritage || jsonb_build_object('request', request);
     insert into pgflow.run_key (tenant, key, chain_id, root) values (heir.tenant, heir.key, heir.run_id, heir.root) on conflict do nothing;
     if not found then
       select r.* into known from pgflow.run_key k join pgflow.run r on r.run_id = k.chain_id where k.tenant = tenant and k.key = new_key;
@@ -531,6 +531,9 @@ begin
 
   note := jsonb_build_object('verb', 'fork', 'why', left(why, 4096), 'by', coalesce(sent_by, session_user), 'effects', mode, 'said', effects,
     'edit', pgflow.edit_note_(origin.run_id, seq, edit), 'input', case when input is not null then 'edited' end, 'attempts', attempts);
+  if seq > 0 then
+    perform pgflow.lend_saga_(origin, heir.chain_id);
+  end if;
   perform pgflow.bring_up_(heir, seq, edit, note, null, t);
   perform pgflow.send_results_(origin.run_id, seq, heir.run_id, heir.chain_id, t);
   if with_mail then

@@ -110,7 +110,7 @@ begin
       case when l.ordinal ~ '^\d+$' then
         pgflow.stem_at_(me.heritage->'keys', pgflow.own_stem_(me.root, me.generation), l.seq) || '/' || l.name || '/' || l.ordinal
       else l.ordinal end,
-      l.args_hash, e.payload
+      l.args_hash, coalesce((select j.payload from journal j where j.kind = 'r' and j.call = l.call order by j.seq desc limit 1), e.payload)
     from licence l left join ending e on e.call = l.call
     where e.seq is null or e.seq > cut
     union all
@@ -279,7 +279,8 @@ begin
       case when u.seq = cut and edit is not null then edit
         when u.kind = 'i' and starts_with(u.payload->>'decision', old_stem || '/') then json_build_object(
           'request', u.payload->'request', 'risk', u.payload->>'risk', 'policy', (u.payload->>'policy')::int,
-          'decision', stem || substr(u.payload->>'decision', length(old_stem) + 1), 'compensates', u.payload->>'compensates')
+          'decision', stem || substr(u.payload->>'decision', length(old_stem) + 1), 'compensates', u.payload->>'compensates',
+          'expects', u.payload->>'expects', 'is_undo', (u.payload->>'is_undo')::boolean)
         else u.payload end,
       case when u.starts is not null then (
         select json_agg(case when s->>1 = 'e' then json_build_array(s->0, s->1, s->2, u.key, s->4) else s end order by n)
@@ -303,7 +304,6 @@ language sql
 volatile
 set search_path = pg_catalog, pg_temp
 as $$
-  with fork as (select r.generation = 1 as is_fork from pgflow.run r where r.run_id = heir)
   insert into pgflow.carried (run_id, args_hash, seq, call, is_done, what, name, key, payload, note)
   select heir, a.args_hash, a.seq, row_number() over (order by a.seq, a.call), a.is_done, a.what, a.name, a.key, case when a.is_done then a.payload end, a.note
   from (
@@ -311,12 +311,11 @@ as $$
     from pgflow.acts_(origin, cut) s where s.what in ('step', 'transaction')
     union all
     -- What was taken back is done anew.
-    select e.seq, e.call, e.args_hash, true, 'effect', e.name, e.key, e.result,
-      jsonb_build_object('origin', e.origin, 'is_accepted', e.outcome = 'A', 'is_foreign', e.is_foreign or f.is_fork)
-    from pgflow.effects_after_(origin, cut) e cross join fork f where e.state = 'confirmed' and e.compensates is null and not e.is_undone
+    select e.seq, e.call, e.args_hash, true, 'effect', e.name, e.key, e.result, jsonb_build_object('origin', e.origin, 'is_accepted', e.outcome = 'A')
+    from pgflow.effects_after_(origin, cut) e where e.state = 'confirmed' and not e.is_undo and not e.is_undone
     union all
-    select c.seq, c.call, c.args_hash, true, 'effect', c.name, c.key, c.payload, case when f.is_fork then c.note || '{"is_foreign": true}' else c.note end
-    from pgflow.carried c cross join fork f where c.run_id = origin and c.what = 'effect' and not exists (
+    select c.seq, c.call, c.args_hash, true, 'effect', c.name, c.key, c.payload, c.note
+    from pgflow.carried c where c.run_id = origin and c.what = 'effect' and not exists (
       select from pgflow.unit i where i.run_id = origin and i.kind = 'i' and i.key = c.key
     )
   ) a

@@ -163,6 +163,7 @@ declare
   last_word bigint;
   happening record;
   payload json;
+  saga jsonb;
 begin
   units := '[]';
   -- Of what people asked for while a worker held the run, the last word counts.
@@ -214,6 +215,11 @@ begin
     if happening.kind = 'K' then
       select l.workflow into happening.name
       from pgflow.run r join pgflow.lane l on l.lane_id = r.lane_id where r.run_id = (payload->>'run_id')::bigint;
+      saga := case when payload->>'status' = 'completed' and payload->'saga' is null then pgflow.child_saga_(me, (payload->>'run_id')::bigint) end;
+      if saga is not null then
+        payload := json_build_object('status', payload->'status', 'reason', payload->'reason', 'output', payload->'output', 'error', payload->'error',
+          'run_id', payload->'run_id', 'saga', saga);
+      end if;
     end if;
     seq := seq + 1;
     perform pgflow.append_(me, seq, happening.call, happening.kind, happening.name, payload, (q->'token')::bigint, t, t);
@@ -309,6 +315,7 @@ as $$
 declare
   me bigint := (q->'run')::bigint;
   next_id bigint := nextval('pgflow.run_id_seq');
+  next_generation int;
   lane int;
 begin
   perform pgflow.append_(me, seq + 1, 0, 'n', null, json_build_object('run_id', next_id), (q->'token')::bigint, t, t);
@@ -319,14 +326,18 @@ begin
   select next_id, chain_id, case when parent_run_id is null then next_id else root_run_id end, parent_run_id, t, deadline_at, root,
     generation + 1, lane_id, parent_call, priority, close_policy, tenant, key, (q->>'continue')::json, labels, metadata
   from pgflow.run where run_id = me
-  returning lane_id into lane;
+  returning lane_id, generation into lane, next_generation;
+  if q ? 'saga' or q ? 'of_children' then
+    perform pgflow.hand_on_saga_(me, (q->'chain')::bigint, next_generation - 1, coalesce(q->'saga', '[]'), q->'of_children');
+  end if;
   insert into pgflow.deadline (run_id, due_at) select next_id, deadline_at from pgflow.run where run_id = me and deadline_at is not null;
   insert into pgflow.outcome (run_id, token, finished_at, status) values (me, (q->'token')::bigint, t, 'continued');
   with gone as (
     delete from pgflow.lease where run_id = me returning *
   )
-  insert into pgflow.ready (run_id, ready_at, lane_id, last_seq, attempt, priority)
-  select next_id, t, lane_id, 0, 0, priority from gone;
+  -- What has something to take back is never ended without its code.
+  insert into pgflow.ready (run_id, ready_at, lane_id, last_seq, attempt, priority, has_begun)
+  select next_id, t, lane_id, 0, 0, priority, case when pgflow.carried_saga_((q->'chain')::bigint, next_generation) is not null then true end from gone;
   return lane;
 end
 $$;

@@ -90,7 +90,7 @@ drop view if exists pgflow.steps;
 create view pgflow.steps as
 select r.key, f.call, f.name as step,
   case f.ending when 'c' then 'completed' when 'f' then 'failed' when 'X' then 'abandoned' else 'started' end as status,
-  f.failed_attempts + case when f.ending in ('c', 'f') then 1 else 0 end as attempts,
+  f.failed_attempts + f.renewals + case when f.ending in ('c', 'f') then 1 else 0 end as attempts,
   f.started_at, f.ended_at,
   case when f.ordinal ~ '^\d+$' then coalesce(
     (select e->>1 from jsonb_array_elements(r.heritage->'keys') with ordinality as x (e, n) where f.started_seq <= (e->>0)::int order by n limit 1),
@@ -105,11 +105,12 @@ cross join lateral (
   select e.call, min(e.name) as name, max(e.ending) as ending, count(*) filter (where e.kind = 'a') as failed_attempts,
     min(e.started_at) as started_at, max(e.ended_at) as ended_at, min(e.ordinal) as ordinal,
     min(e.seq) filter (where e.kind = 's') as started_seq, min(e.seq) filter (where e.ending is not null) as ended_seq,
-    (array_agg(e.payload) filter (where e.ending is not null))[1] as payload
+    (array_agg(e.payload order by e.seq desc) filter (where e.ending is not null or e.kind = 'r'))[1] as payload,
+    count(*) filter (where e.kind = 'r') as renewals
   from (
-    select u.seq, u.call, u.name, u.kind, case when u.kind not in ('a', 'i') then u.kind::text end as ending, null::timestamptz as started_at,
+    select u.seq, u.call, u.name, u.kind, case when u.kind not in ('a', 'i', 'r') then u.kind::text end as ending, null::timestamptz as started_at,
       case when u.kind <> 'a' then u.at end as ended_at, null as ordinal, u.payload
-    from pgflow.unit u where u.run_id = r.run_id and u.kind in ('c', 'f', 'X', 'a', 'i')
+    from pgflow.unit u where u.run_id = r.run_id and u.kind in ('c', 'f', 'X', 'a', 'i', 'r')
     union all
     select u.seq, (s->>0)::int, s->>2, 's', null, u.recorded_at, null, case when s->>1 = 's' then s->>3 end, null
     from pgflow.unit u cross join lateral json_array_elements(u.starts) s
@@ -128,7 +129,7 @@ comment on column pgflow.steps.attempts is 'How often its body ended, in failure
 comment on column pgflow.steps.started_at is 'When its body was first allowed to start; null where no leave is needed, as for a read';
 comment on column pgflow.steps.ended_at is 'When it returned, failed for the last time or was given up; null = it has not';
 comment on column pgflow.steps.idempotency_key is 'What idempotency_key() answers in its body: the same in every attempt';
-comment on column pgflow.steps.output is 'What it returned; null unless it completed';
+comment on column pgflow.steps.output is 'What it returned, of what was made anew the newest; null unless it completed';
 comment on column pgflow.steps.error is 'The exception that it raised for the last time; null unless it failed';
 comment on column pgflow.steps.tenant is 'Whose run it is; empty where there is only one tenant';
 comment on column pgflow.steps.run_id is 'The number of that generation';

@@ -15,7 +15,7 @@ from typing import Any
 import psycopg
 import servers
 from exampleflows import EXAMPLES, Example, charged_child
-from ledgerflows import LEDGERS
+from ledgerflows import LEDGERS, is_on_shelf
 
 from pgflow.histories import export_chain
 from pgflow.testing import AsyncHarness
@@ -79,6 +79,7 @@ async def record(dsn: str, example: Example, folder: Path) -> None:
     """Plays an example in a database of its own, and exports it with its children."""
     async with AsyncHarness(dsn) as flow:
         flow.include(*{example.workflow, *example.children, charged_child})
+        flow.app.ref_checker("shelf")(is_on_shelf)
         await play(flow, example)
         with psycopg.connect(dsn, autocommit=True) as connection, (folder / f"{example.name}.jsonl").open("w") as out:
             for (chain,) in connection.execute("select distinct chain_id from pgflow.runs order by 1").fetchall():

@@ -11,7 +11,7 @@ from typing import Any
 from exampleflows import Example
 
 import pgflow
-from pgflow import Absent, Accepted, Choice, Confirmed, Retries, StillUnknown, decision, effect, read, workflow
+from pgflow import Absent, Accepted, Choice, Confirmed, Ref, Retries, StillUnknown, decision, effect, read, step, workflow
 
 SLOWLY = Retries(max_attempts=3, first_delay=timedelta(minutes=1), backoff=1, max_delay=timedelta(minutes=1))
 
@@ -123,6 +123,28 @@ async def letting_go(n: int) -> str:
         return "in vain"
 
 
+_places: list[str] = []
+
+
+@step
+async def shelve(what: str) -> Ref:
+    _places.append(what)
+    return Ref("shelf", f"{what} in place {len(_places)}")
+
+
+async def is_on_shelf(ref: Ref) -> bool:
+    """The first place is cleared while nobody looks."""
+    return not ref.id.endswith(" 1")
+
+
+@workflow
+async def shelving(n: int) -> str:
+    """Finds what it has put away gone."""
+    there = await shelve("a tent")
+    await pgflow.sleep(timedelta(days=n))
+    return there.id
+
+
 def _confirm(ref: str) -> Callable[[Any], None]:
     return lambda world: world.confirm(ref)
 
@@ -136,4 +158,5 @@ LEDGERS = [
     Example(undoing, 2, ["order of leg 0", "order of leg 1", "refused"]),
     Example(asking_a_person, 2, ["on the statement", "there too"], events=(_settle("confirmed", "on the statement"), _settle("confirmed", "there too"))),
     Example(letting_go, 1, "in vain"),
+    Example(shelving, 1, "a tent in place 2"),
 ]

@@ -190,6 +190,20 @@ table pgflow.owed, owner pgflow_owner
   CREATE INDEX owed_opened_idx ON pgflow.owed USING btree (kind, opened_at)
   CREATE INDEX owed_ref_idx ON pgflow.owed USING btree (((detail ->> 'ref'::text))) WHERE (detail ? 'ref'::text)
 
+table pgflow.page, owner pgflow_owner
+  -- What a person must bring on, and when one was told; kept by workers whose app has a pager
+  run_id bigint not null -- The run that somebody is needed for
+  opened_at timestamp with time zone not null -- Since when it is stuck or owed
+  next_at timestamp with time zone not null -- When somebody is told next; infinity = never again
+  paged_at timestamp with time zone -- When somebody was told last; null = nobody yet
+  call integer not null -- Number of the call that it is about; 0 = the run itself
+  tries integer not null -- How often it has been tried since somebody was told last
+  kind text not null -- stuck or effect
+  last_error text -- Class of the error with which the last try failed; null = it did not
+  constraint page_kind_check CHECK ((kind = ANY (ARRAY['stuck'::text, 'effect'::text])))
+  constraint page_last_error_check CHECK ((char_length(last_error) <= 255))
+  constraint page_pkey PRIMARY KEY (run_id, call, kind)
+
 table pgflow.parked, owner pgflow_owner
   -- Place: waiting for a signal, a child, a timer or its time to start; holds no lease, thread or connection
   with autovacuum_vacuum_scale_factor=0.05, autovacuum_vacuum_threshold=2000, autovacuum_vacuum_cost_delay=0
@@ -303,6 +317,25 @@ table pgflow.run_key, owner pgflow_owner
   constraint run_key_pkey PRIMARY KEY (tenant, key)
   constraint run_key_retention_seconds_check CHECK ((retention_seconds >= 0))
   constraint run_key_tenant_check CHECK ((octet_length(tenant) <= 255))
+
+table pgflow.saga_effect, owner pgflow_owner
+  -- Effects that a generation handed on when it continued as new: a later one takes them back if it fails
+  chain_id bigint not null -- The chain whose run did it
+  generation integer not null -- The generation that did it and continued as new; 0 = the origin of a fork
+  call integer not null -- Number that its call had there; of an origin's and of an imported one, its place
+  n integer not null default 1 -- Which one of that call it is: the effects of a child come with its result
+  taken_back_in integer -- The generation that has taken it back, or begun to, and was then rewound or restarted; null = none
+  name text not null -- Name of the effect
+  key text not null -- Its idempotency key, from which the key of its compensation is made
+  code text not null -- Where the effect stands in the code: module and name; empty for one of a child
+  request json not null -- Its arguments, by name
+  result json -- What it returned; null where it was accepted first
+  ref text -- The counterparty's reference under which it was accepted; null = it was not
+  constraint saga_effect_code_check CHECK ((octet_length(code) <= 1024))
+  constraint saga_effect_generation_check CHECK ((generation >= 0))
+  constraint saga_effect_key_check CHECK ((octet_length(key) <= 255))
+  constraint saga_effect_name_check CHECK ((octet_length(name) <= 255))
+  constraint saga_effect_pkey PRIMARY KEY (chain_id, generation, key)
 
 table pgflow.signal, owner pgflow_owner
   -- Mailbox of a chain; senders only insert, the commit that consumes a message deletes it
@@ -512,6 +545,7 @@ view pgflow.obligations, owner pgflow_owner
   tenant text -- Whose run it is; empty where there is only one tenant
   call integer -- Number of the call
   run_id bigint -- The number of that generation
+  paged_at timestamp with time zone -- When somebody was last told of it (app.pager); null = nobody, or nobody is needed
   grant select to pgflow_auditor
   grant select to pgflow_client
   grant select to pgflow_operator
@@ -615,7 +649,7 @@ view pgflow.steps, owner pgflow_owner
   started_at timestamp with time zone -- When its body was first allowed to start; null where no leave is needed, as for a read
   ended_at timestamp with time zone -- When it returned, failed for the last time or was given up; null = it has not
   idempotency_key text -- What idempotency_key() answers in its body: the same in every attempt
-  output json -- What it returned; null unless it completed
+  output json -- What it returned, of what was made anew the newest; null unless it completed
   error json -- The exception that it raised for the last time; null unless it failed
   tenant text -- Whose run it is; empty where there is only one tenant
   run_id bigint -- The number of that generation
@@ -685,7 +719,7 @@ function pgflow.acts_(run_id bigint, cut integer) returns TABLE(seq integer, cal
   -- What a journal did to the world after a cut: steps, transactions, effects and children, each with how far it came
   plpgsql stable
   set search_path=pg_catalog, pg_temp
-  md5 0722ab13c6a8fb90cbe3a6620dacbebc
+  md5 3399386824e203de74241bb1a23524b9
 
 function pgflow.add_unit_partitions(ahead integer DEFAULT 3, width bigint DEFAULT 5000000) returns integer, owner pgflow_owner
   -- Makes partitions of the journal until so many are ahead of the newest run; answers how many it made
@@ -698,13 +732,13 @@ function pgflow.adopt_children_(origin bigint, cut integer, heir pgflow.run, t t
   -- Hands to a run the children of the dropped part that have completed, with their results, or still go on; answers its last seq
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 48f0ac7ce171c0cd01ba91e67d1d5bc2
+  md5 e281e047c8697bcfe51572781386cbde
 
 function pgflow.adopt_effects_(origin bigint, cut integer, heir bigint, chain bigint, t timestamp with time zone, INOUT seq integer) returns integer, owner pgflow_owner
   -- Hands to a generation the effects of the dropped part that it must take back: those that are open with their units and what is owed; answers its last seq
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 2079999a2a8b54395c21aa1d35c15695
+  md5 fe6effe02678a7f63cb2df6d61fa13be
 
 function pgflow.append_(run_id bigint, seq integer, call integer, kind "char", name text, payload json, token bigint, at timestamp with time zone, t timestamp with time zone) returns void, owner pgflow_owner
   -- Appends one unit that the database decided
@@ -737,7 +771,7 @@ function pgflow.begin_again_(verb text, chain bigint, cut integer, from_step tex
   -- Puts a new generation in the place of a chain's newest one, with its journal up to a cut
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 eedee0c67f8b9259e05df6853c5fff8a
+  md5 877d71797ee1acba43e8d7a08e80a6f7
 
 function pgflow.begin_step(run_id bigint, token bigint, call integer, idle_timeout_ms integer DEFAULT 0) returns text, owner pgflow_owner
   -- First call of a transactional step's transaction: checks the lease, leaves a mark that only this transaction carries, and tells its number
@@ -757,7 +791,7 @@ function pgflow.bring_up_(heir pgflow.run, cut integer, edit json, note jsonb, w
   -- Inserts a run that begins with the journal of another, with the unit that says who wanted it and why, and its place
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 8f6ecbe85f2256598357247e48fb44bc
+  md5 60855554ec2b754f359fb71cebb3d303
 
 function pgflow.cancel_children_(run_ids bigint[], t timestamp with time zone) returns bigint[], owner pgflow_owner
   -- Posts a cancel to the open children that end with these runs; answers their chains
@@ -780,11 +814,18 @@ function pgflow.carried_children_(run_id bigint, heritage jsonb) returns jsonb, 
   set search_path=pg_catalog, pg_temp
   md5 57b208ab0e24448f4bf2fe3d628061c8
 
+function pgflow.carried_saga_(chain bigint, generation integer) returns jsonb, owner pgflow_owner
+  -- What a generation must take back of those before it if it fails: [[name, key, where its code stands, request, result, reference, whether it is its own], ...]; null = nothing
+  sql stable
+  set search_path=pg_catalog, pg_temp
+  set enable_seqscan=off
+  md5 de19c776bc9a22f93d8dcc5799f02ec8
+
 function pgflow.carry_(origin bigint, cut integer, heir bigint) returns void, owner pgflow_owner
   -- Hands on what the dropped part knew of its steps and effects: results, and keys of steps that did not complete
   sql volatile
   set search_path=pg_catalog, pg_temp
-  md5 677339eb8b1d2ae3a9b9c73a11be64e8
+  md5 052e58dc445179c342227f5e79c93f50
 
 function pgflow.chain_of_(tenant text, key text) returns bigint, owner pgflow_owner
   -- The chain that a key names, or PF001
@@ -796,7 +837,7 @@ function pgflow.check() returns TABLE(invariant text, detail text), owner pgflow
   -- The invariants that do not hold, one a row; empty = sound
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
-  md5 e3751fe09b79277155409c1bd97989b4
+  md5 f5f05e989473672785bdfe5909cd5ad6
   grant execute to pgflow_operator
 
 function pgflow.check_acts_(run_id bigint, cut integer, effects text, is_fork boolean) returns text, owner pgflow_owner
@@ -865,11 +906,31 @@ function pgflow.check_version_(version text) returns void, owner pgflow_owner
   set search_path=pg_catalog, pg_temp
   md5 5a09b87443f25f0d44b83db7ab378535
 
+function pgflow.child_is_undone_(origin bigint, cut integer, call integer) returns boolean, owner pgflow_owner
+  -- Whether the dropped part of a journal has taken back what a child did, or begun to: its result is none to be handed over
+  sql stable
+  set search_path=pg_catalog, pg_temp
+  md5 df85056f8f65a435217694e8e7d06d15
+
+function pgflow.child_saga_(parent bigint, child bigint) returns jsonb, owner pgflow_owner
+  -- What a child that has completed leaves to its parent to take back, if it must: {of: root of the parent, effects: [[name, key, code, request, result, reference], ...]}; null = nothing
+  sql stable
+  set search_path=pg_catalog, pg_temp
+  set enable_seqscan=off
+  md5 24857d318939fbae57bded91b017bd16
+
 function pgflow.claim_(worker_id integer, lanes integer[], max integer, tokens bigint[], take_suspect boolean) returns bigint[], owner pgflow_owner
   -- Claims up to max runs of the lanes that are not paused, within the limits of their queues, and at most one suspect
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
   md5 f4ec39e9a43ac83bd342c91e0d99ad33
+
+function pgflow.claim_pages(max integer DEFAULT 20, lease_seconds double precision DEFAULT 60) returns TABLE(page_id text, run_id bigint, call integer, kind text, opened_at timestamp with time zone, key text, workflow text, generation integer, tenant text, name text, why text, effect text, tries integer), owner pgflow_owner
+  -- What a person is to be told, up to so many; whoever has told says so (page_sent), else it is given out again after the lease
+  plpgsql volatile security definer
+  set search_path=pg_catalog, pg_temp
+  md5 2f8cb6a5f3c8dddb1411ffd3100e75a5
+  grant execute to pgflow_worker
 
 function pgflow.claim_runs(worker_id integer, lanes integer[], max integer, tokens bigint[], take_suspect boolean DEFAULT true) returns TABLE(run_id bigint, token bigint, chain_id bigint, lane_id integer, generation integer, attempt integer, suspect integer, last_seq integer, key text, root text, input text, units text, has_mail boolean, created_us bigint, now_us bigint, extra jsonb), owner pgflow_owner
   -- Claims up to max runs for a worker; tokens are max random numbers that it will fence its writes with
@@ -886,7 +947,7 @@ function pgflow.claimed_(ids bigint[]) returns TABLE(run_id bigint, token bigint
   set enable_hashjoin=off
   set enable_mergejoin=off
   set plan_cache_mode=force_generic_plan
-  md5 8e6861f53590dbc00ab1854f723a46cf
+  md5 6fee8be5e856dfe2430804614ae6727f
 
 function pgflow.commit_and_claim(batch jsonb, worker_id integer, lanes integer[], max integer, tokens bigint[], take_suspect boolean) returns TABLE(answer jsonb, run_id bigint, token bigint, chain_id bigint, lane_id integer, generation integer, attempt integer, suspect integer, last_seq integer, key text, root text, input text, units text, has_mail boolean, created_us bigint, now_us bigint, extra jsonb), owner pgflow_owner
   -- commit_units and then claim_runs in one transaction: what a worker that drains a queue does
@@ -925,13 +986,13 @@ function pgflow.continue_(q jsonb, seq integer, t timestamp with time zone) retu
   -- Ends a run as the next generation of its chain, which is ready at once; answers the lane
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 df48769c3b4bd944114ce923e5d383a4
+  md5 f699bac35ea083ff6fd8cda587df4bc2
 
 function pgflow.copy_units_(origin bigint, cut integer, heir bigint, edit json) returns void, owner pgflow_owner
   -- Copies a journal up to a cut, without the licences of bodies whose outcome is not in it, and with another result in its last unit if one is given
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 66d462f2c593d8f4122eb9b8b44f80a1
+  md5 051e9ad43aad0a70db9621fbfc04ed0a
 
 function pgflow.cut_before_(run_id bigint, step text) returns integer, owner pgflow_owner
   -- The seq before the first unit of a step's last call, of its last failed one if one has failed
@@ -943,7 +1004,7 @@ function pgflow.drop_children_(me bigint, cut integer, children text, are_reused
   -- What becomes of children that the dropped part started, unless they are reused: open ones are cancelled or refused (PF006), keys of ended ones freed
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 bb2e3be80f57e57659dc0e78bdaadba2
+  md5 f102e2598c14a9d0abef970e65446971
 
 function pgflow.drop_empty_partitions_() returns integer, owner pgflow_owner
   -- Drops partitions of the journal of which no run is left; answers how many
@@ -957,7 +1018,7 @@ function pgflow.drop_history(ended_before timestamp with time zone, max integer 
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
   set plan_cache_mode=force_generic_plan
-  md5 38149fbafae671cfa97b75e9b6d0e8e5
+  md5 c47e7ae7f2d0d710ccedfc5c50a7f9a9
   grant execute to pgflow_operator
 
 function pgflow.drop_old_code_(before timestamp with time zone) returns void, owner pgflow_owner
@@ -984,11 +1045,11 @@ function pgflow.effect_error_(name text, said_by text, why text) returns json, o
   set search_path=pg_catalog, pg_temp
   md5 056be0eb80658bd41197695e5a7ca90a
 
-function pgflow.effects_after_(run_id bigint, cut integer) returns TABLE(seq integer, call integer, name text, key text, args_hash bigint, request json, risk text, decision text, compensates text, state text, outcome "char", result json, is_undone boolean, is_foreign boolean, origin jsonb), owner pgflow_owner
-  -- The effects that a journal intends after a cut, each with what became of it (open, confirmed, failed), whether it was taken back there, whether the run that this one was forked from did it, and where
+function pgflow.effects_after_(run_id bigint, cut integer) returns TABLE(seq integer, call integer, name text, key text, args_hash bigint, request json, risk text, decision text, compensates text, state text, outcome "char", result json, is_undo boolean, is_undone boolean, is_foreign boolean, origin jsonb), owner pgflow_owner
+  -- The effects that a journal intends after a cut, each with what became of it (open, confirmed, failed), whether it helps to take another back, whether it was taken back there, whether the run that this one was forked from did it, and where
   plpgsql stable
   set search_path=pg_catalog, pg_temp
-  md5 4a82c2a6558897721ec1cd40c6412653
+  md5 57c23b7c377c4b1157140fbb4a628841
 
 function pgflow.end_by_force_(me bigint, chain bigint, last_seq integer, token bigint, t timestamp with time zone) returns void, owner pgflow_owner
   -- Writes the outcome of a run that is cancelled without its code, and who did it
@@ -1008,7 +1069,7 @@ function pgflow.export_runs(chains bigint[]) returns TABLE(chain_id bigint, run_
   sql volatile security definer
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
-  md5 28e710a9027724d701a9922e3515a778
+  md5 2030b117b44dd6b8736ec6a4ae80446f
   grant execute to pgflow_operator
   grant execute to pgflow_worker
 
@@ -1060,7 +1121,7 @@ function pgflow.fork_run(key text, new_key text DEFAULT NULL::text, at_seq integ
   -- Starts a run that begins with another's journal up to a unit, or before a step, and goes on by itself; the origin is not touched. PF020 if what is left out has acted, PF002 if the new key is taken
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
-  md5 4d051df6471b9bbb4f7c24f0c8fc7ab8
+  md5 ba79697de3d3434477daadeed95bef8e
   grant execute to pgflow_operator
 
 function pgflow.free_key_(tenant text, parent bigint, key text) returns void, owner pgflow_owner
@@ -1082,11 +1143,18 @@ function pgflow.from_micros_(us bigint) returns timestamp with time zone, owner 
   set search_path=pg_catalog, pg_temp
   md5 66d4b350bf9496c369a14ffa5a7bf429
 
+function pgflow.hand_on_saga_(me bigint, chain bigint, generation integer, entries jsonb, of_children jsonb) returns void, owner pgflow_owner
+  -- Hands effects of a run, [[call, where its code stands], ...], and those of its children, by key, on to the next generation of its chain
+  sql volatile
+  set search_path=pg_catalog, pg_temp
+  set enable_seqscan=off
+  md5 1815442bc0a7b11d07844f90e61dec26
+
 function pgflow.has_done_(chain bigint) returns boolean, owner pgflow_owner
   -- Whether a run, or a child of it, has done effects, or may have, that were not taken back
   sql stable
   set search_path=pg_catalog, pg_temp
-  md5 f006e02b1e8c25917ed7db970c94bad5
+  md5 7e95f331d3e35b836a2bd89599f3c5a3
 
 function pgflow.has_long_number_(value text) returns boolean, owner pgflow_owner
   -- Whether a JSON text holds more than 4,300 digits in a row outside of strings
@@ -1098,13 +1166,13 @@ function pgflow.heir_of_(origin pgflow.run, cut integer, input json, mode text, 
   -- The row of a run that begins with the journal of another; whose chain it is, is left to the caller
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 e953c8e664cbe041805b2d1452778d4d
+  md5 59225064a345b84c7fced778c6655862
 
 function pgflow.heritage_(run_id bigint, heritage jsonb) returns jsonb, owner pgflow_owner
   -- What a worker must know of a run that begins with the journal of another; null of any other run
   plpgsql stable
   set search_path=pg_catalog, pg_temp
-  md5 14cc463993b7b4f94318870e87513972
+  md5 745e26fac434046b8410071719544436
 
 function pgflow.hold_(q jsonb, seq integer, t timestamp with time zone) returns void, owner pgflow_owner
   -- Lease -> held
@@ -1137,7 +1205,7 @@ function pgflow.insert_history_(history json, header jsonb, t timestamp with tim
   -- Inserts a run that has ended, with its journal
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 8b83258cde02c04345144a6e77cb7167
+  md5 9f982e2c05419f7d426e338e3b7d62fa
 
 function pgflow.insert_run_(tenant text, key text, workflow text, queue text, version text, priority integer, input json, run_at timestamp with time zone, deadline_at timestamp with time zone, labels jsonb, metadata jsonb, parent_run_id bigint, parent_call integer, close_policy "char", root_run_id bigint, OUT run_id bigint, OUT run_key text, OUT is_new boolean, OUT lane_id integer, OUT clash text) returns record, owner pgflow_owner
   -- Inserts one run with its key and place, or finds the run that the key already names; clash says how that one differs
@@ -1149,7 +1217,7 @@ function pgflow.intend_(q jsonb, t timestamp with time zone, INOUT seq integer, 
   -- Records the intents and further attempts that a flush asks for; refused = those that the policy does not let through
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 674f6dadbf288c3cb0f1707aa7dd7f94
+  md5 38694dcb749dfc6b93b4ee1858c0a330
 
 function pgflow.intern_lane_(queue text, workflow text, version text) returns integer, owner pgflow_owner
   -- The lane of (queue, workflow, version), made if it is new
@@ -1187,6 +1255,13 @@ function pgflow.json_depth_(value text) returns integer, owner pgflow_owner
   set search_path=pg_catalog, pg_temp
   md5 cbf5eaec1b3ec4449df33aec3e45610d
 
+function pgflow.judge_acts(acts jsonb) returns jsonb, owner pgflow_owner
+  -- What the policy in force says of acts [[name, risk, request], ...]: for each the version that wants a gate, or null
+  sql stable security definer
+  set search_path=pg_catalog, pg_temp
+  md5 33878047d25217084d16463bb8a63555
+  grant execute to pgflow_worker
+
 function pgflow.leave_(me bigint, why text, t timestamp with time zone) returns void, owner pgflow_owner
   -- Ends a generation whose place is locked, or that has ended, as continued by another
   plpgsql volatile
@@ -1211,6 +1286,13 @@ function pgflow.leave_worker(worker_id integer) returns void, owner pgflow_owner
   set search_path=pg_catalog, pg_temp
   md5 da3d7737b240f0cdfcdb88cb3e9a8dbc
   grant execute to pgflow_worker
+
+function pgflow.lend_saga_(origin pgflow.run, chain bigint) returns void, owner pgflow_owner
+  -- Shows a fork what its origin had from earlier generations, so that it can repeat the copied part
+  sql volatile
+  set search_path=pg_catalog, pg_temp
+  set enable_seqscan=off
+  md5 1d42153a8501b2505f3a4302ae4f65b7
 
 function pgflow.limit_queue(queue text, max_running integer DEFAULT NULL::integer, max_deaths integer DEFAULT NULL::integer) returns void, owner pgflow_owner
   -- Sets how many runs of a queue may be leased at once (null = no limit) and how many deaths make a run stuck
@@ -1237,7 +1319,7 @@ function pgflow.look_(q jsonb, t timestamp with time zone, INOUT seq integer, OU
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
-  md5 6f35d6a70d2abb553ce28ba3cccc994f
+  md5 fc9634b99aa1cb90d35088a525970cb9
 
 function pgflow.micros_(at timestamp with time zone) returns bigint, owner pgflow_owner
   -- A time as microseconds since 1970, exactly: the form in which times travel to a worker
@@ -1263,6 +1345,12 @@ function pgflow.needs_(name text, risk text, request jsonb, OUT version integer,
   set search_path=pg_catalog, pg_temp
   md5 cdc765b6fc1ee7e6339f5d48ee6a33e9
 
+function pgflow.needs_person_() returns TABLE(run_id bigint, call integer, kind text, opened_at timestamp with time zone, name text, why text, effect text), owner pgflow_owner
+  -- What only a person can bring on: runs that are stuck, and effects that nobody looks after
+  sql stable
+  set search_path=pg_catalog, pg_temp
+  md5 ed0e2fbbc2560114369bed030b1b5a3f
+
 function pgflow.newest_run_(chain bigint) returns bigint, owner pgflow_owner
   -- The newest generation of a chain
   sql stable
@@ -1274,6 +1362,13 @@ function pgflow.note_operator_(me bigint, chain bigint, last_word bigint, INOUT 
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
   md5 a28e7abc1af628233139d5380e2f07e6
+
+function pgflow.note_taken_back_(chain bigint, origin bigint, generation integer, cut integer) returns void, owner pgflow_owner
+  -- Remembers what the dropped part of a generation had taken back, or had begun to: the next one must not do it again
+  sql volatile
+  set search_path=pg_catalog, pg_temp
+  set enable_seqscan=off
+  md5 d7b92546960a5602e39c65e83e724802
 
 function pgflow.now_() returns timestamp with time zone, owner pgflow_owner
   -- The database's clock, which alone decides what is due or expired
@@ -1299,6 +1394,20 @@ function pgflow.own_stem_(root uuid, generation integer) returns text, owner pgf
   sql immutable
   set search_path=pg_catalog, pg_temp
   md5 d9441c938d227188f42837aa2397f6e5
+
+function pgflow.page_failed(run_id bigint, call integer, kind text, error text) returns void, owner pgflow_owner
+  -- Nobody could be told: it is given out again after a delay that grows from 5 seconds to 10 minutes
+  sql volatile security definer
+  set search_path=pg_catalog, pg_temp
+  md5 75f9154063f5cf92826b831af4215185
+  grant execute to pgflow_worker
+
+function pgflow.page_sent(run_id bigint, call integer, kind text, again_seconds double precision DEFAULT NULL::double precision) returns void, owner pgflow_owner
+  -- A person has been told; again after so many seconds if nothing has been done by then, null = never
+  sql volatile security definer
+  set search_path=pg_catalog, pg_temp
+  md5 85584f883ec16a727d92fd64ba34c55f
+  grant execute to pgflow_worker
 
 function pgflow.park_(q jsonb, seq integer, t timestamp with time zone) returns boolean, owner pgflow_owner
   -- Lease -> parked, with the reasons to wake; true if a message that crossed it should be looked for at once
@@ -1624,6 +1733,13 @@ function pgflow.take_heads_(lanes integer[], max integer, suspects boolean, work
   set plan_cache_mode=force_generic_plan
   md5 ea7a468bd1a2f72ddceed4a0d8ca0396
 
+function pgflow.take_in_saga_(chain bigint, generation integer, carried jsonb) returns void, owner pgflow_owner
+  -- Takes in what an imported generation had from those before it, which are imported already
+  sql volatile
+  set search_path=pg_catalog, pg_temp
+  set enable_seqscan=off
+  md5 a8757346c7c269b4842a02423ca83704
+
 function pgflow.take_keys_(questions jsonb) returns void, owner pgflow_owner
   -- Takes the keys of all children of a batch in the order of keys, ahead of their runs, so that two batches wait and never deadlock
   plpgsql volatile
@@ -1731,11 +1847,18 @@ function pgflow.withdraw_(me bigint, shown text) returns void, owner pgflow_owne
   set search_path=pg_catalog, pg_temp
   md5 e9e65c5120a641875c9c12f2e9eddef0
 
+function pgflow.written_tables() returns TABLE(schema_name text, table_name text), owner pgflow_owner
+  -- The tables that this transaction has written, or locked as only a writer does
+  sql volatile security definer
+  set search_path=pg_catalog, pg_temp
+  md5 50f2c8839e414f37344af67518bce63b
+  grant execute to pgflow_worker
+
 type pgflow.run_value as json CHECK ((octet_length((VALUE)::text) <= 1048576)) -- What a run returned or raised: at most 1 MiB, as the encoder wrote it
 
 type pgflow.unit_call as integer CHECK ((VALUE >= 0)) -- Number of a durable call; 0 = of the run itself
 
-type pgflow.unit_letter as "char" CHECK ((VALUE = ANY (ARRAY['s'::"char", 'c'::"char", 'f'::"char", 'a'::"char", 't'::"char", 'T'::"char", 'S'::"char", 'W'::"char", 'k'::"char", 'K'::"char", 'x'::"char", 'X'::"char", 'p'::"char", 'w'::"char", 'v'::"char", 'e'::"char", 'n'::"char", 'o'::"char", 'd'::"char", 'i'::"char", 'j'::"char", 'C'::"char", 'F'::"char", 'U'::"char", 'A'::"char", 'E'::"char", 'R'::"char"]))) -- Kind of a unit: see pgflow.unit_kind
+type pgflow.unit_letter as "char" CHECK ((VALUE = ANY (ARRAY['s'::"char", 'c'::"char", 'f'::"char", 'a'::"char", 't'::"char", 'T'::"char", 'S'::"char", 'W'::"char", 'k'::"char", 'K'::"char", 'x'::"char", 'X'::"char", 'p'::"char", 'w'::"char", 'v'::"char", 'e'::"char", 'n'::"char", 'o'::"char", 'd'::"char", 'i'::"char", 'j'::"char", 'C'::"char", 'F'::"char", 'U'::"char", 'A'::"char", 'E'::"char", 'R'::"char", 'r'::"char"]))) -- Kind of a unit: see pgflow.unit_kind
 
 type pgflow.unit_name as text CHECK ((octet_length(VALUE) <= 255)) -- Name of a call, or its idempotency key: at most 255 bytes
 
@@ -1746,7 +1869,7 @@ unit kind C effect_confirmed, terminal: commit_units, look: an effect was done; 
 unit kind E effect_settled: commit_units, look: who said what became of an effect
 unit kind F effect_failed, terminal: commit_units, look: the counterparty refused, or nothing was done
 unit kind K child_finished, terminal: settle: the result of a child, or why it could not be started
-unit kind R compensated, terminal: commit_units: kept for compensations that are no effects
+unit kind R compensated, terminal: commit_units: there was nothing to take back, since what had been accepted was not done
 unit kind S signal_received, terminal: settle: the database chose and deleted a message
 unit kind T timer_fired, terminal: settle: the database found a sleep due
 unit kind U effect_unknown: commit_units, settle: nobody knows yet whether an effect was done
@@ -1763,6 +1886,7 @@ unit kind k child_started: settle: the child exists from this commit on
 unit kind n continued, terminal: settle: the run goes on as the next generation
 unit kind o operator: wake, settle: what a person did to the run, who and why
 unit kind p patched, terminal: commit_units: the new side of a code change was taken
+unit kind r step_renewed: commit_units: what a recorded result claimed was gone, and its body ran again; its new result
 unit kind s step_started: commit_units: the licence of bodies, when no other unit of the flush can carry it
 unit kind t timer_started: commit_units: a sleep or a time-out began; due_at is set by the commit
 unit kind v state_set, terminal: commit_units: set_state()

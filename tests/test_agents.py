@@ -124,6 +124,23 @@ async def test_half_a_trip_is_given_back(aflow: AsyncHarness, each_loss: Callabl
         assert keys_are_single("airline")
 
 
+@pytest.mark.parametrize("lost", [(), (1, 2)])
+async def test_a_wish_that_nobody_foresaw_is_taken_back_by_a_plan(aflow: AsyncHarness, conn: psycopg.Connection, lost: tuple[int, ...]) -> None:
+    world.counterparty("airline").refuse = {"book SIN-LHR", "book SIN-LHR flex"}
+    concierge = world.counterparty("concierge")
+    concierge.lose = dict.fromkeys(lost, LOSSES[0])
+    aflow.include(travel.travel)
+    run = await aflow.start(travel.travel, ["LHR-SIN", "SIN-LHR"], ["a violinist at the gate"])
+    await run.send(travel.approved, True)
+    with pytest.raises(RunFailed):
+        await run.result(SOON)
+    assert acts("concierge") == ["ask", "call off"]
+    assert concierge.standing("ask", "call off") == []
+    assert concierge.lines()[1]["text"] == "'a violinist at the gate' is not needed any more: LHR-SIN and SIN-LHR is off"
+    assert keys_are_single("concierge")
+    assert "ask_concierge.compensate" in confirmed(conn, run.key)
+
+
 async def test_the_day_is_closed_when_the_bank_has_confirmed(aflow: AsyncHarness, conn: psycopg.Connection, each_loss: Callable[..., Iterator[Loss | None]]) -> None:
     for loss in each_loss(None):
         world.counterparty("bank").lose = {1: loss} if loss else {}

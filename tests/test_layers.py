@@ -17,10 +17,10 @@ LAYERS = [
     {"_io"},
     {"_calls"},
     {"_engine"},
-    {"_scope", "patches", "workflow", "step", "saga", "effect", "decorators", "context", "many", "sync"},
+    {"_scope", "patches", "workflow", "step", "lineage", "plan", "saga", "effect", "carry", "decorators", "context", "many", "sync"},
     {
         "providers", "transactions", "interceptor", "adapters", "app", "client", "worker", "executions", "options", "wakes", "committer", "threads", "bodies", "heart", "listener", "control",
-        "waiter", "replay", "histories", "rewinding", "undo", "schema", "dsn", "embedded", "logs", "meter",
+        "waiter", "pager", "refs", "replay", "histories", "rewinding", "undo", "schema", "dsn", "embedded", "logs", "meter",
     },
     {"sqlalchemy", "django", "alembic", "otel", "prometheus", "testing", "agent", "declare", "lint", "integrations"},
     {"pgflow_cli"},

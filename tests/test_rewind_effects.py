@@ -126,6 +126,33 @@ async def mixed(item: str) -> list[str]:
     return [*made, await go.wait()]
 
 
+@workflow
+async def leasing() -> str:
+    taken = await lease("car")
+    return taken.ref if isinstance(taken, Accepted) else "at once"
+
+
+@workflow
+async def stages(n: int) -> str:
+    """Two generations in one saga; it fails while prices are unknown."""
+    async with pgflow.saga():
+        await buy(f"stage {n}")
+        if n == 0:
+            pgflow.continue_as_new(1)
+        await buy("extra")
+        if await is_too_dear():
+            raise ValueError("too dear")
+    return "done"
+
+
+@workflow
+async def doomed_lease() -> None:
+    async with pgflow.saga():
+        await lease("car")
+        await go.wait()
+        raise ValueError("too dear")
+
+
 def effects(conn: Conn, columns: str = "name, status", more: str = "") -> list[Any]:
     return rows(conn, f"select {columns} from pgflow.effects e {more} order by run_id, call")
 
@@ -219,11 +246,6 @@ def test_what_was_taken_back_is_not_reused(flow: Harness) -> None:
 
 
 def test_an_acceptance_that_was_confirmed_is_reused(flow: Harness, conn: Conn) -> None:
-    @workflow
-    async def leasing() -> str:
-        taken = await lease("car")
-        return taken.ref if isinstance(taken, Accepted) else "at once"
-
     flow.include(leasing)
     run = flow.start(leasing.options(key="k"))
     flow.until_idle()
@@ -518,7 +540,7 @@ async def test_a_crash_at_any_point_of_taking_back_goes_on_where_it_was(aflow: A
     sound(conn)
 
 
-def test_effects_of_every_sort_are_taken_back_and_what_was_accepted_stays_owed(flow: Harness, conn: Conn) -> None:
+def test_effects_of_every_sort_are_taken_back_and_what_was_accepted_once_it_is_confirmed(flow: Harness, conn: Conn) -> None:
     flow.include(mixed)
     run = flow.start(mixed.options(key="k"), "car")
     flow.until_idle()
@@ -526,20 +548,34 @@ def test_effects_of_every_sort_are_taken_back_and_what_was_accepted_stays_owed(f
     flow.app.restart("k", effects="compensate", input={"item": "van"})
     sound(conn)
     flow.until_idle()
-    assert owed(conn) == ["burn.compensate", "lease"]
+    assert owed(conn) == ["lease"]
+    assert World.calls[3:] == [], "whether there is anything to return is the counterparty's to say"
+    flow.app.confirm_effect("contract of car 3")
+    flow.until_idle()
+    assert owed(conn) == ["burn.compensate"]
     assert World.calls[3:] == ["return car 3"]
     flow.app.settle_effect(one(conn, "select effect from pgflow.obligations where name = 'burn.compensate'"), "confirmed", why="bought anew")
     flow.until_idle()
     assert World.calls[4:] == ["return car 1", "buy van 1", "buy van 2", "buy van 3"]
-    assert owed(conn) == ["lease", "lease"]
+    assert owed(conn) == ["lease"]
     run.send(go, "go")
-    flow.until_idle()
-    assert run.status() == "waiting", "it owes two confirmations"
     flow.app.confirm_effect("contract of van 3")
-    flow.until_idle()
-    assert run.status() == "waiting"
-    flow.app.confirm_effect("contract of car 3")
     assert run.result(SOON) == ["van 1 for 100", "van 2", "contract of van 3", "go"]
+    assert owed(conn) == []
+    sound(conn)
+
+
+def test_what_was_accepted_and_then_rejected_need_not_be_taken_back(flow: Harness, conn: Conn) -> None:
+    flow.include(leasing)
+    run = flow.start(leasing.options(key="k"))
+    flow.until_idle()
+    flow.app.restart("k", effects="compensate")
+    flow.until_idle()
+    flow.app.settle_effect(one(conn, "select effect from pgflow.obligations"), "failed", why="no car left")
+    flow.until_idle()
+    assert World.calls == ["buy car", "buy car"]
+    flow.app.confirm_effect("contract of car")
+    assert run.result(SOON) == "contract of car"
     assert owed(conn) == []
     sound(conn)
 
@@ -610,4 +646,89 @@ def test_an_effect_that_no_code_knows_any_more_is_a_persons_to_take_back(flow: H
     flow.app.settle_effect(one(conn, "select effect from pgflow.obligations"), "confirmed", why="by letter")
     assert run.result(SOON) == []
     conn.execute("update pgflow.unit set name = 'buy' where name = 'fetch'")
+    sound(conn)
+
+
+# ---------------------------------------------------------------- with sagas over generations
+
+
+def test_a_carried_saga_takes_back_what_stays_and_not_what_was_taken_back_before(flow: Harness, conn: Conn) -> None:
+    flow.include(stages)
+    World.prices["extra"] = 100
+    run = flow.start(stages.options(key="k"), 0)
+    assert run.result(SOON) == "done"
+    World.prices.clear()
+    del World.calls[:]
+    flow.app.restart("k", effects="compensate")
+    with pytest.raises(RunFailed):
+        run.result(SOON)
+    undone = ["return extra", "return stage 1"]
+    again = ["buy stage 1", "buy extra", *undone]
+    assert World.calls == [*undone, *again, "return stage 0"]
+    sound(conn)
+    del World.calls[:]
+    flow.app.restart("k", effects="compensate")
+    with pytest.raises(RunFailed):
+        run.result(SOON)
+    assert World.calls == again, "all of it was taken back, the first stage too"
+    assert len(set(World.keys)) == len(World.keys)
+    assert World.there == []
+    sound(conn)
+
+
+def test_a_compensation_of_what_stays_is_still_owed_by_the_generation_that_began_it(flow: Harness, conn: Conn) -> None:
+    flow.include(stages)
+    World.trouble = {"return stage 0": 99}
+    run = flow.start(stages.options(key="k"), 0)
+    with pytest.raises(RunStuck):
+        run.result(SOON)
+    World.trouble, World.prices = {}, {"extra": 100}
+    flow.app.restart("k", effects="compensate")
+    assert run.result(SOON) == "done"
+    assert owed(conn) == ["give_back"]
+    sound(conn)
+    flow.app.settle_effect(one(conn, "select effect from pgflow.obligations"), "confirmed", why="they took it back")
+    assert owed(conn) == []
+    sound(conn)
+
+
+def test_an_acceptance_that_was_handed_over_is_taken_back_once(flow: Harness, conn: Conn) -> None:
+    flow.include(doomed_lease)
+    run = flow.start(doomed_lease.options(key="k"))
+    flow.until_idle()
+    flow.app.confirm_effect("contract of car")
+    flow.until_idle()
+    flow.app.restart("k", effects="reuse")
+    flow.until_idle()
+    run.send(go, "go")
+    with pytest.raises(RunFailed):
+        run.result(SOON)
+    assert World.calls == ["buy car", "return car"]
+    assert World.keys[1] == f"{World.keys[0]}/end_lease/1"
+    sound(conn)
+    flow.app.restart("k", effects="reuse")
+    flow.until_idle()
+    assert World.calls[2:] == ["buy car"], "what was taken back is done anew"
+    sound(conn)
+
+
+def test_a_fork_of_a_carried_saga_is_handed_results_and_takes_back_its_own_only(flow: Harness, conn: Conn) -> None:
+    flow.include(stages)
+    World.prices["extra"] = 100
+    flow.start(stages.options(key="k"), 0).result(SOON)
+    World.prices.clear()
+    del World.calls[:]
+    cut = one(conn, "select min(seq) from pgflow.effects where generation = 2 and request->>'item' = 'extra'") - 1
+    for effects_, calls in (("reuse", []), ("repeat", ["buy extra", "return extra"])):
+        fork = flow.app.fork("k", at=cut, effects=effects_)
+        with pytest.raises(RunFailed):
+            flow.app.get(fork, stages).result(SOON)
+        assert World.calls == calls
+        sound(conn)
+    del World.calls[:]
+    flow.app.restart(fork, effects="compensate")
+    with pytest.raises(RunFailed):
+        flow.app.get(fork, stages).result(SOON)
+    assert "return stage 0" not in World.calls
+    assert World.calls == ["buy stage 1", "buy extra", "return extra", "return stage 1"]
     sound(conn)

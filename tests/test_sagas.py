@@ -16,7 +16,6 @@ from pgflow import (
     Choice,
     Confirmed,
     DefinitionError,
-    NotBuiltError,
     Retries,
     RunCancelled,
     RunFailed,
@@ -429,20 +428,6 @@ def test_a_compensation_that_could_not_be_called_is_refused_where_it_is_declared
 
         @rent.compensate  # type: ignore[arg-type]
         async def give_back(found: str) -> None: ...
-
-
-async def test_a_saga_is_not_silently_lost_in_the_next_generation(aflow: AsyncHarness) -> None:
-    @workflow
-    async def forever(n: int) -> None:
-        async with pgflow.saga():
-            await book("flight")
-            pgflow.continue_as_new(n + 1)
-
-    aflow.include(forever)
-    with pytest.raises(RunFailed) as failed:
-        await (await aflow.start(forever, 1)).result(SOON)
-    assert isinstance(failed.value.__cause__, NotBuiltError)
-    assert World.there == set()
 
 
 async def test_cancelled_twice_it_is_taken_back_once(aflow: AsyncHarness) -> None:

@@ -88,6 +88,8 @@ LEASE = """
 MAIL = "insert into pgflow.signal (chain_id, sent_at, kind, name) values ({run}, %(t)s, '{kind}', '{name}')"
 OUTCOME = "insert into pgflow.outcome (run_id, finished_at, status) values ({run}, %(t)s, '{status}')"
 
+CARRIED = "insert into pgflow.saga_effect (chain_id, generation, call, name, key, code, request) values ({chain}, 1, {call}, 's', '{key}', 'm:s', '{{}}')"
+
 # invariant -> ways to break it, each of one or more statements
 MUTATIONS: dict[str, list[list[str]]] = {
     "an open run has exactly one place": [
@@ -175,6 +177,16 @@ MUTATIONS: dict[str, list[list[str]]] = {
     ],
     "what is carried is for a run": [
         ["insert into pgflow.carried (run_id, args_hash, seq, call, is_done, name, key) values (%(nobody)s, 1, 1, 1, false, 'x', 'y')"]
+    ],
+    "what a saga carries was done by its chain": [[CARRIED.format(chain="%(nobody)s", call=1, key="x")], [CARRIED.format(chain="%(first)s", call=1, key="x")]],
+    "a run that failed has taken back what it carried": [
+        [
+            "update pgflow.unit set kind = 'i', call = 9, key = 'x' where run_id = %(first)s and seq = 1",
+            "update pgflow.unit set kind = 'C', call = 9 where run_id = %(first)s and seq = 2",
+            CARRIED.format(chain="%(first)s", call=9, key="x"),
+            "delete from pgflow.ready where run_id = %(second)s",
+            "insert into pgflow.outcome (run_id, finished_at, status, error) values (%(second)s, %(t)s, 'failed', '{}')",
+        ]
     ],
     "what is owed equals the journal": [
         ["delete from pgflow.owed"],

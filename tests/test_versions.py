@@ -655,5 +655,5 @@ async def test_effects_and_decisions_under_new_names_keep_their_keys(aflow: Asyn
     stem = keys[1][1].partition("/")[0]
     assert keys[0] == (1, f"{stem}/pick/1/pay/1")
     assert {key for n, key in keys[1:] if abs(n) == 2 and "compensate" not in key} == {f"{stem}/pay/1"}
-    assert [key.removeprefix(f"{stem}/") for _, key in keys[-3:]] == ["charge/1", "charge.compensate/1", "charge.compensate/2"]
+    assert [key.removeprefix(f"{stem}/") for _, key in keys[-3:]] == ["charge/1", "charge/1/charge.compensate/1", "pay/1/charge.compensate/1"]
     assert conn.execute("select decision from pgflow.decisions order by seq").fetchall() == [(f"{stem}/pick/1",), (f"{stem}/choose/1",)]

@@ -14,7 +14,7 @@ from pgflow_cli.output import AsCsv, AsJson, Column, choose_form, dump, duration
 from pgflow_cli.parsing import parse_json
 
 _OWED = """
-select o.key, o.kind, o.name, o.state, o.opened_at, o.due_at, o.owed_to, o.effect, o.ref, r.status
+select o.key, o.kind, o.name, o.state, o.opened_at, o.due_at, o.owed_to, o.effect, o.ref, r.status, o.paged_at
 from pgflow.obligations o left join pgflow.runs r on r.run_id = o.run_id
 where o.tenant = '' and (%(state)s::text is null or o.state = %(state)s)
 order by o.opened_at, o.run_id, o.call
@@ -33,7 +33,7 @@ def owed(
     """Lists what is owed: effects that are not closed.
 
     unknown: nobody knows whether it was done; the engine asks again at the time shown, or waits for a person.
-    accepted: the counterparty will confirm it.
+    accepted: the counterparty will confirm it. Where the app has a pager, PAGED says how long ago a person was told.
     """
     if state is not None and state not in STATES:
         raise Mistake(f"an open effect is {', '.join(STATES[:-1])} or {STATES[-1]}, not {state!r}")
@@ -45,6 +45,9 @@ def owed(
     def until(row: Any) -> str:
         return "a person" if row["due_at"] is None else "in " + duration(max(0.0, (row["due_at"] - now).total_seconds()))
 
+    def ago(at: Any) -> str:
+        return "" if at is None else duration((now - at).total_seconds())
+
     columns = [
         Column("RUN", lambda row: plain(row["key"])),
         Column("NAME", lambda row: plain(row["name"])),
@@ -53,7 +56,9 @@ def owed(
         Column("NEXT", lambda row: plain(until(row) if row["state"] == "unknown" else "")),
         Column("EFFECT", lambda row: plain(row["effect"] or ""), takes_rest=True, most=120),
     ]
-    names = ("key", "kind", "name", "state", "opened_at", "due_at", "owed_to", "effect", "ref", "status")
+    if any(row["paged_at"] for row in rows):
+        columns.insert(-1, Column("PAGED", lambda row: plain(ago(row["paged_at"])), right=True))
+    names = ("key", "kind", "name", "state", "opened_at", "due_at", "owed_to", "effect", "ref", "status", "paged_at")
     print_rows(form, columns, rows, names=names, empty="Nothing is owed.")
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import Literal
 
 import pgflow
 from examples.agents.counterparty import Refused
 from examples.agents.world import ATTEMPT, OFTEN, counterparty
-from pgflow import Absent, Choice, Confirmed, Signal, Stale, StillUnknown, decision, effect, read, workflow
+from pgflow import Absent, Choice, Confirmed, PlannedCall, Signal, Stale, StillUnknown, UndoRequest, decision, effect, read, step, workflow
 
 approved = Signal("approved", bool)
 
@@ -41,6 +42,33 @@ async def cancel_leg(booking: str, leg: str, cents: int) -> None:
     await counterparty("airline").act("cancel", pgflow.idempotency_key(), undoes=booking)
 
 
+@effect(risk="compensable", timeout=ATTEMPT, settle_retries=OFTEN)
+async def ask_concierge(wish: str) -> str:
+    """Whatever the traveller wishes: there is no telling what, so nobody wrote what takes it back."""
+    return await counterparty("concierge").act("ask", pgflow.idempotency_key(), wish=wish)
+
+
+@ask_concierge.settle
+async def _(wish: str) -> Confirmed[str] | Absent | StillUnknown:
+    del wish
+    found = counterparty("concierge").find(pgflow.idempotency_key())
+    return Confirmed(found["number"]) if found else Absent()
+
+
+@step
+async def write_to_concierge(about: str, text: str) -> None:
+    """Calls a request off, which the concierge does for whoever says why."""
+    await counterparty("concierge").act("call off", pgflow.idempotency_key(), undoes=about, text=text)
+
+
+@decision()
+async def propose_undo(done: UndoRequest) -> Choice[list[PlannedCall]]:
+    """How a wish is taken back; stands for a model, which is told the same."""
+    text = f"{done.request['wish']!r} is not needed any more: {done.goal} is off"
+    letter = PlannedCall("write_to_concierge", {"about": done.reply, "text": text})
+    return Choice([letter], why="only the concierge can", evidence=[done.key])
+
+
 @decision()
 async def what_now(leg: str, tried: list[str]) -> Choice[Way]:
     """Half a trip exists: another fare of the same leg, or nothing at all."""
@@ -61,15 +89,17 @@ async def booked(leg: str, tried: list[str]) -> str:
 
 
 @workflow(raises=[Refused])
-async def travel(legs: list[str]) -> list[str]:
-    """The whole trip or none of it."""
+async def travel(legs: list[str], wishes: Sequence[str] = ()) -> list[str]:
+    """The whole trip with all that was wished for it, or none of it."""
     quotes = {leg: await quote(leg) for leg in legs}
     pgflow.set_state(itinerary=quotes)
     if not await approved.wait():
         return []
     bookings: list[str] = []
     tried: list[str] = []
-    async with pgflow.saga():
+    async with pgflow.saga(goal=" and ".join(legs), planner=propose_undo, steps=[write_to_concierge]):
+        for wish in wishes:
+            await ask_concierge(wish)
         for leg in legs:
             try:
                 bookings.append(await booked(leg, tried))

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from pgflow._io import Query, Row
-from pgflow.units import Carried, CarriedChild, CarriedEffect, Claim, Dropped, Heritage, Unit, parse_units, place_of
+from pgflow.units import Carried, CarriedChild, CarriedEffect, Claim, Dropped, Heritage, SagaEntry, Unit, parse_units, place_of
 
 
 class Lane(NamedTuple):
@@ -60,6 +60,7 @@ def _with_extra(claim: Claim, extra: dict[str, Any]) -> Claim:
     claim.deadline_us = extra["deadline_us"]
     claim.tenant = extra["tenant"]
     claim.has_beats = extra.get("beats", False)
+    claim.saga = [SagaEntry(*entry) for entry in extra.get("saga") or ()]
     if (heritage := extra.get("heritage")) is not None:
         claim.heritage = _heritage(heritage)
         claim.created_us = claim.heritage.began_us or claim.created_us
@@ -73,7 +74,6 @@ def _heritage(data: dict[str, Any]) -> Heritage:
     return Heritage(
         [(upto, stem) for upto, stem in data["seeds"]], data["cut"], data["began_us"], data["attempts"], carried,
         effects={(place_of(key), args_hash): CarriedEffect(key, *rest) for key, args_hash, *rest in data.get("effects") or ()},
-        foreign_upto=data.get("foreign_upto") or 0,
         children=[CarriedChild(*row) for row in data.get("children") or ()],
         undo=[Dropped(*row) for row in data.get("undo") or ()],
     )

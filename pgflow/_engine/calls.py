@@ -13,9 +13,9 @@ from pgflow.values import Codec
 Effect = Literal["r", "s", "t", "d", "e"]
 """Effect class of a step: r = read, s = idempotent outside write, t = transactional write, d = decision, e = effect."""
 
-State = Literal["pending", "unlicensed", "startable", "running", "backoff", "owed", "decided", "over"]
+State = Literal["pending", "unlicensed", "startable", "running", "backoff", "owed", "following", "decided", "over"]
 """Life of a step's call. pending = replaying, or waiting for the database; owed = only a person can say what became of the effect;
-decided = its unit has a seq, its release is due."""
+following = it takes back an effect that was accepted and is not confirmed yet; decided = its unit has a seq, its release is due."""
 
 
 @dataclass(frozen=True)
@@ -126,6 +126,10 @@ class EffectCall(StepCall):
     request: str = "null"
     decision: str | None = None
     compensates: str | None = None
+    expected: str | None = None
+    """Fingerprint of what must be observed immediately before the act."""
+    notice: dict[str, Any] | None = None
+    """What whoever closes it should know: why nothing but a person can take an effect back, and what was planned."""
     reads: list[tuple[str, int, float]] = field(default_factory=list)
     """What it rests on that ages: name of the read, seq of its newest result, how old it may be in seconds."""
     phase: Literal["act", "ask"] = "act"
@@ -147,10 +151,25 @@ class EffectCall(StepCall):
     """Whether the counterparty may have forgotten the key."""
     value: Any = None
     closed_as: Literal["confirmed", "accepted", "failed"] | None = None
+    settled_as: str | None = None
+    """Of one that was accepted: what was said of it then, confirmed or failed."""
+    takes_back: EffectCall | None = None
+    """The effect that this one takes back, if that was accepted: it acts once that is confirmed, and has nothing to do if that failed."""
+    is_undo: bool = False
+    """Whether it helps to take another effect back: a step of a plan."""
     is_foreign: bool = False
-    """Whether another run has done it: the one that this one was forked from."""
+    """Whether another run takes it back."""
+    is_of_child: bool = False
+    """Whether a child of this run did it."""
+    is_bound: bool = False
+    """Whether it must be taken back though nothing says how: it was done in a saga block that goes on in the next generation."""
     watchers: list[Waiter] = field(default_factory=list)
     """Whoever waits for it to be closed, beside the code that called it."""
+
+    @property
+    def is_in_place(self) -> bool:
+        """Whether it was done, as far as is known once nothing of it is open."""
+        return self.closed_as == "confirmed" or (self.closed_as == "accepted" and self.settled_as != "failed")
 
     @property
     def agreed(self) -> EffectTerms:
@@ -204,3 +223,7 @@ class ChildCall(Call):
     errors: ErrorClasses = None  # type: ignore[assignment]
     chain_id: int = 0
     """The child's chain, once it has started."""
+    is_unwanted: bool = False
+    """Whether it was asked to end, and the code waits until it has."""
+    take_over: Callable[[dict[str, Any]], None] = lambda _: None
+    """Told what the child leaves to be taken back, when it has completed."""

@@ -18,13 +18,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NoReturn
 
 from pgflow._engine.calls import ChildCall, EffectCall, SignalCall, StepCall, TimerCall
 from pgflow._engine.drivers import ClosedDriver, Driver
 from pgflow._engine.flush import MAX_FLUSH_STARTS, Ending, Flush
 from pgflow._engine.history import size_of
 from pgflow._engine.host import Host, StepResult
+from pgflow._engine.loop import Unwind
 from pgflow._engine.questions import child_row, effect_row, owed_detail, stuck, waits_of
 from pgflow._engine.release import Releases
 from pgflow.failures import clean
@@ -79,9 +80,16 @@ class Execution(Releases):
         self._hold = stuck(reason, detail, code_hash)
         self._want_flush()
 
+    def lacks_code(self, message: str) -> NoReturn:
+        """The code at hand does not have what the run needs: it is held for a worker that does."""
+        self.hold_for("definition", {"message": message}, self._code_hash)
+        raise Unwind
+
     def _settle(self) -> None:
         """Nothing is left to release: start what may start, flush what must be durable."""
         is_held_back = self.pausing or self.draining or not self._has_looked
+        if self.renewing is not None:  # the past must be repeated before anything can be looked at
+            is_held_back = self.draining
         startable, self._startable = self._startable, []
         for call in startable:
             if is_held_back and not self._may_start(call):
@@ -99,6 +107,8 @@ class Execution(Releases):
         return isinstance(call, EffectCall) and call.phase == "act"
 
     def _must_flush(self) -> bool:
+        if self.renewing is not None:
+            return False
         if self._hold is not None or self._ending is not None:
             return True
         if self.draining:
@@ -257,6 +267,8 @@ class Execution(Releases):
         """What is to be committed now; None if nothing is, or the last flush is still on its way."""
         if self.inflight is not None or self.locked or self.over or self._driver.busy or self._decided:
             return None
+        if self.renewing is not None and self.divergence is None:
+            return None
         if self.divergence is not None or self._refused:  # what the code did after that is nobody's history
             self._buffer, self._unlicensed, self._seq = [], [], self._durable_seq
         flush = self._flush_of_buffer()
@@ -293,7 +305,9 @@ class Execution(Releases):
         if self._hold is not None:
             return {**question, "hold": self._hold}
         if self._continue_input is not None:
-            return {**question, "continue": self._continue_input}
+            handed_on = {"saga": self._handed_on} if self._handed_on else {}
+            of_children = {"of_children": self._of_children} if self._of_children else {}
+            return {**question, "continue": self._continue_input, **handed_on, **of_children}
         if self._ending is not None or self.draining:
             return None
         idle = self.is_idle and not flush.starts

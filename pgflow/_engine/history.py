@@ -38,6 +38,7 @@ class History(ABC):
         self.replaying = len(self.journal) > 0
         self.closing = False
         self.divergence: NonDeterminismError | None = None
+        self._held_as = "nondeterminism"
         self._host = host
         self._divergence_where: list[str] = []
         self._calls: dict[int, Call] = {}
@@ -160,9 +161,10 @@ class History(ABC):
 
     # ================================================================ divergence
 
-    def diverge(self, message: str) -> NoReturn:
-        """The code does not repeat the journal: nothing more is recorded, and the run is held for a person."""
+    def diverge(self, message: str, reason: str = "nondeterminism") -> NoReturn:
+        """The journal cannot be repeated: nothing more is recorded, and the run is held for a person under this reason."""
         if self.divergence is None:
+            self._held_as = reason
             self.divergence = NonDeterminismError(f"run {self.claim.key!r} ({self.claim.workflow}): {message}")
             self._divergence_where = self._driver.where()
         raise Unwind

@@ -7,8 +7,9 @@ from typing import Literal, Protocol, TypeVar
 from pgflow._engine.calls import EffectCall, StepCall
 from pgflow.failures import ErrorData
 
-Verdict = Literal["confirmed", "accepted", "failed", "absent", "not begun", "unknown", "carried"]
-"""What is said to have become of an effect; carried = it was confirmed in a part of the journal that was dropped."""
+Verdict = Literal["confirmed", "accepted", "failed", "absent", "not begun", "unknown", "needless", "carried"]
+"""What is said to have become of an effect; needless = of one that takes another back: that was not done; carried = it was
+confirmed in a part of the journal that was dropped."""
 
 E_contra = TypeVar("E_contra", contravariant=True)
 
@@ -18,6 +19,10 @@ class ContinueAsNew(BaseException):
     def __init__(self, input_text: str) -> None:
         super().__init__(input_text)
         self.input_text = input_text
+        self.saga: list[tuple[EffectCall, str]] = []
+        """Effects that the next generation takes back if it fails, each with where its code stands."""
+        self.of_children: list[str] = []
+        """Keys of those that children did."""
 
 
 class StepResult:

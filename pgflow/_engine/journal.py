@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from functools import cached_property
 
@@ -19,6 +20,9 @@ class Journal:
         self.ended: set[int] = set()
         self.given_up: set[int] = set()
         self.names: dict[int, str | None] = {}
+        self.renewed: dict[int, str] = {}
+        self.needless: dict[int, str] = {}
+        """By call: the effect that there was no need to take back."""
         for unit in units:
             for start in unit.starts or ():
                 self.starts[start[0]] = Start(*start)
@@ -26,8 +30,12 @@ class Journal:
             if unit.kind in OUTCOMES:
                 self.ended.add(unit.call)
                 self.names[unit.call] = unit.name
+                if unit.kind == Kind.COMPENSATED:
+                    self.needless[unit.call] = json.loads(unit.payload or "{}").get("compensates", "")
             elif unit.kind in (Kind.CALL_CANCELLED, Kind.STEP_ABANDONED):
                 self.given_up.add(unit.call)
+            elif unit.kind == Kind.STEP_RENEWED:
+                self.renewed[unit.call] = unit.payload or "null"
 
     @cached_property
     def called(self) -> frozenset[int]:

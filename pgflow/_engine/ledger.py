@@ -37,6 +37,9 @@ EARLY = "absent, and asked too early to believe it"
 GUARDED = "its precondition does not hold any more, and an earlier attempt may have been done"
 """So the same key is not sent again."""
 
+CHANGED = "what it expects has changed, and an earlier attempt may have been done"
+"""Perhaps by itself: nor then is the key sent again."""
+
 
 class Ledgers(Requests):
     """The layer of an :class:`~pgflow._engine.execution.Execution` that knows effects; see the module."""
@@ -44,7 +47,6 @@ class Ledgers(Requests):
     def __init__(self, claim: Claim, host: Host[Any]) -> None:
         super().__init__(claim, host)
         self._accepted = _still_accepted(claim)
-        self._foreign_upto = claim.heritage.foreign_upto if claim.heritage is not None else 0
         self._handed_over: dict[int, CarriedEffect] = {}
         self._ageing: dict[str, tuple[str, int, float]] = {}
 
@@ -56,7 +58,8 @@ class Ledgers(Requests):
 
     def issue_effect(
         self, spec: StepSpec, args: tuple[Any, ...], kwargs: dict[str, Any], request: str, rests_on: Resting | None,
-        compensates: str | None = None,
+        compensates: str | None = None, *, takes_back: EffectCall | None = None, expected: str | None = None,
+        notice: dict[str, Any] | None = None, is_undo: bool = False,
     ) -> EffectCall:
         """Asks for an effect to be done, or to have been done.
 
@@ -67,20 +70,49 @@ class Ledgers(Requests):
             request: The arguments as JSON, for whoever reads the ledger.
             rests_on: The decision it rests on.
             compensates: Key of the effect that this one takes back.
+            takes_back: That effect, if it was accepted: what takes it back waits until it is confirmed.
+            expected: Fingerprint of what must be observed immediately before the act.
+            notice: What whoever closes it should know.
+            is_undo: Whether it helps to take something back, which does not rest on what the run has read before.
         """
         number = self._next_call()
         call = EffectCall(
             number, spec.name, self._driver.waiter(), spec=spec, args=args, kwargs=kwargs, request=request,
-            decision=rests_on[0] if rests_on else None, compensates=compensates,
-            reads=[] if compensates else list(self._ageing.values()), aliases=spec.aliases,
+            decision=rests_on[0] if rests_on else None, compensates=compensates, expected=expected,
+            notice=notice, takes_back=takes_back, is_undo=is_undo,
+            reads=[] if compensates or is_undo else list(self._ageing.values()), aliases=spec.aliases,
         )
         if number == NEVER:
             return call
-        self._name_key(call, rests_on)
+        if compensates is None:
+            self._name_key(call, rests_on)
+        else:
+            self._name_compensation(call, compensates)
         if number not in self.journal.ended:
             call.args_hash = hash_arguments(args, kwargs, f"effect {spec.name}")
         self._enter(call)
         return call
+
+    def may_take_back(self, effect: EffectCall, planner: str | None = None) -> bool:
+        """Whether it is this run's to take back. What a fork repeats of its origin is not, save where the copied part did it there.
+
+        Args:
+            effect: What is to be taken back.
+            planner: The decision that a plan begins with, if it is taken back by one.
+        """
+        if not self.is_foreign(effect):
+            return True
+        number = self._last_call + 1
+        if planner is not None:
+            return self.journal.names.get(number) == planner
+        started = self.journal.starts.get(number)
+        if started is not None and started.effect == "e":
+            return isinstance(started.ordinal, str) and started.ordinal.startswith(f"{effect.key}/")
+        return self.journal.needless.get(number) == effect.key
+
+    def is_foreign(self, effect: EffectCall) -> bool:
+        """Whether a run beside this one did it: a fork repeats the journal of its origin."""
+        return effect.is_foreign if effect.number == 0 else not effect.key.startswith(self.claim.root)
 
     def watch(self, call: EffectCall) -> Any:
         """A place that gets its outcome once the effect is closed or accepted; None if it is."""
@@ -103,6 +135,8 @@ class Ledgers(Requests):
     def _dispatch_step(self, call: StepCall) -> None:
         if not isinstance(call, EffectCall):
             super()._dispatch_step(call)
+        elif call.attempts == 0 and call.takes_back is not None:
+            self._follow(call, call.takes_back)
         elif call.attempts == 0 and (known := self._known_result(call)) is not None:
             self._hand_over(call, known)
         elif call.attempts == 0 or call.ground is not None:
@@ -116,6 +150,15 @@ class Ledgers(Requests):
         else:
             self._bring_on(call)
 
+    def _follow(self, call: EffectCall, accepted: EffectCall) -> None:
+        """It takes back what was accepted: not before that is confirmed, and not if it was not done."""
+        if accepted.number in self._accepted:
+            call.state = "following"
+        elif accepted.settled_as == "failed":
+            self._inbox.append(EffectResult(call, "needless"))
+        else:
+            self._ask_leave(call)
+
     def _ask_leave(self, call: EffectCall) -> None:
         """The next flush asks whether it may act, for the first time or again."""
         call.state = "unlicensed"
@@ -126,7 +169,7 @@ class Ledgers(Requests):
     def _known_result(self, call: EffectCall) -> CarriedEffect | None:
         """What the same effect came to in a dropped part of the journal: asked for at the same place, with the same arguments."""
         heritage = self.claim.heritage
-        if heritage is None or call.compensates is not None:
+        if heritage is None or call.compensates is not None or call.is_undo:
             return None
         place, _, item = place_of(call.key).rpartition("/")
         place = place.removesuffix(call.name)
@@ -151,11 +194,7 @@ class Ledgers(Requests):
             value, misfit, text = decode_result(call, result)
             if misfit is not None:
                 self.diverge(str(misfit))
-        call.is_foreign = known.note["is_foreign"]
-        intent = {
-            "request": json.loads(call.request), "risk": call.agreed.risk, "decision": call.decision, "origin": known.note["origin"],
-            "is_foreign": call.is_foreign,
-        }
+        intent = {"request": json.loads(call.request), "risk": call.agreed.risk, "decision": call.decision, "origin": known.note["origin"]}
         self._record(call.number, Kind.EFFECT_INTENDED, call.name, json.dumps(intent), key=call.key, carried=call)
         kind = Kind.EFFECT_ACCEPTED if known.note["is_accepted"] else Kind.EFFECT_CONFIRMED
         self._now_us = self._record(call.number, kind, call.name, text).at_us
@@ -196,7 +235,7 @@ class Ledgers(Requests):
     def _record_unknown(self, call: EffectCall, why: str, error: ErrorData | None) -> None:
         call.is_unknown = True
         call.asks += 1
-        call.may_be_forgotten = call.may_be_forgotten or why == GUARDED
+        call.may_be_forgotten = call.may_be_forgotten or why in (GUARDED, CHANGED)
         delay = self._delay(call)
         payload = {"why": why} if error is None else {"why": why, "error": error}
         row = self._record_effect_unit(call, Kind.EFFECT_UNKNOWN, json.dumps(payload), delay)
@@ -242,6 +281,9 @@ class Ledgers(Requests):
             assert result.text is not None
             self._now_us = self._record_effect_unit(call, Kind.EFFECT_ACCEPTED, json.dumps({"ref": result.text})).at_us
             self._deliver(call, Accepted(result.text), None)
+        elif result.verdict == "needless":
+            self._now_us = self._record_effect_unit(call, Kind.COMPENSATED, json.dumps({"compensates": call.compensates})).at_us
+            self._deliver(call, None, None)
         elif result.verdict == "failed" and not call.agreed.must_be_done:
             _, error, text = decode_result(call, result)
             self._now_us = self._record_effect_unit(call, Kind.EFFECT_FAILED, text).at_us
@@ -306,7 +348,6 @@ class Ledgers(Requests):
             call.phase, call.ground, call.is_unknown, call.retry_due_us = "act", None, False, None
             call.attempted_us, call.needs_person = unit.at_us, False
             said = json.loads(unit.payload or "{}")
-            call.is_foreign = call.is_foreign or unit.seq <= self._foreign_upto or bool(said.get("is_foreign"))
             ground = said.get("ground")
             call.may_have_acted = ground == "w"
             if ground != "w":
@@ -316,7 +357,7 @@ class Ledgers(Requests):
             call.is_unknown, call.ground = True, None
             call.asks += why != EARLY
             call.retry_seq, call.retry_due_us = unit.seq, unit.due_us
-            call.may_be_forgotten = call.may_be_forgotten or why in (FORGOTTEN, GUARDED)
+            call.may_be_forgotten = call.may_be_forgotten or why in (FORGOTTEN, GUARDED, CHANGED)
             call.needs_person = why == UNREPEATABLE
         else:
             said = json.loads(unit.payload or "{}")
@@ -325,6 +366,7 @@ class Ledgers(Requests):
             else:  # which a replay may read before it releases the acceptance
                 call.is_settled = True
                 call.is_by_word = bool(said.get("word"))
+                call.settled_as = said["verdict"]
                 self._accepted.pop(call.number, None)
 
     def _take_live_mark(self, unit: Unit) -> None:
@@ -332,6 +374,8 @@ class Ledgers(Requests):
         call = self._calls.get(unit.call) or self._accepted.get(unit.call)
         assert isinstance(call, EffectCall)
         self._read_mark(call, unit)
+        for follower in [c for c in self._calls.values() if c.state == "following" and isinstance(c, EffectCall) and c.takes_back is call]:
+            self._dispatch_step(follower)
         if unit.kind in (Kind.EFFECT_INTENDED, Kind.EFFECT_ATTEMPTED):
             if call in self._new_effects:  # a word that came with this answer has asked for it once more
                 self._new_effects.remove(call)

@@ -18,7 +18,7 @@ from pgflow.units import EFFECT_OUTCOMES, Unit
 
 _FITTING: dict[type[Call], frozenset[str]] = {
     StepCall: frozenset({Kind.STEP_COMPLETED, Kind.STEP_FAILED}),
-    EffectCall: EFFECT_OUTCOMES,
+    EffectCall: EFFECT_OUTCOMES | {Kind.COMPENSATED},
     TimerCall: frozenset({Kind.TIMER_FIRED}),
     SignalCall: frozenset({Kind.SIGNAL_RECEIVED, Kind.WAIT_TIMED_OUT}),
     ChildCall: frozenset({Kind.CHILD_FINISHED}),
@@ -64,6 +64,8 @@ def decode_unit(call: Call, unit: Unit) -> tuple[Any, Exception | None]:
             return None, rebuild_error(json.loads(payload), call.spec.errors, call.failed_attempts + 1)
         if unit.kind == Kind.EFFECT_ACCEPTED:
             return Accepted(json.loads(payload)["ref"]), None
+        if unit.kind == Kind.COMPENSATED:
+            return None, None
         return _step_value(call, payload, f"the recorded result of step {call.name}"), None
     if isinstance(call, SignalCall):
         if unit.kind == Kind.WAIT_TIMED_OUT:

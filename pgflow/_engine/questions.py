@@ -50,14 +50,17 @@ def effect_row(call: EffectCall) -> list[Any]:
     return [
         call.number, call.name, call.key, call.args_hash, call.agreed.risk, call.request, call.ordinal, call.ground, seconds,
         call.decision, call.compensates, call.reads, call.agreed.is_keyed,
+        *((call.expected, call.notice, call.is_undo or None) if call.expected or call.notice or call.is_undo else ()),
     ]
 
 
 def owed_detail(calls: Iterable[Call]) -> dict[str, Any]:
     """What a person must say, for the detail of a run that is stuck."""
-    effects = [{"effect": call.name, "key": call.key} for call in calls if isinstance(call, EffectCall)]
+    owed = [call for call in calls if isinstance(call, EffectCall)]
+    effects = [{"effect": call.name, "key": call.key} for call in owed]
     keys = ", ".join(effect["key"] for effect in effects)
-    return {"message": f"nobody knows what became of {keys}: settle it", "effects": effects}
+    reasons = "".join(f"; {call.notice['why']}" for call in owed if call.notice)
+    return {"message": f"nobody knows what became of {keys}: settle it{reasons}", "effects": effects}
 
 
 def stuck(reason: str, detail: dict[str, Any], code_hash: str | None = None) -> list[Any]:

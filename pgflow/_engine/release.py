@@ -12,13 +12,13 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from pgflow._engine.calls import Call, EffectCall, StepCall, TimerCall
+from pgflow._engine.calls import Call, ChildCall, EffectCall, StepCall, TimerCall
 from pgflow._engine.flush import Ending
 from pgflow._engine.host import ContinueAsNew, EffectResult, Host, StepResult
-from pgflow._engine.ledger import Ledgers
 from pgflow._engine.loop import Unwind
 from pgflow._engine.outcomes import decode_result, decode_unit, fits
 from pgflow._engine.questions import stuck
+from pgflow._engine.renewal import Renewals
 from pgflow.errors import NotStorable
 from pgflow.failures import clean, encode_error
 from pgflow.model import Kind
@@ -26,7 +26,7 @@ from pgflow.units import Claim, Unit
 from pgflow.values import Codec
 
 
-class Releases(Ledgers):
+class Releases(Renewals):
     """The upper layer of an :class:`~pgflow._engine.execution.Execution`; see the module."""
 
     def __init__(self, claim: Claim, host: Host[Any], result: Codec[Any], code_hash: str) -> None:
@@ -40,6 +40,8 @@ class Releases(Ledgers):
         self._ending: Ending | None = None
         self._has_ended = False
         self._continue_input: str | None = None
+        self._handed_on: list[tuple[int, str]] = []
+        self._of_children: list[str] = []
         self._hold: list[Any] | None = None
 
     def _return_carried(self, call: StepCall, text: str) -> None:
@@ -89,6 +91,8 @@ class Releases(Ledgers):
             return None
 
     def _release_one(self) -> bool:
+        if self.renewing is not None:
+            return self._take_renewal()
         if self.replaying and not self._decided:
             self._read_group()
         if self._decided:
@@ -169,13 +173,15 @@ class Releases(Ledgers):
             self.diverge(f"the journal has {unit}, which the code never asked for; {self._standing()}")
         elif not fits(unit, call):
             self.diverge(f"the journal has {unit}, the code asks for {call}")
+        elif call.number in self.claim.lost and isinstance(call, StepCall) and self.replaying:
+            self._renew(call, unit)
         elif isinstance(call, TimerCall):
             self._drop(call)
             call.fire()
             self._driver.resume()
         else:
             try:
-                value, error = decode_unit(call, unit)
+                value, error = decode_unit(call, self._as_renewed(unit))
             except NotStorable as misfit:
                 if isinstance(call, EffectCall) and call.is_by_word:
                     self._release_misfit(call, unit, misfit)
@@ -183,6 +189,8 @@ class Releases(Ledgers):
                 self.diverge(str(misfit))
             if error is None:
                 self._note_age(call, unit.seq)
+            if isinstance(call, ChildCall) and (left := json.loads(unit.payload or "{}").get("saga")):
+                call.take_over(left)
             self._deliver(call, value, error)
 
     def _deliver(self, call: Call, value: Any, error: Exception | None) -> None:
@@ -213,7 +221,7 @@ class Releases(Ledgers):
                 self._guarded(self._judge_end)
             if self.divergence is not None:
                 detail = {"message": clean(str(self.divergence)), "where": self._divergence_where}
-                self._hold = stuck("nondeterminism", detail, self._code_hash)
+                self._hold = stuck(self._held_as, detail, self._code_hash if self._held_as == "nondeterminism" else None)
         self._want_flush()
 
     def _judge_end(self) -> None:
@@ -225,12 +233,15 @@ class Releases(Ledgers):
                 self.diverge(f"the code ends where the journal goes on with {unit}")
             self._check_starts()
             self.replaying = False
+            self._record_renewals()
         self._unlicensed.clear()
         self._startable.clear()
         self._new_children.clear()
         self._new_effects.clear()
         if isinstance(error, ContinueAsNew):
             self._continue_input = error.input_text
+            self._handed_on = [(call.number, code) for call, code in error.saga if call.is_in_place]
+            self._of_children = error.of_children
         elif isinstance(error, asyncio.CancelledError):
             why = (self.cancel_request or {}).get("why") or "the workflow cancelled itself"
             self._ending = Ending("cancelled", clean(str(why), 4096), None, None)
@@ -238,6 +249,15 @@ class Releases(Ledgers):
             self._ending = Ending("failed", None, None, json.dumps(encode_error(error)))
         else:
             self._ending = self._encode_end(value)
+
+    def check_result(self, value: Any) -> None:
+        """Refuses a result that could not be stored, while there is code that can still take back what was done.
+
+        Raises:
+            NotStorable: It cannot be stored, or not be read back.
+        """
+        what = f"the result of workflow {self.claim.workflow}"
+        self._result.decode(self._result.encode(value, what), what)
 
     def _encode_end(self, value: Any) -> Ending:
         what = f"the result of workflow {self.claim.workflow}"

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import json
+import uuid
 from abc import abstractmethod
 from collections import deque
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
-from pgflow._engine.calls import Call, ChildCall, ChildRequest, EffectCall, SignalCall, StepCall, StepSpec, TimerCall
+from pgflow._engine.calls import Call, ChildCall, ChildRequest, EffectCall, SignalCall, StepCall, StepSpec, TimerCall, Waiter
 from pgflow._engine.history import NEVER, History
 from pgflow._engine.host import Host, StepResult
 from pgflow.errors import InvalidArgument, NotStorable
 from pgflow.failures import ErrorClasses
 from pgflow.model import Kind
-from pgflow.units import Carried, Claim, Heritage, Start, ended_by
+from pgflow.units import Carried, Claim, Start, ended_by
 from pgflow.values import Codec, hash_arguments
 
 Resting = tuple[str, str | int | None]
@@ -61,6 +62,10 @@ class Requests(History):
         """The call has a result already, which is to be recorded as its own."""
 
     @abstractmethod
+    def _record_renewals(self) -> None:
+        """Everything recorded has been repeated: what was made anew meanwhile is added."""
+
+    @abstractmethod
     def _retry_later(self, call: StepCall, delay_seconds: float) -> None:
         """The body is due again after a delay."""
 
@@ -71,9 +76,9 @@ class Requests(History):
         return count
 
     def issue_step(
-        self, spec: StepSpec, args: tuple[Any, ...], kwargs: dict[str, Any], rests_on: Resting | None = None
+        self, spec: StepSpec, args: tuple[Any, ...], kwargs: dict[str, Any], rests_on: Resting | None = None, *, is_undo: bool = False
     ) -> StepCall:
-        """Asks for a step's body to run, or to have run."""
+        """Asks for a step's body to run, or to have run; what helps to take an effect back is never handed what another came to."""
         number = self._next_call()
         call = StepCall(number, spec.name, self._driver.waiter(), spec=spec, args=args, kwargs=kwargs, aliases=spec.aliases)
         if number == NEVER:
@@ -83,9 +88,11 @@ class Requests(History):
         else:
             self._name_key(call, rests_on)
         if spec.effect in ("s", "t") and (number not in self.journal.ended or self._carried):
-            call.args_hash = _hash_of(call)
+            call.args_hash = hash_of(call)
         if self.claim.heritage is not None:
-            self._inherit(call, self.claim.heritage)
+            call.max_attempts = self.claim.heritage.attempts
+            if not is_undo:
+                self._inherit(call)
         self._enter(call)
         return call
 
@@ -102,6 +109,18 @@ class Requests(History):
         started = self.journal.starts.get(call.number)
         if started is not None and started.effect == "e" and isinstance(started.ordinal, str):  # perhaps intended by another run
             call.key = call.ordinal = started.ordinal
+
+    def _name_compensation(self, call: EffectCall, effect_key: str) -> None:
+        """What takes an effect back has a key made of that effect's, whichever run or generation does it."""
+        stem = f"{effect_key}/{call.name}"
+        ordinal = self.next_ordinal(stem)
+        key = f"{stem}/{ordinal}"
+        if len(key.encode()) > MAX_KEY_BYTES:
+            key = f"{self.claim.root}/{call.name}/{uuid.uuid5(uuid.NAMESPACE_OID, effect_key)}/{ordinal}"
+        started = self.journal.starts.get(call.number)
+        if started is not None and started.effect == "e" and isinstance(started.ordinal, str):
+            key = started.ordinal
+        call.key = call.ordinal = key
 
     def _name_resting(self, call: StepCall, rests_on: Resting) -> None:
         decision, item = rests_on
@@ -121,9 +140,8 @@ class Requests(History):
         if not self.replaying:
             self._dispatch_step(call)
 
-    def _inherit(self, call: StepCall, heritage: Heritage) -> None:
+    def _inherit(self, call: StepCall) -> None:
         """Gives a step what a dropped part of the journal knew of it, if it is asked for again with the same arguments."""
-        call.max_attempts = heritage.attempts
         if call.number in self._inherited:
             return
         known = self._carried.get((call.name, call.args_hash))
@@ -289,6 +307,20 @@ class Requests(History):
         elif isinstance(call, ChildCall) and call.chain_id and call.request.close_policy == "c":
             self._unwanted_children.append(call.chain_id)
 
+    def unwant(self, call: ChildCall) -> Waiter | None:
+        """Asks a child to end, and goes on waiting for it: a place for its outcome; None if there is nothing to wait for."""
+        if self.closing or self._calls.get(call.number) is not call or call.request.close_policy != "c":
+            return None
+        if self.replaying and call.state != "decided":
+            self._skip_marks(only_of_known=True)  # one says whether it was started
+        if not (call.chain_id or call.state == "decided"):
+            return None
+        call.waiter = self._driver.waiter()
+        if not (self.replaying or call.is_unwanted or call.state == "decided"):
+            self._unwanted_children.append(call.chain_id)
+        call.is_unwanted = True
+        return call.waiter
+
     def _name_in_journal(self, call: Call) -> str:
         """The name under which the next note of the journal knows a call that has had others."""
         unit = self._next_noted() if call.aliases else None
@@ -305,6 +337,7 @@ class Requests(History):
         """Everything recorded has been repeated: from here on the run makes history."""
         self._check_starts()
         self.replaying = False
+        self._record_renewals()
         for call in list(self._calls.values()):
             if call.state != "pending":
                 continue
@@ -314,13 +347,16 @@ class Requests(History):
                 self._new_children.append(call)
             else:
                 self._ask_wanted = True
+                if isinstance(call, ChildCall) and call.is_unwanted:
+                    self._unwanted_children.append(call.chain_id)
 
 
 NOT_COMPARABLE = -1
 """In place of a hash: a transaction may be called with what has no form that could be compared."""
 
 
-def _hash_of(call: StepCall) -> int:
+def hash_of(call: StepCall) -> int:
+    """By which a call of a step is known again."""
     try:
         return hash_arguments(call.args, call.kwargs, f"step {call.name}")
     except NotStorable:

@@ -75,24 +75,17 @@ class Undoing(Execution):
 
     def issue_effect(
         self, spec: StepSpec, args: tuple[Any, ...], kwargs: dict[str, Any], request: str, rests_on: Resting | None,
-        compensates: str | None = None,
+        compensates: str | None = None, **more: Any,
     ) -> EffectCall:
         """Asks for a compensation; one that the dropped part has begun goes on."""
         begun = self._open_compensations.pop(compensates, NEVER) if compensates is not None else NEVER
         if begun == NEVER:
-            return super().issue_effect(spec, args, kwargs, request, rests_on, compensates)
+            return super().issue_effect(spec, args, kwargs, request, rests_on, compensates, **more)
         self._adopting = begun
         try:
-            return super().issue_effect(spec, args, kwargs, request, rests_on, compensates)
+            return super().issue_effect(spec, args, kwargs, request, rests_on, compensates, **more)
         finally:
             self._adopting = NEVER
-
-    def _name_key(self, call: StepCall, rests_on: Resting | None) -> None:
-        """Its keys are none that the code could come to use."""
-        del rests_on
-        started = self.journal.starts.get(call.number)
-        stem = f"{self.claim.stem}/undo/{call.name}"
-        call.key = call.ordinal = str(started.ordinal) if started is not None else f"{stem}/{self.next_ordinal(stem)}"
 
     def _check_start(self, call: StepCall, started: Any) -> None:
         call.args_hash = started.args_hash  # its arguments have been read from the record

@@ -229,7 +229,7 @@ class AsyncApp(AppBase, AsyncClient):
         definitions = Definitions(
             self.definitions.workflows, self._errors,
             [*self.definitions.providers, PsycopgProvider(step_pool), AsyncPsycopgProvider(async_step_pool)],
-            self._interceptors, self.definitions.replacements,
+            self._interceptors, self.definitions.replacements, self.definitions.ref_checkers, self.definitions.pager,
         )
         worker = Worker(self._connect, definitions, options, self._results_ended)
         try:

@@ -5,21 +5,29 @@ from __future__ import annotations
 import os
 import threading
 import weakref
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from datetime import timedelta
 from types import ModuleType
-from typing import Any
+from typing import Any, TypeVar, overload
 
 from pgflow._io.connect import ConnectOptions, connect
 from pgflow.client import effective_options
 from pgflow.dsn import resolve_dsn
 from pgflow.errors import DefinitionError, InvalidArgument, NotBuiltError
 from pgflow.interceptor import Interceptor
-from pgflow.model import StartOptions
+from pgflow.model import Page, Ref, StartOptions
 from pgflow.options import Definitions, WorkerOptions
+from pgflow.pager import make_hook
+from pgflow.refs import make_checker
 from pgflow.schema import migrate_dsn, require_schema
 from pgflow.workflow import Workflow
 
+C = TypeVar("C", bound=Callable[[Ref], Any])
+H = TypeVar("H", bound=Callable[[Page], Any])
+
 CLIENT_CONNECTIONS = 4
+CHECK_TIMEOUT = timedelta(seconds=30)
+PAGE_TIMEOUT = timedelta(seconds=60)
 WAKE_AGAIN_SECONDS = (0.0, 0.002, 0.008)
 """Waits before each try to wake: a run's place may be locked for a moment by another who looks at it. Then the next poll will."""
 
@@ -93,6 +101,62 @@ class AppBase:
     def include(self, *things: Workflow[..., Any] | ModuleType) -> None:
         """Adds workflows, or modules of them."""
         self.definitions.workflows.update(collect_workflows([*self.definitions.workflows.values(), *things]))
+
+    def ref_checker(self, kind: str, *, timeout: timedelta = CHECK_TIMEOUT) -> Callable[[C], C]:
+        """Declares how it is found out whether what a :class:`pgflow.Ref` of this kind names still exists.
+
+        The function, ``async def`` or ``def``, is called with the Ref and returns True or False. It is asked whenever a run
+        goes on from its journal, outside any transaction; if it raises or takes too long, it is asked again.
+
+        Args:
+            kind: The kind of Ref that it knows; each kind has one checker.
+            timeout: How long one answer may take.
+
+        Example::
+
+            @app.ref_checker("s3")
+            async def exists(ref: pgflow.Ref) -> bool:
+                return await bucket.has(ref.id)
+        """
+
+        def declare(fn: C) -> C:
+            checkers = self.definitions.ref_checkers
+            if kind in checkers:
+                raise DefinitionError(f"two functions check Refs of kind {kind!r}: each kind has one checker")
+            checkers[kind] = make_checker(kind, fn, timeout)
+            return fn
+
+        return declare
+
+    @overload
+    def pager(self, fn: H, /) -> H: ...
+    @overload
+    def pager(self, /, *, again_after: timedelta | None = None, timeout: timedelta = PAGE_TIMEOUT) -> Callable[[H], H]: ...
+    def pager(self, fn: Any = None, /, *, again_after: timedelta | None = None, timeout: timedelta = PAGE_TIMEOUT) -> Any:
+        """Declares what is called when only a person can bring something on: a stuck run, an effect that must be settled.
+
+        Workers of the app call the function, ``async def`` or ``def``, with a :class:`pgflow.Page`, once for each need and
+        at least once: if the worker is lost meanwhile, again. If it raises, it is tried again, with a growing delay.
+
+        Args:
+            fn: The function.
+            again_after: After how long it is called again while nothing has been done; never if not given.
+            timeout: How long one call may take.
+
+        Example::
+
+            @app.pager
+            async def page(page: pgflow.Page) -> None:
+                await pagerduty.trigger(page.why, dedup_key=page.id)
+        """
+
+        def declare(fn: H) -> H:
+            if self.definitions.pager is not None:
+                raise DefinitionError("the app has a pager: there is one function to call")
+            self.definitions.pager = make_hook(fn, again_after, timeout)
+            return fn
+
+        return declare if fn is None else declare(fn)
 
     def _resolve(self) -> ConnectOptions:
         """Finds the database and makes sure that our schema is there; starts the embedded server if none is named."""

@@ -92,9 +92,10 @@ comment on column pgflow.effects.origin is 'Where it was done, if a run that was
 
 create view pgflow.obligations as
 select r.key, o.kind, o.name, o.detail->>'state' as state, o.opened_at, o.due_at, o.owed_to, o.detail->>'key' as effect,
-  o.detail->>'ref' as ref, o.detail, r.tenant, o.call, o.run_id
+  o.detail->>'ref' as ref, o.detail, r.tenant, o.call, o.run_id, p.paged_at
 from pgflow.owed o
-join pgflow.run r on r.run_id = o.run_id;
+join pgflow.run r on r.run_id = o.run_id
+left join pgflow.page p on p.run_id = o.run_id and p.call = o.call and p.kind = o.kind;
 comment on view pgflow.obligations is 'Owed: effects that are not closed, and what else is open';
 comment on column pgflow.obligations.key is 'Key of the run';
 comment on column pgflow.obligations.kind is 'effect, gate or obligation';
@@ -109,11 +110,13 @@ comment on column pgflow.obligations.detail is 'What whoever closes it should kn
 comment on column pgflow.obligations.tenant is 'Whose run it is; empty where there is only one tenant';
 comment on column pgflow.obligations.call is 'Number of the call';
 comment on column pgflow.obligations.run_id is 'The number of that generation';
+comment on column pgflow.obligations.paged_at is 'When somebody was last told of it (app.pager); null = nobody, or nobody is needed';
 
 create view pgflow.provenance as
 select d.key, d.decision, d.name as decided, d.why, d.evidence, d.decided_at, a.act, a.name, a.act_key, a.status, c.effect as compensated_by,
   c.status as compensation, d.tenant, d.run_id
 from pgflow.decisions d
+join pgflow.run r on r.run_id = d.run_id
 left join lateral (
   select 'effect' as act, e.name, e.effect as act_key, e.status from pgflow.effects e where e.run_id = d.run_id and e.decision = d.decision
   union all
@@ -121,12 +124,11 @@ left join lateral (
   where u.run_id = d.run_id and u.kind = 'c' and starts_with(u.key, d.decision || '/')
 ) a on true
 left join lateral (
-  -- Taken back by the run itself, or by the generation that dropped it.
-  select e.effect, e.status from pgflow.effects e
-  where e.compensates = a.act_key and e.run_id = any(array[d.run_id, (
-    select n.run_id from pgflow.run o join pgflow.run n on n.chain_id = o.chain_id and n.generation > 1 and n.generation = o.generation + 1
-    where o.run_id = d.run_id
-  )])
+  -- By a later generation, if the saga was carried there.
+  select e.effect, e.status
+  from pgflow.run g join pgflow.effects e on e.run_id = g.run_id
+  where (g.run_id = r.chain_id or g.chain_id = r.chain_id and g.generation > 1) and g.generation >= r.generation and e.compensates = a.act_key
+  order by g.generation desc limit 1
 ) c on true;
 comment on view pgflow.provenance is 'From the facts to the act: evidence, decision, what rested on it, and what took that back';
 comment on column pgflow.provenance.key is 'Key of the run';

@@ -1,0 +1,51 @@
+"""``sql/page.sql``: what only a person can bring on, and who has been told."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import NamedTuple
+
+from pgflow._io import Query, Row
+
+
+class ClaimedPage(NamedTuple):
+    """Something that a person is to be told now."""
+
+    page_id: str
+    run_id: int
+    call: int
+    kind: str
+    opened_at: datetime
+    key: str
+    workflow: str
+    generation: int
+    tenant: str
+    name: str
+    why: str | None
+    effect: str | None
+    tries: int
+
+
+def _nothing(_rows: list[Row]) -> None:
+    return None
+
+
+def claim_pages(count: int, lease_seconds: float) -> Query[list[ClaimedPage]]:
+    """What a person is to be told, for whoever tells within the lease."""
+    sql = """
+      select page_id, run_id, call, kind, opened_at, key, workflow, generation, tenant, name, why, effect, tries
+      from pgflow.claim_pages(%s::int, %s::float8)
+    """
+    return Query(sql, (count, lease_seconds), lambda rows: [ClaimedPage(*row) for row in rows])
+
+
+def page_sent(page: ClaimedPage, again_seconds: float | None) -> Query[None]:
+    """A person has been told."""
+    sql = "select pgflow.page_sent(%s::bigint, %s::int, %s::text, %s::float8)"
+    return Query(sql, (page.run_id, page.call, page.kind, again_seconds), _nothing)
+
+
+def page_failed(page: ClaimedPage, error: str) -> Query[None]:
+    """Nobody could be told."""
+    sql = "select pgflow.page_failed(%s::bigint, %s::int, %s::text, %s::text)"
+    return Query(sql, (page.run_id, page.call, page.kind, error), _nothing)

@@ -1,0 +1,116 @@
+"""Sagas over generations: effects that an earlier generation has done, and this one takes back if it fails.
+
+A generation has them from the database: name, key, request and result of each (``sql/saga.sql``). The effect
+itself is found in the code at hand, by where it stood when it was called and else by its name. Where it is not
+found nothing is guessed: the run is held for a worker that has it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from typing import Any
+from weakref import WeakValueDictionary
+
+from pgflow._engine.calls import EffectCall
+from pgflow._scope import WorkflowScope
+from pgflow.effect import EffectStep
+from pgflow.errors import DefinitionError, NotStorable
+from pgflow.model import Accepted
+from pgflow.saga import Enlisted, enlister
+from pgflow.units import SagaEntry
+
+_declared: WeakValueDictionary[tuple[str, str], EffectStep[..., Any]] = WeakValueDictionary()
+"""The effects of this process, by where they stand in the code and by name."""
+
+
+def declare(effect: EffectStep[..., Any]) -> None:
+    """Makes an effect known to the generations that may have to take it back."""
+    _declared[effect.code, effect.name] = effect
+
+
+def find_effect(name: str, code: str) -> EffectStep[..., Any] | None:
+    """The effect of a name, or that had it before; where several have it, the one that stands where it stood, or in that module."""
+    there = _declared.get((code, name))
+    if there is not None:
+        return there
+    found = [effect for effect in list(_declared.values()) if name == effect.name or name in effect.aliases]
+    at_its_place = [effect for effect in found if effect.code == code]
+    in_its_module = [effect for effect in found if effect.code.partition(":")[0] == code.partition(":")[0]]
+    chosen = at_its_place or in_its_module or found
+    return chosen[0] if len(chosen) == 1 else None
+
+
+class Carried:
+    """An effect of an earlier generation, as a saga sees it."""
+
+    def __init__(self, entry: SagaEntry) -> None:
+        self._entry = entry
+        self.code = entry.code
+
+    @property
+    def has_compensation(self) -> bool:
+        """What could not be taken back, and need not be, was left behind."""
+        return True
+
+    def check_request(self, effect: EffectCall) -> None:
+        """It has been carried once, and needs no copy."""
+
+    def issue_compensation(self, scope: WorkflowScope, effect: EffectCall) -> EffectCall:
+        """Asks for it to be taken back; if it cannot be read by the code at hand, by a person."""
+        entry = self._entry
+        step = find_effect(entry.name, entry.code)
+        if step is None:
+            scope.execution.lacks_code(
+                f"effect {entry.name} of an earlier generation or a child is to be taken back, "
+                "and this worker has no effect of that name, or several: "
+                f"import {entry.code.partition(':')[0] or 'its module'} where the worker is set up"
+            )
+        try:
+            effect.args, effect.kwargs = step.read_request(entry.request)
+        except (NotStorable, DefinitionError):
+            return step.issue_by_hand(scope, effect)
+        effect.value = self._result(step, scope)
+        return step.issue_compensation(scope, effect)
+
+    def _result(self, step: EffectStep[..., Any], scope: WorkflowScope) -> Any:
+        entry = self._entry
+        if entry.ref is not None:
+            return Accepted(entry.ref)
+        text = entry.result if entry.result is not None else "null"
+        try:
+            return step.spec(scope.app_errors).result.decode(text, f"the result of effect {entry.name}")
+        except NotStorable:  # what a person said of it
+            return json.loads(text)
+
+
+class OfChild(Carried):
+    """An effect of a child that has completed."""
+
+    @property
+    def has_compensation(self) -> bool:
+        """Whether something takes it back; what the code at hand does not have is not left behind unseen."""
+        step = find_effect(self._entry.name, self._entry.code)
+        return step is None or step.has_compensation
+
+
+def take_over(scope: WorkflowScope) -> Callable[[dict[str, Any]], None]:
+    """What is done with the saga of a child that is started here, once it has completed: it is its parent's."""
+    remember = enlister(scope)
+
+    def taken(left: dict[str, Any]) -> None:
+        is_foreign = left["of"] != scope.claim.root
+        entries = [SagaEntry(*entry) for entry in left["effects"]]
+        remember([(OfChild(e), replace(_call_of(e), is_of_child=True, is_foreign=is_foreign)) for e in entries])
+
+    return taken
+
+
+def _call_of(entry: SagaEntry) -> EffectCall:
+    return EffectCall(0, entry.name, None, key=entry.key, request=entry.request, closed_as="confirmed", is_foreign=not entry.is_own)
+
+
+def carried_effects(entries: Iterable[SagaEntry]) -> list[Enlisted]:
+    """What a run has to take back of the generations before it, the first one first."""
+    return [(Carried(e), _call_of(e)) for e in entries]

@@ -1,0 +1,124 @@
+"""The pager: calls the app's hook once a person is needed, whoever found that out and whenever.
+
+A run becomes stuck in a worker, by a reaper, or by a verb in SQL; an effect comes to need a person beside a
+run that goes on. So the worker looks into the database for what nobody has been told of, at once when a run
+of its own is held, and from time to time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import inspect
+import logging
+import random
+from collections.abc import Callable
+from concurrent.futures import Executor
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, cast
+
+import psycopg
+
+from pgflow._calls import page as calls
+from pgflow.control import Control
+from pgflow.errors import DefinitionError
+from pgflow.logs import said
+from pgflow.model import Page, PageKind
+
+log = logging.getLogger("pgflow")
+
+LOOK_EVERY_SECONDS = 5.0
+PAGES_AT_ONCE = 20
+LEASE_MARGIN_SECONDS = 30.0
+
+
+@dataclass(frozen=True)
+class PagerHook:
+    """What is called when a person is needed.
+
+    Attributes:
+        fn: Called with a Page, ``async def`` or ``def``.
+        timeout_seconds: How long one call may take.
+        again_seconds: After how long it is called again while nothing has been done; None = never.
+    """
+
+    fn: Callable[[Page], Any]
+    timeout_seconds: float
+    again_seconds: float | None
+
+
+def make_hook(fn: Any, again_after: timedelta | None, timeout: timedelta) -> PagerHook:
+    """A hook as it was declared.
+
+    Raises:
+        DefinitionError: It can never be called.
+    """
+    if not callable(fn):
+        raise DefinitionError(f"the pager must be a function that takes a Page, not {fn!r}")
+    if timeout <= timedelta(0) or (again_after is not None and again_after <= timedelta(0)):
+        raise DefinitionError("the times of a pager must be longer than nothing")
+    return PagerHook(fn, timeout.total_seconds(), None if again_after is None else again_after.total_seconds())
+
+
+class Pager:
+    """The pager of one worker; see the module."""
+
+    def __init__(self, hook: PagerHook, control: Control, threads: Executor) -> None:
+        self._hook = hook
+        self._control = control
+        self._threads = threads
+        self._wanted = asyncio.Event()
+
+    def look_now(self) -> None:
+        """Somebody may be needed: looks at once."""
+        self._wanted.set()
+
+    async def loop(self) -> None:
+        """Looks for ever."""
+        while True:
+            try:
+                await self.look()
+            except (psycopg.Error, OSError, TimeoutError) as error:
+                log.warning("cannot see who is to be paged: %s", said(error))
+            try:
+                async with asyncio.timeout(LOOK_EVERY_SECONDS * random.uniform(0.8, 1.2)):  # noqa: S311 - spreads the load
+                    await self._wanted.wait()
+            except TimeoutError:
+                pass
+            self._wanted.clear()
+
+    async def look(self) -> None:
+        """Pages for everything that is due."""
+        while True:
+            claimed = await self._control.ask(calls.claim_pages(PAGES_AT_ONCE, self._hook.timeout_seconds + LEASE_MARGIN_SECONDS))
+            await asyncio.gather(*map(self._send, claimed))
+            if len(claimed) < PAGES_AT_ONCE:
+                return
+
+    async def _send(self, claimed: calls.ClaimedPage) -> None:
+        page = page_of(claimed)
+        try:
+            async with asyncio.timeout(self._hook.timeout_seconds):
+                await self._call(page)
+        except Exception as error:  # noqa: BLE001 - whatever it raises, nobody has been told
+            log.warning("the pager failed for %s, run %s: %s; it is tried again", page.id, page.run, said(error))
+            await self._control.ask(calls.page_failed(claimed, type(error).__name__))
+        else:
+            await self._control.ask(calls.page_sent(claimed, self._hook.again_seconds))
+
+    async def _call(self, page: Page) -> None:
+        if inspect.iscoroutinefunction(self._hook.fn):
+            await self._hook.fn(page)
+            return
+        context = contextvars.copy_context()
+        await asyncio.get_running_loop().run_in_executor(self._threads, lambda: context.run(self._hook.fn, page))
+
+
+def page_of(claimed: calls.ClaimedPage) -> Page:
+    """What the hook is told."""
+    return Page(
+        id=claimed.page_id, kind=cast("PageKind", claimed.kind), run=claimed.key, workflow=claimed.workflow, name=claimed.name,
+        why=claimed.why or "", since=claimed.opened_at, attempt=claimed.tries, effect=claimed.effect,
+        tenant=claimed.tenant, generation=claimed.generation,
+    )

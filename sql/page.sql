@@ -1,0 +1,113 @@
+-- Pages: a person is told once that a run is stuck, or that an effect is open which only a person can close.
+--
+-- Whoever makes a run stuck - a worker, a reaper, a verb - writes nothing here. Workers whose app has a
+-- pager look: what needs a person and has no row in `page` gets one, and is told. A row is claimed for a
+-- while before the hook is called and marked after it, so that a crash in between tells twice and never
+-- not at all. It goes once nobody is needed any more.
+
+drop function if exists pgflow.needs_person_;
+create function pgflow.needs_person_()
+returns table (run_id bigint, call int, kind text, opened_at timestamptz, name text, why text, effect text)
+language sql
+stable
+set search_path = pg_catalog, pg_temp
+as $$
+  select h.run_id, 0, 'stuck', h.held_at, h.reason, h.detail->>'message', null
+  from pgflow.held h
+  where h.state = 'stuck' and (h.reason <> 'effect' or not exists ( -- else its effects are told of by themselves
+    select from pgflow.owed o
+    where o.run_id = h.run_id and o.kind = 'effect' and o.detail->>'state' = 'unknown' and o.due_at is null
+  ))
+  union all
+  select o.run_id, o.call, o.kind, o.opened_at, o.name, null, o.detail->>'key'
+  from pgflow.owed o
+  where o.kind = 'effect' and case
+    when o.detail->>'state' = 'accepted' then false
+    when o.detail->>'state' = 'unknown' and o.due_at is null then true
+    else exists (select from pgflow.outcome e where e.run_id = o.run_id)
+  end
+$$;
+comment on function pgflow.needs_person_() is 'What only a person can bring on: runs that are stuck, and effects that nobody looks after';
+
+drop function if exists pgflow.claim_pages;
+create function pgflow.claim_pages(max int default 20, lease_seconds float8 default 60)
+returns table (
+  page_id text, run_id bigint, call int, kind text, opened_at timestamptz, key text, workflow text, generation int, tenant text, name text,
+  why text, effect text, tries int
+)
+language plpgsql
+volatile
+security definer
+set search_path = pg_catalog, pg_temp
+as $$
+#variable_conflict use_column
+declare
+  t timestamptz;
+begin
+  -- One at a time; whoever comes second finds what is left the next time.
+  if not pg_try_advisory_xact_lock(hashtextextended('pgflow.page', 0)) then
+    return;
+  end if;
+  t := pgflow.now_();
+  delete from pgflow.page p
+  where not exists (
+    select from pgflow.needs_person_() n where n.run_id = p.run_id and n.call = p.call and n.kind = p.kind and n.opened_at = p.opened_at
+  );
+  insert into pgflow.page (run_id, call, kind, opened_at, next_at, tries)
+  select n.run_id, n.call, n.kind, n.opened_at, t, 0
+  from pgflow.needs_person_() n
+  where not exists (select from pgflow.page p where p.run_id = n.run_id and p.call = n.call and p.kind = n.kind);
+  return query
+  with due as (
+    select p.run_id, p.call, p.kind from pgflow.page p where p.next_at <= t order by p.next_at, p.run_id, p.call limit max for update
+  ), taken as (
+    update pgflow.page p set tries = p.tries + 1, next_at = t + lease_seconds * interval '1 second'
+    from due d where d.run_id = p.run_id and d.call = p.call and d.kind = p.kind
+    returning p.*
+  )
+  select coalesce(n.effect, format('%s%s/%s/%s', r.root, case when r.generation > 1 then '~' || r.generation end, n.kind,
+      pgflow.micros_(n.opened_at))),
+    n.run_id, n.call, n.kind, n.opened_at, r.key, l.workflow, r.generation, r.tenant, n.name,
+    case n.kind when 'effect' then (
+      select u.payload->>'why' from pgflow.unit u where u.run_id = n.run_id and u.call = n.call and u.kind = 'U' order by u.seq desc limit 1
+    ) else n.why end,
+    n.effect, k.tries
+  from taken k
+  join pgflow.needs_person_() n on n.run_id = k.run_id and n.call = k.call and n.kind = k.kind
+  join pgflow.run r on r.run_id = n.run_id
+  join pgflow.lane l on l.lane_id = r.lane_id
+  order by n.opened_at;
+end
+$$;
+comment on function pgflow.claim_pages(int, float8)
+  is 'What a person is to be told, up to so many; whoever has told says so (page_sent), else it is given out again after the lease';
+
+drop function if exists pgflow.page_sent;
+create function pgflow.page_sent(run_id bigint, call int, kind text, again_seconds float8 default null)
+returns void
+language sql
+volatile
+security definer
+set search_path = pg_catalog, pg_temp
+as $$
+  update pgflow.page p
+  set paged_at = t, tries = 0, last_error = null, next_at = coalesce(t + page_sent.again_seconds * interval '1 second', 'infinity')
+  from pgflow.now_() t
+  where p.run_id = page_sent.run_id and p.call = page_sent.call and p.kind = page_sent.kind
+$$;
+comment on function pgflow.page_sent(bigint, int, text, float8) is 'A person has been told; again after so many seconds if nothing has been done by then, null = never';
+
+drop function if exists pgflow.page_failed;
+create function pgflow.page_failed(run_id bigint, call int, kind text, error text)
+returns void
+language sql
+volatile
+security definer
+set search_path = pg_catalog, pg_temp
+as $$
+  update pgflow.page p
+  set last_error = left(page_failed.error, 255), next_at = t + least(600, 5 * 2 ^ least(p.tries - 1, 10)) * interval '1 second'
+  from pgflow.now_() t
+  where p.run_id = page_failed.run_id and p.call = page_failed.call and p.kind = page_failed.kind
+$$;
+comment on function pgflow.page_failed(bigint, int, text, text) is 'Nobody could be told: it is given out again after a delay that grows from 5 seconds to 10 minutes';

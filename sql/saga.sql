@@ -1,0 +1,145 @@
+-- Sagas that are carried: what a run owes to take back lives on when it continues as new.
+--
+-- The stack of a generation is what the ones before it handed on (`saga_effect`, written by the commit that
+-- continues) and what it does itself, which its journal knows. What is handed on is copied from that journal:
+-- request and result of each effect that was done. A row is never changed, save once: where a generation that
+-- had taken it back is rewound or restarted, the row says so (`taken_back_in`), and is none of the next one's.
+--
+-- The effects of a child that has completed are its parent's to take back: they come with its result, in the unit
+-- `child_finished`, and say of which chain. Those of a child that may outlive its parent stay its own.
+--
+-- Generation 0 stands for the origin of a fork, whose journal the fork repeats. A fork never takes back what its
+-- origin did; it needs the rows only to repeat compensations that are in the copied part.
+
+create or replace function pgflow.hand_on_saga_(me bigint, chain bigint, generation int, entries jsonb, of_children jsonb)
+returns void
+language sql
+volatile
+set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
+as $$
+  insert into pgflow.saga_effect (chain_id, generation, call, name, key, code, request, result, ref)
+  select chain, hand_on_saga_.generation, f.call, (f.intent).name, (f.intent).key, e.entry->>1, (f.intent).payload->'request', f.result, f.ref
+  from jsonb_array_elements(entries) as e (entry)
+  join (
+    select u.call, (array_agg(u order by u.seq) filter (where u.kind = 'i'))[1] as intent,
+      (array_agg(u.payload order by u.seq) filter (where u.kind = 'C'))[1] as result,
+      (array_agg(u.payload->>'ref' order by u.seq) filter (where u.kind = 'A'))[1] as ref
+    from pgflow.unit u
+    where u.run_id = me and u.kind in ('i', 'C', 'A')
+    group by u.call
+  ) f on f.call = (e.entry->0)::int;
+  insert into pgflow.saga_effect (chain_id, generation, call, n, name, key, code, request, result, ref)
+  select chain, hand_on_saga_.generation, k.call, e.n, e.entry->>0, e.entry->>1, e.entry->>2, (e.entry->>3)::json, (e.entry->>4)::json, e.entry->>5
+  from pgflow.unit k cross join lateral json_array_elements(k.payload->'saga'->'effects') with ordinality as e (entry, n)
+  where of_children is not null and k.run_id = me and k.kind = 'K' and of_children ? (e.entry->>1)
+$$;
+comment on function pgflow.hand_on_saga_(bigint, bigint, int, jsonb, jsonb)
+  is 'Hands effects of a run, [[call, where its code stands], ...], and those of its children, by key, on to the next generation of its chain';
+
+create or replace function pgflow.carried_saga_(chain bigint, generation int)
+returns jsonb
+language sql
+stable
+set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
+as $$
+  select jsonb_agg(jsonb_build_array(s.name, s.key, s.code, s.request::text, s.result::text, s.ref, s.generation > 0) order by s.generation, s.call, s.n)
+  from pgflow.saga_effect s
+  where s.chain_id = chain and s.generation < carried_saga_.generation
+    and (s.taken_back_in is null or s.taken_back_in >= carried_saga_.generation)
+$$;
+comment on function pgflow.carried_saga_(bigint, int)
+  is 'What a generation must take back of those before it if it fails: [[name, key, where its code stands, request, result, reference, whether it is its own], ...]; null = nothing';
+
+create or replace function pgflow.note_taken_back_(chain bigint, origin bigint, generation int, cut int)
+returns void
+language sql
+volatile
+set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
+as $$
+  update pgflow.saga_effect s set taken_back_in = note_taken_back_.generation
+  where s.chain_id = chain and s.taken_back_in is null and exists (
+    select from pgflow.unit i
+    where i.run_id = origin and i.seq > cut and i.kind = 'i' and i.payload->>'compensates' = s.key
+      and not exists (select from pgflow.unit f where f.run_id = origin and f.call = i.call and f.kind = 'F')
+  )
+$$;
+comment on function pgflow.note_taken_back_(bigint, bigint, int, int)
+  is 'Remembers what the dropped part of a generation had taken back, or had begun to: the next one must not do it again';
+
+create or replace function pgflow.lend_saga_(origin pgflow.run, chain bigint)
+returns void
+language sql
+volatile
+set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
+as $$
+  insert into pgflow.saga_effect (chain_id, generation, call, name, key, code, request, result, ref)
+  select chain, 0, row_number() over (order by s.generation, s.call, s.n), s.name, s.key, s.code, s.request, s.result, s.ref
+  from pgflow.saga_effect s
+  where s.chain_id = origin.chain_id and s.generation < origin.generation
+    and (s.taken_back_in is null or s.taken_back_in >= origin.generation)
+$$;
+comment on function pgflow.lend_saga_(pgflow.run, bigint) is 'Shows a fork what its origin had from earlier generations, so that it can repeat the copied part';
+
+create or replace function pgflow.take_in_saga_(chain bigint, generation int, carried jsonb)
+returns void
+language sql
+volatile
+set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
+as $$
+  update pgflow.saga_effect s set taken_back_in = take_in_saga_.generation - 1
+  where s.chain_id = chain and s.taken_back_in is null and not exists (select from jsonb_array_elements(carried) e where e->>1 = s.key);
+  insert into pgflow.saga_effect (chain_id, generation, call, name, key, code, request, result, ref)
+  select chain, take_in_saga_.generation - 1, e.n, e.entry->>0, e.entry->>1, e.entry->>2, (e.entry->>3)::json, (e.entry->>4)::json, e.entry->>5
+  from jsonb_array_elements(carried) with ordinality as e (entry, n)
+  where not exists (select from pgflow.saga_effect s where s.chain_id = chain and s.key = e.entry->>1)
+$$;
+comment on function pgflow.take_in_saga_(bigint, int, jsonb) is 'Takes in what an imported generation had from those before it, which are imported already';
+
+create or replace function pgflow.child_saga_(parent bigint, child bigint)
+returns jsonb
+language sql
+stable
+set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
+as $$
+  with family as (
+    select c.chain_id, c.generation, c.root, p.root as parent_root
+    from pgflow.run c
+    join pgflow.outcome o on o.run_id = c.run_id and o.status = 'completed'
+    join pgflow.run p on p.run_id = parent
+    join pgflow.run starter on starter.run_id = c.parent_run_id and starter.chain_id = p.chain_id
+    where c.run_id = child and c.close_policy = 'c'
+  ), journal as materialized (
+    select u.seq, u.call, u.kind, u.name, u.key, u.payload
+    from pgflow.unit u where u.run_id = child and u.kind in ('i', 'C', 'A', 'E', 'K') and exists (select from family)
+  ), done as (
+    select 0 as seq, n, e.entry - 6 as entry
+    from family f cross join lateral jsonb_array_elements(pgflow.carried_saga_(f.chain_id, f.generation)) with ordinality as e (entry, n)
+    union all
+    select i.seq, 1, jsonb_build_array(i.name, i.key, '', (i.payload->'request')::text,
+      (select c.payload::text from journal c where c.call = i.call and c.kind = 'C'),
+      (select a.payload->>'ref' from journal a where a.call = i.call and a.kind = 'A'))
+    from journal i
+    where i.kind = 'i' and i.payload->>'compensates' is null and i.payload->>'is_undo' is null and (
+      exists (select from journal c where c.call = i.call and c.kind = 'C')
+      or exists (select from journal a where a.call = i.call and a.kind = 'A') and not exists (
+        select from journal s where s.call = i.call and s.kind = 'E' and s.payload->>'verdict' = 'failed'
+      )
+    )
+    union all
+    select k.seq, e.n, e.entry::jsonb
+    from family f cross join journal k cross join lateral json_array_elements(k.payload->'saga'->'effects') with ordinality as e (entry, n)
+    where k.kind = 'K' and k.payload->'saga'->>'of' = f.root::text
+  )
+  select jsonb_build_object('of', (select f.parent_root from family f), 'effects', jsonb_agg(d.entry order by d.seq, d.n))
+  from done d
+  where not exists (select from journal i where i.kind = 'i' and i.payload->>'compensates' = d.entry->>1)
+  having count(*) > 0
+$$;
+comment on function pgflow.child_saga_(bigint, bigint)
+  is 'What a child that has completed leaves to its parent to take back, if it must: {of: root of the parent, effects: [[name, key, code, request, result, reference], ...]}; null = nothing';

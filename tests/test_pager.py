@@ -1,0 +1,224 @@
+"""The pager: whoever is needed is told, at least once, under one id, however the need arose."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+import psycopg
+import pytest
+from clikit import pgflow as cli
+from records import count, eventually, run_row, wait_until
+
+import pgflow
+from pgflow import DefinitionError, Page, effect, step, workflow
+
+if TYPE_CHECKING:
+    from pgflow.testing import AsyncHarness, Harness
+
+pytestmark = pytest.mark.timeout(90)
+
+MINUTES = timedelta(minutes=2)
+
+
+class NoReplyError(Exception):
+    """It went out, and nothing came back."""
+
+
+@effect(risk="irreversible")
+async def wire(cents: int) -> str:
+    raise NoReplyError(cents)
+
+
+@workflow
+async def pay(cents: int) -> str:
+    return await wire(cents)
+
+
+@workflow
+async def pay_and_wait(cents: int) -> str:
+    task = asyncio.create_task(wire(cents))
+    await pgflow.sleep(timedelta(days=1))
+    return await task
+
+
+@step
+async def forever() -> None:
+    await asyncio.sleep(3600)
+
+
+@workflow
+async def deadly() -> None:
+    await forever()
+
+
+def paged(conn: psycopg.Connection[Any]) -> list[tuple[Any, ...]]:
+    return conn.execute("select kind, paged_at is not null, tries, last_error from pgflow.page order by run_id, call").fetchall()
+
+
+async def stuck(aflow: AsyncHarness, conn: psycopg.Connection[Any], what: Any = pay) -> Any:
+    """A run that owes an effect which only a person can settle."""
+    aflow.include(what)
+    run = await aflow.start(what, 5)
+    await eventually(lambda: run_row(conn, run.key, "status")[0] in ("stuck", "waiting"), "it waits for somebody")
+    return run
+
+
+# ---------------------------------------------------------------- who is told what
+
+
+async def test_an_effect_that_only_a_person_can_settle_is_told_once(aflow: AsyncHarness, conn: psycopg.Connection) -> None:
+    pages: list[Page] = []
+
+    @aflow.app.pager
+    async def tell(page: Page) -> None:
+        pages.append(page)
+
+    run = await stuck(aflow, conn)
+    await eventually(lambda: paged(conn) == [("effect", True, 0, None)], "somebody is told")
+    ((key,),) = conn.execute("select effect from pgflow.effects").fetchall()
+    (page,) = pages
+    assert (page.id, page.effect, page.kind, page.run, page.workflow, page.name) == (key, key, "effect", run.key, "pay", "wire")
+    assert (page.why, page.attempt) == ("it raised", 1)
+    await aflow.skip(timedelta(days=3))
+    assert len(pages) == 1
+    ((at,),) = conn.execute("select paged_at from pgflow.obligations").fetchall()
+    (row,) = cli(aflow.app.dsn, "owed").data
+    assert row["paged_at"].startswith(at.date().isoformat())
+    assert " PAGED " in cli(aflow.app.dsn, "owed", tty=True, width=160).out
+    conn.execute("select pgflow.settle_effect(%s, 'confirmed', '\"sent\"')", (key,))
+    await eventually(lambda: run_row(conn, run.key, "status")[0] == "completed", "it goes on")
+    assert aflow._worker is not None
+    aflow._worker.poll_now()
+    await eventually(lambda: count(conn, "pgflow.page") == 0, "nobody is needed any more")
+
+
+async def test_an_effect_beside_a_run_that_goes_on_is_told_too(aflow: AsyncHarness, conn: psycopg.Connection) -> None:
+    pages: list[Page] = []
+    aflow.app.pager(pages.append)
+    run = await stuck(aflow, conn, pay_and_wait)
+    assert run_row(conn, run.key, "status") == ("waiting",)
+    await aflow.skip(timedelta(0))
+    await eventually(lambda: [page.kind for page in pages] == ["effect"], "somebody is told")
+
+
+def test_a_sync_hook_is_called_in_a_thread_and_a_stuck_run_says_why(flow: Harness, conn: psycopg.Connection) -> None:
+    pages: list[tuple[Page, str]] = []
+
+    @flow.app.pager()
+    def tell(page: Page) -> None:
+        pages.append((page, threading.current_thread().name))
+
+    @workflow
+    async def waits_for_nothing() -> None:
+        await asyncio.get_running_loop().create_future()
+
+    flow.include(waits_for_nothing)
+    run = flow.start(waits_for_nothing)
+    wait_until(lambda: paged(conn) == [("stuck", True, 0, None)], "somebody is told")
+    ((page, thread),) = pages
+    assert (page.kind, page.run, page.name) == ("stuck", run.key, "deadlock")
+    assert "nothing can bring" in page.why
+    assert thread.startswith("pgflow-step")
+    conn.execute("select pgflow.resume_run(%s)", (run.key,))
+    wait_until(lambda: len(pages) == 2, "it is stuck again, and that is told again")
+    assert pages[0][0].id != pages[1][0].id
+
+
+async def test_what_a_reaper_made_stuck_is_told_by_whoever_comes_later(aflow: AsyncHarness, conn: psycopg.Connection) -> None:
+    aflow.include(deadly)
+    run = await aflow.start(deadly)
+    conn.execute("update pgflow.queue set max_deaths = 1")
+    await eventually(lambda: count(conn, "pgflow.lease") == 1, "it is claimed")
+    await eventually(lambda: aflow._worker is not None and len(aflow._worker._bodies) == 1, "its body runs")
+    conn.execute("update pgflow.lease set last_seq = last_seq + 1")  # so that the death counts as one without progress
+    await aflow.crash()
+    assert run_row(conn, run.key, "status, reason") == ("stuck", "poison")
+    assert paged(conn) == []
+    pages: list[Page] = []
+    aflow.app.pager(pages.append)
+    await aflow.until_idle()
+    await eventually(lambda: [(page.kind, page.name) for page in pages] == [("stuck", "poison")], "somebody is told")
+
+
+# ---------------------------------------------------------------- at least once
+
+
+async def test_a_hook_that_fails_is_called_again_after_a_while(aflow: AsyncHarness, conn: psycopg.Connection) -> None:
+    pages: list[Page] = []
+
+    @aflow.app.pager
+    async def tell(page: Page) -> None:
+        pages.append(page)
+        if len(pages) < 3:
+            raise ConnectionResetError("a secret")
+
+    await stuck(aflow, conn)
+    await eventually(lambda: paged(conn) == [("effect", False, 1, "ConnectionResetError")], "it has failed")
+    await aflow.skip(timedelta(seconds=4))
+    assert len(pages) == 1
+    await aflow.skip(timedelta(seconds=6))
+    await eventually(lambda: paged(conn) == [("effect", False, 2, "ConnectionResetError")], "it has failed again")
+    await aflow.skip(timedelta(seconds=20))
+    await eventually(lambda: paged(conn) == [("effect", True, 0, None)], "somebody is told")
+    assert [page.attempt for page in pages] == [1, 2, 3]
+    assert len({page.id for page in pages}) == 1
+
+
+async def test_a_worker_lost_between_the_call_and_its_record_is_followed_by_another_call(
+    aflow: AsyncHarness, conn: psycopg.Connection
+) -> None:
+    pages: list[Page] = []
+
+    @aflow.app.pager
+    async def tell(page: Page) -> None:
+        pages.append(page)
+        if len(pages) == 1:
+            await asyncio.sleep(3600)
+
+    await stuck(aflow, conn)
+    await eventually(lambda: len(pages) == 1, "it is called")
+    await aflow.crash()
+    await aflow.until_idle()
+    assert paged(conn) == [("effect", False, 1, None)]
+    assert len(pages) == 1, "as long as the first may be under way"
+    await aflow.skip(MINUTES)
+    await eventually(lambda: paged(conn) == [("effect", True, 0, None)], "somebody is told")
+    assert [page.id for page in pages] == [pages[0].id] * 2
+
+
+async def test_a_hook_may_be_called_again_while_nothing_is_done(aflow: AsyncHarness, conn: psycopg.Connection) -> None:
+    pages: list[Page] = []
+    aflow.app.pager(again_after=timedelta(hours=1))(pages.append)
+    await stuck(aflow, conn)
+    await eventually(lambda: paged(conn) == [("effect", True, 0, None)], "somebody is told")
+    await aflow.skip(timedelta(minutes=50))
+    assert len(pages) == 1
+    await aflow.skip(timedelta(minutes=11))
+    await eventually(lambda: len(pages) == 2, "somebody is told again")
+
+
+async def test_two_workers_do_not_tell_the_same(aflow: AsyncHarness, conn: psycopg.Connection) -> None:
+    await stuck(aflow, conn)
+    first = conn.execute("select page_id from pgflow.claim_pages()").fetchall()
+    assert (len(first), conn.execute("select page_id from pgflow.claim_pages()").fetchall()) == (1, [])
+
+
+async def test_without_a_pager_nothing_is_kept(aflow: AsyncHarness, conn: psycopg.Connection) -> None:
+    run = await stuck(aflow, conn)
+    await aflow.skip(MINUTES)
+    assert run_row(conn, run.key, "status") == ("stuck",)
+    assert paged(conn) == []
+
+
+def test_a_pager_that_can_never_work_is_refused() -> None:
+    app = pgflow.App("")
+    with pytest.raises(DefinitionError, match="must be a function"):
+        app.pager(3)  # type: ignore[call-overload]
+    with pytest.raises(DefinitionError, match="longer than nothing"):
+        app.pager(again_after=timedelta(0))(print)
+    app.pager(print)
+    with pytest.raises(DefinitionError, match="the app has a pager"):
+        app.pager(print)

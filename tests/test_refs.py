@@ -1,0 +1,414 @@
+"""Results that claim that something exists: checked when a run goes on, made anew where that may be, and never handed back lost."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+import psycopg
+import pytest
+from records import SOON, count, eventually, run_row, steps
+
+import pgflow
+from pgflow import Choice, DefinitionError, Ref, Signal, decision, effect, read, step, transaction, workflow
+
+if TYPE_CHECKING:
+    from pgflow.testing import AsyncHarness, Harness
+
+pytestmark = pytest.mark.timeout(90)
+
+
+@dataclass
+class Store:
+    """Somewhere outside, where things are made under keys and may vanish."""
+
+    things: set[str] = field(default_factory=set)
+    made: list[tuple[str, str]] = field(default_factory=list)
+    asked: list[str] = field(default_factory=list)
+    names: Any = None
+
+    def make(self, name: str, key: str) -> Ref:
+        self.made.append((name, key))
+        made = f"{name}-{len(self.made)}" if self.names == "anew" else name
+        self.things.add(made)
+        return Ref("store", made)
+
+    async def has(self, ref: Ref) -> bool:
+        self.asked.append(ref.id)
+        return ref.id in self.things
+
+
+STORES: list[Store] = []
+
+
+@pytest.fixture
+def store() -> Store:
+    STORES.append(Store())
+    return STORES[-1]
+
+
+@dataclass
+class Report:
+    """A value that holds Refs."""
+
+    pages: list[Ref]
+    cover: Ref | None = None
+
+
+@step
+async def render(name: str) -> Report:
+    return Report([STORES[-1].make(name, pgflow.idempotency_key())])
+
+
+@read
+async def find(name: str) -> Any:
+    return {"found": STORES[-1].make(name, "read")}
+
+
+@step
+async def send(names: list[str]) -> str:
+    return ", ".join(names)
+
+
+go = Signal("go", int)
+
+
+@workflow
+async def publish() -> str:
+    report = await render("a")
+    assert isinstance(report.pages[0], Ref)
+    found = await find("b")
+    await go.wait()
+    return await send([report.pages[0].id, found["found"]["id"]])
+
+
+async def parked(aflow: AsyncHarness, what: Any = publish) -> Any:
+    """A run that waits for a signal, with its results recorded."""
+    aflow.include(what)
+    run = await aflow.start(what)
+    await aflow.until_idle()
+    return run
+
+
+async def retried(conn: psycopg.Connection[Any], run: Any) -> Any:
+    """The result of a run that was stuck."""
+    conn.execute("select pgflow.retry_run(%s)", (run.key,))
+    await eventually(lambda: run_row(conn, run.key, "status")[0] == "completed", "it is completed")
+    return await run.result(SOON)
+
+
+def kinds(conn: psycopg.Connection[Any]) -> str:
+    return "".join(kind for (kind,) in conn.execute("select kind from pgflow.unit order by run_id, seq").fetchall())
+
+
+# ---------------------------------------------------------------- what is there
+
+
+async def test_what_exists_is_handed_back_and_asked_after_once(aflow: AsyncHarness, conn: psycopg.Connection, store: Store) -> None:
+    aflow.app.ref_checker("store")(store.has)
+    run = await parked(aflow)
+    assert store.asked == [], "not during the first run"
+    await run.send(go, 1)
+    assert await run.result(SOON) == "a, b"
+    assert sorted(store.asked) == ["a", "b"]
+    assert len(store.made) == 2
+    assert "r" not in kinds(conn)
+
+
+async def test_kinds_without_a_checker_are_believed(aflow: AsyncHarness, store: Store) -> None:
+    aflow.app.ref_checker("elsewhere")(store.has)
+    run = await parked(aflow)
+    store.things.clear()
+    await run.send(go, 1)
+    assert await run.result(SOON) == "a, b"
+    assert store.asked == []
+
+
+# ---------------------------------------------------------------- what is made anew
+
+
+async def test_a_lost_ref_is_made_anew_and_not_handed_back(aflow: AsyncHarness, conn: psycopg.Connection, store: Store) -> None:
+    aflow.app.ref_checker("store")(store.has)
+    store.names = "anew"
+    run = await parked(aflow)
+    store.things.clear()
+    await run.send(go, 1)
+    assert await run.result(SOON) == "a-3, b-4"
+    (first, _, again, _) = store.made
+    assert again == first, "under the same key"
+    assert kinds(conn).count("r") == 2
+    assert steps(conn, run.key)[:2] == [("render", "completed", 2), ("find", "completed", 2)]
+    ((output,),) = conn.execute("select output->'pages'->0->>'id' from pgflow.steps where step = 'render'").fetchall()
+    assert output == "a-3", "the newest"
+
+
+async def test_what_was_made_anew_counts_in_every_replay_from_then_on(aflow: AsyncHarness, conn: psycopg.Connection, store: Store) -> None:
+    @workflow
+    async def patient() -> list[str]:
+        seen = [(await render("a")).pages[0].id]
+        for _ in range(3):
+            await go.wait()
+            seen.append((await render(f"after {seen[0]}")).pages[0].id)
+        return seen
+
+    aflow.app.ref_checker("store")(store.has)
+    store.names = "anew"
+    run = await parked(aflow, patient)
+    store.things.clear()
+    for number in range(3):
+        await run.send(go, number)
+        await aflow.until_idle()
+    assert await run.result(SOON) == ["a-2", "after a-2-3", "after a-2-4", "after a-2-5"]
+    assert kinds(conn).count("r") == 1
+    assert "a-1" in store.asked
+    assert store.asked.count("a-1") == 1, "what has been replaced is not asked after"
+
+
+async def test_a_rewind_hands_on_what_was_made_anew(aflow: AsyncHarness, conn: psycopg.Connection, store: Store) -> None:
+    aflow.app.ref_checker("store")(store.has)
+    store.names = "anew"
+    run = await parked(aflow)
+    store.things.clear()
+    await run.send(go, 1)
+    assert await run.result(SOON) == "a-3, b-4"
+    await aflow.app.rewind(run.key, to=0, effects="reuse")
+    assert await aflow.app.get(run.key, publish).result(SOON) == "a-3, b-5"
+
+
+async def test_a_worker_lost_while_something_is_made_anew_loses_nothing(aflow: AsyncHarness, conn: psycopg.Connection, store: Store) -> None:
+    aflow.app.ref_checker("store")(store.has)
+    run = await parked(aflow)
+    store.things.clear()
+    entered = asyncio.Event()
+
+    async def hangs(name: str) -> Report:
+        del name
+        entered.set()
+        await asyncio.sleep(60)
+        return Report([])
+
+    aflow.replace(render, hangs)
+    await run.send(go, 1)
+    await asyncio.wait_for(entered.wait(), 10)
+    before = count(conn, "pgflow.unit")
+    await aflow.crash()
+    assert count(conn, "pgflow.unit") == before
+    aflow.app.definitions.replacements.clear()
+    await aflow.until_idle()
+    assert await run.result(SOON) == "a, b"
+
+
+def test_sync_workflows_and_checkers_do_alike(flow: Harness, conn: psycopg.Connection, store: Store) -> None:
+    @step
+    def draw(name: str) -> Ref:
+        return STORES[-1].make(name, pgflow.idempotency_key())
+
+    @workflow
+    def draws() -> str:
+        drawn = draw("d")
+        go.sync.wait()
+        return drawn.id
+
+    @flow.app.ref_checker("store")
+    def exists(ref: Ref) -> bool:
+        store.asked.append(ref.id)
+        return ref.id in store.things
+
+    store.names = "anew"
+    flow.include(draws)
+    run = flow.start(draws)
+    flow.until_idle()
+    store.things.clear()
+    run.send(go, 1)
+    assert run.result(SOON) == "d-2"
+    assert store.asked == ["d-1"]
+    assert store.made[0] == store.made[1]
+
+
+async def test_a_body_that_fails_on_its_way_is_tried_again(aflow: AsyncHarness, conn: psycopg.Connection, store: Store) -> None:
+    tries: list[int] = []
+
+    @step(retries=pgflow.Retries(max_attempts=3, first_delay=timedelta(milliseconds=1)))
+    async def build(name: str) -> Ref:
+        if store.made and len(tries) < 2:
+            tries.append(1)
+            raise ConnectionResetError(name)
+        return store.make(name, pgflow.idempotency_key())
+
+    @workflow
+    async def builder() -> str:
+        built = await build("x")
+        await go.wait()
+        return built.id
+
+    aflow.app.ref_checker("store")(store.has)
+    run = await parked(aflow, builder)
+    store.things.clear()
+    await run.send(go, 1)
+    assert await run.result(SOON) == "x"
+    assert len(tries) == 2
+    assert "a" not in kinds(conn), "the past has no attempts added to it"
+
+
+# ---------------------------------------------------------------- what is never made again
+
+
+@effect(risk="reversible")
+async def buy(name: str) -> Ref:
+    return STORES[-1].make(name, pgflow.idempotency_key())
+
+
+@decision()
+async def choose(name: str) -> Choice[Ref]:
+    return Choice(STORES[-1].make(name, "decision"), why="the only one")
+
+
+@transaction
+async def put(conn: psycopg.AsyncConnection[Any], name: str) -> Ref:
+    del conn
+    return STORES[-1].make(name, "transaction")
+
+
+@workflow
+async def buyer() -> str:
+    bought = await buy("e")
+    await go.wait()
+    return bought.id
+
+
+@workflow
+async def chooser() -> str:
+    chosen = await choose("e")
+    await go.wait()
+    return chosen.value.id
+
+
+@workflow
+async def putter() -> str:
+    there = await put("e")
+    await go.wait()
+    return there.id
+
+
+async def test_an_act_is_not_repeated_for_a_lost_ref_and_the_run_goes_on_once_it_is_there_again(
+    aflow: AsyncHarness, conn: psycopg.Connection, store: Store
+) -> None:
+    aflow.app.ref_checker("store")(store.has)
+    aflow.include(buyer, chooser, putter)
+    runs = [await parked(aflow, what) for what in (buyer, chooser, putter)]
+    store.things.clear()
+    before = count(conn, "pgflow.unit")
+    for run in runs:
+        await run.send(go, 1)
+        await eventually(lambda run=run: run_row(conn, run.key, "status")[0] == "stuck", "it is stuck")  # type: ignore[misc]
+        reason, error = run_row(conn, run.key, "reason, error")
+        assert reason == "ref_lost"
+        assert "store 'e', which is gone" in error["message"]
+    assert count(conn, "pgflow.unit") == before
+    conn.execute("select pgflow.retry_run(%s)", (run.key,))
+    await eventually(lambda: len(store.asked) == 4 and run_row(conn, run.key, "status")[0] == "stuck", "it is stuck again: nothing has changed")
+    store.things.add("e")
+    for run in runs:
+        assert await retried(conn, run) == "e"
+    assert len(store.made) == 3
+
+
+async def test_a_body_that_cannot_make_it_again_leaves_the_run_stuck(aflow: AsyncHarness, conn: psycopg.Connection, store: Store) -> None:
+    @step(raises=[LookupError])
+    async def once(name: str) -> Ref:
+        if store.made:
+            raise LookupError(name)
+        return store.make(name, pgflow.idempotency_key())
+
+    @workflow
+    async def maker() -> str:
+        made = await once("m")
+        await go.wait()
+        return made.id
+
+    aflow.app.ref_checker("store")(store.has)
+    run = await parked(aflow, maker)
+    store.things.clear()
+    await run.send(go, 1)
+    await eventually(lambda: run_row(conn, run.key, "status")[0] == "stuck", "it is stuck")
+    assert "making it again failed with LookupError" in run_row(conn, run.key, "error")[0]["message"]
+    store.things.add("m")
+    assert await retried(conn, run) == "m"
+
+
+async def test_a_step_is_not_made_again_with_other_arguments(aflow: AsyncHarness, conn: psycopg.Connection, store: Store) -> None:
+    @step
+    async def copy(of: str) -> Ref:
+        return store.make(f"copy of {of}", pgflow.idempotency_key())
+
+    @workflow
+    async def copier() -> str:
+        report = await render("a")
+        copied = await copy(report.pages[0].id)
+        await go.wait()
+        return copied.id
+
+    aflow.app.ref_checker("store")(store.has)
+    store.names = "anew"
+    run = await parked(aflow, copier)
+    store.things.clear()
+    await run.send(go, 1)
+    await eventually(lambda: run_row(conn, run.key, "status")[0] == "stuck", "it is stuck")
+    assert "other arguments than it was" in run_row(conn, run.key, "error")[0]["message"]
+    store.things.update({"a-1", "copy of a-1-2"})
+    assert await retried(conn, run) == "copy of a-1-2"
+
+
+# ---------------------------------------------------------------- checkers
+
+
+async def test_a_checker_that_does_not_answer_is_asked_again(aflow: AsyncHarness, store: Store) -> None:
+    @aflow.app.ref_checker("store", timeout=timedelta(milliseconds=50))
+    async def exists(ref: Ref) -> Any:
+        store.asked.append(ref.id)
+        match len(store.asked):
+            case 1:
+                raise ConnectionResetError
+            case 2:
+                await asyncio.sleep(60)
+            case 3:
+                return None
+        return ref.id in store.things
+
+    run = await parked(aflow)
+    await run.send(go, 1)
+    assert await run.result(SOON) == "a, b"
+    assert len(store.made) == 2
+
+
+async def test_a_worker_that_stops_does_not_wait_for_checkers_that_fail(aflow: AsyncHarness, conn: psycopg.Connection, store: Store) -> None:
+    @aflow.app.ref_checker("store")
+    async def exists(ref: Ref) -> bool:
+        store.asked.append(ref.id)
+        raise ConnectionResetError
+
+    run = await parked(aflow)
+    await run.send(go, 1)
+    await eventually(lambda: bool(store.asked), "it is asked")
+    assert run_row(conn, run.key, "status") == ("running",)
+    worker = await aflow._work()
+    began = time.monotonic()
+    await worker.stop()
+    assert time.monotonic() - began < 4
+    assert run_row(conn, run.key, "status") == ("queued",)
+
+
+def test_a_checker_that_can_never_work_is_refused() -> None:
+    app = pgflow.App("")
+    app.ref_checker("store")(lambda _: True)
+    with pytest.raises(DefinitionError, match="each kind has one checker"):
+        app.ref_checker("store")(lambda _: True)
+    with pytest.raises(DefinitionError, match="must be a function"):
+        app.ref_checker("s3")(3)  # type: ignore[type-var]
+    with pytest.raises(DefinitionError, match="takes the kind"):
+        app.ref_checker("")(lambda _: True)
+    with pytest.raises(DefinitionError, match="some time"):
+        app.ref_checker("s3", timeout=timedelta(0))(lambda _: True)
