@@ -20,6 +20,7 @@ from pgflow._engine.drivers import Driver
 from pgflow._engine.execution import Execution
 from pgflow._engine.flush import Flush
 from pgflow._engine.host import EffectResult, StepResult
+from pgflow._engine.undo import Undoing
 from pgflow._io import Query
 from pgflow._scope import StepScope, log_fields
 from pgflow.bodies import Bodies
@@ -36,7 +37,7 @@ from pgflow.pager import Pager
 from pgflow.refs import find_lost, refs_in
 from pgflow.replay import make_driver
 from pgflow.threads import DaemonThreads, start_daemon
-from pgflow.undo import Undoing, make_undoing
+from pgflow.undo import make_undoing
 from pgflow.units import Claim
 from pgflow.values import ANYTHING
 from pgflow.wakes import Wakes

@@ -65,6 +65,7 @@ class Recalled:
     def __init__(self, scope: WorkflowScope, execution: Undoing, effect: EffectStep[..., Any], dropped: Dropped) -> None:
         args, kwargs, is_readable = _arguments(effect, dropped)
         spec = effect.spec(scope.app_errors)
+        self.code = effect.code
         self._effect = effect
         self._by_hand = not is_readable
         self._is_undone = dropped.note["is_undone"]
@@ -84,6 +85,9 @@ class Recalled:
             return False
         return self._issued is None or self._issued.closed_as not in DONE
 
+    def check_request(self, effect: EffectCall) -> None:
+        """It is taken back before the code can continue as new."""
+
     def issue_compensation(self, scope: WorkflowScope, effect: EffectCall) -> EffectCall:
         """Asks for it to be taken back; by a person, if it cannot be called, or somebody said that its compensation has failed."""
         assert effect is self.call
@@ -94,8 +98,11 @@ class Recalled:
         return self._issued
 
     def _issue(self, scope: WorkflowScope) -> None:
-        issue = self._effect.issue_by_hand if self._by_hand else self._effect.issue_compensation
-        self._issued = issue(scope, self.call)
+        if self._by_hand:
+            accepted = self.call if self.call.closed_as == "accepted" and self.call.number else None
+            self._issued = self._effect.issue_by_hand(scope, self.call, accepted=accepted)
+        else:
+            self._issued = self._effect.issue_compensation(scope, self.call)
 
 
 def _arguments(effect: EffectStep[..., Any], dropped: Dropped) -> tuple[tuple[Any, ...], dict[str, Any], bool]:
