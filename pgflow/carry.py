@@ -42,6 +42,15 @@ def find_effect(name: str, code: str) -> EffectStep[..., Any] | None:
     return chosen[0] if len(chosen) == 1 else None
 
 
+def read_result(step: EffectStep[..., Any], scope: WorkflowScope, text: str | None) -> Any:
+    """What an effect returned, from the record of it; as JSON has it, where it does not fit: what a person said of it."""
+    text = text if text is not None else "null"
+    try:
+        return step.spec(scope.app_errors).result.decode(text, f"the result of effect {step.name}")
+    except NotStorable:
+        return json.loads(text)
+
+
 class Carried:
     """An effect of an earlier generation, as a saga sees it."""
 
@@ -71,18 +80,8 @@ class Carried:
             effect.args, effect.kwargs = step.read_request(entry.request)
         except (NotStorable, DefinitionError):
             return step.issue_by_hand(scope, effect)
-        effect.value = self._result(step, scope)
+        effect.value = Accepted(entry.ref) if entry.ref is not None else read_result(step, scope, entry.result)
         return step.issue_compensation(scope, effect)
-
-    def _result(self, step: EffectStep[..., Any], scope: WorkflowScope) -> Any:
-        entry = self._entry
-        if entry.ref is not None:
-            return Accepted(entry.ref)
-        text = entry.result if entry.result is not None else "null"
-        try:
-            return step.spec(scope.app_errors).result.decode(text, f"the result of effect {entry.name}")
-        except NotStorable:  # what a person said of it
-            return json.loads(text)
 
 
 class OfChild(Carried):

@@ -12,12 +12,12 @@ import contextvars
 import json
 from typing import Any
 
-from pgflow._engine.calls import EffectCall, StepSpec
+from pgflow._engine.calls import EffectCall
 from pgflow._engine.drivers import CoroutineDriver, Driver
 from pgflow._engine.execution import Execution
 from pgflow._engine.undo import Undoing
 from pgflow._scope import WorkflowScope, current
-from pgflow.carry import find_effect
+from pgflow.carry import find_effect, read_result
 from pgflow.effect import EffectOptions, EffectStep, SyncEffect
 from pgflow.errors import DefinitionError, NotStorable
 from pgflow.model import Accepted
@@ -74,7 +74,7 @@ class Recalled:
             self.call = execution.adopt(spec, args, kwargs, dropped)
         else:
             self.call = EffectCall(0, dropped.name, None, spec=spec, args=args, kwargs=kwargs, request=dropped.request, key=dropped.key)
-            self.call.closed_as, self.call.value = "confirmed", _result(spec, dropped)
+            self.call.closed_as, self.call.value = "confirmed", _result(effect, scope, dropped)
         if execution.has_begun(dropped.key):
             self._issue(scope)
 
@@ -112,14 +112,10 @@ def _arguments(effect: EffectStep[..., Any], dropped: Dropped) -> tuple[tuple[An
         return (), {}, False
 
 
-def _result(spec: StepSpec, dropped: Dropped) -> Any:
-    text = dropped.result or "null"
+def _result(effect: EffectStep[..., Any], scope: WorkflowScope, dropped: Dropped) -> Any:
     if dropped.note["is_accepted"]:
-        return Accepted(json.loads(text)["ref"])
-    try:
-        return spec.result.decode(text, f"the result of effect {dropped.name}")
-    except (NotStorable, DefinitionError):
-        return json.loads(text)
+        return Accepted(json.loads(dropped.result or "null")["ref"])
+    return read_result(effect, scope, dropped.result)
 
 
 def _effect(workflow: Workflow[..., Any], dropped: Dropped) -> EffectStep[..., Any]:

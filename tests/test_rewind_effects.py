@@ -719,7 +719,8 @@ def test_a_fork_of_a_carried_saga_is_handed_results_and_takes_back_its_own_only(
     World.prices.clear()
     del World.calls[:]
     cut = one(conn, "select min(seq) from pgflow.effects where generation = 2 and request->>'item' = 'extra'") - 1
-    for effects_, calls in (("reuse", []), ("repeat", ["buy extra", "return extra"])):
+    cases: list[tuple[Any, list[str]]] = [("reuse", []), ("repeat", ["buy extra", "return extra"])]
+    for effects_, calls in cases:
         fork = flow.app.fork("k", at=cut, effects=effects_)
         with pytest.raises(RunFailed):
             flow.app.get(fork, stages).result(SOON)
