@@ -15,9 +15,12 @@ create table pgflow.carried (
   seq int not null,
   call int not null,
   is_done boolean not null,
+  what text not null default 'step' check (what in ('step', 'effect', 'child', 'undo')),
   name text not null check (octet_length(name) <= 255),
   key text not null check (octet_length(key) <= 1024),
   payload json,
+  request json,
+  note jsonb,
   primary key (run_id, seq, call)
 );
-comment on table pgflow.carried is 'What a dropped part of a journal knew of its steps, for the run that took its place: it asks for the same step with the same arguments and is given the outcome, or the idempotency key';
+comment on table pgflow.carried is 'What a dropped part of a journal knew of what it did, for the run that took its place: results that are handed to it where it asks for the same, keys of steps that did not complete, and effects that it must take back first';

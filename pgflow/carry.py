@@ -31,14 +31,24 @@ def declare(effect: EffectStep[..., Any]) -> None:
 
 
 def find_effect(name: str, code: str) -> EffectStep[..., Any] | None:
-    """The effect of a name, or that had it before; where several have it, the one that stands where it stood."""
+    """The effect of a name, or that had it before; where several have it, the one that stands where it stood, or in that module."""
     there = _declared.get((code, name))
     if there is not None:
         return there
     found = [effect for effect in list(_declared.values()) if name == effect.name or name in effect.aliases]
     at_its_place = [effect for effect in found if effect.code == code]
-    chosen = at_its_place or found
+    in_its_module = [effect for effect in found if effect.code.partition(":")[0] == code.partition(":")[0]]
+    chosen = at_its_place or in_its_module or found
     return chosen[0] if len(chosen) == 1 else None
+
+
+def read_result(step: EffectStep[..., Any], scope: WorkflowScope, text: str | None) -> Any:
+    """What an effect returned, from the record of it; as JSON has it, where it does not fit: what a person said of it."""
+    text = text if text is not None else "null"
+    try:
+        return step.spec(scope.app_errors).result.decode(text, f"the result of effect {step.name}")
+    except NotStorable:
+        return json.loads(text)
 
 
 class Carried:
@@ -70,18 +80,8 @@ class Carried:
             effect.args, effect.kwargs = step.read_request(entry.request)
         except (NotStorable, DefinitionError):
             return step.issue_by_hand(scope, effect)
-        effect.value = self._result(step, scope)
+        effect.value = Accepted(entry.ref) if entry.ref is not None else read_result(step, scope, entry.result)
         return step.issue_compensation(scope, effect)
-
-    def _result(self, step: EffectStep[..., Any], scope: WorkflowScope) -> Any:
-        entry = self._entry
-        if entry.ref is not None:
-            return Accepted(entry.ref)
-        text = entry.result if entry.result is not None else "null"
-        try:
-            return step.spec(scope.app_errors).result.decode(text, f"the result of effect {entry.name}")
-        except NotStorable:  # what a person said of it
-            return json.loads(text)
 
 
 class OfChild(Carried):

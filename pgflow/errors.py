@@ -25,7 +25,7 @@
         ├── WrongColourError             the other colour (async or sync) must be called
         ├── DefinitionError              a workflow or step that cannot work
         │   └── InvalidWorkflow              a file of a declared workflow that cannot be used
-        ├── NotBuiltError        PF021   part of the surface, not of this version
+        ├── NotBuiltError                part of the surface, not of this version
         ├── BudgetExceeded               a budget refused to admit the call
         └── SetupError                   the database is not ready for pgflow
             ├── SchemaMissing            nothing is installed
@@ -191,8 +191,6 @@ class InvalidWorkflow(DefinitionError):
 
 class NotBuiltError(PgflowError, NotImplementedError):
     """Part of the public surface that this version does not have yet."""
-
-    sqlstate = "PF021"
 
 
 class BudgetExceeded(PgflowError):

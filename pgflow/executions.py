@@ -20,6 +20,7 @@ from pgflow._engine.drivers import Driver
 from pgflow._engine.execution import Execution
 from pgflow._engine.flush import Flush
 from pgflow._engine.host import EffectResult, StepResult
+from pgflow._engine.undo import Undoing
 from pgflow._io import Query
 from pgflow._scope import StepScope, log_fields
 from pgflow.bodies import Bodies
@@ -36,6 +37,7 @@ from pgflow.pager import Pager
 from pgflow.refs import find_lost, refs_in
 from pgflow.replay import make_driver
 from pgflow.threads import DaemonThreads, start_daemon
+from pgflow.undo import make_undoing
 from pgflow.units import Claim
 from pgflow.values import ANYTHING
 from pgflow.wakes import Wakes
@@ -126,7 +128,10 @@ class Executions(ABC):
             result, misfit = workflow.result_codec, None
         except DefinitionError as error:
             result, misfit = ANYTHING, str(error)
-        execution = Execution(claim, self, lambda e: self._driver(e, workflow), result, workflow.code_hash)
+        if misfit is None and claim.heritage is not None and claim.heritage.undo:
+            execution: Execution = make_undoing(claim, self, workflow, self.definitions.errors)
+        else:
+            execution = Execution(claim, self, lambda e: self._driver(e, workflow), result, workflow.code_hash)
         self.executions[claim.run_id] = execution
         if misfit is None:
             self._start(execution)
@@ -137,7 +142,7 @@ class Executions(ABC):
     def _start(self, execution: Execution) -> None:
         """Runs its code, once it is known whether what its journal claims to exist still does."""
         checkers = self.definitions.ref_checkers
-        refs = refs_in(execution.claim.units, checkers) if checkers else {}
+        refs = refs_in(execution.claim.units, checkers) if checkers and not isinstance(execution, Undoing) else {}
         if refs:
             execution.locked = True
             self.spawn(self._check_and_start(execution, refs))
@@ -285,6 +290,10 @@ class Executions(ABC):
         self._looks.pop(execution, None)
         if not execution.over:
             self._guard(execution, execution.poke)
+
+    def hand_back(self, execution: Execution) -> None:
+        """What was dropped is taken back: whoever claims the run next goes on with its code."""
+        self.give_back(execution)
 
     def monotonic_us(self) -> int:
         """Microseconds on a clock that only measures durations."""

@@ -23,7 +23,7 @@ from pgflow._io import run
 from pgflow.errors import InvalidArgument, KeyConflict
 from pgflow.options import Definitions
 from pgflow.replay import Divergence, find_divergence
-from pgflow.units import Claim, Heritage, SagaEntry, Unit
+from pgflow.units import CarriedChild, Claim, Heritage, SagaEntry, Unit
 
 FORMAT = 1
 SUFFIX = ".jsonl"
@@ -91,7 +91,8 @@ def _recorded(data: dict[str, Any]) -> RecordedRun:
     )
     if (heritage := data.get("heritage")) is not None:
         seeds = [(upto, stem) for upto, stem in heritage["seeds"]]
-        claim.heritage = Heritage(seeds, data["origin_seq"], heritage.get("began_us"), heritage.get("attempts"))
+        children = [CarriedChild(*row) for row in heritage.get("children") or ()]
+        claim.heritage = Heritage(seeds, data["origin_seq"], heritage.get("began_us"), heritage.get("attempts"), children=children)
         claim.created_us = claim.heritage.began_us or claim.created_us
     return RecordedRun(claim, data["status"], data["output"])
 

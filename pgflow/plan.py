@@ -479,14 +479,14 @@ class Undoing:
         execution = self._scope.execution
         if "sql" in step:
             tables = [str(table) for table in self._effect.tables]
-            return execution.issue_step(RUN_SQL.spec(()), (step["sql"], tables), {}, rests_on)
+            return execution.issue_step(RUN_SQL.spec(()), (step["sql"], tables), {}, rests_on, is_undo=True)
         known: Any = self._planning.steps.get(step["call"])
         if known is None:
             raise LookupError("the saga does not allow it any more")
         arguments = arguments_of(known.origin).decode(json.dumps(step["arguments"]), f"what {known.name} is called with")
         if known.effect == "e":
             return known.issue_in_plan(self._scope, arguments, rests_on)  # type: ignore[no-any-return]
-        return execution.issue_step(known.spec(self._scope.app_errors), (), arguments, rests_on)
+        return execution.issue_step(known.spec(self._scope.app_errors), (), arguments, rests_on, is_undo=True)
 
 
 def outcome_of(call: StepCall) -> Any:

@@ -49,6 +49,9 @@ class _NoHost:
     def look_later(self, execution: Execution, delay_seconds: float) -> None:
         """Not in a replay."""
 
+    def hand_back(self, execution: Execution) -> None:
+        """Not in a replay."""
+
     def monotonic_us(self) -> int:
         """Time stands still."""
         return 0

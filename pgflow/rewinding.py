@@ -81,7 +81,8 @@ class Rewinds:
 
         Raises:
             RunNotFound: No run has the key.
-            WrongState: A worker holds the run: pause it first. Or a child is open, or the parent has the result.
+            WrongState: A worker holds the run: pause it first. Or a child is open, the parent has the result, an effect that
+                should be reused is not closed, or the run is still taking back what was dropped before.
             HasActed: What is dropped has acted, and ``effects`` is not given.
             InvalidArgument: There is no such unit or step.
         """
@@ -113,7 +114,8 @@ class Rewinds:
             RunNotFound: No run has the key.
             KeyConflict: The new key names another run.
             HasActed: What is left out has acted, and ``effects`` is not given.
-            InvalidArgument: There is no such unit, step or generation.
+            InvalidArgument: There is no such unit, step or generation; or ``effects="compensate"`` is asked for: what the other
+                run has done is its own to take back.
         """
         started = self._ask(_fork_query(key, new_key, options))
         if started.is_new:

@@ -41,8 +41,6 @@ from psycopg.conninfo import make_conninfo
 from pgflow import histories
 from pgflow._calls import replay as replay_calls
 from pgflow._calls import worker as worker_calls
-from pgflow._calls.claim import load_units
-from pgflow._io import run
 from pgflow.app import App, AsyncApp
 from pgflow.app._base import collect_workflows
 from pgflow.client import AsyncRun, Run
@@ -51,7 +49,6 @@ from pgflow.histories import Replayed
 from pgflow.options import Definitions, WorkerOptions
 from pgflow.replay import replay
 from pgflow.step import AsyncStep, Step, SyncStep
-from pgflow.units import Claim
 from pgflow.worker import Worker
 from pgflow.workflow import Workflow
 
@@ -270,26 +267,16 @@ def set_clock(dsn: str, ahead: timedelta) -> None:
 
 
 def replay_all(app: AsyncApp | App) -> None:
-    """Replays every run of the app's workflows; raises the first divergence."""
+    """Replays every run of the app's workflows, save those that are stuck; raises the first divergence."""
+    definitions = app.definitions
     with psycopg.connect(app.dsn, autocommit=True) as connection:
-        after = 0
-        while page := run(connection, replay_calls.recorded_runs(after)):
-            for recorded in page:
-                workflow = app.definitions.workflows.get(recorded.claim.workflow)
-                if workflow is not None and recorded.status != "stuck":
-                    _load_rest(connection, recorded.claim)
-                    divergence = replay(recorded, workflow, app.definitions.errors, app.definitions.interceptors)
-                    if divergence is not None:
-                        raise NonDeterminismError(f"replayed after the test: {divergence}") from divergence
-            after = page[-1].claim.run_id
-
-
-def _load_rest(connection: psycopg.Connection[Any], claim: Claim) -> None:
-    """A journal too long for one answer comes in pages; what was added since the first is not asked for."""
-    while len(claim.units) < claim.last_seq:
-        page = run(connection, load_units(claim.run_id, len(claim.units)))
-        assert page, f"the journal of run {claim.key!r} ends at {len(claim.units)} of {claim.last_seq} units"
-        claim.units.extend(page[: claim.last_seq - len(claim.units)])
+        chains = [chain for (chain,) in connection.execute("select distinct chain_id from pgflow.runs order by 1")]
+        for recorded in histories.read_database(connection, chains):
+            workflow = definitions.workflows.get(recorded.claim.workflow)
+            if workflow is not None and recorded.status != "stuck":
+                divergence = replay(recorded, workflow, definitions.errors, definitions.interceptors)
+                if divergence is not None:
+                    raise NonDeterminismError(f"replayed after the test: {divergence}") from divergence
 
 
 def audit(dsn: str) -> None:

@@ -12,6 +12,7 @@ The order of units is the whole of a run's history. During a replay they fall in
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -118,6 +119,9 @@ class Heritage:
         began_us: When the time of the run began; None = when it was created.
         attempts: How often each step may be tried; None = as it is declared.
         carried: By name and hash of arguments, what steps in a dropped part of the journal came to, in their order.
+        effects: Confirmed effects of a dropped part, by the place of their keys (:func:`place_of`) and hash of arguments.
+        children: Children of a dropped part that have completed or go on, in the order of their starts.
+        undo: Effects of a dropped part that must be taken back before the code goes on, the last one first.
     """
 
     seeds: list[tuple[int | None, str]]
@@ -125,6 +129,9 @@ class Heritage:
     began_us: int | None = None
     attempts: int | None = None
     carried: dict[tuple[str, int], list[Carried]] = field(default_factory=dict)
+    effects: dict[tuple[str, int], CarriedEffect] = field(default_factory=dict)
+    children: list[CarriedChild] = field(default_factory=list)
+    undo: list[Dropped] = field(default_factory=list)
 
 
 class Carried(NamedTuple):
@@ -132,6 +139,61 @@ class Carried(NamedTuple):
 
     key: str
     result: str | None
+
+
+class CarriedEffect(NamedTuple):
+    """A confirmed effect of a dropped part of a journal: its key, and what it returned, as JSON.
+
+    ``note`` says where it was done and, if its result is an acceptance, that this was confirmed.
+    """
+
+    key: str
+    result: str
+    note: dict[str, Any]
+
+
+class CarriedChild(NamedTuple):
+    """A child of a dropped part of a journal. ``call``: the call under which its result comes. ``key``: None if it was made up."""
+
+    call: int
+    workflow: str
+    input: str
+    key: str | None
+    chain_id: int
+
+
+class Dropped(NamedTuple):
+    """An effect to be taken back. ``call``: the call under which an open one goes on; 0 for a closed one. ``result``: as JSON."""
+
+    seq: int
+    call: int
+    name: str
+    key: str
+    args_hash: int
+    request: str
+    result: str | None
+    note: dict[str, Any]
+
+
+_STEM = re.compile(r"^[0-9a-f-]{36}(?:~\d+)?")
+
+
+def place_of(key: str) -> str:
+    """An idempotency key without what differs between generations: where in the program it is asked for."""
+    return _STEM.sub("", key)
+
+
+FIRST_ADOPTED = 1_000_000_000
+"""From here on, calls are not of the code: what a run takes over from a dropped part of a journal (``sql/adopt.sql``)."""
+
+_BESIDE = EFFECT_MARKS | EFFECT_OUTCOMES | {Kind.CHILD_STARTED, Kind.COMPENSATED}
+
+
+def beside_code(units: list[Unit]) -> list[Unit]:
+    """A journal as the code sees it: what was done before it went on is there to be passed over."""
+    if all(u.call < FIRST_ADOPTED for u in units):
+        return units
+    return [u._replace(kind=Kind.OPERATOR, starts=None) if u.call >= FIRST_ADOPTED and u.kind in _BESIDE else u for u in units]
 
 
 class SagaEntry(NamedTuple):

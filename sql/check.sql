@@ -12,6 +12,11 @@ as $$
       select from pgflow.run h join pgflow.run r on r.run_id = is_handed_on_.run_id
       where h.chain_id = r.chain_id and h.generation > 1 and h.generation > r.generation and h.origin_run_id = is_handed_on_.run_id and is_handed_on_.seq <= h.origin_seq
     ) or exists (
+      -- Or has it under another call, to take back what was dropped.
+      select from pgflow.run h join pgflow.run r on r.run_id = is_handed_on_.run_id
+      join pgflow.carried c on c.run_id = h.run_id and c.what = 'undo' and not c.is_done and c.seq = is_handed_on_.seq
+      where h.chain_id = r.chain_id and h.generation > 1 and h.generation > r.generation and h.origin_run_id = is_handed_on_.run_id
+    ) or exists (
       -- A fork only repeats it: it is its origin's.
       select from pgflow.run r where r.run_id = is_handed_on_.run_id and r.generation = 1 and is_handed_on_.seq <= r.origin_seq
     )

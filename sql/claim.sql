@@ -191,14 +191,24 @@ language plpgsql
 stable
 set search_path = pg_catalog, pg_temp
 as $$
+declare
+  cut int;
 begin
   if heritage is null then
     return null;
   end if;
-  return jsonb_build_object('seeds', heritage->'seeds', 'cut', (select r.origin_seq from pgflow.run r where r.run_id = heritage_.run_id), 'began_us', heritage->'began_us', 'attempts', heritage->'attempts', 'carried', (
-    select jsonb_agg(jsonb_build_array(c.name, c.args_hash, c.is_done, c.key, c.payload::text) order by c.seq, c.call)
-    from pgflow.carried c where c.run_id = heritage_.run_id
-  ));
+  select r.origin_seq into cut from pgflow.run r where r.run_id = heritage_.run_id;
+  return jsonb_build_object('seeds', heritage->'seeds', 'cut', cut, 'began_us', heritage->'began_us', 'attempts', heritage->'attempts',
+    'carried', (
+      select jsonb_agg(jsonb_build_array(c.name, c.args_hash, c.is_done, c.key, c.payload::text) order by c.seq, c.call)
+      from pgflow.carried c where c.run_id = heritage_.run_id and c.what = 'step'
+    ), 'effects', (
+      select jsonb_agg(jsonb_build_array(c.key, c.args_hash, c.payload::text, c.note) order by c.seq, c.call)
+      from pgflow.carried c where c.run_id = heritage_.run_id and c.what = 'effect'
+    ), 'children', pgflow.carried_children_(heritage_.run_id, heritage), 'undo', case when pgflow.is_undoing_(heritage_.run_id, cut) then (
+      select jsonb_agg(jsonb_build_array(c.seq, c.call, c.name, c.key, c.args_hash, c.request::text, c.payload::text, c.note) order by c.seq desc)
+      from pgflow.carried c where c.run_id = heritage_.run_id and c.what = 'undo'
+    ) end);
 end
 $$;
 comment on function pgflow.heritage_(bigint, jsonb) is 'What a worker must know of a run that begins with the journal of another; null of any other run';

@@ -209,14 +209,17 @@ comment on column pgflow.run.heritage is 'What else it has from there: the stems
 
 comment on column pgflow.unit.starts is 'Bodies that this commit allows to start: [[call, class, name, ordinal or key, hash of arguments], ...]; or the body of another run that the unit has its result from';
 
-comment on column pgflow.carried.run_id is 'The run that may ask for the step';
-comment on column pgflow.carried.args_hash is 'Hash of the arguments with which the step was called';
-comment on column pgflow.carried.seq is 'Where it stood in the journal that was dropped';
-comment on column pgflow.carried.call is 'Number that the call had there';
-comment on column pgflow.carried.is_done is 'True: the step had completed, and its result is carried. False: its key is, under which it runs again';
-comment on column pgflow.carried.name is 'Name of the step';
-comment on column pgflow.carried.key is 'Idempotency key under which its body was started; for a transaction, the number of the run and of the call';
+comment on column pgflow.carried.run_id is 'The run that may ask for it, or must take it back';
+comment on column pgflow.carried.args_hash is 'Hash of the arguments with which the step or effect was called; 0 for a child';
+comment on column pgflow.carried.seq is 'Where it stood in the journal that was dropped; of what must be taken back, the place of its intent there; of a child, the place of its start in this run''s journal';
+comment on column pgflow.carried.call is 'Number that the call has in the journal of this run, if it is there already; else one that tells these rows apart';
+comment on column pgflow.carried.is_done is 'True: it had completed, and its result is carried. False: a step has its key, under which it runs again; an effect that must be taken back is open';
+comment on column pgflow.carried.what is 'step (or transaction), effect and child: handed over where the run asks for the same; undo: an effect to be taken back before the run goes on';
+comment on column pgflow.carried.name is 'Name of the step, effect or workflow';
+comment on column pgflow.carried.key is 'Idempotency key under which its body was started; for a transaction, the number of the run and of the call; for a child, its key';
 comment on column pgflow.carried.payload is 'What it returned; null where it is not done';
+comment on column pgflow.carried.request is 'Arguments of an effect, by name';
+comment on column pgflow.carried.note is 'What else must be known of it: where it was done, its risk, whether it was accepted, which effect it takes back, the chain of a child';
 
 comment on column pgflow.saga_effect.chain_id is 'The chain whose run did it';
 comment on column pgflow.saga_effect.generation is 'The generation that did it and continued as new; 0 = the origin of a fork';

@@ -7,7 +7,8 @@
 -- operator's unit, the first one after the cut. So a run that a worker holds must be paused first. Mail is the
 -- chain's: what the dropped part had taken is put back, before what waits, and what was put aside at the end too.
 -- A fork gets copies of it if it asks. Obligations that were opened in the kept part go on to the new
--- generation, those of the dropped part stay with the old one, open as they are; a fork owes nothing of its origin's.
+-- generation; those of the dropped part stay with the old one, open as they are, unless effects are to be
+-- compensated (`sql/adopt.sql`); a fork owes nothing of its origin's.
 --
 -- Locks: `pgflow.retention`, shared, so that nothing here is removed meanwhile; then one for each chain, against
 -- two that rewind it at once; then the run's place, waited for, as nothing else is held that anybody waits for.
@@ -87,7 +88,8 @@ end
 $$;
 comment on function pgflow.withdraw_(bigint, text) is 'Takes the result of a child back from its parent''s mailbox; refuses (PF006) if the parent has taken it';
 
-create or replace function pgflow.drop_children_(me bigint, cut int, children text, t timestamptz)
+drop function if exists pgflow.drop_children_;
+create function pgflow.drop_children_(me bigint, cut int, children text, are_reused boolean, t timestamptz)
 returns void
 language plpgsql
 volatile
@@ -100,25 +102,26 @@ begin
     raise exception using errcode = 'PF003', message = format('children must be refuse or cancel, not %s', quote_nullable(children));
   end if;
   for child in
-    select a.seq, (k.payload->>'run_id')::bigint as chain_id, k.payload->>'key' as key, a.state
+    select a.seq, k.call, (k.payload->>'run_id')::bigint as chain_id, k.payload->>'key' as key, a.state
     from pgflow.acts_(me, cut) a join pgflow.unit k on k.run_id = me and k.seq = a.seq
     where a.what = 'child' order by a.seq
   loop
     if child.state not in ('completed', 'failed', 'cancelled', 'gone') then
+      continue when are_reused and children = 'refuse';
       if children = 'refuse' then
         raise exception using errcode = 'PF006', message = format('child %s, started at unit %s, would be dropped and is still %s', quote_literal(child.key), child.seq, child.state),
           hint = 'Say that such children are to be cancelled, or wait until it has ended.';
       end if;
       perform pgflow.post_(child.chain_id, 'x', 'cancel', json_build_object('why', 'its parent was rewound'), 'pgflow');
-    else
+    elsif not (are_reused and child.state = 'completed') or pgflow.child_is_undone_(me, cut, child.call) then
       -- What the new generation starts may have this key; one that was made up is in nobody's way.
       delete from pgflow.run_key k where k.chain_id = child.chain_id and k.key = child.key and k.key <> k.root::text;
     end if;
   end loop;
 end
 $$;
-comment on function pgflow.drop_children_(bigint, int, text, timestamptz)
-  is 'What becomes of children that the dropped part started: open ones are cancelled or refused (PF006), keys of ended ones freed';
+comment on function pgflow.drop_children_(bigint, int, text, boolean, timestamptz)
+  is 'What becomes of children that the dropped part started, unless they are reused: open ones are cancelled or refused (PF006), keys of ended ones freed';
 
 create or replace function pgflow.put_back_(chain bigint, origin bigint, cut int, to_chain bigint, t timestamptz)
 returns void
@@ -230,6 +233,7 @@ set search_path = pg_catalog, pg_temp
 as $$
 declare
   said json;
+  last_seq int := cut + 1;
 begin
   insert into pgflow.run select heir.*;
   if cut > 0 then
@@ -238,6 +242,10 @@ begin
   if note->>'effects' = 'reuse' then
     perform pgflow.carry_(heir.origin_run_id, cut, heir.run_id);
   end if;
+  -- Where the kept part has asked for children that it was given itself, the code asks for them again.
+  insert into pgflow.carried (run_id, args_hash, seq, call, is_done, what, name, key, note)
+  select heir.run_id, c.args_hash, c.seq, c.call, c.is_done, c.what, c.name, c.key, c.note
+  from pgflow.carried c where c.run_id = heir.origin_run_id and c.what = 'child' and c.seq <= cut;
   said := json_build_object(
     'why', note->'why', 'by', note->'by', 'origin', json_build_object('run_id', heir.origin_run_id, 'seq', cut), 'effects', note->'said',
     'dropped', (
@@ -245,17 +253,22 @@ begin
       from (select * from pgflow.acts_(heir.origin_run_id, cut) limit 100) a
     ),
     'edit', note->'edit', 'input', note->'input', 'attempts', note->'attempts', 'was', was);
-  perform pgflow.append_(heir.run_id, cut + 1, 0, 'o', note->>'verb', said, 0, t, t);
+  perform pgflow.append_(heir.run_id, last_seq, 0, 'o', note->>'verb', said, 0, t, t);
+  if note->>'said' = 'reuse' and note->>'children' is distinct from 'cancel' then
+    last_seq := pgflow.adopt_children_(heir.origin_run_id, cut, heir, t, last_seq);
+  elsif note->>'said' = 'compensate' then
+    last_seq := pgflow.adopt_effects_(heir.origin_run_id, cut, heir.run_id, heir.chain_id, t, last_seq);
+  end if;
   if heir.deadline_at is not null then
     insert into pgflow.deadline (run_id, due_at) values (heir.run_id, heir.deadline_at);
   end if;
   if heir.run_at is not null then
     insert into pgflow.parked (run_id, chain_id, parked_at, lane_id, last_seq, priority)
-    values (heir.run_id, heir.chain_id, t, heir.lane_id, cut + 1, heir.priority);
+    values (heir.run_id, heir.chain_id, t, heir.lane_id, last_seq, heir.priority);
     insert into pgflow.timer (due_at, run_id, call) values (heir.run_at, heir.run_id, 0);
   else
     insert into pgflow.ready (run_id, ready_at, lane_id, last_seq, attempt, priority, has_begun)
-    values (heir.run_id, t, heir.lane_id, cut + 1, 0, heir.priority, case when cut > 0 or pgflow.carried_saga_(heir.chain_id, heir.generation) is not null then true end);
+    values (heir.run_id, t, heir.lane_id, last_seq, 0, heir.priority, case when cut > 0 or pgflow.carried_saga_(heir.chain_id, heir.generation) is not null then true end);
   end if;
 end
 $$;
@@ -317,7 +330,12 @@ begin
   heir.origin_seq := cut;
   heir.heritage := jsonb_strip_nulls(jsonb_build_object(
     'began_us', case when cut > 0 then coalesce((origin.heritage->>'began_us')::bigint, pgflow.micros_(greatest(origin.created_at, origin.run_at))) end,
-    'keys', nullif(keys, '[]'), 'attempts', attempts)) || jsonb_build_object('seeds', seeds);
+    'keys', nullif(keys, '[]'), 'attempts', attempts,
+    -- Of an imported run; others have them in `carried`.
+    'children', (
+      select jsonb_agg(c) from jsonb_array_elements(origin.heritage->'children') c
+      where exists (select from pgflow.unit u where u.run_id = origin.run_id and u.seq <= cut and u.kind = 'k' and u.call = (c->>0)::int)
+    ))) || jsonb_build_object('seeds', seeds);
   return heir;
 end
 $$;
@@ -358,6 +376,10 @@ begin
     end if;
     cut := pgflow.cut_before_(old.run_id, from_step);
   end if;
+  if pgflow.is_undoing_(old.run_id, old.origin_seq) then
+    raise exception using errcode = 'PF006', message = format('run %s is taking back what was dropped of it', shown),
+      hint = 'Let it finish first; pgflow.obligations lists what waits for a person.';
+  end if;
   perform pgflow.check_cut_(old.run_id, cut, edit, false);
   mode := pgflow.check_acts_(old.run_id, cut, effects, false);
   if place.was->>'status' in ('completed', 'failed', 'cancelled') then
@@ -371,7 +393,7 @@ begin
     heir.root_run_id := heir.run_id;
   end if;
   note := jsonb_build_object('verb', verb, 'why', left(why, 4096), 'by', coalesce(sent_by, session_user), 'effects', mode, 'said', effects,
-    'edit', pgflow.edit_note_(old.run_id, cut, edit), 'input', case when input is not null then 'edited' end, 'attempts', attempts);
+    'edit', pgflow.edit_note_(old.run_id, cut, edit), 'input', case when input is not null then 'edited' end, 'attempts', attempts, 'children', children);
 
   perform pgflow.leave_(old.run_id, verb, t);
   perform pgflow.note_taken_back_(chain, old.run_id, old.generation, cut);
@@ -381,7 +403,7 @@ begin
   perform pgflow.put_back_(chain, old.run_id, cut, chain, t);
   perform pgflow.send_results_(old.run_id, cut, heir.run_id, chain, t);
   perform pgflow.nudge_asked_(array[chain]);
-  perform pgflow.drop_children_(old.run_id, cut, children, t);
+  perform pgflow.drop_children_(old.run_id, cut, children, effects is not distinct from 'reuse', t);
   run_id := heir.run_id;
   generation := heir.generation;
   lane_id := heir.lane_id;

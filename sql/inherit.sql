@@ -117,8 +117,8 @@ begin
     select e.seq, e.call, 'transaction', e.name, 'completed', format('%s:%s', me.run_id, e.call), e.args_hash, e.payload
     from ending e where e.kind = 'c' and e.args_hash is not null and e.seq > cut
     union all
-    select g.seq, g.call, 'effect', g.name, k.name, g.key, g.args_hash, g.payload
-    from ledger g join pgflow.unit_kind k on k.kind = g.kind
+    select g.seq, g.call, 'effect', g.name, k.name, i.key, coalesce(i.args_hash, (i.starts->0->>4)::bigint), g.payload
+    from ledger g join pgflow.unit_kind k on k.kind = g.kind join journal i on i.call = g.call and i.kind = 'i'
     where g.kind <> 'F' and g.seq > cut
     union all
     select j.seq, j.call, 'child', j.payload->>'key', coalesce(pgflow.status_(pgflow.newest_run_((j.payload->>'run_id')::bigint)), 'gone'), null, null, null
@@ -126,7 +126,10 @@ begin
     union all
     -- What it was given itself, and has not asked for.
     select c.seq, c.call, case when c.key ~ '^\d+:\d+$' then 'transaction' else 'step' end, c.name, case when c.is_done then 'completed' else 'started' end, c.key, c.args_hash, c.payload
-    from pgflow.carried c where c.run_id = me.run_id and not exists (select from licence l where l.ordinal = c.key)
+    from pgflow.carried c where c.run_id = me.run_id and c.what = 'step' and not exists (select from licence l where l.ordinal = c.key)
+    union all
+    select c.seq, c.call, 'effect', c.name, 'effect_confirmed', c.key, c.args_hash, c.payload
+    from pgflow.carried c where c.run_id = me.run_id and c.what = 'effect' and not exists (select from journal i where i.kind = 'i' and i.key = c.key)
     order by 1, 2;
 end
 $$;
@@ -141,15 +144,21 @@ set search_path = pg_catalog, pg_temp
 as $$
 declare
   act record;
+  open record;
   told text := '';
   acts int := 0;
 begin
   if effects not in ('reuse', 'repeat', 'compensate') then
     raise exception using errcode = 'PF003', message = format('effects must be reuse, repeat or compensate, not %s', quote_literal(effects));
   end if;
-  if effects = 'compensate' then
-    raise exception using errcode = 'PF021', message = 'compensation is not built yet: effects => ''compensate''',
-      hint = 'Say reuse or repeat, or take back by hand what must not stand.';
+  if effects = 'compensate' and is_fork then
+    raise exception using errcode = 'PF003', message = 'a fork leaves its origin as it is: what that has done is its own to take back',
+      hint = 'Rewind the run itself, or fork it with repeat or reuse.';
+  end if;
+  select e.* into open from pgflow.effects_after_(check_acts_.run_id, cut) e where effects = 'reuse' and e.state = 'open' limit 1;
+  if open.seq is not null then
+    raise exception using errcode = 'PF006', message = format('effect %s, intended at unit %s, is not closed, so its result cannot be reused', open.name, open.seq),
+      hint = 'Settle or confirm it first, or say compensate or repeat.';
   end if;
   for act in select * from pgflow.acts_(check_acts_.run_id, cut) loop
     if act.what = 'step' and act.state <> 'completed' and not is_fork then
@@ -162,21 +171,27 @@ begin
     if acts <= 5 then
       told := told || case when acts > 1 then ', ' else '' end || format('%s %s (unit %s, %s)', act.what, act.name, act.seq, replace(act.state, '_', ' '));
     end if;
-    if effects = 'reuse' and act.what in ('effect', 'child') then
-      raise exception using errcode = 'PF021', message = format('results of effects and children cannot be reused yet: %s %s at unit %s', act.what, act.name, act.seq),
-        hint = 'Cut after it, or say repeat.';
+    if effects = 'reuse' and act.what = 'child' and is_fork and act.state in ('queued', 'running', 'waiting', 'paused', 'stuck') then
+      raise exception using errcode = 'PF006', message = format('child %s, started at unit %s, is still %s and has one parent only', quote_literal(act.name), act.seq, act.state),
+        hint = 'Fork after it has ended, or say repeat.';
+    end if;
+    if effects = 'compensate' and act.what = 'child' and pgflow.has_done_((
+      select (k.payload->>'run_id')::bigint from pgflow.unit k where k.run_id = check_acts_.run_id and k.seq = act.seq
+    )) then
+      raise exception using errcode = 'PF020', message = format('child %s, started at unit %s, has done effects that its parent cannot take back', quote_literal(act.name), act.seq),
+        hint = 'Cut after it, or say reuse or repeat.';
     end if;
   end loop;
   if acts > 0 and effects is null then
     raise exception using errcode = 'PF020',
       message = format('what would be dropped has acted: %s%s', told, case when acts > 5 then format(' and %s more', acts - 5) else '' end),
-      hint = 'Say effects: reuse hands their results to the new run where it asks for the same, repeat does them again under new keys.';
+      hint = 'Say effects: reuse hands their results to the new run where it asks for the same, repeat does them again under new keys, compensate takes effects back first.';
   end if;
   return coalesce(effects, case when is_fork then 'repeat' else 'reuse' end);
 end
 $$;
 comment on function pgflow.check_acts_(bigint, int, text, boolean)
-  is 'Refuses (PF020) to drop units that have acted unless it is said what is to become of it; answers what is: reuse or repeat';
+  is 'Refuses (PF020) to drop units that have acted unless it is said what is to become of it; answers what is: reuse, repeat or compensate';
 
 create or replace function pgflow.effect_end_(run_id bigint, call int)
 returns int
@@ -265,7 +280,7 @@ begin
         when u.kind = 'i' and starts_with(u.payload->>'decision', old_stem || '/') then json_build_object(
           'request', u.payload->'request', 'risk', u.payload->>'risk', 'policy', (u.payload->>'policy')::int,
           'decision', stem || substr(u.payload->>'decision', length(old_stem) + 1), 'compensates', u.payload->>'compensates',
-          'expects', u.payload->>'expects')
+          'expects', u.payload->>'expects', 'is_undo', (u.payload->>'is_undo')::boolean)
         else u.payload end,
       case when u.starts is not null then (
         select json_agg(case when s->>1 = 'e' then json_build_array(s->0, s->1, s->2, u.key, s->4) else s end order by n)
@@ -289,11 +304,24 @@ language sql
 volatile
 set search_path = pg_catalog, pg_temp
 as $$
-  insert into pgflow.carried (run_id, args_hash, seq, call, is_done, name, key, payload)
-  select heir, a.args_hash, a.seq, a.call, a.state = 'completed', a.name, a.key, case when a.state = 'completed' then a.payload end
-  from pgflow.acts_(origin, cut) a where a.what in ('step', 'transaction')
+  insert into pgflow.carried (run_id, args_hash, seq, call, is_done, what, name, key, payload, note)
+  select heir, a.args_hash, a.seq, row_number() over (order by a.seq, a.call), a.is_done, a.what, a.name, a.key, case when a.is_done then a.payload end, a.note
+  from (
+    select s.seq, s.call, s.args_hash, s.state = 'completed' as is_done, 'step' as what, s.name, s.key, s.payload, null::jsonb as note
+    from pgflow.acts_(origin, cut) s where s.what in ('step', 'transaction')
+    union all
+    -- What was taken back is done anew.
+    select e.seq, e.call, e.args_hash, true, 'effect', e.name, e.key, e.result, jsonb_build_object('origin', e.origin, 'is_accepted', e.outcome = 'A')
+    from pgflow.effects_after_(origin, cut) e where e.state = 'confirmed' and not e.is_undo and not e.is_undone
+    union all
+    select c.seq, c.call, c.args_hash, true, 'effect', c.name, c.key, c.payload, c.note
+    from pgflow.carried c where c.run_id = origin and c.what = 'effect' and not exists (
+      select from pgflow.unit i where i.run_id = origin and i.kind = 'i' and i.key = c.key
+    )
+  ) a
 $$;
-comment on function pgflow.carry_(bigint, int, bigint) is 'Hands on what the dropped part knew of its steps: results, and keys of those that did not complete';
+comment on function pgflow.carry_(bigint, int, bigint)
+  is 'Hands on what the dropped part knew of its steps and effects: results, and keys of steps that did not complete';
 
 create or replace function pgflow.send_results_(origin bigint, cut int, heir bigint, chain bigint, t timestamptz)
 returns void

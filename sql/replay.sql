@@ -1,33 +1,4 @@
--- Recorded runs as a worker would have claimed them, to be replayed against the code at hand. Reads only.
-
-drop function if exists pgflow.recorded_runs;
-create function pgflow.recorded_runs(after_run bigint default 0, max int default 100)
-returns table (
-  run_id bigint, token bigint, chain_id bigint, lane_id int, generation int, attempt int, suspect int, last_seq int,
-  key text, root text, input text, units text, has_mail boolean, created_us bigint, now_us bigint, extra jsonb,
-  workflow text, status text, output text
-)
-language sql
-volatile
-security definer
-set search_path = pg_catalog, pg_temp
-as $$
-  select r.run_id, 0::bigint, r.chain_id, r.lane_id, r.generation, 1, 0,
-    coalesce((select max(u.seq) from pgflow.unit u where u.run_id = r.run_id), 0),
-    r.key, r.root::text, r.input::text, pgflow.journal_(r.run_id, 0, 262144), false,
-    pgflow.micros_(greatest(r.created_at, r.run_at)), pgflow.micros_(coalesce(o.finished_at, pgflow.now_())),
-    jsonb_build_object('saga', pgflow.carried_saga_(r.chain_id, r.generation), 'heritage', pgflow.heritage_(r.run_id, r.heritage), 'labels', r.labels, 'metadata', r.metadata,
-      'parent_run_id', coalesce(r.parent_run_id, (i.origin->'parent'->>'run_id')::bigint),
-      'deadline_us', pgflow.micros_(r.deadline_at), 'tenant', r.tenant),
-    l.workflow, coalesce(i.status, pgflow.status_(r.run_id)), o.output::text
-  from pgflow.run r
-  join pgflow.lane l on l.lane_id = r.lane_id
-  left join pgflow.outcome o on o.run_id = r.run_id
-  left join pgflow.imported i on i.run_id = r.run_id
-  where r.run_id > after_run
-  order by r.run_id limit max
-$$;
-comment on function pgflow.recorded_runs(bigint, int) is 'Runs with their journals, in order, for a replay that changes nothing';
+-- Whether there is anything to do: for tests, and for workers that leave when there is not.
 
 drop function if exists pgflow.idle_state;
 create function pgflow.idle_state()

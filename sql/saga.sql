@@ -125,7 +125,7 @@ as $$
       (select c.payload::text from journal c where c.call = i.call and c.kind = 'C'),
       (select a.payload->>'ref' from journal a where a.call = i.call and a.kind = 'A'))
     from journal i
-    where i.kind = 'i' and i.payload->>'compensates' is null and (
+    where i.kind = 'i' and i.payload->>'compensates' is null and i.payload->>'is_undo' is null and (
       exists (select from journal c where c.call = i.call and c.kind = 'C')
       or exists (select from journal a where a.call = i.call and a.kind = 'A') and not exists (
         select from journal s where s.call = i.call and s.kind = 'E' and s.payload->>'verdict' = 'failed'

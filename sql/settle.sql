@@ -75,6 +75,11 @@ volatile
 set search_path = pg_catalog, pg_temp
 as $$
 begin
+  perform pgflow.free_key_(r.tenant, r.run_id, c->>4)
+  from jsonb_array_elements(questions) q join pgflow.run r on r.run_id = (q->'run')::bigint and r.heritage is not null
+  cross join lateral jsonb_array_elements(q->'children') c
+  where c->>4 is not null
+  order by r.tenant, c->>4;
   -- Numbered in the order in which the code started them.
   insert into pgflow.run_key (tenant, key, chain_id, root)
   select r.tenant, g.key, g.id, pgflow.uuid7_()

@@ -8,6 +8,16 @@
 -- has no place from which it could be claimed, woken, resumed or cancelled into running. One that was open is
 -- `cancelled` here, with the reason `imported while waiting`; `imported` keeps the status that it had.
 
+create or replace function pgflow.told_heritage_(run_id bigint, heritage jsonb)
+returns jsonb
+language sql
+stable
+set search_path = pg_catalog, pg_temp
+as $$
+  select heritage - 'request' || jsonb_strip_nulls(jsonb_build_object('children', pgflow.carried_children_(told_heritage_.run_id, heritage)))
+$$;
+comment on function pgflow.told_heritage_(bigint, jsonb) is 'What a replay must know of a run that begins with the journal of another';
+
 drop function if exists pgflow.export_runs;
 create function pgflow.export_runs(chains bigint[])
 returns table (chain_id bigint, run_id bigint, last_seq int, history text)
@@ -30,7 +40,7 @@ as $$
       'created_us', pgflow.micros_(r.created_at), 'run_at_us', pgflow.micros_(r.run_at), 'deadline_us', pgflow.micros_(r.deadline_at),
       'ended_us', case when i.run_id is null then pgflow.micros_(o.finished_at) else (i.origin->>'ended_us')::bigint end,
       'exported_us', pgflow.micros_(pgflow.now_()),
-      'labels', r.labels, 'metadata', r.metadata, 'heritage', r.heritage - 'request', 'origin_seq', r.origin_seq, 'saga', pgflow.carried_saga_(r.chain_id, r.generation), 'input', r.input::text, 'output', o.output::text, 'error', o.error::text
+      'labels', r.labels, 'metadata', r.metadata, 'heritage', pgflow.told_heritage_(r.run_id, r.heritage), 'origin_seq', r.origin_seq, 'saga', pgflow.carried_saga_(r.chain_id, r.generation), 'input', r.input::text, 'output', o.output::text, 'error', o.error::text
     )::text
   from unnest(chains) with ordinality as c (id, n)
   cross join lateral (

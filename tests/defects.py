@@ -547,6 +547,22 @@ EFFECTS = (
         "test_sagas.py::test_what_is_not_known_is_settled_before_it_is_taken_back",
     ),
     Defect(
+        "rewound run goes on though a compensation has failed", "pgflow/undo.py",
+        "self._issued is None or self._issued.closed_as not in DONE", "self._issued is None",
+        "test_rewind_effects.py::test_a_run_goes_on_only_after_the_last_compensation",
+    ),
+    Defect(
+        "result of another request reused", "pgflow/_engine/ledger.py",
+        'known = heritage.effects.get((f"{place}{name}/{item}", call.args_hash))',
+        'known = next((known for (at, _), known in heritage.effects.items() if at == f"{place}{name}/{item}"), None)',
+        "test_rewind_effects.py::test_another_request_is_another_act_under_another_key",
+    ),
+    Defect(
+        "child of other arguments taken over", "pgflow/_engine/requests.py",
+        "if is_same and json.loads(call.request.input) == json.loads(known.input):", "if is_same:",
+        "test_rewind_effects.py::test_a_child_that_has_completed_is_not_started_again",
+    ),
+    Defect(
         "a plan's SQL writes another table", "pgflow/plan.py",
         "strange = statement.writes - tables", "strange = statement.writes - statement.writes",
         "test_undo_plans.py::test_a_statement_that_could_write_anything_else_is_refused",

@@ -187,6 +187,10 @@ class Worker:
         """Another zero in every process."""
         return self.store.now_us - self._base_us
 
+    def hand_back(self, execution: WatchedExecution) -> None:
+        """No run here has anything to take back first."""
+        raise AssertionError(execution)
+
     def want_flush(self, execution: WatchedExecution) -> None:
         """Offers the move "send"."""
         self.wanting[execution.run_id] = execution
@@ -516,6 +520,7 @@ class NoHost:
     def retry_body_later(self, execution: Execution, call: StepCall, delay_seconds: float) -> None: ...
     def want_flush(self, execution: Execution) -> None: ...
     def look_later(self, execution: Execution, delay_seconds: float) -> None: ...
+    def hand_back(self, execution: Execution) -> None: ...
     def monotonic_us(self) -> int:
         return 0
 

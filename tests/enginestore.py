@@ -89,7 +89,7 @@ class StoredRun:
         raise AssertionError(f"run {self.run_id} is {self.place}, {self.status}, {self.held}: {self.units}")
 
     def recorded(self) -> RecordedRun:
-        """The run as ``recorded_runs`` answers it."""
+        """The run as it is recorded."""
         status = self.status or ("stuck" if self.place == "held" else "waiting")
         return RecordedRun(self.claim(token=0), status, self.output)
 

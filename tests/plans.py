@@ -689,13 +689,6 @@ CASES = [
         uses="run_generation_key run_key_pkey unit_pkey",
     ),
     Case(
-        "a page of recorded runs",
-        "select * from pgflow.recorded_runs(%s::bigint, 100)",
-        lambda ids: (ids.finished + 5000,),
-        2600,
-        uses="held_pkey lease_pkey outcome_pkey parked_pkey ready_run_id_key run_pkey unit_pkey",
-    ),
-    Case(
         "whether anything is to be done",
         "select * from pgflow.idle_state()",
         lambda _: (),

@@ -29,18 +29,22 @@ sequence pgflow.worker_worker_id_seq, owner pgflow_owner
   as integer start 1 increment 1 cache 1
 
 table pgflow.carried, owner pgflow_owner
-  -- What a dropped part of a journal knew of its steps, for the run that took its place: it asks for the same step with the same arguments and is given the outcome, or the idempotency key
-  run_id bigint not null -- The run that may ask for the step
-  args_hash bigint not null -- Hash of the arguments with which the step was called
-  seq integer not null -- Where it stood in the journal that was dropped
-  call integer not null -- Number that the call had there
-  is_done boolean not null -- True: the step had completed, and its result is carried. False: its key is, under which it runs again
-  name text not null -- Name of the step
-  key text not null -- Idempotency key under which its body was started; for a transaction, the number of the run and of the call
+  -- What a dropped part of a journal knew of what it did, for the run that took its place: results that are handed to it where it asks for the same, keys of steps that did not complete, and effects that it must take back first
+  run_id bigint not null -- The run that may ask for it, or must take it back
+  args_hash bigint not null -- Hash of the arguments with which the step or effect was called; 0 for a child
+  seq integer not null -- Where it stood in the journal that was dropped; of what must be taken back, the place of its intent there; of a child, the place of its start in this run's journal
+  call integer not null -- Number that the call has in the journal of this run, if it is there already; else one that tells these rows apart
+  is_done boolean not null -- True: it had completed, and its result is carried. False: a step has its key, under which it runs again; an effect that must be taken back is open
+  what text not null default 'step'::text -- step (or transaction), effect and child: handed over where the run asks for the same; undo: an effect to be taken back before the run goes on
+  name text not null -- Name of the step, effect or workflow
+  key text not null -- Idempotency key under which its body was started; for a transaction, the number of the run and of the call; for a child, its key
   payload json -- What it returned; null where it is not done
+  request json -- Arguments of an effect, by name
+  note jsonb -- What else must be known of it: where it was done, its risk, whether it was accepted, which effect it takes back, the chain of a child
   constraint carried_key_check CHECK ((octet_length(key) <= 1024))
   constraint carried_name_check CHECK ((octet_length(name) <= 255))
   constraint carried_pkey PRIMARY KEY (run_id, seq, call)
+  constraint carried_what_check CHECK ((what = ANY (ARRAY['step'::text, 'effect'::text, 'child'::text, 'undo'::text])))
 
 table pgflow.code, owner pgflow_owner
   -- What code workers have had of each workflow, and when: written by workers as they come and go, never by a run
@@ -520,6 +524,7 @@ view pgflow.effects, owner pgflow_owner
   generation integer -- Which generation of the run did it
   tenant text -- Whose run it is; empty where there is only one tenant
   run_id bigint -- The number of that generation
+  origin json -- Where it was done, if a run that was rewound or forked was handed its result: run_id and seq of the intent there; null = here
   grant select to pgflow_auditor
   grant select to pgflow_client
   grant select to pgflow_operator
@@ -714,7 +719,7 @@ function pgflow.acts_(run_id bigint, cut integer) returns TABLE(seq integer, cal
   -- What a journal did to the world after a cut: steps, transactions, effects and children, each with how far it came
   plpgsql stable
   set search_path=pg_catalog, pg_temp
-  md5 ddca2c58726d39eebf3961df671936b3
+  md5 3399386824e203de74241bb1a23524b9
 
 function pgflow.add_unit_partitions(ahead integer DEFAULT 3, width bigint DEFAULT 5000000) returns integer, owner pgflow_owner
   -- Makes partitions of the journal until so many are ahead of the newest run; answers how many it made
@@ -722,6 +727,18 @@ function pgflow.add_unit_partitions(ahead integer DEFAULT 3, width bigint DEFAUL
   set search_path=pg_catalog, pg_temp
   md5 0228ca1f2429264dc0fff8a0bf6c9467
   grant execute to pgflow_worker
+
+function pgflow.adopt_children_(origin bigint, cut integer, heir pgflow.run, t timestamp with time zone, INOUT seq integer) returns integer, owner pgflow_owner
+  -- Hands to a run the children of the dropped part that have completed, with their results, or still go on; answers its last seq
+  plpgsql volatile
+  set search_path=pg_catalog, pg_temp
+  md5 e281e047c8697bcfe51572781386cbde
+
+function pgflow.adopt_effects_(origin bigint, cut integer, heir bigint, chain bigint, t timestamp with time zone, INOUT seq integer) returns integer, owner pgflow_owner
+  -- Hands to a generation the effects of the dropped part that it must take back: those that are open with their units and what is owed; answers its last seq
+  plpgsql volatile
+  set search_path=pg_catalog, pg_temp
+  md5 fe6effe02678a7f63cb2df6d61fa13be
 
 function pgflow.append_(run_id bigint, seq integer, call integer, kind "char", name text, payload json, token bigint, at timestamp with time zone, t timestamp with time zone) returns void, owner pgflow_owner
   -- Appends one unit that the database decided
@@ -754,7 +771,7 @@ function pgflow.begin_again_(verb text, chain bigint, cut integer, from_step tex
   -- Puts a new generation in the place of a chain's newest one, with its journal up to a cut
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 71f11edcbed6ac568b5060db261bbf6e
+  md5 877d71797ee1acba43e8d7a08e80a6f7
 
 function pgflow.begin_step(run_id bigint, token bigint, call integer, idle_timeout_ms integer DEFAULT 0) returns text, owner pgflow_owner
   -- First call of a transactional step's transaction: checks the lease, leaves a mark that only this transaction carries, and tells its number
@@ -774,7 +791,7 @@ function pgflow.bring_up_(heir pgflow.run, cut integer, edit json, note jsonb, w
   -- Inserts a run that begins with the journal of another, with the unit that says who wanted it and why, and its place
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 2573fae9dd2e35ec1f4b376cadf19060
+  md5 60855554ec2b754f359fb71cebb3d303
 
 function pgflow.cancel_children_(run_ids bigint[], t timestamp with time zone) returns bigint[], owner pgflow_owner
   -- Posts a cancel to the open children that end with these runs; answers their chains
@@ -791,6 +808,12 @@ function pgflow.cancel_run(key text, why text DEFAULT 'cancelled'::text, tenant 
   grant execute to pgflow_operator
   grant execute to pgflow_worker
 
+function pgflow.carried_children_(run_id bigint, heritage jsonb) returns jsonb, owner pgflow_owner
+  -- Children that a run may ask for and be given: [[call, workflow, input as text, key unless it was made up, chain], ...]; null = none
+  plpgsql stable
+  set search_path=pg_catalog, pg_temp
+  md5 57b208ab0e24448f4bf2fe3d628061c8
+
 function pgflow.carried_saga_(chain bigint, generation integer) returns jsonb, owner pgflow_owner
   -- What a generation must take back of those before it if it fails: [[name, key, where its code stands, request, result, reference, whether it is its own], ...]; null = nothing
   sql stable
@@ -799,10 +822,10 @@ function pgflow.carried_saga_(chain bigint, generation integer) returns jsonb, o
   md5 de19c776bc9a22f93d8dcc5799f02ec8
 
 function pgflow.carry_(origin bigint, cut integer, heir bigint) returns void, owner pgflow_owner
-  -- Hands on what the dropped part knew of its steps: results, and keys of those that did not complete
+  -- Hands on what the dropped part knew of its steps and effects: results, and keys of steps that did not complete
   sql volatile
   set search_path=pg_catalog, pg_temp
-  md5 2203a3548d9c10632b2218aea48543ac
+  md5 052e58dc445179c342227f5e79c93f50
 
 function pgflow.chain_of_(tenant text, key text) returns bigint, owner pgflow_owner
   -- The chain that a key names, or PF001
@@ -818,10 +841,10 @@ function pgflow.check() returns TABLE(invariant text, detail text), owner pgflow
   grant execute to pgflow_operator
 
 function pgflow.check_acts_(run_id bigint, cut integer, effects text, is_fork boolean) returns text, owner pgflow_owner
-  -- Refuses (PF020) to drop units that have acted unless it is said what is to become of it; answers what is: reuse or repeat
+  -- Refuses (PF020) to drop units that have acted unless it is said what is to become of it; answers what is: reuse, repeat or compensate
   plpgsql stable
   set search_path=pg_catalog, pg_temp
-  md5 bb3d8596b43e17796c8d33bce7cacd2d
+  md5 7a1f8823de567fcd00d00e9a6a34baab
 
 function pgflow.check_batch_(runs jsonb) returns void, owner pgflow_owner
   -- Refuses (PF003) a batch with a key or an input that no run can have
@@ -883,12 +906,18 @@ function pgflow.check_version_(version text) returns void, owner pgflow_owner
   set search_path=pg_catalog, pg_temp
   md5 5a09b87443f25f0d44b83db7ab378535
 
+function pgflow.child_is_undone_(origin bigint, cut integer, call integer) returns boolean, owner pgflow_owner
+  -- Whether the dropped part of a journal has taken back what a child did, or begun to: its result is none to be handed over
+  sql stable
+  set search_path=pg_catalog, pg_temp
+  md5 df85056f8f65a435217694e8e7d06d15
+
 function pgflow.child_saga_(parent bigint, child bigint) returns jsonb, owner pgflow_owner
   -- What a child that has completed leaves to its parent to take back, if it must: {of: root of the parent, effects: [[name, key, code, request, result, reference], ...]}; null = nothing
   sql stable
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
-  md5 7b51af3e83f30f4742383a4cbdf1cf3b
+  md5 24857d318939fbae57bded91b017bd16
 
 function pgflow.claim_(worker_id integer, lanes integer[], max integer, tokens bigint[], take_suspect boolean) returns bigint[], owner pgflow_owner
   -- Claims up to max runs of the lanes that are not paused, within the limits of their queues, and at most one suspect
@@ -963,7 +992,7 @@ function pgflow.copy_units_(origin bigint, cut integer, heir bigint, edit json) 
   -- Copies a journal up to a cut, without the licences of bodies whose outcome is not in it, and with another result in its last unit if one is given
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 3e4624953065d103a760b4f01ebf89cc
+  md5 051e9ad43aad0a70db9621fbfc04ed0a
 
 function pgflow.cut_before_(run_id bigint, step text) returns integer, owner pgflow_owner
   -- The seq before the first unit of a step's last call, of its last failed one if one has failed
@@ -971,11 +1000,11 @@ function pgflow.cut_before_(run_id bigint, step text) returns integer, owner pgf
   set search_path=pg_catalog, pg_temp
   md5 3a3189ddb3b1de2f7e3980c814cfd946
 
-function pgflow.drop_children_(me bigint, cut integer, children text, t timestamp with time zone) returns void, owner pgflow_owner
-  -- What becomes of children that the dropped part started: open ones are cancelled or refused (PF006), keys of ended ones freed
+function pgflow.drop_children_(me bigint, cut integer, children text, are_reused boolean, t timestamp with time zone) returns void, owner pgflow_owner
+  -- What becomes of children that the dropped part started, unless they are reused: open ones are cancelled or refused (PF006), keys of ended ones freed
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 5810b512ab6401a8228d407fbe43c2cb
+  md5 f102e2598c14a9d0abef970e65446971
 
 function pgflow.drop_empty_partitions_() returns integer, owner pgflow_owner
   -- Drops partitions of the journal of which no run is left; answers how many
@@ -1016,6 +1045,12 @@ function pgflow.effect_error_(name text, said_by text, why text) returns json, o
   set search_path=pg_catalog, pg_temp
   md5 056be0eb80658bd41197695e5a7ca90a
 
+function pgflow.effects_after_(run_id bigint, cut integer) returns TABLE(seq integer, call integer, name text, key text, args_hash bigint, request json, risk text, decision text, compensates text, state text, outcome "char", result json, is_undo boolean, is_undone boolean, is_foreign boolean, origin jsonb), owner pgflow_owner
+  -- The effects that a journal intends after a cut, each with what became of it (open, confirmed, failed), whether it helps to take another back, whether it was taken back there, whether the run that this one was forked from did it, and where
+  plpgsql stable
+  set search_path=pg_catalog, pg_temp
+  md5 57c23b7c377c4b1157140fbb4a628841
+
 function pgflow.end_by_force_(me bigint, chain bigint, last_seq integer, token bigint, t timestamp with time zone) returns void, owner pgflow_owner
   -- Writes the outcome of a run that is cancelled without its code, and who did it
   plpgsql volatile
@@ -1034,7 +1069,7 @@ function pgflow.export_runs(chains bigint[]) returns TABLE(chain_id bigint, run_
   sql volatile security definer
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
-  md5 e73e3ce6c664c91f1f7faf88abafee25
+  md5 2030b117b44dd6b8736ec6a4ae80446f
   grant execute to pgflow_operator
   grant execute to pgflow_worker
 
@@ -1070,12 +1105,30 @@ function pgflow.find_chain(key text, tenant text DEFAULT ''::text) returns bigin
   grant execute to pgflow_operator
   grant execute to pgflow_worker
 
+function pgflow.first_adopted_(run_id bigint) returns integer, owner pgflow_owner
+  -- The next number, beyond those of any code, for a call that a run takes over from a dropped part
+  sql stable
+  set search_path=pg_catalog, pg_temp
+  md5 6542129bb7a11d31846e82f8e5e29db6
+
+function pgflow.first_run_(run_id bigint, seq integer) returns bigint, owner pgflow_owner
+  -- The run to which a unit of a journal happened, of which others have copies
+  plpgsql stable
+  set search_path=pg_catalog, pg_temp
+  md5 684619edc350f596c297da66fbe2e159
+
 function pgflow.fork_run(key text, new_key text DEFAULT NULL::text, at_seq integer DEFAULT NULL::integer, from_step text DEFAULT NULL::text, edit json DEFAULT NULL::json, input json DEFAULT NULL::json, effects text DEFAULT NULL::text, with_mail boolean DEFAULT false, generation integer DEFAULT NULL::integer, labels jsonb DEFAULT NULL::jsonb, attempts integer DEFAULT NULL::integer, timeout_seconds double precision DEFAULT NULL::double precision, why text DEFAULT 'forked'::text, tenant text DEFAULT ''::text, sent_by text DEFAULT NULL::text, OUT run_key text, OUT run_id bigint, OUT is_new boolean, OUT lane_id integer, OUT seq integer) returns record, owner pgflow_owner
   -- Starts a run that begins with another's journal up to a unit, or before a step, and goes on by itself; the origin is not touched. PF020 if what is left out has acted, PF002 if the new key is taken
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   md5 ba79697de3d3434477daadeed95bef8e
   grant execute to pgflow_operator
+
+function pgflow.free_key_(tenant text, parent bigint, key text) returns void, owner pgflow_owner
+  -- Frees the key of a child that was handed over, has ended, and is asked for with other arguments
+  sql volatile
+  set search_path=pg_catalog, pg_temp
+  md5 02a6e2152e14a4b8fed2a24df2da174d
 
 function pgflow.free_settled_(chains bigint[], ids bigint[], t timestamp with time zone) returns TABLE(run_id bigint, lane_id integer), owner pgflow_owner
   -- Held -> ready for runs that are stuck for want of an effect's outcome, once somebody has said what became of it
@@ -1097,6 +1150,12 @@ function pgflow.hand_on_saga_(me bigint, chain bigint, generation integer, entri
   set enable_seqscan=off
   md5 1815442bc0a7b11d07844f90e61dec26
 
+function pgflow.has_done_(chain bigint) returns boolean, owner pgflow_owner
+  -- Whether a run, or a child of it, has done effects, or may have, that were not taken back
+  sql stable
+  set search_path=pg_catalog, pg_temp
+  md5 7e95f331d3e35b836a2bd89599f3c5a3
+
 function pgflow.has_long_number_(value text) returns boolean, owner pgflow_owner
   -- Whether a JSON text holds more than 4,300 digits in a row outside of strings
   plpgsql immutable strict
@@ -1107,19 +1166,25 @@ function pgflow.heir_of_(origin pgflow.run, cut integer, input json, mode text, 
   -- The row of a run that begins with the journal of another; whose chain it is, is left to the caller
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 276d7ef033a50081e744562cd9fd1387
+  md5 59225064a345b84c7fced778c6655862
 
 function pgflow.heritage_(run_id bigint, heritage jsonb) returns jsonb, owner pgflow_owner
   -- What a worker must know of a run that begins with the journal of another; null of any other run
   plpgsql stable
   set search_path=pg_catalog, pg_temp
-  md5 866ec232095b7303eb8e4933282008ef
+  md5 745e26fac434046b8410071719544436
 
 function pgflow.hold_(q jsonb, seq integer, t timestamp with time zone) returns void, owner pgflow_owner
   -- Lease -> held
   sql volatile
   set search_path=pg_catalog, pg_temp
   md5 9d1160e89a2039a662bc5ed5fd8df3e6
+
+function pgflow.hold_still_(child bigint) returns bigint, owner pgflow_owner
+  -- Locks an open run where it is, a lease too, so that it ends neither meanwhile nor unheard; null = it has ended
+  plpgsql volatile
+  set search_path=pg_catalog, pg_temp
+  md5 3210912413de5371d68555a58d84ae6e
 
 function pgflow.idle_state() returns TABLE(idle boolean, next_due_at timestamp with time zone, due_timers bigint), owner pgflow_owner
   -- Whether nothing is ready, leased, nudged or due; when the next timer is; and how many are due
@@ -1152,7 +1217,7 @@ function pgflow.intend_(q jsonb, t timestamp with time zone, INOUT seq integer, 
   -- Records the intents and further attempts that a flush asks for; refused = those that the policy does not let through
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 50fb923b1f64f8da31888b0f3ec348f6
+  md5 38694dcb749dfc6b93b4ee1858c0a330
 
 function pgflow.intern_lane_(queue text, workflow text, version text) returns integer, owner pgflow_owner
   -- The lane of (queue, workflow, version), made if it is new
@@ -1170,7 +1235,13 @@ function pgflow.is_handed_on_(run_id bigint, seq integer) returns boolean, owner
   -- Whether what a unit opened is owed by another run: the generation that took it over, or the origin of a fork
   sql stable
   set search_path=pg_catalog, pg_temp
-  md5 3aa72d3b1feef869f723d19f6262b69b
+  md5 385e4daed08cb6c7a822aa590117355e
+
+function pgflow.is_undoing_(run_id bigint, cut integer) returns boolean, owner pgflow_owner
+  -- Whether a run has yet to take back what was dropped before its code goes on
+  sql stable
+  set search_path=pg_catalog, pg_temp
+  md5 ccabac6ba1ab949e3da781e204f22a97
 
 function pgflow.journal_(run_id bigint, after_seq integer, max_bytes integer) returns text, owner pgflow_owner
   -- Units after a seq as JSON [[seq, call, kind, name, payload as exact text, starts, at, due_at], ...], at most about max_bytes of them
@@ -1427,13 +1498,6 @@ function pgflow.reap_worker(worker_id integer, beat bigint) returns TABLE(reclai
   md5 92d4846e645f74df7c168d5ad0740e08
   grant execute to pgflow_worker
 
-function pgflow.recorded_runs(after_run bigint DEFAULT 0, max integer DEFAULT 100) returns TABLE(run_id bigint, token bigint, chain_id bigint, lane_id integer, generation integer, attempt integer, suspect integer, last_seq integer, key text, root text, input text, units text, has_mail boolean, created_us bigint, now_us bigint, extra jsonb, workflow text, status text, output text), owner pgflow_owner
-  -- Runs with their journals, in order, for a replay that changes nothing
-  sql volatile security definer
-  set search_path=pg_catalog, pg_temp
-  md5 ea209e81544b92cf49ebd46f0071e258
-  grant execute to pgflow_worker
-
 function pgflow.register_code(worker_id integer, codes jsonb) returns void, owner pgflow_owner
   -- A worker says what code it has: [[workflow, version, hash, whether it is pinned, name now if that one is old, {patch: whether it is deprecated}], ...]
   plpgsql volatile security definer
@@ -1680,7 +1744,7 @@ function pgflow.take_keys_(questions jsonb) returns void, owner pgflow_owner
   -- Takes the keys of all children of a batch in the order of keys, ahead of their runs, so that two batches wait and never deadlock
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 ab60bddd7346c783c3c0f7f039a84aee
+  md5 7ef440e81b2765c9ba94df7eeb7866a7
 
 function pgflow.take_lanes_(questions jsonb) returns void, owner pgflow_owner
   -- Makes what lanes the children of a batch need in one order, ahead of their runs, so that two batches wait and never deadlock
@@ -1706,6 +1770,12 @@ function pgflow.tell_parents_(run_ids bigint[], t timestamp with time zone) retu
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
   md5 782434e6e582804e12915498c84c52ef
+
+function pgflow.told_heritage_(run_id bigint, heritage jsonb) returns jsonb, owner pgflow_owner
+  -- What a replay must know of a run that begins with the journal of another
+  sql stable
+  set search_path=pg_catalog, pg_temp
+  md5 678de099fe341de1181b77dd94bddcee
 
 function pgflow.transaction_status(xid text) returns text, owner pgflow_owner
   -- committed, aborted or in progress: an ambiguous COMMIT in progress must be waited out

@@ -16,6 +16,7 @@ from examples.agents.shopping import Wish
 from pgflow import RunFailed
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from pgflow.testing import AsyncHarness
@@ -24,10 +25,20 @@ pytestmark = pytest.mark.timeout(120)
 
 
 @pytest.fixture(autouse=True)
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Books of their own for each test."""
+def each_loss(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Iterator[Loss | None]]:
+    """Every loss, each with books of its own: the cases of a test, which share its database and its worker."""
+
+    def each(*more: None) -> Iterator[Loss | None]:
+        for loss in (*more, *LOSSES):
+            folder = tmp_path / str(len(list(tmp_path.iterdir())))
+            folder.mkdir()
+            monkeypatch.setenv("AGENTS_FOLDER", str(folder))
+            monkeypatch.setattr(world, "_known", {})
+            yield loss
+
     monkeypatch.setenv("AGENTS_FOLDER", str(tmp_path))
     monkeypatch.setattr(world, "_known", {})
+    return each
 
 
 def acts(name: str) -> list[str]:
@@ -39,37 +50,39 @@ def keys_are_single(name: str) -> bool:
     return len(keys) == len(set(keys))
 
 
-def confirmed(conn: psycopg.Connection) -> list[str]:
-    return [name for (name,) in conn.execute("select name from pgflow.effects where status = 'confirmed' order by call").fetchall()]
+def confirmed(conn: psycopg.Connection, key: str) -> list[str]:
+    return [name for (name,) in conn.execute("select name from pgflow.effects where status = 'confirmed' and key = %s order by call", (key,)).fetchall()]
 
 
-@pytest.mark.parametrize("loss", LOSSES)
-@pytest.mark.parametrize("at", ["card", "retailer", "both"])
-async def test_one_hold_and_one_order_whatever_reply_is_lost(aflow: AsyncHarness, conn: psycopg.Connection, at: str, loss: Loss) -> None:
-    for name in ("card", "retailer") if at == "both" else (at,):
-        world.counterparty(name).lose = {1: loss}
-    aflow.include(shopping.shop)
-    run = await aflow.start(shopping.shop, Wish("running shoes", 20_000))
-    assert await run.result(SOON) == "order-1"
-    assert (acts("card"), acts("retailer")) == (["hold"], ["order"])
-    assert confirmed(conn) == ["authorize", "place_order"]
-    why, evidence, name = conn.execute("select why, evidence, name from pgflow.provenance order by act_key limit 1").fetchone() or ("", [], "")
-    assert (why, evidence, name) == (
-        "the best running shoes within 20000 cents", ["runner-11 at 12900", "trail-11 at 9900"], "authorize",
-    )
+async def test_one_hold_and_one_order_whatever_reply_is_lost(aflow: AsyncHarness, conn: psycopg.Connection, each_loss: Callable[..., Iterator[Loss | None]]) -> None:
+    for at in ("card", "retailer", "both"):
+        for loss in each_loss():
+            for name in ("card", "retailer") if at == "both" else (at,):
+                world.counterparty(name).lose = {1: loss}
+            aflow.include(shopping.shop)
+            run = await aflow.start(shopping.shop, Wish("running shoes", 20_000))
+            assert await run.result(SOON) == "order-1"
+            assert (acts("card"), acts("retailer")) == (["hold"], ["order"])
+            assert confirmed(conn, run.key) == ["authorize", "place_order"]
+            found = conn.execute("select why, evidence, name from pgflow.provenance where key = %s order by act_key limit 1", (run.key,)).fetchone()
+            why, evidence, name = found or ("", [], "")
+            assert (why, evidence, name) == (
+                "the best running shoes within 20000 cents", ["runner-11 at 12900", "trail-11 at 9900"], "authorize",
+            )
 
 
-@pytest.mark.parametrize("loss", [None, *LOSSES])
-async def test_an_order_that_is_refused_lets_the_money_go(aflow: AsyncHarness, conn: psycopg.Connection, loss: Loss | None) -> None:
-    world.counterparty("retailer").refuse = {"order runner-11"}
-    world.counterparty("card").lose = {2: loss} if loss else {}
-    aflow.include(shopping.shop)
-    with pytest.raises(RunFailed) as failed:
-        await (await aflow.start(shopping.shop, Wish("shoes", 20_000))).result(SOON)
-    assert isinstance(failed.value.__cause__, Refused)
-    assert acts("card") == ["hold", "release"]
-    assert world.counterparty("card").standing("hold", "release") == []
-    assert confirmed(conn) == ["authorize", "release"]
+async def test_an_order_that_is_refused_lets_the_money_go(aflow: AsyncHarness, conn: psycopg.Connection, each_loss: Callable[..., Iterator[Loss | None]]) -> None:
+    for loss in each_loss(None):
+        world.counterparty("retailer").refuse = {"order runner-11"}
+        world.counterparty("card").lose = {2: loss} if loss else {}
+        aflow.include(shopping.shop)
+        run = await aflow.start(shopping.shop, Wish("shoes", 20_000))
+        with pytest.raises(RunFailed) as failed:
+            await run.result(SOON)
+        assert isinstance(failed.value.__cause__, Refused)
+        assert acts("card") == ["hold", "release"]
+        assert world.counterparty("card").standing("hold", "release") == []
+        assert confirmed(conn, run.key) == ["authorize", "release"]
 
 
 async def test_a_quote_that_grew_old_during_the_wait_is_asked_again(aflow: AsyncHarness, conn: psycopg.Connection) -> None:
@@ -84,31 +97,31 @@ async def test_a_quote_that_grew_old_during_the_wait_is_asked_again(aflow: Async
     assert quotes == (4,), "two for the itinerary, and one more for each leg"
 
 
-@pytest.mark.parametrize("loss", [None, *LOSSES])
-async def test_a_leg_that_is_refused_is_had_at_another_fare(aflow: AsyncHarness, conn: psycopg.Connection, loss: Loss | None) -> None:
-    airline = world.counterparty("airline")
-    airline.refuse, airline.lose = {"book SIN-LHR"}, {2: loss} if loss else {}
-    aflow.include(travel.travel)
-    run = await aflow.start(travel.travel, ["LHR-SIN", "SIN-LHR"])
-    await run.send(travel.approved, True)
-    assert await run.result(SOON) == ["book-1", "book-2"]
-    assert [line["leg"] for line in airline.lines()] == ["LHR-SIN", "SIN-LHR flex"]
-    ((why,),) = conn.execute("select why from pgflow.decisions").fetchall()
-    assert why == "another fare of SIN-LHR may be left"
+async def test_a_leg_that_is_refused_is_had_at_another_fare(aflow: AsyncHarness, conn: psycopg.Connection, each_loss: Callable[..., Iterator[Loss | None]]) -> None:
+    for loss in each_loss(None):
+        airline = world.counterparty("airline")
+        airline.refuse, airline.lose = {"book SIN-LHR"}, {2: loss} if loss else {}
+        aflow.include(travel.travel)
+        run = await aflow.start(travel.travel, ["LHR-SIN", "SIN-LHR"])
+        await run.send(travel.approved, True)
+        assert await run.result(SOON) == ["book-1", "book-2"]
+        assert [line["leg"] for line in airline.lines()] == ["LHR-SIN", "SIN-LHR flex"]
+        ((why,),) = conn.execute("select why from pgflow.decisions where key = %s", (run.key,)).fetchall()
+        assert why == "another fare of SIN-LHR may be left"
 
 
-@pytest.mark.parametrize("loss", [None, *LOSSES])
-async def test_half_a_trip_is_given_back(aflow: AsyncHarness, loss: Loss | None) -> None:
-    airline = world.counterparty("airline")
-    airline.refuse, airline.lose = {"book SIN-LHR", "book SIN-LHR flex"}, {2: loss} if loss else {}
-    aflow.include(travel.travel)
-    run = await aflow.start(travel.travel, ["LHR-SIN", "SIN-LHR"])
-    await run.send(travel.approved, True)
-    with pytest.raises(RunFailed):
-        await run.result(SOON)
-    assert airline.standing("book", "cancel") == []
-    assert acts("airline") == ["book", "cancel"]
-    assert keys_are_single("airline")
+async def test_half_a_trip_is_given_back(aflow: AsyncHarness, each_loss: Callable[..., Iterator[Loss | None]]) -> None:
+    for loss in each_loss(None):
+        airline = world.counterparty("airline")
+        airline.refuse, airline.lose = {"book SIN-LHR", "book SIN-LHR flex"}, {2: loss} if loss else {}
+        aflow.include(travel.travel)
+        run = await aflow.start(travel.travel, ["LHR-SIN", "SIN-LHR"])
+        await run.send(travel.approved, True)
+        with pytest.raises(RunFailed):
+            await run.result(SOON)
+        assert airline.standing("book", "cancel") == []
+        assert acts("airline") == ["book", "cancel"]
+        assert keys_are_single("airline")
 
 
 @pytest.mark.parametrize("lost", [(), (1, 2)])
@@ -125,34 +138,34 @@ async def test_a_wish_that_nobody_foresaw_is_taken_back_by_a_plan(aflow: AsyncHa
     assert concierge.standing("ask", "call off") == []
     assert concierge.lines()[1]["text"] == "'a violinist at the gate' is not needed any more: LHR-SIN and SIN-LHR is off"
     assert keys_are_single("concierge")
-    assert "ask_concierge.compensate" in confirmed(conn)
+    assert "ask_concierge.compensate" in confirmed(conn, run.key)
 
 
-@pytest.mark.parametrize("loss", [None, *LOSSES])
-async def test_the_day_is_closed_when_the_bank_has_confirmed(aflow: AsyncHarness, conn: psycopg.Connection, loss: Loss | None) -> None:
-    world.counterparty("bank").lose = {1: loss} if loss else {}
-    aflow.include(treasury.close_day)
-    run = await aflow.start(treasury.close_day, "USD operating", 1_000_000)
-    await aflow.until_idle()
-    assert await run.status() == "waiting"
-    assert conn.execute("select name, state, ref from pgflow.obligations").fetchall() == [("wire", "accepted", "wire-1")]
-    await aflow.app.confirm_effect("wire-1", value={"value_date": "today"}, by="the bank's report")
-    assert await run.result(SOON) == "wire-1, hedged"
-    assert acts("bank") == ["wire"]
-    assert acts("broker") == ["trade", "trade"]
+async def test_the_day_is_closed_when_the_bank_has_confirmed(aflow: AsyncHarness, conn: psycopg.Connection, each_loss: Callable[..., Iterator[Loss | None]]) -> None:
+    for loss in each_loss(None):
+        world.counterparty("bank").lose = {1: loss} if loss else {}
+        aflow.include(treasury.close_day)
+        run = await aflow.start(treasury.close_day, "USD operating", 1_000_000)
+        await aflow.until_idle()
+        assert await run.status() == "waiting"
+        assert conn.execute("select name, state, ref from pgflow.obligations").fetchall() == [("wire", "accepted", "wire-1")]
+        await aflow.app.confirm_effect("wire-1", value={"value_date": "today"}, by="the bank's report")
+        assert await run.result(SOON) == "wire-1, hedged"
+        assert acts("bank") == ["wire"]
+        assert acts("broker") == ["trade", "trade"]
 
 
-@pytest.mark.parametrize("loss", [None, *LOSSES])
-async def test_a_hedge_stands_on_both_legs_or_on_none(aflow: AsyncHarness, loss: Loss | None) -> None:
-    broker = world.counterparty("broker")
-    broker.refuse, broker.lose = {"trade AUD forward"}, {2: loss} if loss else {}
-    aflow.include(treasury.close_day)
-    run = await aflow.start(treasury.close_day, "AUD operating", 1_000_000)
-    await aflow.until_idle()
-    await aflow.app.confirm_effect("wire-1")
-    assert await run.result(SOON) == "wire-1, not hedged"
-    assert acts("broker") == ["trade", "reverse"]
-    assert broker.standing("trade", "reverse") == []
+async def test_a_hedge_stands_on_both_legs_or_on_none(aflow: AsyncHarness, each_loss: Callable[..., Iterator[Loss | None]]) -> None:
+    for loss in each_loss(None):
+        broker = world.counterparty("broker")
+        broker.refuse, broker.lose = {"trade AUD forward"}, {2: loss} if loss else {}
+        aflow.include(treasury.close_day)
+        run = await aflow.start(treasury.close_day, "AUD operating", 1_000_000)
+        await aflow.until_idle()
+        await aflow.app.confirm_effect("wire-1")
+        assert await run.result(SOON) == "wire-1, not hedged"
+        assert acts("broker") == ["trade", "reverse"]
+        assert broker.standing("trade", "reverse") == []
 
 
 def test_a_counterparty_whose_memory_of_keys_ends_does_twice_what_is_sent_twice(tmp_path: Path) -> None:

@@ -89,7 +89,7 @@ def test_a_run_that_is_completed_is_retried_from_a_step_that_is_named(ended: str
         (["rewind", "order-1", "--to", "1"], "what would be dropped has acted: step charge (unit 2, completed). Say effects: reuse hands"),
         (["rewind", "order-1", "--from-step", "pay"], "the journal of run "),
         (["rewind", "order-1", "--to", "0", "--effects", "again"], "--effects is reuse, repeat or compensate, not 'again'"),
-        (["rewind", "order-1", "--to", "0", "--effects", "compensate"], "compensation is not built yet"),
+        (["fork", "order-1", "--at", "0", "--effects", "compensate"], "a fork leaves its origin as it is: what that has done is its own to take back"),
         (["rewind", "order-1", "--to", "1", "--edit", "{"], "--edit is not JSON"),
         (["restart", "order-1", "--effects", "repeat", "--input", "[]"], "the input must be an object of parameter names"),
         (["restart", "running"], "run 'running' is running. Pause it first, and restart it once it is paused"),

@@ -1,31 +1,29 @@
-"""A deploy of changed code with runs in flight: workers of both versions run and are killed, and every run comes to its right end."""
+"""A deploy of changed code with runs in flight: workers of both versions run and are killed, and every run comes to its right end.
+
+`python -m tests.deploys` does it with a thousand runs, and with workers that are processes.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import random
 from collections import Counter
-from typing import TYPE_CHECKING, Any
 
 import psycopg
 import pytest
+from deploys import code, go, right
 from records import eventually
 
 import pgflow
-from pgflow import App, AsyncApp, Signal, step, workflow
+from pgflow import App, AsyncApp, step
 from pgflow._calls import worker as worker_calls
 from pgflow.options import WorkerOptions
 from pgflow.worker import Worker
-from pgflow.workflow import Workflow
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 pytestmark = pytest.mark.timeout(110)
 
-RUNS = 300
+RUNS = 90
 
-go = Signal("go", int)
 ran: Counter[str] = Counter()
 """How often a body has run to its end, by its key: in the bodies' own memory, since it is them that must not be repeated."""
 
@@ -36,51 +34,11 @@ async def act(what: str) -> str:
     return what
 
 
-def code(version: int) -> list[Workflow[..., Any]]:
-    """The three workflows as they are in a version."""
-
-    @workflow(name="auto")
-    async def auto(n: int) -> list[str]:
-        said = [await act(f"begin {n}")]
-        await go.wait()
-        said.append(await act("end" if version == 1 else "en" + "d"))
-        return said
-
-    @workflow(name="pinned", version=str(version), pinned=True)
-    async def pinned(n: int) -> list[str]:
-        said = [await act("one"), await act("two")] if version == 1 else [await act(f"two {n}")]
-        await go.wait()
-        return [*said, await act(f"by {version}")]
-
-    @workflow(name="patched")
-    async def patched(n: int) -> list[str]:
-        said = []
-        if version == 2 and pgflow.patched("check"):
-            said.append(await act("checked"))
-        said.append(await act(f"begin {n}"))
-        await go.wait()
-        return [*said, await act("end")]
-
-    made = [auto, pinned, patched]
-    for each in made:
-        each.__dict__["code_hash"] = f"code {version}"
-    return made
-
-
-def right(name: str, n: int, output: Sequence[str], begun_by: str) -> bool:
-    """Whether a run came to what its code says; `begun_by` is the version that it is pinned to."""
-    if name == "auto":
-        return output == [f"begin {n}", "end"]
-    if name == "pinned":
-        return output == (["one", "two", "by 1"] if begun_by == "1" else [f"two {n}", "by 2"])
-    return output in ([f"begin {n}", "end"], ["checked", f"begin {n}", "end"])
-
-
 class Fleet:
     """Workers of two versions, of which some are killed."""
 
     def __init__(self, dsn: str) -> None:
-        self.apps = {version: AsyncApp(dsn, include=code(version)) for version in (1, 2)}
+        self.apps = {version: AsyncApp(dsn, include=code(version, act)) for version in (1, 2)}
         self.live: list[tuple[int, Worker]] = []
 
     async def add(self, version: int) -> None:
@@ -135,12 +93,12 @@ async def deploy(dsn: str, conn: psycopg.Connection, each: int) -> None:
     async with old, new:
         for _ in range(2):
             await fleet.add(1)
-        for flow in code(1):
+        for flow in code(1, act):
             await old.start_many(flow, [(n,) for n in range(each)])
         await eventually(lambda: statuses(conn)["waiting"] == 3 * each, "the first runs wait", 40)
         for _ in range(2):
             await fleet.add(2)
-        for flow in reversed(code(2)):  # those that both versions begin come first
+        for flow in reversed(code(2, act)):  # those that both versions begin come first
             await new.start_many(flow, [(n,) for n in range(each, 2 * each)])
         keys = [key for (key,) in conn.execute("select key from pgflow.runs").fetchall()]
         chance.shuffle(keys)
@@ -163,7 +121,7 @@ def test_a_run_that_older_code_could_not_replay_goes_on_with_newer_code_that_is_
             await fleet.add(1)
             await fleet.stop(1)
             await fleet.add(2)
-            flow = code(2)[2]
+            flow = code(2, act)[2]
             run = await new.start(flow, 1)
             await eventually(lambda: statuses(conn)["waiting"] == 1, "it waits")
             await fleet.stop(2)

@@ -309,3 +309,19 @@ async def test_a_time_out_in_a_block_waits_until_the_child_has_unwound(aflow: As
         await run.result(SOON)
     assert calls == ["reserve first", "reserve middle", "release middle", "release first"]
     assert unbalanced(conn) == []
+
+
+def test_a_child_whose_effects_were_taken_back_is_not_handed_over(flow: Harness, conn: psycopg.Connection) -> None:
+    flow.include(journey, leg)
+    run = flow.start(journey.options(key="k"), True)
+    with pytest.raises(RunFailed):
+        run.result(SOON)
+    del calls[:]
+    flow.app.restart("k", effects="reuse", input={"fails": False})
+    assert run.result(SOON) == "done"
+    assert calls == ["reserve first", "reserve middle there", "reserve middle back", "reserve last"]
+    flow.app.restart("k", effects="reuse", input={"fails": True})
+    with pytest.raises(RunFailed):
+        run.result(SOON)
+    assert calls[4:] == ["release last", "release middle back", "release middle there", "release first"], "handed over, and taken back with the rest"
+    assert unbalanced(conn) == []

@@ -20,7 +20,7 @@ LAYERS = [
     {"_scope", "patches", "workflow", "step", "lineage", "plan", "saga", "effect", "carry", "decorators", "context", "many", "sync"},
     {
         "providers", "transactions", "interceptor", "adapters", "app", "client", "worker", "executions", "options", "wakes", "committer", "threads", "bodies", "heart", "listener", "control",
-        "waiter", "pager", "refs", "replay", "histories", "rewinding", "schema", "dsn", "embedded", "logs", "meter",
+        "waiter", "pager", "refs", "replay", "histories", "rewinding", "undo", "schema", "dsn", "embedded", "logs", "meter",
     },
     {"sqlalchemy", "django", "alembic", "otel", "prometheus", "testing", "agent", "declare", "lint", "integrations"},
     {"pgflow_cli"},

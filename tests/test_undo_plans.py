@@ -562,3 +562,20 @@ def test_the_policy_judges_acts_in_their_order(shop: psycopg.Connection[Any]) ->
     shop.execute("""select pgflow.set_policy('[{"name": "b", "amount": "$.cents", "above": 5}]', 'careful')""")
     acts = '[["a", "reversible", {}], ["b", "reversible", {"cents": 9}], ["b", "compensable", {"cents": 1}]]'
     assert shop.execute("select pgflow.judge_acts(%s::jsonb), pgflow.judge_acts('[]')", (acts,)).fetchone() == ([None, 1, None], [])
+
+
+@pytest.mark.parametrize("effects", ["compensate", "reuse"])
+async def test_a_plan_takes_back_again_what_is_done_again_and_is_not_taken_back_itself(
+    aflow: AsyncHarness, shop: psycopg.Connection[Any], effects: Any
+) -> None:
+    World.plan = [PlannedCall("return_seat", {"seat": 1}), PlannedSql(GIVE_BACK)]
+    aflow.include(outing)
+    run = await aflow.start(outing.options(key="k"))
+    await end_failed(run)
+    assert free(shop) == 10
+    await aflow.app.restart("k", effects=effects)
+    await end_failed(run)
+    assert [name for name, _ in World.acts] == ["take", "return"] * 2
+    assert len({key for _, key in World.acts}) == 4
+    assert free(shop) == 11
+    assert shop.execute("select * from pgflow.check()").fetchall() == []

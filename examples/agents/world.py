@@ -12,7 +12,7 @@ from pgflow import Retries
 OFTEN = Retries(max_attempts=200, first_delay=timedelta(milliseconds=50), max_delay=timedelta(seconds=1))
 """How often what became of an attempt is asked; a day of real counterparties would have longer intervals."""
 
-ATTEMPT = timedelta(seconds=2)
+ATTEMPT = timedelta(milliseconds=400)
 """So long one attempt may take here."""
 
 _known: dict[str, Counterparty] = {}

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from pgflow._io import Query, Row
-from pgflow.units import Carried, Claim, Heritage, SagaEntry, Unit, parse_units
+from pgflow.units import Carried, CarriedChild, CarriedEffect, Claim, Dropped, Heritage, SagaEntry, Unit, parse_units, place_of
 
 
 class Lane(NamedTuple):
@@ -71,7 +71,12 @@ def _heritage(data: dict[str, Any]) -> Heritage:
     carried: dict[tuple[str, int], list[Carried]] = {}
     for name, args_hash, is_done, key, payload in data["carried"] or ():
         carried.setdefault((name, args_hash), []).append(Carried(key, (payload or "null") if is_done else None))
-    return Heritage([(upto, stem) for upto, stem in data["seeds"]], data["cut"], data["began_us"], data["attempts"], carried)
+    return Heritage(
+        [(upto, stem) for upto, stem in data["seeds"]], data["cut"], data["began_us"], data["attempts"], carried,
+        effects={(place_of(key), args_hash): CarriedEffect(key, *rest) for key, args_hash, *rest in data.get("effects") or ()},
+        children=[CarriedChild(*row) for row in data.get("children") or ()],
+        undo=[Dropped(*row) for row in data.get("undo") or ()],
+    )
 
 
 def load_units(run_id: int, after_seq: int) -> Query[list[Unit]]:

@@ -18,7 +18,8 @@ class AgainOptions(TypedDict, total=False):
 
     Attributes:
         effects: Of steps, transactions, effects and children that the dropped part has completed: ``"reuse"`` hands their results
-            to the new run where it asks for the same step with the same arguments, ``"repeat"`` does them again under new keys.
+            to the new run where it asks for the same with the same arguments, ``"repeat"`` does them again under new keys,
+            ``"compensate"`` takes the effects back, the last one first, before the run goes on; not for a fork.
         attempts: How often each step may be tried from here on, whatever it declares.
         timeout: A new deadline, from now; without it the old one holds as long as it has not passed.
         why: The reason, kept in the history.

@@ -1,12 +1,11 @@
-"""``sql/replay.sql``: recorded runs, and whether there is anything to do."""
+"""``sql/replay.sql``: whether there is anything to do; and what a recorded run is."""
 
 from __future__ import annotations
 
 from datetime import datetime
 from typing import NamedTuple
 
-from pgflow._calls.claim import COLUMNS, read_claims
-from pgflow._io import Query, Row
+from pgflow._io import Query
 from pgflow.units import Claim
 
 
@@ -23,21 +22,6 @@ class Idleness(NamedTuple):
 
     idle: bool
     next_due_at: datetime | None
-
-
-def recorded_runs(after_run: int = 0, count: int = 100) -> Query[list[RecordedRun]]:
-    """The next runs with their journals."""
-    sql = f"select {COLUMNS}, workflow, status, output from pgflow.recorded_runs(%s::bigint, %s::int)"  # noqa: S608 - names of columns
-    return Query(sql, (after_run, count), _read)
-
-
-def _read(rows: list[Row]) -> list[RecordedRun]:
-    recorded = []
-    for row in rows:
-        claim = read_claims([row[:-3]])[0]
-        claim.workflow, status, output = row[-3:]
-        recorded.append(RecordedRun(claim, status, output))
-    return recorded
 
 
 def idle_state() -> Query[Idleness]:

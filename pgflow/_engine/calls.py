@@ -155,6 +155,8 @@ class EffectCall(StepCall):
     """Of one that was accepted: what was said of it then, confirmed or failed."""
     takes_back: EffectCall | None = None
     """The effect that this one takes back, if that was accepted: it acts once that is confirmed, and has nothing to do if that failed."""
+    is_undo: bool = False
+    """Whether it helps to take another effect back: a step of a plan."""
     is_foreign: bool = False
     """Whether another run takes it back."""
     is_of_child: bool = False

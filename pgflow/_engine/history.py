@@ -20,7 +20,7 @@ from pgflow._engine.journal import Journal
 from pgflow._engine.loop import MAX_SWALLOWED_UNWINDS, Unwind
 from pgflow.errors import NonDeterminismError
 from pgflow.model import Kind
-from pgflow.units import KIND_NAMES, Claim, Unit
+from pgflow.units import KIND_NAMES, Claim, Unit, beside_code
 
 NEVER = 0
 """Number of a call that never comes back: code that swallows every Unwind and asks again would not give control back else."""
@@ -34,7 +34,7 @@ class History(ABC):
     def __init__(self, claim: Claim, host: Host[Any]) -> None:
         self.claim = claim
         self.run_id = claim.run_id
-        self.journal = Journal(claim.units)
+        self.journal = Journal(self._journal_of(claim))
         self.replaying = len(self.journal) > 0
         self.closing = False
         self.divergence: NonDeterminismError | None = None
@@ -52,6 +52,10 @@ class History(ABC):
         self._clock_us = claim.now_us - host.monotonic_us()
         self._random: random.Random | None = None
         self._random_stem = ""
+
+    def _journal_of(self, claim: Claim) -> list[Unit]:
+        """The units that are replayed."""
+        return claim.units if claim.heritage is None else beside_code(claim.units)
 
     @abstractmethod
     def _want_flush(self) -> None:

@@ -7,8 +7,9 @@ from typing import Literal, Protocol, TypeVar
 from pgflow._engine.calls import EffectCall, StepCall
 from pgflow.failures import ErrorData
 
-Verdict = Literal["confirmed", "accepted", "failed", "absent", "not begun", "unknown", "needless"]
-"""What is said to have become of an effect; needless = of one that takes another back: that was not done."""
+Verdict = Literal["confirmed", "accepted", "failed", "absent", "not begun", "unknown", "needless", "carried"]
+"""What is said to have become of an effect; needless = of one that takes another back: that was not done; carried = it was
+confirmed in a part of the journal that was dropped."""
 
 E_contra = TypeVar("E_contra", contravariant=True)
 
@@ -71,6 +72,9 @@ class Host(Protocol[E_contra]):
 
     def look_later(self, execution: E_contra, delay_seconds: float) -> None:
         """Calls ``poke`` after a delay."""
+
+    def hand_back(self, execution: E_contra) -> None:
+        """The run is to be taken up anew, by its own code."""
 
     def monotonic_us(self) -> int:
         """Microseconds on a clock that only measures durations."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from functools import cached_property
 
 from pgflow.model import Kind
 from pgflow.units import OUTCOMES, Start, Unit
@@ -35,6 +36,11 @@ class Journal:
                 self.given_up.add(unit.call)
             elif unit.kind == Kind.STEP_RENEWED:
                 self.renewed[unit.call] = unit.payload or "null"
+
+    @cached_property
+    def called(self) -> frozenset[int]:
+        """The calls that have units."""
+        return frozenset(unit.call for unit in self._units)
 
     def __len__(self) -> int:
         return len(self._units)

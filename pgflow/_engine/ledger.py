@@ -24,7 +24,7 @@ from pgflow._engine.requests import Requests, Resting
 from pgflow.errors import NeedsGate, NotStorable, PgflowError, Stale
 from pgflow.failures import ErrorData, encode_error
 from pgflow.model import Accepted, Kind
-from pgflow.units import EFFECT_MARKS, Claim, Unit
+from pgflow.units import EFFECT_MARKS, FIRST_ADOPTED, CarriedEffect, Claim, Unit, place_of
 from pgflow.values import hash_arguments
 
 FORGOTTEN = "the counterparty may have forgotten the key"
@@ -46,7 +46,8 @@ class Ledgers(Requests):
 
     def __init__(self, claim: Claim, host: Host[Any]) -> None:
         super().__init__(claim, host)
-        self._accepted: dict[int, EffectCall] = {}
+        self._accepted = _still_accepted(claim)
+        self._handed_over: dict[int, CarriedEffect] = {}
         self._ageing: dict[str, tuple[str, int, float]] = {}
 
     @abstractmethod
@@ -78,7 +79,7 @@ class Ledgers(Requests):
         call = EffectCall(
             number, spec.name, self._driver.waiter(), spec=spec, args=args, kwargs=kwargs, request=request,
             decision=rests_on[0] if rests_on else None, compensates=compensates, expected=expected,
-            notice=notice, takes_back=takes_back,
+            notice=notice, takes_back=takes_back, is_undo=is_undo,
             reads=[] if compensates or is_undo else list(self._ageing.values()), aliases=spec.aliases,
         )
         if number == NEVER:
@@ -136,6 +137,8 @@ class Ledgers(Requests):
             super()._dispatch_step(call)
         elif call.attempts == 0 and call.takes_back is not None:
             self._follow(call, call.takes_back)
+        elif call.attempts == 0 and (known := self._known_result(call)) is not None:
+            self._hand_over(call, known)
         elif call.attempts == 0 or call.ground is not None:
             self._ask_leave(call)
         elif not call.is_unknown:
@@ -160,6 +163,45 @@ class Ledgers(Requests):
         """The next flush asks whether it may act, for the first time or again."""
         call.state = "unlicensed"
         self._new_effects.append(call)
+
+    # ================================================================ what a dropped part has done
+
+    def _known_result(self, call: EffectCall) -> CarriedEffect | None:
+        """What the same effect came to in a dropped part of the journal: asked for at the same place, with the same arguments."""
+        heritage = self.claim.heritage
+        if heritage is None or call.compensates is not None or call.is_undo:
+            return None
+        place, _, item = place_of(call.key).rpartition("/")
+        place = place.removesuffix(call.name)
+        for name in (call.name, *call.aliases):
+            known = heritage.effects.get((f"{place}{name}/{item}", call.args_hash))
+            if known is not None:
+                return known
+        return None
+
+    def _hand_over(self, call: EffectCall, known: CarriedEffect) -> None:
+        """It was done: its result is recorded as this run's, under the key with which it was done."""
+        call.key = call.ordinal = known.key
+        call.state = "running"
+        self._handed_over[call.number] = known
+        self._inbox.append(EffectResult(call, "carried", text=known.result))
+
+    def _record_carried(self, call: EffectCall, result: EffectResult) -> None:
+        known = self._handed_over.pop(call.number)
+        text = known.result
+        value: Any = Accepted(json.loads(text)["ref"]) if known.note["is_accepted"] else None
+        if value is None:
+            value, misfit, text = decode_result(call, result)
+            if misfit is not None:
+                self.diverge(str(misfit))
+        intent = {"request": json.loads(call.request), "risk": call.agreed.risk, "decision": call.decision, "origin": known.note["origin"]}
+        self._record(call.number, Kind.EFFECT_INTENDED, call.name, json.dumps(intent), key=call.key, carried=call)
+        kind = Kind.EFFECT_ACCEPTED if known.note["is_accepted"] else Kind.EFFECT_CONFIRMED
+        self._now_us = self._record(call.number, kind, call.name, text).at_us
+        if known.note["is_accepted"]:
+            self._record(call.number, Kind.EFFECT_SETTLED, call.name, '{"verdict":"confirmed","by":"pgflow"}')
+            call.is_settled = True
+        self._deliver(call, value, None)
 
     # ================================================================ what is not known
 
@@ -224,7 +266,9 @@ class Ledgers(Requests):
         if result.turn != call.turn:  # a thread that could not be stopped answers a question that was closed meanwhile
             return False
         self._running.discard(call.number)
-        if result.verdict == "confirmed":
+        if result.verdict == "carried":
+            self._record_carried(call, result)
+        elif result.verdict == "confirmed":
             value, misfit, text = decode_result(call, result)
             if misfit is not None:  # it was done, but what it returned cannot be read: the counterparty must be asked
                 self._record_unknown(call, "what it returned does not fit its annotation", encode_error(misfit))
@@ -303,7 +347,8 @@ class Ledgers(Requests):
             call.attempts += 1
             call.phase, call.ground, call.is_unknown, call.retry_due_us = "act", None, False, None
             call.attempted_us, call.needs_person = unit.at_us, False
-            ground = json.loads(unit.payload or "{}").get("ground")
+            said = json.loads(unit.payload or "{}")
+            ground = said.get("ground")
             call.may_have_acted = ground == "w"
             if ground != "w":
                 call.asks = 0
@@ -389,6 +434,17 @@ class Ledgers(Requests):
             if isinstance(call, StepCall) and call.number in self._running:
                 self._running.discard(call.number)
                 self._stop_body(call)
+
+
+def _still_accepted(claim: Claim) -> dict[int, EffectCall]:
+    """Effects of a dropped part that the counterparty took on and has not confirmed: the run does not end before it has."""
+    taken: dict[int, EffectCall] = {}
+    for unit in () if claim.heritage is None else claim.units:
+        if unit.call >= FIRST_ADOPTED and unit.kind == Kind.EFFECT_ACCEPTED:
+            taken[unit.call] = EffectCall(unit.call, unit.name or "effect", None, closed_as="accepted")
+        elif unit.call in taken and unit.kind == Kind.EFFECT_SETTLED and json.loads(unit.payload or "{}")["verdict"] != "absent":
+            del taken[unit.call]
+    return taken
 
 
 def is_misfit_word(call: EffectCall, error: Exception) -> bool:

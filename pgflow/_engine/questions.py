@@ -50,7 +50,7 @@ def effect_row(call: EffectCall) -> list[Any]:
     return [
         call.number, call.name, call.key, call.args_hash, call.agreed.risk, call.request, call.ordinal, call.ground, seconds,
         call.decision, call.compensates, call.reads, call.agreed.is_keyed,
-        *((call.expected, call.notice) if call.expected or call.notice else ()),
+        *((call.expected, call.notice, call.is_undo or None) if call.expected or call.notice or call.is_undo else ()),
     ]
 
 

@@ -16,7 +16,7 @@ from pgflow._engine.host import Host, StepResult
 from pgflow.errors import InvalidArgument, NotStorable
 from pgflow.failures import ErrorClasses
 from pgflow.model import Kind
-from pgflow.units import Carried, Claim, Heritage, Start, ended_by
+from pgflow.units import Carried, Claim, Start, ended_by
 from pgflow.values import Codec, hash_arguments
 
 Resting = tuple[str, str | int | None]
@@ -30,7 +30,6 @@ class Requests(History):
 
     def __init__(self, claim: Claim, host: Host[Any]) -> None:
         super().__init__(claim, host)
-        self.has_children = False
         self._key_counts: dict[str, int] = {}
         self._unlicensed: list[StepCall] = []
         self._startable: list[StepCall] = []
@@ -44,6 +43,8 @@ class Requests(History):
         self._ask_wanted = claim.has_mail
         self._carried: dict[tuple[str, int], deque[Carried]] = {}
         self._inherited: frozenset[int] = frozenset()
+        self._children = [] if claim.heritage is None else list(claim.heritage.children)
+        self.has_children = bool(self._children)
         if claim.heritage is not None and claim.heritage.carried:
             self._carried = {step: deque(known) for step, known in claim.heritage.carried.items()}
             self._inherited = ended_by(claim.units, claim.heritage.cut)
@@ -75,9 +76,9 @@ class Requests(History):
         return count
 
     def issue_step(
-        self, spec: StepSpec, args: tuple[Any, ...], kwargs: dict[str, Any], rests_on: Resting | None = None
+        self, spec: StepSpec, args: tuple[Any, ...], kwargs: dict[str, Any], rests_on: Resting | None = None, *, is_undo: bool = False
     ) -> StepCall:
-        """Asks for a step's body to run, or to have run."""
+        """Asks for a step's body to run, or to have run; what helps to take an effect back is never handed what another came to."""
         number = self._next_call()
         call = StepCall(number, spec.name, self._driver.waiter(), spec=spec, args=args, kwargs=kwargs, aliases=spec.aliases)
         if number == NEVER:
@@ -89,7 +90,9 @@ class Requests(History):
         if spec.effect in ("s", "t") and (number not in self.journal.ended or self._carried):
             call.args_hash = hash_of(call)
         if self.claim.heritage is not None:
-            self._inherit(call, self.claim.heritage)
+            call.max_attempts = self.claim.heritage.attempts
+            if not is_undo:
+                self._inherit(call)
         self._enter(call)
         return call
 
@@ -137,9 +140,8 @@ class Requests(History):
         if not self.replaying:
             self._dispatch_step(call)
 
-    def _inherit(self, call: StepCall, heritage: Heritage) -> None:
+    def _inherit(self, call: StepCall) -> None:
         """Gives a step what a dropped part of the journal knew of it, if it is asked for again with the same arguments."""
-        call.max_attempts = heritage.attempts
         if call.number in self._inherited:
             return
         known = self._carried.get((call.name, call.args_hash))
@@ -224,11 +226,25 @@ class Requests(History):
         )
         if call.number == NEVER:
             return call
+        self._take_over(call)
         self._calls[call.number] = call
         self.has_children = True
-        if not self.replaying:
+        if call.chain_id:
+            self._ask_wanted = True
+        elif not self.replaying:
             self._new_children.append(call)
         return call
+
+    def _take_over(self, call: ChildCall) -> None:
+        """If a dropped part of the journal has started the same child, it is this one: its result comes under a number of its own."""
+        if not self._children or call.number in self.journal.called:
+            return
+        for known in self._children:
+            is_same = call.answers_to(known.workflow) and call.request.key == known.key
+            if is_same and json.loads(call.request.input) == json.loads(known.input):
+                self._children.remove(known)
+                call.number, call.chain_id = known.call, known.chain_id
+                return
 
     def patched(self, patch_id: str) -> bool:
         """Whether the code may take the new side of a change: yes unless this run passed here before the change."""

@@ -43,8 +43,9 @@ select r.key, i.key::text as effect, i.name::text as name,
   i.payload->>'risk' as risk, i.payload->'request' as request,
   case f.outcome when 'C' then f.payload when 'A' then f.said_value end as result, case when f.outcome = 'F' then f.payload end as error,
   case when f.outcome = 'A' then f.payload->>'ref' end as ref,
-  f.attempts, f.unknowns, f.said_by, i.payload->>'decision' as decision, i.payload->>'compensates' as compensates,
-  (i.payload->>'policy')::int as policy_version, i.at as intended_at, f.closed_at, i.seq, i.call::int as call, r.generation, r.tenant, i.run_id
+  f.attempts - case when i.payload->'origin' is null then 0 else 1 end as attempts, f.unknowns, f.said_by, i.payload->>'decision' as decision, i.payload->>'compensates' as compensates,
+  (i.payload->>'policy')::int as policy_version, i.at as intended_at, f.closed_at, i.seq, i.call::int as call, r.generation, r.tenant, i.run_id,
+  i.payload->'origin' as origin
 from pgflow.run r
 -- Folded run by run: whoever asks for one run reads that run's units only.
 cross join lateral (
@@ -87,6 +88,7 @@ comment on column pgflow.effects.call is 'Number of the call, in the order in wh
 comment on column pgflow.effects.generation is 'Which generation of the run did it';
 comment on column pgflow.effects.tenant is 'Whose run it is; empty where there is only one tenant';
 comment on column pgflow.effects.run_id is 'The number of that generation';
+comment on column pgflow.effects.origin is 'Where it was done, if a run that was rewound or forked was handed its result: run_id and seq of the intent there; null = here';
 
 create view pgflow.obligations as
 select r.key, o.kind, o.name, o.detail->>'state' as state, o.opened_at, o.due_at, o.owed_to, o.detail->>'key' as effect,

@@ -1,0 +1,155 @@
+"""Taking back what a dropped part of the journal did, before the code of the run goes on.
+
+A run that is rewound with ``effects="compensate"`` has first an execution of this sort. Its code is not the
+workflow's: it settles each dropped effect that is open, and compensates what was done, the last one first
+(:mod:`pgflow.undo`). Its calls have numbers of their own, and its units stand between the inherited part of the
+journal and what the code adds; the unit ``compensated`` says that it is over. What cannot be settled or taken
+back leaves the run stuck, with the debt in ``owed``, and the code waits.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from pgflow._engine.calls import EffectCall, StepCall, StepSpec
+from pgflow._engine.drivers import Driver
+from pgflow._engine.execution import Execution
+from pgflow._engine.history import NEVER
+from pgflow._engine.host import Host
+from pgflow._engine.ledger import UNREPEATABLE
+from pgflow._engine.requests import Resting
+from pgflow.errors import EffectFailed
+from pgflow.failures import encode_error
+from pgflow.model import Kind
+from pgflow.units import FIRST_ADOPTED, Claim, Dropped, Unit
+from pgflow.values import ANYTHING
+
+
+class Undoing(Execution):
+    """See the module."""
+
+    def __init__(self, claim: Claim, host: Host[Any], make_driver: Callable[[Execution], Driver], code_hash: str = "") -> None:
+        assert claim.heritage is not None
+        self.dropped = claim.heritage.undo
+        self._is_noted = False
+        self._adopting = NEVER
+        self._open_compensations = {str(d.note["compensates"]): d.call for d in self.dropped if d.call and d.note["compensates"]}
+        super().__init__(claim, host, make_driver, ANYTHING, code_hash)
+        known = [u.call for u in claim.units if u.seq <= claim.heritage.cut]
+        self._last_call = max(FIRST_ADOPTED - 1, *known, *(d.call for d in self.dropped))
+
+    def _journal_of(self, claim: Claim) -> list[Unit]:
+        assert claim.heritage is not None
+        cut = claim.heritage.cut
+        return [u for u in claim.units if u.seq > cut]
+
+    # ================================================================ asking
+
+    def _next_call(self) -> int:
+        if self._adopting == NEVER:
+            return super()._next_call()
+        self._check_open()
+        return self._adopting
+
+    def adopt(self, spec: StepSpec, args: tuple[Any, ...], kwargs: dict[str, Any], dropped: Dropped) -> EffectCall:
+        """Goes on with an effect of the dropped part that is open.
+
+        Args:
+            spec: The effect.
+            args: The arguments that it was called with, by position.
+            kwargs: By name.
+            dropped: What is known of it.
+        """
+        self._adopting = dropped.call
+        try:
+            return self.issue_effect(spec, args, kwargs, dropped.request, None)
+        finally:
+            self._adopting = NEVER
+
+    def has_begun(self, key: str) -> bool:
+        """Whether the dropped part has begun to compensate the effect of this key."""
+        return key in self._open_compensations
+
+    def issue_effect(
+        self, spec: StepSpec, args: tuple[Any, ...], kwargs: dict[str, Any], request: str, rests_on: Resting | None,
+        compensates: str | None = None, **more: Any,
+    ) -> EffectCall:
+        """Asks for a compensation; one that the dropped part has begun goes on."""
+        begun = self._open_compensations.pop(compensates, NEVER) if compensates is not None else NEVER
+        if begun == NEVER:
+            return super().issue_effect(spec, args, kwargs, request, rests_on, compensates, **more)
+        self._adopting = begun
+        try:
+            return super().issue_effect(spec, args, kwargs, request, rests_on, compensates, **more)
+        finally:
+            self._adopting = NEVER
+
+    def _check_start(self, call: StepCall, started: Any) -> None:
+        call.args_hash = started.args_hash  # its arguments have been read from the record
+        super()._check_start(call, started)
+
+    # ================================================================ what is open is asked after, not done
+
+    def _plan(self, call: EffectCall) -> Any:
+        plan = super()._plan(call)
+        return "ask" if plan == "repeat" and call.compensates is None and call.agreed.can_ask else plan
+
+    def _ask_leave(self, call: EffectCall) -> None:
+        if call.compensates is None and call.ground == "p":
+            self._close_as_absent(call)
+            return
+        if call.compensates is None and call.ground == "a":  # whether that is to be believed is the database's to say
+            call.spec = replace(call.spec, terms=replace(call.agreed, is_keyed=False))
+        super()._ask_leave(call)
+
+    def _dispatch_step(self, call: StepCall) -> None:
+        if isinstance(call, EffectCall) and call.compensates is None and call.needs_person:
+            self._close_as_absent(call)
+        else:
+            super()._dispatch_step(call)
+
+    def _take_live_mark(self, unit: Unit) -> None:
+        call = self._calls.get(unit.call)
+        said = json.loads(unit.payload or "{}").get("why") if unit.kind == Kind.EFFECT_UNKNOWN else None
+        if isinstance(call, EffectCall) and call.compensates is None and said == UNREPEATABLE:
+            self._read_mark(call, unit)
+            self._close_as_absent(call)
+        else:
+            super()._take_live_mark(unit)
+
+    def _close_as_absent(self, call: EffectCall) -> None:
+        """It was not done, and nobody wants it any more."""
+        error = EffectFailed(f"effect {call.name} was not done, and is not wanted any more")
+        self._record_effect_unit(call, Kind.EFFECT_FAILED, json.dumps(encode_error(error, with_traceback=False)))
+        self._deliver(call, None, error)
+
+    # ================================================================ the end
+
+    def _is_finished(self) -> bool:
+        return self._driver.done
+
+    def _conclude(self) -> None:
+        """Everything is taken back, and that is noted; then the run is handed back, to be taken up by its own code."""
+        if self.divergence is None and self._hold is None:
+            _, error = self._driver.outcome()
+            if error is not None:
+                self.hold_for("undo", {"message": f"what was dropped could not be taken back: {error!r}"}, self._code_hash)
+        if self.divergence is not None or self._hold is not None:
+            super()._conclude()
+        elif not self._is_noted:
+            self._is_noted = True
+            self.replaying = False
+            keys = [dropped.key for dropped in self.dropped if not dropped.note["compensates"]]
+            self._record(0, Kind.OPERATOR, "compensated", json.dumps({"effects": keys}))
+            self._want_flush()
+        elif not self._buffer:
+            self.over = True
+            self._host.hand_back(self)
+
+    def _question(self, flush: Any) -> dict[str, Any] | None:
+        if self._driver.done and self.divergence is None and self._hold is None:
+            return None
+        return super()._question(flush)
