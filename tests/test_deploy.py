@@ -78,7 +78,7 @@ def test_a_deploy_drains_with_no_run_stuck_while_workers_of_both_versions_are_ki
     assert Counter(row[4] for row in rows) == {"completed": len(rows)}
     wrong = [row for row in rows if not right(row[0], int(row[1]), row[2], row[3])]
     assert wrong == []
-    assert len(rows) == 2 * 3 * (RUNS // 3)
+    assert len(rows) == 2 * 3 * (RUNS // 3) + 3
     taken = Counter(len(row[2]) for row in rows if row[0] == "patched")
     assert taken[2] >= RUNS // 3, "runs from before the deploy take the old side"
     assert taken[3] > 0, "runs begun by the new code take the new one"
@@ -109,6 +109,10 @@ async def deploy(dsn: str, conn: psycopg.Connection, each: int) -> None:
         await eventually(lambda: statuses(conn)["completed"] == 6 * each, "all runs end", 60)
         assert conn.execute("select version from pgflow.versions where pinned and not safe_to_remove").fetchall() == []
         await fleet.stop(1)
+        for flow in code(2, act):  # while both were there, the old one may have begun all of them
+            last = await new.start(flow, 2 * each)
+            await last.send(go, 1)
+        await eventually(lambda: statuses(conn)["completed"] == 6 * each + 3, "the runs after the deploy end", 20)
         await fleet.stop(2)
 
 

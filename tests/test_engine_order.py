@@ -98,6 +98,17 @@ def test_a_flush_with_a_question_locks_release_until_it_is_answered():
     assert seen(worker) == [("looked up",)]
 
 
+def test_a_question_that_is_answered_after_its_run_was_taken_apart_moves_nothing():
+    worker, _ = start(waiting_beside_work)
+    worker.play("send 1")
+    worker.play("commit 1")
+    ((execution, flush, answer),) = worker.durable
+    assert answer is not None and answer["place"] == "leased"
+    worker._remove(execution)
+    execution.flush_committed(flush, answer)
+    assert execution.over
+
+
 @workflow
 async def reading_beside_a_step() -> None:
     task = asyncio.create_task(add(1, 1))

@@ -343,6 +343,8 @@ class Execution(Releases):
         self.inflight = None
         self.locked = False
         self._durable_seq = flush.last_seq
+        if self.closing:  # it was taken apart meanwhile: whoever has the run next reads this in the journal
+            return
         if flush.ending is not None:
             self.over = True
             return
