@@ -69,20 +69,21 @@ declare
   chain bigint := pgflow.chain_of_(tenant, key);
   me bigint := pgflow.newest_run_(chain);
   ended text;
+  is_again boolean := from_step is not null;
 begin
   select status into ended from pgflow.outcome where run_id = me;
-  if from_step is null and ended = 'failed' then
-    select u.name into from_step from pgflow.unit u where u.run_id = me and u.kind = 'f' order by u.seq desc limit 1;
+  if not is_again and ended = 'failed' then
+    is_again := exists (select from pgflow.unit u where u.run_id = me and u.kind = 'f');
   end if;
-  if from_step is null and ended is not null then
+  if not is_again and ended is not null then
     raise exception using errcode = 'PF006', message = format('run %s is %s: %s', quote_literal(key), ended,
         case ended when 'failed' then 'no step of it has failed' else 'only a stuck or failed run can be retried' end),
       hint = 'Say from which step, or restart it.';
   end if;
-  if from_step is null and (attempts is not null or effects is not null) then
+  if not is_again and (attempts is not null or effects is not null) then
     raise exception using errcode = 'PF003', message = 'attempts and effects are said of a retry from a step';
   end if;
-  if from_step is null then
+  if not is_again then
     perform pgflow.post_(chain, 't', 'retry', json_build_object('why', left(why, 4096)), coalesce(sent_by, session_user));
   else
     perform pgflow.begin_again_('retry', chain, null, from_step, null, null, effects, children, attempts, null, why, sent_by);
@@ -91,4 +92,4 @@ begin
 end
 $$;
 comment on function pgflow.retry_run(text, text, text, text, text, int, text, text)
-  is 'Lets a stuck run go on with a fresh budget of attempts; rewinds a failed one, or any that does not run, to just before a step, whose key stays the same. PF006 if there is nothing to retry';
+  is 'Lets a stuck run go on with a fresh budget of attempts; rewinds a failed one, or any that does not run, to just before a step, whose key stays the same, and of itself to before what was taken back since. PF006 if there is nothing to retry';

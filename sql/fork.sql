@@ -375,6 +375,12 @@ begin
       raise exception using errcode = 'PF003', message = 'say a unit or a step, not both';
     end if;
     cut := pgflow.cut_before_(old.run_id, from_step);
+  elsif verb = 'retry' then
+    if place.was->>'status' <> 'failed' then -- another has retried it meanwhile
+      raise exception using errcode = 'PF006', message = format('run %s is %s: only a stuck or failed run can be retried', shown, place.was->>'status'),
+        hint = 'Say from which step, or restart it.';
+    end if;
+    cut := pgflow.cut_to_retry_(old.run_id);
   end if;
   if pgflow.is_undoing_(old.run_id, old.origin_seq) then
     raise exception using errcode = 'PF006', message = format('run %s is taking back what was dropped of it', shown),

@@ -208,6 +208,58 @@ as $$
 $$;
 comment on function pgflow.effect_end_(bigint, int) is 'The seq of the unit that closes an effect; null = it is open';
 
+create or replace function pgflow.parted_(run_id bigint, cut int)
+returns table (seq int, what text, name text, taken_back_at int)
+language sql
+stable
+set search_path = pg_catalog, pg_temp
+as $$
+  with undo as materialized (
+    select c.seq, c.payload->>'compensates' as key from pgflow.unit c
+    where c.run_id = parted_.run_id and c.seq > parted_.cut and c.kind = 'i' and c.payload->>'compensates' is not null
+      and not exists (select from pgflow.unit f where f.run_id = c.run_id and f.call = c.call and f.kind = 'F')
+  )
+  select i.seq, 'effect', i.name::text, c.seq
+  from undo c join pgflow.unit i on i.run_id = parted_.run_id and i.seq <= parted_.cut and i.kind = 'i' and i.key = c.key
+  union all
+  select s.seq, 'child', s.name::text, c.seq
+  from undo c
+  join pgflow.unit k on k.run_id = parted_.run_id and k.kind = 'K' and exists (
+    select from json_array_elements(k.payload->'saga'->'effects') e where e->>1 = c.key
+  )
+  join pgflow.unit s on s.run_id = k.run_id and s.call = k.call and s.kind = 'k' and s.seq <= parted_.cut
+  order by 1, 4
+$$;
+comment on function pgflow.parted_(bigint, int)
+  is 'Effects before a cut, and children started before it, that were taken back after it, or begun to be: nobody may go on from there as if they were done';
+
+create or replace function pgflow.cut_to_retry_(run_id bigint)
+returns int
+language plpgsql
+stable
+set search_path = pg_catalog, pg_temp
+as $$
+#variable_conflict use_variable
+declare
+  step text := (select u.name from pgflow.unit u where u.run_id = run_id and u.kind = 'f' order by u.seq desc limit 1);
+  cut int := case when step is not null then pgflow.cut_before_(run_id, step) end;
+  first int;
+begin
+  loop
+    select min(s.seq) into first from (
+      select p.seq from pgflow.parted_(run_id, cut) p
+      union all
+      select i.seq from pgflow.unit i where i.run_id = run_id and i.seq <= cut and i.kind = 'i' and pgflow.effect_end_(run_id, i.call) > cut
+    ) s;
+    exit when first is null;
+    cut := first - 1;
+  end loop;
+  return cut;
+end
+$$;
+comment on function pgflow.cut_to_retry_(bigint)
+  is 'The seq before the step that failed last, or before the first effect that was taken back for it; null = no step has failed';
+
 create or replace function pgflow.check_cut_(run_id bigint, cut int, edit json, is_fork boolean)
 returns void
 language plpgsql
@@ -218,6 +270,7 @@ as $$
 declare
   last_seq int := coalesce((select max(u.seq) from pgflow.unit u where u.run_id = run_id), 0);
   found record;
+  parted record;
 begin
   if cut is null or cut not between 0 and last_seq then
     raise exception using errcode = 'PF003', message = format('there is no unit %s: the journal has units 1 to %s', coalesce(cut::text, '?'), last_seq),
@@ -240,6 +293,12 @@ begin
   if found.known_at is not null then
     -- Who does not know of an attempt would believe too early that there was none; what is unknown is found to be so again.
     raise exception using errcode = 'PF003', message = format('effect %s, intended at unit %s, goes on until unit %s', found.name, found.seq, found.known_at),
+      hint = 'Cut before the one or after the other.';
+  end if;
+  select p.* into parted from pgflow.parted_(run_id, cut) p where not is_fork limit 1; -- a fork takes back nothing of what its origin did
+  if parted.seq is not null then
+    raise exception using errcode = 'PF003',
+      message = format('%s %s, %s at unit %s, was taken back at unit %s', parted.what, parted.name, case parted.what when 'effect' then 'intended' else 'started' end, parted.seq, parted.taken_back_at),
       hint = 'Cut before the one or after the other.';
   end if;
   if is_fork and found.seq is not null then

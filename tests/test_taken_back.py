@@ -1,0 +1,171 @@
+"""What was taken back is done no more: whatever goes on from a part of a journal knows it, and nothing is taken back twice or forgotten."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import psycopg
+import pytest
+from records import SOON, run_row
+from sqlkit import Actor, one, rows
+
+import pgflow
+from pgflow import Accepted, HasActed, InvalidArgument, RunCancelled, RunFailed, Signal, WrongState, effect, read, step, workflow
+
+if TYPE_CHECKING:
+    from pgflow.testing import Harness
+
+    Conn = psycopg.Connection[Any]
+
+pytestmark = pytest.mark.timeout(60)
+
+go = Signal("go", str)
+calls: list[str] = []
+prices: dict[str, int] = {}
+
+
+@pytest.fixture(autouse=True)
+def world() -> None:
+    calls.clear()
+    prices.clear()
+
+
+@effect(risk="compensable")
+async def book(name: str) -> str:
+    calls.append(f"book {name}")
+    return f"paper of {name}"
+
+
+@book.compensate
+async def cancel(paper: str, name: str) -> None:
+    assert paper == f"paper of {name}"
+    calls.append(f"cancel {name}")
+
+
+@effect(risk="compensable")
+async def order(name: str) -> Accepted:
+    calls.append(f"order {name}")
+    return Accepted(f"ref {name}")
+
+
+@step
+async def pay() -> str:
+    if not prices:
+        raise ValueError("no money")
+    return "paid"
+
+
+@read
+async def is_cheap() -> bool:
+    return not prices
+
+
+@workflow
+async def trip(first: str, second: str) -> str:
+    async with pgflow.saga():
+        await book(first)
+        await book(second)
+        await pay()
+    return "done"
+
+
+@workflow
+async def leg(name: str) -> str:
+    return await book(name)
+
+
+@workflow
+async def journey() -> str:
+    async with pgflow.saga():
+        await pgflow.run_child(leg.options(key="leg"), "middle")
+        await pay()
+    return "done"
+
+
+@workflow
+async def two_stages(n: int) -> str:
+    async with pgflow.saga():
+        if n == 0:
+            await pgflow.run_child(leg.options(key="leg"), "middle")
+            pgflow.continue_as_new(1)
+        await pay()
+    return "done"
+
+
+@workflow
+async def shopping(items: list[str]) -> list[str]:
+    return [await book(item) for item in items]
+
+
+@workflow
+async def fickle() -> str:
+    return await book("tea") if await is_cheap() else "nothing"
+
+
+@workflow
+async def ordering(n: int) -> str:
+    if n == 0:
+        await order("tea")
+        pgflow.continue_as_new(1)
+    return await go.wait()
+
+
+def sound(conn: Conn) -> None:
+    assert rows(conn, "select invariant, detail from pgflow.check()") == []
+
+
+# ---------------------------------------------------------------- where a journal may be cut
+
+
+@pytest.mark.parametrize("effects", ["reuse", "repeat", "compensate"])
+def test_no_cut_keeps_an_effect_and_drops_its_compensation(flow: Harness, conn: Conn, effects: Any) -> None:
+    flow.include(trip)
+    run = flow.start(trip.options(key="k"), "hotel", "flight")
+    with pytest.raises(RunFailed):
+        run.result(SOON)
+    assert calls == ["book hotel", "book flight", "cancel flight", "cancel hotel"]
+    undone = one(conn, "select min(seq) from pgflow.effects where compensates is not null")
+    for cut in range(2, undone):
+        with pytest.raises(InvalidArgument, match=r"effect book, intended at unit [13], (was taken back at unit \d+|has ended at unit 4)\. Cut before"):
+            flow.app.rewind("k", cut, effects=effects)
+    with pytest.raises(InvalidArgument, match="was taken back"):
+        flow.app.retry("k", from_step="pay", effects=effects)
+    prices["fare"] = 1
+    flow.app.rewind("k", 0, effects=effects)
+    assert run.result(SOON) == "done"
+    assert calls[4:] == ["book hotel", "book flight"]
+    sound(conn)
+
+
+@pytest.mark.parametrize("effects", ["reuse", "repeat", "compensate"])
+def test_a_retry_goes_back_to_before_what_was_taken_back(flow: Harness, conn: Conn, effects: Any) -> None:
+    flow.include(trip)
+    run = flow.start(trip.options(key="k"), "hotel", "flight")
+    with pytest.raises(RunFailed):
+        run.result(SOON)
+    prices["fare"] = 1
+    with pytest.raises(HasActed, match="what would be dropped has acted: effect book"):
+        flow.app.retry("k")
+    flow.app.retry("k", effects=effects)
+    assert run.result(SOON) == "done"
+    assert calls[4:] == ["book hotel", "book flight"]
+    assert run_row(conn, "k", "origin_seq") == (0,)
+    with pytest.raises(WrongState, match="run 'k' is completed"):
+        flow.app.retry("k", effects=effects)
+    sound(conn)
+
+
+def test_no_cut_keeps_a_child_whose_effects_were_taken_back(flow: Harness, conn: Conn) -> None:
+    flow.include(journey, leg)
+    run = flow.start(journey.options(key="k"))
+    with pytest.raises(RunFailed):
+        run.result(SOON)
+    taken = one(conn, "select max(seq) from pgflow.timeline join pgflow.runs using (run_id) where runs.key = 'k' and event = 'child_finished'")
+    for cut in (taken - 1, taken):
+        with pytest.raises(InvalidArgument, match=r"child leg, started at unit 1, was taken back at unit \d+\. Cut before the one or after the other"):
+            flow.app.rewind("k", cut, effects="reuse")
+    prices["fare"] = 1
+    flow.app.retry("k", effects="reuse")
+    assert run.result(SOON) == "done"
+    assert calls == ["book middle", "cancel middle", "book middle"]
+    sound(conn)
