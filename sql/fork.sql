@@ -70,10 +70,22 @@ as $$
 declare
   parent record;
 begin
-  select p.run_id, p.chain_id, p.key, r.parent_call as call into parent
+  select p.run_id, p.chain_id, p.key, r.parent_call as call, exists (select from pgflow.outcome o where o.run_id = p.run_id) as is_over into parent
   from pgflow.run r join pgflow.run p on p.run_id = r.parent_run_id
-  where r.run_id = me and not exists (select from pgflow.outcome o where o.run_id = p.run_id);
+  where r.run_id = me;
   if parent.run_id is null then
+    return;
+  end if;
+  -- Even to repeat them: what the kept part did, and what earlier generations did, would be taken back by both.
+  if exists (
+    select from pgflow.run g join pgflow.unit k on k.run_id = g.run_id and k.kind = 'K'
+    where (g.run_id = parent.chain_id or g.chain_id = parent.chain_id and g.generation > 1)
+      and k.payload->>'run_id' = me::text and json_array_length(k.payload->'saga'->'effects') > 0
+  ) then
+    raise exception using errcode = 'PF006', message = format('run %s is a child, and its effects are its parent''s, %s, to keep or take back', shown, quote_literal(parent.key)),
+      hint = 'Rewind the parent, or fork this run.';
+  end if;
+  if parent.is_over then
     return;
   end if;
   delete from pgflow.signal s where s.ctid = any(array(
@@ -86,7 +98,7 @@ begin
   end if;
 end
 $$;
-comment on function pgflow.withdraw_(bigint, text) is 'Takes the result of a child back from its parent''s mailbox; refuses (PF006) if the parent has taken it';
+comment on function pgflow.withdraw_(bigint, text) is 'Takes the result of a child back from its parent''s mailbox; refuses (PF006) if the parent has taken it, or ever had its effects';
 
 drop function if exists pgflow.drop_children_;
 create function pgflow.drop_children_(me bigint, cut int, children text, are_reused boolean, t timestamptz)

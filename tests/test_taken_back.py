@@ -169,3 +169,24 @@ def test_no_cut_keeps_a_child_whose_effects_were_taken_back(flow: Harness, conn:
     assert run.result(SOON) == "done"
     assert calls == ["book middle", "cancel middle", "book middle"]
     sound(conn)
+
+
+# ---------------------------------------------------------------- children
+
+
+@pytest.mark.parametrize("effects", ["reuse", "repeat", "compensate"])
+@pytest.mark.parametrize("has_money", [True, False])
+def test_what_a_child_left_to_its_parent_is_not_the_childs_to_do_again(flow: Harness, conn: Conn, effects: Any, has_money: bool) -> None:
+    flow.include(two_stages, leg)
+    if has_money:
+        prices["fare"] = 1
+    run = flow.start(two_stages.options(key="k"), 0)
+    if has_money:
+        assert run.result(SOON) == "done"
+    else:
+        with pytest.raises(RunFailed):
+            run.result(SOON)
+    with pytest.raises(WrongState, match=r"run 'leg' is a child, and its effects are its parent's, 'k', to keep or take back\. Rewind the parent, or fork this run"):
+        flow.app.restart("leg", effects=effects)
+    assert calls == ["book middle"] if has_money else ["book middle", "cancel middle"]
+    sound(conn)
