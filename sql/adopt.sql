@@ -32,6 +32,27 @@ end
 $$;
 comment on function pgflow.first_run_(bigint, int) is 'The run to which a unit of a journal happened, of which others have copies';
 
+create or replace function pgflow.undone_from_(run_id bigint, cut int)
+returns table (key text, is_done boolean)
+language sql
+stable
+set search_path = pg_catalog, pg_temp
+as $$
+  select i.payload->>'compensates', exists (
+    select from pgflow.unit c where c.run_id = i.run_id and c.call = i.call and c.kind = 'C'
+  ) or exists (
+    select from pgflow.unit a join pgflow.unit e on e.run_id = a.run_id and e.call = a.call and e.kind = 'E' and e.seq > a.seq
+    where a.run_id = i.run_id and a.call = i.call and a.kind = 'A' and e.payload->>'verdict' = 'confirmed'
+  )
+  from pgflow.run me
+  join pgflow.run g on g.run_id = me.run_id
+    or g.generation > me.generation and g.chain_id = me.chain_id and g.generation > 1
+  join pgflow.unit i on i.run_id = g.run_id and i.kind = 'i' and i.payload->>'compensates' is not null and (g.run_id <> me.run_id or i.seq > undone_from_.cut)
+  where me.run_id = undone_from_.run_id
+$$;
+comment on function pgflow.undone_from_(bigint, int)
+  is 'Keys of effects that a run took back after a cut, or a later generation of its chain did, or began to, each with whether it is done';
+
 drop function if exists pgflow.effects_after_;
 create function pgflow.effects_after_(run_id bigint, cut int)
 returns table (
@@ -65,17 +86,19 @@ begin
         where o.kind = 'A' and u.run_id = i.run_id and u.call = i.call and u.kind = 'E' and u.seq > o.seq order by u.seq limit 1
       ) s on true
       where i.run_id = effects_after_.run_id and i.kind = 'i' and i.seq > cut
+    ), done_back as materialized (
+      select u.key from pgflow.undone_from_(effects_after_.run_id, effects_after_.cut) u where u.is_done
     )
     select l.seq, l.call, l.name, l.key, l.args_hash, l.payload->'request', l.payload->>'risk', l.payload->>'decision', l.payload->>'compensates',
       l.state, l.kind, l.result, l.payload->>'compensates' is not null or coalesce((l.payload->>'is_undo')::boolean, false),
-      exists (select from ledger c where c.payload->>'compensates' = l.key and c.state = 'confirmed'),
+      l.key in (select d.key from done_back d),
       not starts_with(l.key, me.root::text),
       coalesce((l.payload->'origin')::jsonb, jsonb_build_object('run_id', pgflow.first_run_(me.run_id, l.seq), 'seq', l.seq))
     from ledger l join pgflow.run me on me.run_id = effects_after_.run_id order by l.seq;
 end
 $$;
 comment on function pgflow.effects_after_(bigint, int)
-  is 'The effects that a journal intends after a cut, each with what became of it (open, confirmed, failed), whether it helps to take another back, whether it was taken back there, whether the run that this one was forked from did it, and where';
+  is 'The effects that a journal intends after a cut, each with what became of it (open, confirmed, failed), whether it helps to take another back, whether it was taken back there or in a later generation, whether the run that this one was forked from did it, and where';
 
 create or replace function pgflow.has_done_(chain bigint)
 returns boolean
@@ -146,6 +169,11 @@ begin
     own := own + 1;
     has_open := true;
   end loop;
+  -- What the old generation was given itself and has not asked for was done before all of that, and is taken back after it.
+  insert into pgflow.carried (run_id, args_hash, seq, call, is_done, what, name, key, payload, request, note)
+  select heir, c.args_hash, row_number() over (order by c.seq, c.call) - 2147483648, 0, true, 'undo', c.name, c.key, c.payload, c.request,
+    jsonb_build_object('compensates', null, 'risk', c.note->>'risk', 'is_accepted', (c.note->>'is_accepted')::boolean, 'is_undone', false)
+  from pgflow.unasked_(origin) c join pgflow.run r on r.run_id = origin where starts_with(c.key, r.root::text);
   if has_open then -- what could be asked in vain before is asked anew
     seq := seq + 1;
     perform pgflow.append_(heir, seq, 0, 'o', 'retry', json_build_object('why', 'what was dropped is taken back'), 0, t, t);
@@ -190,14 +218,19 @@ stable
 set search_path = pg_catalog, pg_temp
 as $$
   select exists (
-    select from pgflow.unit k
+    select from pgflow.unit s
+    join pgflow.run me on me.run_id = s.run_id
+    join pgflow.run g on g.run_id = me.run_id or g.generation > me.generation and g.chain_id = me.chain_id and g.generation > 1
+    join pgflow.unit k on k.run_id = g.run_id and k.kind = 'K' and (k.run_id = origin and k.call = s.call or exists (
+      select from pgflow.run kid where kid.run_id = (k.payload->>'run_id')::bigint and kid.chain_id = (s.payload->>'run_id')::bigint
+    ))
     cross join lateral json_array_elements(k.payload->'saga'->'effects') e
-    join pgflow.unit i on i.run_id = origin and i.seq > cut and i.kind = 'i' and i.payload->>'compensates' = e->>1
-    where k.run_id = origin and k.kind = 'K' and k.call = child_is_undone_.call
+    join pgflow.undone_from_(origin, cut) u on u.key = e->>1
+    where s.run_id = origin and s.kind = 'k' and s.call = child_is_undone_.call
   )
 $$;
 comment on function pgflow.child_is_undone_(bigint, int, int)
-  is 'Whether the dropped part of a journal has taken back what a child did, or begun to: its result is none to be handed over';
+  is 'Whether the dropped part of a journal, or a later generation, has taken back what a child did, or begun to: its result is none to be handed over';
 
 create or replace function pgflow.adopt_children_(origin bigint, cut int, heir pgflow.run, t timestamptz, inout seq int)
 language plpgsql

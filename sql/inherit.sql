@@ -357,26 +357,37 @@ $$;
 comment on function pgflow.copy_units_(bigint, int, bigint, json)
   is 'Copies a journal up to a cut, without the licences of bodies whose outcome is not in it, and with another result in its last unit if one is given';
 
+create or replace function pgflow.unasked_(run_id bigint)
+returns setof pgflow.carried
+language sql
+stable
+set search_path = pg_catalog, pg_temp
+as $$
+  select c.* from pgflow.carried c
+  where c.run_id = unasked_.run_id and c.what = 'effect'
+    and not exists (select from pgflow.unit i where i.run_id = c.run_id and i.kind = 'i' and i.key = c.key)
+$$;
+comment on function pgflow.unasked_(bigint) is 'Effects that a run was given with their results and has not asked for';
+
 create or replace function pgflow.carry_(origin bigint, cut int, heir bigint)
 returns void
 language sql
 volatile
 set search_path = pg_catalog, pg_temp
 as $$
-  insert into pgflow.carried (run_id, args_hash, seq, call, is_done, what, name, key, payload, note)
-  select heir, a.args_hash, a.seq, row_number() over (order by a.seq, a.call), a.is_done, a.what, a.name, a.key, case when a.is_done then a.payload end, a.note
+  insert into pgflow.carried (run_id, args_hash, seq, call, is_done, what, name, key, payload, request, note)
+  select heir, a.args_hash, a.seq, row_number() over (order by a.seq, a.call), a.is_done, a.what, a.name, a.key, case when a.is_done then a.payload end, a.request, a.note
   from (
-    select s.seq, s.call, s.args_hash, s.state = 'completed' as is_done, 'step' as what, s.name, s.key, s.payload, null::jsonb as note
+    select s.seq, s.call, s.args_hash, s.state = 'completed' as is_done, 'step' as what, s.name, s.key, s.payload, null::json as request, null::jsonb as note
     from pgflow.acts_(origin, cut) s where s.what in ('step', 'transaction')
     union all
     -- What was taken back is done anew.
-    select e.seq, e.call, e.args_hash, true, 'effect', e.name, e.key, e.result, jsonb_build_object('origin', e.origin, 'is_accepted', e.outcome = 'A')
+    select e.seq, e.call, e.args_hash, true, 'effect', e.name, e.key, e.result, e.request,
+      jsonb_build_object('origin', e.origin, 'is_accepted', e.outcome = 'A', 'risk', e.risk)
     from pgflow.effects_after_(origin, cut) e where e.state = 'confirmed' and not e.is_undo and not e.is_undone
     union all
-    select c.seq, c.call, c.args_hash, true, 'effect', c.name, c.key, c.payload, c.note
-    from pgflow.carried c where c.run_id = origin and c.what = 'effect' and not exists (
-      select from pgflow.unit i where i.run_id = origin and i.kind = 'i' and i.key = c.key
-    )
+    select c.seq, c.call, c.args_hash, true, 'effect', c.name, c.key, c.payload, c.request, c.note
+    from pgflow.unasked_(origin) c where c.key not in (select u.key from pgflow.undone_from_(origin, cut) u where u.is_done)
   ) a
 $$;
 comment on function pgflow.carry_(bigint, int, bigint)

@@ -190,3 +190,65 @@ def test_what_a_child_left_to_its_parent_is_not_the_childs_to_do_again(flow: Har
         flow.app.restart("leg", effects=effects)
     assert calls == ["book middle"] if has_money else ["book middle", "cancel middle"]
     sound(conn)
+
+
+# ---------------------------------------------------------------- what was handed over and not asked for
+
+
+def test_what_was_handed_over_and_not_asked_for_is_taken_back(flow: Harness, conn: Conn) -> None:
+    flow.include(shopping)
+    run = flow.start(shopping.options(key="k"), ["milk", "tea", "gin"])
+    run.result(SOON)
+    flow.app.restart("k", effects="reuse", input={"items": ["milk"]})
+    assert run.result(SOON) == ["paper of milk"]
+    flow.app.restart("k", effects="reuse", input={"items": []})
+    assert run.result(SOON) == []
+    assert len(calls) == 3
+    flow.app.restart("k", effects="compensate", input={"items": ["tea"]})
+    assert run.result(SOON) == ["paper of tea"]
+    assert sorted(calls[3:6]) == ["cancel gin", "cancel milk", "cancel tea"]
+    assert calls[3:5] == ["cancel gin", "cancel tea"], "the last first"
+    assert calls[6:] == ["book tea"]
+    sound(conn)
+
+
+# ---------------------------------------------------------------- older generations
+
+
+def test_a_fork_of_an_older_generation_is_not_handed_what_a_later_one_took_back(flow: Harness, conn: Conn) -> None:
+    flow.include(fickle)
+    run = flow.start(fickle.options(key="k"))
+    assert run.result(SOON) == "paper of tea"
+    prices["tea"] = 1
+    flow.app.restart("k", effects="compensate")
+    assert run.result(SOON) == "nothing"
+    prices.clear()
+    fork = flow.app.fork("k", generation=1, at=0, effects="reuse")
+    assert flow.app.get(fork, fickle).result(SOON) == "paper of tea"
+    assert calls == ["book tea", "cancel tea", "book tea"]
+    sound(conn)
+
+
+def test_a_fork_of_an_older_generation_starts_a_child_anew_that_a_later_one_took_back(flow: Harness, conn: Conn) -> None:
+    @workflow
+    async def patient() -> str:
+        async with pgflow.saga():
+            await pgflow.run_child(leg, "middle")
+            if await go.wait() == "fail":
+                raise ValueError
+        return "done"
+
+    flow.include(patient, leg)
+    run = flow.start(patient.options(key="k"))
+    flow.until_idle()
+    flow.app.restart("k", effects="reuse")
+    flow.until_idle()
+    run.send(go, "fail")
+    with pytest.raises(RunFailed):
+        run.result(SOON)
+    assert calls == ["book middle", "cancel middle"]
+    fork = flow.app.fork("k", generation=1, at=0, effects="reuse")
+    flow.app.send(fork, go, "go")
+    assert flow.app.get(fork, patient).result(SOON) == "done"
+    assert calls[2:] == ["book middle"]
+    sound(conn)
