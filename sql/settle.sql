@@ -23,6 +23,7 @@
 --   stuck                 the same as hold, for when it would park: nothing but a person can bring it on
 --   hold                  [state, reason, code hash, detail]
 --   continue              input of the next generation
+--   cancel                {why, by} of a cancel that was taken after the code had ended, for the next generation
 --   effects               [[call, name, key, hash, risk, request, ordinal or key, ground, seconds, decision, compensates, reads], ...]  see intend_
 --   open_effects          [call, ...]                 effects that whoever knows may settle while the run is parked
 -- and the answer:
@@ -329,6 +330,9 @@ begin
   returning lane_id, generation into lane, next_generation;
   if q ? 'saga' or q ? 'of_children' then
     perform pgflow.hand_on_saga_(me, (q->'chain')::bigint, next_generation - 1, coalesce(q->'saga', '[]'), q->'of_children');
+  end if;
+  if q ? 'cancel' then
+    perform pgflow.post_((q->'chain')::bigint, 'x', 'cancel', json_build_object('why', q->'cancel'->'why'), q->'cancel'->>'by');
   end if;
   insert into pgflow.deadline (run_id, due_at) select next_id, deadline_at from pgflow.run where run_id = me and deadline_at is not null;
   insert into pgflow.outcome (run_id, token, finished_at, status) values (me, (q->'token')::bigint, t, 'continued');

@@ -252,3 +252,27 @@ def test_a_fork_of_an_older_generation_starts_a_child_anew_that_a_later_one_took
     assert flow.app.get(fork, patient).result(SOON) == "done"
     assert calls[2:] == ["book middle"]
     sound(conn)
+
+
+# ---------------------------------------------------------------- cancels, and words of the counterparty
+
+
+@pytest.mark.parametrize("crashes", [False, True])
+def test_a_cancel_of_a_run_that_waits_to_continue_as_new_reaches_the_next_generation(flow: Harness, conn: Conn, crashes: bool) -> None:
+    flow.include(ordering)
+    run = flow.start(ordering.options(key="k"), 0)
+    flow.until_idle()
+    assert run_row(conn, "k", "status, reason") == ("waiting", "owes")
+    flow.app.cancel("k", why="enough")
+    flow.until_idle()
+    if crashes:
+        flow.crash()
+    flow.app.confirm_effect("ref tea")
+    flow.until_idle()
+    with pytest.raises(RunCancelled, match="enough"):
+        run.result(SOON)
+    assert run_row(conn, "k", "status, generation") == ("cancelled", 2)
+    whys = rows(conn, "select payload->>'why' from pgflow.unit where kind = 'x' and call = 0 order by run_id")
+    assert whys == ["enough", "enough"]
+    assert one(conn, "select count(distinct payload->>'by') from pgflow.unit where kind = 'x' and call = 0") == 1
+    sound(conn)

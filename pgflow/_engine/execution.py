@@ -307,7 +307,8 @@ class Execution(Releases):
         if self._continue_input is not None:
             handed_on = {"saga": self._handed_on} if self._handed_on else {}
             of_children = {"of_children": self._of_children} if self._of_children else {}
-            return {**question, "continue": self._continue_input, **handed_on, **of_children}
+            cancel = {"cancel": self._late_cancel} if self._late_cancel is not None else {}
+            return {**question, "continue": self._continue_input, **handed_on, **of_children, **cancel}
         if self._ending is not None or self.draining:
             return None
         idle = self.is_idle and not flush.starts

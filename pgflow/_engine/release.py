@@ -39,6 +39,7 @@ class Releases(Renewals):
         self._decided: deque[Unit] = deque()
         self._ending: Ending | None = None
         self._has_ended = False
+        self._late_cancel: dict[str, Any] | None = None
         self._continue_input: str | None = None
         self._handed_on: list[tuple[int, str]] = []
         self._of_children: list[str] = []
@@ -207,7 +208,9 @@ class Releases(Renewals):
 
     def _cancel_run(self, unit: Unit) -> None:
         self.cancel_request = json.loads(unit.payload or "{}")
-        if not self._has_ended:
+        if self._has_ended:
+            self._late_cancel = self.cancel_request
+        else:
             self._driver.cancel()
             self._driver.resume()
 
