@@ -272,7 +272,10 @@ begin
     raise exception using errcode = 'PF003', message = format('a verdict on an effect is confirmed, failed or absent, not %s', quote_nullable(verdict));
   end if;
   perform pgflow.check_json_(value, 'the result of an effect');
-  select o.* into debt from pgflow.owed o where o.kind = 'effect' and o.detail->>'key' = effect_key;
+  for look in 1..2 loop -- a rewind may hand the debt to another generation meanwhile
+    select o.* into debt from pgflow.owed o where o.kind = 'effect' and o.detail->>'key' = effect_key for update;
+    exit when found;
+  end loop;
   if debt.run_id is null then
     raise exception using errcode = 'PF001', message = format('no open effect has the key %s', quote_nullable(effect_key)),
       hint = 'It is closed, or never was; pgflow.obligations lists what is open.';
@@ -301,7 +304,10 @@ begin
     raise exception using errcode = 'PF003', message = format('an accepted effect is confirmed or failed, not %s', quote_nullable(verdict));
   end if;
   perform pgflow.check_json_(value, 'the confirmation of an effect');
-  debts := array(select o from pgflow.owed o where o.detail ? 'ref' and o.detail->>'ref' = ref and o.kind = 'effect' limit 2);
+  for look in 1..2 loop -- a rewind may hand the debt to another generation meanwhile
+    debts := array(select o from pgflow.owed o where o.detail ? 'ref' and o.detail->>'ref' = ref and o.kind = 'effect' limit 2 for update);
+    exit when cardinality(debts) > 0;
+  end loop;
   if cardinality(debts) = 0 then
     raise exception using errcode = 'PF001', message = format('no effect was accepted under the reference %s', quote_nullable(ref)),
       hint = 'Its acceptance may not be recorded yet: answer so that the counterparty sends again.';

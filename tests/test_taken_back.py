@@ -276,3 +276,26 @@ def test_a_cancel_of_a_run_that_waits_to_continue_as_new_reaches_the_next_genera
     assert whys == ["enough", "enough"]
     assert one(conn, "select count(distinct payload->>'by') from pgflow.unit where kind = 'x' and call = 0") == 1
     sound(conn)
+
+
+@pytest.mark.parametrize("by", ["reference", "key"])
+def test_a_word_that_crosses_a_rewind_is_recorded_where_the_debt_is_now(flow: Harness, conn: Conn, dsn: str, by: str) -> None:
+    flow.include(ordering)
+    flow.start(ordering.options(key="k"), 0)
+    flow.until_idle()
+    cut = one(conn, "select max(seq) from pgflow.timeline")
+    key = one(conn, "select effect from pgflow.obligations")
+    query = "select pgflow.confirm_effect('ref tea')" if by == "reference" else f"select pgflow.settle_effect('{key}', 'confirmed')"
+    with Actor(dsn) as webhook:
+        with conn.transaction():
+            conn.execute("select pgflow.rewind_run('k', %s)", (cut,))
+            said = webhook.do(lambda its: one(its, query))
+            webhook.until_waiting(conn, said)
+        said.result()
+    conn.execute("select pgflow.wake()")
+    flow.until_idle()
+    assert rows(conn, "select effect from pgflow.obligations") == []
+    assert run_row(conn, "k", "generation") == (3,)
+    with pytest.raises(psycopg.Error, match="no (effect was accepted|open effect)"):
+        conn.execute(query)
+    sound(conn)
