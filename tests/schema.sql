@@ -738,7 +738,7 @@ function pgflow.adopt_effects_(origin bigint, cut integer, heir bigint, chain bi
   -- Hands to a generation the effects of the dropped part that it must take back: those that are open with their units and what is owed; answers its last seq
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 fe6effe02678a7f63cb2df6d61fa13be
+  md5 b4ba8c52847ed978d614cfae80cb9465
 
 function pgflow.append_(run_id bigint, seq integer, call integer, kind "char", name text, payload json, token bigint, at timestamp with time zone, t timestamp with time zone) returns void, owner pgflow_owner
   -- Appends one unit that the database decided
@@ -771,7 +771,7 @@ function pgflow.begin_again_(verb text, chain bigint, cut integer, from_step tex
   -- Puts a new generation in the place of a chain's newest one, with its journal up to a cut
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 877d71797ee1acba43e8d7a08e80a6f7
+  md5 461d33f0eccd43596b0896d6a97eb85e
 
 function pgflow.begin_step(run_id bigint, token bigint, call integer, idle_timeout_ms integer DEFAULT 0) returns text, owner pgflow_owner
   -- First call of a transactional step's transaction: checks the lease, leaves a mark that only this transaction carries, and tells its number
@@ -825,7 +825,7 @@ function pgflow.carry_(origin bigint, cut integer, heir bigint) returns void, ow
   -- Hands on what the dropped part knew of its steps and effects: results, and keys of steps that did not complete
   sql volatile
   set search_path=pg_catalog, pg_temp
-  md5 052e58dc445179c342227f5e79c93f50
+  md5 1ec54f795a222641d57d1d48e5ec3c03
 
 function pgflow.chain_of_(tenant text, key text) returns bigint, owner pgflow_owner
   -- The chain that a key names, or PF001
@@ -856,7 +856,7 @@ function pgflow.check_cut_(run_id bigint, cut integer, edit json, is_fork boolea
   -- Refuses (PF003) a cut that is not in the journal or that another run cannot begin with
   plpgsql stable
   set search_path=pg_catalog, pg_temp
-  md5 21dbb6b0de69ab4928f3f048d50e6d1b
+  md5 b5ab30e91b763b02e2afaaeb8e82943d
 
 function pgflow.check_history_(history jsonb) returns void, owner pgflow_owner
   -- Refuses (PF003) a history that no run can have had
@@ -907,10 +907,10 @@ function pgflow.check_version_(version text) returns void, owner pgflow_owner
   md5 5a09b87443f25f0d44b83db7ab378535
 
 function pgflow.child_is_undone_(origin bigint, cut integer, call integer) returns boolean, owner pgflow_owner
-  -- Whether the dropped part of a journal has taken back what a child did, or begun to: its result is none to be handed over
+  -- Whether the dropped part of a journal, or a later generation, has taken back what a child did, or begun to: its result is none to be handed over
   sql stable
   set search_path=pg_catalog, pg_temp
-  md5 df85056f8f65a435217694e8e7d06d15
+  md5 8caa1c89f46bac3836ee19f7a487f0f1
 
 function pgflow.child_saga_(parent bigint, child bigint) returns jsonb, owner pgflow_owner
   -- What a child that has completed leaves to its parent to take back, if it must: {of: root of the parent, effects: [[name, key, code, request, result, reference], ...]}; null = nothing
@@ -977,7 +977,7 @@ function pgflow.confirm_effect(ref text, verdict text DEFAULT 'confirmed'::text,
   -- For a webhook: what became of the effect that was accepted under a reference; PF001 if there is none (yet)
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
-  md5 e94b04154700a93deabe2f7184fa9872
+  md5 77967a314b5e498eac8a13b4942a0c98
   grant execute to pgflow_client
   grant execute to pgflow_operator
   grant execute to pgflow_worker
@@ -986,7 +986,7 @@ function pgflow.continue_(q jsonb, seq integer, t timestamp with time zone) retu
   -- Ends a run as the next generation of its chain, which is ready at once; answers the lane
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 f699bac35ea083ff6fd8cda587df4bc2
+  md5 126121e5e1a225a669d1f589288e2d82
 
 function pgflow.copy_units_(origin bigint, cut integer, heir bigint, edit json) returns void, owner pgflow_owner
   -- Copies a journal up to a cut, without the licences of bodies whose outcome is not in it, and with another result in its last unit if one is given
@@ -999,6 +999,12 @@ function pgflow.cut_before_(run_id bigint, step text) returns integer, owner pgf
   plpgsql stable
   set search_path=pg_catalog, pg_temp
   md5 3a3189ddb3b1de2f7e3980c814cfd946
+
+function pgflow.cut_to_retry_(run_id bigint) returns integer, owner pgflow_owner
+  -- The seq before the step that failed last, or before the first effect that was taken back for it; null = no step has failed
+  plpgsql stable
+  set search_path=pg_catalog, pg_temp
+  md5 553dde82592286b007b888b13eae0642
 
 function pgflow.drop_children_(me bigint, cut integer, children text, are_reused boolean, t timestamp with time zone) returns void, owner pgflow_owner
   -- What becomes of children that the dropped part started, unless they are reused: open ones are cancelled or refused (PF006), keys of ended ones freed
@@ -1046,10 +1052,10 @@ function pgflow.effect_error_(name text, said_by text, why text) returns json, o
   md5 056be0eb80658bd41197695e5a7ca90a
 
 function pgflow.effects_after_(run_id bigint, cut integer) returns TABLE(seq integer, call integer, name text, key text, args_hash bigint, request json, risk text, decision text, compensates text, state text, outcome "char", result json, is_undo boolean, is_undone boolean, is_foreign boolean, origin jsonb), owner pgflow_owner
-  -- The effects that a journal intends after a cut, each with what became of it (open, confirmed, failed), whether it helps to take another back, whether it was taken back there, whether the run that this one was forked from did it, and where
+  -- The effects that a journal intends after a cut, each with what became of it (open, confirmed, failed), whether it helps to take another back, whether it was taken back there or in a later generation, whether the run that this one was forked from did it, and where
   plpgsql stable
   set search_path=pg_catalog, pg_temp
-  md5 57c23b7c377c4b1157140fbb4a628841
+  md5 189e8c861b02039862c19c2b6620558d
 
 function pgflow.end_by_force_(me bigint, chain bigint, last_seq integer, token bigint, t timestamp with time zone) returns void, owner pgflow_owner
   -- Writes the outcome of a run that is cancelled without its code, and who did it
@@ -1416,6 +1422,12 @@ function pgflow.park_(q jsonb, seq integer, t timestamp with time zone) returns 
   set enable_seqscan=off
   md5 3cc1eea80268c37ddd438c44bcb346d6
 
+function pgflow.parted_(run_id bigint, cut integer) returns TABLE(seq integer, what text, name text, taken_back_at integer), owner pgflow_owner
+  -- Effects before a cut, and children started before it, that were taken back after it, or begun to be: nobody may go on from there as if they were done
+  sql stable
+  set search_path=pg_catalog, pg_temp
+  md5 eff872471a7b8b83ea602d4ec1f61eaa
+
 function pgflow.pause_(q jsonb, t timestamp with time zone, INOUT seq integer) returns integer, owner pgflow_owner
   -- Takes the requests to pause, records who asked and why, and holds the run
   plpgsql volatile
@@ -1581,10 +1593,10 @@ function pgflow.resume_run(key text, why text DEFAULT 'resumed'::text, tenant te
   grant execute to pgflow_operator
 
 function pgflow.retry_run(key text, why text DEFAULT 'retried'::text, tenant text DEFAULT ''::text, sent_by text DEFAULT NULL::text, from_step text DEFAULT NULL::text, attempts integer DEFAULT NULL::integer, effects text DEFAULT NULL::text, children text DEFAULT 'refuse'::text) returns bigint, owner pgflow_owner
-  -- Lets a stuck run go on with a fresh budget of attempts; rewinds a failed one, or any that does not run, to just before a step, whose key stays the same. PF006 if there is nothing to retry
+  -- Lets a stuck run go on with a fresh budget of attempts; rewinds a failed one, or any that does not run, to just before a step, whose key stays the same, and of itself to before what was taken back since. PF006 if there is nothing to retry
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
-  md5 75752a999bd9907d13d3bf5d4a3bd3a7
+  md5 1c6a32ff664f4603f301e262fcf406a5
   grant execute to pgflow_operator
 
 function pgflow.rewind_run(key text, to_seq integer DEFAULT NULL::integer, from_step text DEFAULT NULL::text, edit json DEFAULT NULL::json, effects text DEFAULT NULL::text, children text DEFAULT 'refuse'::text, attempts integer DEFAULT NULL::integer, timeout_seconds double precision DEFAULT NULL::double precision, why text DEFAULT 'rewound'::text, tenant text DEFAULT ''::text, sent_by text DEFAULT NULL::text, OUT run_id bigint, OUT generation integer, OUT lane_id integer, OUT seq integer) returns record, owner pgflow_owner
@@ -1671,7 +1683,7 @@ function pgflow.settle_effect(effect_key text, verdict text, value json DEFAULT 
   -- Says what became of an effect whose outcome is unknown, or that was accepted: confirmed with its result, failed, or absent (then it may be tried again); PF001 if no open effect has the key, PF006 while it is under way
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
-  md5 abbc2b4e53798cc5022cdb8000812fde
+  md5 cd27d6d78c16c71df7064fd0b44f8d5d
   grant execute to pgflow_operator
   grant execute to pgflow_worker
 
@@ -1784,6 +1796,18 @@ function pgflow.transaction_status(xid text) returns text, owner pgflow_owner
   md5 7e55bf48a1224ee41f9bd516e754874e
   grant execute to pgflow_worker
 
+function pgflow.unasked_(run_id bigint) returns SETOF pgflow.carried, owner pgflow_owner
+  -- Effects that a run was given with their results and has not asked for
+  sql stable
+  set search_path=pg_catalog, pg_temp
+  md5 9d23505eca7151218c2300f8bf95fd60
+
+function pgflow.undone_from_(run_id bigint, cut integer) returns TABLE(key text, is_done boolean), owner pgflow_owner
+  -- Keys of effects that a run took back after a cut, or a later generation of its chain did, or began to, each with whether it is done
+  sql stable
+  set search_path=pg_catalog, pg_temp
+  md5 05bb6927df402dd435bb8472d5928509
+
 function pgflow.unit_json_(seq integer, call integer, kind "char", name text, payload json) returns jsonb, owner pgflow_owner
   -- A unit as it travels in an answer, its payload as exact text
   sql immutable
@@ -1842,10 +1866,10 @@ function pgflow.wind_up_(run_ids bigint[], t timestamp with time zone) returns b
   md5 484539d9071c4dba3ebc23af2b80bbb5
 
 function pgflow.withdraw_(me bigint, shown text) returns void, owner pgflow_owner
-  -- Takes the result of a child back from its parent's mailbox; refuses (PF006) if the parent has taken it
+  -- Takes the result of a child back from its parent's mailbox; refuses (PF006) if the parent has taken it, or ever had its effects
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 e9e65c5120a641875c9c12f2e9eddef0
+  md5 99eaf3d2c1c72325d2d19e2811661c24
 
 function pgflow.written_tables() returns TABLE(schema_name text, table_name text), owner pgflow_owner
   -- The tables that this transaction has written, or locked as only a writer does
