@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import threading
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
@@ -121,7 +122,7 @@ def test_a_sync_hook_is_called_in_a_thread_and_a_stuck_run_says_why(flow: Harnes
     ((page, thread),) = pages
     assert (page.kind, page.run, page.name) == ("stuck", run.key, "deadlock")
     assert "nothing can bring" in page.why
-    assert thread.startswith("pgflow-step")
+    assert thread.startswith("pgflow-pager")
     conn.execute("select pgflow.resume_run(%s)", (run.key,))
     wait_until(lambda: len(pages) == 2, "it is stuck again, and that is told again")
     assert pages[0][0].id != pages[1][0].id
@@ -165,6 +166,67 @@ async def test_a_hook_that_fails_is_called_again_after_a_while(aflow: AsyncHarne
     await eventually(lambda: paged(conn) == [("effect", True, 0, None)], "somebody is told")
     assert [page.attempt for page in pages] == [1, 2, 3]
     assert len({page.id for page in pages}) == 1
+
+
+async def test_a_hook_that_is_cancelled_has_told_nobody(aflow: AsyncHarness, conn: psycopg.Connection) -> None:
+    pages: list[Page] = []
+
+    @aflow.app.pager
+    async def tell(page: Page) -> None:
+        pages.append(page)
+        if len(pages) == 1:
+            inner = asyncio.create_task(asyncio.sleep(60))
+            inner.cancel()
+            await inner
+
+    await stuck(aflow, conn)
+    await eventually(lambda: paged(conn) == [("effect", False, 1, "CancelledError")], "it has failed")
+    await aflow.skip(timedelta(seconds=6))
+    await eventually(lambda: paged(conn) == [("effect", True, 0, None)], "somebody is told")
+
+
+async def test_a_sync_hook_that_is_cancelled_has_told_nobody(aflow: AsyncHarness, conn: psycopg.Connection) -> None:
+    pages: list[Page] = []
+
+    @aflow.app.pager
+    def tell(page: Page) -> None:
+        pages.append(page)
+        if len(pages) == 1:
+            raise concurrent.futures.CancelledError
+
+    await stuck(aflow, conn)
+    await eventually(lambda: paged(conn) == [("effect", False, 1, "CancelledError")], "it has failed")
+    await aflow.skip(timedelta(seconds=6))
+    await eventually(lambda: paged(conn) == [("effect", True, 0, None)], "somebody is told")
+
+
+async def test_a_sync_hook_that_hangs_is_not_called_again_while_it_does(aflow: AsyncHarness, conn: psycopg.Connection) -> None:
+    pages: list[Page] = []
+    answer = threading.Event()
+
+    @aflow.app.pager(timeout=timedelta(milliseconds=50))
+    def tell(page: Page) -> None:
+        pages.append(page)
+        answer.wait(60)
+
+    await stuck(aflow, conn)
+    await eventually(lambda: paged(conn) == [("effect", False, 1, "TimeoutError")], "it has failed")
+    await aflow.skip(timedelta(seconds=6))
+    await eventually(lambda: paged(conn) == [("effect", False, 2, "TimeoutError")], "it has failed again")
+    assert len(pages) == 1
+    answer.set()
+    await aflow.skip(timedelta(seconds=20))
+    await eventually(lambda: paged(conn) == [("effect", True, 0, None)], "somebody is told")
+
+
+async def test_a_worker_whose_pager_is_gone_has_failed(aflow: AsyncHarness, conn: psycopg.Connection) -> None:
+    aflow.app.pager(print)
+    await aflow.until_idle()
+    worker = aflow._worker
+    assert worker is not None
+    (loop,) = [task for task in worker._tasks if task.get_coro().__qualname__ == "Pager.loop"]  # type: ignore[union-attr]
+    loop.cancel()
+    await asyncio.wait_for(worker.failed.wait(), 5)
 
 
 async def test_a_worker_lost_between_the_call_and_its_record_is_followed_by_another_call(
