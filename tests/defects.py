@@ -481,6 +481,21 @@ EFFECTS = (
         "test_pager.py::test_a_worker_lost_between_the_call_and_its_record_is_followed_by_another_call",
     ),
     Defect(
+        "new need taken for one that was told", "sql/effects.sql",
+        "case when g.kind = 'U' and g.delay is null then pgflow.micros_(t) end", "null::bigint",
+        "test_pager.py::test_an_effect_that_needs_somebody_again_is_told_again",
+    ),
+    Defect(
+        "told by whoever has lost the page", "sql/page.sql",
+        " and p.next_at = page_sent.leased_until", "",
+        "test_pager.py::test_what_is_said_of_a_call_whose_lease_is_over_counts_for_nothing",
+    ),
+    Defect(
+        "pager ended by a hook that is cancelled", "pgflow/threads.py",
+        "return task is not None and not task.cancelling()", "return False",
+        "test_pager.py::test_a_hook_that_is_cancelled_has_told_nobody",
+    ),
+    Defect(
         "absent believed at once", "sql/effects.sql",
         "coalesce(e->>7 = 'a' and last_at + wait <= asked_at, false)", "e->>7 = 'a'",
         "test_effects.py::test_absent_is_believed_only_when_no_attempt_can_be_under_way",

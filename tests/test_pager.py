@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import threading
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 import psycopg
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.timeout(90)
 
 MINUTES = timedelta(minutes=2)
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class NoReplyError(Exception):
@@ -81,7 +82,8 @@ async def test_an_effect_that_only_a_person_can_settle_is_told_once(aflow: Async
     await eventually(lambda: paged(conn) == [("effect", True, 0, None)], "somebody is told")
     ((key,),) = conn.execute("select effect from pgflow.effects").fetchall()
     (page,) = pages
-    assert (page.id, page.effect, page.kind, page.run, page.workflow, page.name) == (key, key, "effect", run.key, "pay", "wire")
+    assert (page.effect, page.kind, page.run, page.workflow, page.name) == (key, "effect", run.key, "pay", "wire")
+    assert page.id == f"{key}#{(page.since - EPOCH) // timedelta(microseconds=1)}"
     assert (page.why, page.attempt) == ("it raised", 1)
     await aflow.skip(timedelta(days=3))
     assert len(pages) == 1
@@ -94,6 +96,39 @@ async def test_an_effect_that_only_a_person_can_settle_is_told_once(aflow: Async
     assert aflow._worker is not None
     aflow._worker.poll_now()
     await eventually(lambda: count(conn, "pgflow.page") == 0, "nobody is needed any more")
+
+
+async def test_an_effect_that_needs_somebody_again_is_told_again(aflow: AsyncHarness, conn: psycopg.Connection) -> None:
+    pages: list[Page] = []
+    aflow.app.pager(pages.append)
+    run = await stuck(aflow, conn)
+    await eventually(lambda: paged(conn) == [("effect", True, 0, None)], "somebody is told")
+    await aflow.app.settle_effect(pages[0].effect, "absent", why="the bank has nothing", by="grace")
+    await eventually(lambda: len(pages) == 2, "it was tried again, and somebody is told again")
+    await eventually(lambda: paged(conn) == [("effect", True, 0, None)], "that is recorded")
+    first, second = pages
+    assert (first.effect, first.run) == (second.effect, second.run) == (second.effect, run.key)
+    assert first.id != second.id
+    assert first.since < second.since
+    assert second.attempt == 1
+    await aflow.skip(timedelta(days=3))
+    assert len(pages) == 2
+
+
+async def test_an_effect_left_by_a_run_that_was_ended_is_told_again(aflow: AsyncHarness, conn: psycopg.Connection) -> None:
+    pages: list[Page] = []
+    aflow.app.pager(pages.append)
+    await stuck(aflow, conn, pay_and_wait)
+    await aflow.skip(timedelta(0))
+    await eventually(lambda: len(pages) == 1, "somebody is told")
+    conn.execute("update pgflow.owed set due_at = pgflow.now_() + interval '1 hour'")  # as if it were looked after again
+    await aflow.skip(timedelta(0))
+    await eventually(lambda: count(conn, "pgflow.page") == 0, "nobody is needed")
+    conn.execute("select pgflow.cancel_run(%s, force => true)", (pages[0].run,))
+    await aflow.skip(timedelta(0))
+    await eventually(lambda: len(pages) == 2, "nobody looks after it any more")
+    assert pages[0].id != pages[1].id
+    assert pages[0].since < pages[1].since
 
 
 async def test_an_effect_beside_a_run_that_goes_on_is_told_too(aflow: AsyncHarness, conn: psycopg.Connection) -> None:
@@ -266,6 +301,26 @@ async def test_two_workers_do_not_tell_the_same(aflow: AsyncHarness, conn: psyco
     await stuck(aflow, conn)
     first = conn.execute("select page_id from pgflow.claim_pages()").fetchall()
     assert (len(first), conn.execute("select page_id from pgflow.claim_pages()").fetchall()) == (1, [])
+
+
+async def test_what_is_said_of_a_call_whose_lease_is_over_counts_for_nothing(aflow: AsyncHarness, conn: psycopg.Connection) -> None:
+    await stuck(aflow, conn)
+    claim, sent = "select run_id, call, kind, leased_until from pgflow.claim_pages()", "select pgflow.page_sent(%s, %s, %s, %s)"
+    failed = "select pgflow.page_failed(%s, %s, %s, %s, 'late')"
+    (late,) = conn.execute(claim).fetchall()
+    conn.execute(failed, late)
+    assert paged(conn) == [("effect", False, 1, "late")]
+    conn.execute(sent, late)
+    assert paged(conn) == [("effect", False, 1, "late")], "it has been said"
+    await aflow.skip(MINUTES)
+    (late,) = conn.execute(claim).fetchall()
+    await aflow.skip(MINUTES)
+    (newer,) = conn.execute(claim).fetchall()
+    for query in (sent, failed):
+        conn.execute(query, late)
+        assert paged(conn) == [("effect", False, 3, "late")]
+    conn.execute(sent, newer)
+    assert paged(conn) == [("effect", True, 0, None)]
 
 
 async def test_without_a_pager_nothing_is_kept(aflow: AsyncHarness, conn: psycopg.Connection) -> None:
