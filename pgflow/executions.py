@@ -152,12 +152,12 @@ class Executions(ABC):
 
     async def _check_and_start(self, execution: Execution, refs: dict[Ref, list[int]]) -> None:
         checkers = self.definitions.ref_checkers
-        lost: dict[int, list[Ref]] | None = None
         try:
             lost = await find_lost(execution.claim, refs, checkers, self.checks, lambda: not (execution.over or execution.draining))
-        finally:
-            if lost is None and self.executions.get(execution.run_id) is execution:
+        except BaseException:
+            if self.executions.get(execution.run_id) is execution:
                 self.give_back(execution)
+            raise
         if execution.draining and self.executions.get(execution.run_id) is execution:
             self.give_back(execution)
         elif not execution.over:

@@ -103,7 +103,7 @@ async def test_an_effect_that_needs_somebody_again_is_told_again(aflow: AsyncHar
     aflow.app.pager(pages.append)
     run = await stuck(aflow, conn)
     await eventually(lambda: paged(conn) == [("effect", True, 0, None)], "somebody is told")
-    await aflow.app.settle_effect(pages[0].effect, "absent", why="the bank has nothing", by="grace")
+    await aflow.app.settle_effect(str(pages[0].effect), "absent", why="the bank has nothing", by="grace")
     await eventually(lambda: len(pages) == 2, "it was tried again, and somebody is told again")
     await eventually(lambda: paged(conn) == [("effect", True, 0, None)], "that is recorded")
     first, second = pages
