@@ -63,7 +63,7 @@ class PlannedCall:
 
 @dataclass(frozen=True)
 class PlannedSql:
-    """A step of a plan: one SQL statement that writes nothing but tables which the effect says it writes.
+    """A step of a plan: one SQL statement that reads and writes nothing but tables which the effect says it writes.
 
     Attributes:
         sql: One INSERT, UPDATE, DELETE or MERGE, its tables named with their schema.
@@ -85,7 +85,7 @@ class UndoRequest:
         because: The decision that it rests on; None if it rests on none.
         goal: What the saga was for, in its own words.
         steps: What a plan may call: name, signature and purpose of each step.
-        tables: What SQL in a plan may write.
+        tables: What SQL in a plan may read and write.
     """
 
     effect: str
@@ -279,6 +279,9 @@ def _judge_sql(step: PlannedSql, tables: frozenset[Table]) -> Judged:
     strange = statement.writes - tables
     if strange:
         return Judged({"sql": step.sql}, f"it writes {', '.join(map(str, sorted(strange)))}, which the effect does not")
+    strange = statement.reads - tables
+    if strange:
+        return Judged({"sql": step.sql}, f"it reads {', '.join(map(str, sorted(strange)))}, which the effect does not write")
     return Judged({"sql": statement.text}, None)
 
 
@@ -311,7 +314,10 @@ async def _review(conn: psycopg.AsyncConnection[Any], plan: Any, allowed: dict[s
     except PlanRefused as error:
         return Review([], str(error))
     writable = frozenset(map(table_named, tables))
-    judged = [await asyncio.to_thread(judge, step, allowed, writable) for step in steps]
+    judged = []
+    for step in steps:
+        judged.append(judge(step, allowed, writable))
+        await asyncio.sleep(0)  # so that a long plan holds up nobody else, and can be cancelled
     acts = [_act_of(one.step, allowed) for one in judged]
     gated = await run_async(conn, calls.judge_acts(acts))
     return _sum_up(
