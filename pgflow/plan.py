@@ -42,7 +42,13 @@ MAX_STEPS = 50
 """A longer plan is refused."""
 
 WITHIN = timedelta(minutes=1)
-"""So long the review of a plan may take, and so long a statement of one."""
+"""So long the review of a plan may take, and so long the step that runs a statement of one."""
+
+STATEMENT_LIMIT = timedelta(seconds=50)
+"""So long the server works at a statement of a plan: less than the step has, since a cancelled client does not stop the server."""
+
+LOCK_LIMIT = timedelta(seconds=20)
+"""So long a statement of a plan waits for a lock, before it is rolled back and tried again."""
 
 SQL_NAME = "pgflow.sql"
 """Name of the step that runs a statement of a plan, in the journal and for the policy."""
@@ -337,7 +343,7 @@ async def _run_sql(conn: psycopg.AsyncConnection[Any], text: str, tables: list[s
     Raises:
         PlanRefused: It wrote another table as well: nothing of it is done.
     """
-    await run_async(conn, calls.confine())
+    await run_async(conn, calls.confine(STATEMENT_LIMIT, LOCK_LIMIT))
     cursor = await conn.execute(text.encode(), binary=True)  # binary: then the server takes one statement and no more
     await conn.execute("set constraints all immediate")  # what is deferred would write after the look
     written = await run_async(conn, calls.written_tables())

@@ -27,6 +27,7 @@ from pgflow import (
     transaction,
     workflow,
 )
+from pgflow._calls import plan as calls
 from pgflow.lineage import Table, UnreadableSql, read_statement, table_named
 
 if TYPE_CHECKING:
@@ -600,6 +601,35 @@ async def test_a_function_of_the_same_name_in_the_search_path_is_not_called(aflo
     aflow.include(outing)
     await end_failed(await aflow.start(outing))
     assert shop.execute("select name, cents from shop.seats, shop.money").fetchone() == ("ada", 100)
+
+
+async def test_the_server_gives_a_statement_no_more_time_than_it_may_have(
+    aflow: AsyncHarness, shop: psycopg.Connection[Any], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(plan, "STATEMENT_LIMIT", timedelta(milliseconds=100))
+    monkeypatch.setattr(plan, "LOCK_LIMIT", timedelta(milliseconds=50))
+    World.plan = [PlannedSql(GIVE_BACK)]
+    aflow.include(outing)
+    with caplog.at_level("DEBUG", "pgflow"), shop.transaction():
+        shop.execute("lock table shop.seats")
+        run = await aflow.start(outing)
+        await eventually(lambda: "lock timeout" in caplog.text, "it has given up its wait, to try again")
+    await end_failed(run)
+    assert free(shop) == 10
+    shop.execute(LEAK.format("loop end loop;") + "create trigger t after update on shop.seats for each row execute function shop.leak()")
+    said, _ = await stays_owed(aflow, shop)
+    assert "QueryCanceled" in said
+    assert free(shop) == 10
+
+
+def test_a_lower_limit_that_is_set_stays(shop: psycopg.Connection[Any]) -> None:
+    query = calls.confine(timedelta(seconds=50), timedelta(seconds=20))
+    shown = "select current_setting('statement_timeout'), current_setting('lock_timeout')"
+    for before, after in ((("0", "0"), ("50s", "20s")), (("3s", "1min"), ("3s", "20s"))):
+        with shop.transaction():
+            shop.execute("select set_config('statement_timeout', %s, true), set_config('lock_timeout', %s, true)", before)
+            shop.execute(query.sql, query.params)
+            assert shop.execute(shown).fetchone() == after
 
 
 def test_what_a_transaction_has_written_is_seen_by_its_locks(shop: psycopg.Connection[Any]) -> None:
