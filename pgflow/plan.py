@@ -219,8 +219,16 @@ def _parameters_of(step: Step[..., Any]) -> list[inspect.Parameter]:
     return [p for name, p in inspect.signature(step.fn).parameters.items() if name != hidden]
 
 
+class _Default:
+    """Stands for a default, which may be something that a planner must not be told."""
+
+    def __repr__(self) -> str:
+        return "..."
+
+
 def _described(step: Step[..., Any]) -> str:
-    signature = inspect.signature(step.fn).replace(parameters=_parameters_of(step))
+    parameters = [p if p.default is p.empty else p.replace(default=_Default()) for p in _parameters_of(step)]
+    signature = inspect.signature(step.fn).replace(parameters=parameters)
     purpose = inspect.getdoc(step.fn)
     return f"{step.name}{signature}" + (f": {purpose.splitlines()[0]}" if purpose else "")
 

@@ -632,6 +632,22 @@ def test_a_lower_limit_that_is_set_stays(shop: psycopg.Connection[Any]) -> None:
             assert shop.execute(shown).fetchone() == after
 
 
+async def test_a_planner_is_not_told_the_defaults_of_steps(aflow: AsyncHarness, shop: psycopg.Connection[Any]) -> None:
+    @step
+    async def send(text: str, token: str = "s3cret", *, n: int = 7) -> None: ...
+
+    @workflow(raises=[Trouble])
+    async def sending() -> None:
+        async with pgflow.saga(planner=propose, steps=[send]):
+            await take_seat(1, "ada")
+            raise Trouble
+
+    World.plan = [PlannedSql(GIVE_BACK)]
+    aflow.include(sending)
+    await end_failed(await aflow.start(sending))
+    assert World.told[0].steps["send"] == "send(text: 'str', token: 'str' = ..., *, n: 'int' = ...) -> 'None'"
+
+
 def test_what_a_transaction_has_written_is_seen_by_its_locks(shop: psycopg.Connection[Any]) -> None:
     written = "select schema_name, table_name from pgflow.written_tables()"
     with shop.transaction():
