@@ -1694,7 +1694,7 @@ function pgflow.start_runs(workflow text, runs jsonb, queue text DEFAULT 'defaul
   -- Starts many runs of one workflow, all or none: runs is [[key or null, input as text], ...]; answers in that order
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
-  md5 a84bf0cea102dd6e8ef0b854366f1037
+  md5 8434d3c610918c2ed47871f9af188b55
   grant execute to pgflow_client
   grant execute to pgflow_operator
   grant execute to pgflow_worker
