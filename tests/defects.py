@@ -583,6 +583,16 @@ EFFECTS = (
         "test_undo_plans.py::test_a_statement_that_could_write_anything_else_is_refused",
     ),
     Defect(
+        "a plan's SQL reads another table", "pgflow/plan.py",
+        "strange = statement.reads - tables", "strange = statement.reads - statement.reads",
+        "test_undo_plans.py::test_a_statement_that_could_write_anything_else_is_refused",
+    ),
+    Defect(
+        "a text of a plan is run with other values than it was given", "pgflow/lineage.py",
+        "if _values(written) != values:", "if _values(written) != _values(written):",
+        "test_undo_plans.py::test_a_value_that_the_parser_has_changed_is_found_in_the_texts",
+    ),
+    Defect(
         "a plan's SQL writes another table by a trigger", "pgflow/plan.py",
         "- set(map(table_named, tables))", "- {Table(*one) for one in written}",
         "test_undo_plans.py::test_what_a_statement_writes_behind_its_back_is_rolled_back",
