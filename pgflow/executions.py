@@ -36,7 +36,7 @@ from pgflow.options import Definitions, WorkerOptions
 from pgflow.pager import Pager
 from pgflow.refs import find_lost, refs_in
 from pgflow.replay import make_driver
-from pgflow.threads import DaemonThreads, start_daemon
+from pgflow.threads import AppCalls, DaemonThreads, start_daemon
 from pgflow.undo import make_undoing
 from pgflow.units import Claim
 from pgflow.values import ANYTHING
@@ -59,6 +59,7 @@ class Executions(ABC):
     _heart: Heart
     _wakes: Wakes
     threads: DaemonThreads
+    checks: AppCalls
 
     def __init__(self, definitions: Definitions, options: WorkerOptions, control: Control) -> None:
         self.definitions = definitions
@@ -151,7 +152,12 @@ class Executions(ABC):
 
     async def _check_and_start(self, execution: Execution, refs: dict[Ref, list[int]]) -> None:
         checkers = self.definitions.ref_checkers
-        lost = await find_lost(execution.claim, refs, checkers, self.threads, lambda: not (execution.over or execution.draining))
+        try:
+            lost = await find_lost(execution.claim, refs, checkers, self.checks, lambda: not (execution.over or execution.draining))
+        except BaseException:
+            if self.executions.get(execution.run_id) is execution:
+                self.give_back(execution)
+            raise
         if execution.draining and self.executions.get(execution.run_id) is execution:
             self.give_back(execution)
         elif not execution.over:

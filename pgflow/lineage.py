@@ -1,10 +1,11 @@
-"""What one SQL statement writes, read from its text before it runs.
+"""What one SQL statement reads and writes, told from its text before it runs.
 
 It is made for statements that nobody has reviewed. So it knows what may stand in one, not what may not: a
 statement is refused for any part that is not listed here, for any function that is not known to be free of
 side effects, and for any table without its schema, since a search path could give that name to another.
 What is run is not the text that came in but the one that was understood, written out again with every name
-in quotes; the two are the same to this parser, and leave the server nothing to guess.
+in quotes; the two are the same to this parser, and leave the server nothing to guess. Since a parser may
+change a value while it reads it, both texts must also hold the same strings and numbers.
 
 What no text shows - triggers, cascades, views, partitions, inheritance - is found where the statement runs,
 by the locks that it takes: ``sql/plan.sql``.
@@ -13,12 +14,23 @@ by the locks that it takes: ``sql/plan.sql``.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 MAX_CHARS = 16_384
 """A longer statement is refused unread."""
+
+MAX_TOKENS = 2_000
+"""So is one of more words and signs, before it is parsed."""
+
+MAX_DEPTH = 8
+"""Brackets that nest deeper are refused before they are parsed."""
+
+MAX_TYPE_DEPTH = 3
+"""So are these, where each follows the name of a type: the parser reads what is inside as two things, at every level."""
 
 MAX_NAME_BYTES = 63
 """The server cuts longer names off, so that two could become one."""
@@ -47,10 +59,12 @@ class Statement:
     Attributes:
         text: The statement, written out again: this is what may be run.
         writes: Every table that the statement itself inserts into, updates or deletes from.
+        reads: Every other table that it names.
     """
 
     text: str
     writes: frozenset[Table]
+    reads: frozenset[Table]
 
 
 _PLAIN = re.compile(r"[a-z_][a-z0-9_]*\Z")
@@ -100,7 +114,7 @@ _PARTS = _words(
     "Select From Where Join Group Having Order Ordered Limit Offset Distinct With CTE TableAlias Alias Subquery Values Tuple "
     "Union Except Intersect Table Schema Column Identifier Star Literal Boolean Null Var Paren And Or Not EQ NEQ GT GTE LT LTE "
     "Is In Between Like ILike NullSafeEQ NullSafeNEQ Exists Any All Add Sub Mul Div Mod Neg DPipe Case If Cast DataType "
-    "DataTypeParam Interval Array JSONExtract JSONExtractScalar JSONPath JSONPathRoot JSONPathKey JSONPathSubscript "
+    "DataTypeParam Array JSONExtract JSONExtractScalar JSONPath JSONPathRoot JSONPathKey JSONPathSubscript "
     "Returning OnConflict Whens When"
 )
 
@@ -110,11 +124,23 @@ _FUNCTIONS = _words(
 )
 """Built-in functions that only compute, as the parser calls them. Any other is refused, whoever wrote it."""
 
+_RESERVED = _words(
+    "all analyse analyze and any array as asc asymmetric both case cast check collate column constraint create current_catalog "
+    "current_date current_role current_time current_timestamp current_user default deferrable desc distinct do else end except "
+    "false fetch for foreign from grant group having in initially intersect into lateral leading limit localtime localtimestamp "
+    "not null offset on only or order placing primary references returning select session_user some symmetric system_user table "
+    "then to trailing true union unique user using variadic when where window with"
+)
+"""What is no name to the server unless it stands in quotes or behind a dot, even where the parser takes it for one."""
+
+_ANGLED = _words("ARRAY LIST LOWCARDINALITY MAP NESTED NULLABLE OBJECT RANGE STRUCT")
+"""Kinds of tokens that the parser may take for a type with others between < and >."""
+
 _OF_THE_SYSTEM = re.compile(r"pg_|information_schema\Z|pgflow\Z")
 
 
 def read_statement(text: str) -> Statement:
-    """Reads one statement and finds what it writes.
+    """Reads one statement and finds what it reads and writes.
 
     Args:
         text: SQL of Postgres: one INSERT, UPDATE, DELETE or MERGE, perhaps with CTEs, or a SELECT whose CTEs write.
@@ -122,27 +148,93 @@ def read_statement(text: str) -> Statement:
     Raises:
         UnreadableSql: It is anything else, cannot be read without doubt, or holds what may have effects that cannot be seen.
     """
+    values = _values(text)
     tree = _parsed(text)
     nodes = list(tree.walk())
     for node in nodes:
         _check(node)
     known = {cte.alias for cte in nodes if type(cte).__name__ == "CTE"}
     targets = {id(target): _table(target) for target in _targets(nodes)}
-    for node in nodes:
-        if type(node).__name__ == "Table" and id(node) not in targets:
-            _check_read(node, known)
+    others = [node for node in nodes if type(node).__name__ == "Table" and id(node) not in targets]
+    reads = frozenset(_read_from(node) for node in others if not _is_cte(node, known))
     if not targets:
         raise UnreadableSql("it writes nothing")
-    return Statement(_written_out(tree), frozenset(targets.values()))
+    written = _written_out(tree)
+    if _values(written) != values:
+        raise UnreadableSql("a string or number in it reads differently when it is written out again")
+    return Statement(written, frozenset(targets.values()), reads)
 
 
-def _parsed(text: str) -> Any:
-    """The tree of the one statement in a text, its names as the server reads them, each marked as quoted."""
+def _values(text: str) -> Counter[str]:
+    """The strings and numbers of a text; refuses one that would take long to parse."""
     import sqlglot  # which takes longer to import than all the rest, and is needed by few
     from sqlglot.errors import SqlglotError
 
     if not isinstance(text, str) or len(text) > MAX_CHARS or "\0" in text:
         raise UnreadableSql(f"it is not a text of at most {MAX_CHARS} characters")
+    try:
+        tokens: list[Any] = sqlglot.tokenize(text, dialect="postgres")
+    except (SqlglotError, ValueError, IndexError) as error:
+        raise UnreadableSql(f"it cannot be read as SQL ({type(error).__name__})") from None
+    if len(tokens) > MAX_TOKENS:
+        raise UnreadableSql(f"it has more than {MAX_TOKENS} words and signs")
+    _check_depth(tokens)
+    return Counter(_value(*pair) for pair in zip([None, *tokens], tokens, strict=False) if _kind(pair[1]).endswith(("STRING", "NUMBER")))
+
+
+def _value(before: Any, token: Any) -> str:
+    """A string or number as it is compared: ``.5``, which is two tokens, is 0.5."""
+    is_fraction = _kind(token) == "NUMBER" and _kind(before) == "DOT"
+    return f"{_kind(token)} {'0.' if is_fraction else ''}{token.text}"
+
+
+def _kind(token: Any) -> str:
+    return "" if token is None else str(token.token_type.name)
+
+
+@cache
+def _type_words() -> tuple[frozenset[str], frozenset[str]]:
+    """The kinds of tokens that the parser may take for a type, and the words that it does so even with in quotes."""
+    from sqlglot.dialects.dialect import Dialect
+
+    dialect = Dialect.get_or_raise("postgres")
+    kinds = frozenset(kind.name for kind in dialect.parser_class.TYPE_TOKENS) - {"IDENTIFIER", "VAR"}
+    return kinds, frozenset(word for word, kind in dialect.tokenizer_class.KEYWORDS.items() if kind.name in kinds)
+
+
+def _check_depth(tokens: list[Any]) -> None:
+    """Refuses what takes the parser exponential time, and names that run into a number."""
+    kinds, words = _type_words()
+    is_type: list[bool] = []  # of the brackets that are open, whether the name of a type stands before each
+    before: Any = None
+    for token in tokens:
+        kind = _kind(token)
+        if kind == "L_BRACKET" and _kind(before) == "R_BRACKET":
+            raise UnreadableSql("it holds ][, where one dimension must do")
+        if kind in ("L_PAREN", "L_BRACKET", "L_BRACE"):
+            is_type.append(_kind(before) in kinds or _is_word(before, words))
+        elif kind in ("R_PAREN", "R_BRACKET", "R_BRACE") and is_type:
+            is_type.pop()
+        elif kind == "LT" and _kind(before) in _ANGLED:
+            raise UnreadableSql(f"it holds {before.text}<, which no type of Postgres is written with")
+        elif _kind(before) == "NUMBER" and kind != "NUMBER" and before.end + 1 == token.start and token.text[:1].isidentifier():
+            raise UnreadableSql(f"it holds {before.text}{token.text}, which is neither a number nor a name")
+        if len(is_type) > MAX_DEPTH:
+            raise UnreadableSql(f"its brackets nest deeper than {MAX_DEPTH}")
+        if sum(is_type) > MAX_TYPE_DEPTH:
+            raise UnreadableSql(f"its types nest deeper than {MAX_TYPE_DEPTH}, as in array[array[...]]")
+        before = token
+
+
+def _is_word(token: Any, words: frozenset[str]) -> bool:
+    return _kind(token) in ("IDENTIFIER", "VAR") and str(token.text).upper() in words
+
+
+def _parsed(text: str) -> Any:
+    """The tree of the one statement in a text, its names as the server reads them, each marked as quoted."""
+    import sqlglot
+    from sqlglot.errors import SqlglotError
+
     try:
         trees = sqlglot.parse(text, dialect="postgres")
     except (SqlglotError, RecursionError, ValueError, AttributeError, TypeError, IndexError, KeyError) as error:
@@ -152,10 +244,24 @@ def _parsed(text: str) -> Any:
     tree = trees[0]
     for node in tree.walk():
         if type(node).__name__ == "Identifier":
-            name = str(node.this)
-            node.set("this", name if node.args.get("quoted") else _folded(name))
-            node.set("quoted", True)
+            _settle_name(node)
     return tree
+
+
+def _settle_name(node: Any) -> None:
+    """Gives an identifier the name that the server would read, in quotes.
+
+    Raises:
+        UnreadableSql: The server would read no name at all.
+    """
+    name = str(node.this)
+    if not node.args.get("quoted"):
+        name = _folded(name)
+        is_dotted = node.arg_key == "this" and any(node.parent.args.get(part) for part in ("table", "db"))
+        if name in _RESERVED and not is_dotted:
+            raise UnreadableSql(f"it has {name} where a name could stand, which must then be quoted")
+    node.set("this", name)
+    node.set("quoted", True)
 
 
 def _written_out(tree: Any) -> str:
@@ -189,6 +295,8 @@ def _check(node: Any) -> None:
         raise UnreadableSql("it casts to a type that is not built in")
     elif kind == "Var" and not re.fullmatch(r"[A-Za-z ]+", str(node.this)):
         raise UnreadableSql("it holds a word that is not known")
+    elif kind == "With" and node.args.get("recursive"):
+        raise UnreadableSql("it is recursive, so nothing in it says when it ends")
     elif kind == "CTE" and node.alias.startswith("pg_"):
         raise UnreadableSql("a name that begins with pg_ belongs to the system")
 
@@ -220,9 +328,13 @@ def _table(node: Any) -> Table:
     return Table(node.db, node.name)
 
 
-def _check_read(node: Any, known: set[str]) -> None:
+def _is_cte(node: Any, known: set[str]) -> bool:
+    return type(node.this).__name__ == "Identifier" and not node.db and node.name in known
+
+
+def _read_from(node: Any) -> Table:
     """What is read must be of the application: nobody but the system reads the system's tables."""
-    if type(node.this).__name__ == "Identifier" and not node.db and node.name in known:
-        return
-    if _OF_THE_SYSTEM.match(_table(node).schema):
-        raise UnreadableSql(f"it reads {_table(node)}, which belongs to the system")
+    table = _table(node)
+    if _OF_THE_SYSTEM.match(table.schema):
+        raise UnreadableSql(f"it reads {table}, which belongs to the system")
+    return table

@@ -260,13 +260,14 @@ class Page:
     """What the hook of ``app.pager`` is told when only a person can bring something on.
 
     Attributes:
-        id: The same whenever the same need is told, which may happen twice: the idempotency key of the message. Of an effect, its key.
+        id: The same whenever the same need is told, which may happen twice: the idempotency key of the message. What needs
+            somebody again later has another.
         kind: ``stuck``: the run cannot go on; ``effect``: nobody knows what became of it.
         run: Key of the run.
         workflow: Name of its workflow.
         name: Why it is stuck, in one word; or the name of the effect.
         why: That in a sentence, as far as it is known.
-        since: Since when.
+        since: Since when a person is needed.
         attempt: Which try to tell this is, from 1.
         effect: Of an effect, its idempotency key: what ``pgflow settle`` takes.
         tenant: Whose run it is.

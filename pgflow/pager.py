@@ -8,12 +8,9 @@ of its own is held, and from time to time.
 from __future__ import annotations
 
 import asyncio
-import contextvars
-import inspect
 import logging
 import random
 from collections.abc import Callable
-from concurrent.futures import Executor
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, cast
@@ -25,11 +22,13 @@ from pgflow.control import Control
 from pgflow.errors import DefinitionError
 from pgflow.logs import said
 from pgflow.model import Page, PageKind
+from pgflow.threads import AppCalls, is_its_own
 
 log = logging.getLogger("pgflow")
 
 LOOK_EVERY_SECONDS = 5.0
 PAGES_AT_ONCE = 20
+THREADS = 8
 LEASE_MARGIN_SECONDS = 30.0
 
 
@@ -64,10 +63,10 @@ def make_hook(fn: Any, again_after: timedelta | None, timeout: timedelta) -> Pag
 class Pager:
     """The pager of one worker; see the module."""
 
-    def __init__(self, hook: PagerHook, control: Control, threads: Executor) -> None:
+    def __init__(self, hook: PagerHook, control: Control) -> None:
         self._hook = hook
         self._control = control
-        self._threads = threads
+        self._calls = AppCalls(THREADS, "pgflow-pager")
         self._wanted = asyncio.Event()
 
     def look_now(self) -> None:
@@ -100,19 +99,18 @@ class Pager:
         page = page_of(claimed)
         try:
             async with asyncio.timeout(self._hook.timeout_seconds):
-                await self._call(page)
-        except Exception as error:  # noqa: BLE001 - whatever it raises, nobody has been told
+                await self._calls.call(self._hook.fn, page, page.id)
+        except BaseException as error:  # whatever it raises, nobody has been told
+            if not is_its_own(error):
+                raise
             log.warning("the pager failed for %s, run %s: %s; it is tried again", page.id, page.run, said(error))
             await self._control.ask(calls.page_failed(claimed, type(error).__name__))
         else:
             await self._control.ask(calls.page_sent(claimed, self._hook.again_seconds))
 
-    async def _call(self, page: Page) -> None:
-        if inspect.iscoroutinefunction(self._hook.fn):
-            await self._hook.fn(page)
-            return
-        context = contextvars.copy_context()
-        await asyncio.get_running_loop().run_in_executor(self._threads, lambda: context.run(self._hook.fn, page))
+    def close(self) -> None:
+        """Calls the hook no more; never waits for a call that hangs in its thread."""
+        self._calls.close()
 
 
 def page_of(claimed: calls.ClaimedPage) -> Page:

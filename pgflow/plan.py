@@ -42,7 +42,13 @@ MAX_STEPS = 50
 """A longer plan is refused."""
 
 WITHIN = timedelta(minutes=1)
-"""So long the review of a plan may take, and so long a statement of one."""
+"""So long the review of a plan may take, and so long the step that runs a statement of one."""
+
+STATEMENT_LIMIT = timedelta(seconds=50)
+"""So long the server works at a statement of a plan: less than the step has, since a cancelled client does not stop the server."""
+
+LOCK_LIMIT = timedelta(seconds=20)
+"""So long a statement of a plan waits for a lock, before it is rolled back and tried again."""
 
 SQL_NAME = "pgflow.sql"
 """Name of the step that runs a statement of a plan, in the journal and for the policy."""
@@ -63,7 +69,7 @@ class PlannedCall:
 
 @dataclass(frozen=True)
 class PlannedSql:
-    """A step of a plan: one SQL statement that writes nothing but tables which the effect says it writes.
+    """A step of a plan: one SQL statement that reads and writes nothing but tables which the effect says it writes.
 
     Attributes:
         sql: One INSERT, UPDATE, DELETE or MERGE, its tables named with their schema.
@@ -85,7 +91,7 @@ class UndoRequest:
         because: The decision that it rests on; None if it rests on none.
         goal: What the saga was for, in its own words.
         steps: What a plan may call: name, signature and purpose of each step.
-        tables: What SQL in a plan may write.
+        tables: What SQL in a plan may read and write.
     """
 
     effect: str
@@ -213,8 +219,16 @@ def _parameters_of(step: Step[..., Any]) -> list[inspect.Parameter]:
     return [p for name, p in inspect.signature(step.fn).parameters.items() if name != hidden]
 
 
+class _Default:
+    """Stands for a default, which may be something that a planner must not be told."""
+
+    def __repr__(self) -> str:
+        return "..."
+
+
 def _described(step: Step[..., Any]) -> str:
-    signature = inspect.signature(step.fn).replace(parameters=_parameters_of(step))
+    parameters = [p if p.default is p.empty else p.replace(default=_Default()) for p in _parameters_of(step)]
+    signature = inspect.signature(step.fn).replace(parameters=parameters)
     purpose = inspect.getdoc(step.fn)
     return f"{step.name}{signature}" + (f": {purpose.splitlines()[0]}" if purpose else "")
 
@@ -279,6 +293,9 @@ def _judge_sql(step: PlannedSql, tables: frozenset[Table]) -> Judged:
     strange = statement.writes - tables
     if strange:
         return Judged({"sql": step.sql}, f"it writes {', '.join(map(str, sorted(strange)))}, which the effect does not")
+    strange = statement.reads - tables
+    if strange:
+        return Judged({"sql": step.sql}, f"it reads {', '.join(map(str, sorted(strange)))}, which the effect does not write")
     return Judged({"sql": statement.text}, None)
 
 
@@ -311,7 +328,10 @@ async def _review(conn: psycopg.AsyncConnection[Any], plan: Any, allowed: dict[s
     except PlanRefused as error:
         return Review([], str(error))
     writable = frozenset(map(table_named, tables))
-    judged = [await asyncio.to_thread(judge, step, allowed, writable) for step in steps]
+    judged = []
+    for step in steps:
+        judged.append(judge(step, allowed, writable))
+        await asyncio.sleep(0)  # so that a long plan holds up nobody else, and can be cancelled
     acts = [_act_of(one.step, allowed) for one in judged]
     gated = await run_async(conn, calls.judge_acts(acts))
     return _sum_up(
@@ -331,7 +351,7 @@ async def _run_sql(conn: psycopg.AsyncConnection[Any], text: str, tables: list[s
     Raises:
         PlanRefused: It wrote another table as well: nothing of it is done.
     """
-    await run_async(conn, calls.confine())
+    await run_async(conn, calls.confine(STATEMENT_LIMIT, LOCK_LIMIT))
     cursor = await conn.execute(text.encode(), binary=True)  # binary: then the server takes one statement and no more
     await conn.execute("set constraints all immediate")  # what is deferred would write after the look
     written = await run_async(conn, calls.written_tables())

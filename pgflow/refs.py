@@ -8,12 +8,9 @@ waits for it.
 from __future__ import annotations
 
 import asyncio
-import contextvars
-import inspect
 import json
 import logging
 from collections.abc import Callable, Iterator
-from concurrent.futures import Executor
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -22,6 +19,7 @@ from pgflow._scope import log_fields
 from pgflow.errors import DefinitionError
 from pgflow.logs import said
 from pgflow.model import Kind, Ref, Retries
+from pgflow.threads import AppCalls, is_its_own
 from pgflow.units import Claim, Unit
 
 log = logging.getLogger("pgflow")
@@ -86,7 +84,7 @@ def _walk(value: Any) -> Iterator[Ref]:
 
 
 async def find_lost(
-    claim: Claim, refs: dict[Ref, list[int]], checkers: dict[str, Checker], threads: Executor, goes_on: Callable[[], bool]
+    claim: Claim, refs: dict[Ref, list[int]], checkers: dict[str, Checker], calls: AppCalls, goes_on: Callable[[], bool]
 ) -> dict[int, list[Ref]]:
     """Asks after Refs.
 
@@ -94,7 +92,7 @@ async def find_lost(
         claim: The run, for the log.
         refs: The Refs, each with the calls that returned it.
         checkers: By kind.
-        threads: Where checkers that are no coroutines run.
+        calls: What calls the checkers.
         goes_on: Whether anybody still waits for the answer; asked between tries.
 
     Returns:
@@ -104,7 +102,7 @@ async def find_lost(
 
     async def exists(ref: Ref) -> bool:
         async with turns:
-            return await _ask(claim, ref, checkers[ref.kind], threads, goes_on)
+            return await _ask(claim, ref, checkers[ref.kind], calls, goes_on)
 
     answers = await asyncio.gather(*map(exists, refs))
     lost: dict[int, list[Ref]] = {}
@@ -114,13 +112,15 @@ async def find_lost(
     return lost
 
 
-async def _ask(claim: Claim, ref: Ref, checker: Checker, threads: Executor, goes_on: Callable[[], bool]) -> bool:
+async def _ask(claim: Claim, ref: Ref, checker: Checker, calls: AppCalls, goes_on: Callable[[], bool]) -> bool:
     tries = 0
     while goes_on():
         try:
             async with asyncio.timeout(checker.timeout_seconds):
-                return _verdict(await _call(checker.fn, ref, threads))
-        except Exception as error:  # noqa: BLE001 - whatever it raises, it has not answered
+                return _verdict(await calls.call(checker.fn, ref, ref))
+        except BaseException as error:  # whatever it raises, it has not answered
+            if not is_its_own(error):
+                raise
             tries += 1
             delay = _AGAIN.delay_seconds(tries)
             log.warning(
@@ -129,13 +129,6 @@ async def _ask(claim: Claim, ref: Ref, checker: Checker, threads: Executor, goes
             )
             await asyncio.sleep(delay)
     return True
-
-
-async def _call(fn: Callable[[Ref], Any], ref: Ref, threads: Executor) -> Any:
-    if inspect.iscoroutinefunction(fn):
-        return await fn(ref)
-    context = contextvars.copy_context()
-    return await asyncio.get_running_loop().run_in_executor(threads, lambda: context.run(fn, ref))
 
 
 def _verdict(answer: object) -> bool:

@@ -35,7 +35,8 @@ from pgflow.listener import WORK_CHANNEL, Listener, parse_work
 from pgflow.logs import said
 from pgflow.options import Definitions, WorkerOptions
 from pgflow.pager import Pager
-from pgflow.threads import DaemonThreads
+from pgflow.refs import AT_ONCE
+from pgflow.threads import AppCalls, DaemonThreads
 from pgflow.units import Claim
 from pgflow.wakes import Wakes
 from pgflow.workflow import Workflow
@@ -85,6 +86,7 @@ class Worker(Executions):
         self._loop = asyncio.get_running_loop()
         self._thread_id = threading.get_ident()
         self.threads = DaemonThreads(self.options.concurrency, "pgflow-step")
+        self.checks = AppCalls(AT_ONCE, "pgflow-check")
         self._bodies = Bodies(self, self._loop)
         await self._register()
         code = {name: workflow.code_hash for name, workflow in self.definitions.workflows.items()}
@@ -97,7 +99,7 @@ class Worker(Executions):
             self._listener.start()
         loops = [self._claim_loop, self._poll_loop, self._sweep_loop, self._upkeep_loop]
         if self.definitions.pager is not None:
-            self.pager = Pager(self.definitions.pager, self._control, self.threads)
+            self.pager = Pager(self.definitions.pager, self._control)
             loops.append(self.pager.loop)
         for loop in loops:
             self.spawn(loop()).add_done_callback(self._part_ended)
@@ -118,7 +120,9 @@ class Worker(Executions):
 
     def _part_ended(self, task: asyncio.Task[Any]) -> None:
         """A loop that must go on has ended: this worker is of no more use."""
-        if not task.cancelled() and not self._stopping:
+        if not self._stopping:
+            if task.cancelled():
+                log.error("a loop of the worker was cancelled; the worker has failed")
             self.failed.set()
 
     async def stop(self) -> None:
@@ -184,6 +188,9 @@ class Worker(Executions):
         await self._committer.close()
         await asyncio.to_thread(self._heart.stop)
         self.threads.shutdown(cancel_futures=True)
+        self.checks.close()
+        if self.pager is not None:
+            self.pager.close()
 
     def poll_now(self) -> None:
         """Sweeps at once instead of at the next poll."""

@@ -147,8 +147,8 @@ comment on column pgflow.owed.owed_to is 'To whom; null = nobody is named';
 comment on column pgflow.owed.detail is 'What whoever closes it should know; null = nothing';
 
 comment on column pgflow.page.run_id is 'The run that somebody is needed for';
-comment on column pgflow.page.opened_at is 'Since when it is stuck or owed';
-comment on column pgflow.page.next_at is 'When somebody is told next; infinity = never again';
+comment on column pgflow.page.opened_at is 'Since when somebody is needed';
+comment on column pgflow.page.next_at is 'When somebody is told next, or the lease of whoever tells ends; infinity = never again';
 comment on column pgflow.page.paged_at is 'When somebody was told last; null = nobody yet';
 comment on column pgflow.page.call is 'Number of the call that it is about; 0 = the run itself';
 comment on column pgflow.page.tries is 'How often it has been tried since somebody was told last';

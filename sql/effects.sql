@@ -5,7 +5,7 @@
 -- open stands in `owed` as well, written by the same commit:
 --
 --   intended, again attempted     the act may be under way                    owed, state intended
---   unknown                       nobody knows whether it was done            owed, state unknown
+--   unknown                       nobody knows whether it was done            owed, state unknown; since, if only a person can say
 --   settled as absent             whoever knows says that it was not done     owed, state absent
 --   accepted                      done; its confirmation comes later          owed, state accepted
 --   confirmed, failed             closed
@@ -90,7 +90,7 @@ begin
           when e->>7 = 'a' then 'absent, and asked too early to believe it'
           else 'the counterparty may have forgotten the key'
         end);
-        update pgflow.owed o set due_at = due, detail = o.detail || '{"state": "unknown"}'
+        update pgflow.owed o set due_at = due, detail = o.detail || jsonb_strip_nulls(jsonb_build_object('state', 'unknown', 'since', case when due is null then pgflow.micros_(t) end))
         where o.run_id = me and o.call = (e->0)::int and o.kind = 'effect';
       end if;
     end if;
@@ -121,7 +121,9 @@ begin
   -- The units of a run stand in their order: of several, the last one counts.
   update pgflow.owed o
   set due_at = t + g.delay * interval '1 second',
-    detail = o.detail || jsonb_strip_nulls(jsonb_build_object('state', case g.kind when 'U' then 'unknown' when 'A' then 'accepted' else 'absent' end, 'ref', g.ref))
+    detail = o.detail || jsonb_strip_nulls(jsonb_build_object(
+      'state', case g.kind when 'U' then 'unknown' when 'A' then 'accepted' else 'absent' end, 'ref', g.ref,
+      'since', case when g.kind = 'U' and g.delay is null then pgflow.micros_(t) end))
   from (
     select distinct on (1, 2) (e->0)::bigint as run_id, (e->2)::int as call, e->>3 as kind, (e->>8)::float8 as delay,
       case when e->>3 = 'A' then (e->>5)::jsonb->>'ref' end as ref

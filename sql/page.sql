@@ -3,7 +3,8 @@
 -- Whoever makes a run stuck - a worker, a reaper, a verb - writes nothing here. Workers whose app has a
 -- pager look: what needs a person and has no row in `page` gets one, and is told. A row is claimed for a
 -- while before the hook is called and marked after it, so that a crash in between tells twice and never
--- not at all. It goes once nobody is needed any more.
+-- not at all; the end of the lease is the token without which nothing is marked. A row goes once nobody
+-- is needed any more, and what needs somebody again later is told again, under an id of its own.
 
 drop function if exists pgflow.needs_person_;
 create function pgflow.needs_person_()
@@ -19,21 +20,25 @@ as $$
     where o.run_id = h.run_id and o.kind = 'effect' and o.detail->>'state' = 'unknown' and o.due_at is null
   ))
   union all
-  select o.run_id, o.call, o.kind, o.opened_at, o.name, null, o.detail->>'key'
+  select o.run_id, o.call, o.kind, n.since, o.name, null, o.detail->>'key'
   from pgflow.owed o
-  where o.kind = 'effect' and case
-    when o.detail->>'state' = 'accepted' then false
-    when o.detail->>'state' = 'unknown' and o.due_at is null then true
-    else exists (select from pgflow.outcome e where e.run_id = o.run_id)
-  end
+  cross join lateral (
+    select case
+      when o.detail->>'state' = 'accepted' then null
+      when o.detail->>'state' = 'unknown' and o.due_at is null then
+        coalesce(timestamptz 'epoch' + (o.detail->>'since')::bigint * interval '1 microsecond', o.opened_at)
+      else (select e.finished_at from pgflow.outcome e where e.run_id = o.run_id)
+    end as since
+  ) n
+  where o.kind = 'effect' and n.since is not null
 $$;
-comment on function pgflow.needs_person_() is 'What only a person can bring on: runs that are stuck, and effects that nobody looks after';
+comment on function pgflow.needs_person_() is 'What only a person can bring on, each since when: runs that are stuck, and effects that nobody looks after';
 
 drop function if exists pgflow.claim_pages;
 create function pgflow.claim_pages(max int default 20, lease_seconds float8 default 60)
 returns table (
   page_id text, run_id bigint, call int, kind text, opened_at timestamptz, key text, workflow text, generation int, tenant text, name text,
-  why text, effect text, tries int
+  why text, effect text, tries int, leased_until timestamptz
 )
 language plpgsql
 volatile
@@ -65,13 +70,13 @@ begin
     from due d where d.run_id = p.run_id and d.call = p.call and d.kind = p.kind
     returning p.*
   )
-  select coalesce(n.effect, format('%s%s/%s/%s', r.root, case when r.generation > 1 then '~' || r.generation end, n.kind,
-      pgflow.micros_(n.opened_at))),
+  select coalesce(n.effect || '#', format('%s%s/%s/', r.root, case when r.generation > 1 then '~' || r.generation end, n.kind))
+      || pgflow.micros_(n.opened_at),
     n.run_id, n.call, n.kind, n.opened_at, r.key, l.workflow, r.generation, r.tenant, n.name,
     case n.kind when 'effect' then (
       select u.payload->>'why' from pgflow.unit u where u.run_id = n.run_id and u.call = n.call and u.kind = 'U' order by u.seq desc limit 1
     ) else n.why end,
-    n.effect, k.tries
+    n.effect, k.tries, k.next_at
   from taken k
   join pgflow.needs_person_() n on n.run_id = k.run_id and n.call = k.call and n.kind = k.kind
   join pgflow.run r on r.run_id = n.run_id
@@ -83,7 +88,7 @@ comment on function pgflow.claim_pages(int, float8)
   is 'What a person is to be told, up to so many; whoever has told says so (page_sent), else it is given out again after the lease';
 
 drop function if exists pgflow.page_sent;
-create function pgflow.page_sent(run_id bigint, call int, kind text, again_seconds float8 default null)
+create function pgflow.page_sent(run_id bigint, call int, kind text, leased_until timestamptz, again_seconds float8 default null)
 returns void
 language sql
 volatile
@@ -93,12 +98,13 @@ as $$
   update pgflow.page p
   set paged_at = t, tries = 0, last_error = null, next_at = coalesce(t + page_sent.again_seconds * interval '1 second', 'infinity')
   from pgflow.now_() t
-  where p.run_id = page_sent.run_id and p.call = page_sent.call and p.kind = page_sent.kind
+  where p.run_id = page_sent.run_id and p.call = page_sent.call and p.kind = page_sent.kind and p.next_at = page_sent.leased_until
 $$;
-comment on function pgflow.page_sent(bigint, int, text, float8) is 'A person has been told; again after so many seconds if nothing has been done by then, null = never';
+comment on function pgflow.page_sent(bigint, int, text, timestamptz, float8)
+  is 'A person has been told; again after so many seconds if nothing has been done by then, null = never. No effect once it has been given out again';
 
 drop function if exists pgflow.page_failed;
-create function pgflow.page_failed(run_id bigint, call int, kind text, error text)
+create function pgflow.page_failed(run_id bigint, call int, kind text, leased_until timestamptz, error text)
 returns void
 language sql
 volatile
@@ -108,6 +114,7 @@ as $$
   update pgflow.page p
   set last_error = left(page_failed.error, 255), next_at = t + least(600, 5 * 2 ^ least(p.tries - 1, 10)) * interval '1 second'
   from pgflow.now_() t
-  where p.run_id = page_failed.run_id and p.call = page_failed.call and p.kind = page_failed.kind
+  where p.run_id = page_failed.run_id and p.call = page_failed.call and p.kind = page_failed.kind and p.next_at = page_failed.leased_until
 $$;
-comment on function pgflow.page_failed(bigint, int, text, text) is 'Nobody could be told: it is given out again after a delay that grows from 5 seconds to 10 minutes';
+comment on function pgflow.page_failed(bigint, int, text, timestamptz, text)
+  is 'Nobody could be told: it is given out again after a delay that grows from 5 seconds to 10 minutes. No effect once it has been given out again';

@@ -345,22 +345,26 @@ begin
   due := greatest(run_at, t) + timeout_seconds * interval '1 second';
 
   if not exists (select from jsonb_array_elements(runs) e where e->>0 is not null) then
-    perform pgflow.take_runs_(tenant, keys, ids, stems, inputs, lane, priority, run_at, due, labels, metadata);
-    return query select g.k, g.i, true, lane from unnest(keys, ids) as g (k, i);
-    return;
+    chain_ids := pgflow.take_runs_(tenant, keys, ids, stems, inputs, lane, priority, run_at, due, labels, metadata);
   end if;
-  loop
+  while chain_ids is null loop
     begin
       chain_ids := pgflow.take_runs_(tenant, keys, ids, stems, inputs, lane, priority, run_at, due, labels, metadata);
-      exit when array_position(chain_ids, null) is null;
-      -- A key that was taken a moment ago has been swept since. Taken now, behind others, it could deadlock: all are given back first.
-      raise serialization_failure using message = 'a key was freed while it was taken';
+      if array_position(chain_ids, null) is not null then
+        -- A key that was taken a moment ago has been swept since. Taken now, behind others, it could deadlock: all are given back first.
+        raise serialization_failure using message = 'a key was freed while it was taken';
+      end if;
     exception when serialization_failure then
       if current_setting('transaction_isolation') <> 'read committed' then
         raise;
       end if;
+      chain_ids := null;
     end;
   end loop;
+  if chain_ids = ids then
+    return query select g.k, g.i, true, lane from unnest(keys, ids) as g (k, i);
+    return;
+  end if;
 
   select g.k into clash
   from unnest(keys, ids, inputs, chain_ids) as g (k, i, p, c)

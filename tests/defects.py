@@ -481,6 +481,21 @@ EFFECTS = (
         "test_pager.py::test_a_worker_lost_between_the_call_and_its_record_is_followed_by_another_call",
     ),
     Defect(
+        "new need taken for one that was told", "sql/effects.sql",
+        "case when g.kind = 'U' and g.delay is null then pgflow.micros_(t) end", "null::bigint",
+        "test_pager.py::test_an_effect_that_needs_somebody_again_is_told_again",
+    ),
+    Defect(
+        "told by whoever has lost the page", "sql/page.sql",
+        " and p.next_at = page_sent.leased_until", "",
+        "test_pager.py::test_what_is_said_of_a_call_whose_lease_is_over_counts_for_nothing",
+    ),
+    Defect(
+        "pager ended by a hook that is cancelled", "pgflow/threads.py",
+        "return task is not None and not task.cancelling()", "return False",
+        "test_pager.py::test_a_hook_that_is_cancelled_has_told_nobody",
+    ),
+    Defect(
         "absent believed at once", "sql/effects.sql",
         "coalesce(e->>7 = 'a' and last_at + wait <= asked_at, false)", "e->>7 = 'a'",
         "test_effects.py::test_absent_is_believed_only_when_no_attempt_can_be_under_way",
@@ -566,6 +581,16 @@ EFFECTS = (
         "a plan's SQL writes another table", "pgflow/plan.py",
         "strange = statement.writes - tables", "strange = statement.writes - statement.writes",
         "test_undo_plans.py::test_a_statement_that_could_write_anything_else_is_refused",
+    ),
+    Defect(
+        "a plan's SQL reads another table", "pgflow/plan.py",
+        "strange = statement.reads - tables", "strange = statement.reads - statement.reads",
+        "test_undo_plans.py::test_a_statement_that_could_write_anything_else_is_refused",
+    ),
+    Defect(
+        "a text of a plan is run with other values than it was given", "pgflow/lineage.py",
+        "if _values(written) != values:", "if _values(written) != _values(written):",
+        "test_undo_plans.py::test_a_value_that_the_parser_has_changed_is_found_in_the_texts",
     ),
     Defect(
         "a plan's SQL writes another table by a trigger", "pgflow/plan.py",

@@ -193,8 +193,8 @@ table pgflow.owed, owner pgflow_owner
 table pgflow.page, owner pgflow_owner
   -- What a person must bring on, and when one was told; kept by workers whose app has a pager
   run_id bigint not null -- The run that somebody is needed for
-  opened_at timestamp with time zone not null -- Since when it is stuck or owed
-  next_at timestamp with time zone not null -- When somebody is told next; infinity = never again
+  opened_at timestamp with time zone not null -- Since when somebody is needed
+  next_at timestamp with time zone not null -- When somebody is told next, or the lease of whoever tells ends; infinity = never again
   paged_at timestamp with time zone -- When somebody was told last; null = nobody yet
   call integer not null -- Number of the call that it is about; 0 = the run itself
   tries integer not null -- How often it has been tried since somebody was told last
@@ -785,7 +785,7 @@ function pgflow.book_(units jsonb, t timestamp with time zone) returns void, own
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
-  md5 c71468b3e8c21e08d625e0d49d44beae
+  md5 fcbf83bca54019e4e18da6bf9f0ed3a3
 
 function pgflow.bring_up_(heir pgflow.run, cut integer, edit json, note jsonb, was json, t timestamp with time zone) returns void, owner pgflow_owner
   -- Inserts a run that begins with the journal of another, with the unit that says who wanted it and why, and its place
@@ -925,11 +925,11 @@ function pgflow.claim_(worker_id integer, lanes integer[], max integer, tokens b
   set search_path=pg_catalog, pg_temp
   md5 f4ec39e9a43ac83bd342c91e0d99ad33
 
-function pgflow.claim_pages(max integer DEFAULT 20, lease_seconds double precision DEFAULT 60) returns TABLE(page_id text, run_id bigint, call integer, kind text, opened_at timestamp with time zone, key text, workflow text, generation integer, tenant text, name text, why text, effect text, tries integer), owner pgflow_owner
+function pgflow.claim_pages(max integer DEFAULT 20, lease_seconds double precision DEFAULT 60) returns TABLE(page_id text, run_id bigint, call integer, kind text, opened_at timestamp with time zone, key text, workflow text, generation integer, tenant text, name text, why text, effect text, tries integer, leased_until timestamp with time zone), owner pgflow_owner
   -- What a person is to be told, up to so many; whoever has told says so (page_sent), else it is given out again after the lease
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
-  md5 2f8cb6a5f3c8dddb1411ffd3100e75a5
+  md5 e79dfa756cbca0aa8d34c0b6f207b05e
   grant execute to pgflow_worker
 
 function pgflow.claim_runs(worker_id integer, lanes integer[], max integer, tokens bigint[], take_suspect boolean DEFAULT true) returns TABLE(run_id bigint, token bigint, chain_id bigint, lane_id integer, generation integer, attempt integer, suspect integer, last_seq integer, key text, root text, input text, units text, has_mail boolean, created_us bigint, now_us bigint, extra jsonb), owner pgflow_owner
@@ -1223,7 +1223,7 @@ function pgflow.intend_(q jsonb, t timestamp with time zone, INOUT seq integer, 
   -- Records the intents and further attempts that a flush asks for; refused = those that the policy does not let through
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 38694dcb749dfc6b93b4ee1858c0a330
+  md5 7795a879fa4a56adc9caefe38fbd006e
 
 function pgflow.intern_lane_(queue text, workflow text, version text) returns integer, owner pgflow_owner
   -- The lane of (queue, workflow, version), made if it is new
@@ -1352,10 +1352,10 @@ function pgflow.needs_(name text, risk text, request jsonb, OUT version integer,
   md5 cdc765b6fc1ee7e6339f5d48ee6a33e9
 
 function pgflow.needs_person_() returns TABLE(run_id bigint, call integer, kind text, opened_at timestamp with time zone, name text, why text, effect text), owner pgflow_owner
-  -- What only a person can bring on: runs that are stuck, and effects that nobody looks after
+  -- What only a person can bring on, each since when: runs that are stuck, and effects that nobody looks after
   sql stable
   set search_path=pg_catalog, pg_temp
-  md5 ed0e2fbbc2560114369bed030b1b5a3f
+  md5 24cb0aa1a8db550312af0d96811b2484
 
 function pgflow.newest_run_(chain bigint) returns bigint, owner pgflow_owner
   -- The newest generation of a chain
@@ -1401,18 +1401,18 @@ function pgflow.own_stem_(root uuid, generation integer) returns text, owner pgf
   set search_path=pg_catalog, pg_temp
   md5 d9441c938d227188f42837aa2397f6e5
 
-function pgflow.page_failed(run_id bigint, call integer, kind text, error text) returns void, owner pgflow_owner
-  -- Nobody could be told: it is given out again after a delay that grows from 5 seconds to 10 minutes
+function pgflow.page_failed(run_id bigint, call integer, kind text, leased_until timestamp with time zone, error text) returns void, owner pgflow_owner
+  -- Nobody could be told: it is given out again after a delay that grows from 5 seconds to 10 minutes. No effect once it has been given out again
   sql volatile security definer
   set search_path=pg_catalog, pg_temp
-  md5 75f9154063f5cf92826b831af4215185
+  md5 277c3c72c50a25b629358ddc95e318be
   grant execute to pgflow_worker
 
-function pgflow.page_sent(run_id bigint, call integer, kind text, again_seconds double precision DEFAULT NULL::double precision) returns void, owner pgflow_owner
-  -- A person has been told; again after so many seconds if nothing has been done by then, null = never
+function pgflow.page_sent(run_id bigint, call integer, kind text, leased_until timestamp with time zone, again_seconds double precision DEFAULT NULL::double precision) returns void, owner pgflow_owner
+  -- A person has been told; again after so many seconds if nothing has been done by then, null = never. No effect once it has been given out again
   sql volatile security definer
   set search_path=pg_catalog, pg_temp
-  md5 85584f883ec16a727d92fd64ba34c55f
+  md5 024fac7ca3b41cc2910c93bed46cf3d9
   grant execute to pgflow_worker
 
 function pgflow.park_(q jsonb, seq integer, t timestamp with time zone) returns boolean, owner pgflow_owner
@@ -1706,7 +1706,7 @@ function pgflow.start_runs(workflow text, runs jsonb, queue text DEFAULT 'defaul
   -- Starts many runs of one workflow, all or none: runs is [[key or null, input as text], ...]; answers in that order
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
-  md5 a84bf0cea102dd6e8ef0b854366f1037
+  md5 8434d3c610918c2ed47871f9af188b55
   grant execute to pgflow_client
   grant execute to pgflow_operator
   grant execute to pgflow_worker

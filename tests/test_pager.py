@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import threading
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 import psycopg
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.timeout(90)
 
 MINUTES = timedelta(minutes=2)
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class NoReplyError(Exception):
@@ -80,7 +82,8 @@ async def test_an_effect_that_only_a_person_can_settle_is_told_once(aflow: Async
     await eventually(lambda: paged(conn) == [("effect", True, 0, None)], "somebody is told")
     ((key,),) = conn.execute("select effect from pgflow.effects").fetchall()
     (page,) = pages
-    assert (page.id, page.effect, page.kind, page.run, page.workflow, page.name) == (key, key, "effect", run.key, "pay", "wire")
+    assert (page.effect, page.kind, page.run, page.workflow, page.name) == (key, "effect", run.key, "pay", "wire")
+    assert page.id == f"{key}#{(page.since - EPOCH) // timedelta(microseconds=1)}"
     assert (page.why, page.attempt) == ("it raised", 1)
     await aflow.skip(timedelta(days=3))
     assert len(pages) == 1
@@ -93,6 +96,39 @@ async def test_an_effect_that_only_a_person_can_settle_is_told_once(aflow: Async
     assert aflow._worker is not None
     aflow._worker.poll_now()
     await eventually(lambda: count(conn, "pgflow.page") == 0, "nobody is needed any more")
+
+
+async def test_an_effect_that_needs_somebody_again_is_told_again(aflow: AsyncHarness, conn: psycopg.Connection) -> None:
+    pages: list[Page] = []
+    aflow.app.pager(pages.append)
+    run = await stuck(aflow, conn)
+    await eventually(lambda: paged(conn) == [("effect", True, 0, None)], "somebody is told")
+    await aflow.app.settle_effect(str(pages[0].effect), "absent", why="the bank has nothing", by="grace")
+    await eventually(lambda: len(pages) == 2, "it was tried again, and somebody is told again")
+    await eventually(lambda: paged(conn) == [("effect", True, 0, None)], "that is recorded")
+    first, second = pages
+    assert (first.effect, first.run) == (second.effect, second.run) == (second.effect, run.key)
+    assert first.id != second.id
+    assert first.since < second.since
+    assert second.attempt == 1
+    await aflow.skip(timedelta(days=3))
+    assert len(pages) == 2
+
+
+async def test_an_effect_left_by_a_run_that_was_ended_is_told_again(aflow: AsyncHarness, conn: psycopg.Connection) -> None:
+    pages: list[Page] = []
+    aflow.app.pager(pages.append)
+    await stuck(aflow, conn, pay_and_wait)
+    await aflow.skip(timedelta(0))
+    await eventually(lambda: len(pages) == 1, "somebody is told")
+    conn.execute("update pgflow.owed set due_at = pgflow.now_() + interval '1 hour'")  # as if it were looked after again
+    await aflow.skip(timedelta(0))
+    await eventually(lambda: count(conn, "pgflow.page") == 0, "nobody is needed")
+    conn.execute("select pgflow.cancel_run(%s, force => true)", (pages[0].run,))
+    await aflow.skip(timedelta(0))
+    await eventually(lambda: len(pages) == 2, "nobody looks after it any more")
+    assert pages[0].id != pages[1].id
+    assert pages[0].since < pages[1].since
 
 
 async def test_an_effect_beside_a_run_that_goes_on_is_told_too(aflow: AsyncHarness, conn: psycopg.Connection) -> None:
@@ -121,7 +157,7 @@ def test_a_sync_hook_is_called_in_a_thread_and_a_stuck_run_says_why(flow: Harnes
     ((page, thread),) = pages
     assert (page.kind, page.run, page.name) == ("stuck", run.key, "deadlock")
     assert "nothing can bring" in page.why
-    assert thread.startswith("pgflow-step")
+    assert thread.startswith("pgflow-pager")
     conn.execute("select pgflow.resume_run(%s)", (run.key,))
     wait_until(lambda: len(pages) == 2, "it is stuck again, and that is told again")
     assert pages[0][0].id != pages[1][0].id
@@ -167,6 +203,67 @@ async def test_a_hook_that_fails_is_called_again_after_a_while(aflow: AsyncHarne
     assert len({page.id for page in pages}) == 1
 
 
+async def test_a_hook_that_is_cancelled_has_told_nobody(aflow: AsyncHarness, conn: psycopg.Connection) -> None:
+    pages: list[Page] = []
+
+    @aflow.app.pager
+    async def tell(page: Page) -> None:
+        pages.append(page)
+        if len(pages) == 1:
+            inner = asyncio.create_task(asyncio.sleep(60))
+            inner.cancel()
+            await inner
+
+    await stuck(aflow, conn)
+    await eventually(lambda: paged(conn) == [("effect", False, 1, "CancelledError")], "it has failed")
+    await aflow.skip(timedelta(seconds=6))
+    await eventually(lambda: paged(conn) == [("effect", True, 0, None)], "somebody is told")
+
+
+async def test_a_sync_hook_that_is_cancelled_has_told_nobody(aflow: AsyncHarness, conn: psycopg.Connection) -> None:
+    pages: list[Page] = []
+
+    @aflow.app.pager
+    def tell(page: Page) -> None:
+        pages.append(page)
+        if len(pages) == 1:
+            raise concurrent.futures.CancelledError
+
+    await stuck(aflow, conn)
+    await eventually(lambda: paged(conn) == [("effect", False, 1, "CancelledError")], "it has failed")
+    await aflow.skip(timedelta(seconds=6))
+    await eventually(lambda: paged(conn) == [("effect", True, 0, None)], "somebody is told")
+
+
+async def test_a_sync_hook_that_hangs_is_not_called_again_while_it_does(aflow: AsyncHarness, conn: psycopg.Connection) -> None:
+    pages: list[Page] = []
+    answer = threading.Event()
+
+    @aflow.app.pager(timeout=timedelta(milliseconds=50))
+    def tell(page: Page) -> None:
+        pages.append(page)
+        answer.wait(60)
+
+    await stuck(aflow, conn)
+    await eventually(lambda: paged(conn) == [("effect", False, 1, "TimeoutError")], "it has failed")
+    await aflow.skip(timedelta(seconds=6))
+    await eventually(lambda: paged(conn) == [("effect", False, 2, "TimeoutError")], "it has failed again")
+    assert len(pages) == 1
+    answer.set()
+    await aflow.skip(timedelta(seconds=20))
+    await eventually(lambda: paged(conn) == [("effect", True, 0, None)], "somebody is told")
+
+
+async def test_a_worker_whose_pager_is_gone_has_failed(aflow: AsyncHarness, conn: psycopg.Connection) -> None:
+    aflow.app.pager(print)
+    await aflow.until_idle()
+    worker = aflow._worker
+    assert worker is not None
+    (loop,) = [task for task in worker._tasks if task.get_coro().__qualname__ == "Pager.loop"]  # type: ignore[union-attr]
+    loop.cancel()
+    await asyncio.wait_for(worker.failed.wait(), 5)
+
+
 async def test_a_worker_lost_between_the_call_and_its_record_is_followed_by_another_call(
     aflow: AsyncHarness, conn: psycopg.Connection
 ) -> None:
@@ -204,6 +301,26 @@ async def test_two_workers_do_not_tell_the_same(aflow: AsyncHarness, conn: psyco
     await stuck(aflow, conn)
     first = conn.execute("select page_id from pgflow.claim_pages()").fetchall()
     assert (len(first), conn.execute("select page_id from pgflow.claim_pages()").fetchall()) == (1, [])
+
+
+async def test_what_is_said_of_a_call_whose_lease_is_over_counts_for_nothing(aflow: AsyncHarness, conn: psycopg.Connection) -> None:
+    await stuck(aflow, conn)
+    claim, sent = "select run_id, call, kind, leased_until from pgflow.claim_pages()", "select pgflow.page_sent(%s, %s, %s, %s)"
+    failed = "select pgflow.page_failed(%s, %s, %s, %s, 'late')"
+    (late,) = conn.execute(claim).fetchall()
+    conn.execute(failed, late)
+    assert paged(conn) == [("effect", False, 1, "late")]
+    conn.execute(sent, late)
+    assert paged(conn) == [("effect", False, 1, "late")], "it has been said"
+    await aflow.skip(MINUTES)
+    (late,) = conn.execute(claim).fetchall()
+    await aflow.skip(MINUTES)
+    (newer,) = conn.execute(claim).fetchall()
+    for query in (sent, failed):
+        conn.execute(query, late)
+        assert paged(conn) == [("effect", False, 3, "late")]
+    conn.execute(sent, newer)
+    assert paged(conn) == [("effect", True, 0, None)]
 
 
 async def test_without_a_pager_nothing_is_kept(aflow: AsyncHarness, conn: psycopg.Connection) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
+import threading
 import time
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -10,9 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 import psycopg
 import pytest
-from records import SOON, count, eventually, run_row, steps
+from records import SOON, count, eventually, run_row, steps, wait_until
 
 import pgflow
+import pgflow.refs
 from pgflow import Choice, DefinitionError, Ref, Signal, decision, effect, read, step, transaction, workflow
 
 if TYPE_CHECKING:
@@ -382,6 +385,81 @@ async def test_a_checker_that_does_not_answer_is_asked_again(aflow: AsyncHarness
     await run.send(go, 1)
     assert await run.result(SOON) == "a, b"
     assert len(store.made) == 2
+
+
+async def test_a_checker_that_is_cancelled_has_not_answered(aflow: AsyncHarness, store: Store) -> None:
+    @aflow.app.ref_checker("store")
+    async def exists(ref: Ref) -> bool:
+        store.asked.append(ref.id)
+        if len(store.asked) == 1:
+            inner = asyncio.create_task(asyncio.sleep(60))
+            inner.cancel()
+            await inner
+        return ref.id in store.things
+
+    run = await parked(aflow)
+    await run.send(go, 1)
+    assert await run.result(SOON) == "a, b"
+    assert len(store.asked) == 3
+
+
+def test_a_sync_checker_that_is_cancelled_has_not_answered(flow: Harness, store: Store) -> None:
+    @flow.app.ref_checker("store")
+    def exists(ref: Ref) -> bool:
+        store.asked.append(ref.id)
+        if len(store.asked) == 1:
+            raise concurrent.futures.CancelledError
+        return ref.id in store.things
+
+    flow.include(publish)
+    run = flow.start(publish)
+    flow.until_idle()
+    run.send(go, 1)
+    assert run.result(SOON) == "a, b"
+    assert len(store.asked) == 3
+
+
+def test_a_sync_checker_that_hangs_is_not_called_again_while_it_does(
+    flow: Harness, store: Store, caplog: pytest.LogCaptureFixture
+) -> None:
+    answer = threading.Event()
+    names: set[str] = set()
+
+    @flow.app.ref_checker("store", timeout=timedelta(milliseconds=50))
+    def exists(ref: Ref) -> bool:
+        store.asked.append(ref.id)
+        names.add(threading.current_thread().name)
+        answer.wait(60)
+        return ref.id in store.things
+
+    flow.include(publish)
+    run = flow.start(publish)
+    flow.until_idle()
+    run.send(go, 1)
+    wait_until(lambda: caplog.text.count("did not answer") >= 4, "each was asked for twice")
+    assert sorted(store.asked) == ["a", "b"]
+    assert names == {"pgflow-check"}
+    answer.set()
+    assert run.result(SOON) == "a, b"
+
+
+async def test_a_run_whose_check_breaks_off_is_handed_back(
+    aflow: AsyncHarness, conn: psycopg.Connection, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun: list[int] = []
+
+    async def breaks_off_once(*args: Any) -> Any:
+        begun.append(1)
+        if len(begun) == 1:
+            raise asyncio.CancelledError
+        return await pgflow.refs.find_lost(*args)
+
+    aflow.app.ref_checker("store")(store.has)
+    run = await parked(aflow)
+    monkeypatch.setattr("pgflow.executions.find_lost", breaks_off_once)
+    await run.send(go, 1)
+    assert await run.result(SOON) == "a, b"
+    assert len(begun) == 2
 
 
 async def test_a_worker_that_stops_does_not_wait_for_checkers_that_fail(aflow: AsyncHarness, conn: psycopg.Connection, store: Store) -> None:

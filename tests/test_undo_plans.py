@@ -21,11 +21,13 @@ from pgflow import (
     UndoRequest,
     decision,
     effect,
+    lineage,
     plan,
     step,
     transaction,
     workflow,
 )
+from pgflow._calls import plan as calls
 from pgflow.lineage import Table, UnreadableSql, read_statement, table_named
 
 if TYPE_CHECKING:
@@ -390,7 +392,7 @@ def test_what_cannot_be_a_planner_or_a_step_of_a_plan_is_refused_where_it_is_sai
 # ---------------------------------------------------------------- what a statement writes
 
 
-OURS = frozenset({Table("shop", "seats"), Table("shop", "Odd.Name")})
+OURS = frozenset({Table("shop", "seats"), Table("shop", "Odd.Name"), Table("shop", "orders"), Table("shop", "user")})
 
 FINE = [
     "update shop.seats set free = free + 1 where id = 1",
@@ -402,7 +404,10 @@ FINE = [
     "with gone as (delete from shop.seats where id = 1 returning *) select * from gone",
     "with o as (select * from shop.orders) update shop.seats set free = o.n from o where o.id = seats.id",
     "merge into shop.seats s using (values (1, 2)) v(id, n) on s.id = v.id when matched then update set free = v.n when not matched then insert (id, free) values (v.id, v.n)",
-    "update shop.seats set free = coalesce(free, 0) + (select count(*) from shop.orders) where day < now() - interval '1 day'",
+    "update shop.seats set free = coalesce(free, 0) + (select count(*) from shop.orders) where day < now() - '1 day ago'::interval",
+    "update shop.seats set free = array[array[.5, 0.5], array[1., -1e3]]::numeric(9, 2)[], note = 'a\\b' where day = cast('P1M' as interval)",
+    'update shop.user set free = "user".free + 1 where "user".id = 1 and "default" = 2',
+    "merge into shop.seats s using shop.orders o on s.id = o.id when not matched then insert (id, free) values (o.id, default)",
     "update shop.seats set note = 'it''s; drop table x -- no', data = data || '{\"a\": 1}' where data->>'k' = 'v'",
     "/* give it back */ update shop.seats set free = 10 where id = 1 -- done",
 ]
@@ -443,6 +448,29 @@ HOSTILE = [
     ("set local search_path = evil", "Set"), ("begin", "Transaction"), ("commit", "Commit"), ("rollback", "Rollback"), ("notify x", ""), ("listen x", ""),
     ("vacuum shop.seats", ""), ("refresh materialized view shop.seats", ""), ("declare c cursor for select 1", ""), ("fetch all from c", ""),
     ("reindex table shop.seats", ""), ("comment on table shop.seats is 'x'", ""), ("delete from shop.seats where current of c", "cannot be read"),
+    # what is read, and how long
+    ("insert into shop.seats table auth.secrets", ""),
+    ("insert into shop.seats select * from auth.secrets", "reads auth.secrets"),
+    ("update shop.seats set free = 1 where exists (select from shop.money)", "reads shop.money"),
+    ("update shop.seats s set free = m.cents from shop.orders o join shop.money m on m.id = o.id where s.id = o.id", "reads shop.money"),
+    ("delete from shop.seats using shop.orders, shop.money where true", "reads shop.money"),
+    ("merge into shop.seats s using shop.money m on m.id = s.id when matched then delete", "reads shop.money"),
+    ("merge into shop.seats s using shop.orders o on m.id = s.id when matched then update set free = (select max(cents) from shop.money)", "reads shop.money"),
+    ("with m as (select * from shop.money) update shop.seats set free = m.cents from m where true", "reads shop.money"),
+    ("with m as (with n as (select * from shop.money) select * from n) delete from shop.seats where id in (select id from m)", "reads shop.money"),
+    ("insert into shop.seats select id, 1 from shop.orders union all select id, cents from shop.money", "reads shop.money"),
+    ("delete from shop.seats where id = 1 returning (select cents from shop.money)", "reads shop.money"),
+    ("insert into shop.seats values (1, (select cents from shop.money)) on conflict (id) do update set free = 1", "reads shop.money"),
+    ("insert into shop.seats values (1, 1) on conflict (id) do update set free = (select cents from shop.money)", "reads shop.money"),
+    ("delete from shop.seats where id in (select id from shop.orders order by (select cents from shop.money))", "reads shop.money"),
+    ("with recursive x as (select 1 as n union all select n from x) delete from shop.seats where id in (select n from x)", "recursive"),
+    # values that a parser could change, and words that are no names
+    ("update shop.seats set free = 1 where day < now() - interval '1 day ago'", "Interval"), ("update shop.seats set d = interval 'P1M' where id = 1", "Interval"),
+    ("update shop.seats set d = interval '1 day 04:05:06' where id = 1", "Interval"), ("update shop.seats set d = interval '1' month where id = 1", "Interval"),
+    ("update shop.seats set free = default where id = 1", "default where a name"), ("delete from shop.seats where user = 'ada'", "user where a name"),
+    ("merge into shop.seats s using shop.orders o on s.id = o.id when not matched then insert default values", ""),
+    ("insert into shop.seats select 1_000", "neither a number nor a name"), ("insert into shop.seats select 1x", "neither a number nor a name"),
+    ("update shop.seats set free = 0x1F where id = 1", ""),
     # functions, operators and types that could do anything
     ("update shop.seats set free = shop.pay(1) where id = 1", "Dot"),
     ("update shop.seats set free = pay(1) where id = 1", "calls pay()"),
@@ -465,8 +493,9 @@ HOSTILE = [
     ("update shop.seats set note = $$x$$ where id = 1", "RawString"),
     ("update shop.seats set note = u&'\\0041' where id = 1", "UnicodeString"),
     ("update shop.seats set free = $1 where id = 1", "Parameter"), ("update shop.seats set free = %s where id = 1", ""),
-    ("update shop.seats set free = :x where id = 1", ""), ("delete from shop.seats where " + "(" * 4000 + "true" + ")" * 4000, "cannot be read"),
+    ("update shop.seats set free = :x where id = 1", ""), ("delete from shop.seats where " + "(" * 900 + "true" + ")" * 900, "nest deeper"),
     ("delete from shop.seats where note = '" + "x" * 20_000 + "'", "not a text"),
+    ("delete from shop.seats where a" + "[1]" * 3000 + " = 1", "more than 2000 words"), ("delete from shop.seats where a[1][1] = 1", "it holds ]["),
     # every row, and what is the system's
     ("delete from shop.seats", "every row"), ("update shop.seats set free = 0", "every row"), ("delete from shop.seats using shop.orders", "every row"),
     ("insert into shop.seats select oid, 1 from pg_catalog.pg_authid", "belongs to the system"),
@@ -490,9 +519,34 @@ def test_a_statement_that_could_write_anything_else_is_refused(sql: str, why: st
     assert why in refused
 
 
+DEEP = [
+    ("array[", "]"), ("date(", ")"), ("struct(", ")"), ("date[", "]"), ('"numeric"(', ")"), ("numeric (", ")"), ("(", ")"), ("array(select ", ")"),
+    ("coalesce(", ")"), ("{", "}"), ("x::struct<a ", ">"), ("x::array<", ">"), ("cast(x as map<", ">)"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("opened", "closed"), DEEP)
+def test_what_would_take_long_to_parse_is_refused_before_it_is_parsed(opened: str, closed: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    parsed: list[str] = []
+    monkeypatch.setattr("sqlglot.parse", lambda text, **_: parsed.append(text))
+    sql = f"update shop.seats set free = {opened * 16}1{closed * 16} where id = 1"
+    refused = plan.judge(PlannedSql(sql), {}, OURS).refused
+    assert refused is not None
+    assert "nest deeper" in refused or "which no type of Postgres" in refused
+    assert parsed == []
+
+
+def test_a_value_that_the_parser_has_changed_is_found_in_the_texts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lineage, "_PARTS", lineage._PARTS | {"Interval"})
+    for value in ("'1 day ago'", "'P1M'", "'1 day 04:05:06'"):
+        with pytest.raises(UnreadableSql, match="a string or number in it reads differently"):
+            read_statement(f"update shop.seats set d = interval {value} where id = 1")
+
+
 def test_every_branch_of_a_statement_is_read() -> None:
     many = "with a as (insert into x.a values (1)), b as (update x.b set c = 1 where true), c as (delete from x.c where true) merge into x.d using x.e on true when matched then update set f = 1"
     assert [str(table) for table in sorted(read_statement(many).writes)] == ["x.a", "x.b", "x.c", "x.d"]
+    assert read_statement(many).reads == {Table("x", "e")}
     with pytest.raises(UnreadableSql):
         read_statement(7)  # type: ignore[arg-type]
 
@@ -547,6 +601,51 @@ async def test_a_function_of_the_same_name_in_the_search_path_is_not_called(aflo
     aflow.include(outing)
     await end_failed(await aflow.start(outing))
     assert shop.execute("select name, cents from shop.seats, shop.money").fetchone() == ("ada", 100)
+
+
+async def test_the_server_gives_a_statement_no_more_time_than_it_may_have(
+    aflow: AsyncHarness, shop: psycopg.Connection[Any], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(plan, "STATEMENT_LIMIT", timedelta(milliseconds=100))
+    monkeypatch.setattr(plan, "LOCK_LIMIT", timedelta(milliseconds=50))
+    World.plan = [PlannedSql(GIVE_BACK)]
+    aflow.include(outing)
+    with caplog.at_level("DEBUG", "pgflow"), shop.transaction():
+        shop.execute("lock table shop.seats")
+        run = await aflow.start(outing)
+        await eventually(lambda: "lock timeout" in caplog.text, "it has given up its wait, to try again")
+    await end_failed(run)
+    assert free(shop) == 10
+    shop.execute(LEAK.format("loop end loop;") + "create trigger t after update on shop.seats for each row execute function shop.leak()")
+    said, _ = await stays_owed(aflow, shop)
+    assert "QueryCanceled" in said
+    assert free(shop) == 10
+
+
+def test_a_lower_limit_that_is_set_stays(shop: psycopg.Connection[Any]) -> None:
+    query = calls.confine(timedelta(seconds=50), timedelta(seconds=20))
+    shown = "select current_setting('statement_timeout'), current_setting('lock_timeout')"
+    for before, after in ((("0", "0"), ("50s", "20s")), (("3s", "1min"), ("3s", "20s"))):
+        with shop.transaction():
+            shop.execute("select set_config('statement_timeout', %s, true), set_config('lock_timeout', %s, true)", before)
+            shop.execute(query.sql, query.params)
+            assert shop.execute(shown).fetchone() == after
+
+
+async def test_a_planner_is_not_told_the_defaults_of_steps(aflow: AsyncHarness, shop: psycopg.Connection[Any]) -> None:
+    @step
+    async def send(text: str, token: str = "s3cret", *, n: int = 7) -> None: ...
+
+    @workflow(raises=[Trouble])
+    async def sending() -> None:
+        async with pgflow.saga(planner=propose, steps=[send]):
+            await take_seat(1, "ada")
+            raise Trouble
+
+    World.plan = [PlannedSql(GIVE_BACK)]
+    aflow.include(sending)
+    await end_failed(await aflow.start(sending))
+    assert World.told[0].steps["send"] == "send(text: 'str', token: 'str' = ..., *, n: 'int' = ...) -> 'None'"
 
 
 def test_what_a_transaction_has_written_is_seen_by_its_locks(shop: psycopg.Connection[Any]) -> None:

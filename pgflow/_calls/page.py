@@ -24,6 +24,7 @@ class ClaimedPage(NamedTuple):
     why: str | None
     effect: str | None
     tries: int
+    leased_until: datetime
 
 
 def _nothing(_rows: list[Row]) -> None:
@@ -33,19 +34,19 @@ def _nothing(_rows: list[Row]) -> None:
 def claim_pages(count: int, lease_seconds: float) -> Query[list[ClaimedPage]]:
     """What a person is to be told, for whoever tells within the lease."""
     sql = """
-      select page_id, run_id, call, kind, opened_at, key, workflow, generation, tenant, name, why, effect, tries
+      select page_id, run_id, call, kind, opened_at, key, workflow, generation, tenant, name, why, effect, tries, leased_until
       from pgflow.claim_pages(%s::int, %s::float8)
     """
     return Query(sql, (count, lease_seconds), lambda rows: [ClaimedPage(*row) for row in rows])
 
 
 def page_sent(page: ClaimedPage, again_seconds: float | None) -> Query[None]:
-    """A person has been told."""
-    sql = "select pgflow.page_sent(%s::bigint, %s::int, %s::text, %s::float8)"
-    return Query(sql, (page.run_id, page.call, page.kind, again_seconds), _nothing)
+    """A person has been told; counts while the claim does."""
+    sql = "select pgflow.page_sent(%s::bigint, %s::int, %s::text, %s::timestamptz, %s::float8)"
+    return Query(sql, (page.run_id, page.call, page.kind, page.leased_until, again_seconds), _nothing)
 
 
 def page_failed(page: ClaimedPage, error: str) -> Query[None]:
-    """Nobody could be told."""
-    sql = "select pgflow.page_failed(%s::bigint, %s::int, %s::text, %s::text)"
-    return Query(sql, (page.run_id, page.call, page.kind, error), _nothing)
+    """Nobody could be told; counts while the claim does."""
+    sql = "select pgflow.page_failed(%s::bigint, %s::int, %s::text, %s::timestamptz, %s::text)"
+    return Query(sql, (page.run_id, page.call, page.kind, page.leased_until, error), _nothing)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from datetime import timedelta
 from typing import Any
 
 from pgflow._io import Query
@@ -14,13 +15,20 @@ def judge_acts(acts: Sequence[tuple[str, str, Any]]) -> Query[list[int | None]]:
     return Query("select pgflow.judge_acts(%s::jsonb)", (json.dumps(acts),), lambda rows: list(rows[0][0]))
 
 
-def confine() -> Query[None]:
-    """Lets names without a schema mean the system's own for the rest of the transaction, and a backslash in a text itself."""
+def confine(statement: timedelta, lock: timedelta) -> Query[None]:
+    """Lets names without a schema mean the system's own for the rest of the transaction, and a backslash in a text itself.
+
+    Args:
+        statement: How long each statement may take from now on, and
+        lock: how long it may wait for a lock; a lower limit that is already set stays.
+    """
     sql = (
         "select pg_catalog.set_config('search_path', 'pg_catalog, pg_temp', true), "
-        "pg_catalog.set_config('standard_conforming_strings', 'on', true)"
+        "pg_catalog.set_config('standard_conforming_strings', 'on', true), "
+        "(select pg_catalog.count(pg_catalog.set_config(s.name, least(nullif(s.setting::int8, 0), l.ms)::text, true)) "
+        "from (values ('statement_timeout', %s::int8), ('lock_timeout', %s::int8)) l (name, ms) join pg_catalog.pg_settings s using (name))"
     )
-    return Query(sql, (), lambda _: None)
+    return Query(sql, tuple(limit // timedelta(milliseconds=1) for limit in (statement, lock)), lambda _: None)
 
 
 def written_tables() -> Query[set[tuple[str, str]]]:
