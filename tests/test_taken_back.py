@@ -31,12 +31,12 @@ def world() -> None:
 
 
 @effect(risk="compensable")
-async def book(name: str) -> str:
+async def book_stay(name: str) -> str:
     calls.append(f"book {name}")
     return f"paper of {name}"
 
 
-@book.compensate
+@book_stay.compensate
 async def cancel(paper: str, name: str) -> None:
     assert paper == f"paper of {name}"
     calls.append(f"cancel {name}")
@@ -63,15 +63,15 @@ async def is_cheap() -> bool:
 @workflow
 async def trip(first: str, second: str) -> str:
     async with pgflow.saga():
-        await book(first)
-        await book(second)
+        await book_stay(first)
+        await book_stay(second)
         await pay()
     return "done"
 
 
 @workflow
 async def leg(name: str) -> str:
-    return await book(name)
+    return await book_stay(name)
 
 
 @workflow
@@ -94,12 +94,12 @@ async def two_stages(n: int) -> str:
 
 @workflow
 async def shopping(items: list[str]) -> list[str]:
-    return [await book(item) for item in items]
+    return [await book_stay(item) for item in items]
 
 
 @workflow
 async def fickle() -> str:
-    return await book("tea") if await is_cheap() else "nothing"
+    return await book_stay("tea") if await is_cheap() else "nothing"
 
 
 @workflow
@@ -126,7 +126,7 @@ def test_no_cut_keeps_an_effect_and_drops_its_compensation(flow: Harness, conn: 
     assert calls == ["book hotel", "book flight", "cancel flight", "cancel hotel"]
     undone = one(conn, "select min(seq) from pgflow.effects where compensates is not null")
     for cut in range(2, undone):
-        with pytest.raises(InvalidArgument, match=r"effect book, intended at unit [13], (was taken back at unit \d+|has ended at unit 4)\. Cut before"):
+        with pytest.raises(InvalidArgument, match=r"effect book_stay, intended at unit [13], (was taken back at unit \d+|has ended at unit 4)\. Cut before"):
             flow.app.rewind("k", cut, effects=effects)
     with pytest.raises(InvalidArgument, match="was taken back"):
         flow.app.retry("k", from_step="pay", effects=effects)
@@ -144,7 +144,7 @@ def test_a_retry_goes_back_to_before_what_was_taken_back(flow: Harness, conn: Co
     with pytest.raises(RunFailed):
         run.result(SOON)
     prices["fare"] = 1
-    with pytest.raises(HasActed, match="what would be dropped has acted: effect book"):
+    with pytest.raises(HasActed, match="what would be dropped has acted: effect book_stay"):
         flow.app.retry("k")
     flow.app.retry("k", effects=effects)
     assert run.result(SOON) == "done"
