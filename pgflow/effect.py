@@ -182,23 +182,20 @@ class EffectStep(Step[P, R_co]):
         """Asks the engine to take one of these effects back; if nothing does, a person must."""
         args = (effect.value, *effect.args)
         compensation = self.declared.compensation
-        accepted = effect if effect.closed_as == "accepted" and effect.number else None
         if compensation is not None:
             try:
                 request = compensation._request(args, effect.kwargs)
                 return scope.execution.issue_effect(
-                    compensation.spec(scope.app_errors), args, effect.kwargs, request, None, effect.key, takes_back=accepted
+                    compensation.spec(scope.app_errors), args, effect.kwargs, request, None, effect.key, takes_back=_awaited(effect)
                 )
             except (TypeError, InvalidArgument):  # what it would have to be called with cannot be recorded: nobody but a person can
                 pass
-        return self.issue_by_hand(scope, effect, accepted=accepted)
+        return self.issue_by_hand(scope, effect)
 
-    def issue_by_hand(
-        self, scope: WorkflowScope, effect: EffectCall, *, accepted: EffectCall | None = None, notice: dict[str, Any] | None = None
-    ) -> EffectCall:
+    def issue_by_hand(self, scope: WorkflowScope, effect: EffectCall, *, notice: dict[str, Any] | None = None) -> EffectCall:
         """Asks a person to take one of these effects back, and says why nothing else can; once it is confirmed, if it was accepted."""
         spec = self._by_hand().spec(scope.app_errors)
-        return scope.execution.issue_effect(spec, (), {}, effect.request, None, effect.key, takes_back=accepted, notice=notice)
+        return scope.execution.issue_effect(spec, (), {}, effect.request, None, effect.key, takes_back=_awaited(effect), notice=notice)
 
     def read_request(self, text: str) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """The arguments of a call, by position and by name, from its request.
@@ -297,6 +294,11 @@ class EffectStep(Step[P, R_co]):
                 f"the compensation {name} of effect {self.name} must take its result and then its arguments: {error}"
             ) from None
         return made
+
+
+def _awaited(effect: EffectCall) -> EffectCall | None:
+    """The effect, if what takes it back has to wait until it is confirmed: it was accepted, by this run."""
+    return effect if effect.closed_as == "accepted" and effect.number else None
 
 
 def _compensation_name(effect: str) -> str:

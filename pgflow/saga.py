@@ -256,7 +256,8 @@ def hand_on(scope: WorkflowScope, end: ContinueAsNew) -> None:
     end.of_children = [call.key for _, call in left if call.is_of_child]
 
 
-def _is_done(call: EffectCall) -> bool:
+def is_done(call: EffectCall) -> bool:
+    """Whether there is something to take back."""
     return call.closed_as in ("confirmed", "accepted")
 
 
@@ -273,7 +274,7 @@ async def take_back(scope: WorkflowScope, effects: list[Enlisted], *, all_of_the
     cancelled: asyncio.CancelledError | None = None
     for effect, call in _last(effects, all_of_them=all_of_them):
         cancelled = await _closed(scope, call) or cancelled
-        if _is_done(call):
+        if is_done(call):
             for undo in _undoing(scope, effect, call):
                 cancelled = await _closed(scope, undo) or cancelled
     if cancelled is not None:
@@ -314,7 +315,7 @@ def take_back_sync(scope: WorkflowScope, effects: list[Enlisted], *, all_of_them
     cancelled: asyncio.CancelledError | None = None
     for effect, call in _last(effects, all_of_them=all_of_them):
         cancelled = _closed_sync(scope, call) or cancelled
-        if _is_done(call):
+        if is_done(call):
             for undo in _undoing(scope, effect, call):
                 cancelled = _closed_sync(scope, undo) or cancelled
     if cancelled is not None:

@@ -21,11 +21,9 @@ from pgflow.carry import find_effect, read_result
 from pgflow.effect import EffectOptions, EffectStep, SyncEffect
 from pgflow.errors import DefinitionError, NotStorable
 from pgflow.model import Accepted
-from pgflow.saga import take_back
+from pgflow.saga import is_done, take_back
 from pgflow.units import Claim, Dropped
 from pgflow.workflow import Workflow
-
-DONE = ("confirmed", "accepted")
 
 
 def make_undoing(claim: Claim, host: Any, workflow: Workflow[..., Any], errors: tuple[type[Exception], ...]) -> Undoing:
@@ -83,7 +81,7 @@ class Recalled:
         """Whether it is still to be taken back, for all that is known."""
         if self._is_undone or "failed" in (self.call.closed_as, self.call.settled_as):
             return False
-        return self._issued is None or self._issued.closed_as not in DONE
+        return self._issued is None or not is_done(self._issued)
 
     def check_request(self, effect: EffectCall) -> None:
         """It is taken back before the code can continue as new."""
@@ -99,8 +97,7 @@ class Recalled:
 
     def _issue(self, scope: WorkflowScope) -> None:
         if self._by_hand:
-            accepted = self.call if self.call.closed_as == "accepted" and self.call.number else None
-            self._issued = self._effect.issue_by_hand(scope, self.call, accepted=accepted)
+            self._issued = self._effect.issue_by_hand(scope, self.call)
         else:
             self._issued = self._effect.issue_compensation(scope, self.call)
 
