@@ -66,6 +66,10 @@ class Carried:
     def check_request(self, effect: EffectCall) -> None:
         """It has been carried once, and needs no copy."""
 
+    def entry_of(self, _scope: WorkflowScope, _effect: EffectCall) -> SagaEntry:
+        """As it has come."""
+        return self._entry
+
     def issue_compensation(self, scope: WorkflowScope, effect: EffectCall) -> EffectCall:
         """Asks for it to be taken back; if it cannot be read by the code at hand, by a person."""
         entry = self._entry
@@ -94,14 +98,14 @@ class OfChild(Carried):
         return step is None or step.has_compensation
 
 
-def take_over(scope: WorkflowScope) -> Callable[[dict[str, Any]], None]:
+def take_over(scope: WorkflowScope) -> Callable[[dict[str, Any], int], None]:
     """What is done with the saga of a child that is started here, once it has completed: it is its parent's."""
     remember = enlister(scope)
 
-    def taken(left: dict[str, Any]) -> None:
+    def taken(left: dict[str, Any], of_call: int) -> None:
         is_foreign = left["of"] != scope.claim.root
         entries = [SagaEntry(*entry) for entry in left["effects"]]
-        remember([(OfChild(e), replace(_call_of(e), is_of_child=True, is_foreign=is_foreign)) for e in entries])
+        remember([(OfChild(e), replace(_call_of(e), is_of_child=True, of_call=of_call, is_foreign=is_foreign)) for e in entries])
 
     return taken
 

@@ -84,6 +84,7 @@ class Committer:
         self._again: list[Item] = []
         self._idle: list[asyncio.Future[None]] = []
         self._busy = 0  # lines that are awake
+        self._looking = 0  # those of them that are about to look for what waits
         self._closing = False
         self._tasks: list[asyncio.Task[None]] = []
         self.batches = 0
@@ -91,14 +92,19 @@ class Committer:
 
     def start(self) -> None:
         """Starts the connections' tasks."""
-        self._busy = self._connections
+        self._busy = self._looking = self._connections
         self._tasks = [asyncio.create_task(self._serve(), name=f"pgflow-committer-{n}") for n in range(self._connections)]
 
     def submit(self, execution: Execution) -> None:
         """This run has something to make durable."""
         self._pending[execution.run_id] = execution
-        if self._idle and (not self._busy or len(self._pending) >= self._limit):
+        self._call_up()
+
+    def _call_up(self) -> None:
+        """Calls a line that rests, if none is about to look anyway and what waits is worth it."""
+        if self._idle and not self._looking and self._pending and (not self._busy or len(self._pending) >= self._limit):
             self._busy += 1
+            self._looking += 1
             self._idle.pop().set_result(None)
 
     @property
@@ -126,15 +132,19 @@ class Committer:
                     has_delivered = False
                     continue
                 has_delivered = True
+                self._looking -= 1
+                self._call_up()
                 try:
                     await self._deliver(line, items)
                 except BaseException:
                     self._busy -= 1
                     raise
+                self._looking += 1
 
     async def _rest(self) -> None:
         """Waits to be called up: if all rest, by the first that has something to commit."""
         self._busy -= 1
+        self._looking -= 1
         called = asyncio.get_running_loop().create_future()
         self._idle.append(called)
         await called

@@ -23,9 +23,10 @@ from pgflow._engine.requests import Resting
 from pgflow._scope import WorkflowScope
 from pgflow.errors import DefinitionError, InvalidArgument, NotStorable
 from pgflow.lineage import Table, table_named
-from pgflow.model import Absent, Admit, Confirmed, Retries, Risk, StillUnknown
+from pgflow.model import Absent, Accepted, Admit, Confirmed, Retries, Risk, StillUnknown
 from pgflow.saga import enlist
 from pgflow.step import MAX_NAME_CHARS, AsyncStep, Step, SyncStep
+from pgflow.units import SagaEntry
 from pgflow.values import Codec, codec_for, encode_plain, is_fingerprint
 
 P = ParamSpec("P")
@@ -235,6 +236,17 @@ class EffectStep(Step[P, R_co]):
             self.read_request(effect.request)
         except (NotStorable, DefinitionError) as error:
             raise NotStorable(f"effect {self.name} cannot be carried into the next generation: {error}") from error
+
+    def entry_of(self, scope: WorkflowScope, effect: EffectCall) -> SagaEntry:
+        """What is passed on of one of these effects, which was done, to whoever has to take it back."""
+        if isinstance(effect.value, Accepted):
+            return SagaEntry(self.name, effect.key, "", effect.request, None, effect.value.ref)
+        what = f"the result of effect {self.name}"
+        try:
+            result = self.spec(scope.app_errors).result.encode(effect.value, what)
+        except NotStorable:  # what a person said of it may be anything
+            result = encode_plain(effect.value, what)
+        return SagaEntry(self.name, effect.key, "", effect.request, result, None)
 
     @property
     def tables(self) -> tuple[Table, ...]:

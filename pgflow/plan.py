@@ -36,6 +36,7 @@ from pgflow.errors import DefinitionError, NotStorable, PgflowError
 from pgflow.lineage import Table, UnreadableSql, read_statement, table_named
 from pgflow.model import Decision, Risk
 from pgflow.step import AsyncStep, Step
+from pgflow.units import SagaEntry
 from pgflow.values import Codec, codec_for, encode_plain
 
 MAX_STEPS = 50
@@ -134,6 +135,9 @@ class Reversible(Protocol):
 
     def check_request(self, effect: EffectCall) -> None:
         """Refuses one of these effects whose arguments could not be read back from its request."""
+
+    def entry_of(self, scope: WorkflowScope, effect: EffectCall) -> SagaEntry:
+        """What is passed on of one of these effects, which was done, to whoever has to take it back."""
 
     def issue_compensation(self, scope: WorkflowScope, effect: EffectCall) -> EffectCall:
         """Asks for one of these effects to be taken back; if nothing is declared, by a person."""
@@ -392,6 +396,10 @@ class Planned:
     def check_request(self, effect: EffectCall) -> None:
         """Refuses one whose arguments could not be read back from its request."""
         self._effect.check_request(effect)
+
+    def entry_of(self, scope: WorkflowScope, effect: EffectCall) -> SagaEntry:
+        """What is passed on of one that was done."""
+        return self._effect.entry_of(scope, effect)
 
     def issue_compensation(self, scope: WorkflowScope, effect: EffectCall) -> EffectCall:
         """Asks a person to take back one that was accepted and is not confirmed: there is no reply yet to make a plan of."""

@@ -12,6 +12,7 @@ those outside of blocks that something takes back. The next generation begins wi
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager, contextmanager, suppress
 from contextvars import ContextVar, Token
@@ -21,10 +22,11 @@ from pgflow._engine.calls import Call, ChildCall, EffectCall, StepCall, Waiter
 from pgflow._engine.host import ContinueAsNew
 from pgflow._engine.loop import Unwind
 from pgflow._scope import WorkflowScope, async_scope, sync_scope
-from pgflow.errors import DefinitionError
+from pgflow.errors import DefinitionError, NotStorable
 from pgflow.model import Decision
 from pgflow.plan import Planned, Planning, Reversible, Undoable, planning_of
 from pgflow.step import Step
+from pgflow.values import MAX_BYTES
 
 Enlisted = tuple[Reversible, EffectCall]
 
@@ -40,6 +42,9 @@ class Block:
 
 
 _innermost: ContextVar[Block | None] = ContextVar("pgflow_saga", default=None)
+
+_ROOM_BYTES = 1024
+"""For what stands beside the effects of a child where its parent records that it has ended."""
 
 _NOT_AN_END = (Unwind, GeneratorExit, ContinueAsNew)
 """What leaves code that goes on elsewhere."""
@@ -244,7 +249,7 @@ def _adopt(scope: WorkflowScope) -> None:
         _bind(block)
         scope.effects.extend(block.effects)
         block.effects.clear()
-    scope.effects.sort(key=lambda enlisted: enlisted[1].number)
+    scope.effects.sort(key=lambda enlisted: enlisted[1].number or enlisted[1].of_call)
 
 
 def hand_on(scope: WorkflowScope, end: ContinueAsNew) -> None:
@@ -337,8 +342,21 @@ def _closed_sync(scope: WorkflowScope, call: StepCall) -> asyncio.CancelledError
 def _checked(scope: WorkflowScope, value: Any) -> Any:
     """A result; one that cannot be stored is a failure while what was done can still be taken back."""
     if scope.effects:
-        scope.execution.check_result(value)
+        text = scope.execution.check_result(value)
+        if scope.claim.leaves_saga:
+            _check_left(scope, text)
     return value
+
+
+def _check_left(scope: WorkflowScope, result: str) -> None:
+    """Refuses to leave more to the parent than a unit of its journal can hold, which could never go on."""
+    entries = [effect.entry_of(scope, call)[:6] for effect, call in scope.effects if is_done(call)]
+    size = sum(len(json.dumps(entry, ensure_ascii=False).encode()) + 2 for entry in entries) + len(result.encode())
+    if size > MAX_BYTES - _ROOM_BYTES:
+        raise NotStorable(
+            f"what workflow {scope.claim.workflow} did is {size:,} bytes of JSON with its result, and its parent, which is given it to "
+            f"take it back, can hold 1 MiB: let its {len(entries)} effects take and return references, or split it into several children"
+        )
 
 
 async def guarded(scope: WorkflowScope, main: Callable[[], Any]) -> Any:

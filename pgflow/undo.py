@@ -22,7 +22,7 @@ from pgflow.effect import EffectOptions, EffectStep, SyncEffect
 from pgflow.errors import DefinitionError, NotStorable
 from pgflow.model import Accepted
 from pgflow.saga import is_done, take_back
-from pgflow.units import Claim, Dropped
+from pgflow.units import Claim, Dropped, SagaEntry
 from pgflow.workflow import Workflow
 
 
@@ -85,6 +85,10 @@ class Recalled:
 
     def check_request(self, effect: EffectCall) -> None:
         """It is taken back before the code can continue as new."""
+
+    def entry_of(self, scope: WorkflowScope, effect: EffectCall) -> SagaEntry:
+        """As of an effect of the run that goes on."""
+        return self._effect.entry_of(scope, effect)
 
     def issue_compensation(self, scope: WorkflowScope, effect: EffectCall) -> EffectCall:
         """Asks for it to be taken back; by a person, if it cannot be called, or somebody said that its compensation has failed."""

@@ -231,6 +231,8 @@ class Claim:
     workflow: str = ""
     tenant: str = ""
     parent_run_id: int | None = None
+    leaves_saga: bool = False
+    """Whether its parent takes back what it did, if that fails after it has completed."""
     deadline_us: int | None = None
     labels: dict[str, str] = field(default_factory=dict)
     metadata: dict[str, Any] = field(default_factory=dict)

@@ -236,7 +236,7 @@ begin
       exists (select from pgflow.signal s where s.chain_id = r.chain_id and s.kind in ('x', 'p', 'e')),
       pgflow.micros_(greatest(r.created_at, r.run_at)), pgflow.micros_(t),
       case when r.labels is not null or r.metadata is not null or r.parent_run_id is not null or r.deadline_at is not null or r.tenant <> '' or r.heritage is not null or b.beats or b.saga is not null then
-        jsonb_build_object('saga', b.saga, 'heritage', pgflow.heritage_(r.run_id, r.heritage), 'beats', b.beats, 'labels', r.labels, 'metadata', r.metadata, 'parent_run_id', r.parent_run_id,
+        jsonb_build_object('saga', b.saga, 'heritage', pgflow.heritage_(r.run_id, r.heritage), 'beats', b.beats, 'labels', r.labels, 'metadata', r.metadata, 'parent_run_id', r.parent_run_id, 'leaves_saga', r.close_policy = 'c',
           'deadline_us', pgflow.micros_(r.deadline_at), 'tenant', r.tenant)
       end
     from unnest(ids) as i (id) join pgflow.lease e on e.run_id = i.id join pgflow.run r on r.run_id = i.id

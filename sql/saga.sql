@@ -117,20 +117,21 @@ as $$
   ), journal as materialized (
     select u.seq, u.call, u.kind, u.name, u.key, u.payload
     from pgflow.unit u where u.run_id = child and u.kind in ('i', 'C', 'A', 'E', 'K') and exists (select from family)
+  ), own as (
+    select min(j.seq) as seq, min(j.name) filter (where j.kind = 'i') as name, min(j.key) filter (where j.kind = 'i') as key,
+      min((j.payload->'request')::text) filter (where j.kind = 'i') as request,
+      min(j.payload::text) filter (where j.kind = 'C') as result, min(j.payload->>'ref') filter (where j.kind = 'A') as ref,
+      bool_or(j.kind = 'i' and (j.payload->>'compensates' is not null or j.payload->>'is_undo' is not null)) as is_undo
+    from journal j
+    where j.kind <> 'K'
+    group by j.call
+    having bool_or(j.kind = 'i')
+      and (bool_or(j.kind = 'C') or bool_or(j.kind = 'A') and not bool_or(j.kind = 'E' and j.payload->>'verdict' = 'failed'))
   ), done as (
     select 0 as seq, n, e.entry - 6 as entry
     from family f cross join lateral jsonb_array_elements(pgflow.carried_saga_(f.chain_id, f.generation)) with ordinality as e (entry, n)
     union all
-    select i.seq, 1, jsonb_build_array(i.name, i.key, '', (i.payload->'request')::text,
-      (select c.payload::text from journal c where c.call = i.call and c.kind = 'C'),
-      (select a.payload->>'ref' from journal a where a.call = i.call and a.kind = 'A'))
-    from journal i
-    where i.kind = 'i' and i.payload->>'compensates' is null and i.payload->>'is_undo' is null and (
-      exists (select from journal c where c.call = i.call and c.kind = 'C')
-      or exists (select from journal a where a.call = i.call and a.kind = 'A') and not exists (
-        select from journal s where s.call = i.call and s.kind = 'E' and s.payload->>'verdict' = 'failed'
-      )
-    )
+    select o.seq, 1, jsonb_build_array(o.name, o.key, '', o.request, o.result, o.ref) from own o where not o.is_undo
     union all
     select k.seq, e.n, e.entry::jsonb
     from family f cross join journal k cross join lateral json_array_elements(k.payload->'saga'->'effects') with ordinality as e (entry, n)
@@ -138,7 +139,8 @@ as $$
   )
   select jsonb_build_object('of', (select f.parent_root from family f), 'effects', jsonb_agg(d.entry order by d.seq, d.n))
   from done d
-  where not exists (select from journal i where i.kind = 'i' and i.payload->>'compensates' = d.entry->>1)
+  left join (select distinct i.payload->>'compensates' as key from journal i where i.kind = 'i') back on back.key = d.entry->>1
+  where back.key is null
   having count(*) > 0
 $$;
 comment on function pgflow.child_saga_(bigint, bigint)

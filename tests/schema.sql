@@ -917,7 +917,7 @@ function pgflow.child_saga_(parent bigint, child bigint) returns jsonb, owner pg
   sql stable
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
-  md5 24857d318939fbae57bded91b017bd16
+  md5 39e0d63f7028f23953798084839352aa
 
 function pgflow.claim_(worker_id integer, lanes integer[], max integer, tokens bigint[], take_suspect boolean) returns bigint[], owner pgflow_owner
   -- Claims up to max runs of the lanes that are not paused, within the limits of their queues, and at most one suspect
@@ -947,7 +947,7 @@ function pgflow.claimed_(ids bigint[]) returns TABLE(run_id bigint, token bigint
   set enable_hashjoin=off
   set enable_mergejoin=off
   set plan_cache_mode=force_generic_plan
-  md5 6fee8be5e856dfe2430804614ae6727f
+  md5 cb4704600fb97311ae105c4a3bee39cb
 
 function pgflow.commit_and_claim(batch jsonb, worker_id integer, lanes integer[], max integer, tokens bigint[], take_suspect boolean) returns TABLE(answer jsonb, run_id bigint, token bigint, chain_id bigint, lane_id integer, generation integer, attempt integer, suspect integer, last_seq integer, key text, root text, input text, units text, has_mail boolean, created_us bigint, now_us bigint, extra jsonb), owner pgflow_owner
   -- commit_units and then claim_runs in one transaction: what a worker that drains a queue does

@@ -325,3 +325,90 @@ def test_a_child_whose_effects_were_taken_back_is_not_handed_over(flow: Harness,
         run.result(SOON)
     assert calls[4:] == ["release last", "release middle back", "release middle there", "release first"], "handed over, and taken back with the rest"
     assert unbalanced(conn) == []
+
+
+@effect(risk="compensable")
+async def file_report(number: int, text: str) -> str:
+    calls.append(f"file {number}")
+    return text
+
+
+@file_report.compensate
+async def shred(filed: str, number: int, text: str) -> None:
+    assert filed == text
+    calls.append(f"shred {number} of {len(text)}")
+
+
+@workflow
+async def reports(count: int, size: int) -> str:
+    """A child whose effects take and return long texts."""
+    for number in range(count):
+        await file_report(number, "x" * size)
+    return "filed"
+
+
+@pytest.mark.parametrize("fails", [False, True], ids=["and_is_caught", "and_fails_it"])
+async def test_a_child_that_did_more_than_its_parent_can_be_given_takes_it_back_itself(aflow: AsyncHarness, fails: bool) -> None:
+    @workflow
+    async def filing() -> str:
+        try:
+            return await pgflow.run_child(reports, 6, 100_000)
+        except RunFailed as error:
+            if fails:
+                raise
+            return str(error)
+
+    aflow.include(filing, reports)
+    handle = await aflow.start(filing)
+    if fails:
+        with pytest.raises(RunFailed, match="which is given it to take it back"):
+            await handle.result(SOON)
+    else:
+        assert "its 6 effects" in await handle.result(SOON)
+    assert calls[6:] == [f"shred {number} of 100000" for number in reversed(range(6))]
+
+
+async def test_what_just_fits_is_given_to_the_parent_and_a_run_of_its_own_may_do_more(aflow: AsyncHarness) -> None:
+    @workflow
+    async def filing() -> None:
+        async with pgflow.saga():
+            await pgflow.run_child(reports, 5, 100_000)
+            raise Trouble
+
+    aflow.include(filing, reports)
+    with pytest.raises(RunFailed):
+        await (await aflow.start(filing)).result(SOON)
+    assert calls[5:] == [f"shred {number} of 100000" for number in reversed(range(5))]
+    assert await (await aflow.start(reports, 8, 100_000)).result(SOON) == "filed"
+
+
+async def test_a_child_that_is_abandoned_leaves_nothing_and_may_do_more(aflow: AsyncHarness) -> None:
+    @workflow
+    async def filing() -> str:
+        return await pgflow.run_child(reports.options(when_parent_ends="abandon"), 6, 100_000)
+
+    aflow.include(filing, reports)
+    assert await (await aflow.start(filing)).result(SOON) == "filed"
+
+
+async def test_the_effects_of_blocks_that_a_run_leaves_open_are_taken_back_in_the_order_of_their_calls(aflow: AsyncHarness) -> None:
+    @workflow
+    async def parent() -> None:
+        async def aside() -> None:
+            async with pgflow.saga():
+                await pgflow.run_child(leg, "aside")
+                await reserve("after it")
+                await pgflow.sleep(3600)
+
+        task = asyncio.create_task(aside())
+        await reserve("at first")
+        await pgflow.sleep(0.5)
+        del task
+        raise Trouble
+
+    aflow.include(parent, leg)
+    with pytest.raises(RunFailed):
+        await (await aflow.start(parent)).result(SOON)
+    assert [call for call in calls if call.startswith("release")] == [
+        "release after it", "release aside back", "release aside there", "release at first",
+    ]

@@ -162,7 +162,7 @@ async def worker_of(app: AsyncApp, concurrency: int) -> AsyncIterator[Worker]:
 
 async def until_finished(worker: Worker, count: int) -> None:
     while worker.finished < count:
-        await asyncio.sleep(0.002)
+        await asyncio.sleep(0.01)
 
 
 async def work_off(bench: kit.Bench, workflow: Any, runs: int, concurrency: int) -> kit.Span:

@@ -57,6 +57,7 @@ def _with_extra(claim: Claim, extra: dict[str, Any]) -> Claim:
     claim.labels = extra["labels"] or {}
     claim.metadata = extra["metadata"] or {}
     claim.parent_run_id = extra["parent_run_id"]
+    claim.leaves_saga = extra.get("leaves_saga") or False
     claim.deadline_us = extra["deadline_us"]
     claim.tenant = extra["tenant"]
     claim.has_beats = extra.get("beats", False)

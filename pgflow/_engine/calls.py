@@ -161,6 +161,8 @@ class EffectCall(StepCall):
     """Whether another run takes it back."""
     is_of_child: bool = False
     """Whether a child of this run did it."""
+    of_call: int = 0
+    """The call by which that child was started."""
     is_bound: bool = False
     """Whether it must be taken back though nothing says how: it was done in a saga block that goes on in the next generation."""
     watchers: list[Waiter] = field(default_factory=list)
@@ -225,5 +227,5 @@ class ChildCall(Call):
     """The child's chain, once it has started."""
     is_unwanted: bool = False
     """Whether it was asked to end, and the code waits until it has."""
-    take_over: Callable[[dict[str, Any]], None] = lambda _: None
-    """Told what the child leaves to be taken back, when it has completed."""
+    take_over: Callable[[dict[str, Any], int], None] = lambda _left, _call: None
+    """Told what the child leaves to be taken back, and by which call, when it has completed."""

@@ -191,7 +191,7 @@ class Releases(Renewals):
             if error is None:
                 self._note_age(call, unit.seq)
             if isinstance(call, ChildCall) and (left := json.loads(unit.payload or "{}").get("saga")):
-                call.take_over(left)
+                call.take_over(left, call.number)
             self._deliver(call, value, error)
 
     def _deliver(self, call: Call, value: Any, error: Exception | None) -> None:
@@ -253,20 +253,20 @@ class Releases(Renewals):
         else:
             self._ending = self._encode_end(value)
 
-    def check_result(self, value: Any) -> None:
-        """Refuses a result that could not be stored, while there is code that can still take back what was done.
+    def check_result(self, value: Any) -> str:
+        """A result as JSON; refuses one that could not be stored, while there is code that can still take back what was done.
 
         Raises:
             NotStorable: It cannot be stored, or not be read back.
         """
         what = f"the result of workflow {self.claim.workflow}"
-        self._result.decode(self._result.encode(value, what), what)
+        text = self._result.encode(value, what)
+        self._result.decode(text, what)
+        return text
 
     def _encode_end(self, value: Any) -> Ending:
-        what = f"the result of workflow {self.claim.workflow}"
         try:
-            text = self._result.encode(value, what)
-            self._result.decode(text, what)
+            text = self.check_result(value)
         except NotStorable as error:
             return Ending("failed", None, None, json.dumps(encode_error(error, with_traceback=False)))
         return Ending("completed", None, text, None)
