@@ -12,8 +12,10 @@ import typing
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager, contextmanager
 from typing import Any, LiteralString, Protocol, runtime_checkable
+from weakref import WeakKeyDictionary
 
 import psycopg
+from psycopg.pq import TransactionStatus
 from psycopg.rows import tuple_row
 from psycopg_pool import AsyncConnectionPool, ConnectionPool
 
@@ -27,6 +29,14 @@ _BEGIN: dict[str | None, LiteralString] = {
     "repeatable read": "begin isolation level repeatable read",
     "serializable": "begin isolation level serializable",
 }
+
+
+MISSES_FORGIVEN = 8
+"""So often the engine prepares its statements again before it asks how often they are gone. psycopg deallocates all of a
+connection when it rolls back; a pool whose connections are reset by DISCARD ALL loses them each time."""
+
+_prepared: WeakKeyDictionary[psycopg.AsyncConnection[Any], dict[str, bytes]] = WeakKeyDictionary()
+"""What the engine has prepared on connections that others use too."""
 
 
 class Transaction(Protocol):
@@ -152,8 +162,8 @@ class PsycopgProvider:
 class _AsyncPsycopgTransaction:
     """Opened with its first statement, in the same round trip; so the connection may still be another until then."""
 
-    def __init__(self, pool: AsyncConnectionPool[Any], connection: psycopg.AsyncConnection[Any], begin: LiteralString) -> None:
-        self._pool = pool
+    def __init__(self, provider: AsyncPsycopgProvider, connection: psycopg.AsyncConnection[Any], begin: LiteralString) -> None:
+        self._provider = provider
         self._begin: LiteralString | None = begin
         self._take(connection)
 
@@ -161,7 +171,7 @@ class _AsyncPsycopgTransaction:
         connection.row_factory = tuple_row  # whatever its last user liked better
         self.connection = connection
         self._is_ours = True
-        self._wire = Wire(connection, prepares=False)
+        self._wire = self._provider.wire(connection)
 
     async def close(self) -> None:
         """Rolls back what is still open, and gives the connection back, whatever happens meanwhile."""
@@ -169,36 +179,47 @@ class _AsyncPsycopgTransaction:
             return
         self._is_ours = False
         try:
-            if not self.connection.closed:
+            if self.connection.pgconn.transaction_status != TransactionStatus.IDLE and not self.connection.closed:
                 await self.connection.rollback()
         except psycopg.Error:
             await self.connection.close()  # it was lost just now; what the body came to is known by then
         finally:
-            await self._pool.putconn(self.connection)
+            await self._provider.pool.putconn(self.connection)
 
     async def execute(self, sql: LiteralString, params: Sequence[Any]) -> list[Row]:
         if self._begin is None:
-            return (await self._wire.rows((sql, params)))[0]
+            return (await self._rows((sql, params)))[0]
         begin, self._begin = self._begin, None
         return (await self._begun((begin, ()), (sql, params)))[1]
 
     async def _begun(self, *statements: Statement) -> list[list[Row]]:
         """A connection that died while idle is found out here, without a look before each use: another is taken."""
-        for tries_left in reversed(range(self._pool.max_size + 1)):
+        pool = self._provider.pool
+        for tries_left in reversed(range(pool.max_size + 2)):
             try:
                 return await self._wire.rows(*statements)
+            except psycopg.errors.InvalidSqlStatementName:
+                await self.connection.rollback()
+                self._wire = self._provider.wire_anew(self.connection)
             except psycopg.OperationalError:
                 if not (tries_left and self.connection.closed):
                     raise
                 await self.close()
-                self._take(await self._pool.getconn())
+                self._take(await pool.getconn())
         raise AssertionError
+
+    async def _rows(self, *statements: Statement) -> list[list[Row]]:
+        try:
+            return await self._wire.rows(*statements)
+        except psycopg.errors.InvalidSqlStatementName as error:
+            self._provider.stop_preparing()
+            raise psycopg.errors.SerializationFailure("the body has deallocated what the engine had prepared; it runs again") from error
 
     async def flush(self) -> None:
         """Psycopg holds nothing back."""
 
     async def commit(self) -> None:
-        await self._wire.rows(("commit", ()))
+        await self._rows(("commit", ()))
 
     async def execute_and_commit(self, sql: LiteralString, params: Sequence[Any]) -> list[Row]:
         """The last statement and COMMIT in one round trip; COMMIT only if the statement succeeds.
@@ -206,7 +227,7 @@ class _AsyncPsycopgTransaction:
         Where the server has not answered, the connection is closed: what became of the transaction can be asked then.
         """
         try:
-            return (await self._wire.rows((sql, params), ("commit", ())))[0]
+            return (await self._rows((sql, params), ("commit", ())))[0]
         except Exception as error:
             if getattr(database_error(error), "sqlstate", None) is None:
                 await self.connection.close()
@@ -217,16 +238,36 @@ class AsyncPsycopgProvider:
     """psycopg connections for ``async def`` steps, from a pool."""
 
     def __init__(self, pool: AsyncConnectionPool[Any]) -> None:
-        self._pool = pool
+        self.pool = pool
+        self._prepares = True
+        self._begun = self._missed = 0
 
     def provides(self, annotation: Any) -> bool:
         """``psycopg.AsyncConnection``."""
         return is_class(annotation, psycopg.AsyncConnection)
 
+    def wire(self, connection: psycopg.AsyncConnection[Any]) -> Wire:
+        """The engine's own calls on a connection of the pool."""
+        self._begun += 1
+        prepares = self._prepares and connection.prepare_threshold is not None
+        return Wire(connection, prepares=prepares, names=_prepared.setdefault(connection, {}))
+
+    def wire_anew(self, connection: psycopg.AsyncConnection[Any]) -> Wire:
+        """The same after what was prepared there turned out to be gone; where that is the rule, nothing more is prepared."""
+        _prepared.pop(connection, None)
+        self._missed += 1
+        if self._missed > MISSES_FORGIVEN + self._begun // 8:
+            self.stop_preparing()
+        return self.wire(connection)
+
+    def stop_preparing(self) -> None:
+        """Something deallocates what is prepared while it is needed."""
+        self._prepares = False
+
     @asynccontextmanager
     async def begin_async(self, isolation: str | None) -> AsyncIterator[AsyncTransaction]:
         """Opens a transaction on a connection of the pool."""
-        transaction = _AsyncPsycopgTransaction(self._pool, await self._pool.getconn(), _BEGIN[isolation])
+        transaction = _AsyncPsycopgTransaction(self, await self.pool.getconn(), _BEGIN[isolation])
         try:
             yield transaction
         finally:

@@ -31,7 +31,9 @@ comment on function pgflow.begin_step(bigint, bigint, int, int)
   is 'First call of a transactional step''s transaction: checks the lease, leaves a mark that only this transaction carries, and tells its number';
 
 drop function if exists pgflow.fence_step;
-create function pgflow.fence_step(run_id bigint, token bigint, call int, units jsonb, args_hash bigint default null)
+create function pgflow.fence_step(
+  run_id bigint, token bigint, call int, units jsonb, args_hash bigint default null, has_ledger boolean default true
+)
 returns bigint
 language plpgsql
 volatile
@@ -61,14 +63,14 @@ begin
     (e->9)::bigint, timestamptz 'epoch' + (e->7)::bigint * interval '1 microsecond', t,
     t + (e->>8)::float8 * interval '1 second', e->>10, case when (e->2)::int = call then args_hash end
   from jsonb_array_elements(units) e;
-  if units @? '$[*][3] ? (@ like_regex "^[CFUAE]$")' then
+  if has_ledger and units @? '$[*][3] ? (@ like_regex "^[CFUAE]$")' then
     perform pgflow.book_(units, t);
   end if;
   return pgflow.micros_(t);
 end
 $$;
-comment on function pgflow.fence_step(bigint, bigint, int, jsonb, bigint)
-  is 'Last call of a transactional step''s transaction: fences the lease, appends the buffered units and the step''s own; the time in microseconds';
+comment on function pgflow.fence_step(bigint, bigint, int, jsonb, bigint, boolean)
+  is 'Last call of a transactional step''s transaction: fences the lease, appends the buffered units and the step''s own, which may be of the ledger of effects; the time in microseconds';
 
 create or replace function pgflow.read_unit(run_id bigint, seq int)
 returns table (token bigint, call int, kind "char", payload text)

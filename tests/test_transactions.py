@@ -232,8 +232,12 @@ async def test_parallel_transactions_of_one_run_all_commit_once(aflow: AsyncHarn
     assert steps(conn, run.key) == [("take", "completed", 1)] * 10
 
 
+bodies_in_savepoints: list[int] = []
+
+
 @transaction
 async def take_in_a_savepoint(conn: AsyncConnection, sku: str, n: int) -> int:
+    bodies_in_savepoints.append(n)
     for _ in range(6):
         await conn.execute("select %s::int", (n,))  # often enough to be prepared, and so to be deallocated
     try:
@@ -250,9 +254,39 @@ async def order_what_there_is(sku: str) -> list[int]:
 
 
 def test_a_body_may_roll_back_to_a_savepoint_and_commit_the_rest(flow: Harness, conn: psycopg.Connection) -> None:
+    bodies_in_savepoints.clear()
     flow.include(order_what_there_is)
-    assert flow.start(order_what_there_is, "a").result(SOON) == [4, 0, 3, 0]
+    run = flow.start(order_what_there_is, "a")
+    assert run.result(SOON) == [4, 0, 3, 0]
     assert left(conn) == 3
+    assert bodies_in_savepoints == [4, 99, 99, 3, 98]  # once more, where it took away what the engine had prepared; never again
+    assert steps(conn, run.key) == [("take_in_a_savepoint", "completed", 1)] * 4
+
+
+@pytest.mark.parametrize("reset", [None, "deallocate all", "discard all"])
+def test_what_the_engine_prepares_is_prepared_once_unless_it_is_taken_away(dsn: str, reset: Any) -> None:
+    async def main() -> list[list[Any]]:
+        async with make_pool_async(ConnectOptions(dsn), "one connection", 1) as pool:
+            provider = AsyncPsycopgProvider(pool)
+            seen = []
+            for n in range(40):
+                async with provider.begin_async(None) as transaction:
+                    assert await transaction.execute("select %s::int", (n,)) == [(n,)]
+                    assert await transaction.execute_and_commit("select %s::text", (str(n),)) == [(str(n),)]
+                async with pool.connection() as connection:
+                    cursor = await connection.execute("select name from pg_prepared_statements where name like '\\_pgflow%'", prepare=False)
+                    seen.append(sorted(name for name, in await cursor.fetchall()))
+                    if reset is not None:
+                        await connection.execute(reset, prepare=False)
+            return seen
+
+    seen = asyncio.run(main())
+    if reset is None:
+        assert seen == [seen[0]] * 40
+        assert len(seen[0]) == 4
+    else:
+        assert seen[0] != seen[1] != []
+        assert seen[-1] == []
 
 
 async def test_what_steps_before_it_did_is_durable_with_the_transaction(aflow: AsyncHarness, conn: psycopg.Connection) -> None:

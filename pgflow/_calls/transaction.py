@@ -23,10 +23,10 @@ def begin_step(run_id: int, token: int, call: int, idle_timeout_ms: int) -> Quer
     return Query(sql, (run_id, token, call, idle_timeout_ms), lambda rows: str(rows[0][0]))
 
 
-def fence_step(run_id: int, token: int, call: int, unit_rows: str, args_hash: int) -> Query[int]:
+def fence_step(run_id: int, token: int, call: int, unit_rows: str, args_hash: int, *, has_ledger: bool) -> Query[int]:
     """Fences the lease and appends units, immediately before COMMIT: the database's time in microseconds."""
-    sql = "select pgflow.fence_step(%s::bigint, %s::bigint, %s::int, %s::jsonb, %s::bigint)"
-    return Query(sql, (run_id, token, call, f"[{unit_rows}]", args_hash), lambda rows: int(rows[0][0]))
+    sql = "select pgflow.fence_step(%s::bigint, %s::bigint, %s::int, %s::jsonb, %s::bigint, %s::boolean)"
+    return Query(sql, (run_id, token, call, f"[{unit_rows}]", args_hash, has_ledger), lambda rows: int(rows[0][0]))
 
 
 def read_unit(run_id: int, seq: int) -> Query[Recorded | None]:

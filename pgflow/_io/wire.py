@@ -11,6 +11,7 @@ psycopg still opens the connection, dumps what is not text or a number, loads ro
 from __future__ import annotations
 
 import asyncio
+import itertools
 import re
 from collections.abc import Sequence
 from functools import lru_cache
@@ -27,6 +28,7 @@ Statement = tuple[str, Sequence[Any]]
 """SQL with psycopg's placeholders (``%s``, and ``%%`` for a percent sign), and its arguments."""
 
 CANCEL_TIMEOUT_SECONDS = 5.0
+_numbers = itertools.count()
 _FAILED = (pq.ExecStatus.FATAL_ERROR, pq.ExecStatus.BAD_RESPONSE)
 
 
@@ -35,16 +37,17 @@ class Wire:
 
     Args:
         connection: Open; nobody else may use it during a call.
-        prepares: Whether statements may be prepared: not through a pooler that gives each transaction another server process,
-            and not where psycopg is used as well, which deallocates everything when it rolls back to a savepoint.
+        prepares: Whether statements may be prepared: not through a pooler that gives each transaction another server process.
+        names: What is prepared on the connection already, by text; kept up to date. Where psycopg is used as well, which
+            deallocates everything when it rolls back, the caller must expect InvalidSqlStatementName.
     """
 
-    def __init__(self, connection: psycopg.AsyncConnection[Any], *, prepares: bool) -> None:
+    def __init__(self, connection: psycopg.AsyncConnection[Any], *, prepares: bool, names: dict[str, bytes] | None = None) -> None:
         self.connection = connection
         self._pgconn = connection.pgconn
         self._loop = asyncio.get_running_loop()
         self._prepares = prepares
-        self._names: dict[str, bytes] = {}
+        self._names = {} if names is None else names
         self._adapter = Transformer(connection)
 
     async def ask(self, query: Query[T]) -> T:
@@ -97,7 +100,7 @@ class Wire:
             return _numbered(sql)
         name = self._names.get(sql)
         if name is None:
-            name = b"_pgflow_%d" % len(self._names)
+            name = b"_pgflow_%d" % next(_numbers)
             self._pgconn.send_prepare(name, _numbered(sql))
             (result,) = await self._answered(1)
             if result.status in _FAILED:
