@@ -2,25 +2,22 @@
 -- clock inside a predicate would defeat the index, and a clock read before a lock may be old when the
 -- lock is granted. Tests move time by replacing this function in their own database; there is no
 -- setting that could do it in anyone else's.
+--
+-- What is called for each row or commit has a body that is parsed when it is made: its names are resolved for
+-- good, so it needs no search_path, and without one it can become part of the statement that calls it.
 
 create or replace function pgflow.now_()
 returns timestamptz
 language sql
 volatile
-set search_path = pg_catalog, pg_temp
-as $$
-  select clock_timestamp()
-$$;
+return clock_timestamp();
 comment on function pgflow.now_() is 'The database''s clock, which alone decides what is due or expired';
 
 create or replace function pgflow.micros_(at timestamptz)
 returns bigint
 language sql
 immutable strict
-set search_path = pg_catalog, pg_temp
-as $$
-  select (extract(epoch from at) * 1000000)::bigint
-$$;
+return (extract(epoch from at - timestamptz 'epoch') * 1000000)::bigint;
 comment on function pgflow.micros_(timestamptz) is 'A time as microseconds since 1970, exactly: the form in which times travel to a worker';
 
 create or replace function pgflow.uuid7_()

@@ -46,11 +46,8 @@ comment on function pgflow.append_(bigint, int, int, "char", text, json, bigint,
 create or replace function pgflow.unit_json_(seq int, call int, kind "char", name text, payload json)
 returns jsonb
 language sql
-immutable
-set search_path = pg_catalog, pg_temp
-as $$
-  select jsonb_build_array(seq, call, kind, name, payload::text)
-$$;
+stable
+return jsonb_build_array(seq, call, kind, name, payload::text);
 comment on function pgflow.unit_json_(int, int, "char", text, json) is 'A unit as it travels in an answer, its payload as exact text';
 
 create or replace function pgflow.take_lanes_(questions jsonb)

@@ -144,10 +144,7 @@ create or replace function pgflow.from_micros_(us bigint)
 returns timestamptz
 language sql
 immutable strict
-set search_path = pg_catalog, pg_temp
-as $$
-  select timestamptz 'epoch' + us * interval '1 microsecond'
-$$;
+return timestamptz 'epoch' + us * interval '1 microsecond';
 comment on function pgflow.from_micros_(bigint) is 'The time that a number of microseconds since 1970 stands for';
 
 create or replace function pgflow.insert_history_(history json, header jsonb, t timestamptz)

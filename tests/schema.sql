@@ -1146,8 +1146,7 @@ function pgflow.free_settled_(chains bigint[], ids bigint[], t timestamp with ti
 function pgflow.from_micros_(us bigint) returns timestamp with time zone, owner pgflow_owner
   -- The time that a number of microseconds since 1970 stands for
   sql immutable strict
-  set search_path=pg_catalog, pg_temp
-  md5 66d4b350bf9496c369a14ffa5a7bf429
+  md5 d41d8cd98f00b204e9800998ecf8427e
 
 function pgflow.hand_on_saga_(me bigint, chain bigint, generation integer, entries jsonb, of_children jsonb) returns void, owner pgflow_owner
   -- Hands effects of a run, [[call, where its code stands], ...], and those of its children, by key, on to the next generation of its chain
@@ -1330,8 +1329,7 @@ function pgflow.look_(q jsonb, t timestamp with time zone, INOUT seq integer, OU
 function pgflow.micros_(at timestamp with time zone) returns bigint, owner pgflow_owner
   -- A time as microseconds since 1970, exactly: the form in which times travel to a worker
   sql immutable strict
-  set search_path=pg_catalog, pg_temp
-  md5 fc4b3174a6258c4ff5e7c01a2beb814a
+  md5 d41d8cd98f00b204e9800998ecf8427e
 
 function pgflow.move_owed_(origin bigint, cut integer, heir bigint) returns void, owner pgflow_owner
   -- Hands what was owed before a cut to the new generation; the rest stays owed by the old one
@@ -1379,8 +1377,7 @@ function pgflow.note_taken_back_(chain bigint, origin bigint, generation integer
 function pgflow.now_() returns timestamp with time zone, owner pgflow_owner
   -- The database's clock, which alone decides what is due or expired
   sql volatile
-  set search_path=pg_catalog, pg_temp
-  md5 38c1f5a51a31e0331b295533a26218f4
+  md5 d41d8cd98f00b204e9800998ecf8427e
 
 function pgflow.nudge_asked_(chains bigint[]) returns bigint[], owner pgflow_owner
   -- For whoever takes runs from their leases: has those looked at of which somebody has asked something, unless it is a cancel that had its try
@@ -1810,9 +1807,8 @@ function pgflow.undone_from_(run_id bigint, cut integer) returns TABLE(key text,
 
 function pgflow.unit_json_(seq integer, call integer, kind "char", name text, payload json) returns jsonb, owner pgflow_owner
   -- A unit as it travels in an answer, its payload as exact text
-  sql immutable
-  set search_path=pg_catalog, pg_temp
-  md5 9fa0e5144e8475146d3dbb38f1cf72f0
+  sql stable
+  md5 d41d8cd98f00b204e9800998ecf8427e
 
 function pgflow.uuid7_() returns uuid, owner pgflow_owner
   -- A UUID version 7 (RFC 9562, 5.7): milliseconds since 1970, then random bits

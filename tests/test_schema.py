@@ -601,7 +601,8 @@ def test_every_function_pins_its_search_path_and_says_what_it_does(installed):
     query = """
         select p.oid::regprocedure::text from pg_proc p
         where p.pronamespace = 'pgflow'::regnamespace
-          and (not coalesce(p.proconfig, '{}') @> array['search_path=pg_catalog, pg_temp'] or obj_description(p.oid, 'pg_proc') is null)
+          and (not (coalesce(p.proconfig, '{}') @> array['search_path=pg_catalog, pg_temp'] or p.prosqlbody is not null and not p.prosecdef)
+            or obj_description(p.oid, 'pg_proc') is null)
     """
     assert installed.execute(query).fetchall() == []
 
