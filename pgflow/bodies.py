@@ -40,8 +40,11 @@ from pgflow.values import fingerprint
 
 log = logging.getLogger("pgflow")
 
-BEGIN_WITHIN_SECONDS = 5.0
-"""An act that begins later after its licence could still be under way when "absent" is believed."""
+BEGIN_WITHIN = 0.5
+"""Share of the time between the end of an attempt and when "absent" is believed, by which an act may begin later than it was licensed.
+
+The rest is for what cannot be seen: the process may stand still between the last look at the clock and the act.
+"""
 
 _INFRASTRUCTURE_RETRIES = Retries(first_delay=timedelta(seconds=0.1), max_delay=timedelta(seconds=5))
 
@@ -222,7 +225,8 @@ class Bodies:
         step: EffectStep[..., Any] = call.spec.definition.declared
         if not call.agreed.has_body:
             return _unknown(call, call.notice["why"] if call.notice else "nothing is declared that takes it back: a person must")
-        if (execution.estimate_us() - call.attempted_us) / 1e6 > BEGIN_WITHIN_SECONDS:
+        slack_seconds = call.agreed.settle_after_seconds - (call.spec.timeout_seconds or 0)
+        if (execution.estimate_us() - call.attempted_us) / 1e6 > BEGIN_WITHIN * slack_seconds:
             return EffectResult(call, "not begun", why="its worker was too long out of touch to begin it")
         is_before_act = True
         try:

@@ -210,8 +210,10 @@ def effect(
     Args:
         risk: What it takes to take it back.
         raises: The counterparty's definite refusals; any other exception leaves the outcome unknown.
-        dedup_window: How long the counterparty remembers a key: so long the same key is simply sent again. Not given, it is asked first.
-        settle_after: How long after an attempt "absent" is believed: at least its time-out (if not given, that and ten seconds).
+        dedup_window: How long the counterparty remembers a key: the same key is simply sent again as long as that is sure to arrive
+            within this time, which is ``settle_after`` shorter. Not given, it is asked first.
+        settle_after: How long after an attempt "absent" is believed: at least half a second longer than its time-out, ten seconds longer
+            if not given. An attempt that could only begin in the second half of that slack is not begun.
         keyed: Whether the counterparty deduplicates by key; an effect it does not is only tried again by a person's word.
         timeout: How long one attempt may take; five minutes if not given.
         name: Its name in the ledger, at most 64 characters; the function's own if not given.

@@ -36,6 +36,9 @@ F = TypeVar("F")
 DEFAULT_TIMEOUT = timedelta(minutes=5)
 """So long one attempt may take."""
 
+LEAST_SLACK = timedelta(seconds=0.5)
+"""Between the time-out of an attempt and when it is believed not to be under way: an attempt must have time to begin."""
+
 DEAD_AFTER = timedelta(seconds=10)
 """So long after its worker died an attempt may still be believed to be under way (`pgflow.heart`)."""
 
@@ -96,10 +99,10 @@ class EffectStep(Step[P, R_co]):
 
     def _check_times(self) -> None:
         settle_after = self.terms.settle_after
-        if settle_after is not None and settle_after < self.timeout_:
+        if settle_after is not None and settle_after < self.timeout_ + LEAST_SLACK:
             raise DefinitionError(
-                f"effect {self.name} is settled after {settle_after}, while an attempt may take {self.timeout_}: "
-                "what is still under way would be called absent; raise settle_after or lower timeout"
+                f"effect {self.name} is settled after {settle_after}, while an attempt may take {self.timeout_}: what is still under "
+                f"way would be called absent; settle_after must be at least {LEAST_SLACK.total_seconds():g} s longer than timeout"
             )
 
     def options(
@@ -143,16 +146,17 @@ class EffectStep(Step[P, R_co]):
             said = self.terms
             settle_after = said.settle_after or self.timeout_ + DEAD_AFTER
             found.terms = EffectTerms(
-                risk=said.risk, is_keyed=said.keyed, dedup_seconds=self._dedup_seconds(),
+                risk=said.risk, is_keyed=said.keyed, dedup_seconds=self._dedup_seconds(settle_after),
                 settle_after_seconds=settle_after.total_seconds(),
                 settling=said.settle_retries, can_ask=self.declared.settler is not None, has_body=said.has_body,
                 must_be_done=said.is_compensation,
             )
         return found
 
-    def _dedup_seconds(self) -> float | None:
+    def _dedup_seconds(self, settle_after: timedelta) -> float | None:
+        """How long after the first attempt the same may be sent again: it must arrive while the counterparty remembers the key."""
         if self.terms.dedup_window is not None:
-            return self.terms.dedup_window.total_seconds()
+            return max(0.0, (self.terms.dedup_window - settle_after).total_seconds())
         return _FOR_EVER if self.terms.is_compensation and self.terms.keyed else None
 
     def issue(self, scope: WorkflowScope, args: tuple[Any, ...], kwargs: dict[str, Any]) -> EffectCall:

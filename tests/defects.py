@@ -506,6 +506,16 @@ EFFECTS = (
         "test_effects.py::test_within_the_window_the_same_key_is_sent_again_and_past_it_it_is_settled_first",
     ),
     Defect(
+        "a key sent again that arrives after the window", "pgflow/effect.py",
+        "(self.terms.dedup_window - settle_after)", "self.terms.dedup_window",
+        "test_effects.py::test_what_could_arrive_only_after_the_window_is_not_sent_again",
+    ),
+    Defect(
+        "an act begun when it could still be under way as absent is believed", "pgflow/bodies.py",
+        "> BEGIN_WITHIN * slack_seconds", "> 5.0",
+        "test_effects_in_trouble.py::test_an_act_begins_only_while_it_surely_ends_before_absent_is_believed",
+    ),
+    Defect(
         "key used again after continue_as_new", "pgflow/units.py",
         'return self.root if self.generation == 1 else f"{self.root}~{self.generation}"', "return self.root",
         "test_effects.py::test_a_next_generation_has_keys_of_its_own",

@@ -368,6 +368,20 @@ async def test_within_the_window_the_same_key_is_sent_again_and_past_it_it_is_se
     assert effects(conn, "status, attempts") == [("confirmed", 2)]
 
 
+@pytest.mark.parametrize(("minutes", "sent", "asked"), [(54, 2, 0), (56, 1, 1)])
+async def test_what_could_arrive_only_after_the_window_is_not_sent_again(
+    aflow: AsyncHarness, bank: Bank, minutes: int, sent: int, asked: int
+) -> None:
+    """The window is an hour; an attempt may be under way for five minutes and ten seconds."""
+    bank.lose = lambda n: n == 1
+    aflow.include(pay_insistently)
+    run = await aflow.start(pay_insistently, 9)
+    await aflow.until_idle()
+    await aflow.skip(timedelta(minutes=minutes))
+    assert await run.result(SOON) == "charge of 9"
+    assert (len(bank.calls), len(bank.asked)) == (sent, asked)
+
+
 async def test_a_worker_lost_in_the_window_leaves_an_unknown_outcome(aflow: AsyncHarness, conn: psycopg.Connection, bank: Bank) -> None:
     entered = asyncio.Event()
 

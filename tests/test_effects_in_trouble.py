@@ -13,6 +13,7 @@ from test_effects import SLOWLY, Bank, bank, charge, effects, kinds, owed, pay, 
 
 import pgflow
 from pgflow import Absent, Confirmed, DefinitionError, NotStorable, Signal, Stale, StillUnknown, effect, workflow
+from pgflow.bodies import Bodies
 from pgflow.testing import set_clock
 
 if TYPE_CHECKING:
@@ -294,12 +295,41 @@ async def test_infrastructure_in_a_precondition_is_no_outcome(aflow: AsyncHarnes
     assert kinds(conn) == "iC"
 
 
+@pytest.mark.parametrize(("late_seconds", "units"), [(0.2, "iC"), (0.3, "iEjC"), (4.0, "iEjC")])
+async def test_an_act_begins_only_while_it_surely_ends_before_absent_is_believed(
+    aflow: AsyncHarness, conn: psycopg.Connection, bank: Bank, monkeypatch: pytest.MonkeyPatch, late_seconds: float, units: str
+) -> None:
+    begin = Bodies._act
+    delays = iter([late_seconds])
+
+    async def begin_late(self: Bodies, execution: Any, call: Any, scope: Any) -> Any:
+        call.attempted_us -= int(next(delays, 0) * 1e6)  # as if the worker had stood still since the intent was committed
+        return await begin(self, execution, call, scope)
+
+    monkeypatch.setattr(Bodies, "_act", begin_late)
+
+    @effect(risk="irreversible", keyed=False, timeout=timedelta(seconds=1), settle_after=timedelta(seconds=1.5))
+    async def post(cents: int) -> str:
+        return the_bank().charge(cents, pgflow.idempotency_key())
+
+    @workflow
+    async def poster() -> str:
+        return await post(4)
+
+    aflow.include(poster)
+    await (await aflow.start(poster)).result(SOON)
+    assert kinds(conn) == units
+    assert len(bank.calls) == 1
+
+
 def test_options_may_not_call_absent_what_is_under_way() -> None:
     @effect(risk="reversible", settle_after=timedelta(seconds=30), timeout=timedelta(seconds=20))
     async def act() -> None: ...
 
     with pytest.raises(DefinitionError, match="settled after"):
         act.options(timeout=HOUR)
+    with pytest.raises(DefinitionError, match=r"at least 0\.5 s longer"):
+        act.options(timeout=timedelta(seconds=29.9))
     with pytest.raises(DefinitionError, match="not retried"):
         act.options(retries=3)
 

@@ -25,7 +25,7 @@ class EffectTerms:
     Attributes:
         risk: What it takes to take it back.
         is_keyed: Whether the counterparty deduplicates by key.
-        dedup_seconds: How long the counterparty remembers a key; None = not said.
+        dedup_seconds: How long after the first attempt another may begin that the counterparty surely takes for the same; None = not said.
         settle_after_seconds: So long after an attempt it may still be under way, and "absent" is not believed.
         settling: How often, and at what intervals, what became of it is asked.
         can_ask: Whether there is a way to ask the counterparty.
