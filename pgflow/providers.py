@@ -35,6 +35,9 @@ MISSES_FORGIVEN = 8
 """So often the engine prepares its statements again before it asks how often they are gone. psycopg deallocates all of a
 connection when it rolls back; a pool whose connections are reset by DISCARD ALL loses them each time."""
 
+_NOT_AS_PREPARED = (psycopg.errors.InvalidSqlStatementName, psycopg.errors.DuplicatePreparedStatement)
+"""Deallocated, or prepared by another process: a pooler gives each transaction another session."""
+
 _prepared: WeakKeyDictionary[psycopg.AsyncConnection[Any], dict[str, bytes]] = WeakKeyDictionary()
 """What the engine has prepared on connections that others use too."""
 
@@ -195,11 +198,15 @@ class _AsyncPsycopgTransaction:
     async def _begun(self, *statements: Statement) -> list[list[Row]]:
         """A connection that died while idle is found out here, without a look before each use: another is taken."""
         pool = self._provider.pool
-        for tries_left in reversed(range(pool.max_size + 2)):
+        has_missed = False
+        for tries_left in reversed(range(pool.max_size + 3)):
             try:
                 return await self._wire.rows(*statements)
-            except psycopg.errors.InvalidSqlStatementName:
+            except _NOT_AS_PREPARED:
                 await self.connection.rollback()
+                if has_missed:
+                    self._provider.stop_preparing()
+                has_missed = True
                 self._wire = self._provider.wire_anew(self.connection)
             except psycopg.OperationalError:
                 if not (tries_left and self.connection.closed):
@@ -211,7 +218,7 @@ class _AsyncPsycopgTransaction:
     async def _rows(self, *statements: Statement) -> list[list[Row]]:
         try:
             return await self._wire.rows(*statements)
-        except psycopg.errors.InvalidSqlStatementName as error:
+        except _NOT_AS_PREPARED as error:
             self._provider.stop_preparing()
             raise psycopg.errors.SerializationFailure("the body has deallocated what the engine had prepared; it runs again") from error
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import psycopg
 import pytest
+from poolers import bouncer
 from psycopg.rows import dict_row
 from records import HOUR, SOON, count, events, run_row, steps, wait_until
 
@@ -476,6 +477,25 @@ def test_a_step_that_is_cancelled_again_while_it_is_cancelled_gives_its_connecti
                 await ask("select 1")
 
     asyncio.run(main())
+
+
+def test_a_pooler_that_the_engine_was_not_told_of_costs_what_is_prepared_and_nothing_else(dsn: str, conn: psycopg.Connection) -> None:
+    async def main(address: str) -> list[int]:
+        async with make_pool_async(ConnectOptions(address), "one", 1) as one, make_pool_async(ConnectOptions(address), "other", 1) as other:
+            providers = [AsyncPsycopgProvider(one), AsyncPsycopgProvider(other)]
+            taken = []
+            for n in range(24):
+                async with providers[n % 3 % 2].begin_async(None) as transaction:
+                    await transaction.execute("select %s::int", (n,))
+                    with suppress(psycopg.errors.SerializationFailure):  # as infrastructure has it tried again
+                        rows = await transaction.execute_and_commit("update stock set n = n - 0 where sku = %s returning n", ("a",))
+                        taken.append(rows[0][0])
+            return taken
+
+    with bouncer(dsn, "transaction") as address:
+        taken = asyncio.run(main(address))
+    assert set(taken) == {10}
+    assert len(taken) >= 22, "at most one transaction of each pool is tried again"
 
 
 # ---------------------------------------------------------------- bodies that end the transaction themselves
