@@ -661,14 +661,14 @@ def test_an_ordinary_user_runs_a_copy_of_programs_that_only_another_may_run(nobo
 
 
 @pytest.fixture
-def without_namespaces(home) -> Iterator[tuple[str, ...]]:
+def without_namespaces(new_home) -> Iterator[tuple[str, ...]]:
     """A prefix that runs a command as root where user namespaces are refused, as containers do."""
     prefix = (sys.executable, "-c", REFUSE_NAMESPACES)
     if not IS_ROOT or subprocess.run([*prefix, "true"], check=False, capture_output=True).returncode != 0:
         pytest.skip("needs root that may make user namespaces, to see them refused")
     yield prefix
-    embedded.stop(home)
-    shutil.rmtree(folder_of(home).data.readlink().parent)
+    embedded.stop(new_home)
+    shutil.rmtree(folder_of(new_home).data.readlink().parent)
 
 
 def test_where_user_namespaces_are_refused_another_account_runs_it(new_home, without_namespaces):

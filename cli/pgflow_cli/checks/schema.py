@@ -30,6 +30,9 @@ def check_schema(patient: Patient) -> Iterator[Finding]:
 _BODY = re.compile(
     r"create (?:or replace )?(?:function|procedure) pgflow\.(\w+)(?:(?!create (?:or replace )?function).)*?\bas \$\$(.*?)\$\$", re.DOTALL
 )
+_PARSED_BODY = re.compile(
+    r"create (?:or replace )?function pgflow\.(\w+)(?:(?!create (?:or replace )?function|\bas \$\$).)*?\nreturn ", re.DOTALL
+)
 _TABLE = re.compile(r"^create table (?:if not exists )?pgflow\.(\w+)", re.MULTILINE)
 _DROPPED_TABLE = re.compile(r"^drop table (?:if exists )?pgflow\.(\w+)", re.MULTILINE)
 _INDEX = re.compile(r"^create (?:unique )?index (?:if not exists )?(\w+)", re.MULTILINE)
@@ -46,7 +49,10 @@ where c.relnamespace = to_regnamespace('pgflow') and c.relkind in ('r', 'p', 'v'
 
 
 def check_drift(patient: Patient) -> Iterator[Finding]:
-    """The functions, tables, views and indexes that are there are those of this version, word for word."""
+    """The functions, tables, views and indexes that are there are those of this version, word for word.
+
+    Of a function whose body is parsed when it is made the server keeps no words: it must be there, and be such a one.
+    """
     from pgflow.schema import own_assets
 
     assets = own_assets()
@@ -59,7 +65,8 @@ def check_drift(patient: Patient) -> Iterator[Finding]:
         "index": set(_INDEX.findall(migrations)) - set(_DROPPED_INDEX.findall(migrations)),
         "view": set(_VIEW.findall(sources)),
     }
-    findings = [*_functions(_BODY.findall(sources), [(row["name"], row["body"]) for row in patient.rows(_FUNCTIONS)])]
+    ours = _BODY.findall(sources) + [(name, "") for name in _PARSED_BODY.findall(sources)]
+    findings = [*_functions(ours, [(row["name"], row["body"]) for row in patient.rows(_FUNCTIONS)])]
     for kind, names in wanted.items():
         findings += [
             Finding(
