@@ -66,8 +66,9 @@ class Carried:
     def check_request(self, effect: EffectCall) -> None:
         """It has been carried once, and needs no copy."""
 
-    def entry_of(self, _scope: WorkflowScope, _effect: EffectCall) -> SagaEntry:
+    def entry_of(self, scope: WorkflowScope, effect: EffectCall) -> SagaEntry:
         """As it has come."""
+        del scope, effect
         return self._entry
 
     def issue_compensation(self, scope: WorkflowScope, effect: EffectCall) -> EffectCall:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 def pytest_xdist_auto_num_workers() -> int:
     """How many processes test: they wait for servers and workers much of the time, so a small machine bears more than it has processors."""
     processors = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return max(processors, min(3, 2 * processors))
+    return max(processors, min(4, 2 * processors))
 
 
 @pytest.fixture(scope="session")

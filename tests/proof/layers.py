@@ -32,14 +32,14 @@ class Layer(NamedTuple):
 
 LAYERS = (
     Layer("mutants", "mutants", "broken variants, each of which a test must catch", 120, grows=False),
-    Layer("campaigns", "campaigns", "real workers under one fault at a time", 75),
+    Layer("campaigns", "campaigns", "real workers under one fault at a time", 65),
     Layer("simulator", "simulator", "seeded interleavings of real transactions against a model", 60),
     Layer("plans", "plans", "plans of the hot statements over a million runs", 60, grows=False),
     Layer("isolation", "isolationkit", "every pair of calls that can meet, in every order", 60, grows=False),
     Layer("wirecut", "wirecut", "the connection cut around every message", 50),
-    Layer("programs", "programs", "random workflows under kills against a plain interpreter", 45),
-    Layer("crashes", "crashes", "kill -9 at named points", 45),
-    Layer("effects", "effectcrashes", "kill -9 around effects, with a witness outside that counts", 25),
+    Layer("programs", "programs", "random workflows under kills against a plain interpreter", 38),
+    Layer("crashes", "crashes", "kill -9 at named points", 38),
+    Layer("effects", "effectcrashes", "kill -9 around effects, with a witness outside that counts", 20),
     Layer("tests", "proof.named_tests", "tests of the suite that put one promise to the test", 100, grows=False),
 )
 
