@@ -11,10 +11,10 @@ import logging
 import sys
 from pathlib import Path
 
-from bench import goals, plot, report
+from bench import document, goals, plot, report
 from bench.catalog import LIMIT, OURSELVES, SCENARIOS
 from bench.peers import read_peers
-from bench.runner import Plan, Results, run
+from bench.runner import Plan, run
 from bench.server import Server, machine, open_server
 
 QUICK_SECONDS, QUICK_EACH_SECONDS = 70.0, 15.0
@@ -33,11 +33,14 @@ def read_options() -> argparse.Namespace:
     parser.add_argument("--json", type=Path, help="write the figures there")
     parser.add_argument("--markdown", type=Path, help="write the tables there, too")
     parser.add_argument("--plot", type=Path, help="draw the comparison there (PNG)")
-    parser.add_argument("--out", type=Path, help="a folder for RESULTS.md, results.json and results.png")
+    parser.add_argument("--out", type=Path, help="a folder for RESULTS.md, results.json, results.png and parts.json")
+    parser.add_argument("--add", action="store_true", help="with --out: keep what is there of scenarios that are not measured now")
     parser.add_argument("--goals", action="store_true", help="judge the goals of bench/goals.toml; exit code 1 if one is unmet")
     parser.add_argument("--from", dest="source", type=Path, help="with --goals or --plot: figures of an earlier run, from its JSON")
     parser.add_argument("--counts", action="store_true", help="pgflow only: judge what a step, a run and a claim may cost")
     options = parser.parse_args()
+    if options.add and not options.out:
+        parser.error("--add: say with --out to what")
     options.engines = _chosen(parser, "--only", options.only, names)
     options.chosen = set(_chosen(parser, "--scenarios", options.scenarios, [s.name for s in SCENARIOS])) if options.scenarios else set()
     return options
@@ -77,9 +80,8 @@ def main() -> int:
             return _count(server, options.json)
         settings = server.settings()
         results = run(server, plan, peers, tell)
-    records = report.records_of(results)
-    facts = report.facts_of(machine(), settings, results)
-    _write_all(options, results, records, facts)
+    part = document.Part.of(results, machine(), settings, peers)
+    records = _write_all(options, part)
     return _judge("goal", records) if options.goals else 0
 
 
@@ -95,19 +97,24 @@ def _count(server: Server, path: Path | None) -> int:
     return _judge("count", found)
 
 
-def _write_all(options: argparse.Namespace, results: Results, records: list[report.Record], facts: dict[str, str]) -> None:
-    peers = read_peers()
-    if options.out:
-        options.out.mkdir(parents=True, exist_ok=True)
-        drawn = _draw(options.out / "results.png", records)
-        text = report.markdown(results, records, facts, peers, plot="results.png" if drawn else None)
-        _write(options.out / "RESULTS.md", text)
-        _write(options.out / "results.json", report.as_json(records))
-    text = report.markdown(results, records, facts, peers)
+def _write_all(options: argparse.Namespace, part: document.Part) -> list[report.Record]:
+    """Prints and writes what was asked for; the figures that goals are judged by."""
+    records = part.records
+    text = document.markdown([part])
     print(text)
     _write(options.json, report.as_json(records))
     _write(options.markdown, text)
     _draw(options.plot, records)
+    if options.out:
+        options.out.mkdir(parents=True, exist_ok=True)
+        kept = options.out / "parts.json"
+        parts = document.added(document.read_parts(kept) if options.add else [], part)
+        records = document.records_in(parts)
+        drawn = _draw(options.out / "results.png", records)
+        _write(options.out / "RESULTS.md", document.markdown(parts, plot="results.png" if drawn else None))
+        _write(options.out / "results.json", report.as_json(records))
+        document.write_parts(kept, parts)
+    return records
 
 
 def _write(path: Path | None, text: str) -> None:

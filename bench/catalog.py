@@ -100,6 +100,10 @@ SCENARIOS = (
         work=("runs_at_128", "runs_at_32", "runs_at_1"),
     ),
     Scenario(
+        "floor", {"runs": 200}, None,
+        (rate("steps_per_second_of_protocol_at_1", "steps", "what the engine asks of the server for these, by a bare loop"),),
+    ),
+    Scenario(
         "transactional", {"runs": 100}, {"runs": 15},
         (rate("transactional_steps_per_second", "steps", "transactional steps, one at a time (raw: begin, insert, commit)"),),
     ),
@@ -131,7 +135,8 @@ SCENARIOS = (
         "timers", {"timers": 200, "seconds": 4.0, "many": 10_000, "many_seconds": 15.0, "spread_seconds": 10.0},
         {"timers": 50, "seconds": 1.0, "many": 500, "many_seconds": 1.5, "spread_seconds": 1.0},
         (
-            *delay("timer_lateness", "lateness of timers that are due at once"),
+            *delay("timer_lateness", "lateness of runs that sleep, started one after the other"),
+            *delay("timer_lateness_at_once", "lateness where 200 timers fall due at the same moment"),
             *delay("timer_lateness_under_load", "lateness where 10,000 timers fall due in 10 s"),
         ),
         work=("many",),
@@ -156,6 +161,20 @@ SCENARIOS = (
             cost("claim_of_10_ms_with_parked", "ms", "claim of ten, 100,000 parked"),
             cost("claim_of_10_ms_with_finished_and_ready", "ms", "claim of ten, 1,000,000 finished and 100,000 ready"),
             cost("claim_of_10_ms_behind_unclaimable", "ms", "claim of ten behind 100,000 of workflows that are not served"),
+        ),
+    ),
+    Scenario(
+        "snapshot", {"runs": 10_000, "since": 100_000, "claims": 300}, None,
+        (
+            *(
+                metric
+                for when, says in (("before", "before a snapshot is held"), ("with", "held since 100,000 runs"), ("after", "once it is gone"))
+                for metric in (
+                    cost(f"claim_of_10_ms_{when}_snapshot", "ms", f"claims of ten, on the average, {says}"),
+                    rate(f"noop_runs_per_second_{when}_snapshot", "runs", f"draining runs that do nothing, {says}"),
+                )
+            ),
+            cost("claim_of_10_ms_from_head_with_snapshot", "ms", "claims of ten, held since 100,000 runs, always from the head"),
         ),
     ),
     Scenario(
@@ -188,7 +207,14 @@ SCENARIOS = (
     ),
     Scenario(
         "processes", {"runs": 3000}, None,
-        tuple(rate(f"steps_per_second_of_{n}_workers", "steps", f"runs of 10 steps, {n} worker process(es)") for n in (1, 2, 4)),
+        tuple(
+            metric
+            for n in (1, 2, 4)
+            for metric in (
+                rate(f"steps_per_second_of_{n}_workers", "steps", f"runs of 10 steps, {n} worker process(es)"),
+                cost(f"lock_waits_percent_of_{n}_workers", "%", "busy sessions seen waiting for a lock of another"),
+            )
+        ),
     ),
 )  # fmt: skip
 

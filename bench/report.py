@@ -1,28 +1,18 @@
-"""What came out, as a list for machines and as tables for people."""
+"""What came out: records, for machines as a list, for people as tables."""
 
 from __future__ import annotations
 
-import datetime as dt
 import json
 import statistics
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from bench.catalog import CALIBRATION, LIMIT, METRICS, OURSELVES, SCENARIOS
-from bench.peers import Peer
+from bench.catalog import LIMIT, METRICS, OURSELVES, SCENARIOS
 from bench.runner import Results, measured
-from pgflow._version import __version__
 
 DBOS_STEPS_AT_32 = 230.0
 VALID_SHARE = 0.7
-
-INTRODUCTION = """\
-Made by `python -m bench`: every engine in turn on the same Postgres, each in its own environment, with its defaults. \
-Medians of {rounds} alternation(s), ± half of the range; in brackets how many times as good pgflow is. Sizes in the \
-descriptions are those of a full run. Compare figures of one run with each other, not with those of another day."""
-
 
 @dataclass(frozen=True)
 class Record:
@@ -127,52 +117,3 @@ def _cell(record: Record | None) -> str:
     spread = f" ±{record.spread:.0%}" if len(record.runs) > 1 else ""
     behind = f" ({record.behind:.3g}x)" if record.behind is not None and record.engine != OURSELVES else ""
     return f"{number(record.median)}{spread}{behind}"
-
-
-def markdown(results: Results, records: list[Record], facts: dict[str, str], peers: dict[str, Peer], *, plot: str | None = None) -> str:
-    """The whole report."""
-    calibration = next(r for r in records if r.metric == CALIBRATION.name)
-    lines = [
-        "# Figures",
-        "",
-        INTRODUCTION.format(rounds=results.rounds),
-        "",
-        *(f"- {name}: {value}" for name, value in facts.items()),
-        "- versions: " + ", ".join(f"{name} {version}" for name, version in _versions(records, peers)),
-        f"- calibration: {number(calibration.median)} bare commits/s, {number(min(calibration.runs))} to {number(max(calibration.runs))}",
-        *(f"- **{reason}**" for reason in [verdict(records)] if reason),
-        "",
-        *tables(records),
-        "Settings of the committing sessions, from inside them; and what was counted after the timings:",
-        "",
-        *_evidence(results),
-        "",
-    ]
-    if results.missing:
-        lines += ["Not measured:", "", *(f"- {what}: {why}" for what, why in results.missing.items()), ""]
-    if plot:
-        lines += [f"![How many times as good pgflow is]({plot})", ""]
-    return "\n".join(lines)
-
-
-def _versions(records: list[Record], peers: dict[str, Peer]) -> Iterator[tuple[str, str]]:
-    yield OURSELVES, __version__
-    for name in sorted({record.engine for record in records} & peers.keys()):
-        yield name, peers[name].version
-
-
-def _evidence(results: Results) -> Iterator[str]:
-    for engine in sorted(results.settings.keys() | results.counted.keys()):
-        settings = [f"{name} {'/'.join(values)}" for name, values in results.settings.get(engine, {}).items()]
-        counted = [f"{count:,} {what}" for what, count in results.counted.get(engine, {}).items()]
-        yield f"- {engine}: {', '.join(settings + counted)}"
-
-
-def facts_of(machine: dict[str, str], settings: dict[str, str], results: Results) -> dict[str, Any]:
-    """Where and when."""
-    return {
-        "date": dt.datetime.now(dt.UTC).strftime("%Y-%m-%d %H:%M UTC"),
-        "machine": f"{machine['processors']}, {machine['system']}, Python {machine['python']}",
-        "server": f"Postgres {settings.pop('server_version')}, " + ", ".join(f"{name} {value}" for name, value in settings.items()),
-        "took": f"{results.took_seconds / 60:.1f} min",
-    }

@@ -14,11 +14,12 @@ from pathlib import Path
 import pytest
 import servers
 
-from bench import goals, plot, report
+from bench import document, goals, plot, report
 from bench.catalog import METRICS, SCENARIOS, functions_of
 from bench.peers import read_peers
 from bench.runner import Plan, Results
 
+MACHINE = {"processors": "2 x test", "system": "Linux", "python": "3.11"}
 ENGINES = sorted(path.stem for path in (servers.REPOSITORY / "bench" / "engines").glob("*.py") if path.stem not in ("__init__", "kit", "jobs"))
 
 
@@ -151,11 +152,45 @@ def test_the_tables_show_spread_advantage_and_what_is_missing():
         settings={"pgflow": {"fsync": ["on"], "synchronous_commit": ["on"]}}, counted={"pgflow": {"steps recorded": 3000}},
         missing={"oban": "skipped: needs Python 3.12"}, rounds=3,
     )  # fmt: skip
-    text = report.markdown(results, report.records_of(results), {"date": "today"}, read_peers())
+    text = document.markdown([document.Part.of(results, MACHINE, {"server_version": "18.0", "fsync": "on"}, read_peers())])
     assert "| runs of 10 steps, one at a time | steps/s | 1,000 ±10% | 100 ±0% (10x) |" in text
     assert "- calibration: 1,000 bare commits/s, 900 to 1,100" in text
     assert "- pgflow: fsync on, synchronous_commit on, 3,000 steps recorded" in text
     assert "- oban: skipped: needs Python 3.12" in text
+    assert "- server: Postgres 18.0, fsync on" in text
+
+
+def part(**figures: float) -> document.Part:
+    """A run of the bench with these figures of pgflow."""
+    runs = {("bare_commits_per_second", "raw"): [1000.0], **{(metric, "pgflow"): [value] for metric, value in figures.items()}}
+    return document.Part.of(Results(runs, counted={"pgflow": {"steps": len(figures)}}, rounds=1), MACHINE, {"server_version": "18.0"}, {})
+
+
+def test_parts_measured_one_after_the_other_make_one_document_in_which_the_newest_counts(tmp_path: Path):
+    kept = tmp_path / "parts.json"
+    assert document.read_parts(kept) == []
+    parts = document.added([], part(steps_per_second_at_1=1, noop_runs_per_second=2))
+    parts = document.added(parts, part(claim_of_10_ms_empty=3))
+    document.write_parts(kept, parts)
+    assert document.read_parts(kept) == parts
+    parts = document.added(document.read_parts(kept), part(steps_per_second_at_1=4, steps_per_second_at_32=5))
+    assert [one.scenarios for one in parts] == [{"drain"}, {"claim"}, {"steps"}]
+    text = document.markdown(parts)
+    assert [line for line in text.splitlines() if line.startswith("## ")] == ["## drain", "## claim", "## steps"]
+    assert text.count("runs of 10 steps, one at a time | steps/s | 4 |") == 1
+    found = {r.metric: r.median for r in document.records_in(parts) if r.engine == "pgflow"}
+    assert found == {"noop_runs_per_second": 2, "claim_of_10_ms_empty": 3, "steps_per_second_at_1": 4, "steps_per_second_at_32": 5}
+
+
+def test_a_part_all_of_which_was_measured_again_is_gone():
+    parts = document.added(document.added([], part(steps_per_second_at_1=1)), part(steps_per_second_at_1=2, steps_per_second_at_32=1))
+    assert [one.scenarios for one in parts] == [{"steps"}]
+    assert "## " not in document.markdown(parts)
+
+
+def test_adding_needs_something_to_add_to():
+    done = bench("--add")
+    assert (done.returncode, done.stderr.splitlines()[-1]) == (2, "python -m bench: error: --add: say with --out to what")
 
 
 def test_without_matplotlib_or_a_peer_there_is_no_picture_and_the_reason(tmp_path: Path):

@@ -14,6 +14,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
@@ -223,6 +224,40 @@ def settings_of(bench: Bench, table: str) -> Iterator[None]:
         for name, setting in conn.execute("select name, setting from bench_settings order by 1, 2"):
             bench.settings.setdefault(name, []).append(setting)
         conn.execute(sql.SQL("drop trigger bench_note on {}").format(named))
+
+
+class Waits:
+    """While it is entered: what the sessions of workers that are busy are seen to wait for, fifty times a second.
+
+    Attributes:
+        seen: How often which type of wait of ``pg_stat_activity``; the empty one is work.
+    """
+
+    def __init__(self, bench: Bench, application_name: str) -> None:
+        self._bench = bench
+        self._name = application_name
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._look, daemon=True)
+        self.seen: Counter[str] = Counter()
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self._thread.join()
+
+    def percent(self, kind: str) -> float:
+        """Share of one type of wait."""
+        return 100 * self.seen[kind] / max(1, self.seen.total())
+
+    def _look(self) -> None:
+        query = """select coalesce(wait_event_type, '') from pg_stat_activity
+            where datname = current_database() and state = 'active' and application_name like %s"""
+        with self._bench.connect() as conn:
+            while not self._over.wait(0.02):
+                self.seen.update(kind for (kind,) in conn.execute(query, (self._name + "%",)))
 
 
 # ---------------------------------------------------------------- worker processes

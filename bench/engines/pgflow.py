@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import psycopg
@@ -20,7 +20,12 @@ from bench.engines import jobs, kit
 from pgflow import App, AsyncApp, Signal, step, transaction, workflow
 from pgflow._calls import claim as claim_calls
 from pgflow._calls import worker as worker_calls
+from pgflow._calls.commit import commit_and_claim, commit_unit, commit_units
+from pgflow._engine.flush import Ending, Flush, Row, batch_document
 from pgflow._io import run as ask
+from pgflow._io.connect import ConnectOptions
+from pgflow._io.wire import open_wire
+from pgflow.front import Front
 from pgflow.heart import Rhythm
 from pgflow.options import WorkerOptions
 from pgflow.schema import migrate_dsn
@@ -72,9 +77,8 @@ async def stamp() -> float:
 
 
 @workflow
-async def poked(times: int) -> None:
-    for _ in range(times):
-        note(await poke.wait())
+async def poked() -> None:
+    note(await poke.wait())
 
 
 @workflow
@@ -168,7 +172,7 @@ async def until_finished(worker: Worker, count: int) -> None:
 async def work_off(bench: kit.Bench, workflow: Any, runs: int, concurrency: int) -> kit.Span:
     """What this process needs for so many runs that are there already."""
     async with app_of(bench) as app:
-        await start_all(app, workflow, [(i,) for i in range(runs)])
+        await start_all(app, workflow, [({"x": i} if workflow is job else i,) for i in range(runs)])
         async with worker_of(app, concurrency) as worker:
             with kit.Span() as span:
                 await until_finished(worker, runs)
@@ -190,6 +194,43 @@ def steps(bench: kit.Bench) -> kit.Figures:
     with kit.settings_of(bench, "pgflow.unit"):
         asyncio.run(work_off(bench, ten_steps, 2, 2))
     return figures
+
+
+def floor(bench: kit.Bench) -> kit.Figures:
+    """What the engine asks of the server for runs of ten steps, one at a time, asked by a bare loop: no code runs, nothing is scheduled."""
+    runs = bench["runs"]
+
+    async def main() -> float:
+        async with app_of(bench) as app:
+            await start_all(app, ten_steps, [(i,) for i in range(runs)])
+        wire = await open_wire(ConnectOptions(bench.dsn), "bench", 30.0)
+        worker_id = await wire.ask(worker_calls.register_worker("bench", 1, ["default"], 1, "0"))
+        lanes = [lane.lane_id for lane in await wire.ask(claim_calls.serve_lanes(["default"], [ten_steps.name]))]
+        request = claim_calls.ClaimRequest(worker_id, lanes, 1)
+        (claimed,) = await wire.ask(claim_calls.claim_runs(request))
+        with kit.Span() as span:
+            for n in range(1, runs + 1):
+                run_id, token, at_us = claimed.run_id, claimed.token, claimed.now_us
+                await wire.ask(commit_unit(run_id, token, 1, 1, "s", "small", None, _licence(1), at_us))
+                for call in range(1, 10):
+                    await wire.ask(commit_unit(run_id, token, call + 1, call, "c", "small", '{"i": 1}', _licence(call + 1), at_us))
+                last = Row(11, 10, "c", "small", '{"i": 1}', at_us, None)
+                end = Flush(run_id, token, claimed.chain_id, 10, [last], ending=Ending("completed", None, "10", None))
+                document = batch_document([(end, lambda: 0)])
+                if n == runs:
+                    await wire.ask(commit_units(document))
+                else:
+                    _, (claimed,) = await wire.ask(commit_and_claim(document, request))
+        await wire.close()
+        return span.seconds
+
+    seconds = asyncio.run(main())
+    bench.check("steps recorded", STEPS_RECORDED, runs * 10)
+    return {"steps_per_second_of_protocol_at_1": runs * 10 / seconds}
+
+
+def _licence(call: int) -> str:
+    return f'[[{call},"s","small",{call},7]]'
 
 
 def transactional(bench: kit.Bench) -> kit.Figures:
@@ -261,10 +302,12 @@ def processes(bench: kit.Bench) -> kit.Figures:
         for worker in workers:
             worker.tell("go")
         finished += runs
-        ended = bench.wait_for(RUNS_FINISHED, finished)
+        with kit.Waits(bench, "pgflow") as waits:
+            ended = bench.wait_for(RUNS_FINISHED, finished)
         for worker in workers:
             worker.kill()
         figures[f"steps_per_second_of_{count}_workers"] = runs * 10 / (ended - began)
+        figures[f"lock_waits_percent_of_{count}_workers"] = waits.percent("Lock")
     bench.check("steps recorded", STEPS_RECORDED, finished * 10)
     return figures
 
@@ -338,14 +381,15 @@ def _result_lateness(app: App) -> float:
     return time.time() - returned
 
 
-def _signal_latency(bench: kit.Bench, app: App, worker: kit.Worker, said: int, count: int) -> list[float]:
-    run = app.start(poked, count)
-    for i in range(count):
-        bench.wait_for("select count(*) from pgflow.parked", 1)
+def _signal_latency(bench: kit.Bench, app: App, worker: kit.Worker, before: int, count: int) -> list[float]:
+    """Runs that wait, each for its signal, as Absurd's tasks do for their events."""
+    runs = [app.start(poked) for _ in range(count)]
+    bench.wait_for("select count(*) from pgflow.parked", count)
+    for i, run in enumerate(runs):
         time.sleep(jobs.pause_seconds())
         run.send(poke, time.time())
-        worker.said("late", said + i + 1)
-    return worker.said("late", said + count)[said:]
+        worker.said("late", before + i + 1)
+    return worker.said("late", before + count)[before:]
 
 
 def latency_polling(bench: kit.Bench) -> kit.Figures:
@@ -355,27 +399,36 @@ def latency_polling(bench: kit.Bench) -> kit.Figures:
 
 
 def timers(bench: kit.Bench) -> kit.Figures:
-    """How late sleeping runs go on: some at the same moment, and many over a while."""
-    figures: kit.Figures = {}
+    """How late sleeping runs go on: started one after the other, as the peers' are; due at the same moment; and many over a while."""
+
+    async def in_turn(app: AsyncApp) -> None:
+        for _ in range(bench["timers"]):
+            await app.start(nap, time.time() + bench["seconds"])
+
+    async def at_once(app: AsyncApp) -> None:
+        await start_all(app, nap, [(time.time() + bench["seconds"],)] * bench["timers"])
+
+    async def many(app: AsyncApp) -> None:
+        first, apart = time.time() + bench["many_seconds"], bench["spread_seconds"] / bench["many"]
+        await start_all(app, nap, [(first + i * apart,) for i in range(bench["many"])])
+
     with kit.Worker(bench).wait_until_ready():
-        for name, count, seconds, spread in (
-            ("timer_lateness", bench["timers"], bench["seconds"], 0.0),
-            ("timer_lateness_under_load", bench["many"], bench["many_seconds"], bench["spread_seconds"]),
-        ):
-            figures |= kit.latency(name, _timer_lateness(bench, count, seconds, spread))
-    return figures
+        return {
+            **kit.latency("timer_lateness", _timer_lateness(bench, in_turn, bench["timers"])),
+            **kit.latency("timer_lateness_at_once", _timer_lateness(bench, at_once, bench["timers"])),
+            **kit.latency("timer_lateness_under_load", _timer_lateness(bench, many, bench["many"])),
+        }
 
 
-def _timer_lateness(bench: kit.Bench, count: int, seconds: float, spread_seconds: float) -> list[float]:
+def _timer_lateness(bench: kit.Bench, start: Callable[[AsyncApp], Awaitable[None]], count: int) -> list[float]:
     finished = bench.scalar(RUNS_FINISHED)
     last = bench.scalar("select coalesce(max(run_id), 0) from pgflow.run")
-    due = time.time() + seconds
 
-    async def start() -> None:
+    async def fill() -> None:
         async with app_of(bench) as app:
-            await start_all(app, nap, [(due + i * spread_seconds / count,) for i in range(count)])
+            await start(app)
 
-    asyncio.run(start())
+    asyncio.run(fill())
     bench.wait_for(RUNS_FINISHED, finished + count)
     with bench.connect() as conn:
         found = conn.execute(
@@ -484,15 +537,67 @@ def claim(bench: kit.Bench) -> kit.Figures:
 
 
 def _claim_ms(conn: psycopg.Connection[Any], worker_id: int, times: int = 60) -> float:
-    lanes = [lane.lane_id for lane in ask(conn, claim_calls.serve_lanes(["default"], ["job"]))]
     seconds = []
     for _ in range(times):
         with kit.Span() as span:
-            claims = ask(conn, claim_calls.claim_runs(worker_id, lanes, 10, take_suspect=True))
+            claims = ask(conn, claim_calls.claim_runs(_request(conn, worker_id)))
         assert len(claims) == 10, f"{len(claims)} runs claimed of 10"
         ask(conn, claim_calls.release_runs(claims))
         seconds.append(span.seconds)
     return kit.quantile(seconds[WARM:] or seconds, 0.5) * 1000
+
+
+def _request(conn: psycopg.Connection[Any], worker_id: int, after: claim_calls.Position | None = None) -> claim_calls.ClaimRequest:
+    return claim_calls.ClaimRequest(worker_id, _lanes(conn), 10, after=after)
+
+
+@cache
+def _lanes(conn: psycopg.Connection[Any]) -> list[int]:
+    return [lane.lane_id for lane in ask(conn, claim_calls.serve_lanes(["default"], ["job"]))]
+
+
+def snapshot(bench: kit.Bench) -> kit.Figures:
+    """Work while somebody holds a snapshot open since so many runs: before it, with it, and once it is gone."""
+    with psycopg.connect(bench.dsn) as holder, bench.connect() as conn:
+        figures = _pace(bench, conn, "before_snapshot")
+        holder.execute("set transaction isolation level repeatable read")
+        holder.execute("select count(*) from pgflow.run")
+        asyncio.run(work_off(bench, job, bench["since"], 128))
+        figures |= _pace(bench, conn, "with_snapshot")
+        holder.rollback()
+        figures |= _pace(bench, conn, "after_snapshot")
+    del figures["claim_of_10_ms_from_head_before_snapshot"], figures["claim_of_10_ms_from_head_after_snapshot"]
+    return figures
+
+
+def _pace(bench: kit.Bench, conn: psycopg.Connection[Any], when: str) -> kit.Figures:
+    """Runs a second that a worker drains, and what a claim takes on the average where claims follow each other."""
+    runs, claims = bench["runs"], bench["claims"]
+    span = asyncio.run(work_off(bench, job, runs, 128))
+    worker_id = ask(conn, worker_calls.register_worker("bench", 1, ["default"], 100, "0"))
+    _start_in_sql(conn, "job", 2 * 10 * (WARM + claims))
+    figures = {
+        f"noop_runs_per_second_{when}": runs / span.seconds,
+        f"claim_of_10_ms_{when}": _mean_claim_ms(conn, worker_id, Front(), claims),
+        f"claim_of_10_ms_from_head_{when}": _mean_claim_ms(conn, worker_id, None, claims),
+    }
+    conn.execute("delete from pgflow.ready")
+    conn.execute("delete from pgflow.lease")
+    return figures
+
+
+def _mean_claim_ms(conn: psycopg.Connection[Any], worker_id: int, front: Front | None, times: int) -> float:
+    """From where a worker would claim; without a front always from the head."""
+    seconds = 0.0
+    for n in range(WARM + times):
+        request = _request(conn, worker_id, None if front is None else front.position())
+        with kit.Span() as span:
+            claims = ask(conn, claim_calls.claim_runs(request))
+        assert len(claims) == 10, f"{len(claims)} runs claimed of 10"
+        if front is not None:
+            front.answered(request, claims)
+        seconds += span.seconds if n >= WARM else 0
+    return seconds / times * 1000
 
 
 def _start_in_sql(conn: psycopg.Connection[Any], name: str, count: int, *, parked: bool = False) -> None:
@@ -521,17 +626,17 @@ def memory(bench: kit.Bench) -> kit.Figures:
     """Resident memory of a worker whose runs are all in a step, and of one whose runs all wait."""
     live, parked = bench["live"], bench["parked"]
 
-    async def start(flow: Any, count: int) -> None:
+    async def start(flow: Any, inputs: list[tuple[Any, ...]]) -> None:
         async with app_of(bench) as app:
-            await start_all(app, flow, [(1,)] * count)
+            await start_all(app, flow, inputs)
 
     with kit.Worker(bench, concurrency=live).wait_until_ready() as worker:
         _, bare_mb = worker.usage()
-        asyncio.run(start(held, live))
+        asyncio.run(start(held, [(1,)] * live))
         bench.wait_for("select count(*) from pgflow.unit where kind = 's'", live)
         _, live_mb = worker.usage()
     with kit.Worker(bench).wait_until_ready() as worker:
-        asyncio.run(start(poked, parked))
+        asyncio.run(start(poked, [()] * parked))
         bench.wait_for("select count(*) from pgflow.parked", parked)
         time.sleep(1)
         _, parked_mb = worker.usage()
