@@ -13,10 +13,10 @@ import json
 import logging
 import random
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from datetime import timedelta
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 from pgflow import transactions
 from pgflow._calls import transaction as calls
@@ -177,18 +177,21 @@ class Bodies:
         text = call.spec.result.encode(value, f"the result of step {call.name}")
         self._host.returned(execution, StepResult(call, text, None))
 
-    async def _call_body(self, call: StepCall, scope: StepScope, fn: Callable[..., Any], first: tuple[Any, ...]) -> Any:
-        if call.spec.timeout_seconds is None:
-            return await self._call_untimed(call, scope, fn, first)
-        async with asyncio.timeout(call.spec.timeout_seconds):
-            return await self._call_untimed(call, scope, fn, first)
+    def _call_body(self, call: StepCall, scope: StepScope, fn: Callable[..., Any], first: tuple[Any, ...]) -> Awaitable[Any]:
+        """What is awaited for the body's result. Plain functions give it: each coroutine around a body costs as much as its bookkeeping."""
+        called = self._call_untimed(call, scope, fn, first)
+        return called if call.spec.timeout_seconds is None else _within(call.spec.timeout_seconds, called)
 
-    async def _call_untimed(self, call: StepCall, scope: StepScope, fn: Callable[..., Any], first: tuple[Any, ...]) -> Any:
+    def _call_untimed(self, call: StepCall, scope: StepScope, fn: Callable[..., Any], first: tuple[Any, ...]) -> Awaitable[Any]:
         if not call.spec.definition.is_async:
-            return await self._in_thread(self._call_sync, call, scope, fn, first)
-        if self._host.around_step is None:
-            return await fn(*first, *call.args, **call.kwargs)
-        with self._host.around_step(scope):
+            return self._in_thread(self._call_sync, call, scope, fn, first)
+        around_step = self._host.around_step
+        if around_step is None:
+            return cast("Awaitable[Any]", fn(*first, *call.args, **call.kwargs))
+        return self._call_around(around_step(scope), call, fn, first)
+
+    async def _call_around(self, context: Any, call: StepCall, fn: Callable[..., Any], first: tuple[Any, ...]) -> Any:
+        with context:
             return await fn(*first, *call.args, **call.kwargs)
 
     def _in_thread(self, work: Callable[..., Any], *args: Any) -> asyncio.Future[Any]:
@@ -362,6 +365,11 @@ class Bodies:
         if call.details is not None:
             return json.loads(call.details)
         return await self._host.ask(calls.step_details(execution.run_id, call.number))
+
+
+async def _within(seconds: float, called: Awaitable[Any]) -> Any:
+    async with asyncio.timeout(seconds):
+        return await called
 
 
 def _unknown(call: EffectCall, why: str, error: BaseException | None = None) -> EffectResult:

@@ -20,6 +20,7 @@ from typing import Any, Protocol, Self
 import psycopg
 
 from pgflow._calls import commit as calls
+from pgflow._calls.claim import ClaimRequest
 from pgflow._engine.execution import Execution
 from pgflow._engine.flush import Flush, batch_document
 from pgflow._io import Query, is_conflict_on_unit, is_infrastructure
@@ -48,10 +49,10 @@ class CommitHost(Protocol):
     def active(self) -> int:
         """How many executions there are."""
 
-    def claim_request(self, ending: int) -> tuple[int, list[int], int, bool] | None:
-        """(worker, lanes, how many, whether a suspect) to claim together with a batch that ends so many runs; None for no claim."""
+    def claim_request(self, ending: int) -> ClaimRequest | None:
+        """What to claim together with a batch that ends so many runs; None for no claim."""
 
-    def claims_arrived(self, claims: list[Claim], asked: int) -> None:
+    def claims_arrived(self, request: ClaimRequest, claims: list[Claim]) -> None:
         """The answer to a claim."""
 
     def committed(self, execution: Execution, flush: Flush, answer: dict[str, Any] | None) -> None:
@@ -167,7 +168,7 @@ class Committer:
             flush = execution.take_flush()
             if flush is not None:
                 items.append((execution, flush))
-                size += sum(len(row.payload or "") + 100 for row in flush.rows)
+                size += flush.size_bytes
         return items
 
     async def _deliver(self, line: _Line, items: list[Item]) -> None:
@@ -200,18 +201,15 @@ class Committer:
         ending = sum(1 for _, flush in items if flush.ending is not None)
         request = None if careful or not ending else self._host.claim_request(ending)
         claims: list[Claim] = []
-        asked = 0
         began = time.perf_counter()
         try:
             if request is not None:
-                worker_id, lanes, asked, take_suspect = request
-                document = _document(items)
-                answer, claims = await wire.ask(calls.commit_and_claim(document, worker_id, lanes, asked, take_suspect=take_suspect))
+                answer, claims = await wire.ask(calls.commit_and_claim(_document(items), request))
             else:
                 answer = await wire.ask(_query(items, careful=careful))
         finally:
             if request is not None:
-                self._host.claims_arrived(claims, asked)
+                self._host.claims_arrived(request, claims)
         self.batches += 1
         self.flushes += len(items)
         if self._host.meter is not None:
@@ -273,7 +271,7 @@ class _Line:
 
 
 def _document(items: list[Item]) -> str:
-    return batch_document((flush, execution.estimate_us()) for execution, flush in items)
+    return batch_document((flush, execution.estimate_us) for execution, flush in items)
 
 
 def _query(items: list[Item], *, careful: bool) -> Query[calls.CommitAnswer]:

@@ -65,7 +65,8 @@ def attempt(claim: Claim, call: StepCall, encode: Callable[[Any], str], *, toget
         return False
     committed, at_us = False, 0
     try:
-        rows = flush.unit_rows(flush.rows[-1].at_us)
+        at = flush.rows[-1].at_us
+        rows = flush.unit_rows(lambda: at)
         fence = calls.fence_step(claim.run_id, claim.token, call.number, rows, call.args_hash, has_ledger=flush.has_ledger)
         if not together:
             at_us = yield Op("query", (fence,))

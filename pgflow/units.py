@@ -228,6 +228,9 @@ class Claim:
     has_mail: bool
     created_us: int
     now_us: int
+    priority: int = 0
+    took_us: int = 0
+    """How long the claim that brought it looked for runs."""
     workflow: str = ""
     tenant: str = ""
     parent_run_id: int | None = None

@@ -24,6 +24,9 @@ log = logging.getLogger("pgflow")
 NOTIFY_AFTER_SECONDS = 0.002
 """Notifications wait so long for company: each commit that notifies takes a lock that all such commits share."""
 
+NOTIFY_EVERY_SECONDS = 0.01
+"""At most so often: each costs the worker's process a round trip, which among many runs would be one for every two or three of them."""
+
 
 class WakesHost(Protocol):
     """What this needs of the worker."""
@@ -52,6 +55,7 @@ class Wakes:
         self._mail: set[int] = set()
         self._done: set[int] = set()
         self._timer: asyncio.TimerHandle | None = None
+        self._sent_at = -NOTIFY_EVERY_SECONDS
 
     def wake_soon(self, chains: Iterable[int]) -> None:
         """Wakes runs, many in one transaction."""
@@ -80,13 +84,16 @@ class Wakes:
         self._mail.update(mail)
         self._done.update(done)
         if self._timer is None and (self._lanes or self._mail or self._done):
-            self._timer = asyncio.get_running_loop().call_later(NOTIFY_AFTER_SECONDS, lambda: self._host.spawn(self.send()))
+            loop = asyncio.get_running_loop()
+            when = max(loop.time() + NOTIFY_AFTER_SECONDS, self._sent_at + NOTIFY_EVERY_SECONDS)
+            self._timer = loop.call_at(when, lambda: self._host.spawn(self.send()))
 
     async def send(self) -> None:
         """Sends what there is to tell."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+        self._sent_at = asyncio.get_running_loop().time()
         messages = [(WORK_CHANNEL, text) for text in payloads(self._lanes, self._mail)]
         messages += [(DONE_CHANNEL, text) for text in chunks(self._done)]
         self._lanes, self._mail, self._done = set(), set(), set()

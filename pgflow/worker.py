@@ -22,6 +22,7 @@ import psycopg
 from pgflow._calls import claim as claim_calls
 from pgflow._calls import wake as wake_calls
 from pgflow._calls import worker as worker_calls
+from pgflow._calls.claim import ClaimRequest
 from pgflow._engine.execution import Execution
 from pgflow._io.connect import ConnectOptions
 from pgflow._version import __version__
@@ -30,6 +31,7 @@ from pgflow.committer import Committer
 from pgflow.control import Control
 from pgflow.errors import LeaseLost
 from pgflow.executions import Executions
+from pgflow.front import Front
 from pgflow.heart import Heart
 from pgflow.listener import WORK_CHANNEL, Listener, parse_work
 from pgflow.logs import said
@@ -70,6 +72,7 @@ class Worker(Executions):
         self._ended = ended
         self._committer = Committer(self, connect)
         self._lanes: dict[int, claim_calls.Lane] = {}
+        self._front = Front()
         self._claiming = 0
         self._backlog = False
         self._running_suspect: int | None = None
@@ -234,17 +237,27 @@ class Worker(Executions):
         return free if tally is None or tally.most is None else min(free, tally.most - len(tally.chains) - self._claiming)
 
     async def _claim(self, count: int) -> int:
+        """Claims so many runs; finds fewer only if there are no more."""
+        found, is_from_head = await self._claim_once(count)
+        if found < count and not is_from_head:
+            found += (await self._claim_once(count - found))[0]
+        return found
+
+    async def _claim_once(self, count: int) -> tuple[int, bool]:
+        request = self._request(count)
         self._claiming += count
         claims: list[Claim] = []
         began = time.perf_counter()
         try:
-            query = claim_calls.claim_runs(self.worker_id, list(self._lanes), count, take_suspect=self._running_suspect is None)
-            claims = await self._control.ask(query)
+            claims = await self._control.ask(claim_calls.claim_runs(request))
             if self.meter is not None:
                 self.meter.claim_seconds.observe(time.perf_counter() - began)
         finally:
-            self.claims_arrived(claims, count)
-        return len(claims)
+            self.claims_arrived(request, claims)
+        return len(claims), request.after is None
+
+    def _request(self, count: int) -> ClaimRequest:
+        return ClaimRequest(self.worker_id, list(self._lanes), count, self._running_suspect is None, self._front.position())
 
     async def _poll_loop(self) -> None:
         while True:
@@ -304,19 +317,23 @@ class Worker(Executions):
 
     # ================================================================ claims and executions
 
-    def claim_request(self, ending: int) -> tuple[int, list[int], int, bool] | None:
+    def claim_request(self, ending: int) -> ClaimRequest | None:
         """A claim to ride with a commit, where there is a backlog to drain; it may ask for more than is left of a tally."""
         count = min(MAX_CLAIM, self._free() + ending)
         is_limited = self.options.tally is not None and self.options.tally.most is not None
         if self._stopping or not self._backlog or is_limited or count <= 0:
             return None
         self._claiming += count
-        return self.worker_id, list(self._lanes), count, self._running_suspect is None
+        return self._request(count)
 
-    def claims_arrived(self, claims: list[Claim], asked: int) -> None:
+    def claims_arrived(self, request: ClaimRequest, claims: list[Claim]) -> None:
         """The answer to a claim, however it was asked for."""
-        self._claiming -= asked
-        self._backlog = len(claims) >= asked
+        self._claiming -= request.max_runs
+        self._front.answered(request, claims)
+        is_short = len(claims) < request.max_runs
+        self._backlog = not is_short
+        if is_short and request.after is not None:
+            self._claim_wanted.set()
         if self.options.tally is not None:
             self.options.tally.chains.update(claim.chain_id for claim in claims)
         for claim in claims:

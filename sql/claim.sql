@@ -6,6 +6,10 @@
 -- no join whose plan could turn bad with stale statistics. A claim waits for nothing; it commits
 -- asynchronously, since a lost claim only leaves the run where it was.
 --
+-- A claim may read on behind the last run that was claimed (`after`): at the front of a lane stand the
+-- dead rows of all that were claimed before, until vacuum removes them, and a transaction that is held
+-- open keeps it from that. Reading past 100,000 of them takes longer than all the rest of a claim.
+--
 -- Tokens are random numbers brought by the worker and compared for equality only: a sequence value
 -- could be issued again after a crash under asynchronous commit and let a zombie pass.
 
@@ -40,7 +44,8 @@ as $$
 $$;
 comment on function pgflow.load_units(bigint, int) is 'The next page of a journal that was too long for the answer of the claim; null at its end';
 
-create or replace function pgflow.pick_heads_(lanes int[], max int, suspects boolean)
+drop function if exists pgflow.pick_heads_;
+create function pgflow.pick_heads_(lanes int[], max int, suspects boolean, after bigint[])
 returns tid[]
 language plpgsql
 volatile
@@ -50,6 +55,8 @@ set enable_sort = off -- within a lane: statistics from when the table was empty
 as $$
 declare
   picked tid[];
+  last_priority bigint := coalesce(after[1], -32769);
+  last_run_id bigint := coalesce(after[2], 0);
 begin
   if suspects then
     select array_agg(h.ctid) into picked from (
@@ -63,7 +70,7 @@ begin
   elsif cardinality(lanes) = 1 then
     select array_agg(h.ctid) into picked from (
       select ctid from pgflow.ready
-      where lane_id = lanes[1] and suspect = 0
+      where lane_id = lanes[1] and suspect = 0 and (priority, run_id) > (last_priority, last_run_id)
       order by priority, run_id limit max
       for update skip locked
     ) h;
@@ -72,7 +79,8 @@ begin
       select r.ctid from unnest(lanes) as l (id)
       cross join lateral (
         select ctid, priority, run_id from pgflow.ready
-        where lane_id = l.id and suspect = 0 order by priority, run_id limit max
+        where lane_id = l.id and suspect = 0 and (priority, run_id) > (last_priority, last_run_id)
+        order by priority, run_id limit max
       ) r
       order by r.priority, r.run_id limit max
     ) h;
@@ -80,9 +88,11 @@ begin
   return picked;
 end
 $$;
-comment on function pgflow.pick_heads_(int[], int, boolean) is 'Where the first rows of these lanes stand, in the order of claiming';
+comment on function pgflow.pick_heads_(int[], int, boolean, bigint[])
+  is 'Where the first rows of these lanes stand, or the first behind {priority, run}, in the order of claiming';
 
-create or replace function pgflow.take_heads_(lanes int[], max int, suspects boolean, worker_id int, tokens bigint[])
+drop function if exists pgflow.take_heads_;
+create function pgflow.take_heads_(lanes int[], max int, suspects boolean, worker_id int, tokens bigint[], after bigint[] default null)
 returns bigint[]
 language plpgsql
 volatile
@@ -92,7 +102,7 @@ set plan_cache_mode = force_generic_plan -- else all is planned anew for each cl
 as $$
 #variable_conflict use_variable
 declare
-  heads tid[] := pgflow.pick_heads_(lanes, max, suspects);
+  heads tid[] := pgflow.pick_heads_(lanes, max, suspects, after);
   locked tid[];
   ids bigint[];
 begin
@@ -105,7 +115,7 @@ begin
   ) k;
   if coalesce(cardinality(locked), 0) < cardinality(heads) and cardinality(lanes) > 1 then
     -- Another worker stands at the same heads: look further down, still without waiting.
-    heads := pgflow.pick_heads_(lanes, 4 * max, suspects);
+    heads := pgflow.pick_heads_(lanes, 4 * max, suspects, after);
     select (array_agg(k.ctid order by k.priority, k.run_id))[1:max] into locked from (
       select r.ctid, r.priority, r.run_id from pgflow.ready r where r.ctid = any(heads) and r.lane_id + 0 = any(lanes) for update skip locked
     ) k;
@@ -125,9 +135,10 @@ begin
   return ids;
 end
 $$;
-comment on function pgflow.take_heads_(int[], int, boolean, int, bigint[]) is 'Moves up to max rows of `ready` to `lease`';
+comment on function pgflow.take_heads_(int[], int, boolean, int, bigint[], bigint[]) is 'Moves up to max rows of `ready` to `lease`';
 
-create or replace function pgflow.claim_(worker_id int, lanes int[], max int, tokens bigint[], take_suspect boolean)
+drop function if exists pgflow.claim_;
+create function pgflow.claim_(worker_id int, lanes int[], max int, tokens bigint[], take_suspect boolean, after bigint[])
 returns bigint[]
 language plpgsql
 volatile
@@ -166,7 +177,7 @@ begin
       quota := quota - coalesce(cardinality(more), 0);
     end if;
     if quota > 0 then
-      more := pgflow.take_heads_(queue_lanes, quota, false, worker_id, tokens[cardinality(taken) + 1:]);
+      more := pgflow.take_heads_(queue_lanes, quota, false, worker_id, tokens[cardinality(taken) + 1:], after);
       taken := taken || coalesce(more, '{}');
     end if;
   end loop;
@@ -176,13 +187,13 @@ begin
     taken := taken || coalesce(more, '{}');
   end if;
   if free_lanes is not null and cardinality(taken) < max then
-    more := pgflow.take_heads_(free_lanes, max - cardinality(taken), false, worker_id, tokens[cardinality(taken) + 1:]);
+    more := pgflow.take_heads_(free_lanes, max - cardinality(taken), false, worker_id, tokens[cardinality(taken) + 1:], after);
     taken := taken || coalesce(more, '{}');
   end if;
   return taken;
 end
 $$;
-comment on function pgflow.claim_(int, int[], int, bigint[], boolean)
+comment on function pgflow.claim_(int, int[], int, bigint[], boolean, bigint[])
   is 'Claims up to max runs of the lanes that are not paused, within the limits of their queues, and at most one suspect';
 
 create or replace function pgflow.heritage_(run_id bigint, heritage jsonb)
@@ -213,10 +224,11 @@ end
 $$;
 comment on function pgflow.heritage_(bigint, jsonb) is 'What a worker must know of a run that begins with the journal of another; null of any other run';
 
-create or replace function pgflow.claimed_(ids bigint[])
+drop function if exists pgflow.claimed_;
+create function pgflow.claimed_(ids bigint[])
 returns table (
   run_id bigint, token bigint, chain_id bigint, lane_id int, generation int, attempt int, suspect int, last_seq int,
-  key text, root text, input text, units text, has_mail boolean, created_us bigint, now_us bigint, extra jsonb
+  key text, root text, input text, units text, has_mail boolean, created_us bigint, now_us bigint, priority int, extra jsonb
 )
 language plpgsql
 volatile -- a stable function would not see the leases that the same statement has just inserted
@@ -233,15 +245,18 @@ begin
     select r.run_id, e.token, r.chain_id, e.lane_id, r.generation, e.attempt, e.suspect::int, e.last_seq,
       r.key, r.root::text, r.input::text,
       case when e.last_seq > 0 then pgflow.journal_(r.run_id, 0, 262144) end,
-      exists (select from pgflow.signal s where s.chain_id = r.chain_id and s.kind in ('x', 'p', 'e')),
-      pgflow.micros_(greatest(r.created_at, r.run_at)), pgflow.micros_(t),
+      exists (select from pgflow.signal s where s.chain_id = r.chain_id and s.kind in ('x', 'p', 'e') offset 0),
+      pgflow.micros_(greatest(r.created_at, r.run_at)), pgflow.micros_(t), e.priority::int,
       case when r.labels is not null or r.metadata is not null or r.parent_run_id is not null or r.deadline_at is not null or r.tenant <> '' or r.heritage is not null or b.beats or b.saga is not null then
         jsonb_build_object('saga', b.saga, 'heritage', pgflow.heritage_(r.run_id, r.heritage), 'beats', b.beats, 'labels', r.labels, 'metadata', r.metadata, 'parent_run_id', r.parent_run_id, 'leaves_saga', r.close_policy = 'c',
           'deadline_us', pgflow.micros_(r.deadline_at), 'tenant', r.tenant)
       end
-    from unnest(ids) as i (id) join pgflow.lease e on e.run_id = i.id join pgflow.run r on r.run_id = i.id
+    -- One by one in this order: a planner that saw no lease would else read all of them for each run.
+    from unnest(ids) as i (id)
+    cross join lateral (select l.* from pgflow.lease l where l.run_id = i.id offset 0) e
+    cross join lateral (select n.* from pgflow.run n where n.run_id = i.id offset 0) r
     cross join lateral (
-      select exists (select from pgflow.step_beat s where s.run_id = i.id) as beats,
+      select exists (select from pgflow.step_beat s where s.run_id = i.id offset 0) as beats,
         case when r.generation > 1 or r.heritage is not null then pgflow.carried_saga_(r.chain_id, r.generation) end as saga
     ) b;
 end
@@ -249,23 +264,31 @@ $$;
 comment on function pgflow.claimed_(bigint[]) is 'What a worker must know of the runs it has just claimed, with the first page of each journal';
 
 drop function if exists pgflow.claim_runs;
-create function pgflow.claim_runs(worker_id int, lanes int[], max int, tokens bigint[], take_suspect boolean default true)
+create function pgflow.claim_runs(
+  worker_id int, lanes int[], max int, tokens bigint[], take_suspect boolean default true, after bigint[] default null
+)
 returns table (
   run_id bigint, token bigint, chain_id bigint, lane_id int, generation int, attempt int, suspect int, last_seq int,
-  key text, root text, input text, units text, has_mail boolean, created_us bigint, now_us bigint, extra jsonb
+  key text, root text, input text, units text, has_mail boolean, created_us bigint, now_us bigint, priority int, extra jsonb,
+  took_us bigint
 )
 language plpgsql
 volatile
 security definer
 set search_path = pg_catalog, pg_temp
 as $$
+declare
+  began timestamptz := clock_timestamp();
+  ids bigint[];
 begin
   perform set_config('synchronous_commit', 'off', true);
-  return query select * from pgflow.claimed_(pgflow.claim_(worker_id, lanes, max, tokens, take_suspect));
+  ids := pgflow.claim_(worker_id, lanes, max, tokens, take_suspect, after);
+  took_us := pgflow.micros_(clock_timestamp()) - pgflow.micros_(began);
+  return query select c.*, took_us from pgflow.claimed_(ids) c;
 end
 $$;
-comment on function pgflow.claim_runs(int, int[], int, bigint[], boolean)
-  is 'Claims up to max runs for a worker; tokens are max random numbers that it will fence its writes with';
+comment on function pgflow.claim_runs(int, int[], int, bigint[], boolean, bigint[])
+  is 'Claims up to max runs for a worker, only those behind {priority, run} if `after` is given; tokens are max random numbers that it will fence its writes with; took_us: how long it looked for them';
 
 create or replace function pgflow.release_runs(run_ids bigint[], tokens bigint[])
 returns bigint[]

@@ -166,27 +166,35 @@ comment on function pgflow.commit_units(jsonb, boolean)
   is 'Commits units, outcomes and changes of place of many runs, each fenced by its lease; null = all well';
 
 drop function if exists pgflow.commit_and_claim;
-create function pgflow.commit_and_claim(batch jsonb, worker_id int, lanes int[], max int, tokens bigint[], take_suspect boolean)
+create function pgflow.commit_and_claim(
+  batch jsonb, worker_id int, lanes int[], max int, tokens bigint[], take_suspect boolean, after bigint[] default null
+)
 returns table (
   answer jsonb,
   run_id bigint, token bigint, chain_id bigint, lane_id int, generation int, attempt int, suspect int, last_seq int,
-  key text, root text, input text, units text, has_mail boolean, created_us bigint, now_us bigint, extra jsonb
+  key text, root text, input text, units text, has_mail boolean, created_us bigint, now_us bigint, priority int, extra jsonb,
+  took_us bigint
 )
 language plpgsql
 volatile
 security definer
 set search_path = pg_catalog, pg_temp
 as $$
+declare
+  began timestamptz;
+  ids bigint[];
 begin
   answer := pgflow.commit_units(batch);
-  return query
-    select answer, c.* from pgflow.claimed_(pgflow.claim_(worker_id, lanes, max, tokens, take_suspect)) c;
+  began := clock_timestamp();
+  ids := pgflow.claim_(worker_id, lanes, max, tokens, take_suspect, after);
+  took_us := pgflow.micros_(clock_timestamp()) - pgflow.micros_(began);
+  return query select answer, c.*, took_us from pgflow.claimed_(ids) c;
   if not found then
     return next;
   end if;
 end
 $$;
-comment on function pgflow.commit_and_claim(jsonb, int, int[], int, bigint[], boolean)
+comment on function pgflow.commit_and_claim(jsonb, int, int[], int, bigint[], boolean, bigint[])
   is 'commit_units and then claim_runs in one transaction: what a worker that drains a queue does';
 
 drop function if exists pgflow.commit_unit;

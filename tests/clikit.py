@@ -155,7 +155,7 @@ def make_stuck(conn: psycopg.Connection[Any], key: str) -> None:
     conn.execute("select pgflow.limit_queue('fragile', null, 1)")
     worker_id = ask(conn, worker_calls.register_worker("elsewhere", 1, ["fragile"], 1, "0"))
     lanes = ask(conn, claim_calls.serve_lanes(["fragile"], ["poisoned"]))
-    claimed = ask(conn, claim_calls.claim_runs(worker_id, [lane.lane_id for lane in lanes], 10, take_suspect=True))
+    claimed = ask(conn, claim_calls.claim_runs(claim_calls.ClaimRequest(worker_id, [lane.lane_id for lane in lanes], 10)))
     assert len(claimed) == 1
     assert ask(conn, worker_calls.reap_worker(worker_id, 0)).stuck
 

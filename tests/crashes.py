@@ -144,10 +144,10 @@ def _arm_claim(name: str) -> None:
 def _arm_claimed(name: str) -> None:
     original = Worker.claims_arrived
 
-    def claims_arrived(self: Worker, claims: list[Any], asked: int) -> None:
+    def claims_arrived(self: Worker, request: Any, claims: list[Any]) -> None:
         if claims:
             _reach(name)
-        original(self, claims, asked)
+        original(self, request, claims)
 
     Worker.claims_arrived = claims_arrived  # type: ignore[method-assign]
 

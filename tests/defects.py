@@ -86,7 +86,7 @@ FENCES = (
     ),
     Defect(
         "tokens from a counter", "pgflow/_calls/claim.py",
-        "[secrets.randbits(63) for _ in range(count)]", "[next(_counter) for _ in range(count)]",
+        '[token >> 1 for token in struct.unpack(f"{count}Q", secrets.token_bytes(8 * count))]', "[next(_counter) for _ in range(count)]",
         "test_recovery.py::test_a_zombie_is_fenced_off_from_a_run_that_another_process_has_claimed",
         also=(("COLUMNS = (", "_counter = __import__('itertools').count(1)\nCOLUMNS = ("),),
     ),
@@ -103,6 +103,12 @@ CLAIMS = (
         "test_sql_claim.py::test_no_plan_makes_a_claim_take_more_than_asked[one lane]",
     ),
     Defect(
+        "claim that leaves the order to the planner", "sql/claim.sql",
+        "cross join lateral (select l.* from pgflow.lease l where l.run_id = i.id offset 0) e",
+        "join pgflow.lease e on e.run_id = i.id",
+        "test_sql_claim.py::test_claims_come_in_their_order_though_statistics_know_of_no_lease",
+    ),
+    Defect(
         "claim that waits", "sql/claim.sql",
         "select r.ctid from pgflow.ready r where r.ctid = any(heads) and r.lane_id + 0 = any(lanes) for update skip locked",
         "select r.ctid from pgflow.ready r where r.ctid = any(heads) and r.lane_id + 0 = any(lanes) for update",
@@ -117,6 +123,16 @@ CLAIMS = (
         "suspects claimed in crowds", "sql/claim.sql",
         "more := pgflow.take_heads_(free_lanes, 1, true,", "more := pgflow.take_heads_(free_lanes, max, true,",
         "test_sql_claim.py::test_suspects_are_claimed_one_at_a_time_and_never_block_the_others",
+    ),
+    Defect(
+        "claims that read on and never look back", "pgflow/front.py",
+        "            self._last = None\n            return", "            return",
+        "test_front.py::test_a_claim_that_finds_less_than_it_asked_for_leads_to_a_look_from_the_head_at_once",
+    ),
+    Defect(
+        "claims that always read from the head", "sql/claim.sql",
+        "last_run_id bigint := coalesce(after[2], 0);", "last_run_id bigint := 0 * coalesce(after[2], 0);",
+        "test_held_snapshot.py::test_claims_that_read_on_read_no_more_pages_while_a_snapshot_is_held[one lane]",
     ),
     Defect(
         "second start under a key is another run's", "sql/start.sql",

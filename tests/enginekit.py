@@ -275,7 +275,7 @@ class Worker:
         flush = execution.take_flush()
         if flush is not None:
             assert execution.take_flush() is None, "two flushes of a run are on their way"
-            self.on_the_way.append((execution, flush, batch_document([(flush, execution.estimate_us())])))
+            self.on_the_way.append((execution, flush, batch_document([(flush, execution.estimate_us)])))
 
     def _commit(self, item: tuple[WatchedExecution, Flush, str]) -> None:
         self.on_the_way.remove(item)
@@ -365,7 +365,8 @@ class Worker:
     def _commit_fence(self, body: Body) -> None:
         assert body.fence is not None
         run = self.store.runs[body.execution.run_id]
-        body.committed_us = self.store.fence(run, body.fence.token, body.fence.unit_rows(body.fence.rows[-1].at_us))
+        at = body.fence.rows[-1].at_us
+        body.committed_us = self.store.fence(run, body.fence.token, body.fence.unit_rows(lambda: at))
 
     def _end_fence(self, body: Body) -> None:
         """The answer of COMMIT, or of a ROLLBACK, after which the body runs again."""

@@ -159,7 +159,7 @@ from pgflow._io import run
 with psycopg.connect(sys.argv[1], autocommit=True) as conn:
     me = run(conn, worker.register_worker("host", 1, ["default"], 10, "test"))
     lanes = [lane.lane_id for lane in run(conn, claim.serve_lanes(["default"], ["demo"]))]
-    (claimed,) = run(conn, claim.claim_runs(me, lanes, 1, take_suspect=True))
+    (claimed,) = run(conn, claim.claim_runs(claim.ClaimRequest(me, lanes, 1)))
     print(me, claimed.token)
 """
 

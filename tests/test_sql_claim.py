@@ -422,6 +422,55 @@ def test_a_backlog_does_not_starve_a_suspect_of_a_limited_queue(db: Conn) -> Non
     assert bad in taken
 
 
+@pytest.mark.unsound
+def test_claims_come_in_their_order_though_statistics_know_of_no_lease(db: Conn) -> None:
+    for _ in range(20):
+        start_in(db, "a")
+    claim(db, 20)
+    db.execute("delete from pgflow.lease")
+    db.execute("analyze pgflow.lease")
+    started = sorted((priority, start_in(db, "a", priority=priority)) for priority in [0, 0, -1, 1, 0])
+    assert run_ids(claim(db, 10)) == [run_id for _, run_id in started]
+
+
+# ---------------------------------------------------------------- reading on
+
+
+def claim_behind(conn: Conn, position: tuple[int, int], max_runs: int = 10, **options: Any) -> list[int]:
+    worker, lanes = register(conn), options.get("lanes") or sqlkit.all_lanes(conn)
+    query = "select run_id from pgflow.claim_runs(%s, %s, %s, %s, true, %s)"
+    return sorted(rows(conn, query, worker, lanes, max_runs, sqlkit.tokens(max_runs), list(position)))
+
+
+@pytest.mark.parametrize("workflows", [("a", "a"), ("a", "b")], ids=["one lane", "two lanes"])
+def test_a_claim_that_reads_on_takes_what_stands_behind_in_the_order_of_claiming(db: Conn, workflows: tuple[str, str]) -> None:
+    started = sorted((priority, start_in(db, workflows[n % 2], priority=priority)) for n, priority in enumerate([0, 0, -1, 1, 0, 1, -1, 0]))
+    position = started[3]
+    assert claim_behind(db, position, 3) == sorted(run_id for _, run_id in started[4:7])
+    assert claim_behind(db, position) == [started[7][1]]
+    assert claim_behind(db, position) == []
+    assert run_ids(claim(db, 10)) == [run_id for _, run_id in started[:4]]
+
+
+def test_a_claim_that_reads_on_keeps_to_limits_and_takes_a_suspect_wherever_it_stands(db: Conn) -> None:
+    first, suspect, *rest = [start_in(db, "a", "q") for _ in range(6)]
+    make_suspect(db, suspect)
+    limit(db, 3, "q")
+    assert claim_behind(db, (0, rest[0])) == [suspect, rest[1], rest[2]]
+    assert claim_behind(db, (0, rest[0])) == []
+    limit(db, None, "q")
+    assert run_ids(claim(db, 10)) == [first, rest[0], rest[3]]
+
+
+def test_a_claim_tells_where_the_runs_stand_and_how_long_it_looked(db: Conn) -> None:
+    run = start_in(db, "a", priority=-7)
+    ((run_id, priority, took_us),) = rows(
+        db, "select run_id, priority, took_us from pgflow.claim_runs(%s, %s, 1, '{1}')", register(db), sqlkit.all_lanes(db)
+    )
+    assert (run_id, priority) == (run, -7)
+    assert 0 < took_us < 10_000_000
+
+
 # ---------------------------------------------------------------- who may claim
 
 

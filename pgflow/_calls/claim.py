@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+import struct
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -26,19 +27,48 @@ def serve_lanes(queues: Sequence[str], workflows: Sequence[str], versions: Seque
 
 
 COLUMNS = (
-    "run_id, token, chain_id, lane_id, generation, attempt, suspect, last_seq, key, root, input, units, has_mail, created_us, now_us, extra"
+    "run_id, token, chain_id, lane_id, generation, attempt, suspect, last_seq, key, root, input, units, has_mail, created_us, now_us, "
+    "priority, took_us, extra"
 )
+
+ARGUMENTS = "%s::int, %s::int[], %s::int, %s::bigint[], %s::boolean, %s::bigint[]"
+"""Of the functions that claim: :meth:`ClaimRequest.params`."""
+
+Position = tuple[int, int]
+"""Where a run stands in the order of claiming: its priority and its id."""
+
+
+class ClaimRequest(NamedTuple):
+    """What a worker asks of a claim.
+
+    Attributes:
+        worker_id: The worker.
+        lanes: Those that it serves.
+        max_runs: How many at most.
+        take_suspect: Whether one of them may be a suspect.
+        after: Only runs behind this one; None = from the head of the lanes.
+    """
+
+    worker_id: int
+    lanes: Sequence[int]
+    max_runs: int
+    take_suspect: bool = True
+    after: Position | None = None
+
+    def params(self) -> tuple[Any, ...]:
+        """:data:`ARGUMENTS`, with tokens."""
+        after = None if self.after is None else list(self.after)
+        return self.worker_id, list(self.lanes), self.max_runs, new_tokens(self.max_runs), self.take_suspect, after
 
 
 def new_tokens(count: int) -> list[int]:
-    """Random 63-bit tokens, never a sequence: a number issued twice would let a zombie pass."""
-    return [secrets.randbits(63) for _ in range(count)]
+    """Random 63-bit tokens, never a sequence: a number issued twice would let a zombie pass. One call of the system makes them all."""
+    return [token >> 1 for token in struct.unpack(f"{count}Q", secrets.token_bytes(8 * count))]
 
 
-def claim_runs(worker_id: int, lanes: Sequence[int], count: int, *, take_suspect: bool) -> Query[list[Claim]]:
-    """Claims up to ``count`` runs."""
-    sql = f"select {COLUMNS} from pgflow.claim_runs(%s::int, %s::int[], %s::int, %s::bigint[], %s::boolean)"  # noqa: S608 - names of columns
-    return Query(sql, (worker_id, list(lanes), count, new_tokens(count), take_suspect), read_claims)
+def claim_runs(request: ClaimRequest) -> Query[list[Claim]]:
+    """Claims runs."""
+    return Query(f"select {COLUMNS} from pgflow.claim_runs({ARGUMENTS})", request.params(), read_claims)  # noqa: S608 - names of columns
 
 
 def read_claims(rows: list[Row]) -> list[Claim]:

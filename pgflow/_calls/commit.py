@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from pgflow._calls.claim import COLUMNS, new_tokens, read_claims
+from pgflow._calls.claim import ARGUMENTS, COLUMNS, ClaimRequest, read_claims
 from pgflow._io import Query, Row
 from pgflow.units import Claim
 
@@ -40,15 +39,10 @@ def commit_units(document: str, *, careful: bool = False) -> Query[CommitAnswer]
     return Query("select pgflow.commit_units(%s::jsonb, %s::boolean)", (document, careful), lambda rows: _answer(rows[0][0]))
 
 
-def commit_and_claim(
-    document: str, worker_id: int, lanes: Sequence[int], count: int, *, take_suspect: bool
-) -> Query[tuple[CommitAnswer, list[Claim]]]:
-    """Commits a batch and claims up to ``count`` runs."""
-    sql = (
-        f"select answer, {COLUMNS} from pgflow.commit_and_claim("  # noqa: S608 - names of columns
-        "%s::jsonb, %s::int, %s::int[], %s::int, %s::bigint[], %s::boolean)"
-    )
-    return Query(sql, (document, worker_id, list(lanes), count, new_tokens(count), take_suspect), _read_both)
+def commit_and_claim(document: str, request: ClaimRequest) -> Query[tuple[CommitAnswer, list[Claim]]]:
+    """Commits a batch and claims runs."""
+    sql = f"select answer, {COLUMNS} from pgflow.commit_and_claim(%s::jsonb, {ARGUMENTS})"  # noqa: S608 - names of columns
+    return Query(sql, (document, *request.params()), _read_both)
 
 
 def _read_both(rows: list[Row]) -> tuple[CommitAnswer, list[Claim]]:

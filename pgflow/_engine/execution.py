@@ -287,28 +287,24 @@ class Execution(Releases):
         if starts and not self._buffer:
             first = starts[0]
             self._record(first.number, Kind.STEP_STARTED, first.name, None)
-        rows, self._buffer, self._buffer_bytes = self._buffer, [], 0
+        rows, self._buffer = self._buffer, []
+        size_bytes, self._buffer_bytes = self._buffer_bytes, 0
         if starts:
             self._unlicensed = self._unlicensed[len(starts) :]
         claim = self.claim
         has_ledger, self._has_ledger_rows = self._has_ledger_rows, False
-        return Flush(self.run_id, claim.token, claim.chain_id, self._seq - len(rows), rows, starts, has_ledger=has_ledger)
+        seq = self._seq - len(rows)
+        return Flush(self.run_id, claim.token, claim.chain_id, seq, rows, starts, has_ledger=has_ledger, size_bytes=size_bytes)
 
     def _question(self, flush: Flush) -> dict[str, Any] | None:
         """What the database is asked together with this flush."""
-        question: dict[str, Any] = {
-            "run": self.run_id,
-            "token": self.claim.token,
-            "chain": self.claim.chain_id,
-            "seq": flush.last_seq,
-        }
         if self._hold is not None:
-            return {**question, "hold": self._hold}
+            return {**self._address(flush), "hold": self._hold}
         if self._continue_input is not None:
             handed_on = {"saga": self._handed_on} if self._handed_on else {}
             of_children = {"of_children": self._of_children} if self._of_children else {}
             cancel = {"cancel": self._late_cancel} if self._late_cancel is not None else {}
-            return {**question, "continue": self._continue_input, **handed_on, **of_children, **cancel}
+            return {**self._address(flush), "continue": self._continue_input, **handed_on, **of_children, **cancel}
         if self._ending is not None or self.draining:
             return None
         idle = self.is_idle and not flush.starts
@@ -318,6 +314,7 @@ class Execution(Releases):
         effects = [] if self.pausing else self._new_effects
         if not (asked or children or effects or self._unwanted_children or leaving):
             return None
+        question = self._address(flush)
         waits = waits_of(self._calls.values(), self._accepted)
         if waits.keys() == {"open_effects"} and (owed := [c for c in self._calls.values() if c.state == "owed"]):
             question["stuck"] = stuck("effect", owed_detail(owed))
@@ -337,6 +334,10 @@ class Execution(Releases):
             detail = {"message": "the workflow waits for something that nothing can bring", "where": self._driver.where()}
             return {**question, "hold": stuck("deadlock", detail)}
         return {**question, **waits, "idle": idle, "cancelled": self.cancel_request is not None}
+
+    def _address(self, flush: Flush) -> dict[str, Any]:
+        """What every question begins with: whose it is."""
+        return {"run": self.run_id, "token": self.claim.token, "chain": self.claim.chain_id, "seq": flush.last_seq}
 
     def flush_committed(self, flush: Flush, answer: dict[str, Any] | None) -> None:
         """A flush is durable; the answer to its question, if it had one."""

@@ -7,7 +7,7 @@ each value is JSON text already. ``sql/commit.sql`` says what the document holds
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -58,6 +58,8 @@ class Flush:
     has_kin: bool = False
     tries: int = 0
     has_ledger: bool = False
+    size_bytes: int = 0
+    """About how much its units take."""
 
     @property
     def last_seq(self) -> int:
@@ -72,14 +74,14 @@ class Flush:
             calls = [carried, *calls]
         return f"[{','.join(map(_licence, calls))}]" if calls else None
 
-    def unit_rows(self, now_us: int) -> str:
-        """The rows of ``u``, joined."""
+    def unit_rows(self, now_us: Callable[[], int]) -> str:
+        """The rows of ``u``, joined; ``now_us`` is asked for the run's time if there is a delay that has begun before."""
         last = len(self.rows) - 1
         return ",".join(
             f'[{self.run_id},{r.seq},{r.call},"{r.kind}",{"null" if r.name is None else quote_json(r.name)},'
             f'{"null" if r.payload is None else quote_json(r.payload)},'
             f'{_quoted(self.licences(i)) if r.carried or (i == last and self.starts) else "null"},{r.at_us},'
-            f'{"null" if r.delay_seconds is None else max(0.0, r.delay_seconds - (now_us - r.at_us) / 1e6)},{self.token}'
+            f'{"null" if r.delay_seconds is None else max(0.0, r.delay_seconds - (now_us() - r.at_us) / 1e6)},{self.token}'
             f'{"" if r.key is None else "," + quote_json(r.key)}]'
             for i, r in enumerate(self.rows)
         )
@@ -102,8 +104,8 @@ def _quoted(text: str | None) -> str:
     return "null" if text is None else quote_json(text)
 
 
-def batch_document(flushes: Iterable[tuple[Flush, int]]) -> str:
-    """The document of ``commit_units`` for flushes, each with its run's time in microseconds."""
+def batch_document(flushes: Iterable[tuple[Flush, Callable[[], int]]]) -> str:
+    """The document of ``commit_units`` for flushes, each with what tells its run's time in microseconds."""
     runs, units, endings, kin, questions = [], [], [], [], []
     has_ledger = False
     for flush, now_us in sorted(flushes, key=lambda pair: pair[0].run_id):

@@ -66,6 +66,7 @@ class DurableTimerHandle(asyncio.TimerHandle):
 class WorkflowFuture(asyncio.Future[T]):
     """A future with an ordinal hash."""
 
+    __slots__ = ("_ordinal",)
     _ordinal: int
 
     def __hash__(self) -> int:

@@ -59,7 +59,9 @@ class Releases(Renewals):
 
     def advance(self) -> None:
         """Releases outcomes while there are any, then settles."""
-        while not (self._driver.busy or self.locked or self.over or self.divergence or self._is_finished()):
+        while self._decided or self._inbox or self.replaying or self.renewing is not None:
+            if self._driver.busy or self.locked or self.over or self.divergence or self._is_finished():
+                break
             if not self._guarded(self._release_one):
                 break
         if self._driver.busy or self.locked or self.over:

@@ -127,6 +127,8 @@ class Wire:
             return b"%d" % param
         if param is None:
             return None
+        if kind is list and all(type(item) is int for item in param):
+            return b"{%b}" % b",".join([b"%d" % item for item in param])
         dumped = self._adapter.dump_sequence((param,), (PyFormat.TEXT,))[0]
         return None if dumped is None else bytes(dumped)
 

@@ -14,6 +14,7 @@ TESTS = {
     "G33": ("code that changed under its histories", ["tests/test_engine_divergence.py", "-k", "not no_change_makes"]),
     "G34": ("tasks, groups, time-outs and cancels in every order", ["tests/test_loop.py", "tests/test_engine_order.py"]),
     "G37": ("signals and timers across generations", ["tests/test_continue_as_new.py"]),
+    "G41": ("a snapshot held while thousands of runs are claimed, in pages read", ["tests/test_held_snapshot.py", "tests/test_front.py"]),
     "G42": ("installers at once, killed midway; older and newer workers", ["tests/test_schema.py", "-k", "installer or upgrade or newer or older"]),
     "G44": ("code in threads, forks under a pool", ["tests/test_sync_workflows.py"]),
     "G48": ("planted objects and roles without rights", ["tests/test_schema.py", "-k", "planted or privileges or nobody or plain"]),

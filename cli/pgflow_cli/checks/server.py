@@ -182,7 +182,7 @@ order by seconds desc nulls last
 
 
 def check_long_transactions(patient: Patient) -> Iterator[Finding]:
-    """An old snapshot keeps every dead row alive, and makes claims several times slower."""
+    """An old snapshot keeps every dead row alive; claims read on past them, but what is worked on slows and tables grow."""
     rows = patient.rows(_LONG, {"limit": LONG_SECONDS})
     for row in rows:
         since = f" for {duration(row['seconds'])}" if row["seconds"] is not None else ""
