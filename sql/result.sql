@@ -58,10 +58,10 @@ as $$
   select c.id, coalesce(o.status, h.state), coalesce(o.reason, h.reason), o.output::text, coalesce(o.error::text, h.detail::text)
   from unnest(chains) as c (id)
   cross join lateral (
-    select case when exists (select from pgflow.outcome f where f.run_id = c.id and f.status <> 'continued')
+    select case when exists (select from pgflow.outcome f where f.run_id = c.id and f.status <> 'continued' offset 0)
       then c.id else pgflow.newest_run_(c.id) end as run_id
   ) n
-  left join pgflow.outcome o on o.run_id = n.run_id
+  left join lateral (select e.* from pgflow.outcome e where e.run_id = n.run_id offset 0) o on true
   left join lateral (select * from pgflow.held s where s.run_id = n.run_id and s.state = 'stuck' limit 1) h on true
   where o.run_id is not null or h.run_id is not null
 $$;

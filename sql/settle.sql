@@ -74,7 +74,8 @@ set search_path = pg_catalog, pg_temp
 as $$
 begin
   perform pgflow.free_key_(r.tenant, r.run_id, c->>4)
-  from jsonb_array_elements(questions) q join pgflow.run r on r.run_id = (q->'run')::bigint and r.heritage is not null
+  from jsonb_array_elements(questions) q
+  cross join lateral (select n.* from pgflow.run n where n.run_id = (q->'run')::bigint and n.heritage is not null offset 0) r
   cross join lateral jsonb_array_elements(q->'children') c
   where c->>4 is not null
   order by r.tenant, c->>4;
@@ -86,7 +87,7 @@ begin
     from jsonb_array_elements(questions) q cross join lateral jsonb_array_elements(q->'children') c
     where c->>4 is not null
   ) g
-  join pgflow.run r on r.run_id = g.parent
+  cross join lateral (select n.tenant from pgflow.run n where n.run_id = g.parent offset 0) r
   order by r.tenant, g.key
   on conflict do nothing;
 end

@@ -300,7 +300,9 @@ begin
   return array(
     select rk.chain_id
     from unnest(keys) with ordinality as g (k, n)
-    left join pgflow.run_key rk on rk.tenant = take_runs_.tenant and rk.key = g.k
+    left join lateral (
+      select k.chain_id from pgflow.run_key k where k.tenant = take_runs_.tenant and k.key = g.k offset 0
+    ) rk on true
     order by g.n
   );
 end
@@ -368,7 +370,7 @@ begin
 
   select g.k into clash
   from unnest(keys, ids, inputs, chain_ids) as g (k, i, p, c)
-  join pgflow.run r on r.run_id = g.c
+  cross join lateral (select n.* from pgflow.run n where n.run_id = g.c offset 0) r
   where g.c <> g.i and (r.lane_id <> lane and (
       select l.workflow <> workflow and not pgflow.is_alias_(l.workflow, workflow) from pgflow.lane l where l.lane_id = r.lane_id
     )

@@ -22,6 +22,10 @@
 -- A cancel brings a run that is stuck on once, and is marked: if the run gets stuck again before it could
 -- take the cancel, it stays so, with the cancel in its mailbox, and does not go round and round.
 --
+-- Statistics of these tables may be from a moment when they had no rows, however many have come since. What
+-- must be looked up one by one says so then with `offset 0`, which keeps the planner from reading all of a
+-- table instead; and a question of a run's own timers hides the time from the index of what is due.
+--
 -- Must run in a READ COMMITTED transaction of its own.
 
 create or replace function pgflow.end_by_force_(me bigint, chain bigint, last_seq int, token bigint, t timestamptz)
@@ -195,7 +199,7 @@ begin
       delete from pgflow.held h where h.run_id = any(array(
         select k.run_id from unnest(chains, ids) as s (c, i) join pgflow.held k on k.run_id = s.i
         where k.state = 'stuck' and k.reason = 'effect'
-          and exists (select from pgflow.signal m where m.chain_id = s.c and m.kind = 'e' and m.run_id = s.i)
+          and exists (select from pgflow.signal m where m.chain_id = s.c and m.kind = 'e' and m.run_id = s.i offset 0)
         order by k.run_id for update of k skip locked
       )) returning h.*
     )
@@ -215,7 +219,7 @@ volatile
 security definer
 set search_path = pg_catalog, pg_temp
 set enable_seqscan = off
-set plan_cache_mode = force_generic_plan -- a plan for the time of day may look for a run's timers among all that are overdue
+set plan_cache_mode = force_generic_plan -- else all is planned anew for each call
 as $$
 declare
   nudged bigint[];
@@ -262,7 +266,7 @@ begin
 
   for control in
     select s.c as chain, s.i as me from unnest(seen, ids) as s (c, i)
-    where exists (select from pgflow.signal m where m.chain_id = s.c and m.kind in ('x', 'p', 'r', 't'))
+    where exists (select from pgflow.signal m where m.chain_id = s.c and m.kind in ('x', 'p', 'r', 't') offset 0)
     order by s.i
   loop
     select * into done from pgflow.apply_controls_(control.chain, control.me, t);
@@ -281,14 +285,15 @@ begin
   ready_ids := array(
     select p.run_id from pgflow.parked p
     where p.run_id = any(looked) and (
-      exists (select from pgflow.timer m where m.run_id = p.run_id and m.due_at <= t)
+      exists (select from pgflow.timer m where m.run_id = p.run_id and m.due_at + interval '0' <= t offset 0)
       or exists (
         select from pgflow.wait w join pgflow.signal s on s.chain_id = p.chain_id and s.kind = w.kind
         where w.run_id = p.run_id and (
           w.kind = 'c' and s.run_id = p.run_id and s.call = any(w.calls) or w.kind = 's' and s.name = w.name
         )
+        offset 0
       )
-      or exists (select from pgflow.signal s where s.chain_id = p.chain_id and s.kind = 'e' and s.run_id = p.run_id)
+      or exists (select from pgflow.signal s where s.chain_id = p.chain_id and s.kind = 'e' and s.run_id = p.run_id offset 0)
     )
   );
   select lanes || coalesce(array_agg(w.lane_id), '{}') into lanes from pgflow.wake_parked_(ready_ids, t) w;
@@ -301,8 +306,9 @@ begin
 
   -- A worker that holds the run is told that there is mail; mail of the finished is put aside.
   mail := array(
-    select e.run_id from unnest(seen, ids) as s (c, i) join pgflow.lease e on e.run_id = s.i
-    where exists (select from pgflow.signal m where m.chain_id = s.c)
+    select e.run_id from unnest(seen, ids) as s (c, i)
+    cross join lateral (select l.run_id from pgflow.lease l where l.run_id = s.i offset 0) e
+    where exists (select from pgflow.signal m where m.chain_id = s.c offset 0)
   );
   if mail <> '{}' then
     looked := looked || array(
@@ -313,20 +319,20 @@ begin
   end if;
   perform pgflow.put_mail_aside_(array(
     select s.c from unnest(seen, ids) as s (c, i) join pgflow.outcome o on o.run_id = s.i and o.status <> 'continued'
-    where exists (select from pgflow.signal m where m.chain_id = s.c)
+    where exists (select from pgflow.signal m where m.chain_id = s.c offset 0)
     for key share of o skip locked -- one that is just being rewound goes on to take its mail
   ), t);
 
   keep := array(
     select s.c from unnest(seen, ids) as s (c, i)
     where s.i <> all(looked)
-      and exists (select from pgflow.signal m where m.chain_id = s.c)
+      and exists (select from pgflow.signal m where m.chain_id = s.c offset 0)
       and (
-        exists (select from pgflow.signal m where m.chain_id = s.c and m.kind in ('x', 'p', 'r', 't'))
-        or exists (select from pgflow.signal m where m.chain_id = s.c and m.kind = 'e')
-          and not exists (select from pgflow.ready r where r.run_id = s.i)
-          and not exists (select from pgflow.held h where h.run_id = s.i and (h.state <> 'stuck' or h.reason <> 'effect'))
-        or not exists (select from pgflow.ready r where r.run_id = s.i) and not exists (select from pgflow.held h where h.run_id = s.i)
+        exists (select from pgflow.signal m where m.chain_id = s.c and m.kind in ('x', 'p', 'r', 't') offset 0)
+        or exists (select from pgflow.signal m where m.chain_id = s.c and m.kind = 'e' offset 0)
+          and not exists (select from pgflow.ready r where r.run_id = s.i offset 0)
+          and not exists (select from pgflow.held h where h.run_id = s.i and (h.state <> 'stuck' or h.reason <> 'effect') offset 0)
+        or not exists (select from pgflow.ready r where r.run_id = s.i offset 0) and not exists (select from pgflow.held h where h.run_id = s.i offset 0)
       )
   );
   delete from pgflow.nudge n using unnest(nudged, nudges) as g (chain, id)
@@ -344,7 +350,7 @@ language plpgsql
 volatile
 set search_path = pg_catalog, pg_temp
 set enable_seqscan = off
-set plan_cache_mode = force_generic_plan -- as in wake
+set plan_cache_mode = force_generic_plan -- else all is planned anew for each call
 as $$
 declare
   due bigint[];
@@ -362,7 +368,8 @@ begin
   );
   -- Whoever held the row before may have parked the run again, for later: look once more.
   locked := array(
-    select distinct m.run_id from pgflow.timer m where m.run_id = any(locked) and m.due_at <= t
+    select i from unnest(locked) i
+    where exists (select from pgflow.timer m where m.run_id = i and m.due_at + interval '0' <= t offset 0)
   );
   select array_agg(w.lane_id) into woken from pgflow.wake_parked_(locked, t) w;
   return coalesce(woken, '{}');
@@ -407,6 +414,7 @@ language plpgsql
 volatile
 security definer
 set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
 as $$
 declare
   t timestamptz := pgflow.now_();
@@ -416,7 +424,9 @@ begin
   perform pgflow.expire_runs_(max, t);
   select w.lanes, w.mail, w.ended, w.busy into lanes, mail, ended, busy from pgflow.wake(null, max) w;
   lanes := lanes || pgflow.wake_due_(max, t);
-  select least((select min(m.due_at) from pgflow.timer m), (select min(d.due_at) from pgflow.deadline d)) into next_due;
+  select least(
+    (select m.due_at from pgflow.timer m order by m.due_at limit 1), (select d.due_at from pgflow.deadline d order by d.due_at limit 1)
+  ) into next_due;
   next_due_seconds := extract(epoch from next_due - pgflow.now_());
   return next;
 end

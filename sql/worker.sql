@@ -58,7 +58,7 @@ set search_path = pg_catalog, pg_temp
 as $$
   select w.worker_id, w.beat from pgflow.worker w
   union all
-  select distinct e.worker_id, -1::bigint from pgflow.lease e
+  select e.worker_id, -1::bigint from (select distinct l.worker_id from pgflow.lease l) e
   where not exists (select from pgflow.worker w where w.worker_id = e.worker_id)
 $$;
 comment on function pgflow.observe_workers() is 'The beats of all workers; -1 for one that is gone and still has leases';

@@ -378,8 +378,8 @@ table pgflow.timer, owner pgflow_owner
   due_at timestamp with time zone not null -- When the run must go on
   run_id bigint not null -- The parked run
   call integer not null -- Number of the call whose sleep, time-out or retry it is; 0 = the start
-  constraint timer_pkey PRIMARY KEY (due_at, run_id, call)
-  CREATE INDEX timer_run_idx ON pgflow.timer USING btree (run_id)
+  constraint timer_pkey PRIMARY KEY (run_id, call)
+  CREATE INDEX timer_due_idx ON pgflow.timer USING btree (due_at)
 
 table pgflow.undelivered, owner pgflow_owner
   -- Messages whose run ended before it took them
@@ -919,11 +919,11 @@ function pgflow.child_saga_(parent bigint, child bigint) returns jsonb, owner pg
   set enable_seqscan=off
   md5 39e0d63f7028f23953798084839352aa
 
-function pgflow.claim_(worker_id integer, lanes integer[], max integer, tokens bigint[], take_suspect boolean) returns bigint[], owner pgflow_owner
+function pgflow.claim_(worker_id integer, lanes integer[], max integer, tokens bigint[], take_suspect boolean, after bigint[]) returns bigint[], owner pgflow_owner
   -- Claims up to max runs of the lanes that are not paused, within the limits of their queues, and at most one suspect
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 f4ec39e9a43ac83bd342c91e0d99ad33
+  md5 3040e6cd2f2a3bb6a365af16957d6e54
 
 function pgflow.claim_pages(max integer DEFAULT 20, lease_seconds double precision DEFAULT 60) returns TABLE(page_id text, run_id bigint, call integer, kind text, opened_at timestamp with time zone, key text, workflow text, generation integer, tenant text, name text, why text, effect text, tries integer, leased_until timestamp with time zone), owner pgflow_owner
   -- What a person is to be told, up to so many; whoever has told says so (page_sent), else it is given out again after the lease
@@ -932,14 +932,14 @@ function pgflow.claim_pages(max integer DEFAULT 20, lease_seconds double precisi
   md5 e79dfa756cbca0aa8d34c0b6f207b05e
   grant execute to pgflow_worker
 
-function pgflow.claim_runs(worker_id integer, lanes integer[], max integer, tokens bigint[], take_suspect boolean DEFAULT true) returns TABLE(run_id bigint, token bigint, chain_id bigint, lane_id integer, generation integer, attempt integer, suspect integer, last_seq integer, key text, root text, input text, units text, has_mail boolean, created_us bigint, now_us bigint, extra jsonb), owner pgflow_owner
-  -- Claims up to max runs for a worker; tokens are max random numbers that it will fence its writes with
+function pgflow.claim_runs(worker_id integer, lanes integer[], max integer, tokens bigint[], take_suspect boolean DEFAULT true, after bigint[] DEFAULT NULL::bigint[]) returns TABLE(run_id bigint, token bigint, chain_id bigint, lane_id integer, generation integer, attempt integer, suspect integer, last_seq integer, key text, root text, input text, units text, has_mail boolean, created_us bigint, now_us bigint, priority integer, extra jsonb, took_us bigint), owner pgflow_owner
+  -- Claims up to max runs for a worker, only those behind {priority, run} if `after` is given; tokens are max random numbers that it will fence its writes with; took_us: how long it looked for them
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
-  md5 68478ca4ae5ab96108b6544789f6d44a
+  md5 6eb3b2dd6a874958a75e2834bd1332b0
   grant execute to pgflow_worker
 
-function pgflow.claimed_(ids bigint[]) returns TABLE(run_id bigint, token bigint, chain_id bigint, lane_id integer, generation integer, attempt integer, suspect integer, last_seq integer, key text, root text, input text, units text, has_mail boolean, created_us bigint, now_us bigint, extra jsonb), owner pgflow_owner
+function pgflow.claimed_(ids bigint[]) returns TABLE(run_id bigint, token bigint, chain_id bigint, lane_id integer, generation integer, attempt integer, suspect integer, last_seq integer, key text, root text, input text, units text, has_mail boolean, created_us bigint, now_us bigint, priority integer, extra jsonb), owner pgflow_owner
   -- What a worker must know of the runs it has just claimed, with the first page of each journal
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
@@ -947,13 +947,13 @@ function pgflow.claimed_(ids bigint[]) returns TABLE(run_id bigint, token bigint
   set enable_hashjoin=off
   set enable_mergejoin=off
   set plan_cache_mode=force_generic_plan
-  md5 cb4704600fb97311ae105c4a3bee39cb
+  md5 c1a872dfbdad72019bb1fc0f2174c37f
 
-function pgflow.commit_and_claim(batch jsonb, worker_id integer, lanes integer[], max integer, tokens bigint[], take_suspect boolean) returns TABLE(answer jsonb, run_id bigint, token bigint, chain_id bigint, lane_id integer, generation integer, attempt integer, suspect integer, last_seq integer, key text, root text, input text, units text, has_mail boolean, created_us bigint, now_us bigint, extra jsonb), owner pgflow_owner
+function pgflow.commit_and_claim(batch jsonb, worker_id integer, lanes integer[], max integer, tokens bigint[], take_suspect boolean, after bigint[] DEFAULT NULL::bigint[]) returns TABLE(answer jsonb, run_id bigint, token bigint, chain_id bigint, lane_id integer, generation integer, attempt integer, suspect integer, last_seq integer, key text, root text, input text, units text, has_mail boolean, created_us bigint, now_us bigint, priority integer, extra jsonb, took_us bigint), owner pgflow_owner
   -- commit_units and then claim_runs in one transaction: what a worker that drains a queue does
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
-  md5 692e83cd9999ba35a22da556615755a5
+  md5 27bcef8ef34efc5a146c085f7258e0e1
   grant execute to pgflow_worker
 
 function pgflow.commit_unit(run_id bigint, token bigint, seq integer, call integer, kind "char", name text, payload json, starts json, at_us bigint) returns text, owner pgflow_owner
@@ -1141,7 +1141,7 @@ function pgflow.free_settled_(chains bigint[], ids bigint[], t timestamp with ti
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
-  md5 8b61f1b9d4a8ea034b5081f8968a1f2f
+  md5 0c3664764613c42604968b2748d76ccf
 
 function pgflow.from_micros_(us bigint) returns timestamp with time zone, owner pgflow_owner
   -- The time that a number of microseconds since 1970 stands for
@@ -1389,7 +1389,7 @@ function pgflow.observe_workers() returns TABLE(worker_id integer, beat bigint),
   -- The beats of all workers; -1 for one that is gone and still has leases
   sql volatile security definer
   set search_path=pg_catalog, pg_temp
-  md5 c8ca72d06c83f5e43b70188b9b907fec
+  md5 3fe4aaaf8c2ffc970e8491744f1daadb
   grant execute to pgflow_worker
 
 function pgflow.own_stem_(root uuid, generation integer) returns text, owner pgflow_owner
@@ -1445,19 +1445,20 @@ function pgflow.pause_run(key text, why text DEFAULT 'paused'::text, tenant text
   md5 04e2b1aa71148a6787a4bec1d93fe0c6
   grant execute to pgflow_operator
 
-function pgflow.pick_heads_(lanes integer[], max integer, suspects boolean) returns tid[], owner pgflow_owner
-  -- Where the first rows of these lanes stand, in the order of claiming
+function pgflow.pick_heads_(lanes integer[], max integer, suspects boolean, after bigint[]) returns tid[], owner pgflow_owner
+  -- Where the first rows of these lanes stand, or the first behind {priority, run}, in the order of claiming
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
   set enable_sort=off
-  md5 4f73a40d07005cd8dbe480263a636f4f
+  md5 226cfc80e04476619767ebfba4b348a6
 
 function pgflow.poll(max integer DEFAULT 1000) returns TABLE(lanes integer[], mail bigint[], ended bigint[], busy integer, next_due_seconds double precision), owner pgflow_owner
   -- The sweep of every worker: expired runs, nudges, due timers; also says in how many seconds the next timer is due
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
-  md5 8a615750bf4416fd50c67eba67895e17
+  set enable_seqscan=off
+  md5 50955c853bfb31b367b3cf287ddfa039
   grant execute to pgflow_worker
 
 function pgflow.post_(chain bigint, kind "char", name text, payload json, sent_by text) returns void, owner pgflow_owner
@@ -1570,7 +1571,7 @@ function pgflow.results(chains bigint[]) returns TABLE(chain_id bigint, status t
   -- Those of these chains that have ended or are stuck, with output or error: what a waiting client asks
   sql stable security definer
   set search_path=pg_catalog, pg_temp
-  md5 5531cc3106850902b64d5284f3fdbf49
+  md5 b28e57704fa8cdea4a43f58a38af37b9
   grant execute to pgflow_client
   grant execute to pgflow_operator
   grant execute to pgflow_worker
@@ -1703,7 +1704,7 @@ function pgflow.start_runs(workflow text, runs jsonb, queue text DEFAULT 'defaul
   -- Starts many runs of one workflow, all or none: runs is [[key or null, input as text], ...]; answers in that order
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
-  md5 8434d3c610918c2ed47871f9af188b55
+  md5 371cf46ffb42d07d112e59e79b366e04
   grant execute to pgflow_client
   grant execute to pgflow_operator
   grant execute to pgflow_worker
@@ -1734,13 +1735,13 @@ function pgflow.sweep_keys(max integer DEFAULT 1000) returns integer, owner pgfl
   md5 810fcb05143cc8d4e54d4a166bbae787
   grant execute to pgflow_operator
 
-function pgflow.take_heads_(lanes integer[], max integer, suspects boolean, worker_id integer, tokens bigint[]) returns bigint[], owner pgflow_owner
+function pgflow.take_heads_(lanes integer[], max integer, suspects boolean, worker_id integer, tokens bigint[], after bigint[] DEFAULT NULL::bigint[]) returns bigint[], owner pgflow_owner
   -- Moves up to max rows of `ready` to `lease`
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
   set plan_cache_mode=force_generic_plan
-  md5 ea7a468bd1a2f72ddceed4a0d8ca0396
+  md5 a288d732bedaf669546ce040fe183db5
 
 function pgflow.take_in_saga_(chain bigint, generation integer, carried jsonb) returns void, owner pgflow_owner
   -- Takes in what an imported generation had from those before it, which are imported already
@@ -1753,7 +1754,7 @@ function pgflow.take_keys_(questions jsonb) returns void, owner pgflow_owner
   -- Takes the keys of all children of a batch in the order of keys, ahead of their runs, so that two batches wait and never deadlock
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 7ef440e81b2765c9ba94df7eeb7866a7
+  md5 49d79b38e15af224a2b6b404ff55f8c6
 
 function pgflow.take_lanes_(questions jsonb) returns void, owner pgflow_owner
   -- Makes what lanes the children of a batch need in one order, ahead of their runs, so that two batches wait and never deadlock
@@ -1765,7 +1766,7 @@ function pgflow.take_runs_(tenant text, keys text[], ids bigint[], stems uuid[],
   -- Inserts the runs whose keys are free, in the order of keys; answers whose each key is, null for one that was freed meanwhile
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 be3faef8688e129debc2af84aa1c96cd
+  md5 31098f9b09fbe7042f54f343f67b03d0
 
 function pgflow.take_words_(me bigint, chain bigint, token bigint, t timestamp with time zone, is_over boolean, INOUT seq integer, OUT units jsonb) returns record, owner pgflow_owner
   -- Takes what people and webhooks have said of the effects of a run, and records it
@@ -1835,7 +1836,7 @@ function pgflow.wake(chains bigint[] DEFAULT NULL::bigint[], max integer DEFAULT
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
   set plan_cache_mode=force_generic_plan
-  md5 ee4a1c52e2836706f10c508c369a4bd1
+  md5 b1d5483ee2da2bb837b57ea3738a62fa
   grant execute to pgflow_client
   grant execute to pgflow_operator
   grant execute to pgflow_worker
@@ -1846,7 +1847,7 @@ function pgflow.wake_due_(max integer, t timestamp with time zone) returns integ
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
   set plan_cache_mode=force_generic_plan
-  md5 115a51cb8270e95cfa8d877aef3d27e1
+  md5 b02f52a11dd51f80635c867c3ff3191f
 
 function pgflow.wake_parked_(ids bigint[], t timestamp with time zone) returns TABLE(run_id bigint, lane_id integer), owner pgflow_owner
   -- Parked -> ready, for runs whose parked rows are locked
