@@ -160,7 +160,7 @@ class Enumeration:
             self.stage.proxy.drop(role)
 
     async def _trial(self, *cuts: Cut) -> None:
-        """Goes the path with these cuts ahead; again, if they were not reached, since what is prepared already is not sent again."""
+        """Goes the path with these cuts ahead; if they were not reached, again over new lines: what is prepared already is not sent again."""
         proxy, tally = self.stage.proxy, self.tally
         tally.trials += 1
         began = time.monotonic()
@@ -173,6 +173,7 @@ class Enumeration:
                 await self._wait_for_fire()
             if proxy.fired:
                 break
+            proxy.drop(cuts[0].role or "")
         proxy.disarm()
         tally.slowest_seconds = max(tally.slowest_seconds, time.monotonic() - began)
         for cut, _, what in proxy.fired:

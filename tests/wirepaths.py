@@ -385,6 +385,11 @@ class Stage:
         """Whether a caller's own row is there."""
         return bool(await self.rows("select from app.asked where key = %s", key))
 
+    async def is_retried(self, key: str) -> bool:
+        """Whether a run that was stuck is asked to go on, goes on, or has come to its end."""
+        asked = "select from pgflow.signal s join pgflow.run_key k using (chain_id) where k.key = %s and s.kind = 't'"
+        return bool(await self.rows(asked, key)) or await self.status(key) != "stuck"
+
     async def sent(self, key: str) -> bool:
         """Whether a signal was sent to the run."""
         return await self.count_signals(key) > 0
@@ -747,7 +752,8 @@ async def _retry(stage: Stage, key: str) -> None:
     await stage.until_status(key, "stuck")
     await stage.direct.execute("delete from app.booked where key = %s", (key,))  # what it committed by itself
     stage.mended.add(key)
-    await stage.insist(lambda: stage.app.retry(key))
+    # Not said again once it is done: a run that has completed since can no longer be retried.
+    await stage.until_true(lambda: stage.app.retry(key), lambda: stage.is_retried(key))
     await stage.until_status(key, "completed")
 
 
