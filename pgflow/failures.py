@@ -183,16 +183,17 @@ _BUILTIN = _builtin_errors()
 class ErrorClasses:
     """The classes as which errors may be rebuilt: builtins, pgflow's own, and those given."""
 
-    __slots__ = ("_known",)
+    __slots__ = ("_given",)
 
     def __init__(self, *groups: Iterable[type[Exception]]) -> None:
-        self._known = dict(_BUILTIN)
-        for group in groups:
-            self._known.update({_name(cls): cls for cls in group if issubclass(cls, Exception) and not issubclass(cls, _STEERING)})
+        self._given = {
+            _name(cls): cls for group in groups for cls in group if issubclass(cls, Exception) and not issubclass(cls, _STEERING)
+        }
 
     def nearest(self, mro: Sequence[str]) -> type[Exception] | None:
         """The first known class of an MRO."""
-        return next((self._known[name] for name in mro if name in self._known), None)
+        known = (self._given.get(name) or _BUILTIN.get(name) for name in mro)
+        return next((cls for cls in known if cls is not None), None)
 
 
 def rebuild_error(data: ErrorData, known: ErrorClasses, attempts: int = 1) -> Exception:

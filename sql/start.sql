@@ -256,8 +256,9 @@ end
 $$;
 comment on function pgflow.check_batch_(jsonb) is 'Refuses (PF003) a batch with a key or an input that no run can have';
 
-create or replace function pgflow.take_runs_(
-  tenant text, keys text[], ids bigint[], stems uuid[], inputs text[], lane int, priority int,
+drop function if exists pgflow.take_runs_;
+create function pgflow.take_runs_(
+  tenant text, keys text[], made_up boolean, ids bigint[], stems uuid[], inputs text[], lane int, priority int,
   run_at timestamptz, due timestamptz, labels jsonb, metadata jsonb
 )
 returns bigint[]
@@ -270,13 +271,19 @@ declare
   t timestamptz;
   taken_ids bigint[];
 begin
-  -- Keys are taken in their own order, so that two batches with common keys wait and never deadlock.
-  with taken as (
+  if made_up then
     insert into pgflow.run_key (tenant, key, chain_id, root)
-    select tenant, g.k, g.i, g.s from unnest(keys, ids, stems) as g (k, i, s) order by g.k
-    on conflict do nothing returning chain_id
-  )
-  select array_agg(chain_id) into taken_ids from taken;
+    select tenant, g.k, g.i, g.s from unnest(keys, ids, stems) as g (k, i, s);
+    taken_ids := ids;
+  else
+    -- Keys are taken in their own order, so that two batches with common keys wait and never deadlock.
+    with taken as (
+      insert into pgflow.run_key (tenant, key, chain_id, root)
+      select tenant, g.k, g.i, g.s from unnest(keys, ids, stems) as g (k, i, s) order by g.k
+      on conflict do nothing returning chain_id
+    )
+    select array_agg(chain_id) into taken_ids from taken;
+  end if;
 
   t := pgflow.now_();
   insert into pgflow.run (run_id, chain_id, root_run_id, created_at, run_at, deadline_at, root, generation, lane_id, priority, tenant, key, input, labels, metadata)
@@ -307,8 +314,8 @@ begin
   );
 end
 $$;
-comment on function pgflow.take_runs_(text, text[], bigint[], uuid[], text[], int, int, timestamptz, timestamptz, jsonb, jsonb)
-  is 'Inserts the runs whose keys are free, in the order of keys; answers whose each key is, null for one that was freed meanwhile';
+comment on function pgflow.take_runs_(text, text[], boolean, bigint[], uuid[], text[], int, int, timestamptz, timestamptz, jsonb, jsonb)
+  is 'Inserts the runs whose keys are free, in the order of keys (made up: all of them); answers whose each key is, null for one that was freed meanwhile';
 
 drop function if exists pgflow.start_runs;
 create function pgflow.start_runs(
@@ -328,6 +335,7 @@ declare
   t timestamptz := pgflow.now_();
   due timestamptz;
   keys text[];
+  made_up boolean;
   inputs text[];
   ids bigint[];
   stems uuid[];
@@ -339,19 +347,19 @@ begin
   perform pgflow.check_version_(version);
   lane := pgflow.intern_lane_(queue, workflow, version);
   stems := pgflow.uuids7_(jsonb_array_length(runs));
-  select array_agg(coalesce(g.e->>0, stems[g.n]::text)), array_agg(g.e->>1), array_agg(g.id)
-  into keys, inputs, ids
+  select array_agg(coalesce(g.e->>0, stems[g.n]::text)), bool_and(g.e->>0 is null), array_agg(g.e->>1), array_agg(g.id)
+  into keys, made_up, inputs, ids
   from (
     select e, n, nextval('pgflow.run_id_seq') as id from jsonb_array_elements(runs) with ordinality as x (e, n) order by n
   ) g;
   due := greatest(run_at, t) + timeout_seconds * interval '1 second';
 
-  if not exists (select from jsonb_array_elements(runs) e where e->>0 is not null) then
-    chain_ids := pgflow.take_runs_(tenant, keys, ids, stems, inputs, lane, priority, run_at, due, labels, metadata);
+  if made_up then
+    chain_ids := pgflow.take_runs_(tenant, keys, made_up, ids, stems, inputs, lane, priority, run_at, due, labels, metadata);
   end if;
   while chain_ids is null loop
     begin
-      chain_ids := pgflow.take_runs_(tenant, keys, ids, stems, inputs, lane, priority, run_at, due, labels, metadata);
+      chain_ids := pgflow.take_runs_(tenant, keys, made_up, ids, stems, inputs, lane, priority, run_at, due, labels, metadata);
       if array_position(chain_ids, null) is not null then
         -- A key that was taken a moment ago has been swept since. Taken now, behind others, it could deadlock: all are given back first.
         raise serialization_failure using message = 'a key was freed while it was taken';

@@ -1704,7 +1704,7 @@ function pgflow.start_runs(workflow text, runs jsonb, queue text DEFAULT 'defaul
   -- Starts many runs of one workflow, all or none: runs is [[key or null, input as text], ...]; answers in that order
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
-  md5 371cf46ffb42d07d112e59e79b366e04
+  md5 4a720ab48cdc17fcaea538b9d6b11b8d
   grant execute to pgflow_client
   grant execute to pgflow_operator
   grant execute to pgflow_worker
@@ -1762,11 +1762,11 @@ function pgflow.take_lanes_(questions jsonb) returns void, owner pgflow_owner
   set search_path=pg_catalog, pg_temp
   md5 378c2ebc2daecc1e18158b250107bb87
 
-function pgflow.take_runs_(tenant text, keys text[], ids bigint[], stems uuid[], inputs text[], lane integer, priority integer, run_at timestamp with time zone, due timestamp with time zone, labels jsonb, metadata jsonb) returns bigint[], owner pgflow_owner
-  -- Inserts the runs whose keys are free, in the order of keys; answers whose each key is, null for one that was freed meanwhile
+function pgflow.take_runs_(tenant text, keys text[], made_up boolean, ids bigint[], stems uuid[], inputs text[], lane integer, priority integer, run_at timestamp with time zone, due timestamp with time zone, labels jsonb, metadata jsonb) returns bigint[], owner pgflow_owner
+  -- Inserts the runs whose keys are free, in the order of keys (made up: all of them); answers whose each key is, null for one that was freed meanwhile
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 31098f9b09fbe7042f54f343f67b03d0
+  md5 f6ec5f85659ab5d639879c590724a583
 
 function pgflow.take_words_(me bigint, chain bigint, token bigint, t timestamp with time zone, is_over boolean, INOUT seq integer, OUT units jsonb) returns record, owner pgflow_owner
   -- Takes what people and webhooks have said of the effects of a run, and records it
