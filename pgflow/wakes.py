@@ -68,7 +68,7 @@ class Wakes:
         while self._to_wake:
             chains, self._to_wake = self._to_wake, set()
             try:
-                woken = await self._control.ask(wake_calls.wake(sorted(chains)))
+                woken = await self._control.ask(wake_calls.wake(sorted(chains), tell=False))
             except (psycopg.Error, OSError, TimeoutError) as error:
                 log.debug("cannot wake, the next poll will: %s", said(error))
                 return

@@ -211,8 +211,28 @@ $$;
 comment on function pgflow.free_settled_(bigint[], bigint[], timestamptz)
   is 'Held -> ready for runs that are stuck for want of an effect''s outcome, once somebody has said what became of it';
 
+create or replace function pgflow.tell_workers_(lanes int[], mail bigint[])
+returns void
+language sql
+volatile
+set search_path = pg_catalog, pg_temp
+as $$
+  -- A notification holds 8,000 bytes: 350 numbers of at most 20 digits each, with a comma.
+  select pg_notify('pgflow_work', string_agg(p.part, ';'))
+  from (
+    select 'r' || string_agg(l.id::text, ',') as part, l.n / 350 as page, 1 as kind
+    from (select id, row_number() over (order by id) - 1 as n from (select distinct unnest(lanes) as id) d) l group by page
+    union all
+    select 'm' || string_agg(m.id::text, ','), m.n / 350, 2
+    from (select id, row_number() over (order by id) - 1 as n from (select distinct unnest(mail) as id) d) m group by m.n / 350
+  ) p
+  group by p.kind, p.page
+$$;
+comment on function pgflow.tell_workers_(int[], bigint[])
+  is 'Notifies workers of lanes with ready runs and of leased runs with mail, once the transaction is committed: `r1,2` or `m7,8`';
+
 drop function if exists pgflow.wake;
-create function pgflow.wake(chains bigint[] default null, max int default 1000)
+create function pgflow.wake(chains bigint[] default null, max int default 1000, tell boolean default true)
 returns table (lanes int[], mail bigint[], ended bigint[], busy int)
 language plpgsql
 volatile
@@ -338,11 +358,14 @@ begin
   delete from pgflow.nudge n using unnest(nudged, nudges) as g (chain, id)
   where n.chain_id = g.chain and n.nudge_id = g.id and g.chain <> all(keep);
   busy := cardinality(keep);
+  if tell and (lanes <> '{}' or mail <> '{}') then
+    perform pgflow.tell_workers_(lanes, mail);
+  end if;
   return next;
 end
 $$;
-comment on function pgflow.wake(bigint[], int)
-  is 'Looks at the runs of these chains, or of all nudged ones, and moves those with a reason to go on; answers lanes made ready, leased runs with mail, and runs ended';
+comment on function pgflow.wake(bigint[], int, boolean)
+  is 'Looks at the runs of these chains, or of all nudged ones, moves those with a reason to go on, and tells the workers unless told not to; answers lanes made ready, leased runs with mail, and runs ended';
 
 create or replace function pgflow.wake_due_(max int, t timestamptz)
 returns int[]
@@ -422,7 +445,7 @@ declare
 begin
   perform set_config('synchronous_commit', 'off', true);
   perform pgflow.expire_runs_(max, t);
-  select w.lanes, w.mail, w.ended, w.busy into lanes, mail, ended, busy from pgflow.wake(null, max) w;
+  select w.lanes, w.mail, w.ended, w.busy into lanes, mail, ended, busy from pgflow.wake(null, max, false) w;
   lanes := lanes || pgflow.wake_due_(max, t);
   select least(
     (select m.due_at from pgflow.timer m order by m.due_at limit 1), (select d.due_at from pgflow.deadline d order by d.due_at limit 1)

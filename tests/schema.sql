@@ -1458,7 +1458,7 @@ function pgflow.poll(max integer DEFAULT 1000) returns TABLE(lanes integer[], ma
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
-  md5 50955c853bfb31b367b3cf287ddfa039
+  md5 f02c033ef7a116107672f757421e6ee4
   grant execute to pgflow_worker
 
 function pgflow.post_(chain bigint, kind "char", name text, payload json, sent_by text) returns void, owner pgflow_owner
@@ -1781,6 +1781,12 @@ function pgflow.tell_parents_(run_ids bigint[], t timestamp with time zone) retu
   set search_path=pg_catalog, pg_temp
   md5 782434e6e582804e12915498c84c52ef
 
+function pgflow.tell_workers_(lanes integer[], mail bigint[]) returns void, owner pgflow_owner
+  -- Notifies workers of lanes with ready runs and of leased runs with mail, once the transaction is committed: `r1,2` or `m7,8`
+  sql volatile
+  set search_path=pg_catalog, pg_temp
+  md5 daa4ff37cab8005c27ad0afeae6fc41a
+
 function pgflow.told_heritage_(run_id bigint, heritage jsonb) returns jsonb, owner pgflow_owner
   -- What a replay must know of a run that begins with the journal of another
   sql stable
@@ -1830,13 +1836,13 @@ function pgflow.verdict_(p_run_id bigint, p_token bigint, p_expected integer, is
   set enable_seqscan=off
   md5 c01b8c74fb5170d5e3d679f62c9c560d
 
-function pgflow.wake(chains bigint[] DEFAULT NULL::bigint[], max integer DEFAULT 1000) returns TABLE(lanes integer[], mail bigint[], ended bigint[], busy integer), owner pgflow_owner
-  -- Looks at the runs of these chains, or of all nudged ones, and moves those with a reason to go on; answers lanes made ready, leased runs with mail, and runs ended
+function pgflow.wake(chains bigint[] DEFAULT NULL::bigint[], max integer DEFAULT 1000, tell boolean DEFAULT true) returns TABLE(lanes integer[], mail bigint[], ended bigint[], busy integer), owner pgflow_owner
+  -- Looks at the runs of these chains, or of all nudged ones, moves those with a reason to go on, and tells the workers unless told not to; answers lanes made ready, leased runs with mail, and runs ended
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
   set plan_cache_mode=force_generic_plan
-  md5 b1d5483ee2da2bb837b57ea3738a62fa
+  md5 11b809b5d33b335bb62a2872aaf98792
   grant execute to pgflow_client
   grant execute to pgflow_operator
   grant execute to pgflow_worker

@@ -65,6 +65,56 @@ def cancel(conn: Conn, key: str, *, force: bool = False) -> int:
     return one(conn, "select pgflow.cancel_run(%s, 'enough', force => %s)", key, force)
 
 
+# ---------------------------------------------------------------- who is told
+
+
+def heard(listener: Conn) -> list[str]:
+    """What was said on the channel of workers since it was last asked."""
+    listener.execute("select 1")
+    return [notification.payload for notification in listener.notifies(timeout=0)]
+
+
+@pytest.fixture
+def listener(dsn: str) -> Iterator[Conn]:
+    with connect(dsn) as conn:
+        conn.execute("listen pgflow_work")
+        yield conn
+
+
+def test_a_wake_tells_the_workers_which_lanes_have_work(conn: Conn, listener: Conn) -> None:
+    runs = [park(conn), park(conn)]
+    for run in runs:
+        send(conn, run.key, "paid")
+    conn.execute("select pgflow.wake(%s::bigint[])", ([run.chain_id for run in runs],))
+    assert heard(listener) == [f"r{runs[0].lane_id}"]
+    conn.execute("select pgflow.wake(%s::bigint[])", ([run.chain_id for run in runs],))
+    assert heard(listener) == []
+
+
+def test_a_wake_tells_the_holder_of_a_run_that_it_has_mail(conn: Conn, listener: Conn) -> None:
+    run = begin(conn)
+    send(conn, run.key, "paid")
+    conn.execute("select pgflow.wake(array[%s::bigint])", (run.chain_id,))
+    assert heard(listener) == [f"m{run.run_id}"]
+
+
+def test_a_wake_tells_nobody_if_its_caller_will(conn: Conn, listener: Conn) -> None:
+    run = park(conn)
+    send(conn, run.key, "paid")
+    conn.execute("select pgflow.wake(array[%s::bigint], tell => false)", (run.chain_id,))
+    assert status(conn, run.run_id) == "queued"
+    assert heard(listener) == []
+
+
+def test_what_workers_are_told_fits_into_notifications_however_much_it_is(conn: Conn, listener: Conn) -> None:
+    runs = list(range(2**62, 2**62 + 1000))
+    conn.execute("select pgflow.tell_workers_(array(select generate_series(1, 800)), %s)", (runs,))
+    said = heard(listener)
+    parts = [part for payload in said for part in payload.split(";")]
+    assert sorted(int(n) for part in parts if part[0] == "r" for n in part[1:].split(",")) == list(range(1, 801))
+    assert sorted(int(n) for part in parts if part[0] == "m" for n in part[1:].split(",")) == runs
+
+
 # ---------------------------------------------------------------- no wake-up is lost
 
 

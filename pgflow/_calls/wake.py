@@ -27,10 +27,10 @@ class Polled(NamedTuple):
     next_due_seconds: float | None
 
 
-def wake(chains: Sequence[int]) -> Query[Woken]:
-    """Looks at the runs of these chains."""
-    sql = "select lanes, mail, ended, busy from pgflow.wake(%s::bigint[])"
-    return Query(sql, (list(chains),), lambda rows: Woken(*rows[0]))
+def wake(chains: Sequence[int], *, tell: bool) -> Query[Woken]:
+    """Looks at the runs of these chains; ``tell``: notifies the workers of what there is to do."""
+    sql = "select lanes, mail, ended, busy from pgflow.wake(%s::bigint[], tell => %s::boolean)"
+    return Query(sql, (list(chains), tell), lambda rows: Woken(*rows[0]))
 
 
 def poll(count: int = 1000) -> Query[Polled]:

@@ -150,17 +150,17 @@ class AsyncApp(AppBase, AsyncClient):
     async def _wake(self, chains: list[int], lanes: set[int]) -> None:
         pool = await self._open()
         async with pool.connection() as connection:
-            mailed: set[int] = set()
+            here = list(self._workers)
             for delay in WAKE_AGAIN_SECONDS if chains else ():
                 await asyncio.sleep(delay)
-                woken = await run_async(connection, wake.wake(chains))
-                lanes.update(woken.lanes)
-                mailed.update(woken.mail)
+                woken = await run_async(connection, wake.wake(chains, tell=not here))
+                for worker in here:
+                    worker.woken(woken.lanes, woken.mail)
                 if not woken.busy:
                     break
-            for worker in self._workers:
-                worker.woken(list(lanes), list(mailed))
-            for text in payloads(lanes, mailed) if not self._workers else ():
+            for worker in here:
+                worker.woken(list(lanes), [])
+            for text in payloads(lanes, set()) if not here else ():
                 await run_async(connection, worker_calls.notify(WORK_CHANNEL, text))
 
     async def start_many(

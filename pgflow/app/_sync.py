@@ -159,15 +159,11 @@ class App(AppBase, Client):
 
     def _wake(self, chains: list[int], lanes: set[int]) -> None:
         with self._open().connection() as connection:
-            mailed: set[int] = set()
             for delay in WAKE_AGAIN_SECONDS if chains else ():
                 time.sleep(delay)
-                woken = run(connection, wake.wake(chains))
-                lanes.update(woken.lanes)
-                mailed.update(woken.mail)
-                if not woken.busy:
+                if not run(connection, wake.wake(chains, tell=True)).busy:
                     break
-            for text in payloads(lanes, mailed):
+            for text in payloads(lanes, set()):
                 run(connection, worker_calls.notify(WORK_CHANNEL, text))
 
     def start_many(
