@@ -30,15 +30,12 @@ def wake(connection: psycopg.Connection[Any], chains: Sequence[int], lanes: Sequ
     from pgflow.app import WAKE_AGAIN_SECONDS
     from pgflow.listener import DONE_CHANNEL, WORK_CHANNEL, chunks, payloads
 
-    ready, mailed = set(lanes), set[int]()
     for delay in WAKE_AGAIN_SECONDS if chains else ():
         time.sleep(delay)
-        woken = run(connection, wake_calls.wake(chains))
-        ready.update(woken.lanes)
-        mailed.update(woken.mail)
+        woken = run(connection, wake_calls.wake(chains, tell=True))
         for text in chunks(set(woken.ended)):
             run(connection, notify(DONE_CHANNEL, text))
         if not woken.busy:
             break
-    for text in payloads(ready, mailed):
+    for text in payloads(set(lanes), set()):
         run(connection, notify(WORK_CHANNEL, text))

@@ -431,7 +431,7 @@ class World:
         self._judge(ended)
 
 
-BY_THE_CLOCK = ("nothing is recorded after the outcome", "a deadline is not forgotten")
+BY_THE_CLOCK = ("nothing is recorded after the outcome", "a deadline is not forgotten", "deadlines are of open runs")
 """Invariants that compare times, which a clock that went back makes say nothing."""
 
 
