@@ -1,8 +1,8 @@
 """Notifications: a hint that something has become ready, never more.
 
-A process says so after its commit, on another connection than the one that wrote, and at most once in a
-few milliseconds: NOTIFY inside a writing transaction takes a lock that all writers of the database share.
-Whoever misses a notification finds the work with the next poll.
+A process says so after its commit, and a worker at most once in a few milliseconds: NOTIFY takes a lock that
+all transactions with one share until they end, so no transaction that waits for the disk may hold it. What a
+client has woken is told by the wake itself, which commits asynchronously. Whoever misses a notification finds the work with the next poll.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ from bench.peers import read_peers
 from bench.runner import Plan, Results
 
 MACHINE = {"processors": "2 x test", "system": "Linux", "python": "3.11"}
-ENGINES = sorted(path.stem for path in (servers.REPOSITORY / "bench" / "engines").glob("*.py") if path.stem not in ("__init__", "kit", "jobs"))
+ENGINES = sorted(path.stem for path in (servers.REPOSITORY / "bench" / "engines").glob("*.py") if path.stem not in ("__init__", "kit", "jobs", "claims"))
 
 
 def bench(*options: str) -> subprocess.CompletedProcess[str]:

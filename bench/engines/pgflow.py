@@ -10,19 +10,19 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
-from functools import cache, partial
+from functools import partial
 from typing import Any
 
 import psycopg
 
 import pgflow
 from bench.engines import jobs, kit
+from bench.engines.claims import WARM, Claims
 from pgflow import App, AsyncApp, Signal, step, transaction, workflow
 from pgflow._calls import claim as claim_calls
 from pgflow._calls import worker as worker_calls
 from pgflow._calls.commit import commit_and_claim, commit_unit, commit_units
 from pgflow._engine.flush import Ending, Flush, Row, batch_document
-from pgflow._io import run as ask
 from pgflow._io.connect import ConnectOptions
 from pgflow._io.wire import open_wire
 from pgflow.front import Front
@@ -33,9 +33,6 @@ from pgflow.worker import Worker
 
 STEPS_RECORDED = "select count(*) from pgflow.unit where kind = 'c'"
 RUNS_FINISHED = "select count(*) from pgflow.outcome where status = 'completed'"
-WARM = 10
-"""Claims that pay for plans and caches."""
-
 poke = Signal("poke", float)
 seen: set[float] = set()
 """Times of sending that were seen: a workflow's code runs again on every replay, and only its first run counts."""
@@ -262,12 +259,11 @@ def accounts(bench: kit.Bench) -> kit.Figures:
 def _claim_costs(bench: kit.Bench) -> kit.Figures:
     """What the server has to do for one claim of ten runs, which are handed back at once."""
     with bench.connect() as conn:
-        worker_id = ask(conn, worker_calls.register_worker("bench", 1, ["default"], 100, "0"))
-        _start_in_sql(conn, "job", 100)
+        Claims(conn, job.name).start(job.name, 100)
 
-    def work(claims: int) -> None:
+    def work(times: int) -> None:
         with bench.connect() as conn:
-            _claim_ms(conn, worker_id, claims)
+            Claims(conn, job.name).median_ms(times)
 
     return kit.marginal_costs(bench, work, 10, bench["claims"]).figures("claim_and_release_of_10")
 
@@ -517,43 +513,22 @@ def claim(bench: kit.Bench) -> kit.Figures:
     """Milliseconds of a claim of ten runs: in an empty database, with much that is finished and ready, behind what it may not take."""
     figures: kit.Figures = {}
     with bench.connect() as conn:
-        worker_id = ask(conn, worker_calls.register_worker("bench", 1, ["default"], 100, "0"))
-        _start_in_sql(conn, "job", 20 * 10)
-        claim_ms = partial(_claim_ms, conn, worker_id)
-        figures["claim_of_10_ms_empty"] = claim_ms()
-        _start_in_sql(conn, "job", bench["parked"], parked=True)
+        claims = Claims(conn, job.name)
+        claims.start(job.name, 20 * 10)
+        figures["claim_of_10_ms_empty"] = claims.median_ms()
+        claims.start(job.name, bench["parked"], parked=True)
         conn.execute("vacuum analyze")
-        figures["claim_of_10_ms_with_parked"] = claim_ms()
-        _finish_in_sql(conn, bench["finished"])
-        _start_in_sql(conn, "job", bench["ready"])
+        figures["claim_of_10_ms_with_parked"] = claims.median_ms()
+        claims.finish(job.name, bench["finished"])
+        claims.start(job.name, bench["ready"])
         conn.execute("vacuum analyze")
-        figures["claim_of_10_ms_with_finished_and_ready"] = claim_ms()
+        figures["claim_of_10_ms_with_finished_and_ready"] = claims.median_ms()
         conn.execute("delete from pgflow.ready")
-        _start_in_sql(conn, "elsewhere", bench["unclaimable"])
-        _start_in_sql(conn, "job", 20 * 10)
+        claims.start("elsewhere", bench["unclaimable"])
+        claims.start(job.name, 20 * 10)
         conn.execute("vacuum analyze")
-        figures["claim_of_10_ms_behind_unclaimable"] = claim_ms()
+        figures["claim_of_10_ms_behind_unclaimable"] = claims.median_ms()
     return figures
-
-
-def _claim_ms(conn: psycopg.Connection[Any], worker_id: int, times: int = 60) -> float:
-    seconds = []
-    for _ in range(times):
-        with kit.Span() as span:
-            claims = ask(conn, claim_calls.claim_runs(_request(conn, worker_id)))
-        assert len(claims) == 10, f"{len(claims)} runs claimed of 10"
-        ask(conn, claim_calls.release_runs(claims))
-        seconds.append(span.seconds)
-    return kit.quantile(seconds[WARM:] or seconds, 0.5) * 1000
-
-
-def _request(conn: psycopg.Connection[Any], worker_id: int, after: claim_calls.Position | None = None) -> claim_calls.ClaimRequest:
-    return claim_calls.ClaimRequest(worker_id, _lanes(conn), 10, after=after)
-
-
-@cache
-def _lanes(conn: psycopg.Connection[Any]) -> list[int]:
-    return [lane.lane_id for lane in ask(conn, claim_calls.serve_lanes(["default"], ["job"]))]
 
 
 def snapshot(bench: kit.Bench) -> kit.Figures:
@@ -563,63 +538,23 @@ def snapshot(bench: kit.Bench) -> kit.Figures:
         holder.execute("set transaction isolation level repeatable read")
         holder.execute("select count(*) from pgflow.run")
         asyncio.run(work_off(bench, job, bench["since"], 128))
-        figures |= _pace(bench, conn, "with_snapshot")
+        figures |= _pace(bench, conn, "with_snapshot", from_head=True)
         holder.rollback()
-        figures |= _pace(bench, conn, "after_snapshot")
-    del figures["claim_of_10_ms_from_head_before_snapshot"], figures["claim_of_10_ms_from_head_after_snapshot"]
-    return figures
+        return figures | _pace(bench, conn, "after_snapshot")
 
 
-def _pace(bench: kit.Bench, conn: psycopg.Connection[Any], when: str) -> kit.Figures:
+def _pace(bench: kit.Bench, conn: psycopg.Connection[Any], when: str, *, from_head: bool = False) -> kit.Figures:
     """Runs a second that a worker drains, and what a claim takes on the average where claims follow each other."""
-    runs, claims = bench["runs"], bench["claims"]
+    runs, times = bench["runs"], bench["claims"]
     span = asyncio.run(work_off(bench, job, runs, 128))
-    worker_id = ask(conn, worker_calls.register_worker("bench", 1, ["default"], 100, "0"))
-    _start_in_sql(conn, "job", 2 * 10 * (WARM + claims))
-    figures = {
-        f"noop_runs_per_second_{when}": runs / span.seconds,
-        f"claim_of_10_ms_{when}": _mean_claim_ms(conn, worker_id, Front(), claims),
-        f"claim_of_10_ms_from_head_{when}": _mean_claim_ms(conn, worker_id, None, claims),
-    }
+    claims = Claims(conn, job.name)
+    claims.start(job.name, 2 * 10 * (WARM + times))
+    figures = {f"noop_runs_per_second_{when}": runs / span.seconds, f"claim_of_10_ms_{when}": claims.mean_ms(times, Front())}
+    if from_head:
+        figures[f"claim_of_10_ms_from_head_{when}"] = claims.mean_ms(times)
     conn.execute("delete from pgflow.ready")
     conn.execute("delete from pgflow.lease")
     return figures
-
-
-def _mean_claim_ms(conn: psycopg.Connection[Any], worker_id: int, front: Front | None, times: int) -> float:
-    """From where a worker would claim; without a front always from the head."""
-    seconds = 0.0
-    for n in range(WARM + times):
-        request = _request(conn, worker_id, None if front is None else front.position())
-        with kit.Span() as span:
-            claims = ask(conn, claim_calls.claim_runs(request))
-        assert len(claims) == 10, f"{len(claims)} runs claimed of 10"
-        if front is not None:
-            front.answered(request, claims)
-        seconds += span.seconds if n >= WARM else 0
-    return seconds / times * 1000
-
-
-def _start_in_sql(conn: psycopg.Connection[Any], name: str, count: int, *, parked: bool = False) -> None:
-    conn.execute(
-        """select count(pgflow.start_run(%s, '{"payload": {}}', run_at => case when %s then now() + interval '1 day' end))
-           from generate_series(1, %s)""", (name, parked, count)
-    )  # fmt: skip
-
-
-def _finish_in_sql(conn: psycopg.Connection[Any], count: int) -> None:
-    """So many runs that are over, as retention would find them."""
-    conn.execute(
-        """with made as (
-             insert into pgflow.run (run_id, chain_id, root_run_id, created_at, root, generation, lane_id, priority, tenant, key, input)
-             select i, i, i, now(), gen_random_uuid(), 1, l.lane_id, 0, '', 'finished-' || i, '{"payload": {}}'
-             from (select nextval('pgflow.run_id_seq') as i from generate_series(1, %s)) n, pgflow.lane l where l.workflow = 'job'
-             returning run_id, root, key
-           ), keyed as (
-             insert into pgflow.run_key (chain_id, root, key) select run_id, root, key from made
-           )
-           insert into pgflow.outcome (run_id, finished_at, status, output) select run_id, now(), 'completed', '1' from made""", (count,)
-    )
 
 
 def memory(bench: kit.Bench) -> kit.Figures:
