@@ -24,7 +24,8 @@ from pgflow._engine.loop import Unwind
 from pgflow._scope import WorkflowScope, async_scope, sync_scope
 from pgflow.errors import DefinitionError, NotStorable
 from pgflow.model import Decision
-from pgflow.plan import Planned, Planning, Reversible, Undoable, planning_of
+from pgflow.plan import Planning, planning_of
+from pgflow.planned import Planned, Reversible, Undoable
 from pgflow.step import Step
 from pgflow.values import MAX_BYTES
 

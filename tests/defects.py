@@ -624,7 +624,7 @@ EFFECTS = (
         "test_undo_plans.py::test_what_a_statement_writes_behind_its_back_is_rolled_back",
     ),
     Defect(
-        "a plan that is refused is run", "pgflow/plan.py",
+        "a plan that is refused is run", "pgflow/planned.py",
         "if review.refused is not None:", "if review.refused is not None and not review.steps:",
         "test_undo_plans.py::test_a_plan_with_one_step_that_is_refused_is_refused_as_a_whole",
     ),

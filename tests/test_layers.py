@@ -17,7 +17,7 @@ LAYERS = [
     {"_io"},
     {"_calls"},
     {"_engine"},
-    {"_scope", "patches", "workflow", "step", "lineage", "plan", "saga", "effect", "carry", "decorators", "context", "many", "sync"},
+    {"_scope", "patches", "workflow", "step", "lineage", "plan", "planned", "saga", "effect", "carry", "decorators", "context", "many", "sync"},
     {
         "providers", "transactions", "interceptor", "adapters", "app", "client", "worker", "executions", "options", "wakes", "front", "committer", "threads", "bodies", "heart", "listener", "control",
         "waiter", "pager", "refs", "replay", "histories", "rewinding", "undo", "schema", "dsn", "embedded", "logs", "meter",
