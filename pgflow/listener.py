@@ -2,7 +2,8 @@
 
 A process says so after its commit, and a worker at most once in a few milliseconds: NOTIFY takes a lock that
 all transactions with one share until they end, so no transaction that waits for the disk may hold it. What a
-client has woken is told by the wake itself, which commits asynchronously. Whoever misses a notification finds the work with the next poll.
+client has woken is told by the wake itself, which commits asynchronously. Whoever misses a notification finds
+the work with the next poll.
 """
 
 from __future__ import annotations
