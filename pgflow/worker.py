@@ -269,9 +269,7 @@ class Worker(Executions):
                 if polled.busy:
                     wait = min(wait, 0.02)
                 self._claim_wanted.set()
-                for execution in list(self.executions.values()):
-                    if execution.waits_for_database and not execution.over:
-                        self._guard(execution, execution.poke)
+                self._poke_waiting()
             except (psycopg.Error, OSError, TimeoutError) as error:
                 log.warning("cannot poll: %s", said(error))
             self._poll_wanted.clear()
@@ -280,6 +278,12 @@ class Worker(Executions):
                     await self._poll_wanted.wait()
             except TimeoutError:
                 pass
+
+    def _poke_waiting(self) -> None:
+        """Not in the loop itself, whose variables would hold the last execution for as long as the loop rests."""
+        for execution in list(self.executions.values()):
+            if execution.waits_for_database and not execution.over:
+                self._guard(execution, execution.poke)
 
     async def _poll(self) -> wake_calls.Polled:
         polled = await self._control.ask(wake_calls.poll())
@@ -293,10 +297,13 @@ class Worker(Executions):
         while True:
             await asyncio.sleep(SWEEP_SECONDS)
             self.ticks += 1
-            for execution in self.executions.values():
-                oldest = execution.oldest_unflushed_us
-                if oldest is not None and execution.estimate_us() - oldest > FLUSH_AFTER_US and not execution.replaying:
-                    self._committer.submit(execution)
+            self._flush_old()
+
+    def _flush_old(self) -> None:
+        for execution in self.executions.values():
+            oldest = execution.oldest_unflushed_us
+            if oldest is not None and execution.estimate_us() - oldest > FLUSH_AFTER_US and not execution.replaying:
+                self._committer.submit(execution)
 
     async def _upkeep_loop(self) -> None:
         """Leases we do not know we have, and room for the runs to come."""

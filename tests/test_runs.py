@@ -32,8 +32,12 @@ from pgflow import (
     workflow,
 )
 from pgflow._engine.execution import Execution
+from pgflow.worker import Worker
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from pgflow._calls.wake import Polled
     from pgflow.testing import AsyncHarness, Harness
 
 pytestmark = pytest.mark.timeout(90)
@@ -66,22 +70,50 @@ async def test_a_run_returns_what_its_workflow_returns(aflow: AsyncHarness) -> N
     assert await by_name.status() == "completed"
 
 
-async def test_runs_that_are_over_leave_nothing_to_the_garbage_collector(aflow: AsyncHarness) -> None:
-    aflow.include(total)
-    assert await (await aflow.start(total, 0)).result(SOON) == 1
+@pytest.fixture
+def left_over() -> Iterator[Callable[[], list[Execution]]]:
+    """Executions that are over and were not freed; the garbage collector does not run meanwhile."""
     gc.collect()
     others = {id(o) for o in gc.get_objects() if isinstance(o, Execution)}
-
-    def left() -> list[Execution]:
-        return [o for o in gc.get_objects() if isinstance(o, Execution) and o.over and id(o) not in others]
-
     gc.disable()
-    try:
-        for n in range(3):
-            assert await (await aflow.start(total, n)).result(SOON) == n + 1
-        await eventually(lambda: left() == [], "the last one is taken apart too, without the collector")
-    finally:
-        gc.enable()
+    yield lambda: [o for o in gc.get_objects() if isinstance(o, Execution) and o.over and id(o) not in others]
+    gc.enable()
+
+
+async def test_runs_that_are_over_leave_nothing_to_the_garbage_collector(
+    aflow: AsyncHarness, left_over: Callable[[], list[Execution]]
+) -> None:
+    aflow.include(total)
+    for n in range(4):
+        assert await (await aflow.start(total, n)).result(SOON) == n + 1
+    await eventually(lambda: left_over() == [], "the last one is taken apart too, without the collector")
+
+
+async def test_a_loop_that_has_looked_at_a_run_does_not_hold_it_while_it_rests(
+    aflow: AsyncHarness, left_over: Callable[[], list[Execution]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    polls = 0
+    poll = Worker._poll
+
+    async def counting(worker: Worker) -> Polled:
+        nonlocal polls
+        polls += 1
+        return await poll(worker)
+
+    @step
+    async def looked_at() -> bool:
+        so_far = polls
+        await eventually(lambda: polls >= so_far + 3, "the worker polls while the run is open")
+        return True
+
+    @workflow
+    async def seen_by_polls() -> bool:
+        return await looked_at()
+
+    monkeypatch.setattr(Worker, "_poll", counting)
+    aflow.include(seen_by_polls)
+    assert await (await aflow.start(seen_by_polls)).result(SOON)
+    await eventually(lambda: left_over() == [], "the loops hold nothing")
 
 
 def test_a_generated_key_is_a_uuid_of_version_7(flow: Harness) -> None:
