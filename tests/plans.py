@@ -620,8 +620,8 @@ CASES = [
         before=("delete from pgflow.nudge",),
     ),
     Case("announcement of a worker", "select pgflow.register_worker('host', 1, '{default}', 10, 'test')", lambda _: (), 10),
-    Case("beat of a worker", "select * from pgflow.beat(1)", lambda _: (), 2400, uses="lease:whole run_pkey signal_pkey", drained=40_000),
-    Case("watch over workers", "select * from pgflow.observe_workers()", lambda _: (), 240, uses="lease:whole"),
+    Case("beat of a worker", "select * from pgflow.beat(1)", lambda _: (), 2400, uses="lease:whole run_pkey signal_pkey"),
+    Case("watch over workers", "select * from pgflow.observe_workers()", lambda _: (), 160, uses="lease:whole", drained=240),
     Case(
         "reaping a worker with 200 runs",
         "select * from pgflow.reap_worker(2, 0)",
@@ -726,7 +726,6 @@ CASES = [
         lambda ids: (ids.finished + 5000,),
         30,
         uses="run_pkey unit_pkey",
-        drained=220,
     ),
     Case(
         "timeline of a key",
@@ -808,7 +807,7 @@ CASES = [
         lambda _: (),
         3900,
         uses="held:whole lease:whole parked:whole ready:whole",
-        drained=80_000,
+        drained=15_000,
     ),
     Case("all workers", "select * from pgflow.workers", lambda _: (), 150, uses="lease:whole"),
 ]

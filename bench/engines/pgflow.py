@@ -33,6 +33,7 @@ from pgflow.worker import Worker
 
 STEPS_RECORDED = "select count(*) from pgflow.unit where kind = 'c'"
 RUNS_FINISHED = "select count(*) from pgflow.outcome where status = 'completed'"
+
 poke = Signal("poke", float)
 seen: set[float] = set()
 """Times of sending that were seen: a workflow's code runs again on every replay, and only its first run counts."""

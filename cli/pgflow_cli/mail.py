@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import getpass
 import socket
-import time
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -24,18 +23,10 @@ def operator() -> str:
 
 def wake(connection: psycopg.Connection[Any], chains: Sequence[int], lanes: Sequence[int] = ()) -> None:
     """Wakes runs that have mail, and tells workers, after the commit that gave a reason to."""
-    from pgflow._calls import wake as wake_calls
     from pgflow._calls.worker import notify
     from pgflow._io import run
-    from pgflow.app import WAKE_AGAIN_SECONDS
-    from pgflow.listener import DONE_CHANNEL, WORK_CHANNEL, chunks, payloads
+    from pgflow.app import wake_and_tell
+    from pgflow.listener import DONE_CHANNEL, chunks
 
-    for delay in WAKE_AGAIN_SECONDS if chains else ():
-        time.sleep(delay)
-        woken = run(connection, wake_calls.wake(chains, tell=True))
-        for text in chunks(set(woken.ended)):
-            run(connection, notify(DONE_CHANNEL, text))
-        if not woken.busy:
-            break
-    for text in payloads(set(lanes), set()):
-        run(connection, notify(WORK_CHANNEL, text))
+    for text in chunks(set(wake_and_tell(connection, chains, lanes))):
+        run(connection, notify(DONE_CHANNEL, text))

@@ -6,7 +6,7 @@ workflows and steps of both colours.
 """
 
 from pgflow.app._async import AsyncApp, twin_of
-from pgflow.app._base import WAKE_AGAIN_SECONDS, AppBase
-from pgflow.app._sync import App
+from pgflow.app._base import AppBase
+from pgflow.app._sync import App, wake_and_tell
 
-__all__ = ["WAKE_AGAIN_SECONDS", "App", "AppBase", "AsyncApp", "twin_of"]
+__all__ = ["App", "AppBase", "AsyncApp", "twin_of", "wake_and_tell"]

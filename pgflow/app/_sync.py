@@ -36,6 +36,20 @@ R = TypeVar("R")
 T = TypeVar("T")
 
 
+def wake_and_tell(connection: psycopg.Connection[Any], chains: Sequence[int], lanes: Iterable[int]) -> list[int]:
+    """Wakes the runs of these chains, tells the workers of them and of these lanes, and answers the runs that ended thereby."""
+    ended: list[int] = []
+    for delay in WAKE_AGAIN_SECONDS if chains else ():
+        time.sleep(delay)
+        woken = run(connection, wake.wake(chains, tell=True))
+        ended += woken.ended
+        if not woken.busy:
+            break
+    for text in payloads(set(lanes), set()):
+        run(connection, worker_calls.notify(WORK_CHANNEL, text))
+    return ended
+
+
 class Portal:
     """An event loop in a thread, for what a sync app does in the background."""
 
@@ -159,12 +173,7 @@ class App(AppBase, Client):
 
     def _wake(self, chains: list[int], lanes: set[int]) -> None:
         with self._open().connection() as connection:
-            for delay in WAKE_AGAIN_SECONDS if chains else ():
-                time.sleep(delay)
-                if not run(connection, wake.wake(chains, tell=True)).busy:
-                    break
-            for text in payloads(lanes, set()):
-                run(connection, worker_calls.notify(WORK_CHANNEL, text))
+            wake_and_tell(connection, chains, lanes)
 
     def start_many(
         self, workflow: Workflow[..., R], inputs: Iterable[tuple[Any, ...]], *, keys: Sequence[str] | None = None
