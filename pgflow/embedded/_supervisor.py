@@ -49,9 +49,9 @@ def main() -> int:
     # Before our starter goes on: it must not read what a former supervisor left.
     folder.failure.unlink(missing_ok=True)
     os.ftruncate(own_lock.descriptor, 0)
-    if os.fork() > 0:
+    if child := os.fork():
+        os.write(own_lock.descriptor, str(child).encode())  # here, so that it is known who supervises before our starter goes on
         os._exit(0)  # the child's copy of the descriptor keeps the lock
-    os.write(own_lock.descriptor, str(os.getpid()).encode())
     try:
         Supervisor(folder).run()
     except EmbeddedServerError as error:
