@@ -184,10 +184,10 @@ class Executions(ABC):
         interceptors = self.definitions.interceptors
         return (lambda _: around(interceptors, "around_step", run_info)) if interceptors else None
 
-    def _guard(self, execution: Execution, move: Callable[[], None]) -> None:
+    def _guard(self, execution: Execution, move: Callable[..., None], *args: Any) -> None:
         """A move of an execution. What goes wrong in it is its own: the run is handed back, the worker goes on."""
         try:
-            move()
+            move(*args)
         except Exception:
             log.exception("run %s: the engine failed; the run is handed back", execution.claim.key, extra=log_fields(execution.claim))
             self._remove(execution)
@@ -260,7 +260,7 @@ class Executions(ABC):
 
     def _retry_due(self, execution: Execution, call: StepCall) -> None:
         if not execution.over:
-            self._guard(execution, lambda: execution.retry_due(call))
+            self._guard(execution, execution.retry_due, call)
 
     def returned(self, execution: Execution, result: StepResult) -> None:
         """A body has come back."""
@@ -273,7 +273,7 @@ class Executions(ABC):
             if isinstance(result, EffectResult):
                 then = f"its outcome is {result.verdict}"
             log.info("step %s failed with %s: %s", call.name, kind, then, extra=log_fields(execution.claim, call))
-        self._guard(execution, lambda: execution.step_returned(result))
+        self._guard(execution, execution.step_returned, result)
 
     def want_flush(self, execution: Execution) -> None:
         """Something must become durable. (The code of a sync workflow asks from its own thread.)"""
@@ -309,7 +309,7 @@ class Executions(ABC):
 
     def committed(self, execution: Execution, flush: Flush, answer: dict[str, Any] | None) -> None:
         """A flush is durable."""
-        self._guard(execution, lambda: execution.flush_committed(flush, answer))
+        self._guard(execution, execution.flush_committed, flush, answer)
         if execution.claim.suspect and any(row.kind != Kind.STEP_STARTED for row in flush.rows):
             self.got_on(execution)
         if execution.over and self.executions.get(execution.run_id) is execution:

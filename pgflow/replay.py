@@ -59,30 +59,32 @@ class _NoHost:
 
 def make_main(scope: WorkflowScope, workflow: Workflow[..., Any], interceptors: Sequence[Interceptor]) -> Any:
     """The workflow's function with its stored input, inside the interceptors' contexts; the outermost saga."""
-    execution = scope.execution
+    return partial(_main_async if workflow.is_async else _main_sync, scope, workflow, interceptors)
 
-    async def inner_async() -> Any:
-        args, kwargs = workflow.bind_input(execution.claim.input)
-        if not interceptors:
-            return await workflow.fn(*args, **kwargs)
-        with around(interceptors, "around_workflow", run_info):
-            return await guarded(scope, lambda: workflow.fn(*args, **kwargs))
 
-    def inner_sync() -> Any:
-        args, kwargs = workflow.bind_input(execution.claim.input)
-        if not interceptors:
-            return workflow.fn(*args, **kwargs)
-        with around(interceptors, "around_workflow", run_info):
-            return guarded_sync(scope, lambda: workflow.fn(*args, **kwargs))
+# The saga is outermost: an input that cannot be read, or an interceptor, may end a run that has something to take back.
+async def _main_async(scope: WorkflowScope, workflow: Workflow[..., Any], interceptors: Sequence[Interceptor]) -> Any:
+    return await guarded(scope, partial(_inner_async, scope, workflow, interceptors))
 
-    # Outermost too: an input that cannot be read, or an interceptor, may end a run that has something to take back.
-    async def main_async() -> Any:
-        return await guarded(scope, inner_async)
 
-    def main_sync() -> Any:
-        return guarded_sync(scope, inner_sync)
+async def _inner_async(scope: WorkflowScope, workflow: Workflow[..., Any], interceptors: Sequence[Interceptor]) -> Any:
+    args, kwargs = workflow.bind_input(scope.execution.claim.input)
+    if not interceptors:
+        return await workflow.fn(*args, **kwargs)
+    with around(interceptors, "around_workflow", run_info):
+        return await guarded(scope, partial(workflow.fn, *args, **kwargs))
 
-    return main_async if workflow.is_async else main_sync
+
+def _main_sync(scope: WorkflowScope, workflow: Workflow[..., Any], interceptors: Sequence[Interceptor]) -> Any:
+    return guarded_sync(scope, partial(_inner_sync, scope, workflow, interceptors))
+
+
+def _inner_sync(scope: WorkflowScope, workflow: Workflow[..., Any], interceptors: Sequence[Interceptor]) -> Any:
+    args, kwargs = workflow.bind_input(scope.execution.claim.input)
+    if not interceptors:
+        return workflow.fn(*args, **kwargs)
+    with around(interceptors, "around_workflow", run_info):
+        return guarded_sync(scope, partial(workflow.fn, *args, **kwargs))
 
 
 def make_driver(

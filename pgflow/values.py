@@ -297,6 +297,24 @@ def _canonical_text(value: Any, what: str) -> str:
         _refuse(what, error)
 
 
+_SCALARS: dict[type, Callable[[Any], str]] = {
+    int: int.__repr__,
+    str: json.encoder.encode_basestring_ascii,
+    bool: lambda value: "true" if value else "false",
+    type(None): lambda _: "null",
+}
+
+
+def _arguments_text(args: tuple[Any, ...], kwargs: dict[str, Any], what: str) -> str:
+    """What is hashed. Most calls have a few numbers and texts, for which making an encoder would cost more than encoding."""
+    if not kwargs:
+        try:
+            return f"[{','.join([_SCALARS[type(value)](value) for value in args])}]"
+        except (KeyError, ValueError):  # the latter: a number too long to be written
+            pass
+    return _canonical_text([args, kwargs] if kwargs else args, what)
+
+
 def hash_arguments(args: tuple[Any, ...], kwargs: dict[str, Any], what: str) -> int:
     """A 63-bit hash of a call's arguments, equal in every process: how a replay knows the same call again.
 
@@ -308,7 +326,7 @@ def hash_arguments(args: tuple[Any, ...], kwargs: dict[str, Any], what: str) -> 
     Raises:
         NotStorable: An argument has no form that could be compared.
     """
-    text = _canonical_text([args, kwargs] if kwargs else args, f"an argument of {what}")
+    text = _arguments_text(args, kwargs, f"an argument of {what}")
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest()) >> 1
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from dataclasses import dataclass
 from datetime import timedelta
 
@@ -90,4 +91,14 @@ async def poisoned() -> None:
     await rest(0)
 
 
-app = AsyncApp(include=[checkout, greet, failing, napping, family, resting, counting])
+@step
+async def look_at_collector() -> tuple[int, int]:
+    return gc.get_freeze_count(), gc.get_threshold()[0]
+
+
+@workflow
+async def spared() -> tuple[int, int]:
+    return await look_at_collector()
+
+
+app = AsyncApp(include=[checkout, greet, failing, napping, family, resting, counting, spared])

@@ -12,6 +12,7 @@ import psycopg
 import pytest
 from clikit import finish, pgflow, process, statuses
 from pgflow_cli.github import annotate, markdown
+from pgflow_cli.serving import GARBAGE_THRESHOLD
 from processes import eventually, one
 
 FAST = ("--dead-after", "1", "--grace", "2s")
@@ -35,6 +36,19 @@ def test_what_is_ready_is_worked_on_and_what_sleeps_is_left(dsn, conn):
     assert (summary["outcome"], summary["taken"], summary["completed"], summary["waiting"]) == ("idle", 4, 3, 1)
     assert datetime.fromisoformat(summary["next_wake_at"]) == one(conn, "select min(due_at) from pgflow.timer")
     assert one(conn, "select count(*) from pgflow.worker") == 0
+
+
+@pytest.mark.parametrize("command", ["tick", "workers"])
+def test_the_collector_is_spared_what_is_loaded(dsn, conn, command):
+    start(conn, "spared", "a-1")
+    working = process(dsn, command, "cli_jobs")
+    eventually(lambda: one(conn, "select count(*) from pgflow.outcome") == 1, "the run has ended")
+    if command == "workers":
+        working.send_signal(signal.SIGTERM)
+    assert finish(working).code == 0
+    frozen, threshold = one(conn, "select output::text::json from pgflow.outcome")
+    assert frozen > 50_000
+    assert threshold == GARBAGE_THRESHOLD
 
 
 def test_with_nothing_to_do_it_ends_at_once(dsn):

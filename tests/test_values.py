@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import hashlib
 import json
 import math
 import os
@@ -571,6 +572,13 @@ def test_other_arguments_have_another_hash():
         ((set(),), {}), (({"a"},), {}), (({"a", "b"},), {}), ((Line("a", 1),), {}), ((Line("a", 2),), {}),
     ]
     assert len({hash_arguments(args, kwargs, "step pay") for args, kwargs in given_arguments}) == len(given_arguments)
+
+
+@given(st.lists(st.one_of(st.integers(), st.text(), st.booleans(), st.none())).map(tuple))
+def test_arguments_that_need_no_encoder_have_the_hash_that_it_would_give_them(args):
+    text = json.dumps(args, separators=(",", ":"))
+    expected = int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest()) >> 1
+    assert hash_arguments(args, {}, "step pay") == expected
 
 
 class Opaque:

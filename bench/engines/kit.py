@@ -7,6 +7,7 @@ What has to be prepared is prepared outside the timing.
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import resource
@@ -88,6 +89,9 @@ def main(scenarios: Mapping[str, Any]) -> None:
     """The program of an engine: its functions are the scenarios, ``work`` is what its worker processes do."""
     name, *sizes = sys.argv[1:]
     bench = Bench(os.environ[DSN_VARIABLE], json.loads(sizes[0]) if sizes else {})
+    gc.collect()  # of every engine alike, what is loaded is not gone through again and again: as in `pgflow workers`
+    gc.freeze()
+    gc.set_threshold(5_000)
     answer = scenarios[name](bench)
     print(json.dumps({"figures": answer or {}, "counted": bench.counted, "settings": bench.settings}), flush=True)
     os._exit(0)  # what a library leaves running must not keep us

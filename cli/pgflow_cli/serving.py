@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import os
 import signal
@@ -18,6 +19,10 @@ if TYPE_CHECKING:
     from pgflow.app import AsyncApp
     from pgflow.options import WorkerOptions
     from pgflow.worker import Worker
+
+GARBAGE_THRESHOLD = 5_000
+"""Objects more than there were, at which the collector looks at the newest: 128 runs that begin at once make about so many."""
+
 
 def set_up_logging(level: str, form: str = "text") -> None:
     """Logs to standard error.
@@ -42,6 +47,17 @@ def leave(code: int) -> None:
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)
+
+
+def spare_what_is_loaded() -> None:
+    """Takes all that is there out of the garbage collector's sight, and lets it come less often; for a process that only works.
+
+    Code stays as long as the process does. That the collector went through it again and again was a third of what a run that
+    does nothing cost.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(GARBAGE_THRESHOLD)
 
 
 class Stop:

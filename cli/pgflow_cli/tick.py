@@ -49,7 +49,7 @@ def tick(
     from pgflow.heart import Rhythm
     from pgflow.options import Tally, WorkerOptions
     from pgflow_cli.drain import drain_once
-    from pgflow_cli.serving import Stop, leave, set_up_logging
+    from pgflow_cli.serving import Stop, leave, set_up_logging, spare_what_is_loaded
     from pgflow_cli.targets import load_app
 
     form = choose_form(as_json=as_json)
@@ -58,6 +58,7 @@ def tick(
     stop = Stop()
     found = find_dsn(dsn)
     app = load_app(target, found, without_session=True)
+    spare_what_is_loaded()
     options = WorkerOptions(
         queues=sorted(set(queue)) if queue else app.queues,
         concurrency=concurrency,

@@ -47,12 +47,13 @@ def workers(
         return
     from pgflow.heart import Rhythm
     from pgflow.options import WorkerOptions
-    from pgflow_cli.serving import Stop, leave, serve, set_up_logging
+    from pgflow_cli.serving import Stop, leave, serve, set_up_logging, spare_what_is_loaded
     from pgflow_cli.targets import load_app
 
     set_up_logging(log_level, log_format)
     stop = Stop()
     app = load_app(target, dsn)
+    spare_what_is_loaded()
     options = WorkerOptions(
         queues=sorted(set(queue)) if queue else app.queues,
         concurrency=concurrency,

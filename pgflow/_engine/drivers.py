@@ -10,7 +10,7 @@ import asyncio
 import contextvars
 import sys
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from types import CodeType, FrameType
 from typing import Any, Protocol
 
@@ -59,7 +59,7 @@ class CoroutineDriver:
 
     busy = False
 
-    def __init__(self, host: TimerHost, main: Callable[[], Any], context: contextvars.Context) -> None:
+    def __init__(self, host: TimerHost, main: Callable[[], Coroutine[Any, Any, Any]], context: contextvars.Context) -> None:
         self.loop = WorkflowLoop(host)
         self._main = main
         self._context = context
@@ -68,13 +68,10 @@ class CoroutineDriver:
 
     def start(self) -> None:
         """Runs the code until it first stands still."""
-        self._task = self.loop.create_task(self._call(), name="main", context=self._context)
+        self._task = self.loop.create_task(self._main(), name="main", context=self._context)
         if self._cancelled_early:
             self._task.cancel()
         self.loop.pump()
-
-    async def _call(self) -> Any:
-        return await self._main()
 
     def land(self) -> None:
         """Code that is run here never stands still unseen."""
