@@ -73,7 +73,8 @@ class Worker(Executions):
         self._committer = Committer(self, connect)
         self._lanes: dict[int, claim_calls.Lane] = {}
         self._front = Front()
-        self._claiming = 0
+        self._claiming = 0  # asked for
+        self._replaced = 0  # runs whose end is on its way, together with claims for their places
         self._backlog = False
         self._running_suspect: int | None = None
         self._claim_wanted = asyncio.Event()
@@ -232,7 +233,7 @@ class Worker(Executions):
                     break
 
     def _free(self) -> int:
-        free = min(MAX_CLAIM, self.options.concurrency - len(self.executions) - self._claiming)
+        free = min(MAX_CLAIM, self.options.concurrency - len(self.executions) + self._replaced - self._claiming)
         tally = self.options.tally
         return free if tally is None or tally.most is None else min(free, tally.most - len(tally.chains) - self._claiming)
 
@@ -331,11 +332,13 @@ class Worker(Executions):
         if self._stopping or not self._backlog or is_limited or count <= 0:
             return None
         self._claiming += count
-        return self._request(count)
+        self._replaced += ending
+        return self._request(count)._replace(replaces=ending)
 
     def claims_arrived(self, request: ClaimRequest, claims: list[Claim]) -> None:
         """The answer to a claim, however it was asked for."""
         self._claiming -= request.max_runs
+        self._replaced -= request.replaces
         self._front.answered(request, claims)
         is_short = len(claims) < request.max_runs
         self._backlog = not is_short

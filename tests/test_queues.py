@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import threading
 from typing import TYPE_CHECKING
@@ -12,10 +13,12 @@ from records import SOON, count, wait_until
 
 import pgflow
 from pgflow import App, read, workflow
+from pgflow.worker import Worker
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from pgflow._calls.claim import ClaimRequest
     from pgflow.testing import Harness
 
 pytestmark = pytest.mark.timeout(90)
@@ -67,6 +70,43 @@ def fleet(dsn: str, made: pgflow.Workflow[[int], int], size: int, concurrency: i
         for app in apps:
             stack.enter_context(app.worker(poll_seconds=0.05, concurrency=concurrency))
         yield apps[0]
+
+
+def test_a_worker_with_a_backlog_claims_as_many_as_end_though_other_ends_are_on_their_way(
+    dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[tuple[int, int | None]] = []
+    claim_request = Worker.claim_request
+    now = most = 0
+
+    def watched(worker: Worker, ending: int) -> ClaimRequest | None:
+        has_backlog = worker._backlog
+        request = claim_request(worker, ending)
+        if has_backlog:
+            asked.append((ending, request and request.max_runs))
+        return request
+
+    @read
+    async def look() -> None:
+        nonlocal now, most
+        now += 1
+        most = max(most, now)
+        await asyncio.sleep(0)
+        now -= 1
+
+    @workflow
+    async def looking(n: int) -> int:
+        await look()
+        return n
+
+    monkeypatch.setattr(Worker, "claim_request", watched)
+    with App(dsn, include=[looking]) as app:
+        runs = app.start_many(looking, [(n,) for n in range(400)])
+        with app.worker(concurrency=16):
+            assert [run.result(SOON) for run in runs] == list(range(400))
+    assert len(asked) > 10
+    assert [pair for pair in asked if pair[1] is None or pair[1] < pair[0]] == []
+    assert most == 16
 
 
 def test_a_limit_holds_over_all_workers_and_is_used_in_full(dsn: str, conn: psycopg.Connection, works: Works) -> None:

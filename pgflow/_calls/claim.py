@@ -47,6 +47,7 @@ class ClaimRequest(NamedTuple):
         max_runs: How many at most.
         take_suspect: Whether one of them may be a suspect.
         after: Only runs behind this one; None = from the head of the lanes.
+        replaces: How many of its own runs end in the same commit, whose places the new ones take.
     """
 
     worker_id: int
@@ -54,6 +55,7 @@ class ClaimRequest(NamedTuple):
     max_runs: int
     take_suspect: bool = True
     after: Position | None = None
+    replaces: int = 0
 
     def params(self) -> tuple[Any, ...]:
         """:data:`ARGUMENTS`, with tokens."""
