@@ -141,7 +141,8 @@ def _judge(section: str, records: list[report.Record]) -> int:
     reason = report.verdict(records)
     if reason:
         print(reason)
-    print(f"{len(judged) - unmet} of {len(judged)} met")
+    out_of_reach = sum(one.is_out_of_reach for one in judged)
+    print(f"{len(judged) - unmet} of {len(judged)} met" + (f", {out_of_reach} out of reach" if out_of_reach else ""))
     return 1 if unmet or reason else 0
 
 

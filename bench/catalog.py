@@ -100,8 +100,12 @@ SCENARIOS = (
         work=("runs_at_128", "runs_at_32", "runs_at_1"),
     ),
     Scenario(
-        "floor", {"runs": 200}, None,
-        (rate("steps_per_second_of_protocol_at_1", "steps", "what the engine asks of the server for these, by a bare loop"),),
+        "floor", {"runs": 200, "starts": 40_000}, None,
+        (
+            rate("steps_per_second_of_protocol_at_1", "steps", "what the engine asks of the server for runs of 10 steps, one at a time"),
+            rate("transactional_steps_per_second_of_protocol", "steps", "the same for transactional steps, with the application's insert"),
+            rate("batched_starts_per_second_of_rows", "runs", "the rows of runs that are started, 500 a commit, by bare inserts"),
+        ),
     ),
     Scenario(
         "transactional", {"runs": 100}, {"runs": 15},

@@ -25,9 +25,10 @@ class Goal:
     times: str | None = None
     per: str | None = None
     beyond: dict[str, str] | None = None
+    floor: str | None = None
 
     def __post_init__(self) -> None:
-        others = [name for name in (self.per, self.beyond and self.beyond["metric"]) if name]
+        others = [name for name in (self.per, self.floor, self.beyond and self.beyond["metric"]) if name]
         unknown = [name for name in (self.metric, *others) if name not in METRICS]
         assert not unknown, f"goals.toml: no such metric: {unknown}"
         assert (self.at_least is None) != (self.at_most is None), f"goals.toml: {self.name}: one of at_least and at_most"
@@ -44,26 +45,37 @@ class Goal:
 
 @dataclass(frozen=True)
 class Judged:
-    """A goal, and what became of it: ``figure`` is None where something was not measured."""
+    """A goal, and what became of it: ``figure`` is None where something was not measured, ``bare`` what a bare loop came to."""
 
     goal: Goal
     figure: float | None
     evidence: str
+    bare: float | None = None
 
     @property
     def met(self) -> bool:
-        if self.figure is None:
+        return self._is_enough(self.figure)
+
+    @property
+    def is_out_of_reach(self) -> bool:
+        """Whether even a bare loop of what the engine asks of the server misses it."""
+        return self.bare is not None and not self.met and not self._is_enough(self.bare)
+
+    def _is_enough(self, figure: float | None) -> bool:
+        if figure is None:
             return False
         limit = self.goal.at_least if self.goal.at_least is not None else self.goal.at_most
         assert limit is not None
-        return self.figure >= limit if self.goal.at_least is not None else self.figure <= limit
+        return figure >= limit if self.goal.at_least is not None else figure <= limit
 
     def __str__(self) -> str:
         goal = self.goal
         wanted = f">= {number(goal.at_least)}" if goal.at_least is not None else f"<= {number(goal.at_most or 0)}"
         unit = f" x {goal.times}" if goal.times else f" x {goal.per}" if goal.per else f" {METRICS[goal.metric].unit}".rstrip()
         found = "not measured" if self.figure is None else f"{number(self.figure)}{unit}"
-        return f"{'met  ' if self.met else 'UNMET'}  {goal.name}: {found}, goal {wanted}{unit}; {self.evidence}"
+        bare = "" if self.bare is None or self.met else f"; a bare loop {number(self.bare)}{unit}"
+        bare += ": out of reach" if self.is_out_of_reach else ""
+        return f"{'met  ' if self.met else 'UNMET'}  {goal.name}: {found}, goal {wanted}{unit}; {self.evidence}{bare}"
 
 
 def read_goals(section: str = "goal") -> list[Goal]:
@@ -85,10 +97,14 @@ def _judge(goal: Goal, known: dict[tuple[str, str], Record]) -> Judged:
     evidence = ", ".join(_say(metric, engine, known.get((metric, engine))) for metric, engine in compared)
     if ours is None or (goal.other and other is None):
         return Judged(goal, None, evidence)
-    figure = ours.median
-    if other is not None:
-        figure = figure - other.median if goal.beyond else figure / other.median
-    return Judged(goal, figure, evidence)
+    bare = known.get((goal.floor, OURSELVES)) if goal.floor else None
+    return Judged(goal, _compared(goal, ours, other), evidence, _compared(goal, bare, other) if bare else None)
+
+
+def _compared(goal: Goal, ours: Record, other: Record | None) -> float:
+    if other is None:
+        return ours.median
+    return ours.median - other.median if goal.beyond else ours.median / other.median
 
 
 def _say(metric: str, engine: str, record: Record | None) -> str:

@@ -89,7 +89,7 @@ begin
 end
 $$;
 comment on function pgflow.pick_heads_(int[], int, boolean, bigint[])
-  is 'Where the first rows of these lanes stand, or the first behind {priority, run}, in the order of claiming';
+  is 'Where the first rows of these lanes stand, or the first behind {priority, run}, in the order of claiming; of one lane, locked';
 
 drop function if exists pgflow.take_heads_;
 create function pgflow.take_heads_(lanes int[], max int, suspects boolean, worker_id int, tokens bigint[], after bigint[] default null)
@@ -109,10 +109,14 @@ begin
   if heads is null then
     return null;
   end if;
-  -- By address alone; the sum keeps the planner from reading a whole lane that its statistics take for short.
-  select array_agg(k.ctid) into locked from (
-    select r.ctid from pgflow.ready r where r.ctid = any(heads) and r.lane_id + 0 = any(lanes) for update skip locked
-  ) k;
+  if cardinality(lanes) = 1 and not suspects then
+    locked := heads; -- as they were picked
+  else
+    -- By address alone; the sum keeps the planner from reading a whole lane that its statistics take for short.
+    select array_agg(k.ctid) into locked from (
+      select r.ctid from pgflow.ready r where r.ctid = any(heads) and r.lane_id + 0 = any(lanes) for update skip locked
+    ) k;
+  end if;
   if coalesce(cardinality(locked), 0) < cardinality(heads) and cardinality(lanes) > 1 then
     -- Another worker stands at the same heads: look further down, still without waiting.
     heads := pgflow.pick_heads_(lanes, 4 * max, suspects, after);
@@ -148,20 +152,23 @@ as $$
 declare
   free_lanes int[];
   limited text[];
+  is_known boolean;
   queue_name text;
   queue_lanes int[];
   quota int;
   taken bigint[] := '{}';
   more bigint[];
 begin
-  if not exists (select from pgflow.worker w where w.worker_id = worker_id) then
-    raise exception using errcode = 'PF004', message = format('worker %s is not registered, or was declared dead', worker_id);
-  end if;
   select array_agg(l.lane_id) filter (where q.max_running is null),
-         array_agg(distinct l.queue order by l.queue) filter (where q.max_running is not null)
-  into free_lanes, limited
+         array_agg(distinct l.queue order by l.queue) filter (where q.max_running is not null),
+         exists (select from pgflow.worker w where w.worker_id = worker_id),
+         take_suspect and coalesce(bool_or(exists (select from pgflow.ready r where r.lane_id = l.lane_id and r.suspect > 0 offset 0)), false)
+  into free_lanes, limited, is_known, take_suspect
   from pgflow.lane l join pgflow.queue q on q.queue = l.queue
   where l.lane_id = any(lanes) and l.paused_at is null and q.paused_at is null;
+  if not is_known then
+    raise exception using errcode = 'PF004', message = format('worker %s is not registered, or was declared dead', worker_id);
+  end if;
 
   -- A limit over all workers holds only if claims of that queue go one after the other.
   foreach queue_name in array coalesce(limited, '{}') loop

@@ -343,7 +343,7 @@ CASES = [
         490,
         uses="lease:whole lease_pkey ready_pkey ready_suspect_idx run_pkey signal_pkey step_beat_pkey",
     ),
-    Case("claim of nothing", CLAIM, lambda _: (1, [PAUSED, 99], tokens(10)), 30, uses="lease_pkey run_pkey signal_pkey step_beat_pkey"),
+    Case("claim of nothing", CLAIM, lambda _: (1, [PAUSED, 99], tokens(10)), 30, uses="lease_pkey ready_suspect_idx run_pkey signal_pkey step_beat_pkey"),
     Case(
         "commit and claim",
         "select * from pgflow.commit_and_claim(%s::jsonb, 1, %s::int[], 10, %s::bigint[], true)",

@@ -923,7 +923,7 @@ function pgflow.claim_(worker_id integer, lanes integer[], max integer, tokens b
   -- Claims up to max runs of the lanes that are not paused, within the limits of their queues, and at most one suspect
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 3040e6cd2f2a3bb6a365af16957d6e54
+  md5 4ad80eb24e88b78d42ac96079bb4c31d
 
 function pgflow.claim_pages(max integer DEFAULT 20, lease_seconds double precision DEFAULT 60) returns TABLE(page_id text, run_id bigint, call integer, kind text, opened_at timestamp with time zone, key text, workflow text, generation integer, tenant text, name text, why text, effect text, tries integer, leased_until timestamp with time zone), owner pgflow_owner
   -- What a person is to be told, up to so many; whoever has told says so (page_sent), else it is given out again after the lease
@@ -1446,7 +1446,7 @@ function pgflow.pause_run(key text, why text DEFAULT 'paused'::text, tenant text
   grant execute to pgflow_operator
 
 function pgflow.pick_heads_(lanes integer[], max integer, suspects boolean, after bigint[]) returns tid[], owner pgflow_owner
-  -- Where the first rows of these lanes stand, or the first behind {priority, run}, in the order of claiming
+  -- Where the first rows of these lanes stand, or the first behind {priority, run}, in the order of claiming; of one lane, locked
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
@@ -1741,7 +1741,7 @@ function pgflow.take_heads_(lanes integer[], max integer, suspects boolean, work
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
   set plan_cache_mode=force_generic_plan
-  md5 a288d732bedaf669546ce040fe183db5
+  md5 248c105b89b5d10d06c7927bc616a026
 
 function pgflow.take_in_saga_(chain bigint, generation integer, carried jsonb) returns void, owner pgflow_owner
   -- Takes in what an imported generation had from those before it, which are imported already

@@ -122,6 +122,23 @@ def test_a_goal_may_be_absolute_relative_or_a_difference():
     assert "absurd: no steps_per_second_at_128" in str(judged["missing"])
 
 
+@pytest.mark.parametrize(
+    ("ours", "bare", "expected"),
+    [(50.0, 70.0, "UNMET"), (40.0, 59.0, "out of reach"), (61.0, 55.0, "met")],
+    ids=["in reach", "out of reach", "met, whatever a bare loop came to"],
+)
+def test_a_goal_that_a_bare_loop_misses_too_is_out_of_reach(ours: float, bare: float, expected: str):
+    records = measured(
+        ("steps_per_second_at_1", "pgflow", [ours]), ("steps_per_second_at_1", "dbos", [10.0]),
+        ("steps_per_second_of_protocol_at_1", "pgflow", [bare]),
+    )  # fmt: skip
+    goal = goals.Goal("lone", "steps_per_second_at_1", at_least=6, times="dbos", floor="steps_per_second_of_protocol_at_1")
+    (judged,) = goals.judge([goal], records)
+    assert judged.is_out_of_reach == (expected == "out of reach")
+    assert expected in str(judged)
+    assert ("a bare loop" in str(judged)) == (expected != "met")
+
+
 def test_of_two_looks_at_the_counts_the_least_is_judged():
     looks = [*measured(("dead_tuples_per_noop_run", "pgflow", [2.4])), *measured(("dead_tuples_per_noop_run", "pgflow", [2.0]))]
     assert [record.median for record in report.least_of(looks)] == [2.0]

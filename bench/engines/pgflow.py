@@ -16,15 +16,9 @@ from typing import Any
 import psycopg
 
 import pgflow
-from bench.engines import jobs, kit
+from bench.engines import floors, jobs, kit
 from bench.engines.claims import WARM, Claims
 from pgflow import App, AsyncApp, Signal, step, transaction, workflow
-from pgflow._calls import claim as claim_calls
-from pgflow._calls import worker as worker_calls
-from pgflow._calls.commit import commit_and_claim, commit_unit, commit_units
-from pgflow._engine.flush import Ending, Flush, Row, batch_document
-from pgflow._io.connect import ConnectOptions
-from pgflow._io.wire import open_wire
 from pgflow.front import Front
 from pgflow.heart import Rhythm
 from pgflow.options import WorkerOptions
@@ -195,40 +189,28 @@ def steps(bench: kit.Bench) -> kit.Figures:
 
 
 def floor(bench: kit.Bench) -> kit.Figures:
-    """What the engine asks of the server for runs of ten steps, one at a time, asked by a bare loop: no code runs, nothing is scheduled."""
-    runs = bench["runs"]
+    """What the engine asks of the server, one run at a time, and the rows of runs that are started, by a bare loop."""
+    runs, starts = bench["runs"], bench["starts"]
 
-    async def main() -> float:
+    async def fill() -> None:
         async with app_of(bench) as app:
-            await start_all(app, ten_steps, [(i,) for i in range(runs)])
-        wire = await open_wire(ConnectOptions(bench.dsn), "bench", 30.0)
-        worker_id = await wire.ask(worker_calls.register_worker("bench", 1, ["default"], 1, "0"))
-        lanes = [lane.lane_id for lane in await wire.ask(claim_calls.serve_lanes(["default"], [ten_steps.name]))]
-        request = claim_calls.ClaimRequest(worker_id, lanes, 1)
-        (claimed,) = await wire.ask(claim_calls.claim_runs(request))
-        with kit.Span() as span:
-            for n in range(1, runs + 1):
-                run_id, token, at_us = claimed.run_id, claimed.token, claimed.now_us
-                await wire.ask(commit_unit(run_id, token, 1, 1, "s", "small", None, _licence(1), at_us))
-                for call in range(1, 10):
-                    await wire.ask(commit_unit(run_id, token, call + 1, call, "c", "small", '{"i": 1}', _licence(call + 1), at_us))
-                last = Row(11, 10, "c", "small", '{"i": 1}', at_us, None)
-                end = Flush(run_id, token, claimed.chain_id, 10, [last], ending=Ending("completed", None, "10", None))
-                document = batch_document([(end, lambda: 0)])
-                if n == runs:
-                    await wire.ask(commit_units(document))
-                else:
-                    _, (claimed,) = await wire.ask(commit_and_claim(document, request))
-        await wire.close()
-        return span.seconds
+            for flow in (ten_steps, ten_transactions):
+                await start_all(app, flow, [(i,) for i in range(runs)])
 
-    seconds = asyncio.run(main())
+    asyncio.run(fill())
+    steps = asyncio.run(floors.steps(bench.dsn, ten_steps.name, runs))
     bench.check("steps recorded", STEPS_RECORDED, runs * 10)
-    return {"steps_per_second_of_protocol_at_1": runs * 10 / seconds}
-
-
-def _licence(call: int) -> str:
-    return f'[[{call},"s","small",{call},7]]'
+    transactions = asyncio.run(floors.transactions(bench.dsn, ten_transactions.name, runs))
+    bench.check("rows of the application", "select count(*) from bench_app", runs * 10)
+    lane_id = int(bench.scalar("select lane_id from pgflow.lane where workflow = %s", ten_steps.name))
+    with bench.connect() as conn:
+        rows = floors.starts(conn, lane_id, starts)
+    bench.check("rows of starts", "select count(*) from pgflow.ready", starts)
+    return {
+        "steps_per_second_of_protocol_at_1": runs * 10 / steps.seconds,
+        "transactional_steps_per_second_of_protocol": runs * 10 / transactions.seconds,
+        "batched_starts_per_second_of_rows": starts / rows.seconds,
+    }
 
 
 def transactional(bench: kit.Bench) -> kit.Figures:

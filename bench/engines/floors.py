@@ -1,0 +1,114 @@
+"""What the engine asks of the server, asked by a bare loop: no code runs, and nothing is scheduled, judged or answered.
+
+No engine that writes the same can be faster on this machine. `bench/goals.toml` names these figures where a goal may ask for more.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import psycopg
+
+from bench.engines import kit
+from pgflow._calls import claim as claim_calls
+from pgflow._calls import worker as worker_calls
+from pgflow._calls.commit import commit_and_claim, commit_unit, commit_units
+from pgflow._calls.transaction import begin_step, fence_step
+from pgflow._engine.flush import Ending, Flush, Row, batch_document
+from pgflow._io.connect import ConnectOptions, connect_async
+from pgflow._io.wire import OwnWire, Wire, open_wire
+from pgflow.transactions import IDLE_TIMEOUT_MS
+from pgflow.units import Claim
+
+STEPS_A_RUN = 10
+BATCH = 500
+
+_ROWS_OF_STARTS = """
+with keys as (
+  insert into pgflow.run_key (tenant, key, chain_id, root) select '', g.k, g.i, g.k::uuid from unnest(%(ids)s::bigint[], %(keys)s::text[]) as g (i, k)
+), runs as (
+  insert into pgflow.run (run_id, chain_id, root_run_id, created_at, root, generation, lane_id, priority, tenant, key, input)
+  select g.i, g.i, g.i, now(), g.k::uuid, 1, %(lane)s, 0, '', g.k, '{"payload": {"i": 1}}' from unnest(%(ids)s::bigint[], %(keys)s::text[]) as g (i, k)
+)
+insert into pgflow.ready (run_id, ready_at, lane_id, last_seq, attempt, priority)
+select i, now(), %(lane)s, 0, 0, 0 from unnest(%(ids)s::bigint[]) i
+"""
+
+
+@asynccontextmanager
+async def _worker(dsn: str, workflow: str) -> AsyncIterator[tuple[OwnWire, claim_calls.ClaimRequest, Claim]]:
+    """A worker's connection, what it asks for one run with, and the first run."""
+    wire = await open_wire(ConnectOptions(dsn), "bench", 30.0)
+    worker_id = await wire.ask(worker_calls.register_worker("bench", 1, ["default"], 1, "0"))
+    lanes = [lane.lane_id for lane in await wire.ask(claim_calls.serve_lanes(["default"], [workflow]))]
+    request = claim_calls.ClaimRequest(worker_id, lanes, 1)
+    (claimed,) = await wire.ask(claim_calls.claim_runs(request))
+    yield wire, request, claimed
+    await wire.close()
+
+
+async def _end(wire: OwnWire, run: Claim, last: list[Row], request: claim_calls.ClaimRequest | None) -> Claim | None:
+    """Ends a run, and claims the next if there is one."""
+    end = Flush(run.run_id, run.token, run.chain_id, STEPS_A_RUN, last, ending=Ending("completed", None, "10", None))
+    document = batch_document([(end, lambda: 0)])
+    if request is None:
+        await wire.ask(commit_units(document))
+        return None
+    _, (claimed,) = await wire.ask(commit_and_claim(document, request))
+    return claimed
+
+
+async def steps(dsn: str, workflow: str, runs: int) -> kit.Span:
+    """Runs of ten steps, one at a time; there are as many."""
+    async with _worker(dsn, workflow) as (wire, request, first):
+        with kit.Span() as span:
+            run: Claim | None = first
+            for left in reversed(range(runs)):
+                assert run is not None
+                run_id, token, at_us = run.run_id, run.token, run.now_us
+                await wire.ask(commit_unit(run_id, token, 1, 1, "s", "small", None, _licence(1), at_us))
+                for call in range(1, STEPS_A_RUN):
+                    await wire.ask(commit_unit(run_id, token, call + 1, call, "c", "small", '{"i": 1}', _licence(call + 1), at_us))
+                last = Row(STEPS_A_RUN + 1, STEPS_A_RUN, "c", "small", '{"i": 1}', at_us, None)
+                run = await _end(wire, run, [last], request if left else None)
+    return span
+
+
+def _licence(call: int) -> str:
+    return f'[[{call},"s","small",{call},7]]'
+
+
+async def transactions(dsn: str, workflow: str, runs: int) -> kit.Span:
+    """Runs of ten transactional steps, one at a time; there are as many."""
+    connection = await connect_async(ConnectOptions(dsn), "bench")
+    application = Wire(connection, prepares=True)
+    async with _worker(dsn, workflow) as (wire, request, first):
+        with kit.Span() as span:
+            run: Claim | None = first
+            for left in reversed(range(runs)):
+                assert run is not None
+                for call in range(1, STEPS_A_RUN + 1):
+                    begin = begin_step(run.run_id, run.token, call, IDLE_TIMEOUT_MS)
+                    await application.rows(("begin", ()), (begin.sql, begin.params))
+                    await connection.execute("insert into bench_app (v) values (%s)", ('{"a": 1}',))
+                    unit = f'[{run.run_id},{call},{call},"c","insert","1",null,{run.now_us},null,{run.token}]'
+                    fence = fence_step(run.run_id, run.token, call, unit, 7, has_ledger=False)
+                    await application.rows((fence.sql, fence.params), ("commit", ()))
+                run = await _end(wire, run, [], request if left else None)
+    await connection.close()
+    return span
+
+
+def starts(conn: psycopg.Connection, lane_id: int, count: int) -> kit.Span:
+    """The rows of runs that are started, as many at once as the engine's batches have."""
+    row = conn.execute("select setval('pgflow.run_id_seq', nextval('pgflow.run_id_seq') + %s)", (count,)).fetchone()
+    assert row is not None
+    ids = range(row[0] - count, row[0])
+    batches = [ids[first : first + BATCH] for first in range(0, count, BATCH)]
+    sent = [{"ids": list(batch), "keys": [str(uuid.UUID(int=n)) for n in batch], "lane": lane_id} for batch in batches]
+    with kit.Span() as span:
+        for batch in sent:
+            conn.execute(_ROWS_OF_STARTS, batch, prepare=True)
+    return span
