@@ -77,14 +77,14 @@ class Flush:
     def unit_rows(self, now_us: Callable[[], int]) -> str:
         """The rows of ``u``, joined; ``now_us`` is asked for the run's time if there is a delay that has begun before."""
         last = len(self.rows) - 1
-        return ",".join(
+        return ",".join([
             f'[{self.run_id},{r.seq},{r.call},"{r.kind}",{"null" if r.name is None else quote_json(r.name)},'
             f'{"null" if r.payload is None else quote_json(r.payload)},'
             f'{_quoted(self.licences(i)) if r.carried or (i == last and self.starts) else "null"},{r.at_us},'
             f'{"null" if r.delay_seconds is None else max(0.0, r.delay_seconds - (now_us() - r.at_us) / 1e6)},{self.token}'
             f'{"" if r.key is None else "," + quote_json(r.key)}]'
             for i, r in enumerate(self.rows)
-        )
+        ])
 
     def ending_row(self) -> str:
         """The row of ``o``."""

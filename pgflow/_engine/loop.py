@@ -163,7 +163,8 @@ class WorkflowLoop(_RefusingLoop):  # type: ignore[misc]
     def pump(self) -> None:
         """Runs callbacks until none is left."""
         ready = self._ready
-        with _Running(self):
+        before = self._enter()
+        try:
             while ready:
                 handle = ready.popleft()
                 if not handle._cancelled:
@@ -171,6 +172,8 @@ class WorkflowLoop(_RefusingLoop):  # type: ignore[misc]
                         handle._run()
                     except SystemExit:
                         pass  # asyncio has put it into the task that raised it: it ends the run, not the worker
+        finally:
+            _leave(before)
 
     def close(self) -> None:
         """Takes apart every coroutine that is still suspended, in the order of their creation."""
@@ -185,7 +188,8 @@ class WorkflowLoop(_RefusingLoop):  # type: ignore[misc]
         self._ready.clear()
 
     def _take_apart(self) -> None:
-        with _Running(self):
+        before = self._enter()
+        try:
             # Both lists grow while they are gone through: a `finally` may make tasks and begin generators.
             for task in self._tasks:
                 if not task.done():
@@ -193,6 +197,15 @@ class WorkflowLoop(_RefusingLoop):  # type: ignore[misc]
                     self._unwind(task)
             for generator, context in self._generators:
                 context.run(self._throw, generator.athrow(Unwind()).__await__())
+        finally:
+            _leave(before)
+
+    def _enter(self) -> _Outside:
+        """Makes this the running loop, which is given every generator that is begun; answers what to go back to."""
+        before = asyncio._get_running_loop(), sys.get_asyncgen_hooks()
+        asyncio._set_running_loop(self)
+        sys.set_asyncgen_hooks(firstiter=self._keep_generator, finalizer=_ignore)
+        return before
 
     def _unwind(self, task: WorkflowTask[Any]) -> None:
         coroutine = task.get_coro()
@@ -312,23 +325,13 @@ class WorkflowLoop(_RefusingLoop):  # type: ignore[misc]
         return self._closing
 
 
-class _Running:
-    """While it is entered, this is the running loop, and is given every generator that is begun."""
+_Outside = tuple[asyncio.AbstractEventLoop | None, Any]
+"""The loop that runs around a pump, and its hooks."""
 
-    __slots__ = ("_hooks", "_loop", "_outer")
 
-    def __init__(self, loop: WorkflowLoop) -> None:
-        self._loop = loop
-
-    def __enter__(self) -> None:
-        self._outer = asyncio._get_running_loop()
-        self._hooks = sys.get_asyncgen_hooks()
-        asyncio._set_running_loop(self._loop)
-        sys.set_asyncgen_hooks(firstiter=self._loop._keep_generator, finalizer=_ignore)
-
-    def __exit__(self, *_: object) -> None:
-        sys.set_asyncgen_hooks(*self._hooks)
-        asyncio._set_running_loop(self._outer)
+def _leave(before: _Outside) -> None:
+    sys.set_asyncgen_hooks(*before[1])
+    asyncio._set_running_loop(before[0])
 
 
 def _ignore(_generator: AsyncGenerator[Any, Any]) -> None:
