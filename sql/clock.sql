@@ -24,12 +24,9 @@ create or replace function pgflow.uuid7_()
 returns uuid
 language sql
 volatile
-set search_path = pg_catalog, pg_temp
-as $$
-  select encode(set_bit(set_bit(overlay(
-    uuid_send(gen_random_uuid()) placing substring(int8send((extract(epoch from clock_timestamp()) * 1000)::bigint) from 3) from 1 for 6
-  ), 52, 1), 53, 1), 'hex')::uuid
-$$;
+return encode(set_bit(set_bit(overlay(
+  uuid_send(gen_random_uuid()) placing substring(int8send((extract(epoch from clock_timestamp()) * 1000)::bigint) from 3) from 1 for 6
+), 52, 1), 53, 1), 'hex')::uuid;
 comment on function pgflow.uuid7_() is 'A UUID version 7 (RFC 9562, 5.7): milliseconds since 1970, then random bits';
 
 create or replace function pgflow.uuids7_(count int)

@@ -199,10 +199,9 @@ declare
   clash text;
   t timestamptz := pgflow.now_();
 begin
-  perform pgflow.check_key_(key);
-  perform pgflow.check_start_(priority, run_at, timeout_seconds, labels, metadata, tenant, key_retention_seconds, t);
-  perform pgflow.check_input_(input);
-  perform pgflow.check_version_(version);
+  -- In one statement: each costs as much to begin as one of these checks does.
+  perform pgflow.check_key_(key), pgflow.check_start_(priority, run_at, timeout_seconds, labels, metadata, tenant, key_retention_seconds, t),
+    pgflow.check_input_(input), pgflow.check_version_(version);
   select r.run_id, r.run_key, r.is_new, r.lane_id, r.clash into run_id, run_key, is_new, lane_id, clash
   from pgflow.insert_run_(
     tenant, key, workflow, queue, version, priority, input, run_at,
@@ -342,9 +341,8 @@ declare
   chain_ids bigint[];
   clash text;
 begin
-  perform pgflow.check_start_(priority, run_at, timeout_seconds, labels, metadata, tenant, null, t);
-  perform pgflow.check_batch_(runs);
-  perform pgflow.check_version_(version);
+  perform pgflow.check_start_(priority, run_at, timeout_seconds, labels, metadata, tenant, null, t), pgflow.check_batch_(runs),
+    pgflow.check_version_(version);
   lane := pgflow.intern_lane_(queue, workflow, version);
   stems := pgflow.uuids7_(jsonb_array_length(runs));
   select array_agg(coalesce(g.e->>0, stems[g.n]::text)), bool_and(g.e->>0 is null), array_agg(g.e->>1), array_agg(g.id)

@@ -414,7 +414,7 @@ STEPS = (
 SECURITY = (
     Defect(
         "search_path of one function not pinned", "sql/clock.sql",
-        "returns uuid\nlanguage sql\nvolatile\nset search_path = pg_catalog, pg_temp", "returns uuid\nlanguage sql\nvolatile",
+        "returns uuid[]\nlanguage sql\nvolatile\nset search_path = pg_catalog, pg_temp", "returns uuid[]\nlanguage sql\nvolatile",
         "test_schema.py::test_every_function_pins_its_search_path_and_says_what_it_does",
     ),
     Defect(
@@ -424,7 +424,7 @@ SECURITY = (
     ),
     Defect(
         "helper that runs with the owner's rights", "sql/clock.sql",
-        "returns uuid\nlanguage sql\nvolatile\nset search_path", "returns uuid\nlanguage sql\nvolatile\nsecurity definer\nset search_path",
+        "returns uuid[]\nlanguage sql\nvolatile\nset search_path", "returns uuid[]\nlanguage sql\nvolatile\nsecurity definer\nset search_path",
         "test_schema.py::test_only_what_is_called_from_outside_runs_with_the_owners_rights",
     ),
     Defect(

@@ -1465,7 +1465,7 @@ function pgflow.post_(chain bigint, kind "char", name text, payload json, sent_b
   -- Puts a message into the mailbox of a chain
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 c6d0bd8595345ca257b8848687f562ed
+  md5 9799e60bf5eb1715f7bf88b63bb3c971
 
 function pgflow.post_settlement_(debt pgflow.owed, verdict text, value json, why text, sent_by text) returns bigint, owner pgflow_owner
   -- Tells a run what became of one of its effects; answers the chain
@@ -1644,7 +1644,7 @@ function pgflow.send_signal(key text, name text, payload json DEFAULT 'null'::js
   -- Sends a signal to a run in the caller's transaction; answers the chain, for wake(). PF001 if no run has the key
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
-  md5 0bf60ecd49a23c1e4d9fb14b8d5f0b03
+  md5 9b6b8d0e81b7ff44608429f3bd483506
   grant execute to pgflow_client
   grant execute to pgflow_operator
   grant execute to pgflow_worker
@@ -1695,7 +1695,7 @@ function pgflow.start_run(workflow text, input json DEFAULT '{}'::json, key text
   -- Starts a run in the caller's transaction, or finds the one that the key already names (PF002 if that one differs); with a version it waits for workers that have it
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
-  md5 847cebf56d9d8bcc5b16965e2ffd621c
+  md5 1e351ef4a21d59c8eea73cff6eed7ed8
   grant execute to pgflow_client
   grant execute to pgflow_operator
   grant execute to pgflow_worker
@@ -1704,7 +1704,7 @@ function pgflow.start_runs(workflow text, runs jsonb, queue text DEFAULT 'defaul
   -- Starts many runs of one workflow, all or none: runs is [[key or null, input as text], ...]; answers in that order
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
-  md5 4a720ab48cdc17fcaea538b9d6b11b8d
+  md5 961d05f545adc50e0225084ee3cab033
   grant execute to pgflow_client
   grant execute to pgflow_operator
   grant execute to pgflow_worker
@@ -1820,8 +1820,7 @@ function pgflow.unit_json_(seq integer, call integer, kind "char", name text, pa
 function pgflow.uuid7_() returns uuid, owner pgflow_owner
   -- A UUID version 7 (RFC 9562, 5.7): milliseconds since 1970, then random bits
   sql volatile
-  set search_path=pg_catalog, pg_temp
-  md5 322fc71556feff762413fe55f434d1f7
+  md5 d41d8cd98f00b204e9800998ecf8427e
 
 function pgflow.uuids7_(count integer) returns uuid[], owner pgflow_owner
   -- So many UUIDs of version 7 of one millisecond, for a batch
