@@ -145,7 +145,10 @@ def _show_killed_run(dsn: str, report: Report) -> None:
 _QUESTIONS = (
     ("every run of these books", "pgflow list --label books={name}"),
     ("one of them, step by step", "pgflow show {name}/{day}"),
-    ("which steps were tried again", "pgflow sql \"select key, step, attempts from steps where attempts > 1 and key like '{name}/%'\""),
+    (
+        "which steps took the most attempts",
+        "pgflow sql \"select key, step, attempts from steps where key like '{name}/%' order by attempts desc limit 10\"",
+    ),
     (
         "where leases changed hands",
         "pgflow sql \"select key, count(distinct token) as leases from timeline where key like '{name}/%' group by key order by 2 desc\"",
