@@ -462,17 +462,17 @@ EFFECTS = (
         also=(('if plan == "ask" and call.asks == 1:', "if call.asks == 1:"), ('if self._plan(call) == "repeat":\n            call.ground = "w"', 'if self._plan(call) == "repeat":\n            call.ground = "p"')),
     ),
     Defect(
-        "any exception of an effect is a failure", "pgflow/bodies.py",
+        "any exception of an effect is a failure", "pgflow/acts.py",
         "except call.spec.raises as refusal:", "except Exception as refusal:",
         "test_effects.py::test_a_lost_reply_is_asked_after_and_never_sent_again",
     ),
     Defect(
-        "acts though what it expects has changed", "pgflow/bodies.py",
+        "acts though what it expects has changed", "pgflow/acts.py",
         "if observed != call.expected:", "if False:",
         "test_expect.py::test_an_effect_does_not_act_when_what_it_expects_has_changed",
     ),
     Defect(
-        "judged by what it has done itself", "pgflow/bodies.py",
+        "judged by what it has done itself", "pgflow/acts.py",
         "if call.may_have_acted:", "if False:",
         "test_expect.py::test_what_may_have_acted_is_not_judged_by_what_is_observed_after_it",
     ),
@@ -527,7 +527,7 @@ EFFECTS = (
         "test_effects.py::test_what_could_arrive_only_after_the_window_is_not_sent_again",
     ),
     Defect(
-        "an act begun when it could still be under way as absent is believed", "pgflow/bodies.py",
+        "an act begun when it could still be under way as absent is believed", "pgflow/acts.py",
         "> BEGIN_WITHIN * slack_seconds", "> 5.0",
         "test_effects_in_trouble.py::test_an_act_begins_only_while_it_surely_ends_before_absent_is_believed",
     ),

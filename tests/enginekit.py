@@ -26,10 +26,10 @@ from pgflow._engine.flush import Flush, batch_document
 from pgflow._engine.host import StepResult
 from pgflow._scope import StepScope, WorkflowScope, current
 from pgflow.bodies import _judge as judge_error
-from pgflow.bodies import _Turns as Turns
 from pgflow.errors import NonDeterminismError
 from pgflow.replay import _judge as judge_replay
 from pgflow.replay import make_main
+from pgflow.turns import Turns
 from pgflow.worker import Worker as RealWorker
 from pgflow.workflow import Workflow
 

@@ -13,7 +13,7 @@ from test_effects import SLOWLY, Bank, bank, charge, effects, kinds, owed, pay, 
 
 import pgflow
 from pgflow import Absent, Confirmed, DefinitionError, NotStorable, Signal, Stale, StillUnknown, effect, workflow
-from pgflow.bodies import Bodies
+from pgflow.acts import Acts
 from pgflow.testing import set_clock
 
 if TYPE_CHECKING:
@@ -299,14 +299,14 @@ async def test_infrastructure_in_a_precondition_is_no_outcome(aflow: AsyncHarnes
 async def test_an_act_begins_only_while_it_surely_ends_before_absent_is_believed(
     aflow: AsyncHarness, conn: psycopg.Connection, bank: Bank, monkeypatch: pytest.MonkeyPatch, late_seconds: float, units: str
 ) -> None:
-    begin = Bodies._act
+    begin = Acts.act
     delays = iter([late_seconds])
 
-    async def begin_late(self: Bodies, execution: Any, call: Any, scope: Any) -> Any:
+    async def begin_late(self: Acts, execution: Any, call: Any, scope: Any) -> Any:
         call.attempted_us -= int(next(delays, 0) * 1e6)  # as if the worker had stood still since the intent was committed
         return await begin(self, execution, call, scope)
 
-    monkeypatch.setattr(Bodies, "_act", begin_late)
+    monkeypatch.setattr(Acts, "act", begin_late)
 
     @effect(risk="irreversible", keyed=False, timeout=timedelta(seconds=1), settle_after=timedelta(seconds=1.5))
     async def post(cents: int) -> str:
