@@ -135,6 +135,7 @@ begin
   end if;
   looked := true;
   seq := place.last_seq;
+  t := greatest(t, pgflow.now_()); -- read before this lock, it may be older than what a worker has recorded meanwhile
 
   if asked.force or (asked.cancel and place.has_begun is not true) then
     perform pgflow.end_by_force_(me, chain, seq, null, t);

@@ -109,6 +109,11 @@ CLAIMS = (
         "test_sql_claim.py::test_claims_come_in_their_order_though_statistics_know_of_no_lease",
     ),
     Defect(
+        "runs ended at a time read before they were locked", "sql/wake.sql",
+        "  t := greatest(t, pgflow.now_()); --", "  --",
+        "test_sql_wake.py::test_a_run_that_comes_back_after_a_wake_has_read_the_clock_is_not_ended_before_its_last_unit",
+    ),
+    Defect(
         "claim that waits", "sql/claim.sql",
         "select r.ctid from pgflow.ready r where r.ctid = any(heads) and r.lane_id + 0 = any(lanes) for update skip locked",
         "select r.ctid from pgflow.ready r where r.ctid = any(heads) and r.lane_id + 0 = any(lanes) for update",

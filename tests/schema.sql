@@ -751,7 +751,7 @@ function pgflow.apply_controls_(chain bigint, me bigint, t timestamp with time z
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
-  md5 9f5273e8673f4aacc6f9a1d059d23229
+  md5 8e9afde60dac0866d77270d24f3ef3dd
 
 function pgflow.beat(worker_id integer, stopping boolean DEFAULT false) returns TABLE(alive boolean, mail bigint[]), owner pgflow_owner
   -- Sign of life; answers whether the worker still counts as alive and which of its runs somebody wants to cancel or pause

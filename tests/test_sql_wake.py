@@ -587,6 +587,33 @@ def test_mail_that_comes_while_the_run_is_ended_without_its_code_is_put_aside(ds
     assert count(conn, "nudge") == count(conn, "signal") == 0
 
 
+def test_a_run_that_comes_back_after_a_wake_has_read_the_clock_is_not_ended_before_its_last_unit(dsn: str, conn: Conn) -> None:
+    """The clock of the waker stands still behind a lock, once it was read."""
+    conn.execute(
+        """
+        create or replace function pgflow.now_() returns timestamptz language plpgsql set search_path = pg_catalog, pg_temp as $$
+        declare t timestamptz := clock_timestamp();
+        begin
+          if current_setting('test.halts', true) = 'yes' then perform pg_advisory_xact_lock(4711); end if;
+          return t;
+        end $$
+        """
+    )
+    run = begin(conn, key="k")
+    cancel(conn, "k", force=True)
+    with connect(dsn) as gate, Actor(dsn) as waker:
+        gate.execute("select pg_advisory_lock(4711)")
+        waker.conn.execute("set test.halts = 'yes'")
+        woken = waker.do(wake, run.chain_id)
+        waker.until_waiting(conn)
+        commit(conn, flush(run, unit("s", 1, "pay")))
+        conn.execute("select pgflow.release_runs(%s, %s)", ([run.run_id], [run.token]))
+        gate.execute("select pg_advisory_unlock(4711)")
+        assert woken.result(10).ended == [run.chain_id]
+    assert one(conn, "select finished_at >= (select max(recorded_at) from pgflow.unit) from pgflow.outcome")
+    assert sqlkit.unsound(conn) == set()
+
+
 # ---------------------------------------------------------------- several at once
 
 
