@@ -3,7 +3,7 @@
 -- lock is granted. Tests move time by replacing this function in their own database; there is no
 -- setting that could do it in anyone else's.
 --
--- What is called for each row or commit has a body that is parsed when it is made: its names are resolved for
+-- What is called for each row, commit or start has a body that is parsed when it is made: its names are resolved for
 -- good, so it needs no search_path, and without one it can become part of the statement that calls it.
 
 create or replace function pgflow.now_()

@@ -41,10 +41,8 @@ volatile
 set search_path = pg_catalog, pg_temp
 as $$
 begin
-  with sent as (
-    insert into pgflow.signal (chain_id, kind, name, sent_at, sent_by, payload)
-    values (chain, kind, name, pgflow.now_(), left(sent_by, 255), payload)
-  )
+  insert into pgflow.signal (chain_id, kind, name, sent_at, sent_by, payload)
+  values (chain, kind, name, pgflow.now_(), left(sent_by, 255), payload);
   insert into pgflow.nudge (chain_id) values (chain);
 end
 $$;
@@ -86,7 +84,8 @@ as $$
 declare
   chain bigint;
 begin
-  perform pgflow.check_name_(name, 'the name of a signal'), pgflow.check_json_(payload, 'the payload of a signal');
+  perform pgflow.check_name_(name, 'the name of a signal');
+  perform pgflow.check_json_(payload, 'the payload of a signal');
   chain := pgflow.chain_of_(tenant, key);
   perform pgflow.post_(chain, 's', name, coalesce(payload, 'null'), coalesce(sent_by, session_user));
   return chain;

@@ -1465,7 +1465,7 @@ function pgflow.post_(chain bigint, kind "char", name text, payload json, sent_b
   -- Puts a message into the mailbox of a chain
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 9799e60bf5eb1715f7bf88b63bb3c971
+  md5 c6d0bd8595345ca257b8848687f562ed
 
 function pgflow.post_settlement_(debt pgflow.owed, verdict text, value json, why text, sent_by text) returns bigint, owner pgflow_owner
   -- Tells a run what became of one of its effects; answers the chain
@@ -1644,7 +1644,7 @@ function pgflow.send_signal(key text, name text, payload json DEFAULT 'null'::js
   -- Sends a signal to a run in the caller's transaction; answers the chain, for wake(). PF001 if no run has the key
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
-  md5 9b6b8d0e81b7ff44608429f3bd483506
+  md5 0bf60ecd49a23c1e4d9fb14b8d5f0b03
   grant execute to pgflow_client
   grant execute to pgflow_operator
   grant execute to pgflow_worker
