@@ -44,6 +44,7 @@ class CommitHost(Protocol):
     """What the committer needs of the worker it commits for."""
 
     meter: Meter | None
+    worker_id: int
 
     @property
     def active(self) -> int:
@@ -204,9 +205,9 @@ class Committer:
         began = time.perf_counter()
         try:
             if request is not None:
-                answer, claims = await wire.ask(calls.commit_and_claim(_document(items), request))
+                answer, claims = await wire.ask(calls.commit_and_claim(self._document(items), request))
             else:
-                answer = await wire.ask(_query(items, careful=careful))
+                answer = await wire.ask(self._query(items, careful=careful))
         finally:
             if request is not None:
                 self._host.claims_arrived(request, claims)
@@ -215,6 +216,21 @@ class Committer:
         if self._host.meter is not None:
             self._host.meter.committed(len(items), sum(len(flush.rows) for _, flush in items), time.perf_counter() - began)
         self._spread(items, answer)
+
+    def _document(self, items: list[Item]) -> str:
+        return batch_document(self._host.worker_id, ((flush, execution.estimate_us) for execution, flush in items))
+
+    def _query(self, items: list[Item], *, careful: bool) -> Query[calls.CommitAnswer]:
+        """The direct path for a lone unit, else the batch."""
+        flush = items[0][1]
+        if len(items) == 1 and not careful and len(flush.rows) == 1 and flush.question is None and flush.ending is None:
+            row = flush.rows[0]
+            if row.delay_seconds is None and row.key is None and not flush.has_ledger:
+                return calls.commit_unit(
+                    self._host.worker_id, flush.run_id, flush.token, row.seq, row.call, row.kind, row.name, row.payload,
+                    flush.licences(0), row.at_us,
+                )
+        return calls.commit_units(self._document(items), careful=careful)
 
     def _spread(self, items: list[Item], answer: calls.CommitAnswer) -> None:
         """Tells each run what became of its flush."""
@@ -268,18 +284,3 @@ class _Line:
         if not isinstance(error, psycopg.errors.TransactionRollback):
             await self._close()
         await asyncio.sleep(delay)
-
-
-def _document(items: list[Item]) -> str:
-    return batch_document((flush, execution.estimate_us) for execution, flush in items)
-
-
-def _query(items: list[Item], *, careful: bool) -> Query[calls.CommitAnswer]:
-    """The direct path for a lone unit, else the batch."""
-    flush = items[0][1]
-    if len(items) == 1 and not careful and len(flush.rows) == 1 and flush.question is None and flush.ending is None:
-        row = flush.rows[0]
-        if row.delay_seconds is None and row.key is None and not flush.has_ledger:
-            starts = flush.licences(0)
-            return calls.commit_unit(flush.run_id, flush.token, row.seq, row.call, row.kind, row.name, row.payload, starts, row.at_us)
-    return calls.commit_units(_document(items), careful=careful)

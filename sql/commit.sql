@@ -9,10 +9,15 @@
 --   f  [run_id, ...]   those of `o` that have a parent, children, a deadline or beats of steps
 --   l  true            if units of the effect ledger are among `u`
 --   x  [{...}, ...]    runs with a question or a change of place: see settle_
+--   w  the worker      whose leases they are
 -- The leases are locked first, in the order of run_id and skipping what is locked elsewhere: `busy`,
 -- to be tried in the next batch. Everything else happens in later statements, which see what was
 -- committed while a lock was waited for. No other run is locked, nor the lease of another holder: a
 -- batch may wait for a key that a step of that holder has taken, and the step for its lease.
+--
+-- A run that only goes on needs no lock of its own, which would write its lease anew with every step: all
+-- that must not happen before the batch is committed is that the run is given away. So the batch shares the
+-- lock of its worker (see share_worker_) and reads such leases; who gives runs away takes that lock alone.
 --
 -- Fast path: every lease is ours, so the units are inserted plainly; their primary key is the
 -- compare-and-swap, and a duplicate (23505) makes the client send the batch again as careful. The
@@ -54,6 +59,21 @@ end
 $$;
 comment on function pgflow.verdict_(bigint, bigint, int, boolean, bigint) is 'What became of one run of a batch: ok, already, busy or lost';
 
+create or replace function pgflow.share_worker_(worker_id int)
+returns boolean
+language plpgsql
+volatile
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+  -- Whoever reads the leases after this must see what was given away before it: not so in one snapshot for all.
+  return worker_id is not null and current_setting('transaction_isolation') = 'read committed'
+    and pg_try_advisory_xact_lock_shared(hashtext('pgflow.worker'), worker_id);
+end
+$$;
+comment on function pgflow.share_worker_(int)
+  is 'Keeps a worker''s leases where they are until this transaction ends, without a lock on each; false if it cannot';
+
 drop function if exists pgflow.commit_units;
 create function pgflow.commit_units(batch jsonb, careful boolean default false)
 returns jsonb
@@ -84,10 +104,24 @@ begin
     perform set_config('synchronous_commit', 'on', true);
   end if;
   select array_agg((e->0)::bigint), array_agg((e->1)::bigint) into ids, tokens from jsonb_array_elements(batch->'r') e;
-  select array_agg(k.run_id), array_agg(k.token) into locked_ids, locked_tokens
-  from (
-    select e.run_id, e.token from pgflow.lease e where e.run_id = any(ids) and e.token = any(tokens) order by e.run_id for no key update skip locked
-  ) k;
+  if not careful and not batch ? 'x' and pgflow.share_worker_((batch->'w')::int) then
+    ended := array(select (e->0)::bigint from jsonb_array_elements(batch->'o') e);
+    select array_agg(k.run_id order by k.run_id), array_agg(k.token order by k.run_id) into locked_ids, locked_tokens
+    from (
+      select e.run_id, e.token from pgflow.lease e
+      where e.run_id = any(ids) and e.token = any(tokens) and e.worker_id = (batch->'w')::int and e.run_id <> all(ended)
+      union all
+      select l.run_id, l.token from (
+        select e.run_id, e.token from pgflow.lease e where e.run_id = any(ended) and e.token = any(tokens) for no key update skip locked
+      ) l
+    ) k;
+  end if;
+  if locked_ids is distinct from ids or locked_tokens is distinct from tokens then
+    select array_agg(k.run_id), array_agg(k.token) into locked_ids, locked_tokens
+    from (
+      select e.run_id, e.token from pgflow.lease e where e.run_id = any(ids) and e.token = any(tokens) order by e.run_id for no key update skip locked
+    ) k;
+  end if;
   t := pgflow.now_();
 
   if careful or locked_ids is distinct from ids or locked_tokens is distinct from tokens then
@@ -199,7 +233,7 @@ comment on function pgflow.commit_and_claim(jsonb, int, int[], int, bigint[], bo
 
 drop function if exists pgflow.commit_unit;
 create function pgflow.commit_unit(
-  run_id bigint, token bigint, seq int, call int, kind "char", name text, payload json, starts json, at_us bigint
+  run_id bigint, token bigint, seq int, call int, kind "char", name text, payload json, starts json, at_us bigint, worker_id int default null
 )
 returns text
 language plpgsql
@@ -215,7 +249,12 @@ begin
   if current_setting('synchronous_commit') = 'off' then
     perform set_config('synchronous_commit', 'on', true);
   end if;
-  select e.token into held_token from pgflow.lease e where e.run_id = run_id and e.token = token for no key update skip locked;
+  if pgflow.share_worker_(worker_id) then
+    select e.token into held_token from pgflow.lease e where e.run_id = run_id and e.token = token and e.worker_id = worker_id;
+  end if;
+  if held_token is null then
+    select e.token into held_token from pgflow.lease e where e.run_id = run_id and e.token = token for no key update skip locked;
+  end if;
   if held_token is distinct from token then
     return pgflow.verdict_(run_id, token, seq - 1, held_token is not null, held_token);
   end if;
@@ -224,5 +263,5 @@ begin
   return null;
 end
 $$;
-comment on function pgflow.commit_unit(bigint, bigint, int, int, "char", text, json, json, bigint)
+comment on function pgflow.commit_unit(bigint, bigint, int, int, "char", text, json, json, bigint, int)
   is 'commit_units for one unit of one run, without a document: what a run that is alone in its process pays; null = well';

@@ -40,7 +40,7 @@ begin
   mail := array(
     select e.run_id from pgflow.lease e join pgflow.run r on r.run_id = e.run_id
     where e.worker_id = worker_id
-      and exists (select from pgflow.signal s where s.chain_id = r.chain_id and s.kind in ('x', 'p', 'e'))
+      and exists (select from pgflow.signal s where s.chain_id = r.chain_id and s.kind in ('x', 'p', 'e') offset 0)
   );
   return next;
 end
@@ -88,9 +88,12 @@ begin
   delete from pgflow.worker w where w.worker_id = worker_id;
   -- A worker that froze between its fence and its COMMIT still locks a lease: whoever waited for it here
   -- would freeze too. It stays behind as the lease of nobody, and is taken once its session has timed out.
-  select array_agg(k.run_id) into ids from (
-    select e.run_id from pgflow.lease e where e.worker_id = worker_id order by e.run_id for update skip locked
-  ) k;
+  -- So do all of them while a batch of this worker's is just being committed.
+  if pg_try_advisory_xact_lock(hashtext('pgflow.worker'), worker_id) then
+    select array_agg(k.run_id) into ids from (
+      select e.run_id from pgflow.lease e where e.worker_id = worker_id order by e.run_id for update skip locked
+    ) k;
+  end if;
   t := pgflow.now_();
   with gone as (
     delete from pgflow.lease e where e.run_id = any(ids) returning e.*

@@ -178,6 +178,31 @@ LOCKS = (
         "order by e.run_id for update skip locked", "order by e.run_id for update",
         "test_sql_workers.py::test_a_frozen_worker_that_locks_a_lease_is_not_waited_for",
     ),
+    Defect(
+        "batch that does not share its worker's lock", "sql/commit.sql",
+        "and pg_try_advisory_xact_lock_shared(hashtext('pgflow.worker'), worker_id)", "",
+        "test_sql_commit.py::test_a_reaper_leaves_a_run_whose_commit_is_on_its_way_for_later",
+    ),
+    Defect(
+        "reaper that takes runs beside a batch", "sql/worker.sql",
+        "if pg_try_advisory_xact_lock(hashtext('pgflow.worker'), worker_id) then", "if true then",
+        "test_sql_commit.py::test_a_reaper_leaves_a_run_whose_commit_is_on_its_way_for_later",
+    ),
+    Defect(
+        "runs handed back beside a batch", "sql/claim.sql",
+        "perform pg_advisory_xact_lock(hashtext('pgflow.worker'), w.worker_id) from", "perform from",
+        "test_sql_commit.py::test_runs_are_handed_back_after_the_flush_that_is_on_its_way",
+    ),
+    Defect(
+        "leases read in an old snapshot", "sql/commit.sql",
+        "return worker_id is not null and current_setting('transaction_isolation') = 'read committed'", "return worker_id is not null",
+        "test_sql_commit.py::test_a_commit_with_one_snapshot_for_all_locks_its_leases",
+    ),
+    Defect(
+        "worker's lock taken for that of another's leases", "sql/commit.sql",
+        "and e.worker_id = (batch->'w')::int and", "and",
+        "test_sql_commit.py::test_runs_that_a_worker_took_over_under_another_number_are_locked_one_by_one",
+    ),
 )
 
 WAKES = (

@@ -275,7 +275,7 @@ class Worker:
         flush = execution.take_flush()
         if flush is not None:
             assert execution.take_flush() is None, "two flushes of a run are on their way"
-            self.on_the_way.append((execution, flush, batch_document([(flush, execution.estimate_us)])))
+            self.on_the_way.append((execution, flush, batch_document(1, [(flush, execution.estimate_us)])))
 
     def _commit(self, item: tuple[WatchedExecution, Flush, str]) -> None:
         self.on_the_way.remove(item)

@@ -123,7 +123,7 @@ select r.run_id, r.created_at, r.lane_id, case when r.run_id % 10 = 1 then 1 els
 from pgflow.run r where r.run_id >= {unclaimable} and r.run_id < {parked};
 
 insert into pgflow.lease (run_id, token, claimed_at, worker_id, lane_id, last_seq, attempt, priority, suspect)
-select r.run_id, r.run_id * 1000 + 7, now(), r.run_id % 50 + 1, r.lane_id, 0, 1, 0, 0
+select r.run_id, r.run_id * 1000 + 7, now(), r.run_id / 100 % 50 + 1, r.lane_id, 0, 1, 0, 0
 from pgflow.run r where r.run_id >= {leased} and r.run_id < {held};
 
 insert into pgflow.held (run_id, held_at, lane_id, last_seq, attempt, priority, has_begun, state, reason, code_hash)
@@ -253,6 +253,11 @@ def tokens(count: int) -> list[int]:
     return list(range(1, count + 1))
 
 
+def holder(run_id: int) -> int:
+    """The worker that holds a leased run: each holds hundreds that stand side by side."""
+    return run_id // 100 % 50 + 1
+
+
 def batch(
     ids: Ids,
     first: int,
@@ -267,6 +272,7 @@ def batch(
     runs = list(range(ids.leased + first, ids.leased + first + count))
     rest = ["t", None, None, None, 0, 60] if sleeps else ["c", "step", "null", '[[10, "s", "step", "2", null]]', 0, None]
     document: dict[str, Any] = {
+        "w": holder(runs[0]),
         "r": [[run, run * 1000 + 7, seq] for run in runs],
         "u": [[run, seq + 1, 9, *rest, run * 1000 + 7] for run in runs],
     }
@@ -479,8 +485,8 @@ CASES = [
     ),
     Case(
         "commit of one unit",
-        "select pgflow.commit_unit(%s::bigint, %s::bigint, 2, 9, 'c', 'step', 'null', null, 0)",
-        lambda ids: (ids.leased + 1001, (ids.leased + 1001) * 1000 + 7),
+        "select pgflow.commit_unit(%s::bigint, %s::bigint, 2, 9, 'c', 'step', 'null', null, 0, %s::int)",
+        lambda ids: (ids.leased + 1001, (ids.leased + 1001) * 1000 + 7, holder(ids.leased + 1001)),
         20,
         uses="lease_pkey",
     ),
@@ -621,7 +627,7 @@ CASES = [
     ),
     Case("announcement of a worker", "select pgflow.register_worker('host', 1, '{default}', 10, 'test')", lambda _: (), 10),
     Case("beat of a worker", "select * from pgflow.beat(1)", lambda _: (), 2400, uses="lease:whole run_pkey signal_pkey"),
-    Case("watch over workers", "select * from pgflow.observe_workers()", lambda _: (), 160, uses="lease:whole", drained=240),
+    Case("watch over workers", "select * from pgflow.observe_workers()", lambda _: (), 220, uses="lease:whole", drained=240),
     Case(
         "reaping a worker with 200 runs",
         "select * from pgflow.reap_worker(2, 0)",

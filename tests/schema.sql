@@ -757,7 +757,7 @@ function pgflow.beat(worker_id integer, stopping boolean DEFAULT false) returns 
   -- Sign of life; answers whether the worker still counts as alive and which of its runs somebody wants to cancel or pause
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
-  md5 bab9ce50dbc3bdf09af980a4351b3c70
+  md5 1382f0ce4f34cee902485e465e888078
   grant execute to pgflow_worker
 
 function pgflow.beat_step(run_id bigint, token bigint, call integer, attempt integer, details json) returns boolean, owner pgflow_owner
@@ -956,12 +956,12 @@ function pgflow.commit_and_claim(batch jsonb, worker_id integer, lanes integer[]
   md5 27bcef8ef34efc5a146c085f7258e0e1
   grant execute to pgflow_worker
 
-function pgflow.commit_unit(run_id bigint, token bigint, seq integer, call integer, kind "char", name text, payload json, starts json, at_us bigint) returns text, owner pgflow_owner
+function pgflow.commit_unit(run_id bigint, token bigint, seq integer, call integer, kind "char", name text, payload json, starts json, at_us bigint, worker_id integer DEFAULT NULL::integer) returns text, owner pgflow_owner
   -- commit_units for one unit of one run, without a document: what a run that is alone in its process pays; null = well
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
-  md5 caca5d82fdbc6642b1ea4e1ef94c70c1
+  md5 f3bf765d50c2ccc3c85b56cb368446a5
   grant execute to pgflow_worker
 
 function pgflow.commit_units(batch jsonb, careful boolean DEFAULT false) returns jsonb, owner pgflow_owner
@@ -970,7 +970,7 @@ function pgflow.commit_units(batch jsonb, careful boolean DEFAULT false) returns
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
   set plan_cache_mode=force_generic_plan
-  md5 054fbf56cb4a9add4e10628a077d462e
+  md5 9a6b6a4d1723b59b7e5c380c63aa92f2
   grant execute to pgflow_worker
 
 function pgflow.confirm_effect(ref text, verdict text DEFAULT 'confirmed'::text, value json DEFAULT 'null'::json, why text DEFAULT NULL::text, sent_by text DEFAULT NULL::text) returns bigint, owner pgflow_owner
@@ -1505,7 +1505,7 @@ function pgflow.reap_worker(worker_id integer, beat bigint) returns TABLE(reclai
   -- Declares a worker dead if its beat is still the one observed, and gives its runs away; those it died on too often are stuck
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
-  md5 92d4846e645f74df7c168d5ad0740e08
+  md5 622fb8082b6a7c9e124d4754ca462c9f
   grant execute to pgflow_worker
 
 function pgflow.register_code(worker_id integer, codes jsonb) returns void, owner pgflow_owner
@@ -1534,7 +1534,7 @@ function pgflow.release_runs(run_ids bigint[], tokens bigint[]) returns bigint[]
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
-  md5 6ffab1b125329896edb67df4c8913d74
+  md5 1c6df6674df54718ae4246d59db590a8
   grant execute to pgflow_worker
 
 function pgflow.release_strays(worker_id integer, known bigint[], min_age_seconds double precision DEFAULT 5) returns integer, owner pgflow_owner
@@ -1684,6 +1684,12 @@ function pgflow.settle_effect(effect_key text, verdict text, value json DEFAULT 
   md5 cd27d6d78c16c71df7064fd0b44f8d5d
   grant execute to pgflow_operator
   grant execute to pgflow_worker
+
+function pgflow.share_worker_(worker_id integer) returns boolean, owner pgflow_owner
+  -- Keeps a worker's leases where they are until this transaction ends, without a lock on each; false if it cannot
+  plpgsql volatile
+  set search_path=pg_catalog, pg_temp
+  md5 8a23ed973699b93ff91912882371dc87
 
 function pgflow.start_children_(q jsonb, t timestamp with time zone, INOUT seq integer, OUT units jsonb, OUT lanes integer[]) returns record, owner pgflow_owner
   -- Starts the children that a flush asks for, each recorded as started or refused

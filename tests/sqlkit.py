@@ -242,6 +242,7 @@ def document(*flushes: Flush) -> str:
     """The batch as JSON text."""
     ordered = sorted(flushes, key=lambda f: f.claim.run_id)
     batch: dict[str, Any] = {
+        "w": max((f.claim.worker for f in flushes), default=0),
         "r": [[f.claim.run_id, f.token, f.expected] for f in ordered],
         "u": [row for f in ordered for row in f.unit_rows()],
     }

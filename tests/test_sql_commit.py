@@ -26,6 +26,7 @@ from sqlkit import (
     flush,
     journal,
     one,
+    read_answer,
     register,
     rows,
     seconds,
@@ -166,15 +167,34 @@ def test_a_retried_ack_is_already_there_though_the_run_has_moved_on_since(db: Co
 
 def test_a_run_locked_by_another_transaction_is_busy_and_not_waited_for(dsn: str, conn: Conn) -> None:
     a, b = begin(conn), begin(conn)
+    ends = ("completed", None, "2", None)
     with connect(dsn, IMPATIENT) as committer, connect(dsn) as other:
         with other.transaction():
-            commit(other, flush(a, unit(payload='"theirs"')))
-            answer = commit(committer, flush(a, unit(payload='"ours"'), expected=0), flush(b, unit()))
+            commit(other, flush(a, unit(payload='"theirs"'), outcome=ends))
+            answer = commit(committer, flush(a, unit(payload='"ours"'), expected=0, outcome=ends), flush(b, unit()))
             assert answer.bad == {a.run_id: "busy"}
+            assert commit(committer, flush(a, unit(), expected=0), careful=True).bad == {a.run_id: "busy"}
             assert one(committer, "select pgflow.commit_unit(%s, %s, 1, 1, 'c', 's', '1', null, 0)", a.run_id, a.token) == "busy"
         assert commit(committer, flush(a, unit(), expected=0), careful=True).bad == {a.run_id: "already"}
     assert units_of(conn, a) == [(1, '"theirs"')]
     assert units_of(conn, b) == [(1, "null")]
+
+
+@pytest.mark.parametrize("careful", [False, True])
+def test_the_same_flush_sent_again_while_it_is_on_its_way_waits_for_itself(dsn: str, conn: Conn, *, careful: bool) -> None:
+    run = begin(conn)
+    again = document(flush(run, unit(payload="1")))
+    with connect(dsn) as first, Actor(dsn) as batch, Actor(dsn) as alone:
+        with first.transaction():
+            commit(first, flush(run, unit(payload="1")))
+            sent = [batch.do(one, "select pgflow.commit_units(%s, %s)", again, careful), alone.do(commit_unit, run, 1)]
+            batch.until_waiting(conn)
+            alone.until_waiting(conn)
+        for answer in sent:
+            with pytest.raises(errors.UniqueViolation):
+                answer.result(20)
+    assert read_answer(one(conn, "select pgflow.commit_units(%s, true)", again)).bad == {run.run_id: "already"}
+    assert units_of(conn, run) == [(1, "1")]
 
 
 def test_a_wrong_token_is_lost_at_once_though_the_lease_is_locked(dsn: str, conn: Conn) -> None:
@@ -232,8 +252,8 @@ def test_a_bad_run_in_the_batch_does_not_change_what_the_others_record(db: Conn,
 def test_the_order_of_the_runs_in_a_batch_does_not_matter(db: Conn) -> None:
     a, b, c = begin(db), begin(db), begin(db)
     batch = json.loads(document(flush(a, unit()), flush(b, unit()), flush(c, unit())))
-    for part in batch.values():
-        part.reverse()
+    batch["r"].reverse()
+    batch["u"].reverse()
     assert one(db, "select pgflow.commit_units(%s)", json.dumps(batch)) is None
     assert [len(units_of(db, run)) for run in (a, b, c)] == [1, 1, 1]
 
@@ -477,12 +497,60 @@ def test_a_reaper_leaves_a_run_whose_commit_is_on_its_way_for_later(dsn: str, co
     with connect(dsn, IMPATIENT) as reaper:
         with conn.transaction():
             commit(conn, flush(run, unit()))
-            assert one(reaper, query, run.worker, 0) == 1
-            assert status(reaper, run.run_id) == "running"
-            assert status(reaper, other.run_id) == "queued"
+            assert one(reaper, query, run.worker, 0) == 0
+            assert {status(reaper, held.run_id) for held in (run, other)} == {"running"}
         assert (run.worker, -1) in rows(reaper, "select worker_id, beat from pgflow.observe_workers()")
-        assert one(reaper, query, run.worker, -1) == 1
-    assert one(conn, "select last_seq, suspect from pgflow.ready where run_id = %s", run.run_id) == (1, 0)
+        assert one(reaper, query, run.worker, -1) == 2
+    assert rows(conn, "select last_seq, suspect from pgflow.ready order by run_id") == [(1, 0), (0, 1)]
+
+
+def test_a_reaper_leaves_a_run_that_is_just_being_parked_and_takes_the_others(dsn: str, conn: Conn) -> None:
+    run, other = begin(conn), begin(conn)
+    conn.execute("update pgflow.lease set worker_id = %s where run_id = %s", (run.worker, other.run_id))
+    with connect(dsn, IMPATIENT) as reaper, conn.transaction():
+        commit(conn, wait_for(run, "x"))
+        assert one(reaper, "select reclaimed from pgflow.reap_worker(%s, 0)", run.worker) == 1
+        assert [status(reaper, held.run_id) for held in (run, other)] == ["running", "queued"]
+
+
+def test_runs_are_handed_back_after_the_flush_that_is_on_its_way(dsn: str, conn: Conn) -> None:
+    run = begin(conn)
+    with Actor(dsn) as stopper:
+        with conn.transaction():
+            commit(conn, flush(run, unit()))
+            released = stopper.do(one, "select pgflow.release_runs(%s, %s)", [run.run_id], [run.token])
+            with connect(dsn) as observer:
+                stopper.until_waiting(observer)
+        assert released.result(20) == [run.run_id]
+    assert one(conn, "select last_seq, attempt from pgflow.ready") == (1, 0)
+    assert not unsound(conn)
+
+
+@pytest.mark.parametrize("level", [IsolationLevel.REPEATABLE_READ, IsolationLevel.SERIALIZABLE])
+@pytest.mark.parametrize("alone", [False, True])
+def test_a_commit_with_one_snapshot_for_all_locks_its_leases(dsn: str, conn: Conn, level: IsolationLevel, *, alone: bool) -> None:
+    run = begin(conn)
+    with connect(dsn) as zombie:
+        zombie.isolation_level = level
+        with pytest.raises(errors.SerializationFailure), zombie.transaction():
+            assert status(zombie, run.run_id) == "running"
+            reap(conn, run)
+            if alone:
+                commit_unit(zombie, run, 1)
+            else:
+                commit(zombie, flush(run, unit()))
+    assert journal(conn, run.run_id) == []
+
+
+def test_runs_that_a_worker_took_over_under_another_number_are_locked_one_by_one(dsn: str, conn: Conn) -> None:
+    run = begin(conn)
+    batch = json.loads(document(flush(run, unit())))
+    other = register(conn)
+    with connect(dsn, IMPATIENT) as reaper, conn.transaction():
+        assert one(conn, "select pgflow.commit_units(%s)", json.dumps({**batch, "w": other})) is None
+        assert one(reaper, "select reclaimed from pgflow.reap_worker(%s, 0)", run.worker) == 0
+    assert one(conn, "select last_seq from pgflow.lease where run_id = %s", run.run_id) == 0
+    assert len(journal(conn, run.run_id)) == 1
 
 
 def test_a_commit_beside_a_reaper_is_busy_and_then_lost(dsn: str, conn: Conn) -> None:
@@ -498,11 +566,11 @@ def test_a_commit_beside_a_reaper_is_busy_and_then_lost(dsn: str, conn: Conn) ->
 # ---------------------------------------------------------------- the direct path
 
 
-COMMIT_UNIT = "select pgflow.commit_unit(%s, %s, %s, %s, %s, %s, %s, %s, %s)"
+COMMIT_UNIT = "select pgflow.commit_unit(%s, %s, %s, %s, %s, %s, %s, %s, %s, %s)"
 
 
 def commit_unit(conn: Conn, run: Claim, seq: int, payload: str = "null", token: int | None = None) -> str | None:
-    return one(conn, COMMIT_UNIT, run.run_id, token or run.token, seq, seq, "c", "step", payload, None, sqlkit.micros(T0))
+    return one(conn, COMMIT_UNIT, run.run_id, token or run.token, seq, seq, "c", "step", payload, None, sqlkit.micros(T0), run.worker)
 
 
 def test_the_direct_path_records_what_a_batch_would(db: Conn) -> None:
@@ -511,7 +579,7 @@ def test_the_direct_path_records_what_a_batch_would(db: Conn) -> None:
     licence = '[[2,"s","x",1,0]]'
     for n, text in enumerate(EXACT, 1):
         at = sqlkit.micros(T0) - n
-        assert one(db, COMMIT_UNIT, direct.run_id, direct.token, n, n, "c", "step", text, licence, at) is None
+        assert one(db, COMMIT_UNIT, direct.run_id, direct.token, n, n, "c", "step", text, licence, at, direct.worker) is None
         commit(db, flush(batch, unit(call=n, payload=text, starts=licence, at=T0 - n * seconds(1e-6))))
     query = """
       select seq, call, kind, name, payload::text, starts::text, at, recorded_at, due_at, token = %s from pgflow.unit
@@ -641,7 +709,8 @@ def test_a_fence_holds_the_lease_until_the_commit(dsn: str, ledger: Conn) -> Non
             begin_step(app, run)
             fence(app, flush(run, unit()))
             assert one(other, "select reclaimed from pgflow.reap_worker(%s, 0)", run.worker) == 0
-            assert commit(other, flush(run, unit(), expected=0)).bad == {run.run_id: "busy"}
+            ends = ("completed", None, "1", None)
+            assert commit(other, flush(run, unit(), expected=0, outcome=ends)).bad == {run.run_id: "busy"}
         assert one(other, "select reclaimed from pgflow.reap_worker(%s, -1)", run.worker) == 1
     assert one(ledger, "select last_seq, suspect from pgflow.ready") == (1, 0)
 

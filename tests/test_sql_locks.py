@@ -79,6 +79,10 @@ WAITS = {
     # One row a step; and a beat keeps the lease of its own run until it is committed, so that the run's end finds it.
     "beat step": {"beat step", "release", "strays", "reap"} | WHO_ENDS_LEASES,
     **dict.fromkeys(WHO_ENDS_LEASES, {"beat step"}),
+    # Who records the same seq of a run, here so that it can be seen: a holder records one thing of a run at a time,
+    # and only a batch that is sent again, because its answer was lost, meets itself.
+    "commit": {"commit", "step", "continue"},
+    "continue": {"beat step", "commit"},
     # New lanes and partitions are made once.
     "lanes": {"lanes", "limit", "pause queue"},
     "partitions": {"partitions"},
@@ -96,6 +100,7 @@ def build_world(conn: Conn) -> dict[str, Callable[[Conn], object]]:
     leased, parked, stuck, done = two("leased", timeout_seconds=3600), two("parked"), two("stuck"), two("done")
     for run in leased:
         conn.execute("update pgflow.lease set worker_id = %s, claimed_at = claimed_at - interval '1 hour'", (worker,))
+        run.worker = worker
         conn.execute("select pgflow.beat_step(%s, %s, 1, 1, null)", (run.run_id, run.token))
         sqlkit.send(conn, run.key, "paid")
     for run in parked:
@@ -193,8 +198,10 @@ def test_a_wake_does_not_wait_for_another_that_puts_the_same_mail_aside(dsn: str
 
 
 def name_in_order(verb: str, runs: list[Claim]) -> Callable[[Conn], object]:
-    """Commits or hands back these runs in one call that names them in this order."""
+    """Commits or hands back these runs in one call that names them in this order; or locks them so, as a rewind does."""
     ids, held = [run.run_id for run in runs], [run.token for run in runs]
+    if verb == "hold still":
+        return lambda c: c.execute("select pgflow.hold_still_(i) from unnest(%s) i", (ids,))
     if verb == "release":
         return lambda c: c.execute("select pgflow.release_runs(%s, %s)", (ids, held))
     batch = json.loads(sqlkit.document(*(flush(run, unit()) for run in runs)))
@@ -208,7 +215,7 @@ def test_batches_that_name_their_runs_in_opposite_orders_never_deadlock(dsn: str
     with connect(dsn) as holder, Actor(dsn) as up, Actor(dsn) as down:
         with holder.transaction():
             holder.execute("select from pgflow.lease where run_id = %s for update", (middle.run_id,))
-            upwards = up.do(name_in_order(verb, [first, middle, last]))
+            upwards = up.do(name_in_order("hold still" if verb == "release" else verb, [first, middle, last]))
             up.until_waiting(conn, upwards)
             downwards = down.do(name_in_order(verb, [last, middle, first]))
             down.until_waiting(conn, downwards)

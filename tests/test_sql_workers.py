@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -280,7 +281,9 @@ def test_a_frozen_worker_that_locks_a_lease_is_not_waited_for(dsn: str, conn: Co
     frozen, free = claim(conn, 2, worker=worker)
     with connect(dsn, IMPATIENT) as reaper:
         with conn.transaction():
-            commit(conn, flush(frozen, unit()))
+            conn.execute("select pgflow.begin_step(%s, %s, 1)", (frozen.run_id, frozen.token))
+            row = json.dumps(flush(frozen, unit()).unit_rows())
+            conn.execute("select pgflow.fence_step(%s, %s, 1, %s)", (frozen.run_id, frozen.token, row))
             assert reap(reaper, worker)[0] == 1
             assert status(reaper, free.run_id) == "queued"
             assert beats(reaper) == {worker: -1}

@@ -49,11 +49,11 @@ async def _worker(dsn: str, workflow: str) -> AsyncIterator[tuple[OwnWire, claim
     await wire.close()
 
 
-async def _end(wire: OwnWire, run: Claim, last: list[Row], request: claim_calls.ClaimRequest | None) -> Claim | None:
+async def _end(wire: OwnWire, run: Claim, last: list[Row], request: claim_calls.ClaimRequest, *, is_last: bool) -> Claim | None:
     """Ends a run, and claims the next if there is one."""
     end = Flush(run.run_id, run.token, run.chain_id, STEPS_A_RUN, last, ending=Ending("completed", None, "10", None))
-    document = batch_document([(end, lambda: 0)])
-    if request is None:
+    document = batch_document(request.worker_id, [(end, lambda: 0)])
+    if is_last:
         await wire.ask(commit_units(document))
         return None
     _, (claimed,) = await wire.ask(commit_and_claim(document, request))
@@ -68,11 +68,11 @@ async def steps(dsn: str, workflow: str, runs: int) -> kit.Span:
             for left in reversed(range(runs)):
                 assert run is not None
                 run_id, token, at_us = run.run_id, run.token, run.now_us
-                await wire.ask(commit_unit(run_id, token, 1, 1, "s", "small", None, _licence(1), at_us))
+                await wire.ask(commit_unit(request.worker_id, run_id, token, 1, 1, "s", "small", None, _licence(1), at_us))
                 for call in range(1, STEPS_A_RUN):
-                    await wire.ask(commit_unit(run_id, token, call + 1, call, "c", "small", '{"i": 1}', _licence(call + 1), at_us))
+                    await wire.ask(commit_unit(request.worker_id, run_id, token, call + 1, call, "c", "small", '{"i": 1}', _licence(call + 1), at_us))
                 last = Row(STEPS_A_RUN + 1, STEPS_A_RUN, "c", "small", '{"i": 1}', at_us, None)
-                run = await _end(wire, run, [last], request if left else None)
+                run = await _end(wire, run, [last], request, is_last=not left)
     return span
 
 
@@ -96,7 +96,7 @@ async def transactions(dsn: str, workflow: str, runs: int) -> kit.Span:
                     unit = f'[{run.run_id},{call},{call},"c","insert","1",null,{run.now_us},null,{run.token}]'
                     fence = fence_step(run.run_id, run.token, call, unit, 7, has_ledger=False)
                     await application.rows((fence.sql, fence.params), ("commit", ()))
-                run = await _end(wire, run, [], request if left else None)
+                run = await _end(wire, run, [], request, is_last=not left)
     await connection.close()
     return span
 

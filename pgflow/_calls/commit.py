@@ -50,13 +50,17 @@ def _read_both(rows: list[Row]) -> tuple[CommitAnswer, list[Claim]]:
 
 
 def commit_unit(
-    run_id: int, token: int, seq: int, call: int, kind: str, name: str | None, payload: str | None, starts: str | None, at_us: int
+    worker_id: int, run_id: int, token: int, seq: int, call: int, kind: str, name: str | None, payload: str | None, starts: str | None,
+    at_us: int,
 ) -> Query[CommitAnswer]:
     """Commits the one unit of one run, without a document."""
-    sql = 'select pgflow.commit_unit(%s::bigint, %s::bigint, %s::int, %s::int, %s::"char", %s::text, %s::json, %s::json, %s::bigint)'
+    sql = (
+        'select pgflow.commit_unit(%s::bigint, %s::bigint, %s::int, %s::int, %s::"char", %s::text, %s::json, %s::json, '
+        "%s::bigint, %s::int)"
+    )
 
     def read(rows: list[Row]) -> CommitAnswer:
         verdict = rows[0][0]
         return ALL_WELL if verdict is None else CommitAnswer(bad={run_id: verdict})
 
-    return Query(sql, (run_id, token, seq, call, kind, name, payload, starts, at_us), read)
+    return Query(sql, (run_id, token, seq, call, kind, name, payload, starts, at_us, worker_id), read)

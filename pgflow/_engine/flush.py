@@ -104,8 +104,8 @@ def _quoted(text: str | None) -> str:
     return "null" if text is None else quote_json(text)
 
 
-def batch_document(flushes: Iterable[tuple[Flush, Callable[[], int]]]) -> str:
-    """The document of ``commit_units`` for flushes, each with what tells its run's time in microseconds."""
+def batch_document(worker_id: int, flushes: Iterable[tuple[Flush, Callable[[], int]]]) -> str:
+    """The document of ``commit_units`` for flushes of a worker, each with what tells its run's time in microseconds."""
     runs, units, endings, kin, questions = [], [], [], [], []
     has_ledger = False
     for flush, now_us in sorted(flushes, key=lambda pair: pair[0].run_id):
@@ -119,7 +119,7 @@ def batch_document(flushes: Iterable[tuple[Flush, Callable[[], int]]]) -> str:
                 kin.append(str(flush.run_id))
         if flush.question is not None:
             questions.append(json.dumps(flush.question))
-    parts = [f'"r":[{",".join(runs)}],"u":[{",".join(units)}]']
+    parts = [f'"w":{worker_id},"r":[{",".join(runs)}],"u":[{",".join(units)}]']
     if has_ledger:
         parts.append('"l":true')
     if endings:

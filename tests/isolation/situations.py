@@ -95,6 +95,8 @@ WAITS: dict[str, set[str]] = {
     # A fence, since the application's transaction cannot be tried again; and who hands runs back, in the order of run_id.
     **dict.fromkeys(("step", "step_rr", "release", "release_both"), LOCKERS),
     "reap": {"reap"},
+    # A batch that was sent again because its answer was lost waits for itself.
+    "flush": {"flush"},
     # Whoever names a key must know whether it is taken; and new lanes are made once.
     **dict.fromkeys(STARTS, set(STARTS)),
     "start_child": {"child"},
@@ -108,7 +110,7 @@ WAITS: dict[str, set[str]] = {
 TOUCH_BOTH = {"child", "children", "children_back", "start_child", "flush_both", "release_both", "wake_both", "poll", "reap"}
 """Calls that may meet another run's."""
 LATE = 100
-"""The token of a former holder, who locks nothing that is another's."""
+"""The token of a former holder: it locks nothing that is another's, and what it wants to record is refused before it could wait."""
 
 
 # ---------------------------------------------------------------- sessions and their orders
@@ -188,7 +190,9 @@ def can_be_played(order: tuple[str, ...], waiter: Actor, other: Actor) -> bool:
     if other.alone or other.verb.name not in WAITS.get(waiter.verb.name, ()):
         return True
     names = {waiter.verb.name, other.verb.name}
-    if other.token == LATE or (other.run != waiter.run and not names & TOUCH_BOTH):
+    if other.token == LATE or (waiter.verb.name == "flush" and waiter.token == LATE):
+        return True
+    if other.run != waiter.run and not names & TOUCH_BOTH:
         return True
     at = {name: n for n, name in enumerate(order)}
     met = at[other.name] < at[waiter.name] < at[f"{other.name}_c"]

@@ -83,7 +83,7 @@ declare
   verdict text;
 begin
   select * into strict me from scene.run r where r.name = of;
-  batch := jsonb_build_object('r', jsonb_build_array(jsonb_build_array(me.run_id, by_token, me.seq)), 'u', scene.units_(me, by_token, units));
+  batch := jsonb_build_object('w', case when by_token = me.token then me.worker_id else 0 end, 'r', jsonb_build_array(jsonb_build_array(me.run_id, by_token, me.seq)), 'u', scene.units_(me, by_token, units));
   if question is not null then
     batch := batch || jsonb_build_object('x', jsonb_build_array(question || jsonb_build_object(
       'run', me.run_id, 'token', by_token, 'chain', me.chain_id, 'seq', me.seq + jsonb_array_length(units))));
@@ -259,14 +259,14 @@ begin
     when 'flush_both' then
       select coalesce(string_agg(x->>1, ', '), 'ok') into answer
       from scene.run k, scene.run l, jsonb_array_elements(coalesce(pgflow.commit_units(jsonb_build_object(
-        'r', jsonb_build_array(jsonb_build_array(k.run_id, k.token, 0), jsonb_build_array(l.run_id, l.token, 0)),
+        'w', l.worker_id, 'r', jsonb_build_array(jsonb_build_array(k.run_id, k.token, 0), jsonb_build_array(l.run_id, l.token, 0)),
         'u', scene.units_(k, k.token, '[[1, "c", "flush_both", "1", null]]') || scene.units_(l, l.token, '[[1, "c", "flush_both", "1", null]]')
       ), true)->'bad', '[]')) x
       where k.name = 'k' and l.name = 'l';
     when 'batch' then
       select coalesce(string_agg(x->>1, ', '), 'ok') into answer
       from scene.run k, scene.run l, jsonb_array_elements(coalesce(pgflow.commit_units(jsonb_build_object(
-        'r', jsonb_build_array(jsonb_build_array(k.run_id, by_token, 0), jsonb_build_array(l.run_id, l.token, 0)),
+        'w', l.worker_id, 'r', jsonb_build_array(jsonb_build_array(k.run_id, by_token, 0), jsonb_build_array(l.run_id, l.token, 0)),
         'u', scene.units_(k, by_token, '[[1, "c", "batch", "1", null]]'),
         'x', jsonb_build_array(jsonb_build_object('run', l.run_id, 'token', l.token, 'chain', l.chain_id, 'seq', 0,
           'children', '[[3, "c", "default", "{}", "c", 0, null, null, null, null, "c"]]'::jsonb))

@@ -268,7 +268,7 @@ class Cast:
 
     def _commit(self, worker: int, flushes: list[Flush], held: dict[int, Execution], *, careful: bool) -> Call:
         act = _commit_act(flushes)
-        document = _document(flushes)
+        document = _document(worker, flushes)
         if not careful and len(held) < CAPACITY and self.rng.random() < 0.25:
             step = self._claiming(worker, CAPACITY - len(held), "commit_and_claim", "$1::jsonb, ", (document,), act)
         else:
@@ -550,9 +550,10 @@ def _sql(statement: str, *params: Any) -> Step:
     return Step("call", statement, params, None, statement.split(maxsplit=1)[0])
 
 
-def _document(flushes: list[Flush]) -> str:
+def _document(worker: int, flushes: list[Flush]) -> str:
     ordered = sorted(flushes, key=lambda f: f.execution.run_id)
     batch: dict[str, Any] = {
+        "w": worker,
         "r": [[f.execution.run_id, f.execution.token, f.execution.committed] for f in ordered],
         "u": [row for f in ordered for row in f.execution.rows()],
     }

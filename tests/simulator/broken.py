@@ -102,8 +102,19 @@ BROKEN: dict[str, Variant] = {
         (Change("fence_step", "and e.token = token for no key update;", "and e.token = token;"),),
     ),
     "commit that locks nothing": Variant(
-        "commit_units reads the leases without a lock",
-        (Change("commit_units", "and e.token = any(tokens) order by e.run_id for no key update skip locked", "and e.token = any(tokens) order by e.run_id"),),
+        "commit_units reads the leases without a lock, its worker's or theirs",
+        (
+            Change("share_worker_", "pg_try_advisory_xact_lock_shared(hashtext('pgflow.worker'), worker_id)", "true"),
+            Change("commit_units", "and e.token = any(tokens) order by e.run_id for no key update skip locked", "and e.token = any(tokens) order by e.run_id"),
+        ),
+    ),
+    "commit that shares no lock": Variant(
+        "commit_units reads the leases of runs that go on without the lock of their worker",
+        (Change("share_worker_", "pg_try_advisory_xact_lock_shared(hashtext('pgflow.worker'), worker_id)", "true"),),
+    ),
+    "reap beside a commit": Variant(
+        "the runs of a dead worker are given away while a batch of its is on the way",
+        (Change("reap_worker", "pg_try_advisory_xact_lock(hashtext('pgflow.worker'), worker_id)", "true"),),
     ),
     "limit counted without a lock": Variant(
         "claims of a queue with a limit do not wait for each other",
