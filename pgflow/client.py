@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import AsyncIterator, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any, Generic, Literal, ParamSpec, Protocol, TypeVar, cast
@@ -84,7 +84,7 @@ class Session(Protocol):
     """What a sync client's handles need of it."""
 
     def ask(self, query: Query[T], *, wakes: bool = False) -> T:
-        """Runs a query; ``wakes``: it answers a chain to wake."""
+        """Runs a query; ``wakes``: it sends a message, and answers whom to wake."""
 
     def wait(self, key: str, chain_id: int, timeout: timedelta | None) -> result.Ended:
         """Waits until a chain has ended."""
@@ -129,7 +129,7 @@ class Run(Generic[R_co]):
 
     def send(self, signal: Signal[T], value: T) -> None:
         """Sends a signal to the run."""
-        self._session.ask(signal_query(self.key, signal, value), wakes=True)
+        self._session.ask(signal_query(mail.deliver_signal, self.key, signal, value), wakes=True)
 
     def cancel(self) -> None:
         """Cancels the run: its code may clean up."""
@@ -170,12 +170,12 @@ class Run(Generic[R_co]):
         return True
 
 
-def signal_query(key: str, signal: Signal[T], value: T) -> Query[int]:
+def signal_query(send: Callable[[str, str, str], Query[mail.Sent]], key: str, signal: Signal[T], value: T) -> Query[mail.Sent]:
     """A signal on its way: the payload is checked to be readable by the receiver."""
     what = f"the payload of signal {signal.name!r}"
     text = signal.codec.encode(value, what)
     signal.codec.decode(text, what)
-    return mail.send_signal(key, signal.name, text)
+    return send(key, signal.name, text)
 
 
 class Client(Rewinds):
@@ -183,6 +183,7 @@ class Client(Rewinds):
 
     _interceptors: list[Interceptor]
     _errors: tuple[type[Exception], ...]
+    _send_signal: Callable[[str, str, str], Query[mail.Sent]] = staticmethod(mail.deliver_signal)
 
     def _ask(self, query: Query[T], *, wakes: bool = False) -> T:
         raise NotImplementedError
@@ -222,7 +223,7 @@ class Client(Rewinds):
 
     def send(self, key: str, signal: Signal[T], value: T) -> None:
         """Sends a signal to a run; RunNotFound if no run has the key."""
-        self._ask(signal_query(key, signal, value), wakes=True)
+        self._ask(signal_query(self._send_signal, key, signal, value), wakes=True)
 
     def answer(self, gate: str, answer: Answer, *, by: str) -> None:
         """Answers a gate. Declared now; gates are not built yet."""
@@ -282,7 +283,7 @@ class AsyncSession(Protocol):
     """What an async client's handles need of it."""
 
     async def ask(self, query: Query[T], *, wakes: bool = False) -> T:
-        """Runs a query; ``wakes``: it answers a chain to wake."""
+        """Runs a query; ``wakes``: it sends a message, and answers whom to wake."""
 
     async def wait(self, key: str, chain_id: int, timeout: timedelta | None) -> result.Ended:
         """Waits until a chain has ended."""
@@ -316,7 +317,7 @@ class AsyncRun(Generic[R_co]):
 
     async def send(self, signal: Signal[T], value: T) -> None:
         """Sends a signal to the run."""
-        await self._session.ask(signal_query(self.key, signal, value), wakes=True)
+        await self._session.ask(signal_query(mail.deliver_signal, self.key, signal, value), wakes=True)
 
     async def cancel(self) -> None:
         """Cancels the run: its code may clean up."""
@@ -356,6 +357,7 @@ class AsyncClient(AsyncRewinds):
 
     _interceptors: list[Interceptor]
     _errors: tuple[type[Exception], ...]
+    _send_signal: Callable[[str, str, str], Query[mail.Sent]] = staticmethod(mail.deliver_signal)
 
     async def _ask(self, query: Query[T], *, wakes: bool = False) -> T:
         raise NotImplementedError
@@ -381,7 +383,7 @@ class AsyncClient(AsyncRewinds):
 
     async def send(self, key: str, signal: Signal[T], value: T) -> None:
         """Sends a signal to a run; RunNotFound if no run has the key."""
-        await self._ask(signal_query(key, signal, value), wakes=True)
+        await self._ask(signal_query(self._send_signal, key, signal, value), wakes=True)
 
     async def answer(self, gate: str, answer: Answer, *, by: str) -> None:
         """Answers a gate. Declared now; gates are not built yet."""

@@ -209,6 +209,15 @@ class SagaEntry(NamedTuple):
     """False for what a fork repeats of its origin."""
 
 
+class Offer(NamedTuple):
+    """A signal that was all there was in the mailbox when the run was claimed. ``payload`` is a JSON text."""
+
+    signal_id: int
+    name: str
+    payload: str
+    sent_us: int
+
+
 @dataclass
 class Claim:
     """A run that this worker holds."""
@@ -242,6 +251,7 @@ class Claim:
     has_beats: bool = False
     heritage: Heritage | None = None
     saga: list[SagaEntry] = field(default_factory=list)
+    offer: Offer | None = None
     lost: dict[int, list[Ref]] = field(default_factory=dict)
     """By call, what its recorded result claims to exist and does not."""
 

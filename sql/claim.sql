@@ -254,8 +254,10 @@ begin
       case when e.last_seq > 0 then pgflow.journal_(r.run_id, 0, 262144) end,
       exists (select from pgflow.signal s where s.chain_id = r.chain_id and s.kind in ('x', 'p', 'e') offset 0),
       pgflow.micros_(greatest(r.created_at, r.run_at)), pgflow.micros_(t), e.priority::int,
-      case when r.labels is not null or r.metadata is not null or r.parent_run_id is not null or r.deadline_at is not null or r.tenant <> '' or r.heritage is not null or b.beats or b.saga is not null then
-        jsonb_build_object('saga', b.saga, 'heritage', pgflow.heritage_(r.run_id, r.heritage), 'beats', b.beats, 'labels', r.labels, 'metadata', r.metadata, 'parent_run_id', r.parent_run_id, 'leaves_saga', r.close_policy = 'c',
+      case when b.offer is not null and r.labels is null and r.metadata is null and r.parent_run_id is null and r.deadline_at is null
+          and r.tenant = '' and r.heritage is null and not b.beats and b.saga is null then jsonb_build_object('offer', b.offer)
+        when r.labels is not null or r.metadata is not null or r.parent_run_id is not null or r.deadline_at is not null or r.tenant <> '' or r.heritage is not null or b.beats or b.saga is not null or b.offer is not null then
+        jsonb_build_object('offer', b.offer, 'saga', b.saga, 'heritage', pgflow.heritage_(r.run_id, r.heritage), 'beats', b.beats, 'labels', r.labels, 'metadata', r.metadata, 'parent_run_id', r.parent_run_id, 'leaves_saga', r.close_policy = 'c',
           'deadline_us', pgflow.micros_(r.deadline_at), 'tenant', r.tenant)
       end
     -- One by one in this order: a planner that saw no lease would else read all of them for each run.
@@ -264,7 +266,14 @@ begin
     cross join lateral (select n.* from pgflow.run n where n.run_id = i.id offset 0) r
     cross join lateral (
       select exists (select from pgflow.step_beat s where s.run_id = i.id offset 0) as beats,
-        case when r.generation > 1 or r.heritage is not null then pgflow.carried_saga_(r.chain_id, r.generation) end as saga
+        case when r.generation > 1 or r.heritage is not null then pgflow.carried_saga_(r.chain_id, r.generation) end as saga,
+        -- A signal that is all there is in the mailbox: the holder may take it without asking first.
+        (
+          select jsonb_build_array(m.signal_id, m.name, m.payload::text, pgflow.micros_(m.sent_at)) from pgflow.signal m
+          where m.chain_id = r.chain_id and m.kind = 's'
+            and not exists (select from pgflow.signal o where o.chain_id = r.chain_id and o.signal_id <> m.signal_id offset 0)
+          limit 1
+        ) as offer
     ) b;
 end
 $$;

@@ -9,6 +9,7 @@
 --   f  [run_id, ...]   those of `o` that have a parent, children, a deadline or beats of steps
 --   l  true            if units of the effect ledger are among `u`
 --   x  [{...}, ...]    runs with a question or a change of place: see settle_
+--   m  [[run_id, chain_id, name, signal_id], ...]   signals that are taken: each has its unit among `u`
 --   w  the worker      whose leases they are
 -- The leases are locked first, in the order of run_id and skipping what is locked elsewhere: `busy`,
 -- to be tried in the next batch. Everything else happens in later statements, which see what was
@@ -73,6 +74,32 @@ end
 $$;
 comment on function pgflow.share_worker_(int)
   is 'Keeps a worker''s leases where they are until this transaction ends, without a lock on each; false if it cannot';
+
+create or replace function pgflow.take_mail_(taken jsonb)
+returns void
+language plpgsql
+volatile
+set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
+as $$
+declare
+  gone int;
+begin
+  delete from pgflow.signal s where s.ctid = any(array(
+    select m.ctid from jsonb_array_elements(taken) e
+    cross join lateral (
+      select ctid from pgflow.signal
+      where chain_id = (e->1)::bigint and kind = 's' and name = e->>2 and signal_id = (e->3)::bigint offset 0
+    ) m
+  ));
+  get diagnostics gone = row_count;
+  -- Only the holder of a run takes its signals: one that is gone was taken, and would be taken twice.
+  if gone <> jsonb_array_length(taken) then
+    raise exception using errcode = 'PF006', message = format('%s of %s signals are no longer in their mailboxes', jsonb_array_length(taken) - gone, jsonb_array_length(taken));
+  end if;
+end
+$$;
+comment on function pgflow.take_mail_(jsonb) is 'Deletes the signals that a batch records as taken; refuses (PF006) those that are not there';
 
 drop function if exists pgflow.commit_units;
 create function pgflow.commit_units(batch jsonb, careful boolean default false)
@@ -146,6 +173,7 @@ begin
           ('o', (select jsonb_agg(e) from jsonb_array_elements(batch->'o') e where (e->0)::bigint = any(good))),
           ('f', (select jsonb_agg(e) from jsonb_array_elements(batch->'f') e where e::bigint = any(good))),
           ('l', batch->'l'),
+          ('m', (select jsonb_agg(e) from jsonb_array_elements(batch->'m') e where (e->0)::bigint = any(good))),
           ('x', (select jsonb_agg(e) from jsonb_array_elements(batch->'x') e where (e->'run')::bigint = any(good)))
       ) as p (name, part)
       where p.part is not null;
@@ -159,6 +187,10 @@ begin
   from jsonb_array_elements(batch->'u') e;
   if batch ? 'l' then
     perform pgflow.book_(batch->'u', t);
+  end if;
+
+  if batch ? 'm' then
+    perform pgflow.take_mail_(batch->'m');
   end if;
 
   if batch ? 'x' then

@@ -2,6 +2,10 @@
 -- any transaction at any isolation level, and a sender never waits for the run. The nudge row beside
 -- the message makes the next `wake` look at the run; the message is addressed to the chain, so that
 -- it reaches whichever generation is the newest when it is taken.
+--
+-- Who sends a signal in a transaction of its own may do what the wake after it would do: `deliver_signal` makes
+-- a run ready that is parked for it, if it can lock the run's place without waiting. The message and the place
+-- become visible at once, so no nudge is needed: whoever holds the run next finds the message.
 
 create or replace function pgflow.chain_of_(tenant text, key text)
 returns bigint
@@ -93,3 +97,42 @@ end
 $$;
 comment on function pgflow.send_signal(text, text, json, text, text)
   is 'Sends a signal to a run in the caller''s transaction; answers the chain, for wake(). PF001 if no run has the key';
+
+drop function if exists pgflow.deliver_signal;
+create function pgflow.deliver_signal(
+  key text, name text, payload json default 'null', tenant text default '', sent_by text default null, tell boolean default true,
+  out chain_id bigint, out lane_id int
+)
+language plpgsql
+volatile
+security definer
+set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
+as $$
+#variable_conflict use_variable
+declare
+  me bigint;
+  t timestamptz;
+begin
+  perform pgflow.check_name_(name, 'the name of a signal'), pgflow.check_json_(payload, 'the payload of a signal');
+  chain_id := pgflow.chain_of_(tenant, key);
+  payload := coalesce(payload, 'null');
+  -- A later statement must see what the locked row waits for now: not so in one snapshot for all.
+  if current_setting('transaction_isolation') = 'read committed' then
+    select p.run_id into me from pgflow.parked p where p.run_id = pgflow.newest_run_(chain_id) for update skip locked;
+  end if;
+  if me is null or not exists (select from pgflow.wait w where w.run_id = me and w.kind = 's' and w.name = name offset 0) then
+    perform pgflow.post_(chain_id, 's', name, payload, coalesce(sent_by, session_user));
+    return;
+  end if;
+  t := pgflow.now_();
+  insert into pgflow.signal (chain_id, kind, name, sent_at, sent_by, payload)
+  values (chain_id, 's', name, t, left(coalesce(sent_by, session_user), 255), payload);
+  select w.lane_id into lane_id from pgflow.wake_parked_(array[me], t) w;
+  if tell then
+    perform pgflow.tell_workers_(array[lane_id], '{}');
+  end if;
+end
+$$;
+comment on function pgflow.deliver_signal(text, text, json, text, text, boolean)
+  is 'Sends a signal in a transaction of its own, and makes the run ready at once if it is parked for that; answers the chain and that run''s lane, whose workers it tells unless told not to; without a lane: wake() the chain next. PF001 if no run has the key';

@@ -179,6 +179,46 @@ LOCKS = (
         "test_sql_workers.py::test_a_frozen_worker_that_locks_a_lease_is_not_waited_for",
     ),
     Defect(
+        "signal offered beside other mail", "sql/claim.sql",
+        "            and not exists (select from pgflow.signal o where o.chain_id = r.chain_id and o.signal_id <> m.signal_id offset 0)\n", "",
+        "test_sql_deliver.py::test_nothing_is_offered_where_there_is_more_or_nothing",
+    ),
+    Defect(
+        "signal taken that is not there", "sql/commit.sql",
+        "if gone <> jsonb_array_length(taken) then", "if false then",
+        "test_sql_deliver.py::test_a_signal_that_is_gone_cannot_be_taken",
+    ),
+    Defect(
+        "signals of a lost run taken with the batch", "sql/commit.sql",
+        "jsonb_array_elements(batch->'m') e where (e->0)::bigint = any(good)", "jsonb_array_elements(batch->'m') e where true",
+        "test_sql_deliver.py::test_of_a_mixed_batch_only_the_good_take_their_signals",
+    ),
+    Defect(
+        "offered signal taken past a timer", "pgflow/_engine/release.py",
+        "if any(c.due_us and c.due_us <= offer.sent_us for c in waits):", "if False:",
+        "test_engine_offers.py::test_a_timer_that_was_due_before_goes_first",
+    ),
+    Defect(
+        "fence with a signal that is still in the mailbox", "pgflow/_engine/execution.py",
+        "self._decided or self._taken or self._driver.busy", "self._decided or self._driver.busy",
+        "test_engine_offers.py::test_a_transaction_waits_until_the_signal_before_it_is_recorded",
+    ),
+    Defect(
+        "signal handed over while another moves the run", "sql/signal.sql",
+        "where p.run_id = pgflow.newest_run_(chain_id) for update skip locked;", "where p.run_id = pgflow.newest_run_(chain_id) for update;",
+        "test_sql_deliver.py::test_it_waits_for_nobody",
+    ),
+    Defect(
+        "signal handed over in an old snapshot", "sql/signal.sql",
+        "if current_setting('transaction_isolation') = 'read committed' then", "if true then",
+        "test_sql_deliver.py::test_it_is_only_sent_where_one_snapshot_serves_the_transaction",
+    ),
+    Defect(
+        "signal of the client's transaction handed over", "pgflow/app/_async.py",
+        "    _send_signal = staticmethod(mail.send_signal)\n", "",
+        "test_signals.py::test_who_sends_in_a_transaction_of_its_own_makes_the_run_ready_in_it",
+    ),
+    Defect(
         "batch that does not share its worker's lock", "sql/commit.sql",
         "and pg_try_advisory_xact_lock_shared(hashtext('pgflow.worker'), worker_id)", "",
         "test_sql_commit.py::test_a_reaper_leaves_a_run_whose_commit_is_on_its_way_for_later",

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from pgflow._calls.replay import RecordedRun
 from pgflow.failures import ErrorClasses, rebuild_error
 from pgflow.model import Kind
-from pgflow.units import Claim, Unit
+from pgflow.units import Claim, Offer, Unit
 from pgflow.workflow import Workflow
 
 SECOND = 1_000_000
@@ -186,7 +186,12 @@ class Store:
         assert run.place == "ready"
         self._tokens += 1
         run.place, run.token, run.attempt = "leased", self._tokens, run.attempt + 1
-        return run.claim(run.token, self.now_us, has_mail=any(m.chain_id == run.chain_id for m in self.mail))
+        mailbox = [m for m in self.mail if m.chain_id == run.chain_id]
+        claim = run.claim(run.token, self.now_us, has_mail=any(m.kind in "xp" for m in mailbox))
+        if [m.kind for m in mailbox] == ["s"]:
+            (only,) = mailbox
+            claim.offer = Offer(only.mail_id, only.name, only.payload or "null", only.sent_us)
+        return claim
 
     def release_all(self) -> None:
         """Whoever held runs is dead."""
@@ -254,6 +259,11 @@ class Store:
             return "lost", None
         self.now_us += 1
         self.append(run, batch["u"])
+        for of_run, chain_id, name, mail_id in batch.get("m", ()):
+            (taken,) = [m for m in self.mail if (m.mail_id, m.chain_id, m.name, m.kind) == (mail_id, chain_id, name, "s")]
+            assert (of_run, chain_id) == (run_id, run.chain_id)
+            assert any(row[3:6] == [Kind.SIGNAL_RECEIVED, name, taken.payload] for row in batch["u"])
+            self.mail.remove(taken)
         answer = self._settle(run, batch["x"][0]) if "x" in batch else None
         for _, status, reason, output, error, *_ in batch.get("o", ()):
             self._end(run, status, reason, output, error)

@@ -123,7 +123,7 @@ ALLOWED = (
     ("a caller with an old snapshot tries again", r"\w+_(rr|ser)(_2)?", r"could not serialize access due to .*"),
     ("a step whose run was taken or handed back", r"\w*fence\w*", r"run \d+ is no longer held by this worker"),
     ("a claim of a worker that was declared dead", r"claim\w*", r"worker \d+ is not registered, or was declared dead"),
-    ("a message to a run that is not there yet", r"signal|cancel|force|pause|resume|retry", r"no run has the key 'k'"),
+    ("a message to a run that is not there yet", r"signal|deliver|cancel|force|pause|resume|retry", r"no run has the key 'k'"),
     ("a retry of a run that has ended", r"retry", r"run 'k' is \w+: only a stuck or failed run can be retried"),
     ("a key that names another run", r"start\w*", r"key '\w+' already names a run of .*"),
     ("what follows an error", r"\w+", r"current transaction is aborted, commands ignored until end of transaction block"),
@@ -194,7 +194,7 @@ def faults(spec: str, printed: str) -> list[str]:
 # guarantee -> fault, and the steps that make a permutation speak of it
 PROMISES = (
     ("G29", "two calls in every order of their steps and commits", r".*"),
-    ("G31", "signals that meet whatever changes the run's place", r"signal\w*"),
+    ("G31", "signals that meet whatever changes the run's place", r"(signal|deliver)\w*"),
     ("G36", "a cancel that meets whatever changes the run's place", r"(cancel|force)\w*"),
     ("G6", "an end that meets any other call", r"complete\w*"),
     ("G7", "a worker that was declared dead goes on", r"late_\w+"),

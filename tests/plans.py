@@ -522,6 +522,13 @@ CASES = [
         "what a step said of itself", "select pgflow.step_details(%s::bigint, 2)", lambda ids: (ids.leased + 6,), 10, uses="step_beat_pkey"
     ),
     Case("sending a signal", "select pgflow.send_signal(%s::text, 'go', '1')", lambda ids: (parked_key(ids, 0),), 30, uses="run_key_pkey"),
+    Case(
+        "handing a signal over",
+        "select * from pgflow.deliver_signal(%s::text, 'go', '1')",
+        lambda ids: (parked_key(ids, 0),),
+        60,
+        uses="parked_pkey run_generation_key run_key_pkey signal_pkey timer_pkey wait_pkey",
+    ),
     Case("cancel", "select pgflow.cancel_run(%s::text)", lambda ids: (parked_key(ids, 0),), 30, uses="run_key_pkey"),
     Case(
         "retry",

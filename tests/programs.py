@@ -349,7 +349,8 @@ def signals_of(seeds: list[int]) -> list[tuple[int, Part]]:
 
 def send(conn: psycopg.Connection[Any], seed: int, part: Part) -> None:
     """Sends the signal of a part."""
-    conn.execute("select pgflow.send_signal(%s, %s, %s::json)", (f"p{seed}", part.path, str(part.n)))
+    verb = "deliver_signal" if part.n % 2 else "send_signal"
+    conn.execute(f"select pgflow.{verb}(%s, %s, %s::json)", (f"p{seed}", part.path, str(part.n)))
 
 
 def send_rest(conn: psycopg.Connection[Any], seeds: list[int]) -> None:

@@ -947,7 +947,7 @@ function pgflow.claimed_(ids bigint[]) returns TABLE(run_id bigint, token bigint
   set enable_hashjoin=off
   set enable_mergejoin=off
   set plan_cache_mode=force_generic_plan
-  md5 c1a872dfbdad72019bb1fc0f2174c37f
+  md5 ccc4e3efba5d1e6165ebfc60bc9165d7
 
 function pgflow.commit_and_claim(batch jsonb, worker_id integer, lanes integer[], max integer, tokens bigint[], take_suspect boolean, after bigint[] DEFAULT NULL::bigint[]) returns TABLE(answer jsonb, run_id bigint, token bigint, chain_id bigint, lane_id integer, generation integer, attempt integer, suspect integer, last_seq integer, key text, root text, input text, units text, has_mail boolean, created_us bigint, now_us bigint, priority integer, extra jsonb, took_us bigint), owner pgflow_owner
   -- commit_units and then claim_runs in one transaction: what a worker that drains a queue does
@@ -970,7 +970,7 @@ function pgflow.commit_units(batch jsonb, careful boolean DEFAULT false) returns
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
   set plan_cache_mode=force_generic_plan
-  md5 9a6b6a4d1723b59b7e5c380c63aa92f2
+  md5 c976ce8f4038ecf483d009c3ee855ebe
   grant execute to pgflow_worker
 
 function pgflow.confirm_effect(ref text, verdict text DEFAULT 'confirmed'::text, value json DEFAULT 'null'::json, why text DEFAULT NULL::text, sent_by text DEFAULT NULL::text) returns bigint, owner pgflow_owner
@@ -1005,6 +1005,16 @@ function pgflow.cut_to_retry_(run_id bigint) returns integer, owner pgflow_owner
   plpgsql stable
   set search_path=pg_catalog, pg_temp
   md5 553dde82592286b007b888b13eae0642
+
+function pgflow.deliver_signal(key text, name text, payload json DEFAULT 'null'::json, tenant text DEFAULT ''::text, sent_by text DEFAULT NULL::text, tell boolean DEFAULT true, OUT chain_id bigint, OUT lane_id integer) returns record, owner pgflow_owner
+  -- Sends a signal in a transaction of its own, and makes the run ready at once if it is parked for that; answers the chain and that run's lane, whose workers it tells unless told not to; without a lane: wake() the chain next. PF001 if no run has the key
+  plpgsql volatile security definer
+  set search_path=pg_catalog, pg_temp
+  set enable_seqscan=off
+  md5 de8159c369ce3ad9a7254fbd2f34c8e2
+  grant execute to pgflow_client
+  grant execute to pgflow_operator
+  grant execute to pgflow_worker
 
 function pgflow.drop_children_(me bigint, cut integer, children text, are_reused boolean, t timestamp with time zone) returns void, owner pgflow_owner
   -- What becomes of children that the dropped part started, unless they are reused: open ones are cancelled or refused (PF006), keys of ended ones freed
@@ -1767,6 +1777,13 @@ function pgflow.take_lanes_(questions jsonb) returns void, owner pgflow_owner
   sql volatile
   set search_path=pg_catalog, pg_temp
   md5 378c2ebc2daecc1e18158b250107bb87
+
+function pgflow.take_mail_(taken jsonb) returns void, owner pgflow_owner
+  -- Deletes the signals that a batch records as taken; refuses (PF006) those that are not there
+  plpgsql volatile
+  set search_path=pg_catalog, pg_temp
+  set enable_seqscan=off
+  md5 c9f6f5ab1c0da1dc1a1efe030cddb809
 
 function pgflow.take_runs_(tenant text, keys text[], made_up boolean, ids bigint[], stems uuid[], inputs text[], lane integer, priority integer, run_at timestamp with time zone, due timestamp with time zone, labels jsonb, metadata jsonb) returns bigint[], owner pgflow_owner
   -- Inserts the runs whose keys are free, in the order of keys (made up: all of them); answers whose each key is, null for one that was freed meanwhile

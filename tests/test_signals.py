@@ -47,6 +47,45 @@ async def test_messages_are_taken_in_the_order_in_which_they_were_sent(aflow: As
     assert await run.result(SOON) == ["a", "b", "c", "d"]
 
 
+SAME_TRANSACTION = "select r.xmin = s.xmin from pgflow.ready r, pgflow.signal s"
+
+
+async def test_who_sends_in_a_transaction_of_its_own_makes_the_run_ready_in_it(
+    aflow: AsyncHarness, conn: psycopg.Connection, pgflow_dsn: str
+) -> None:
+    aflow.include(collect)
+    run = await aflow.start(collect, 2)
+    await aflow.until_idle()
+    await aflow.crash()
+    await run.send(word, "a")
+    assert conn.execute(SAME_TRANSACTION).fetchall() == [(True,)]
+    await aflow.until_idle()
+    await aflow.crash()
+    async with await psycopg.AsyncConnection.connect(pgflow_dsn) as own:
+        await aflow.app.using(own).send(run.key, word, "b")
+    await aflow.app.nudge()
+    assert conn.execute(SAME_TRANSACTION).fetchall() == [(False,)]
+    await aflow.until_idle()
+    assert await run.result(SOON) == ["a", "b"]
+
+
+def test_so_does_sync_code(flow: Harness, conn: psycopg.Connection, pgflow_dsn: str) -> None:
+    flow.include(collect)
+    run = flow.start(collect, 2)
+    flow.until_idle()
+    flow.crash()
+    flow.app.send(run.key, word, "a")
+    assert conn.execute(SAME_TRANSACTION).fetchall() == [(True,)]
+    flow.until_idle()
+    flow.crash()
+    with psycopg.connect(pgflow_dsn) as own:
+        flow.app.using(own).send(run.key, word, "b")
+    flow.app.nudge()
+    assert conn.execute(SAME_TRANSACTION).fetchall() == [(False,)]
+    flow.until_idle()
+    assert run.result(SOON) == ["a", "b"]
+
+
 async def test_messages_that_came_before_the_run_began_are_not_lost(aflow: AsyncHarness) -> None:
     aflow.include(collect)
     run = await aflow.app.start(collect, 2)

@@ -109,7 +109,7 @@ def test_a_claim_tells_what_a_worker_must_know(db: Conn) -> None:
     assert claimed.root == one(db, "select root::text from pgflow.run_key")
     assert claimed.extra == {
         "labels": {"x": "y"}, "metadata": {"m": [None]}, "parent_run_id": None, "leaves_saga": None, "tenant": "t", "deadline_us": sqlkit.micros(T0) + 9_000_000,
-        "beats": False, "heritage": None, "saga": None,
+        "beats": False, "heritage": None, "saga": None, "offer": None,
     }  # fmt: skip
     assert one(db, "select token, worker_id, lane_id, attempt from pgflow.lease") == (claimed.token, worker, started.lane_id, 1)
     start(db, key="plain")

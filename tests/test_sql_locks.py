@@ -145,6 +145,7 @@ def build_world(conn: Conn) -> dict[str, Callable[[Conn], object]]:
         "step": step,
         "beat step": call("beat_step(%s, %s, 1, 1, null)", ids[0], held[0]),
         "send": for_keys("send_signal(%s, 'paid')"),
+        "deliver": for_keys("deliver_signal(%s, 'paid')"),
         "cancel": for_keys("cancel_run(%s)"),
         "pause": for_keys("pause_run(%s)"),
         "resume": for_keys("resume_run(%s)"),

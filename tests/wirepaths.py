@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path as FilePath
 from typing import Any, TypeVar
 
@@ -697,16 +697,25 @@ async def _labour(stage: Stage, key: str) -> None:
 # ------------------------------------------------------------ people
 
 
-@path("signal", {APP: ("send_signal", "wake", "pg_notify")}, REST, booked=1, told=1, signals=1)
+@path("signal", {APP: ("deliver_signal", "pg_notify")}, REST, booked=1, told=1, signals=1)
 async def _signal(stage: Stage, key: str) -> None:
     run = await stage.insist(lambda: stage.app.start(waiting.options(key=key), key))
+    await stage.until_status(key, "waiting")
     await stage.until_true(lambda: stage.app.send(key, go, 1), lambda: stage.sent(key))
     await ends(stage, run, 2)
 
 
-@path("signal from sync code", {APP: ("send_signal", "wake", "pg_notify")}, REST, booked=1, told=1, signals=1)
+@path("signal that is kept", {APP: ("deliver_signal", "wake", "pg_notify")}, REST, booked=1, told=1, signals=1)
+async def _signal_kept(stage: Stage, key: str) -> None:
+    run = await stage.insist(lambda: stage.app.start(waiting.options(key=key, run_at=datetime.now(UTC) + timedelta(seconds=1)), key))
+    await stage.until_true(lambda: stage.app.send(key, go, 1), lambda: stage.sent(key))
+    await ends(stage, run, 2)
+
+
+@path("signal from sync code", {APP: ("deliver_signal", "pg_notify")}, REST, booked=1, told=1, signals=1)
 async def _signal_sync(stage: Stage, key: str) -> None:
     run = await stage.insist_in_thread(lambda: stage.sync_app.start(waiting.options(key=key), key))
+    await stage.until_status(key, "waiting")
     await stage.until_true(lambda: stage.in_thread(lambda: run.send(go, 1)), lambda: stage.sent(key))
     await ends_well(stage, key, waiting, 2)
 

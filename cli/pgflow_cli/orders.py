@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 
     import psycopg
 
+    from pgflow._calls.mail import Sent
     from pgflow._io import Query
 
 SAMPLE = 10
@@ -275,7 +276,7 @@ def _post(connection: psycopg.Connection[Any], order: Order, key: str, why: str,
     from pgflow._io import run
 
     by = operator()
-    calls: dict[str, Callable[[], Query[int]]] = {
+    calls: dict[str, Callable[[], Query[Sent]]] = {
         "cancel": lambda: mail.cancel_run(key, why, sent_by=by, force=manner.force),
         "pause": lambda: mail.pause_run(key, why, sent_by=by),
         "resume": lambda: mail.resume_run(key, why, sent_by=by),
@@ -284,7 +285,7 @@ def _post(connection: psycopg.Connection[Any], order: Order, key: str, why: str,
         ),
     }
     with connection.transaction():
-        return run(connection, calls[order.verb]())
+        return run(connection, calls[order.verb]()).chain_id
 
 
 _NOW = "select key, pgflow.run_status(key) as status from unnest(%s::text[]) as k (key)"

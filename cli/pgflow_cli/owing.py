@@ -87,10 +87,9 @@ def settle(
         from pgflow._calls import effects
         from pgflow._io import run
 
-        chain = run(connection, effects.settle_effect(effect, verdict, dump(value), why or "", operator()))
-        wake(connection, [chain])
-        (row,) = fetch_dicts(
-            connection, "select r.key, r.status from pgflow.runs r where r.chain_id = %s order by r.generation desc limit 1", (chain,)
-        )
+        sent = run(connection, effects.settle_effect(effect, verdict, dump(value), why or "", operator()))
+        wake(connection, sent.chains, sent.lanes)
+        newest = "select r.key, r.status from pgflow.runs r where r.chain_id = %s order by r.generation desc limit 1"
+        (row,) = fetch_dicts(connection, newest, (sent.chain_id,))
     said = {"effect": effect, "verdict": verdict, "value": value, "key": row["key"], "status": row["status"]}
     print_one(choose_form(as_json=as_json), said, lambda: plain(f"Settled {effect} as {verdict}: run {row['key']} is {row['status']}."))

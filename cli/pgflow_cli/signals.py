@@ -17,6 +17,8 @@ from pgflow_cli.selection import ENDED, Key, find_run
 if TYPE_CHECKING:
     import psycopg
 
+    from pgflow._calls.mail import Sent
+
 AWAITED_SECONDS = 2.0
 """So long a run is woken again that waits for the signal but could not be moved at once."""
 
@@ -41,18 +43,18 @@ def signal(
         before = find_run(connection, key, "status, reason")
         if before["status"] in ENDED:
             raise Mistake(f"run {key!r} is {before['status']}: it takes no more signals; nothing was sent")
-        chain = run(connection, mail.send_signal(key, name, dump(value), sent_by=operator()))
-        after = _wake_run(connection, key, chain, before, name)
+        sent_to = run(connection, mail.deliver_signal(key, name, dump(value), sent_by=operator()))
+        after = _wake_run(connection, key, sent_to, before, name)
     sent = {"key": key, "signal": name, "payload": value, "before": before["status"], "status": after["status"]}
     print_one(choose_form(as_json=as_json), sent, lambda: plain(_sent(sent, before["reason"], after["reason"])))
 
 
-def _wake_run(connection: psycopg.Connection[Any], key: str, chain: int, before: dict[str, Any], name: str) -> dict[str, Any]:
+def _wake_run(connection: psycopg.Connection[Any], key: str, sent: Sent, before: dict[str, Any], name: str) -> dict[str, Any]:
     """Wakes the run and answers where it is: one that waits for this signal was busy elsewhere if it still does, and soon is not."""
     is_awaited = before["status"] == "waiting" and f"signal {name}" in (before["reason"] or "")
     patience = time.monotonic() + AWAITED_SECONDS
     while True:
-        wake(connection, [chain])
+        wake(connection, sent.chains, sent.lanes)
         after = find_run(connection, key, "status, reason")
         if not is_awaited or time.monotonic() > patience or (after["status"], after["reason"]) != (before["status"], before["reason"]):
             return after

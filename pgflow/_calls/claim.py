@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from pgflow._io import Query, Row
-from pgflow.units import Carried, CarriedChild, CarriedEffect, Claim, Dropped, Heritage, SagaEntry, Unit, parse_units, place_of
+from pgflow.units import Carried, CarriedChild, CarriedEffect, Claim, Dropped, Heritage, Offer, SagaEntry, Unit, parse_units, place_of
 
 
 class Lane(NamedTuple):
@@ -86,6 +86,10 @@ def _claim(row: Row) -> Claim:
 
 
 def _with_extra(claim: Claim, extra: dict[str, Any]) -> Claim:
+    if (offer := extra.get("offer")) is not None:
+        claim.offer = Offer(*offer)
+    if len(extra) == 1:
+        return claim
     claim.labels = extra["labels"] or {}
     claim.metadata = extra["metadata"] or {}
     claim.parent_run_id = extra["parent_run_id"]

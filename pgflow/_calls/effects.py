@@ -1,21 +1,18 @@
-"""``sql/effects.sql``: what somebody says became of an effect. Each answers the chain, for ``wake``."""
+"""``sql/effects.sql``: what somebody says became of an effect. Each answers whom to wake."""
 
 from __future__ import annotations
 
-from pgflow._io import Query, Row
+from pgflow._calls.mail import Sent, read_sent
+from pgflow._io import Query
 
 
-def _first(rows: list[Row]) -> int:
-    return int(rows[0][0])
-
-
-def settle_effect(effect_key: str, verdict: str, value: str, why: str, sent_by: str | None) -> Query[int]:
+def settle_effect(effect_key: str, verdict: str, value: str, why: str, sent_by: str | None) -> Query[Sent]:
     """Says what became of an effect, by its key."""
     sql = "select pgflow.settle_effect(%s::text, %s::text, %s::json, %s::text, %s::text)"
-    return Query(sql, (effect_key, verdict, value, why, sent_by), _first)
+    return Query(sql, (effect_key, verdict, value, why, sent_by), read_sent)
 
 
-def confirm_effect(ref: str, verdict: str, value: str, why: str, sent_by: str | None) -> Query[int]:
+def confirm_effect(ref: str, verdict: str, value: str, why: str, sent_by: str | None) -> Query[Sent]:
     """Says what became of an effect, by the counterparty's reference."""
     sql = "select pgflow.confirm_effect(%s::text, %s::text, %s::json, %s::text, %s::text)"
-    return Query(sql, (ref, verdict, value, why, sent_by), _first)
+    return Query(sql, (ref, verdict, value, why, sent_by), read_sent)

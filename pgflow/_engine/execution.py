@@ -88,6 +88,9 @@ class Execution(Releases):
     def _settle(self) -> None:
         """Nothing is left to release: start what may start, flush what must be durable."""
         is_held_back = self.pausing or self.draining or not self._has_looked
+        if not is_held_back and self._take_offer():
+            self.advance()
+            return
         if self.renewing is not None:  # the past must be repeated before anything can be looked at
             is_held_back = self.draining
         startable, self._startable = self._startable, []
@@ -226,7 +229,7 @@ class Execution(Releases):
     @property
     def may_fence(self) -> bool:
         """Whether the next seq is known and everything that was decided before is released."""
-        return self.inflight is None and not (self.locked or self._decided or self._driver.busy)
+        return self.inflight is None and not (self.locked or self._decided or self._taken or self._driver.busy)
 
     def begin_fence(self, call: StepCall, text: str) -> Flush | None:
         """A transactional body is done: what its transaction must append, or None if nobody wants it any more.
@@ -270,7 +273,7 @@ class Execution(Releases):
         if self.renewing is not None and self.divergence is None:
             return None
         if self.divergence is not None or self._refused:  # what the code did after that is nobody's history
-            self._buffer, self._unlicensed, self._seq = [], [], self._durable_seq
+            self._buffer, self._unlicensed, self._taken, self._seq = [], [], [], self._durable_seq
         flush = self._flush_of_buffer()
         flush.question = self._question(flush)
         if flush.question is None and self._ending is not None:
@@ -293,8 +296,9 @@ class Execution(Releases):
             self._unlicensed = self._unlicensed[len(starts) :]
         claim = self.claim
         has_ledger, self._has_ledger_rows = self._has_ledger_rows, False
+        taken, self._taken = self._taken, []
         seq = self._seq - len(rows)
-        return Flush(self.run_id, claim.token, claim.chain_id, seq, rows, starts, has_ledger=has_ledger, size_bytes=size_bytes)
+        return Flush(self.run_id, claim.token, claim.chain_id, seq, rows, starts, has_ledger=has_ledger, taken=taken, size_bytes=size_bytes)
 
     def _question(self, flush: Flush) -> dict[str, Any] | None:
         """What the database is asked together with this flush."""
@@ -315,6 +319,7 @@ class Execution(Releases):
         if not (asked or children or effects or self._unwanted_children or leaving):
             return None
         question = self._address(flush)
+        self.claim.offer = None  # the answer may take it
         waits = waits_of(self._calls.values(), self._accepted)
         if waits.keys() == {"open_effects"} and (owed := [c for c in self._calls.values() if c.state == "owed"]):
             question["stuck"] = stuck("effect", owed_detail(owed))

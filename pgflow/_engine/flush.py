@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from pgflow._engine.calls import StepCall
+from pgflow.units import Offer
 from pgflow.values import quote_json
 
 MAX_FLUSH_UNITS = 64
@@ -58,6 +59,8 @@ class Flush:
     has_kin: bool = False
     tries: int = 0
     has_ledger: bool = False
+    taken: list[Offer] = field(default_factory=list)
+    """Signals whose units are among its rows, to be deleted from the mailbox."""
     size_bytes: int = 0
     """About how much its units take."""
 
@@ -106,7 +109,7 @@ def _quoted(text: str | None) -> str:
 
 def batch_document(worker_id: int, flushes: Iterable[tuple[Flush, Callable[[], int]]]) -> str:
     """The document of ``commit_units`` for flushes of a worker, each with what tells its run's time in microseconds."""
-    runs, units, endings, kin, questions = [], [], [], [], []
+    runs, units, endings, kin, questions, taken = [], [], [], [], [], []
     has_ledger = False
     for flush, now_us in sorted(flushes, key=lambda pair: pair[0].run_id):
         runs.append(f"[{flush.run_id},{flush.token},{flush.expected_seq}]")
@@ -117,11 +120,14 @@ def batch_document(worker_id: int, flushes: Iterable[tuple[Flush, Callable[[], i
             endings.append(flush.ending_row())
             if flush.has_kin:
                 kin.append(str(flush.run_id))
+        taken += [f"[{flush.run_id},{flush.chain_id},{quote_json(o.name)},{o.signal_id}]" for o in flush.taken]
         if flush.question is not None:
             questions.append(json.dumps(flush.question))
     parts = [f'"w":{worker_id},"r":[{",".join(runs)}],"u":[{",".join(units)}]']
     if has_ledger:
         parts.append('"l":true')
+    if taken:
+        parts.append(f'"m":[{",".join(taken)}]')
     if endings:
         parts.append(f'"o":[{",".join(endings)}]')
     if kin:

@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from pgflow._engine.calls import Call, ChildCall, EffectCall, StepCall, TimerCall
+from pgflow._engine.calls import Call, ChildCall, EffectCall, SignalCall, StepCall, TimerCall
 from pgflow._engine.flush import Ending
 from pgflow._engine.host import ContinueAsNew, EffectResult, Host, StepResult
 from pgflow._engine.loop import Unwind
@@ -22,7 +22,7 @@ from pgflow._engine.renewal import Renewals
 from pgflow.errors import NotStorable
 from pgflow.failures import clean, encode_error
 from pgflow.model import Kind
-from pgflow.units import Claim, Unit
+from pgflow.units import Claim, Offer, Unit
 from pgflow.values import Codec
 
 
@@ -37,6 +37,7 @@ class Releases(Renewals):
         self._result = result
         self._code_hash = code_hash
         self._decided: deque[Unit] = deque()
+        self._taken: list[Offer] = []
         self._ending: Ending | None = None
         self._has_ended = False
         self._late_cancel: dict[str, Any] | None = None
@@ -131,6 +132,29 @@ class Releases(Renewals):
     def _standing(self) -> str:
         pending = ", ".join(str(call) for call in self._calls.values()) or "nothing"
         return f"it waits for {pending}"
+
+    def _take_offer(self) -> bool:
+        """Takes the signal that came with the claim, if the code waits for it and no timer was due before it was sent.
+
+        That needs no commit of its own: nobody else can take it while this worker holds the run, and nothing that rests on it
+        leaves the process before the flush that records it.
+        """
+        offer = self.claim.offer
+        if offer is None or self.replaying or self.renewing is not None:
+            return False
+        waits = [c for c in self._calls.values() if isinstance(c, (SignalCall, TimerCall)) and c.state == "pending"]
+        if any(c.due_us and c.due_us <= offer.sent_us for c in waits):
+            return False
+        call = next((c for c in waits if isinstance(c, SignalCall) and c.name == offer.name), None)
+        if call is None:
+            return False
+        self.claim.offer = None
+        self._taken.append(offer)
+        row = self._record(call.number, Kind.SIGNAL_RECEIVED, call.name, offer.payload)
+        call.state = "decided"
+        self._decided.append(Unit(row.seq, row.call, row.kind, row.name, row.payload, None, row.at_us, None))
+        self._want_flush()
+        return True
 
     def _record_result(self, result: StepResult) -> bool:
         """Gives a body's result its place in the journal and releases it; False if nobody waits for it."""

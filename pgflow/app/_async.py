@@ -103,7 +103,7 @@ class AsyncApp(AppBase, AsyncClient):
             async with pool.connection() as connection:  # a connection that had died while it was idle
                 answer = await run_async(connection, query)
         if wakes:
-            self._note(chains=[answer])  # type: ignore[list-item]
+            self._note(answer.chains, answer.lanes)  # type: ignore[attr-defined]
             await self.nudge()
         return answer
 
@@ -282,6 +282,8 @@ def twin_of(app: AppBase, dsn: str | None, *, without_session: bool = False) -> 
 class _BoundAsyncClient(AsyncClient):
     """A client in somebody's open transaction."""
 
+    _send_signal = staticmethod(mail.send_signal)
+
     def __init__(self, app: AsyncApp, connection: object, adapted: Adapted) -> None:
         self._app = app
         self._connection = connection
@@ -292,7 +294,7 @@ class _BoundAsyncClient(AsyncClient):
     async def _ask(self, query: Query[T], *, wakes: bool = False) -> T:
         answer = await run_on_async(self._adapted.executor, query)  # type: ignore[arg-type]
         if wakes:
-            self._wake_after_commit(chains=[answer])  # type: ignore[list-item]
+            self._wake_after_commit(answer.chains, answer.lanes)  # type: ignore[attr-defined]
         return answer
 
     def _session(self) -> AsyncSession:

@@ -138,7 +138,7 @@ class App(AppBase, Client):
             with pool.connection() as connection:  # a connection that had died while it was idle
                 answer = run(connection, query)
         if wakes:
-            self._note(chains=[answer])  # type: ignore[list-item]
+            self._note(answer.chains, answer.lanes)  # type: ignore[attr-defined]
             self.nudge()
         return answer
 
@@ -233,6 +233,8 @@ class App(AppBase, Client):
 class _BoundClient(Client):
     """A client in somebody's open transaction."""
 
+    _send_signal = staticmethod(mail.send_signal)
+
     def __init__(self, app: App, connection: object, adapted: Adapted) -> None:
         self._app = app
         self._connection = connection
@@ -243,7 +245,7 @@ class _BoundClient(Client):
     def _ask(self, query: Query[T], *, wakes: bool = False) -> T:
         answer = run_on(self._adapted.executor, query)  # type: ignore[arg-type]
         if wakes:
-            self._wake_after_commit(chains=[answer])  # type: ignore[list-item]
+            self._wake_after_commit(answer.chains, answer.lanes)  # type: ignore[attr-defined]
         return answer
 
     def _session(self) -> Session:

@@ -54,6 +54,8 @@ VERBS = {
         Verb("signal", "a signal"),
         Verb("signal_rr", "a signal from REPEATABLE READ", isolation=REPEATABLE, of="signal"),
         Verb("signal_ser", "a signal from SERIALIZABLE", isolation=SERIALIZABLE, of="signal"),
+        Verb("deliver", "a signal whose sender makes the run ready if it can"),
+        Verb("deliver_rr", "the same from REPEATABLE READ, which only posts it", isolation=REPEATABLE, of="deliver"),
         Verb("cancel", "a cancel"),
         Verb("cancel_rr", "a cancel from REPEATABLE READ", isolation=REPEATABLE, of="cancel"),
         Verb("force", "a cancel by force"),
@@ -278,7 +280,7 @@ def late(first: str) -> Spec:
 def all_specs() -> list[Spec]:
     ready = ("claim", *LOOKERS)
     specs = [meet("empty", name, after(name, STARTS)) for name in STARTS]
-    specs += [meet("empty", name, ("claim", *LOOKERS, *PLAIN), suffix="-others") for name in ("start", "start_later")]
+    specs += [meet("empty", name, ("claim", *LOOKERS, *PLAIN, "deliver"), suffix="-others") for name in ("start", "start_later")]
     specs += [meet("ready", name, after(name, ready, PLAIN)) for name in ready]
     specs += [meet("leased", name, (name, "reap", *LOOKERS, *SENDERS)) for name in HOLDERS if name != "step_rr"]
     specs += [meet("leased", "step_rr", ("step_rr", "reap", *LOOKERS, "signal", "cancel"))]
@@ -286,7 +288,7 @@ def all_specs() -> list[Spec]:
     specs += [meet("parked", name, after(name, (*LOOKERS, *SENDERS))) for name in LOOKERS]
     # Senders meet each other anywhere: they read the key and insert.
     specs += [meet("parked", name, after(name, (*PLAIN, "signal_rr", "signal_ser"))) for name in (*PLAIN, "signal_rr", "signal_ser")]
-    specs += [meet("mailed", "claim", LOOKERS)]
+    specs += [meet("mailed", "claim", (*LOOKERS, "deliver"))]
     specs += [meet("mailed", name, after(name, LOOKERS, PLAIN)) for name in LOOKERS]
     specs += [meet("due", "claim", LOOKERS)]
     specs += [meet("due", name, after(name, LOOKERS, PLAIN)) for name in LOOKERS]
@@ -303,6 +305,11 @@ def all_specs() -> list[Spec]:
     specs += [meet("asked", name, after(name, ("claim", *LOOKERS)), gated=True) for name in ("claim", *LOOKERS)]
     specs += [meet("mailed", name, after(name, LOOKERS), gated=True) for name in LOOKERS]
     specs += [meet("due", name, after(name, LOOKERS), gated=True) for name in LOOKERS]
+    held = tuple(name for name in HOLDERS if name != "step_rr")
+    specs += [meet("leased", "deliver", (*held, "reap", *LOOKERS)), meet("planned", "deliver", LOOKERS), meet("expired", "deliver", LOOKERS)]
+    specs += [meet(place, "deliver", ("deliver", *LOOKERS, *PLAIN)) for place in ("mailed", "due")]
+    specs += [meet("parked", "deliver", ("deliver", "deliver_rr", *LOOKERS, *SENDERS))]
+    specs += [meet("stuck", "deliver", ("patch", *LOOKERS)), meet("parked", "deliver", ("deliver", *LOOKERS), gated=True), meet("leased", "park", ("deliver",), gated=True, suffix="-deliver")]
     return [*specs, *family(), *several(), *three()]
 
 

@@ -298,6 +298,9 @@ begin
     when 'signal', 'signal_rr', 'signal_ser' then
       perform scene.send_(of, 'go', verb);
       answer := 'sent';
+    when 'deliver', 'deliver_rr' then
+      insert into scene.sent (name, payload) values (of, verb);
+      select case when lane_id is null then 'sent' else 'woke' end into answer from pgflow.deliver_signal(of, 'go', to_json(verb));
     when 'cancel', 'cancel_rr' then
       perform pgflow.cancel_run(of, sent_by => 'someone');
       answer := 'sent';

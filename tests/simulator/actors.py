@@ -18,7 +18,7 @@ from tests.simulator.programs import CLEANUP, SIGNALS, Journal, Unit, grow
 from tests.simulator.wire import Rows, SqlError
 from tests.simulator.world import Actor, Cut, Play, Step, World
 
-CLAIMED = "run_id, token, chain_id, last_seq, key, input, units"
+CLAIMED = "run_id, token, chain_id, last_seq, key, input, units, extra->'offer'"
 KEYS = 24
 CAPACITY = 4
 DEAD_AFTER_TURNS = 120
@@ -46,6 +46,11 @@ class Execution:
     """The last seq that is known to be recorded."""
     buffer: list[Unit] = field(default_factory=list)
     licensed: bool = False
+    offer: list[Any] | None = None
+    """The signal that came with the claim: its number, name, payload and time; and the look before the claim."""
+    taken: list[list[Any]] = field(default_factory=list)
+    offered: dict[int, int] = field(default_factory=dict)
+    """Of those that were taken so, the look before the claim."""
 
     def note(self, kind: str, call_number: int, name: str | None, payload: Any = None, delay_seconds: float | None = None, starts: str | None = None) -> None:
         u = Unit(self.journal.seq + 1, call_number, kind, name, payload, delay_seconds, starts)
@@ -147,8 +152,9 @@ class Cast:
 
     def _claim(self, worker: int, held: dict[int, Execution]) -> Call:
         count = self.rng.randint(1, CAPACITY - len(held))
-        rows = yield self._claiming(worker, count, "claim_runs", "", ())
-        self._take(rows, held)
+        step = self._claiming(worker, count, "claim_runs", "", ())
+        rows = yield step
+        self._take(rows, held, step)
 
     def _claiming(self, worker: int, count: int, function: str, before: str, params: tuple[Any, ...], act: Act | None = None) -> Step:
         tokens = [self.rng.getrandbits(63) for _ in range(count)]
@@ -160,15 +166,17 @@ class Cast:
             act.data |= {"claim": claim.data}
         return call(function, arguments, *params, worker, count, tokens, self.rng.random() < 0.7, columns=columns, act=act or claim)
 
-    def _take(self, rows: Rows, held: dict[int, Execution]) -> None:
-        for run_id, token, chain, last_seq, key, text, units in rows:
+    def _take(self, rows: Rows, held: dict[int, Execution], step: Step) -> None:
+        assert step.act is not None
+        for run_id, token, chain, last_seq, key, text, units, offer in rows:
             if run_id is None:
                 continue
             journal = Journal(json.loads(text or b"")["ops"])
             for seq, number, kind, name, payload, *_ in json.loads(units) if units else ():
                 journal.feed(Unit(seq, number, kind, name, json.loads(payload) if payload is not None else None))
             assert journal.seq == int(last_seq or 0)
-            held[int(run_id)] = Execution(int(run_id), int(token or 0), int(chain or 0), (key or b"").decode(), journal, journal.seq)
+            letter = json.loads(offer) if offer else None
+            held[int(run_id)] = Execution(int(run_id), int(token or 0), int(chain or 0), (key or b"").decode(), journal, journal.seq, offer=letter and [*letter, step.act.began])
 
     # ---------------------------------------------------------------- flushes
 
@@ -197,7 +205,14 @@ class Cast:
                     return Flush(e, self._ask(e, retries=[[j.call, j.retry]], park=True))
                 e.note("c", j.call, "s", 1)
             elif what == "t":
-                return None
+                return Flush(e) if e.taken else None
+            elif what == "w" and e.offer is not None and e.offer[1] == j.op[1] and not j.cancelled:
+                self.world.fire("signal taken from the claim")
+                number, name, payload, _, began = e.offer
+                e.offer = None
+                e.offered[number] = began
+                e.taken.append([e.run_id, e.chain, name, number])
+                e.note("S", j.call, name, json.loads(payload))
             elif what in "wvz":
                 return self._wait(e)
             elif what == "b":
@@ -239,6 +254,7 @@ class Cast:
         if self.world.faults.die and self.rng.random() < 0.01:
             self.world.fire("stuck")
             question = {"hold": ["stuck", "nondeterminism", "code", None, "pgflow"]}
+        e.offer = None  # the answer may take it
         return {"idle": True, "cancelled": e.journal.cancelled, **question}
 
     def _advance(self, worker: int, held: dict[int, Execution]) -> Call:
@@ -286,7 +302,7 @@ class Cast:
                 if verdict == "already":
                     doubtful.append(e)
         if step.function == "commit_and_claim":
-            self._take([r[1:] for r in rows], held)
+            self._take([r[1:] for r in rows], held, step)
         if wake and not self._is_lost():
             yield from self._tolerate(_one(call("wake", "$1::bigint[]", sorted(wake), columns="busy", act=Act("wake"))))
         yield from self._tolerate(self._release(doubtful, held))
@@ -300,7 +316,7 @@ class Cast:
 
     def _settle(self, flush: Flush, settled: dict[str, Any] | None, held: dict[int, Execution]) -> None:
         e = flush.execution
-        e.buffer = []
+        e.buffer, e.taken = [], []
         if flush.status is not None or (settled is not None and settled["place"] != "leased"):
             held.pop(e.run_id, None)
             return
@@ -455,10 +471,12 @@ class Cast:
             raise Broken("G4", f"a start under the taken key {act.data['key']} answered {run_id}, new: {is_new}; it names chain {known}")
         self.world.model.tested["G4"] += 1
 
-    def _message(self, key: str, name: str | None = None) -> Step:
+    def _message(self, key: str, name: str | None = None, *, verb: str = "send_signal") -> Step:
         self.messages += 1
         payload = self.messages
-        return call("send_signal", "$1, $2, $3::json", key, name or self.rng.choice(SIGNALS), payload, act=Act("send", {"payload": payload}))
+        columns = "chain_id, lane_id" if verb == "deliver_signal" else ""
+        act = Act("send", {"payload": payload, "delivers": verb == "deliver_signal"})
+        return call(verb, "$1, $2, $3::json", key, name or self.rng.choice(SIGNALS), payload, columns=columns, act=act)
 
     def send_signals(self, me: Actor) -> Play:
         """Sends signals in transactions of its own, at both isolation levels; some are rolled back."""
@@ -469,6 +487,9 @@ class Cast:
                     continue
                 if not self.world.model.keys:
                     yield Step("rest")
+                    continue
+                if self.rng.random() < 0.5:
+                    yield from self._deliver()
                     continue
                 chains = []
                 yield Step("begin", self.rng.choice(("", "isolation level repeatable read")))
@@ -484,6 +505,21 @@ class Cast:
                         yield call("wake", "$1::bigint[]", sorted(set(chains)), columns="busy", act=Act("wake"))
             except (Cut, SqlError):
                 pass
+
+    def _deliver(self) -> Call:
+        """A signal in a transaction of its own, most often one that is waited for."""
+        model = self.world.model
+        awaited = sorted((model.runs[run].chain, wait[4]) for run, waits in model.waits.items() for wait in waits if wait[3] == "s")
+        key, name = self._someone(), None
+        if awaited and self.rng.random() < 0.7:
+            chain, name = self.rng.choice(awaited)
+            key = next((k for k, (c, _) in model.keys.items() if c == chain), key)
+        rows = yield self._message(key, name, verb="deliver_signal")
+        chain_id, lane_id = rows[0]
+        if lane_id is not None:
+            self.world.fire("signal handed over")
+        elif not self._is_lost():
+            yield call("wake", "$1::bigint[]", [int(chain_id)], columns="busy", act=Act("wake"))
 
     def _heal(self, places: tuple[str, ...], help_one: Callable[[str], Step | None]) -> Call:
         """Gives one run what it waits for: a signal, or a person's word."""
@@ -557,6 +593,8 @@ def _document(worker: int, flushes: list[Flush]) -> str:
         "r": [[f.execution.run_id, f.execution.token, f.execution.committed] for f in ordered],
         "u": [row for f in ordered for row in f.execution.rows()],
     }
+    if taken := [row for f in ordered for row in f.execution.taken]:
+        batch["m"] = taken
     ended = [f for f in ordered if f.status]
     if ended:
         batch["o"] = [_ending(f) for f in ended]
@@ -581,7 +619,8 @@ def _commit_act(flushes: list[Flush]) -> Act:
     endings = {f.execution.run_id: "continued" if "continue" in f.question else f.status for f in flushes}
     units = {f.execution.run_id: (f.execution.committed, len(f.execution.buffer)) for f in flushes}
     unwanted = {chain for f in flushes for chain in f.question.get("unwanted", ())}
-    return Act("commit", {"unwanted": unwanted, "leases": leases, "endings": endings, "units": units, "verdicts": {}, "settled": {}, "wake": [], "read": _read_commit})
+    offered = {number: began for f in flushes for number, began in f.execution.offered.items()}
+    return Act("commit", {"offered": offered, "unwanted": unwanted, "leases": leases, "endings": endings, "units": units, "verdicts": {}, "settled": {}, "wake": [], "read": _read_commit})
 
 
 def _read_commit(act: Act) -> None:

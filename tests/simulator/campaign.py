@@ -39,6 +39,8 @@ MINIMUM_PER_10_000 = {
     "notification twice": 20,
     "connection closed": 1,
     "stuck": 1,
+    "signal handed over": 20,
+    "signal taken from the claim": 5,
 }
 """How often each fault must happen for a campaign to count."""
 

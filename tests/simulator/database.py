@@ -101,6 +101,8 @@ HALTS = (
     Halt("reap: leases locked", "reap_worker", "  with gone as ("),
     Halt("release: leases locked", "release_runs", "  with gone as ("),
     Halt("control: place locked", "apply_controls_", "  looked := true;"),
+    Halt("deliver: place locked", "deliver_signal", "  if me is null or"),
+    Halt("deliver: wait found", "deliver_signal", "  t := pgflow.now_();"),
     Halt("start: key taken", "insert_run_", "  is_new := true;"),
 )
 

@@ -274,6 +274,7 @@ class Model:
             raise Broken("G31", f"run {run.run_id} received {u}, which is {self.sent.get(payload)}; {len(taken)} messages went")
         began = min(a.began for a in acts if a.kind == "commit" and any(r == run.run_id for r, _ in a.data["leases"]))
         number = taken[0][0]
+        began = next((a.data["offered"][number] for a in acts if number in a.data.get("offered", ())), began)
         for other, m in self.mail.items():
             if other < number and (m.chain, m.kind, m.name) == (run.chain, "s", u.name) and m.since <= began:
                 raise Broken("G31", f"run {run.run_id} received message {number} before {other}")
@@ -350,6 +351,8 @@ class Model:
             return a == "l" and b == "r" and old is not None and int(old[3]) == act.data["worker"] and run_id not in act.data["known"]
         if act.kind == "reap":
             return a == "l" and b in ("r", "h") and old is not None and int(old[3]) == act.data["worker"]
+        if act.kind == "send":
+            return act.data["delivers"] and (a, b) == ("p", "r")
         if act.kind in ("wake", "poll"):
             return (a, b) in (("p", "r"), ("p", "h"), ("p", ""), ("r", "h"), ("r", ""), ("h", "r"), ("h", "p"), ("h", ""))
         return False

@@ -1,0 +1,158 @@
+"""A signal that comes with the claim: the code has it at once, and it leaves the mailbox with what is recorded next."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import timedelta
+from typing import Any
+
+from enginekit import SECOND, Worker, divergence, replay, saw
+from enginestore import Store, StoredRun
+from exampleflows import add, look_up, paid, write_row
+
+from pgflow import Signal, workflow
+
+word = Signal("word", str)
+
+
+def parked(flow: Any, *args: Any) -> tuple[Worker, StoredRun]:
+    """A run that waits."""
+    store = Store(flow)
+    run = store.start(flow, *args)
+    worker = Worker(store)
+    worker.settle()
+    assert run.place == "parked"
+    return worker, run
+
+
+def seen(worker: Worker) -> list[Any]:
+    """What the newest attempt noted with ``saw``."""
+    return [value[1] for event in worker.attempts[-1].events() if isinstance(event[0], tuple) for value in event]
+
+
+@workflow
+async def hearing_and_adding() -> int:
+    heard = await paid.wait()
+    saw(heard)
+    return await add(heard, 1)
+
+
+def test_one_commit_records_the_signal_and_lets_the_next_step_run():
+    worker, run = parked(hearing_and_adding)
+    worker.store.send(run, "paid", 7)
+    worker.play("wake 1", "claim 1")
+    assert seen(worker) == ["7"]
+    assert (run.kinds(), len(worker.store.mail)) == ("", 1)
+    worker.play("send 1", "commit 1")
+    assert (run.kinds(), worker.store.mail) == ("S", [])
+    assert [start[2] for start in run.licensed().values()] == ["add"]
+    worker.finish()
+    assert run.result() == 8
+    assert divergence(run) is None
+
+
+def test_what_nobody_has_recorded_is_there_for_the_next_holder():
+    worker, run = parked(hearing_and_adding)
+    worker.store.send(run, "paid", 7)
+    worker.play("wake 1", "claim 1", "send 1")
+    worker.store.release_all()
+    other = Worker(worker.store)
+    other.finish()
+    assert run.result() == 8
+    assert run.kinds().count("S") == 1
+    assert worker.store.mail == []
+
+
+@workflow
+async def hearing_in_time() -> list[int | None]:
+    heard: list[int | None] = []
+    try:
+        heard.append(await paid.wait(timeout=timedelta(seconds=2)))
+    except TimeoutError:
+        heard.append(None)
+    heard.append(await paid.wait())
+    return heard
+
+
+def test_a_timer_that_was_due_before_goes_first():
+    worker, run = parked(hearing_in_time)
+    worker.store.now_us += 3 * SECOND
+    worker.store.send(run, "paid", 8)
+    worker.finish()
+    assert run.result() == [None, 8]
+
+
+def test_a_timer_that_is_due_later_does_not_stand_in_the_way():
+    worker, run = parked(hearing_in_time)
+    worker.store.now_us += 1 * SECOND
+    worker.store.send(run, "paid", 7)
+    worker.play("wake 1", "claim 1", "send 1", "commit 1")
+    assert run.kinds() == "tS"
+    worker.store.send(run, "paid", 8)
+    worker.finish()
+    assert run.result() == [7, 8]
+
+
+@workflow
+async def hearing_either() -> str:
+    async with asyncio.timeout(3600):
+        done, _ = await asyncio.wait(
+            [asyncio.ensure_future(word.wait()), asyncio.ensure_future(paid.wait()), asyncio.ensure_future(paid.wait())],
+            return_when=asyncio.FIRST_COMPLETED,
+        )
+    return repr([task.result() for task in done])
+
+
+def test_of_two_waits_the_first_has_it():
+    worker, run = parked(hearing_either)
+    worker.store.send(run, "paid", 5)
+    worker.finish()
+    assert run.result() == "[5]"
+    (received,) = [unit for unit in run.units if unit.kind == "S"]
+    calls = [call for call, name in parked(hearing_either)[1].waits["signals"] if name == "paid"]
+    assert received.call == min(calls)
+    assert divergence(run) is None
+
+
+@workflow
+async def looking_before_hearing() -> str:
+    first = await word.wait()
+    found = await look_up(first)
+    return f"{found} {await paid.wait()}"
+
+
+def test_what_the_code_does_not_wait_for_yet_is_taken_once_it_does():
+    worker, run = parked(looking_before_hearing)
+    worker.store.send(run, "paid", 1)
+    worker.settle()
+    assert run.place == "parked"
+    worker.store.send(run, "word", "a")
+    worker.finish()
+    assert run.result().endswith(" 1")
+    assert worker.store.mail == []
+
+
+@workflow
+async def hearing_and_writing() -> int:
+    heard = await paid.wait()
+    await write_row.aio(heard)
+    return heard
+
+
+def test_a_transaction_waits_until_the_signal_before_it_is_recorded():
+    worker, run = parked(hearing_and_writing)
+    worker.store.send(run, "paid", 3)
+    worker.play("wake 1", "claim 1")
+    assert not any("fence" in name for name in worker.offered())
+    worker.play("send 1", "commit 1", "ack 1")
+    assert (run.kinds(), worker.store.mail) == ("S", [])
+    assert any("fence" in name for name in worker.offered())
+    worker.finish()
+    assert run.result() == 3
+
+
+def test_a_replay_of_what_was_taken_so_is_none_else():
+    worker, run = parked(hearing_and_adding)
+    worker.store.send(run, "paid", 7)
+    worker.finish()
+    assert replay(run).divergence is None
