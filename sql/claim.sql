@@ -252,7 +252,7 @@ begin
     select r.run_id, e.token, r.chain_id, e.lane_id, r.generation, e.attempt, e.suspect::int, e.last_seq,
       r.key, r.root::text, r.input::text,
       case when e.last_seq > 0 then pgflow.journal_(r.run_id, 0, 262144) end,
-      exists (select from pgflow.signal s where s.chain_id = r.chain_id and s.kind in ('x', 'p', 'e') offset 0),
+      b.has_mail and exists (select from pgflow.signal s where s.chain_id = r.chain_id and s.kind in ('x', 'p', 'e') offset 0),
       pgflow.micros_(greatest(r.created_at, r.run_at)), pgflow.micros_(t), e.priority::int,
       case when b.offer is not null and r.labels is null and r.metadata is null and r.parent_run_id is null and r.deadline_at is null
           and r.tenant = '' and r.heritage is null and not b.beats and b.saga is null then jsonb_build_object('offer', b.offer)
@@ -264,16 +264,17 @@ begin
     from unnest(ids) as i (id)
     cross join lateral (select l.* from pgflow.lease l where l.run_id = i.id offset 0) e
     cross join lateral (select n.* from pgflow.run n where n.run_id = i.id offset 0) r
+    cross join lateral (select exists (select from pgflow.signal s where s.chain_id = r.chain_id offset 0) as has_mail offset 0) m
     cross join lateral (
-      select exists (select from pgflow.step_beat s where s.run_id = i.id offset 0) as beats,
+      select m.has_mail, exists (select from pgflow.step_beat s where s.run_id = i.id offset 0) as beats,
         case when r.generation > 1 or r.heritage is not null then pgflow.carried_saga_(r.chain_id, r.generation) end as saga,
         -- A signal that is all there is in the mailbox: the holder may take it without asking first.
-        (
-          select jsonb_build_array(m.signal_id, m.name, m.payload::text, pgflow.micros_(m.sent_at)) from pgflow.signal m
-          where m.chain_id = r.chain_id and m.kind = 's'
-            and not exists (select from pgflow.signal o where o.chain_id = r.chain_id and o.signal_id <> m.signal_id offset 0)
+        case when m.has_mail then (
+          select jsonb_build_array(s.signal_id, s.name, s.payload::text, pgflow.micros_(s.sent_at)) from pgflow.signal s
+          where s.chain_id = r.chain_id and s.kind = 's'
+            and not exists (select from pgflow.signal o where o.chain_id = r.chain_id and o.signal_id <> s.signal_id offset 0)
           limit 1
-        ) as offer
+        ) end as offer
     ) b;
 end
 $$;

@@ -180,7 +180,7 @@ LOCKS = (
     ),
     Defect(
         "signal offered beside other mail", "sql/claim.sql",
-        "            and not exists (select from pgflow.signal o where o.chain_id = r.chain_id and o.signal_id <> m.signal_id offset 0)\n", "",
+        "            and not exists (select from pgflow.signal o where o.chain_id = r.chain_id and o.signal_id <> s.signal_id offset 0)\n", "",
         "test_sql_deliver.py::test_nothing_is_offered_where_there_is_more_or_nothing",
     ),
     Defect(
@@ -370,7 +370,7 @@ REPLAY = (
     ),
     Defect(
         "fence before the last outcome is released", "pgflow/_engine/execution.py",
-        "return self.inflight is None and not (self.locked or self._decided or self._driver.busy)", "return self.inflight is None and not self.locked",
+        "not (self.locked or self._decided or self._taken or self._driver.busy)", "not self.locked",
         "test_engine_order.py::test_what_a_fence_answers_is_released_before_the_next_fence",
     ),
     Defect(
