@@ -187,10 +187,7 @@ def _arm_commit(name: str) -> None:
         if concerned and before:
             _reach(name)
         if concerned and not before and _Point.remaining <= 1:
-            document = commit_calls.commit_units
-            from pgflow.committer import _document
-
-            await wire.ask(document(_document(items), careful=careful))
+            await wire.ask(commit_calls.commit_units(self._document(items), careful=careful))
         if concerned and not before:
             _reach(name)
         await original(self, wire, items, careful=careful)
