@@ -23,6 +23,7 @@ from pgflow._engine.calls import EffectCall, StepCall
 from pgflow._engine.execution import Execution
 from pgflow._engine.host import StepResult
 from pgflow._io import is_conflict_on_unit, is_infrastructure
+from pgflow._io.busypoll import BusyPoll
 from pgflow._scope import StepScope, current, log_fields
 from pgflow.acts import Acts, unknown
 from pgflow.errors import LeaseLost, StepCommitted
@@ -47,6 +48,7 @@ class BodyHost(TurnsHost, Protocol):
     replacements: dict[Step[Any, Any], Callable[..., Any]]
     threads: DaemonThreads
     meter: Meter | None
+    busy_poll: BusyPoll
 
     @property
     def around_step(self) -> Callable[[StepScope], Any] | None:
@@ -235,6 +237,8 @@ class Bodies:
 
         if step.is_async:
             async with provider.begin_async(step.isolation) as transaction:
+                if hasattr(transaction, "busy_poll"):
+                    transaction.busy_poll = self._host.busy_poll
                 protocol = transactions.attempt(execution.claim, call, encode, together=hasattr(transaction, "execute_and_commit"))
                 wanted = await transactions.drive_async(protocol, transaction, body, turns)
         else:

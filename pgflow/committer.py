@@ -24,6 +24,7 @@ from pgflow._calls.claim import ClaimRequest
 from pgflow._engine.execution import Execution
 from pgflow._engine.flush import Flush, batch_document
 from pgflow._io import Query, is_conflict_on_unit, is_infrastructure
+from pgflow._io.busypoll import BusyPoll
 from pgflow._io.connect import ConnectOptions
 from pgflow._io.wire import OwnWire, Wire, open_wire
 from pgflow.errors import PgflowError
@@ -78,9 +79,10 @@ class CommitHost(Protocol):
 class Committer:
     """See the module."""
 
-    def __init__(self, host: CommitHost, options: ConnectOptions, connections: int = 2) -> None:
+    def __init__(self, host: CommitHost, options: ConnectOptions, busy_poll: BusyPoll | None = None, connections: int = 2) -> None:
         self._host = host
         self._options = options
+        self._busy_poll = busy_poll
         self._connections = connections
         self._pending: dict[int, Execution] = {}
         self._again: list[Item] = []
@@ -124,7 +126,7 @@ class Committer:
     # ------------------------------------------------------------ one connection
 
     async def _serve(self) -> None:
-        async with _Line(self._options) as line:
+        async with _Line(self._options, self._busy_poll) as line:
             has_delivered = False
             while not self._closing:
                 items = self._take_batch()
@@ -257,8 +259,9 @@ class Committer:
 class _Line:
     """A connection that is opened when needed and again when lost."""
 
-    def __init__(self, options: ConnectOptions) -> None:
+    def __init__(self, options: ConnectOptions, busy_poll: BusyPoll | None) -> None:
         self._options = options
+        self._busy_poll = busy_poll
         self._wire: OwnWire | None = None
 
     async def __aenter__(self) -> Self:
@@ -275,7 +278,7 @@ class _Line:
     async def connected(self) -> OwnWire:
         if self._wire is None or self._wire.connection.closed:
             await self._close()
-            self._wire = await open_wire(self._options, "pgflow committer", COMMIT_TIMEOUT_SECONDS)
+            self._wire = await open_wire(self._options, "pgflow committer", COMMIT_TIMEOUT_SECONDS, self._busy_poll)
         return self._wire
 
     async def back_off(self, error: Exception, tries: int) -> None:

@@ -10,6 +10,7 @@ from typing import TypeVar
 import psycopg
 
 from pgflow._io import Query, is_infrastructure
+from pgflow._io.busypoll import BusyPoll
 from pgflow._io.connect import ConnectOptions
 from pgflow._io.wire import OwnWire, open_wire
 from pgflow.errors import PgflowError
@@ -25,8 +26,9 @@ CALL_TIMEOUT_SECONDS = 30.0
 class Control:
     """One connection, used by one call at a time, opened again when it is lost."""
 
-    def __init__(self, options: ConnectOptions, name: str) -> None:
+    def __init__(self, options: ConnectOptions, name: str, busy_poll: BusyPoll | None = None) -> None:
         self._options = options
+        self._busy_poll = busy_poll
         self._name = name
         self._lock = asyncio.Lock()
         self._wire: OwnWire | None = None
@@ -45,7 +47,7 @@ class Control:
                 raise PgflowError(f"{self._name} has ended")
             if self._wire is None or self._wire.connection.closed:
                 await self._drop()
-                self._wire = await open_wire(self._options, self._name, CALL_TIMEOUT_SECONDS)
+                self._wire = await open_wire(self._options, self._name, CALL_TIMEOUT_SECONDS, self._busy_poll)
             return await self._wire.ask(query)
 
     async def insist(self, query: Query[T]) -> T:

@@ -22,6 +22,7 @@ from pgflow._engine.flush import Flush
 from pgflow._engine.host import EffectResult, StepResult
 from pgflow._engine.undo import Undoing
 from pgflow._io import Query
+from pgflow._io.busypoll import BusyPoll
 from pgflow._scope import StepScope, log_fields
 from pgflow.bodies import Bodies
 from pgflow.committer import Committer
@@ -60,6 +61,7 @@ class Executions(ABC):
     _wakes: Wakes
     threads: DaemonThreads
     checks: AppCalls
+    busy_poll: BusyPoll
 
     def __init__(self, definitions: Definitions, options: WorkerOptions, control: Control) -> None:
         self.definitions = definitions

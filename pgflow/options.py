@@ -46,6 +46,8 @@ class WorkerOptions:
         rhythm: Of its signs of life.
         listen: Whether to listen for notifications; False behind a pooler in transaction mode.
         meter: Counts what this worker does; see :class:`pgflow.meter.Meter`.
+        busy_poll_seconds: While at most one run is worked on, an answer of the database is waited for so long without letting
+            the processor rest: a run that is alone goes on sooner, at the price of that processor time. 0 for never.
         tally: Remembers which runs this worker takes, and may limit them; None for a worker that goes on and on.
     """
 
@@ -56,6 +58,7 @@ class WorkerOptions:
     rhythm: Rhythm = field(default_factory=Rhythm)
     listen: bool = True
     meter: Meter | None = None
+    busy_poll_seconds: float = 0.0005
     tally: Tally | None = None
 
 

@@ -20,6 +20,7 @@ from psycopg.rows import tuple_row
 from psycopg_pool import AsyncConnectionPool, ConnectionPool
 
 from pgflow._io import Row, database_error
+from pgflow._io.busypoll import BusyPoll
 from pgflow._io.wire import Statement, Wire
 from pgflow.errors import DefinitionError
 
@@ -62,7 +63,8 @@ class AsyncTransaction(Protocol):
     """An open transaction of an async library.
 
     It may offer ``execute_and_commit(sql, params)`` too, for libraries that can send both at once: one round trip less.
-    If that raises without an answer of the server, the transaction's connection must be closed.
+    If that raises without an answer of the server, the transaction's connection must be closed. One with an attribute
+    ``busy_poll`` is told there how the worker waits for answers.
     """
 
     connection: Any
@@ -165,6 +167,8 @@ class PsycopgProvider:
 class _AsyncPsycopgTransaction:
     """Opened with its first statement, in the same round trip; so the connection may still be another until then."""
 
+    busy_poll: BusyPoll | None = None
+
     def __init__(self, provider: AsyncPsycopgProvider, connection: psycopg.AsyncConnection[Any], begin: LiteralString) -> None:
         self._provider = provider
         self._begin: LiteralString | None = begin
@@ -201,7 +205,7 @@ class _AsyncPsycopgTransaction:
         has_missed = False
         for tries_left in reversed(range(pool.max_size + 3)):
             try:
-                return await self._wire.rows(*statements)
+                return await self._ask(*statements)
             except _NOT_AS_PREPARED:
                 await self.connection.rollback()
                 if has_missed:
@@ -215,9 +219,13 @@ class _AsyncPsycopgTransaction:
                 self._take(await pool.getconn())
         raise AssertionError
 
+    async def _ask(self, *statements: Statement) -> list[list[Row]]:
+        self._wire.busy_poll = self.busy_poll
+        return await self._wire.rows(*statements)
+
     async def _rows(self, *statements: Statement) -> list[list[Row]]:
         try:
-            return await self._wire.rows(*statements)
+            return await self._ask(*statements)
         except _NOT_AS_PREPARED as error:
             self._provider.stop_preparing()
             raise psycopg.errors.SerializationFailure("the body has deallocated what the engine had prepared; it runs again") from error

@@ -24,6 +24,7 @@ from pgflow._calls import wake as wake_calls
 from pgflow._calls import worker as worker_calls
 from pgflow._calls.claim import ClaimRequest
 from pgflow._engine.execution import Execution
+from pgflow._io.busypoll import BusyPoll
 from pgflow._io.connect import ConnectOptions
 from pgflow._version import __version__
 from pgflow.bodies import Bodies
@@ -65,12 +66,13 @@ class Worker(Executions):
     def __init__(
         self, connect: ConnectOptions, definitions: Definitions, options: WorkerOptions, ended: Callable[[list[int]], None] | None = None
     ) -> None:
-        super().__init__(definitions, options, Control(connect, "pgflow worker"))
+        self.busy_poll = BusyPoll(options.busy_poll_seconds, self._is_quiet)
+        super().__init__(definitions, options, Control(connect, "pgflow worker", self.busy_poll))
         self.ticks = 0
         self.worker_id = 0
         self._connect = connect
         self._ended = ended
-        self._committer = Committer(self, connect)
+        self._committer = Committer(self, connect, self.busy_poll)
         self._lanes: dict[int, claim_calls.Lane] = {}
         self._front = Front()
         self._claiming = 0  # asked for
@@ -82,6 +84,10 @@ class Worker(Executions):
         self.failed = asyncio.Event()
         self._stopping = False
         self._wakes = Wakes(self, self._control)
+
+    def _is_quiet(self) -> bool:
+        """Whether there is nothing to do while an answer is waited for."""
+        return len(self.executions) <= 1
 
     # ================================================================ life
 

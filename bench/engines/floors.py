@@ -17,8 +17,10 @@ from pgflow._calls import worker as worker_calls
 from pgflow._calls.commit import commit_and_claim, commit_unit, commit_units
 from pgflow._calls.transaction import begin_step, fence_step
 from pgflow._engine.flush import Ending, Flush, Row, batch_document
+from pgflow._io.busypoll import BusyPoll
 from pgflow._io.connect import ConnectOptions, connect_async
 from pgflow._io.wire import OwnWire, Wire, open_wire
+from pgflow.options import WorkerOptions
 from pgflow.transactions import IDLE_TIMEOUT_MS
 from pgflow.units import Claim
 
@@ -37,10 +39,15 @@ select i, now(), %(lane)s, 0, 0, 0 from unnest(%(ids)s::bigint[]) i
 """
 
 
+def _awake() -> BusyPoll:
+    """Answers are waited for as a worker with one run does."""
+    return BusyPoll(WorkerOptions().busy_poll_seconds, lambda: True)
+
+
 @asynccontextmanager
 async def _worker(dsn: str, workflow: str) -> AsyncIterator[tuple[OwnWire, claim_calls.ClaimRequest, Claim]]:
     """A worker's connection, what it asks for one run with, and the first run."""
-    wire = await open_wire(ConnectOptions(dsn), "bench", 30.0)
+    wire = await open_wire(ConnectOptions(dsn), "bench", 30.0, _awake())
     worker_id = await wire.ask(worker_calls.register_worker("bench", 1, ["default"], 1, "0"))
     lanes = [lane.lane_id for lane in await wire.ask(claim_calls.serve_lanes(["default"], [workflow]))]
     request = claim_calls.ClaimRequest(worker_id, lanes, 1)
@@ -83,7 +90,7 @@ def _licence(call: int) -> str:
 async def transactions(dsn: str, workflow: str, runs: int) -> kit.Span:
     """Runs of ten transactional steps, one at a time; there are as many."""
     connection = await connect_async(ConnectOptions(dsn), "bench")
-    application = Wire(connection, prepares=True)
+    application = Wire(connection, prepares=True, busy_poll=_awake())
     async with _worker(dsn, workflow) as (wire, request, first):
         with kit.Span() as span:
             run: Claim | None = first

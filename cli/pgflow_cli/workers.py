@@ -26,6 +26,9 @@ def workers(
     ] = None,
     grace: Annotated[float, typer.Option(min=0, help="Seconds that running steps may go on after SIGTERM.")] = 10.0,
     poll: Annotated[float, typer.Option(min=0.01, help="Seconds between sweeps where nothing is notified.")] = 1.0,
+    busy_poll: Annotated[
+        float, typer.Option(min=0, help="Seconds to wait awake for an answer while at most one run is worked on; 0 for never.")
+    ] = 0.0005,
     dead_after: Annotated[float, typer.Option(min=0.5, help="Seconds without a sign of life after which a worker is dead.")] = 10.0,
     log_level: LogLevel = "info",
     log_format: LogFormat = "text",
@@ -58,6 +61,7 @@ def workers(
         queues=sorted(set(queue)) if queue else app.queues,
         concurrency=concurrency,
         poll_seconds=poll,
+        busy_poll_seconds=busy_poll,
         grace_seconds=grace,
         rhythm=Rhythm(beat=dead_after / 5, look=min(0.5, dead_after / 10), dead_after=dead_after),
         listen=app.listens,

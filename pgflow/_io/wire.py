@@ -22,6 +22,7 @@ from psycopg import pq
 from psycopg.adapt import PyFormat, Transformer
 
 from pgflow._io import Query, Row, T, raise_ours
+from pgflow._io.busypoll import BusyPoll
 from pgflow._io.connect import ConnectOptions, connect_async
 
 Statement = tuple[str, Sequence[Any]]
@@ -40,10 +41,15 @@ class Wire:
         prepares: Whether statements may be prepared: not through a pooler that gives each transaction another server process.
         names: What is prepared on the connection already, by text; kept up to date. Where psycopg is used as well, which
             deallocates everything when it rolls back, the caller must expect InvalidSqlStatementName.
+        busy_poll: Stays awake for answers.
     """
 
-    def __init__(self, connection: psycopg.AsyncConnection[Any], *, prepares: bool, names: dict[str, bytes] | None = None) -> None:
+    def __init__(
+        self, connection: psycopg.AsyncConnection[Any], *, prepares: bool, names: dict[str, bytes] | None = None,
+        busy_poll: BusyPoll | None = None,
+    ) -> None:
         self.connection = connection
+        self.busy_poll = busy_poll
         self._pgconn = connection.pgconn
         self._loop = asyncio.get_running_loop()
         self._prepares = prepares
@@ -169,6 +175,8 @@ class Wire:
         pgconn = self._pgconn
         while pgconn.flush():
             await self._ready(writing=True)
+        if self.busy_poll is not None:
+            await self.busy_poll.wait(pgconn)
         while len(results) < count:
             while pgconn.is_busy():
                 await self._ready(writing=False)
@@ -213,10 +221,13 @@ class OwnWire(Wire):
         connection: Open.
         prepares: As for :class:`Wire`.
         timeout_seconds: How long a call may take; then it raises TimeoutError and the connection is closed.
+        busy_poll: As for :class:`Wire`.
     """
 
-    def __init__(self, connection: psycopg.AsyncConnection[Any], *, prepares: bool, timeout_seconds: float) -> None:
-        super().__init__(connection, prepares=prepares)
+    def __init__(
+        self, connection: psycopg.AsyncConnection[Any], *, prepares: bool, timeout_seconds: float, busy_poll: BusyPoll | None = None
+    ) -> None:
+        super().__init__(connection, prepares=prepares, busy_poll=busy_poll)
         self._timeout_seconds = timeout_seconds
         self._deadline = 0.0
         self._timer: asyncio.TimerHandle | None = None
@@ -234,8 +245,6 @@ class OwnWire(Wire):
     async def rows(self, *statements: Statement) -> list[list[Row]]:
         """As :meth:`Wire.rows`; also raises TimeoutError."""
         self._deadline = self._loop.time() + self._timeout_seconds
-        if self._timer is None:
-            self._timer = self._loop.call_at(self._deadline, self._look_at_the_time)
         try:
             return await super().rows(*statements)
         finally:
@@ -243,7 +252,11 @@ class OwnWire(Wire):
                 self._unwatch()
 
     async def _ready(self, *, writing: bool) -> None:
+        if not self._watches:  # its end was seen between two looks of a busy poll
+            raise psycopg.OperationalError("the connection was lost in the middle of an answer")
         self._waiter = self._loop.create_future()
+        if self._timer is None:
+            self._timer = self._loop.call_at(self._deadline, self._look_at_the_time)
         self._writing = writing
         if writing:
             self._loop.add_writer(self._socket, self._wake)
@@ -295,10 +308,12 @@ class OwnWire(Wire):
         super()._give_up()
 
 
-async def open_wire(options: ConnectOptions, application_name: str, timeout_seconds: float) -> OwnWire:
+async def open_wire(
+    options: ConnectOptions, application_name: str, timeout_seconds: float, busy_poll: BusyPoll | None = None
+) -> OwnWire:
     """A wire on a connection of its own."""
     connection = await connect_async(options, application_name)
-    return OwnWire(connection, prepares=options.prepare_threshold is not None, timeout_seconds=timeout_seconds)
+    return OwnWire(connection, prepares=options.prepare_threshold is not None, timeout_seconds=timeout_seconds, busy_poll=busy_poll)
 
 
 _PLACEHOLDER = re.compile(r"%[s%]")

@@ -1,0 +1,281 @@
+"""Busy polling: the same answers, taken without rest, while the rest of the loop goes on; and no more of it than is of use."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import psycopg
+import pytest
+
+from pgflow import AsyncApp, step, transaction, workflow
+from pgflow._io import Query, busypoll, is_infrastructure
+from pgflow._io.busypoll import BusyPoll
+from pgflow._io.connect import ConnectOptions
+from pgflow._io.wire import OwnWire, Wire, open_wire
+from pgflow.options import WorkerOptions
+
+AGES = 60.0
+"""No answer of these tests takes so long."""
+
+
+def query(sql: Any, *params: Any) -> Query[Any]:
+    return Query(sql, params, lambda rows: rows)
+
+
+class Counted(BusyPoll):
+    """Counts what it does."""
+
+    def __init__(self, seconds: float = AGES, is_wanted: Callable[[], bool] = lambda: True) -> None:
+        super().__init__(seconds, is_wanted)
+        self.tried = self.came = 0
+
+    async def _look(self, connection: Any) -> bool:
+        self.tried += 1
+        came = await super()._look(connection)
+        self.came += came
+        return came
+
+
+@pytest.fixture(autouse=True)
+def _nobody_else_wants_the_processor(monkeypatch):
+    """How busy the machine is must not decide what these tests see."""
+    monkeypatch.setattr(busypoll, "PREEMPTED_SECONDS", AGES)
+
+
+def on_own_wire(dsn: str, busy_poll: BusyPoll, use: Callable[[OwnWire], Awaitable[Any]], timeout_seconds: float = 30.0) -> Any:
+    async def main() -> Any:
+        wire = await open_wire(ConnectOptions(dsn), "test", timeout_seconds, busy_poll)
+        try:
+            return await use(wire)
+        finally:
+            await wire.close()
+
+    return asyncio.run(main())
+
+
+def test_an_answer_is_taken_without_rest(dsn, monkeypatch):
+    async def rests(*_: Any, writing: bool) -> None:
+        raise AssertionError("it has rested")
+
+    busy_poll = Counted()
+
+    async def use(wire: OwnWire) -> Any:
+        monkeypatch.setattr(OwnWire, "_ready", rests)
+        return [await wire.ask(query("select %s::int, pg_sleep(0.01)::text", n)) for n in range(5)]
+
+    assert on_own_wire(dsn, busy_poll, use) == [[(n, "")] for n in range(5)]
+    assert busy_poll.came >= 5
+
+
+def test_a_connection_that_psycopg_uses_too_is_waited_for_in_the_same_way(dsn):
+    busy_poll = Counted()
+
+    async def main() -> Any:
+        async with await psycopg.AsyncConnection.connect(dsn, autocommit=True) as connection:
+            wire = Wire(connection, prepares=True, busy_poll=busy_poll)
+            answers = await wire.rows(("select %s::int", (1,)), ("select 2, pg_sleep(0.01)", ()))
+            return answers, await (await connection.execute("select 3")).fetchall()
+
+    assert asyncio.run(main()) == ([[(1,)], [(2, "")]], [(3,)])
+    assert busy_poll.came >= 1
+
+
+def test_the_rest_of_the_loop_goes_on_meanwhile(dsn):
+    busy_poll = Counted()
+
+    async def use(wire: OwnWire) -> int:
+        turns = 0
+        call = asyncio.create_task(wire.ask(query("select pg_sleep(0.1)")))
+        while not call.done():
+            turns += 1
+            await asyncio.sleep(0)
+        return turns
+
+    assert on_own_wire(dsn, busy_poll, use) > 10
+    assert busy_poll.came >= 1
+
+
+def test_two_answers_are_waited_for_at_once(dsn):
+    busy_poll = Counted()
+
+    async def main() -> Any:
+        wires = [await open_wire(ConnectOptions(dsn), "test", 30.0, busy_poll) for _ in range(2)]
+        try:
+            slow = asyncio.create_task(wires[0].ask(query("select 'slow' from pg_advisory_lock(7)")))
+            lock = await psycopg.AsyncConnection.connect(dsn, autocommit=True)
+            quick = [await wires[1].ask(query("select %s::int", n)) for n in range(20)]
+            await lock.close()
+            return quick, await slow
+        finally:
+            for wire in wires:
+                await wire.close()
+
+    async def held() -> Any:
+        async with await psycopg.AsyncConnection.connect(dsn, autocommit=True) as holder:
+            await holder.execute("select pg_advisory_lock(7)")
+            task = asyncio.create_task(main())
+            while busy_poll.came < 20 and not task.done():
+                await asyncio.sleep(0)
+            await holder.execute("select pg_advisory_unlock(7)")
+            return await task
+
+    quick, slow = asyncio.run(held())
+    assert quick == [[(n,)] for n in range(20)]
+    assert slow == [("slow",)]
+
+
+@pytest.mark.parametrize("busy_poll", [Counted(0.0), Counted(is_wanted=lambda: False)], ids=["never", "not now"])
+def test_it_may_be_switched_off(dsn, busy_poll):
+    assert on_own_wire(dsn, busy_poll, lambda wire: wire.ask(query("select 1"))) == [(1,)]
+    assert busy_poll.tried == 0
+
+
+def test_where_answers_take_longer_it_is_tried_now_and_then_only(dsn):
+    busy_poll = Counted(1e-9)
+
+    async def use(wire: OwnWire) -> None:
+        for n in range(100):
+            assert await wire.ask(query("select %s::int, pg_sleep(0.002)::text", n)) == [(n, "")]
+
+    on_own_wire(dsn, busy_poll, use)
+    assert 0 < busy_poll.tried <= 30
+
+
+def test_where_others_want_the_processor_it_is_tried_now_and_then_only(dsn, monkeypatch):
+    monkeypatch.setattr(busypoll, "PREEMPTED_SECONDS", 0.0)
+    busy_poll = Counted()
+
+    async def use(wire: OwnWire) -> None:
+        for n in range(100):
+            assert await wire.ask(query("select %s::int, pg_sleep(0.001)::text", n)) == [(n, "")]
+
+    on_own_wire(dsn, busy_poll, use)
+    assert 0 < busy_poll.tried <= 20
+
+
+def test_it_is_done_again_once_answers_come_in_time(dsn):
+    busy_poll = Counted()
+
+    async def use(wire: OwnWire) -> int:
+        busy_poll._worth = 0.0
+        for n in range(100):
+            await wire.ask(query("select %s::int", n))
+        before = busy_poll.tried
+        for n in range(10):
+            await wire.ask(query("select %s::int", n))
+        return busy_poll.tried - before
+
+    assert on_own_wire(dsn, busy_poll, use) == 10
+
+
+def test_a_connection_that_breaks_meanwhile_is_infrastructure(dsn, conn):
+    busy_poll = Counted()
+
+    async def use(wire: OwnWire) -> Any:
+        pid = wire.connection.info.backend_pid
+        call = asyncio.create_task(wire.ask(query("select pg_sleep(60)")))
+        while not conn.execute("select from pg_stat_activity where pid = %s and wait_event = 'PgSleep'", (pid,)).fetchall():
+            await asyncio.sleep(0)
+        conn.execute("select pg_terminate_backend(%s)", (pid,))
+        with pytest.raises(psycopg.Error) as error:
+            await call
+        return is_infrastructure(error.value), wire.connection.closed
+
+    assert on_own_wire(dsn, busy_poll, use) == (True, True)
+    assert busy_poll.tried >= 1
+
+
+def test_a_call_that_is_cancelled_meanwhile_leaves_no_statement_running(dsn, conn):
+    async def use(wire: OwnWire) -> Any:
+        pid = wire.connection.info.backend_pid
+        call = asyncio.create_task(wire.ask(query("select pg_sleep(60)")))
+        while not conn.execute("select from pg_stat_activity where pid = %s and wait_event = 'PgSleep'", (pid,)).fetchall():
+            await asyncio.sleep(0)
+        call.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await call
+        return await wire.ask(query("select 1"))
+
+    assert on_own_wire(dsn, Counted(), use) == [(1,)]
+
+
+def test_an_answer_that_does_not_come_in_time_is_given_up_though_it_was_waited_for_awake_beyond_that(dsn):
+    async def use(wire: OwnWire) -> bool:
+        with pytest.raises(TimeoutError):
+            await wire.ask(query("select pg_sleep(60)"))
+        return wire.connection.closed
+
+    assert on_own_wire(dsn, Counted(0.3), use, timeout_seconds=0.05)
+
+
+# ---------------------------------------------------------------- in a worker
+
+
+@step
+async def small(i: int) -> int:
+    return i
+
+
+@transaction
+async def written(conn: psycopg.AsyncConnection[Any], i: int) -> int:
+    await conn.execute("select 1")
+    return i
+
+
+@workflow
+async def alone(n: int) -> int:
+    return sum([await small(i) for i in range(n)]) + sum([await written(i) for i in range(n)])
+
+
+@step
+async def together(_: int) -> None:
+    meeting.add(len(meeting))
+    while len(meeting) < 2:
+        await asyncio.sleep(0)
+
+
+@workflow
+async def beside(n: int) -> None:
+    await together(n)
+
+
+meeting: set[int] = set()
+
+
+@pytest.mark.parametrize("seconds", [0.0, AGES])
+def test_a_run_that_is_alone_waits_awake_if_it_may(dsn, monkeypatch, seconds):
+    waits: list[BusyPoll] = []
+    look = BusyPoll._look
+
+    async def noted(self: BusyPoll, connection: Any) -> bool:
+        waits.append(self)
+        return await look(self, connection)
+
+    monkeypatch.setattr(BusyPoll, "_look", noted)
+
+    async def main() -> int:
+        async with AsyncApp(dsn, include=[alone]) as app, app.worker(busy_poll_seconds=seconds):
+            return await (await app.start(alone, 5)).result()
+
+    assert asyncio.run(main()) == 20
+    assert (len(waits) >= 5 + 2 * 5) if seconds else not waits
+
+
+def test_runs_beside_each_other_let_the_processor_rest(dsn):
+    async def main() -> tuple[bool, bool]:
+        async with AsyncApp(dsn, include=[beside]) as app:
+            handles = [await app.start(beside, n) for n in range(2)]
+            async with app._work(WorkerOptions(concurrency=2)) as worker:
+                while len(meeting) < 2:
+                    await asyncio.sleep(0)
+                among = worker._is_quiet()
+                for handle in handles:
+                    await handle.result()
+                while worker.executions:
+                    await asyncio.sleep(0)
+                return among, worker._is_quiet()
+
+    meeting.clear()
+    assert asyncio.run(main()) == (False, True)
