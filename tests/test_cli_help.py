@@ -81,7 +81,7 @@ def test_what_cannot_be_read_is_one_line(typed, said):
 
 
 def test_the_version():
-    assert re.fullmatch(r"pgflow \d+\.\d+\.\d+\S*\n", pgflow(None, "--version").out)
+    assert re.fullmatch(r"pgflow \d+\.\d+\.\d+\S*( \(compiled\))?\n", pgflow(None, "--version").out)
 
 
 def test_the_shell_completes_commands():

@@ -137,7 +137,9 @@ def _version(asked: bool) -> None:
     if asked:
         from importlib.metadata import version
 
-        typer.echo(f"pgflow {version('pgflow-engine')}")
+        from pgflow._engine import is_compiled
+
+        typer.echo(f"pgflow {version('pgflow-engine')}{' (compiled)' if is_compiled() else ''}")
         raise typer.Exit
 
 

@@ -5,3 +5,13 @@ the workflow's code between outcomes, keeps what is not yet durable in a buffer,
 host which bodies may start and what must be committed. Nothing here knows a database, a socket or a
 clock, so all of it is tested without them.
 """
+
+from __future__ import annotations
+
+import importlib.util
+
+
+def is_compiled() -> bool:
+    """Whether the engine runs as machine code. How it behaves does not depend on it."""
+    found = importlib.util.find_spec("pgflow._engine.execution")
+    return found is not None and not str(found.origin).endswith(".py")
