@@ -79,7 +79,7 @@ def main() -> int:
         if options.counts:
             return _count(server, options.json)
         settings = server.settings()
-        results = run(server, plan, peers, tell)
+        results = run(server, plan, peers, tell, compiled=True)
     part = document.Part.of(results, machine(), settings, peers)
     records = _write_all(options, part)
     return _judge("goal", records) if options.goals else 0

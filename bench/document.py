@@ -52,7 +52,7 @@ class Part:
             "date": dt.datetime.now(dt.UTC).strftime("%Y-%m-%d %H:%M UTC"),
             "machine": f"{machine['processors']}, {machine['system']}, Python {machine['python']}",
             "server": f"Postgres {server.pop('server_version')}, " + ", ".join(f"{name} {value}" for name, value in server.items()),
-            "versions": ", ".join(f"{name} {version}" for name, version in _versions(records, peers)),
+            "versions": ", ".join(f"{name} {version}" for name, version in _versions(records, peers, results.forms)),
             "took": f"{results.took_seconds / 60:.1f} min, {results.rounds} alternation(s)",
             "calibration": f"{number(statistics.median(commits))} bare commits/s, {number(min(commits))} to {number(max(commits))}",
         }
@@ -117,8 +117,8 @@ def _lines_of(part: Part) -> Iterator[str]:
         yield from ("Not measured:", "", *(f"- {what}: {why}" for what, why in part.missing.items()), "")
 
 
-def _versions(records: list[Record], peers: dict[str, Peer]) -> Iterator[tuple[str, str]]:
-    yield OURSELVES, __version__
+def _versions(records: list[Record], peers: dict[str, Peer], forms: dict[str, str]) -> Iterator[tuple[str, str]]:
+    yield OURSELVES, f"{__version__} ({forms[OURSELVES]})" if OURSELVES in forms else __version__
     for name in sorted({record.engine for record in records} & peers.keys()):
         yield name, peers[name].version
 

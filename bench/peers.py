@@ -7,15 +7,20 @@ that cannot be installed is skipped, and said to be.
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
 import tomllib
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
 FILE = Path(__file__).with_name("peers.toml")
 INSTALL_SECONDS = 600
+
+_REASON = re.compile(r"(?i)\berror: (?!subprocess-exited|metadata-generation|failed)")
+"""Of all that pip says, what says why."""
 
 
 class NotInstalled(Exception):
@@ -34,8 +39,7 @@ class Peer:
 
     @property
     def folder(self) -> Path:
-        cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-        return cache / "pgflow-bench" / f"{self.name}-{self.version}"
+        return cache() / f"{self.name}-{self.version}"
 
     def interpreter(self) -> str:
         """The Python of its environment, which is made if there is none.
@@ -43,26 +47,7 @@ class Peer:
         Raises:
             NotInstalled: With what pip had to say.
         """
-        python = self.folder / "bin" / "python"
-        stamp = self.folder / "installed"
-        if not stamp.exists() or stamp.read_text() != "\n".join(self.requires):
-            shutil.rmtree(self.folder, ignore_errors=True)
-            self._install(python)
-            stamp.write_text("\n".join(self.requires))
-        return str(python)
-
-    def _install(self, python: Path) -> None:
-        base = self._base()
-        make = [base, "-m", "venv", "--without-pip", str(self.folder)]
-        fill = [base, "-m", "pip", "--python", str(python), "--disable-pip-version-check", "install", "--quiet", *self.requires]
-        for command in (make, fill):
-            try:
-                subprocess.run(command, check=True, capture_output=True, text=True, timeout=INSTALL_SECONDS)
-            except subprocess.CalledProcessError as error:
-                said = [line for line in (error.stderr + error.stdout).splitlines() if line.strip() and not line.startswith("WARNING")]
-                raise NotInstalled(said[-1] if said else f"exit code {error.returncode}") from error
-            except (OSError, subprocess.TimeoutExpired) as error:
-                raise NotInstalled(str(error)) from error
+        return make_environment(self.folder, self._base(), "\n".join(self.requires), *self.requires)
 
     def _base(self) -> str:
         """A Python that is new enough for it; ours, if that is."""
@@ -75,6 +60,49 @@ class Peer:
                 if _runs(candidate):
                     return str(candidate)
         raise NotInstalled(f"needs Python {self.python}, and this is {sys.version_info.major}.{sys.version_info.minor}")
+
+
+def cache() -> Path:
+    """Where environments are kept."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "pgflow-bench"
+
+
+def make_environment(
+    folder: Path, base: str, stamp: str, *requires: str, prepare: Callable[[], None] = lambda: None, **variables: str
+) -> str:
+    """The Python of an environment, which is made if there is none with this stamp.
+
+    Args:
+        folder: Where it is.
+        base: The Python that it is made with.
+        stamp: What it is made of.
+        requires: What is installed.
+        prepare: Called before that.
+        variables: Of pip's environment.
+
+    Raises:
+        NotInstalled: With what pip had to say.
+    """
+    python, stamped = folder / "bin" / "python", folder / "installed"
+    if not stamped.exists() or stamped.read_text() != stamp:
+        shutil.rmtree(folder, ignore_errors=True)
+        prepare()
+        _run(base, "-m", "venv", "--without-pip", str(folder))
+        _run(base, "-m", "pip", "--python", str(python), "--disable-pip-version-check", "install", "--quiet", *requires, **variables)
+        stamped.write_text(stamp)
+    return str(python)
+
+
+def _run(*command: str, **variables: str) -> None:
+    environment = {**os.environ, **variables}
+    try:
+        subprocess.run(command, check=True, capture_output=True, text=True, timeout=INSTALL_SECONDS, env=environment)
+    except subprocess.CalledProcessError as error:
+        said = [line.strip() for line in (error.stderr + error.stdout).splitlines() if line.strip() and not line.startswith("WARNING")]
+        reasons = [line for line in said if _REASON.search(line)] or said[-1:] or [f"exit code {error.returncode}"]
+        raise NotInstalled(reasons[-1]) from error
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise NotInstalled(str(error)) from error
 
 
 def _runs(python: Path) -> bool:

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from bench import ourselves
 from bench.catalog import CALIBRATION, LIMIT, METRICS, OURSELVES, SCENARIOS, Scenario, functions_of
 from bench.engines.kit import DSN_VARIABLE
 from bench.peers import NotInstalled, Peer
@@ -34,6 +35,7 @@ class Results:
         runs: The value of each alternation, by metric and engine.
         settings: Of the committing sessions, by engine.
         counted: What was counted after the timings, by engine.
+        forms: How an engine was there, if it can be in several ways.
         missing: What is not there and why: an engine, or one of its scenarios.
         rounds: How often everything was done.
         took_seconds: All of it.
@@ -42,6 +44,7 @@ class Results:
     runs: dict[tuple[str, str], list[float]] = field(default_factory=dict)
     settings: dict[str, dict[str, list[str]]] = field(default_factory=dict)
     counted: dict[str, dict[str, int]] = field(default_factory=dict)
+    forms: dict[str, str] = field(default_factory=dict)
     missing: dict[str, str] = field(default_factory=dict)
     rounds: int = 0
     took_seconds: float = 0.0
@@ -70,6 +73,7 @@ class Engine:
     python: str
     template: str = ""
     shares: dict[str, float] = field(default_factory=dict)
+    variables: dict[str, str] = field(default_factory=dict)
 
     def ask(self, scenario: str, dsn: str, sizes: dict[str, Any], timeout_seconds: float) -> dict[str, Any]:
         """Runs its program, and reads the last line of what it says.
@@ -80,7 +84,7 @@ class Engine:
         command = [self.python, "-m", f"bench.engines.{self.name}", scenario, json.dumps(sizes)]
         environment = {name: value for name, value in os.environ.items() if not name.startswith(("PGFLOW_", "PYTHON", "DATABASE_URL"))}
         program = subprocess.Popen(
-            command, cwd=REPOSITORY, env={**environment, DSN_VARIABLE: dsn}, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+            command, cwd=REPOSITORY, env={**environment, **self.variables, DSN_VARIABLE: dsn}, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
             stderr=subprocess.PIPE, text=True, start_new_session=True,
         )  # fmt: skip
         try:
@@ -131,11 +135,11 @@ class Plan:
         return scenario.name in functions_of(engine) and not (self.quick and is_peer and not scenario.quick_peers)
 
 
-def run(server: Server, plan: Plan, peers: dict[str, Peer], tell: Callable[[str], None]) -> Results:
-    """Everything that the plan says; what cannot be measured is in ``missing``."""
+def run(server: Server, plan: Plan, peers: dict[str, Peer], tell: Callable[[str], None], *, compiled: bool = False) -> Results:
+    """Everything that the plan says; what cannot be measured is in ``missing``. ``compiled``: of pgflow, not what is installed."""
     results = Results()
     with ExitStack() as stack:
-        engines = _prepare(server, plan, peers, results, stack, tell)
+        engines = _prepare(server, plan, peers, results, stack, tell, compiled=compiled)
         for number in range(1, plan.rounds + 1):
             results.runs.setdefault((CALIBRATION.name, LIMIT), []).append(server.commits_per_second())
             pairs = [(s, e) for s in plan.chosen() for e in engines if plan.takes_part(e.name, s)]
@@ -147,7 +151,8 @@ def run(server: Server, plan: Plan, peers: dict[str, Peer], tell: Callable[[str]
 
 
 def _prepare(
-    server: Server, plan: Plan, peers: dict[str, Peer], results: Results, stack: ExitStack, tell: Callable[[str], None]
+    server: Server, plan: Plan, peers: dict[str, Peer], results: Results, stack: ExitStack, tell: Callable[[str], None], *,
+    compiled: bool = False,
 ) -> list[Engine]:
     """The engines that can be had, each with a database in which it is installed."""
     engines = []
@@ -156,15 +161,28 @@ def _prepare(
             continue
         tell(f"preparing {name}")
         try:
-            python = peers[name].interpreter() if name in peers else sys.executable
-            engine = Engine(name, python, shares=peers[name].shares if name in peers else {})
+            if name in peers:
+                engine = Engine(name, peers[name].interpreter(), shares=peers[name].shares)
+            else:
+                engine = _compiled(name, tell) if compiled and name == OURSELVES else Engine(name, sys.executable)
             engine.template, dsn = stack.enter_context(server.database())
-            engine.ask("install", dsn, {}, 120)
+            if form := engine.ask("install", dsn, {}, 120).get("form"):
+                results.forms[name] = form
         except (NotInstalled, EngineFailed) as error:
             results.missing[name] = f"skipped: {error}"
         else:
             engines.append(engine)
     return engines
+
+
+def _compiled(name: str, tell: Callable[[str], None]) -> Engine:
+    """pgflow from an environment of its own; where there is no compiler, as it is here."""
+    try:
+        # What is installed goes before the folder from which the program is started.
+        return Engine(name, ourselves.interpreter(), variables={"PYTHONSAFEPATH": "1"})
+    except NotInstalled as error:
+        tell(f"pgflow cannot be compiled ({error}): it is measured as it is installed here")
+        return Engine(name, sys.executable)
 
 
 def _measure(

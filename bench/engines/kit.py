@@ -43,12 +43,14 @@ class Bench:
         sizes: How much of what; `bench/catalog.py` says.
         counted: What was counted after the timing, by what it is.
         settings: As the committing sessions had them.
+        form: How the engine is there, if it can be in several ways; ``install`` says it.
     """
 
     dsn: str
     sizes: dict[str, Any]
     counted: dict[str, int] = field(default_factory=dict)
     settings: dict[str, list[str]] = field(default_factory=dict)
+    form: str = ""
 
     def __getitem__(self, name: str) -> Any:
         return self.sizes[name]
@@ -93,7 +95,8 @@ def main(scenarios: Mapping[str, Any]) -> None:
     gc.freeze()
     gc.set_threshold(5_000)
     answer = scenarios[name](bench)
-    print(json.dumps({"figures": answer or {}, "counted": bench.counted, "settings": bench.settings}), flush=True)
+    said = {"figures": answer or {}, "counted": bench.counted, "settings": bench.settings, "form": bench.form}
+    print(json.dumps(said), flush=True)
     os._exit(0)  # what a library leaves running must not keep us
 
 

@@ -19,6 +19,7 @@ import pgflow
 from bench.engines import floors, jobs, kit
 from bench.engines.claims import WARM, Claims
 from pgflow import App, AsyncApp, Signal, step, transaction, workflow
+from pgflow._engine import is_compiled
 from pgflow.front import Front
 from pgflow.heart import Rhythm
 from pgflow.options import WorkerOptions
@@ -137,6 +138,7 @@ def app_of(bench: kit.Bench) -> AsyncApp:
 
 def install(bench: kit.Bench) -> None:
     """What the database needs before anything is measured."""
+    bench.form = "compiled" if is_compiled() else "interpreted"
     migrate_dsn(bench.dsn)
     with bench.connect() as conn:
         conn.execute("create table bench_app (id bigint generated always as identity primary key, v jsonb)")
