@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Any
 from weakref import WeakValueDictionary
 
-from pgflow._engine.calls import EffectCall
+from pgflow._engine.calls import EffectCall, spec_of_another
 from pgflow._scope import WorkflowScope
 from pgflow.effect import EffectStep
 from pgflow.errors import DefinitionError, NotStorable
@@ -112,7 +112,10 @@ def take_over(scope: WorkflowScope) -> Callable[[dict[str, Any], int], None]:
 
 
 def _call_of(entry: SagaEntry) -> EffectCall:
-    return EffectCall(0, entry.name, None, key=entry.key, request=entry.request, closed_as="confirmed", is_foreign=not entry.is_own)
+    return EffectCall(
+        0, entry.name, None, spec=spec_of_another(entry.name), key=entry.key, request=entry.request, closed_as="confirmed",
+        is_foreign=not entry.is_own,
+    )
 
 
 def carried_effects(entries: Iterable[SagaEntry]) -> list[Enlisted]:

@@ -8,7 +8,7 @@ from typing import Any, Literal, Protocol
 
 from pgflow.failures import ErrorClasses
 from pgflow.model import Retries
-from pgflow.values import Codec
+from pgflow.values import ANYTHING, Codec
 
 Effect = Literal["r", "s", "t", "d", "e"]
 """Effect class of a step: r = read, s = idempotent outside write, t = transactional write, d = decision, e = effect."""
@@ -61,6 +61,11 @@ class StepSpec:
     aliases: tuple[str, ...] = ()
 
 
+def spec_of_another(name: str) -> StepSpec:
+    """Of an effect that is known only by what another run, or an earlier generation, has left: it is not called here."""
+    return StepSpec(name, "e", ANYTHING, ErrorClasses(), Retries())
+
+
 class Waiter(Protocol):
     """Where the outcome of a call goes: an asyncio future, or its like for a thread."""
 
@@ -103,7 +108,7 @@ class Call:
 class StepCall(Call):
     """A call of a step's body."""
 
-    spec: StepSpec = None  # type: ignore[assignment]
+    spec: StepSpec = field(kw_only=True)
     args: tuple[Any, ...] = ()
     kwargs: dict[str, Any] = field(default_factory=dict)
     ordinal: int | str = 0
@@ -193,7 +198,7 @@ class TimerCall(Call):
 class SignalCall(Call):
     """A wait for a signal, perhaps with a time-out."""
 
-    codec: Codec[Any] = None  # type: ignore[assignment]
+    codec: Codec[Any] = field(kw_only=True)
     started_seq: int = 0
     due_us: int | None = None
 
@@ -220,9 +225,9 @@ class ChildRequest:
 class ChildCall(Call):
     """A child run and the wait for its result."""
 
-    request: ChildRequest = None  # type: ignore[assignment]
-    result: Codec[Any] = None  # type: ignore[assignment]
-    errors: ErrorClasses = None  # type: ignore[assignment]
+    request: ChildRequest = field(kw_only=True)
+    result: Codec[Any] = field(kw_only=True)
+    errors: ErrorClasses = field(kw_only=True)
     chain_id: int = 0
     """The child's chain, once it has started."""
     is_unwanted: bool = False

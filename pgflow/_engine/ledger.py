@@ -16,7 +16,8 @@ import json
 from abc import abstractmethod
 from typing import Any, Literal
 
-from pgflow._engine.calls import Call, EffectCall, StepCall, StepSpec
+from pgflow._engine import mypyc_attr
+from pgflow._engine.calls import Call, EffectCall, StepCall, StepSpec, spec_of_another
 from pgflow._engine.history import NEVER
 from pgflow._engine.host import EffectResult, Host
 from pgflow._engine.outcomes import decode_result
@@ -41,6 +42,7 @@ CHANGED = "what it expects has changed, and an earlier attempt may have been don
 """Perhaps by itself: nor then is the key sent again."""
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Ledgers(Requests):
     """The layer of an :class:`~pgflow._engine.execution.Execution` that knows effects; see the module."""
 
@@ -441,7 +443,8 @@ def _still_accepted(claim: Claim) -> dict[int, EffectCall]:
     taken: dict[int, EffectCall] = {}
     for unit in () if claim.heritage is None else claim.units:
         if unit.call >= FIRST_ADOPTED and unit.kind == Kind.EFFECT_ACCEPTED:
-            taken[unit.call] = EffectCall(unit.call, unit.name or "effect", None, closed_as="accepted")
+            name = unit.name or "effect"
+            taken[unit.call] = EffectCall(unit.call, name, None, spec=spec_of_another(name), closed_as="accepted")
         elif unit.call in taken and unit.kind == Kind.EFFECT_SETTLED and json.loads(unit.payload or "{}")["verdict"] != "absent":
             del taken[unit.call]
     return taken

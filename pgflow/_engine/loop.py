@@ -249,7 +249,7 @@ class WorkflowLoop(_RefusingLoop):  # type: ignore[misc]
         if delay <= 0:
             self._ready.append(handle)
         else:
-            handle.withdraw = self._host.start_timer(delay, lambda: self._ready.append(handle))
+            handle.withdraw = self._host.start_timer(float(delay), lambda: self._ready.append(handle))
         return handle
 
     def call_at(
