@@ -20,6 +20,7 @@ import json
 from collections.abc import Callable
 from typing import Any, NoReturn
 
+from pgflow._engine import mypyc_attr
 from pgflow._engine.calls import ChildCall, EffectCall, SignalCall, StepCall, TimerCall
 from pgflow._engine.drivers import ClosedDriver, Driver
 from pgflow._engine.flush import MAX_FLUSH_STARTS, Ending, Flush
@@ -40,6 +41,7 @@ LINGER_CHILDREN_US = 50_000
 """So long a parent waits in memory for children that have just started, or for more results after one."""
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Execution(Releases):
     """See the module."""
 

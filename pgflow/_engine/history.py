@@ -12,6 +12,7 @@ import uuid
 from abc import ABC, abstractmethod
 from typing import Any, NoReturn
 
+from pgflow._engine import mypyc_attr
 from pgflow._engine.calls import Call, ChildCall, StepCall
 from pgflow._engine.drivers import Driver
 from pgflow._engine.flush import MAX_FLUSH_BYTES, MAX_FLUSH_UNITS, Row
@@ -26,6 +27,7 @@ NEVER = 0
 """Number of a call that never comes back: code that swallows every Unwind and asks again would not give control back else."""
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class History(ABC):
     """The lowest layer of an :class:`~pgflow._engine.execution.Execution`; see the module."""
 

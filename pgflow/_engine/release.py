@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
+from pgflow._engine import mypyc_attr
 from pgflow._engine.calls import Call, ChildCall, EffectCall, SignalCall, StepCall, TimerCall
 from pgflow._engine.flush import Ending
 from pgflow._engine.host import ContinueAsNew, EffectResult, Host, StepResult
@@ -26,6 +27,7 @@ from pgflow.units import Claim, Offer, Unit
 from pgflow.values import Codec
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Releases(Renewals):
     """The upper layer of an :class:`~pgflow._engine.execution.Execution`; see the module."""
 

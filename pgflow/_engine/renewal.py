@@ -14,6 +14,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from typing import Any
 
+from pgflow._engine import mypyc_attr
 from pgflow._engine.calls import Call, StepCall
 from pgflow._engine.host import Host, StepResult
 from pgflow._engine.ledger import Ledgers
@@ -26,6 +27,7 @@ LOST = "ref_lost"
 """Reason of a run that is held because something that a result claims is gone."""
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Renewals(Ledgers):
     """The layer of an :class:`~pgflow._engine.execution.Execution` that has lost results made anew; see the module."""
 

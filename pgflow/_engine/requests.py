@@ -10,6 +10,7 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
+from pgflow._engine import mypyc_attr
 from pgflow._engine.calls import Call, ChildCall, ChildRequest, EffectCall, SignalCall, StepCall, StepSpec, TimerCall, Waiter
 from pgflow._engine.history import NEVER, History
 from pgflow._engine.host import Host, StepResult
@@ -25,6 +26,7 @@ Resting = tuple[str, str | int | None]
 MAX_KEY_BYTES = 255
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Requests(History):
     """The middle layer of an :class:`~pgflow._engine.execution.Execution`; see the module."""
 
