@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from functools import cached_property
 
 from pgflow.model import Kind
 from pgflow.units import OUTCOMES, Start, Unit
@@ -16,6 +15,7 @@ class Journal:
     def __init__(self, units: list[Unit]) -> None:
         self._units = units
         self._next = 0
+        self._called: frozenset[int] | None = None
         self.starts: dict[int, Start] = {}
         self.ended: set[int] = set()
         self.given_up: set[int] = set()
@@ -37,10 +37,12 @@ class Journal:
             elif unit.kind == Kind.STEP_RENEWED:
                 self.renewed[unit.call] = unit.payload or "null"
 
-    @cached_property
+    @property
     def called(self) -> frozenset[int]:
-        """The calls that have units."""
-        return frozenset(unit.call for unit in self._units)
+        """The calls that have units. Compiled, a ``cached_property`` is not cached."""
+        if self._called is None:
+            self._called = frozenset(unit.call for unit in self._units)
+        return self._called
 
     def __len__(self) -> int:
         return len(self._units)

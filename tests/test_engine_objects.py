@@ -1,0 +1,86 @@
+"""The engine's objects, in so far as a compiler might take their classes for something else."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import dataclasses
+import gc
+import json
+from typing import Any
+
+import pytest
+from enginekit import NoHost, make_driver, run_to_end
+from enginestore import Store
+from exampleflows import add
+
+from pgflow import workflow
+from pgflow._engine.calls import EffectCall, StepCall, TimerCall, spec_of_another
+from pgflow._engine.execution import Execution
+from pgflow._engine.journal import Journal
+from pgflow.model import Kind
+from pgflow.units import Unit
+
+SPEC = spec_of_another("ship")
+UNIT = Unit(1, 7, Kind.STEP_COMPLETED, "ship", "1", None, 0, None)
+
+
+@workflow
+async def napping() -> int:
+    await asyncio.sleep(5)
+    return await add(1, 2)
+
+
+def test_what_is_known_of_a_whole_journal_is_found_out_once():
+    journal = Journal([UNIT])
+    assert journal.called == {7}
+    assert journal.called is journal.called
+
+
+def test_a_call_is_equal_to_itself_alone():
+    one, other = StepCall(1, "ship", None, spec=SPEC), StepCall(1, "ship", None, spec=SPEC)
+    assert one != other
+    assert {one: 1}.get(other) is None
+    assert one.kwargs is not other.kwargs
+
+
+@pytest.mark.parametrize("kind", [StepCall, EffectCall])
+def test_a_call_of_a_step_has_a_spec_from_the_start(kind: Any):
+    with pytest.raises(TypeError, match="spec"):
+        kind(1, "ship", None)
+
+
+def test_calls_and_units_can_be_copied_and_replaced():
+    call = EffectCall(1, "ship", None, spec=SPEC)
+    assert (copy.copy(call).spec, dataclasses.replace(call, is_foreign=True).is_foreign) == (SPEC, True)
+    assert [field.name for field in dataclasses.fields(TimerCall)][:3] == ["number", "name", "waiter"]
+    assert UNIT._replace(kind=Kind.STEP_FAILED).is_outcome
+
+
+def test_numbers_have_no_bound():
+    unit = Unit(1, 7, Kind.TIMER_STARTED, None, None, None, 2**63, None)
+    assert Journal([unit._replace(call=2**63)]).called == {2**63}
+
+
+def test_a_delay_in_whole_seconds_is_recorded_as_any_other():
+    _, run = run_to_end(napping)
+    assert [json.dumps(json.loads(unit.payload or "")) for unit in run.units if unit.kind == Kind.TIMER_STARTED] == ["5.0"]
+
+
+def test_an_execution_that_holds_itself_is_collected():
+    store = Store(napping)
+    claim = store.start(napping).claim(0, 0)
+    gc.collect()
+    before = _executions()
+    for _ in range(20):
+        execution = Execution(claim, NoHost(), lambda e: make_driver(e, napping), napping.result_codec)
+        execution.start()
+        execution.close()
+        execution.cancel_request = {"by": execution}
+    del execution
+    gc.collect()
+    assert _executions() == before
+
+
+def _executions() -> int:
+    return sum(type(found) is Execution for found in gc.get_objects())
