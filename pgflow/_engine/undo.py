@@ -75,17 +75,20 @@ class Undoing(Execution):
 
     def issue_effect(
         self, spec: StepSpec, args: tuple[Any, ...], kwargs: dict[str, Any], request: str, rests_on: Resting | None,
-        compensates: str | None = None, **more: Any,
+        compensates: str | None = None, *, takes_back: EffectCall | None = None, expected: str | None = None,
+        notice: dict[str, Any] | None = None, is_undo: bool = False,
     ) -> EffectCall:
         """Asks for a compensation; one that the dropped part has begun goes on."""
         begun = self._open_compensations.pop(compensates, NEVER) if compensates is not None else NEVER
-        if begun == NEVER:
-            return super().issue_effect(spec, args, kwargs, request, rests_on, compensates, **more)
-        self._adopting = begun
+        before = self._adopting
+        self._adopting = before if begun == NEVER else begun
         try:
-            return super().issue_effect(spec, args, kwargs, request, rests_on, compensates, **more)
+            return super().issue_effect(
+                spec, args, kwargs, request, rests_on, compensates, takes_back=takes_back, expected=expected, notice=notice,
+                is_undo=is_undo,
+            )
         finally:
-            self._adopting = NEVER
+            self._adopting = before
 
     def _check_start(self, call: StepCall, started: Any) -> None:
         call.args_hash = started.args_hash  # its arguments have been read from the record
