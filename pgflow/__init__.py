@@ -63,6 +63,7 @@ from pgflow.errors import (
     WrongColourError,
     WrongState,
 )
+from pgflow.fingerprints import fingerprint
 from pgflow.interceptor import Interceptor
 from pgflow.many import (
     as_completed,
@@ -99,7 +100,6 @@ from pgflow.providers import AsyncTransaction, AsyncTransactionProvider, Transac
 from pgflow.saga import saga
 from pgflow.step import AsyncStep, Step, SyncStep
 from pgflow.upcasters import upcaster
-from pgflow.values import fingerprint
 from pgflow.workflow import Workflow, schedule, workflow
 
 __all__ = [

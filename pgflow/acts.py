@@ -18,9 +18,9 @@ from pgflow._scope import StepScope
 from pgflow.effect import EffectStep
 from pgflow.errors import Diverged, Stale
 from pgflow.failures import encode_error
+from pgflow.fingerprints import fingerprint
 from pgflow.model import Absent, Accepted, Confirmed, StillUnknown, is_name
 from pgflow.step import Step
-from pgflow.values import fingerprint
 
 BEGIN_WITHIN = 0.5
 """Share of the time between the end of an attempt and when "absent" is believed, by which an act may begin later than it was licensed.

@@ -22,12 +22,13 @@ from pgflow._engine.calls import EffectCall, EffectTerms, StepSpec
 from pgflow._engine.requests import Resting
 from pgflow._scope import WorkflowScope
 from pgflow.errors import DefinitionError, InvalidArgument, NotStorable
+from pgflow.fingerprints import is_fingerprint
 from pgflow.lineage import Table, table_named
 from pgflow.model import Absent, Accepted, Admit, Confirmed, Retries, Risk, StillUnknown
 from pgflow.saga import enlist
 from pgflow.step import MAX_NAME_CHARS, AsyncStep, Step, SyncStep
 from pgflow.units import SagaEntry
-from pgflow.values import Codec, codec_for, encode_plain, is_fingerprint
+from pgflow.values import Codec, codec_for, encode_plain
 
 P = ParamSpec("P")
 R_co = TypeVar("R_co", covariant=True)

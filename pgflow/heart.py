@@ -21,6 +21,7 @@ import psycopg
 
 from pgflow._calls import worker as calls
 from pgflow._engine.execution import Execution
+from pgflow._engine.loop import WorkflowLoop
 from pgflow._io import run
 from pgflow._io.connect import ConnectOptions, connect
 from pgflow.logs import said
@@ -197,7 +198,8 @@ def _culprit(frame: FrameType | None) -> tuple[str, str]:
     """Who holds up the loop: the run whose code is on its stack, else a body or the application."""
     where = traceback.format_stack(frame)[-1].strip() if frame is not None else "?"
     while frame is not None:
-        execution = frame.f_locals.get("self")
+        owner = frame.f_locals.get("self")
+        execution = owner.host if isinstance(owner, WorkflowLoop) else owner  # which has no frame of its own, compiled
         if isinstance(execution, Execution):
             return f"the code of run {execution.claim.key!r} ({execution.claim.workflow})", where
         frame = frame.f_back

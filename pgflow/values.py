@@ -286,7 +286,7 @@ _encode_any_keys = json.JSONEncoder(
 ).encode
 
 
-def _canonical_text(value: Any, what: str) -> str:
+def canonical_text(value: Any, what: str) -> str:
     """JSON that is equal in every process for equal values, or NotStorable."""
     try:
         try:
@@ -312,7 +312,7 @@ def _arguments_text(args: tuple[Any, ...], kwargs: dict[str, Any], what: str) ->
             return f"[{','.join([_SCALARS[type(value)](value) for value in args])}]"
         except (KeyError, ValueError):  # the latter: a number too long to be written
             pass
-    return _canonical_text([args, kwargs] if kwargs else args, what)
+    return canonical_text([args, kwargs] if kwargs else args, what)
 
 
 def hash_arguments(args: tuple[Any, ...], kwargs: dict[str, Any], what: str) -> int:
@@ -328,49 +328,3 @@ def hash_arguments(args: tuple[Any, ...], kwargs: dict[str, Any], what: str) -> 
     """
     text = _arguments_text(args, kwargs, f"an argument of {what}")
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest()) >> 1
-
-
-_FINGERPRINT = re.compile(r"sha256:[0-9a-f]{64}")
-
-
-def fingerprint(value: Any) -> str:
-    """A short text that is equal for equal values, in every process and version: what an effect can be called to expect.
-
-    Values are compared as JSON: the order of keys does not count, nor whether they come as a model, a dataclass or a dict,
-    as a tuple or a list, as 1 or 1.0.
-
-    Args:
-        value: Anything that a step may return.
-
-    Returns:
-        ``sha256:`` and 64 hexadecimal digits.
-
-    Raises:
-        NotStorable: The value has no form as JSON.
-
-    Example::
-
-        page = await look(url)
-        await press.options(expect=pgflow.fingerprint(page))(url, "Buy")
-    """
-    what = "what is to be fingerprinted"
-    plain = json.loads(_canonical_text(value, what))
-    try:
-        text = json.dumps(_with_one_kind_of_number(plain), sort_keys=True, separators=(",", ":"), allow_nan=False)
-    except ValueError as error:
-        _refuse(what, error)
-    return f"sha256:{hashlib.sha256(text.encode()).hexdigest()}"
-
-
-def is_fingerprint(text: object) -> bool:
-    """Whether :func:`fingerprint` can have made this."""
-    return isinstance(text, str) and _FINGERPRINT.fullmatch(text) is not None
-
-
-def _with_one_kind_of_number(value: Any) -> Any:
-    """JSON whose whole numbers have no point, as languages write it that have one kind of number."""
-    if isinstance(value, dict):
-        return {key: _with_one_kind_of_number(part) for key, part in value.items()}
-    if isinstance(value, list):
-        return [_with_one_kind_of_number(part) for part in value]
-    return int(value) if isinstance(value, float) and value.is_integer() and abs(value) < 2**53 else value

@@ -146,7 +146,7 @@ class WorkflowLoop(_RefusingLoop):  # type: ignore[misc]
     """See the module. Only what is deterministic is implemented; everything else is refused."""
 
     def __init__(self, host: TimerHost) -> None:
-        self._host = host
+        self.host = host
         self._ready: deque[asyncio.Handle] = deque()
         self._tasks: list[WorkflowTask[Any]] = []
         self._generators: list[tuple[AsyncGenerator[Any, Any], contextvars.Context]] = []
@@ -228,7 +228,7 @@ class WorkflowLoop(_RefusingLoop):  # type: ignore[misc]
                 awaited._asyncio_future_blocking = False  # as a task does; else the same future cannot be awaited again
         self.swallowed_unwinds += 1
         _abandoned.append(stack)
-        log.warning("run %s: a coroutine would not be unwound and was abandoned: %r", self._host.run_id, stack)
+        log.warning("run %s: a coroutine would not be unwound and was abandoned: %r", self.host.run_id, stack)
 
     # ------------------------------------------------------------ what asyncio asks for
 
@@ -249,7 +249,7 @@ class WorkflowLoop(_RefusingLoop):  # type: ignore[misc]
         if delay <= 0:
             self._ready.append(handle)
         else:
-            handle.withdraw = self._host.start_timer(float(delay), lambda: self._ready.append(handle))
+            handle.withdraw = self.host.start_timer(float(delay), lambda: self._ready.append(handle))
         return handle
 
     def call_at(
@@ -260,7 +260,7 @@ class WorkflowLoop(_RefusingLoop):  # type: ignore[misc]
 
     def time(self) -> float:
         """Seconds since the run was created, as of the last outcome."""
-        return self._host.time_seconds()
+        return self.host.time_seconds()
 
     def create_future(self) -> asyncio.Future[Any]:
         """A future with an ordinal."""
@@ -306,7 +306,7 @@ class WorkflowLoop(_RefusingLoop):  # type: ignore[misc]
     def call_exception_handler(self, context: dict[str, Any]) -> None:
         """Logs what asyncio cannot raise anywhere, unless the loop is being taken apart."""
         if not self._closing:
-            log.debug("run %s: %s", self._host.run_id, context.get("message"), exc_info=context.get("exception"))
+            log.debug("run %s: %s", self.host.run_id, context.get("message"), exc_info=context.get("exception"))
 
     def default_exception_handler(self, context: dict[str, Any]) -> None:
         """As :meth:`call_exception_handler`."""
