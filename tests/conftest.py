@@ -7,6 +7,7 @@ second. A test that breaks the database on purpose says so with ``@pytest.mark.u
 from __future__ import annotations
 
 import os
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import psycopg
@@ -14,6 +15,8 @@ import pytest
 import servers
 from psycopg.pq import TransactionStatus
 from servers import postgresql_proc  # noqa: F401  a fixture
+
+import pgflow._engine
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -23,6 +26,11 @@ def pytest_xdist_auto_num_workers() -> int:
     """How many processes test: they wait for servers and workers much of the time, so a small machine bears more than it has processors."""
     processors = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return max(processors, min(4, 2 * processors))
+
+
+def pytest_report_header() -> str:
+    """Which engine is tested: there may be a compiled one beside the text, or before it on the path."""
+    return f"engine: {'compiled' if pgflow._engine.is_compiled() else 'interpreted'}, {Path(pgflow._engine.__file__).parent}"
 
 
 @pytest.fixture(scope="session")

@@ -62,7 +62,7 @@ class Copy:
         self.folder = folder
         for name in COPIED:
             if (source / name).is_dir():
-                shutil.copytree(source / name, folder / name, ignore=shutil.ignore_patterns("__pycache__", ".*"))
+                shutil.copytree(source / name, folder / name, ignore=shutil.ignore_patterns("__pycache__", ".*", "*.so"))
             else:
                 shutil.copy2(source / name, folder / name)
         path = os.pathsep.join([str(folder), str(folder / "cli")])

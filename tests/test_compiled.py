@@ -1,0 +1,85 @@
+"""The engine compiled: a build that is told to makes machine code of it, which behaves as the text does; any other makes none.
+
+Wheels are built as pip builds them, in an environment of their own, and installed where everything else is that of this one.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+import servers
+
+from bench import ourselves
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+
+ENGINE_TESTS = ("test_engine_objects.py", "test_engine_offers.py", "test_engine_order.py", "test_engine_divergence.py")
+WHICH = "import pgflow._engine; print(pgflow._engine.__file__, pgflow._engine.is_compiled())"
+
+
+def run(*command: str, **variables: str) -> str:
+    """What a program says; what was wrong, if something was."""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "PYTEST_", "HATCH_"))}
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=servers.REPOSITORY, env={**environment, **variables})
+    assert done.returncode == 0, f"{' '.join(command)}\n{done.stdout}\n{done.stderr}"
+    return done.stdout
+
+
+def build(folder: Path, **variables: str) -> Path:
+    """The wheel that pip makes of this repository; nothing that is compiled is left beside the text."""
+    source = folder / "source"
+    ourselves.copy_sources(source)
+    # How fast the code is does not matter here, and this compiles in half the time.
+    project = source / "pyproject.toml"
+    project.write_text(project.read_text().replace('opt_level = "3"', 'opt_level = "0"'))
+    pip = (sys.executable, "-m", "pip", "--disable-pip-version-check")
+    run(*pip, "wheel", "--quiet", "--no-deps", "--wheel-dir", str(folder), str(source), **variables)
+    assert project.exists()
+    assert list(source.rglob("*.so")) == []
+    (wheel,) = folder.glob("*.whl")
+    return wheel
+
+
+def install(wheel: Path, folder: Path) -> str:
+    """The Python of an environment with this wheel, in which the rest comes from ours."""
+    python = folder / "bin" / "python"
+    run(sys.executable, "-m", "venv", "--without-pip", str(folder))
+    run(sys.executable, "-m", "pip", "--disable-pip-version-check", "--python", str(python), "install", "--quiet", "--no-deps", str(wheel))
+    (packages,) = (folder / "lib").glob("python*/site-packages")
+    rest = [path for path in sys.path if path.endswith("-packages")]
+    (packages / "rest.pth").write_text("".join(f"{path}\n" for path in [*rest, servers.REPOSITORY]))
+    return str(python)
+
+
+@pytest.mark.skipif(ourselves.compiler() is None, reason="there is no C compiler")
+def test_the_compiled_engine_passes_the_tests_of_the_engine(tmp_path: Path):
+    wheel = build(tmp_path, HATCH_BUILD_HOOKS_ENABLE="1")
+    names = zipfile.ZipFile(wheel).namelist()
+    assert not wheel.name.endswith("-any.whl")
+    for module in ("pgflow/units", "pgflow/values", "pgflow/_engine/execution"):
+        assert f"{module}.py" in names
+        assert any(name.startswith(f"{module}.") and name.endswith(".so") for name in names)
+    python = install(wheel, tmp_path / "venv")
+    where, answer = run(python, "-P", "-c", WHICH).split()
+    assert (Path(where).is_relative_to(tmp_path), answer) == (True, "True")
+    assert run(python, "-P", "-m", "pgflow_cli", "--version").endswith("(compiled)\n")
+    # Without `pythonpath`, which would put the repository before what is installed.
+    said = run(
+        python, "-P", "-m", "pytest", "-o", "pythonpath=", "-n", "0", "-p", "no:cacheprovider",
+        *(f"tests/{name}" for name in ENGINE_TESTS),
+    )  # fmt: skip
+    assert f"engine: compiled, {Path(where).parent}\n" in said
+
+
+def test_any_other_build_needs_no_compiler_and_has_none_of_it(tmp_path: Path):
+    wheel = build(tmp_path, CC="no-such-compiler")
+    assert wheel.name.endswith("-py3-none-any.whl")
+    assert [name for name in zipfile.ZipFile(wheel).namelist() if name.endswith((".so", ".c"))] == []
+    python = install(wheel, tmp_path / "venv")
+    where, answer = run(python, "-P", "-c", WHICH).split()
+    assert (Path(where).is_relative_to(tmp_path), answer) == (True, "False")
