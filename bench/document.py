@@ -21,7 +21,7 @@ from bench.runner import Results
 from pgflow._version import __version__
 
 INTRODUCTION = """\
-Made by `python -m bench`: every engine in turn on the same Postgres, each in its own environment, with its defaults; \
+Made by `python -m bench`: every engine in turn on the same Postgres, each in its own environment, with its defaults, pgflow compiled where the versions say so; \
 in each program what is loaded is kept out of the garbage collector's sight, as `pgflow workers` does. Medians of the alternations, ± half of the range; in brackets how many times as good pgflow is. Sizes in the \
 descriptions are those of a full run. Compare figures of one run with each other, not with those of another day."""
 

@@ -16,7 +16,7 @@ import servers
 
 from bench import document, goals, plot, report
 from bench.catalog import METRICS, SCENARIOS, functions_of
-from bench.peers import read_peers
+from bench.peers import NotInstalled, make_environment, read_peers
 from bench.runner import Plan, Results
 
 MACHINE = {"processors": "2 x test", "system": "Linux", "python": "3.11"}
@@ -77,6 +77,37 @@ def test_a_peer_that_cannot_be_installed_is_skipped_with_the_reason(tmp_path: Pa
     engines = runner._prepare(None, Plan(["dbos"]), {"dbos": peer}, results, None, lambda _: None)
     assert engines == []
     assert "needs Python 9.99" in results.missing["dbos"]
+
+
+def test_where_pgflow_cannot_be_compiled_it_is_measured_as_it_is_and_the_results_say_which(monkeypatch: pytest.MonkeyPatch):
+    from bench import runner
+
+    monkeypatch.setenv("CC", "no-such-compiler")
+    said: list[str] = []
+    engine = runner._compiled("pgflow", said.append)
+    assert (engine.python, engine.variables) == (sys.executable, {})
+    assert said == ["pgflow cannot be compiled (there is no C compiler): it is measured as it is installed here"]
+    results = Results({("bare_commits_per_second", "raw"): [1000.0]}, forms={"pgflow": "interpreted"}, rounds=1)
+    assert document.Part.of(results, MACHINE, {"server_version": "18.0"}, {}).facts["versions"].endswith(" (interpreted)")
+
+
+def test_an_environment_is_made_once_and_again_when_what_it_is_made_of_changes(tmp_path: Path):
+    folder, python = tmp_path / "venv", tmp_path / "python"
+    made = tmp_path / "made"
+    python.write_text(f'#!/bin/sh\necho "$HOOKS $*" >> {made}\nmkdir -p {folder}\n')
+    python.chmod(0o755)
+    for stamp in ("a", "a", "b"):
+        assert make_environment(folder, str(python), stamp, "one", "two", HOOKS="1") == f"{folder}/bin/python"
+    commands = [f" -m venv --without-pip {folder}", f"1 -m pip --python {folder}/bin/python --disable-pip-version-check install --quiet one two"]
+    assert made.read_text().splitlines() == commands * 2
+
+
+def test_what_pip_says_for_long_is_told_in_the_line_that_says_why(tmp_path: Path):
+    python = tmp_path / "python"
+    python.write_text("#!/bin/sh\necho 'error: subprocess-exited-with-error\nx.c:1: fatal error: Python.h: No such file\nhint: see above' >&2; exit 1\n")
+    python.chmod(0o755)
+    with pytest.raises(NotInstalled, match=r"^x\.c:1: fatal error: Python\.h: No such file$"):
+        make_environment(tmp_path / "venv", str(python), "a")
 
 
 def test_a_slow_peer_is_given_a_share_of_the_work_and_nothing_else_changes():
