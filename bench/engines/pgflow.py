@@ -153,8 +153,8 @@ async def start_all(app: AsyncApp, workflow: Any, inputs: Sequence[tuple[Any, ..
 
 
 @asynccontextmanager
-async def worker_of(app: AsyncApp, concurrency: int) -> AsyncIterator[Worker]:
-    async with app._work(WorkerOptions(concurrency=concurrency, queues=("default",))) as worker:
+async def worker_of(app: AsyncApp, concurrency: int, **options: Any) -> AsyncIterator[Worker]:
+    async with app._work(WorkerOptions(concurrency=concurrency, queues=("default",), **options)) as worker:
         yield worker
 
 
@@ -163,11 +163,11 @@ async def until_finished(worker: Worker, count: int) -> None:
         await asyncio.sleep(0.01)
 
 
-async def work_off(bench: kit.Bench, workflow: Any, runs: int, concurrency: int) -> kit.Span:
+async def work_off(bench: kit.Bench, workflow: Any, runs: int, concurrency: int, **options: Any) -> kit.Span:
     """What this process needs for so many runs that are there already."""
     async with app_of(bench) as app:
         await start_all(app, workflow, [({"x": i} if workflow is job else i,) for i in range(runs)])
-        async with worker_of(app, concurrency) as worker:
+        async with worker_of(app, concurrency, **options) as worker:
             with kit.Span() as span:
                 await until_finished(worker, runs)
     return span
@@ -227,10 +227,13 @@ def transactional(bench: kit.Bench) -> kit.Figures:
 
 
 def accounts(bench: kit.Bench) -> kit.Figures:
-    """What the server has to do for a run of ten steps, and for one that does nothing."""
+    """What the server has to do for a run of ten steps, and for one that does nothing.
+
+    Workers wait at rest: how long the processor is kept awake depends on the disk, and is no work.
+    """
 
     def work(concurrency: int, flow: Any, runs: int) -> None:
-        asyncio.run(work_off(bench, flow, runs, concurrency))
+        asyncio.run(work_off(bench, flow, runs, concurrency, busy_poll_seconds=0))
 
     alone = kit.marginal_costs(bench, partial(work, 1, ten_steps), bench["few"], bench["runs_at_1"])
     among = kit.marginal_costs(bench, partial(work, 128, ten_steps), 128, bench["runs_at_128"])
