@@ -1,4 +1,4 @@
-"""pgflow as it is measured: compiled, as the wheels that are released, in a virtual environment of its own like the peers'.
+"""pgflow as it is measured: compiled, as `HATCH_BUILD_HOOKS_ENABLE=1 pip install` makes it, in a virtual environment of its own like the peers'.
 
 It is kept beside theirs and made anew when something of it has changed. `bench` itself is found behind its packages.
 """

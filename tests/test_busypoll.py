@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from typing import Any
 
 import psycopg
 import pytest
+from wirekit import asleep, on_wire, query
 
 from pgflow import AsyncApp, step, transaction, workflow
-from pgflow._io import Query, busypoll, is_infrastructure
+from pgflow._io import busypoll, is_infrastructure
 from pgflow._io.busypoll import BusyPoll
 from pgflow._io.connect import ConnectOptions
 from pgflow._io.wire import OwnWire, Wire, open_wire
@@ -18,10 +19,6 @@ from pgflow.options import WorkerOptions
 
 AGES = 60.0
 """No answer of these tests takes so long."""
-
-
-def query(sql: Any, *params: Any) -> Query[Any]:
-    return Query(sql, params, lambda rows: rows)
 
 
 class Counted(BusyPoll):
@@ -44,17 +41,6 @@ def _nobody_else_wants_the_processor(monkeypatch):
     monkeypatch.setattr(busypoll, "PREEMPTED_SECONDS", AGES)
 
 
-def on_own_wire(dsn: str, busy_poll: BusyPoll, use: Callable[[OwnWire], Awaitable[Any]], timeout_seconds: float = 30.0) -> Any:
-    async def main() -> Any:
-        wire = await open_wire(ConnectOptions(dsn), "test", timeout_seconds, busy_poll)
-        try:
-            return await use(wire)
-        finally:
-            await wire.close()
-
-    return asyncio.run(main())
-
-
 def test_an_answer_is_taken_without_rest(dsn, monkeypatch):
     async def rests(*_: Any, writing: bool) -> None:
         raise AssertionError("it has rested")
@@ -65,7 +51,7 @@ def test_an_answer_is_taken_without_rest(dsn, monkeypatch):
         monkeypatch.setattr(OwnWire, "_ready", rests)
         return [await wire.ask(query("select %s::int, pg_sleep(0.01)::text", n)) for n in range(5)]
 
-    assert on_own_wire(dsn, busy_poll, use) == [[(n, "")] for n in range(5)]
+    assert on_wire(dsn, use, busy_poll=busy_poll) == [[(n, "")] for n in range(5)]
     assert busy_poll.came >= 5
 
 
@@ -93,7 +79,7 @@ def test_the_rest_of_the_loop_goes_on_meanwhile(dsn):
             await asyncio.sleep(0)
         return turns
 
-    assert on_own_wire(dsn, busy_poll, use) > 10
+    assert on_wire(dsn, use, busy_poll=busy_poll) > 10
     assert busy_poll.came >= 1
 
 
@@ -128,7 +114,7 @@ def test_two_answers_are_waited_for_at_once(dsn):
 
 @pytest.mark.parametrize("busy_poll", [Counted(0.0), Counted(is_wanted=lambda: False)], ids=["never", "not now"])
 def test_it_may_be_switched_off(dsn, busy_poll):
-    assert on_own_wire(dsn, busy_poll, lambda wire: wire.ask(query("select 1"))) == [(1,)]
+    assert on_wire(dsn, lambda wire: wire.ask(query("select 1")), busy_poll=busy_poll) == [(1,)]
     assert busy_poll.tried == 0
 
 
@@ -139,7 +125,7 @@ def test_where_answers_take_longer_it_is_tried_now_and_then_only(dsn):
         for n in range(100):
             assert await wire.ask(query("select %s::int, pg_sleep(0.002)::text", n)) == [(n, "")]
 
-    on_own_wire(dsn, busy_poll, use)
+    on_wire(dsn, use, busy_poll=busy_poll)
     assert 0 < busy_poll.tried <= 30
 
 
@@ -151,7 +137,7 @@ def test_where_others_want_the_processor_it_is_tried_now_and_then_only(dsn, monk
         for n in range(100):
             assert await wire.ask(query("select %s::int, pg_sleep(0.001)::text", n)) == [(n, "")]
 
-    on_own_wire(dsn, busy_poll, use)
+    on_wire(dsn, use, busy_poll=busy_poll)
     assert 0 < busy_poll.tried <= 20
 
 
@@ -167,38 +153,32 @@ def test_it_is_done_again_once_answers_come_in_time(dsn):
             await wire.ask(query("select %s::int", n))
         return busy_poll.tried - before
 
-    assert on_own_wire(dsn, busy_poll, use) == 10
+    assert on_wire(dsn, use, busy_poll=busy_poll) == 10
 
 
 def test_a_connection_that_breaks_meanwhile_is_infrastructure(dsn, conn):
     busy_poll = Counted()
 
     async def use(wire: OwnWire) -> Any:
-        pid = wire.connection.info.backend_pid
-        call = asyncio.create_task(wire.ask(query("select pg_sleep(60)")))
-        while not conn.execute("select from pg_stat_activity where pid = %s and wait_event = 'PgSleep'", (pid,)).fetchall():
-            await asyncio.sleep(0)
-        conn.execute("select pg_terminate_backend(%s)", (pid,))
+        call = await asleep(wire, conn, wire.ask(query("select pg_sleep(60)")))
+        conn.execute("select pg_terminate_backend(%s)", (wire.connection.info.backend_pid,))
         with pytest.raises(psycopg.Error) as error:
             await call
         return is_infrastructure(error.value), wire.connection.closed
 
-    assert on_own_wire(dsn, busy_poll, use) == (True, True)
+    assert on_wire(dsn, use, busy_poll=busy_poll) == (True, True)
     assert busy_poll.tried >= 1
 
 
 def test_a_call_that_is_cancelled_meanwhile_leaves_no_statement_running(dsn, conn):
     async def use(wire: OwnWire) -> Any:
-        pid = wire.connection.info.backend_pid
-        call = asyncio.create_task(wire.ask(query("select pg_sleep(60)")))
-        while not conn.execute("select from pg_stat_activity where pid = %s and wait_event = 'PgSleep'", (pid,)).fetchall():
-            await asyncio.sleep(0)
+        call = await asleep(wire, conn, wire.ask(query("select pg_sleep(60)")))
         call.cancel()
         with pytest.raises(asyncio.CancelledError):
             await call
         return await wire.ask(query("select 1"))
 
-    assert on_own_wire(dsn, Counted(), use) == [(1,)]
+    assert on_wire(dsn, use, busy_poll=Counted()) == [(1,)]
 
 
 def test_an_answer_that_does_not_come_in_time_is_given_up_though_it_was_waited_for_awake_beyond_that(dsn):
@@ -207,7 +187,7 @@ def test_an_answer_that_does_not_come_in_time_is_given_up_though_it_was_waited_f
             await wire.ask(query("select pg_sleep(60)"))
         return wire.connection.closed
 
-    assert on_own_wire(dsn, Counted(0.3), use, timeout_seconds=0.05)
+    assert on_wire(dsn, use, timeout_seconds=0.05, busy_poll=Counted(0.3))
 
 
 # ---------------------------------------------------------------- in a worker

@@ -10,18 +10,15 @@ from typing import Any
 
 import psycopg
 import pytest
+from wirekit import asleep, on_wire, query, sleeps
 
 from pgflow import InvalidArgument, RunNotFound
-from pgflow._io import Query, is_infrastructure
+from pgflow._io import is_infrastructure
 from pgflow._io.connect import ConnectOptions, connect_async
 from pgflow._io.wire import OwnWire, Wire, open_wire
 
 ROWS = "select %s::text, %s::bigint, %s::bigint[], %s::boolean, %s::float8, %s::timestamptz, %s::json, null::int, '100%%'"
 VALUES = ("é", -(2**62), [1, 2**40], True, 0.1, datetime(2026, 1, 2, tzinfo=UTC), '{"a": 1.50}')
-
-
-def query(sql: Any, *params: Any) -> Query[Any]:
-    return Query(sql, params, lambda rows: rows)
 
 
 def beside_psycopg(dsn: str, use: Callable[[Wire], Awaitable[Any]], *, prepares: bool = False) -> Any:
@@ -30,17 +27,6 @@ def beside_psycopg(dsn: str, use: Callable[[Wire], Awaitable[Any]], *, prepares:
     async def main() -> Any:
         async with await psycopg.AsyncConnection.connect(dsn, autocommit=True) as connection:
             return await use(Wire(connection, prepares=prepares))
-
-    return asyncio.run(main())
-
-
-def on_wire(dsn: str, use: Callable[[Wire], Awaitable[Any]], prepare_threshold: int | None = 3) -> Any:
-    async def main() -> Any:
-        wire = await open_wire(ConnectOptions(dsn, prepare_threshold), "test", 30.0)
-        try:
-            return await use(wire)
-        finally:
-            await wire.close()
 
     return asyncio.run(main())
 
@@ -113,14 +99,11 @@ def test_what_no_text_can_hold_is_refused_before_it_is_sent(dsn, text):
 @pytest.mark.parametrize("count", [1, 2])
 def test_a_call_that_is_cancelled_leaves_no_statement_running(dsn, conn, count):
     async def use(wire: Wire) -> Any:
-        pid = wire.connection.info.backend_pid
-        call = asyncio.create_task(wire.rows(*[("select pg_sleep(60)", ())] * count))
-        while not conn.execute("select from pg_stat_activity where pid = %s and wait_event = 'PgSleep'", (pid,)).fetchall():
-            await asyncio.sleep(0)
+        call = await asleep(wire, conn, wire.rows(*[("select pg_sleep(60)", ())] * count))
         call.cancel()
         with pytest.raises(asyncio.CancelledError):
             await call
-        assert not conn.execute("select from pg_stat_activity where pid = %s and wait_event = 'PgSleep'", (pid,)).fetchall()
+        assert not sleeps(wire, conn)
         return await wire.ask(query("select 1"))
 
     assert on_wire(dsn, use) == [(1,)]
@@ -129,10 +112,7 @@ def test_a_call_that_is_cancelled_leaves_no_statement_running(dsn, conn, count):
 @pytest.mark.parametrize("count", [1, 2])
 def test_a_call_that_is_cancelled_again_while_it_ends_closes_its_connection(dsn, conn, count):
     async def use(wire: Wire) -> bool:
-        pid = wire.connection.info.backend_pid
-        call = asyncio.create_task(wire.rows(*[("select pg_sleep(60)", ())] * count))
-        while not conn.execute("select from pg_stat_activity where pid = %s and wait_event = 'PgSleep'", (pid,)).fetchall():
-            await asyncio.sleep(0)
+        call = await asleep(wire, conn, wire.rows(*[("select pg_sleep(60)", ())] * count))
         call.cancel()
         await asyncio.sleep(0)
         call.cancel()
@@ -145,11 +125,8 @@ def test_a_call_that_is_cancelled_again_while_it_ends_closes_its_connection(dsn,
 
 def test_a_connection_that_breaks_under_a_call_is_infrastructure_and_closed(dsn, conn):
     async def use(wire: Wire) -> Any:
-        pid = wire.connection.info.backend_pid
-        call = asyncio.create_task(wire.ask(query("select pg_sleep(60)")))
-        while not conn.execute("select from pg_stat_activity where pid = %s and wait_event = 'PgSleep'", (pid,)).fetchall():
-            await asyncio.sleep(0)
-        conn.execute("select pg_terminate_backend(%s)", (pid,))
+        call = await asleep(wire, conn, wire.ask(query("select pg_sleep(60)")))
+        conn.execute("select pg_terminate_backend(%s)", (wire.connection.info.backend_pid,))
         with pytest.raises(psycopg.Error) as error:
             await call
         with pytest.raises(psycopg.Error) as again:
