@@ -254,11 +254,10 @@ begin
       case when e.last_seq > 0 then pgflow.journal_(r.run_id, 0, 262144) end,
       b.has_mail and exists (select from pgflow.signal s where s.chain_id = r.chain_id and s.kind in ('x', 'p', 'e') offset 0),
       pgflow.micros_(greatest(r.created_at, r.run_at)), pgflow.micros_(t), e.priority::int,
-      case when b.offer is not null and r.labels is null and r.metadata is null and r.parent_run_id is null and r.deadline_at is null
-          and r.tenant = '' and r.heritage is null and not b.beats and b.saga is null then jsonb_build_object('offer', b.offer)
-        when r.labels is not null or r.metadata is not null or r.parent_run_id is not null or r.deadline_at is not null or r.tenant <> '' or r.heritage is not null or b.beats or b.saga is not null or b.offer is not null then
-        jsonb_build_object('offer', b.offer, 'saga', b.saga, 'heritage', pgflow.heritage_(r.run_id, r.heritage), 'beats', b.beats, 'labels', r.labels, 'metadata', r.metadata, 'parent_run_id', r.parent_run_id, 'leaves_saga', r.close_policy = 'c',
+      case when o.is_rich then jsonb_build_object('offer', b.offer, 'saga', b.saga, 'heritage', pgflow.heritage_(r.run_id, r.heritage),
+          'beats', b.beats, 'labels', r.labels, 'metadata', r.metadata, 'parent_run_id', r.parent_run_id, 'leaves_saga', r.close_policy = 'c',
           'deadline_us', pgflow.micros_(r.deadline_at), 'tenant', r.tenant)
+        when b.offer is not null then jsonb_build_object('offer', b.offer)
       end
     -- One by one in this order: a planner that saw no lease would else read all of them for each run.
     from unnest(ids) as i (id)
@@ -275,7 +274,11 @@ begin
             and not exists (select from pgflow.signal o where o.chain_id = r.chain_id and o.signal_id <> s.signal_id offset 0)
           limit 1
         ) end as offer
-    ) b;
+    ) b
+    cross join lateral (
+      select r.labels is not null or r.metadata is not null or r.parent_run_id is not null or r.deadline_at is not null or r.tenant <> ''
+        or r.heritage is not null or b.beats or b.saga is not null as is_rich
+    ) o;
 end
 $$;
 comment on function pgflow.claimed_(bigint[]) is 'What a worker must know of the runs it has just claimed, with the first page of each journal';

@@ -36,12 +36,9 @@ volatile
 set search_path = pg_catalog, pg_temp
 as $$
   -- The server's strong random numbers are most of what such a UUID costs: one is asked for, and hashed with each ordinal.
-  select array_agg((s.millis || '7' || left(h.h, 3) || substr('89ab', 1 + (n & 3), 1) || substr(h.h, 4, 15))::uuid order by n)
-  from (
-    select gen_random_uuid()::text as random, lpad(to_hex((extract(epoch from clock_timestamp()) * 1000)::bigint), 12, '0') as millis
-    offset 0
-  ) s
+  -- The time and the bits beside it are those of one UUID, for all: 60 bits tell the UUIDs of a batch apart.
+  select array_agg((s.head || left(encode(sha256(convert_to(s.random || n, 'UTF8')), 'hex'), 15))::uuid)
+  from (select left(translate(pgflow.uuid7_()::text, '-', ''), 17) as head, gen_random_uuid()::text as random offset 0) s
   cross join generate_series(1, count) n
-  cross join lateral (select encode(sha256(convert_to(s.random || n, 'UTF8')), 'hex') as h) h
 $$;
 comment on function pgflow.uuids7_(int) is 'So many UUIDs of version 7 of one millisecond, for a batch';

@@ -947,7 +947,7 @@ function pgflow.claimed_(ids bigint[]) returns TABLE(run_id bigint, token bigint
   set enable_hashjoin=off
   set enable_mergejoin=off
   set plan_cache_mode=force_generic_plan
-  md5 b9365c5c5a5aee2129cb9736accdd9de
+  md5 ce07665119bc04b1297da7bcdbc45ded
 
 function pgflow.commit_and_claim(batch jsonb, worker_id integer, lanes integer[], max integer, tokens bigint[], take_suspect boolean, after bigint[] DEFAULT NULL::bigint[]) returns TABLE(answer jsonb, run_id bigint, token bigint, chain_id bigint, lane_id integer, generation integer, attempt integer, suspect integer, last_seq integer, key text, root text, input text, units text, has_mail boolean, created_us bigint, now_us bigint, priority integer, extra jsonb, took_us bigint), owner pgflow_owner
   -- commit_units and then claim_runs in one transaction: what a worker that drains a queue does
@@ -1849,7 +1849,7 @@ function pgflow.uuids7_(count integer) returns uuid[], owner pgflow_owner
   -- So many UUIDs of version 7 of one millisecond, for a batch
   sql volatile
   set search_path=pg_catalog, pg_temp
-  md5 4a5009fc32e5c5d25128f10a3a76cd3d
+  md5 d8875d4d71866e88c52ba6e36d6b3061
 
 function pgflow.verdict_(p_run_id bigint, p_token bigint, p_expected integer, is_locked boolean, held_token bigint) returns text, owner pgflow_owner
   -- What became of one run of a batch: ok, already, busy or lost
