@@ -7,9 +7,8 @@ The public surface is what this module names. ``pgflow.sync`` holds the twins fo
 from pgflow import sync as sync
 from pgflow._version import __version__
 from pgflow.app import App, AsyncApp
-from pgflow.client import Answer, AsyncClient, AsyncRun, Client, Run
+from pgflow.client import Answer, AsyncClient, Client
 from pgflow.context import (
-    RunInfo,
     Signal,
     SyncSignal,
     Verdict,
@@ -22,13 +21,11 @@ from pgflow.context import (
     heartbeat,
     heartbeat_details,
     idempotency_key,
-    logger,
     now,
     owe,
     patched,
     random,
     run_child,
-    run_info,
     set_state,
     sleep,
     uuid,
@@ -64,6 +61,7 @@ from pgflow.errors import (
     WrongState,
 )
 from pgflow.fingerprints import fingerprint
+from pgflow.handles import AsyncRun, Run
 from pgflow.interceptor import Interceptor
 from pgflow.many import (
     as_completed,
@@ -97,6 +95,7 @@ from pgflow.model import (
 )
 from pgflow.plan import PlannedCall, PlannedSql, UndoRequest
 from pgflow.providers import AsyncTransaction, AsyncTransactionProvider, Transaction, TransactionProvider
+from pgflow.runinfo import RunInfo, logger, run_info
 from pgflow.saga import saga
 from pgflow.step import AsyncStep, Step, SyncStep
 from pgflow.upcasters import upcaster

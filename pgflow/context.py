@@ -7,12 +7,10 @@ their twins for sync ones are in :mod:`pgflow.sync`. All others are plain calls 
 from __future__ import annotations
 
 import asyncio
-import logging
 import uuid as uuid_module
-from collections.abc import Coroutine, Iterator, MutableMapping, Sequence
+from collections.abc import Coroutine, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from decimal import Decimal
 from typing import Any, Generic, Literal, Never, ParamSpec, TypeVar, cast, overload
 
@@ -24,7 +22,6 @@ from pgflow._scope import (
     async_scope,
     current,
     known_errors,
-    log_fields,
     resting,
     sync_scope,
     workflow_scope,
@@ -32,6 +29,7 @@ from pgflow._scope import (
 from pgflow.carry import take_over
 from pgflow.errors import InvalidArgument, NotBuiltError, NotInRunError
 from pgflow.model import Approved, Decision, Escalated, Expired, GateRequest, Rejected, is_name
+from pgflow.runinfo import EPOCH, run_info
 from pgflow.saga import check_carried, give_up_child
 from pgflow.step import Step, resting_on
 from pgflow.values import MAX_BYTES, codec_for, encode_plain
@@ -207,10 +205,7 @@ async def gate(name: str, request: Any, **options: Any) -> Any:  # noqa: ARG001 
 def now() -> datetime:
     """The time, on the database's clock: when the last outcome happened. The same on every replay; never goes back."""
     scope = workflow_scope("pgflow.now()")
-    return _EPOCH + timedelta(microseconds=scope.execution.now_us())
-
-
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+    return EPOCH + timedelta(microseconds=scope.execution.now_us())
 
 
 def random() -> float:
@@ -320,99 +315,6 @@ def _step_scope(what: str) -> StepScope:
     if not isinstance(scope, StepScope):
         raise NotInRunError(f"{what} works only in the body of a step that a workflow called")
     return scope
-
-
-EffectClass = Literal["read", "step", "transaction", "decision", "effect"]
-"""What a retry of a step may do."""
-
-
-@dataclass(frozen=True)
-class RunInfo:
-    """What a run knows of itself.
-
-    Attributes:
-        key: Its public key.
-        workflow: Name of its workflow.
-        generation: 1, and one more after each ``continue_as_new``.
-        attempt: Which claim this is since the run last made progress.
-        labels: Labels given at its start.
-        metadata: Data that has travelled from the start.
-        tenant: Whose it is.
-        deadline: When it will be cancelled, if ever.
-        is_child: Whether another run started it.
-        step: In the body of a step: its name.
-        step_attempt: In the body of a step: which try this is.
-        run_id: Its number in the database.
-        root: UUID of its chain, the stem of its idempotency keys; the same in every generation.
-        call: In the body of a step: the number of the durable call.
-        effect: In the body of a step: ``read``, ``step``, ``transaction``, ``decision`` or ``effect``.
-        idempotency_key: In the body of a step: the key under which it acts on the outside.
-    """
-
-    key: str
-    workflow: str
-    generation: int
-    attempt: int
-    labels: dict[str, str]
-    metadata: dict[str, Any]
-    tenant: str
-    deadline: datetime | None
-    is_child: bool
-    step: str | None = None
-    step_attempt: int | None = None
-    run_id: int = 0
-    root: str = ""
-    call: int | None = None
-    effect: EffectClass | None = None
-    idempotency_key: str | None = None
-
-
-EFFECTS: dict[str, EffectClass] = {"r": "read", "s": "step", "t": "transaction", "d": "decision", "e": "effect"}
-"""Effect classes of steps by their letters."""
-
-
-def run_info() -> RunInfo:
-    """What the run of this workflow or step knows of itself."""
-    scope = current.get()
-    if scope is None:
-        raise NotInRunError("pgflow.run_info() works only in the code of a workflow or step")
-    claim = scope.claim
-    step = scope if isinstance(scope, StepScope) else None
-    return RunInfo(
-        key=claim.key, workflow=claim.workflow, generation=claim.generation, attempt=claim.attempt, labels=dict(claim.labels),
-        metadata=dict(claim.metadata), tenant=claim.tenant, is_child=claim.parent_run_id is not None,
-        deadline=None if claim.deadline_us is None else _EPOCH + timedelta(microseconds=claim.deadline_us),
-        run_id=claim.run_id, root=claim.root,
-        step=None if step is None else step.call.name,
-        step_attempt=None if step is None else step.attempt,
-        call=None if step is None else step.call.number,
-        effect=None if step is None else EFFECTS[step.call.spec.effect],
-        idempotency_key=None if step is None else step.key,
-    )
-
-
-class _RunLogger(logging.LoggerAdapter[logging.Logger]):
-    """Logs with run, step and attempt; silent while a workflow replays what it has logged before."""
-
-    def isEnabledFor(self, level: int) -> bool:  # noqa: N802 - the name of the standard library
-        scope = current.get()
-        if isinstance(scope, WorkflowScope) and (scope.execution.replaying or scope.execution.closing):
-            return False
-        return super().isEnabledFor(level)
-
-    def process(self, msg: Any, kwargs: MutableMapping[str, Any]) -> tuple[Any, MutableMapping[str, Any]]:
-        scope = current.get()
-        extra: dict[str, Any] = dict(kwargs.get("extra") or {})
-        if isinstance(scope, StepScope):
-            extra |= log_fields(scope.claim, scope.call, scope.attempt)
-        elif scope is not None:
-            extra |= log_fields(scope.claim)
-        return msg, {**kwargs, "extra": extra}
-
-
-logger = _RunLogger(logging.getLogger("pgflow.run"), {})
-"""Logger for the code of workflows and steps: silent on replay; records carry ``run``, ``run_id``, ``workflow``,
-``generation`` and, in the body of a step, ``step``, ``call``, ``attempt`` (:data:`pgflow.logs.FIELDS`)."""
 
 
 @contextmanager

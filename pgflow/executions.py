@@ -26,7 +26,6 @@ from pgflow._io.busypoll import BusyPoll
 from pgflow._scope import StepScope, log_fields
 from pgflow.bodies import Bodies
 from pgflow.committer import Committer
-from pgflow.context import run_info
 from pgflow.control import Control
 from pgflow.errors import DefinitionError, PgflowError
 from pgflow.heart import Heart
@@ -37,6 +36,7 @@ from pgflow.options import Definitions, WorkerOptions
 from pgflow.pager import Pager
 from pgflow.refs import find_lost, refs_in
 from pgflow.replay import make_driver
+from pgflow.runinfo import run_info
 from pgflow.threads import AppCalls, DaemonThreads, start_daemon
 from pgflow.undo import make_undoing
 from pgflow.units import Claim

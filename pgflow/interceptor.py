@@ -18,7 +18,7 @@ from pgflow.model import StartOptions
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from pgflow.context import RunInfo
+    from pgflow.runinfo import RunInfo
 
 
 class Interceptor:

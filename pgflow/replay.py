@@ -20,9 +20,9 @@ from pgflow._engine.drivers import CoroutineDriver, Driver, ThreadDriver
 from pgflow._engine.execution import Execution
 from pgflow._scope import WorkflowScope, current
 from pgflow.carry import carried_effects
-from pgflow.context import run_info
 from pgflow.errors import NonDeterminismError, NotStorable
 from pgflow.interceptor import Interceptor, around
+from pgflow.runinfo import run_info
 from pgflow.saga import guarded, guarded_sync
 from pgflow.threads import start_daemon
 from pgflow.workflow import Workflow

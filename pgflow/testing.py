@@ -43,8 +43,8 @@ from pgflow._calls import replay as replay_calls
 from pgflow._calls import worker as worker_calls
 from pgflow.app import App, AsyncApp
 from pgflow.app._base import collect_workflows
-from pgflow.client import AsyncRun, Run
 from pgflow.errors import InvalidArgument, NonDeterminismError
+from pgflow.handles import AsyncRun, Run
 from pgflow.histories import Replayed
 from pgflow.options import Definitions, WorkerOptions
 from pgflow.replay import replay

@@ -19,8 +19,9 @@ from pgflow._io import Query, is_infrastructure, run_async, run_on_async
 from pgflow._io.connect import make_pool, make_pool_async
 from pgflow.adapters import Adapted, adapt
 from pgflow.app._base import CLIENT_CONNECTIONS, WAKE_AGAIN_SECONDS, AppBase, batch_of, refuse_schedules
-from pgflow.client import AsyncClient, AsyncRun, AsyncSession, step_scope_of
+from pgflow.client import AsyncClient, step_scope_of
 from pgflow.errors import WrongColourError
+from pgflow.handles import AsyncRun, AsyncSession
 from pgflow.listener import WORK_CHANNEL, payloads
 from pgflow.logs import said
 from pgflow.options import Definitions, WorkerOptions

@@ -22,8 +22,9 @@ from pgflow._io.connect import make_pool
 from pgflow.adapters import Adapted, adapt
 from pgflow.app._async import AsyncApp, twin_of
 from pgflow.app._base import CLIENT_CONNECTIONS, WAKE_AGAIN_SECONDS, AppBase, batch_of
-from pgflow.client import Client, Run, Session, step_scope_of
+from pgflow.client import Client, step_scope_of
 from pgflow.errors import WrongColourError
+from pgflow.handles import Run, Session
 from pgflow.listener import WORK_CHANNEL, payloads
 from pgflow.logs import said
 from pgflow.worker import Worker
