@@ -428,6 +428,7 @@ class Actor:
         self.conn = connect(dsn)
         self.pid = self.conn.info.backend_pid
         self._thread = ThreadPoolExecutor(1)
+        self._latest: Future[Any] = Future()
 
     def __enter__(self) -> Self:
         return self
@@ -438,14 +439,21 @@ class Actor:
 
     def do(self, function: Callable[..., Any], *args: Any, **options: Any) -> Future[Any]:
         """Calls ``function(conn, ...)`` in this actor's thread."""
-        return self._thread.submit(function, self.conn, *args, **options)
+        self._latest = self._thread.submit(function, self.conn, *args, **options)
+        return self._latest
 
     def until_waiting(self, observer: psycopg.Connection[Any], unless_done: Future[Any] | None = None) -> None:
         """Returns once the actor waits for a lock, or, if that is allowed, has its answer."""
         query = "select wait_event_type = 'Lock' from pg_stat_activity where pid = %s"
-        servers.wait_until(
-            lambda: one(observer, query, self.pid) or (unless_done is not None and unless_done.done()), "a connection that waits for a lock"
-        )
+
+        def waits() -> bool:
+            is_over = self._latest.done()  # before the look: it may have waited, and got on since
+            if one(observer, query, self.pid):
+                return True
+            assert not is_over or unless_done is not None, "what the actor does is done, and waited for no lock"
+            return unless_done is not None and unless_done.done()
+
+        servers.wait_until(waits, "a connection that waits for a lock")
 
 
 def race(dsn: str, count: int, function: Callable[[psycopg.Connection[Any], int], Any], options: str = PATIENT) -> list[Any]:
