@@ -5,8 +5,10 @@ No engine that writes the same can be faster on this machine. `bench/goals.toml`
 
 from __future__ import annotations
 
+import asyncio
+import json
 import uuid
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
 import psycopg
@@ -32,7 +34,8 @@ with keys as (
   insert into pgflow.run_key (tenant, key, chain_id, root) select '', g.k, g.i, g.k::uuid from unnest(%(ids)s::bigint[], %(keys)s::text[]) as g (i, k)
 ), runs as (
   insert into pgflow.run (run_id, chain_id, root_run_id, created_at, root, generation, lane_id, priority, tenant, key, input)
-  select g.i, g.i, g.i, now(), g.k::uuid, 1, %(lane)s, 0, '', g.k, '{"payload": {"i": 1}}' from unnest(%(ids)s::bigint[], %(keys)s::text[]) as g (i, k)
+  select g.i, g.i, g.i, now(), g.k::uuid, 1, %(lane)s, 0, '', g.k, g.p::json
+  from unnest(%(ids)s::bigint[], %(keys)s::text[], %(inputs)s::text[]) as g (i, k, p)
 )
 insert into pgflow.ready (run_id, ready_at, lane_id, last_seq, attempt, priority)
 select i, now(), %(lane)s, 0, 0, 0 from unnest(%(ids)s::bigint[]) i
@@ -67,8 +70,22 @@ async def _end(wire: OwnWire, run: Claim, last: list[Row], request: claim_calls.
     return claimed
 
 
-async def steps(dsn: str, workflow: str, runs: int) -> kit.Span:
-    """Runs of ten steps, one at a time; there are as many."""
+async def known(_call: int) -> str:
+    """What a step's body returns, without one."""
+    return '{"i": 1}'
+
+
+async def of_a_task(call: int) -> str:
+    """What the body of a step returns, as JSON: code that may await what it likes is a task of its own."""
+
+    async def body() -> dict[str, int]:
+        return {"i": call}
+
+    return json.dumps(await asyncio.get_running_loop().create_task(body()))
+
+
+async def steps(dsn: str, workflow: str, runs: int, value: Callable[[int], Awaitable[str]] = known) -> kit.Span:
+    """Runs of ten steps, one at a time; there are as many. What a step returns comes from ``value``."""
     async with _worker(dsn, workflow) as (wire, request, first):
         with kit.Span() as span:
             run: Claim | None = first
@@ -77,8 +94,9 @@ async def steps(dsn: str, workflow: str, runs: int) -> kit.Span:
                 run_id, token, at_us = run.run_id, run.token, run.now_us
                 await wire.ask(commit_unit(request.worker_id, run_id, token, 1, 1, "s", "small", None, _licence(1), at_us))
                 for call in range(1, STEPS_A_RUN):
-                    await wire.ask(commit_unit(request.worker_id, run_id, token, call + 1, call, "c", "small", '{"i": 1}', _licence(call + 1), at_us))
-                last = Row(STEPS_A_RUN + 1, STEPS_A_RUN, "c", "small", '{"i": 1}', at_us, None)
+                    text = await value(call)
+                    await wire.ask(commit_unit(request.worker_id, run_id, token, call + 1, call, "c", "small", text, _licence(call + 1), at_us))
+                last = Row(STEPS_A_RUN + 1, STEPS_A_RUN, "c", "small", await value(STEPS_A_RUN), at_us, None)
                 run = await _end(wire, run, [last], request, is_last=not left)
     return span
 
@@ -109,7 +127,7 @@ async def transactions(dsn: str, workflow: str, runs: int) -> kit.Span:
 
 
 def starts(conn: psycopg.Connection, lane_id: int, count: int) -> kit.Span:
-    """The rows of runs that are started, as many at once as the engine's batches have."""
+    """The rows of runs that are started, as many at once as the engine's batches have, each with its input written as JSON."""
     row = conn.execute("select setval('pgflow.run_id_seq', nextval('pgflow.run_id_seq') + %s)", (count,)).fetchone()
     assert row is not None
     ids = range(row[0] - count, row[0])
@@ -117,5 +135,6 @@ def starts(conn: psycopg.Connection, lane_id: int, count: int) -> kit.Span:
     sent = [{"ids": list(batch), "keys": [str(uuid.UUID(int=n)) for n in batch], "lane": lane_id} for batch in batches]
     with kit.Span() as span:
         for batch in sent:
-            conn.execute(_ROWS_OF_STARTS, batch, prepare=True)
+            inputs = [json.dumps({"payload": {"i": n}}) for n in range(BATCH)]
+            conn.execute(_ROWS_OF_STARTS, {**batch, "inputs": inputs[: len(batch["ids"])]}, prepare=True)
     return span

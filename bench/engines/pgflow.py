@@ -196,12 +196,13 @@ def floor(bench: kit.Bench) -> kit.Figures:
 
     async def fill() -> None:
         async with app_of(bench) as app:
-            for flow in (ten_steps, ten_transactions):
+            for flow in (ten_steps, ten_steps, ten_transactions):
                 await start_all(app, flow, [(i,) for i in range(runs)])
 
     asyncio.run(fill())
     steps = asyncio.run(floors.steps(bench.dsn, ten_steps.name, runs))
-    bench.check("steps recorded", STEPS_RECORDED, runs * 10)
+    with_bodies = asyncio.run(floors.steps(bench.dsn, ten_steps.name, runs, floors.of_a_task))
+    bench.check("steps recorded", STEPS_RECORDED, runs * 20)
     transactions = asyncio.run(floors.transactions(bench.dsn, ten_transactions.name, runs))
     bench.check("rows of the application", "select count(*) from bench_app", runs * 10)
     lane_id = int(bench.scalar("select lane_id from pgflow.lane where workflow = %s", ten_steps.name))
@@ -210,6 +211,7 @@ def floor(bench: kit.Bench) -> kit.Figures:
     bench.check("rows of starts", "select count(*) from pgflow.ready", starts)
     return {
         "steps_per_second_of_protocol_at_1": runs * 10 / steps.seconds,
+        "steps_per_second_of_protocol_and_bodies_at_1": runs * 10 / with_bodies.seconds,
         "transactional_steps_per_second_of_protocol": runs * 10 / transactions.seconds,
         "batched_starts_per_second_of_rows": starts / rows.seconds,
     }
