@@ -12,7 +12,7 @@ from typing import Any, Protocol
 from pgflow._engine.calls import EffectCall, StepCall
 from pgflow._engine.execution import Execution
 from pgflow._engine.host import EffectResult
-from pgflow._engine.ledger import CHANGED, GUARDED
+from pgflow._engine.marks import CHANGED, GUARDED
 from pgflow._io import is_infrastructure
 from pgflow._scope import StepScope
 from pgflow.effect import EffectStep

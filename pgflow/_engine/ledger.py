@@ -17,29 +17,17 @@ from abc import abstractmethod
 from typing import Any, Literal
 
 from pgflow._engine import mypyc_attr
-from pgflow._engine.calls import Call, EffectCall, StepCall, StepSpec, spec_of_another
+from pgflow._engine.calls import Call, EffectCall, StepCall, StepSpec
 from pgflow._engine.history import NEVER
 from pgflow._engine.host import EffectResult, Host
+from pgflow._engine.marks import CHANGED, GUARDED, read_mark, still_accepted
 from pgflow._engine.outcomes import decode_result
 from pgflow._engine.requests import Requests, Resting
 from pgflow.errors import NeedsGate, NotStorable, PgflowError, Stale
 from pgflow.failures import ErrorData, encode_error
 from pgflow.model import Accepted, Kind
-from pgflow.units import EFFECT_MARKS, FIRST_ADOPTED, CarriedEffect, Claim, Unit, place_of
+from pgflow.units import EFFECT_MARKS, CarriedEffect, Claim, Unit, place_of
 from pgflow.values import hash_arguments
-
-FORGOTTEN = "the counterparty may have forgotten the key"
-"""As `sql/effects.sql` gives the reason."""
-
-UNREPEATABLE = "absent, and without a key it cannot be tried again"
-EARLY = "absent, and asked too early to believe it"
-"""As `sql/effects.sql` gives these reasons too."""
-
-GUARDED = "its precondition does not hold any more, and an earlier attempt may have been done"
-"""So the same key is not sent again."""
-
-CHANGED = "what it expects has changed, and an earlier attempt may have been done"
-"""Perhaps by itself: nor then is the key sent again."""
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -48,7 +36,7 @@ class Ledgers(Requests):
 
     def __init__(self, claim: Claim, host: Host[Any]) -> None:
         super().__init__(claim, host)
-        self._accepted = _still_accepted(claim)
+        self._accepted = still_accepted(claim)
         self._handed_over: dict[int, CarriedEffect] = {}
         self._ageing: dict[str, tuple[str, int, float]] = {}
 
@@ -345,31 +333,9 @@ class Ledgers(Requests):
                 call.needs_person = False
 
     def _read_mark(self, call: EffectCall, unit: Unit) -> None:
-        if unit.kind in (Kind.EFFECT_INTENDED, Kind.EFFECT_ATTEMPTED):
-            call.attempts += 1
-            call.phase, call.ground, call.is_unknown, call.retry_due_us = "act", None, False, None
-            call.attempted_us, call.needs_person = unit.at_us, False
-            said = json.loads(unit.payload or "{}")
-            ground = said.get("ground")
-            call.may_have_acted = ground == "w"
-            if ground != "w":
-                call.asks = 0
-        elif unit.kind == Kind.EFFECT_UNKNOWN:
-            why = json.loads(unit.payload or "{}").get("why")
-            call.is_unknown, call.ground = True, None
-            call.asks += why != EARLY
-            call.retry_seq, call.retry_due_us = unit.seq, unit.due_us
-            call.may_be_forgotten = call.may_be_forgotten or why in (FORGOTTEN, GUARDED, CHANGED)
-            call.needs_person = why == UNREPEATABLE
-        else:
-            said = json.loads(unit.payload or "{}")
-            if said["verdict"] == "absent":
-                call.ground = "a" if said["by"] == "settle" else "p"
-            else:  # which a replay may read before it releases the acceptance
-                call.is_settled = True
-                call.is_by_word = bool(said.get("word"))
-                call.settled_as = said["verdict"]
-                self._accepted.pop(call.number, None)
+        read_mark(call, unit)
+        if call.is_settled:
+            self._accepted.pop(call.number, None)
 
     def _take_live_mark(self, unit: Unit) -> None:
         """What the database has just written beside an effect."""
@@ -436,18 +402,6 @@ class Ledgers(Requests):
             if isinstance(call, StepCall) and call.number in self._running:
                 self._running.discard(call.number)
                 self._stop_body(call)
-
-
-def _still_accepted(claim: Claim) -> dict[int, EffectCall]:
-    """Effects of a dropped part that the counterparty took on and has not confirmed: the run does not end before it has."""
-    taken: dict[int, EffectCall] = {}
-    for unit in () if claim.heritage is None else claim.units:
-        if unit.call >= FIRST_ADOPTED and unit.kind == Kind.EFFECT_ACCEPTED:
-            name = unit.name or "effect"
-            taken[unit.call] = EffectCall(unit.call, name, None, spec=spec_of_another(name), closed_as="accepted")
-        elif unit.call in taken and unit.kind == Kind.EFFECT_SETTLED and json.loads(unit.payload or "{}")["verdict"] != "absent":
-            del taken[unit.call]
-    return taken
 
 
 def is_misfit_word(call: EffectCall, error: Exception) -> bool:

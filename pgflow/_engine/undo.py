@@ -19,7 +19,7 @@ from pgflow._engine.drivers import Driver
 from pgflow._engine.execution import Execution
 from pgflow._engine.history import NEVER
 from pgflow._engine.host import Host
-from pgflow._engine.ledger import UNREPEATABLE
+from pgflow._engine.marks import UNREPEATABLE
 from pgflow._engine.requests import Resting
 from pgflow.errors import EffectFailed
 from pgflow.failures import encode_error
