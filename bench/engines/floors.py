@@ -30,15 +30,16 @@ STEPS_A_RUN = 10
 BATCH = 500
 
 _ROWS_OF_STARTS = """
-with keys as (
-  insert into pgflow.run_key (tenant, key, chain_id, root) select '', g.k, g.i, g.k::uuid from unnest(%(ids)s::bigint[], %(keys)s::text[]) as g (i, k)
+with given as materialized (
+  select (e->0)::bigint as i, e->>1 as k, e->>2 as p from jsonb_array_elements(%s::jsonb) e
+), keys as (
+  insert into pgflow.run_key (tenant, key, chain_id, root) select '', g.k, g.i, g.k::uuid from given g
 ), runs as (
   insert into pgflow.run (run_id, chain_id, root_run_id, created_at, root, generation, lane_id, priority, tenant, key, input)
-  select g.i, g.i, g.i, now(), g.k::uuid, 1, %(lane)s, 0, '', g.k, g.p::json
-  from unnest(%(ids)s::bigint[], %(keys)s::text[], %(inputs)s::text[]) as g (i, k, p)
+  select g.i, g.i, g.i, now(), g.k::uuid, 1, %s, 0, '', g.k, g.p::json from given g
 )
 insert into pgflow.ready (run_id, ready_at, lane_id, last_seq, attempt, priority)
-select i, now(), %(lane)s, 0, 0, 0 from unnest(%(ids)s::bigint[]) i
+select g.i, now(), %s, 0, 0, 0 from given g
 """
 
 
@@ -131,10 +132,9 @@ def starts(conn: psycopg.Connection, lane_id: int, count: int) -> kit.Span:
     row = conn.execute("select setval('pgflow.run_id_seq', nextval('pgflow.run_id_seq') + %s)", (count,)).fetchone()
     assert row is not None
     ids = range(row[0] - count, row[0])
-    batches = [ids[first : first + BATCH] for first in range(0, count, BATCH)]
-    sent = [{"ids": list(batch), "keys": [str(uuid.UUID(int=n)) for n in batch], "lane": lane_id} for batch in batches]
+    batches = [[(n, str(uuid.UUID(int=n))) for n in ids[first : first + BATCH]] for first in range(0, count, BATCH)]
     with kit.Span() as span:
-        for batch in sent:
-            inputs = [json.dumps({"payload": {"i": n}}) for n in range(BATCH)]
-            conn.execute(_ROWS_OF_STARTS, {**batch, "inputs": inputs[: len(batch["ids"])]}, prepare=True)
+        for batch in batches:
+            document = json.dumps([(n, key, json.dumps({"payload": {"i": n}})) for n, key in batch])
+            conn.execute(_ROWS_OF_STARTS, (document, lane_id, lane_id), prepare=True)
     return span
