@@ -29,7 +29,7 @@ from pgflow.app._sync import Portal
 from tests import servers
 from tests.evidence import Evidence, Findings
 from tests.wire import ROUND_TRIPS, Cut, Side
-from tests.wirepaths import PATHS, SCHEMA, Path, Stage, judge, single
+from tests.wirepaths import HEART, PATHS, SCHEMA, Path, Stage, judge, single
 
 PATIENCE_SECONDS = 30.0
 SECONDS_FOR_EVERY_CUT = 120.0
@@ -169,7 +169,7 @@ class Enumeration:
             proxy.drop(cuts[0].role or "", reset=cuts[0].reset)
         for _ in range(4):
             await self._act(" and ".join(map(str, cuts)))
-            if cuts[0].what in OPENING:
+            if cuts[0].what in OPENING or cuts[0].role == HEART:
                 await self._wait_for_fire()
             if proxy.fired:
                 break
@@ -183,7 +183,7 @@ class Enumeration:
             tally.missed.append(str(cuts[0]))
 
     async def _wait_for_fire(self) -> None:
-        """Who lost a connection takes a moment before the next."""
+        """Who lost a connection takes a moment before the next, and a heart speaks by its rhythm, whatever the path does."""
 
         async def has_fired() -> bool:
             return bool(self.stage.proxy.fired)
