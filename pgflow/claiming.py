@@ -123,9 +123,7 @@ class Claiming(Executions):
             self._claim_wanted.set()
 
     def _left(self, execution: Execution) -> None:
-        if self._running_suspect == execution.run_id:
-            self._running_suspect = None
-            self._claim_wanted.set()
+        self.got_on(execution)  # a suspect makes room by leaving, too
         if self._backlog:
             self._claim_wanted.set()
 

@@ -1,7 +1,7 @@
 """Clients, in both colours: starting runs, and saying something to them.
 
-What a call says to the database is written once, in ``pgflow/_calls``; what an answer means, once here.
-The two colours only run it.
+What a call says to the database is written once, in ``pgflow/_calls``; what a run came to is read once, in
+``pgflow/handles``. The two colours only run it.
 """
 
 from __future__ import annotations

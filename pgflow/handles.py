@@ -15,6 +15,7 @@ from pgflow.model import Status
 from pgflow.values import ANYTHING, Codec
 
 R_co = TypeVar("R_co", covariant=True)
+S = TypeVar("S")
 T = TypeVar("T")
 
 STREAM_PAGE = 500
@@ -42,6 +43,22 @@ class Outcome(Generic[R_co]):
         raise RunFailed(f"run {self.key!r} failed: {data.get('type')}: {data.get('message')}") from cause
 
 
+class _Handle(Generic[S, R_co]):
+    """What a handle knows in either colour: ``S`` is the session that asks for it."""
+
+    key: str
+
+    def __init__(self, session: S, outcome: Outcome[R_co], chain_id: int | None = None) -> None:
+        self.key = outcome.key
+        self._session = session
+        self._outcome = outcome
+        self._chain_id = chain_id
+
+    def __repr__(self) -> str:
+        """As in logs."""
+        return f"<{type(self).__name__} {self.key!r}>"
+
+
 def signal_query(send: Callable[[str, str, str], Query[mail.Sent]], key: str, signal: Signal[T], value: T) -> Query[mail.Sent]:
     """A signal on its way: the payload is checked to be readable by the receiver."""
     what = f"the payload of signal {signal.name!r}"
@@ -63,24 +80,12 @@ class Session(Protocol):
         """Waits until a chain has ended."""
 
 
-class Run(Generic[R_co]):
+class Run(_Handle[Session, R_co]):
     """Handle of a run.
 
     Attributes:
         key: The run's public key.
     """
-
-    key: str
-
-    def __init__(self, session: Session, outcome: Outcome[R_co], chain_id: int | None = None) -> None:
-        self.key = outcome.key
-        self._session = session
-        self._outcome = outcome
-        self._chain_id = chain_id
-
-    def __repr__(self) -> str:
-        """As in logs."""
-        return f"<Run {self.key!r}>"
 
     def result(self, timeout: timedelta | None = None) -> R_co:
         """Waits for the run to end and returns its value.
@@ -156,24 +161,12 @@ class AsyncSession(Protocol):
         """Waits until a chain has ended."""
 
 
-class AsyncRun(Generic[R_co]):
+class AsyncRun(_Handle[AsyncSession, R_co]):
     """Handle of a run; see :class:`Run`.
 
     Attributes:
         key: The run's public key.
     """
-
-    key: str
-
-    def __init__(self, session: AsyncSession, outcome: Outcome[R_co], chain_id: int | None = None) -> None:
-        self.key = outcome.key
-        self._session = session
-        self._outcome = outcome
-        self._chain_id = chain_id
-
-    def __repr__(self) -> str:
-        """As in logs."""
-        return f"<AsyncRun {self.key!r}>"
 
     async def result(self, timeout: timedelta | None = None) -> R_co:
         """Waits for the run to end and returns its value; see :meth:`Run.result`."""

@@ -1,4 +1,4 @@
-"""What the engine asks of the server, asked by a bare loop: no code runs, and nothing is scheduled, judged or answered.
+"""What the engine asks of the server, asked by a bare loop: nothing is scheduled, judged or answered, and no code runs but bodies, if any.
 
 No engine that writes the same can be faster on this machine. `bench/goals.toml` names these figures where a goal may ask for more.
 """
