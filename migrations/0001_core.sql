@@ -51,17 +51,33 @@ comment on table pgflow.lane is 'Interned (queue, workflow, version): the stable
 create sequence pgflow.run_id_seq;
 comment on sequence pgflow.run_id_seq is 'Numbers runs; a chain is numbered by its first run';
 
+-- The bounds of the tables that every start, step and end write are domains: a statement reads a table's CHECK
+-- constraints from their text each time it begins, which was half of what recording one step cost, and a sixth of a start.
+create domain pgflow.tenant_name as text check (octet_length(value) <= 255);
+comment on domain pgflow.tenant_name is 'Name of a tenant: at most 255 bytes, empty where there is only one';
+create domain pgflow.key_text as text check (char_length(value) between 1 and 128);
+comment on domain pgflow.key_text is 'Key of a run: 1 to 128 characters';
+create domain pgflow.key_retention as int check (value >= 0);
+comment on domain pgflow.key_retention is 'Seconds for which a key stays taken';
+
 create table pgflow.run_key (
   chain_id bigint not null,
   root uuid not null,
-  retention_seconds int check (retention_seconds >= 0),
-  tenant text not null default '' check (octet_length(tenant) <= 255),
-  key text not null check (char_length(key) between 1 and 128),
+  retention_seconds pgflow.key_retention,
+  tenant pgflow.tenant_name not null default '',
+  key pgflow.key_text not null,
   primary key (tenant, key)
 );
 comment on table pgflow.run_key is 'Which chain a public key names; while the row is here, a second start with this key is the same run or a conflict';
 comment on column pgflow.run_key.root is 'UUIDv7 made at the first start: the stem of every idempotency key this chain shows to the outside';
 comment on column pgflow.run_key.retention_seconds is 'How long after the end of its chain the key stays taken; null = as long as the history';
+
+create domain pgflow.run_input as json check (json_typeof(value) = 'object' and octet_length(value::text) <= 1048576);
+comment on domain pgflow.run_input is 'Arguments of a run by their names: at most 1 MiB, as the encoder wrote them';
+create domain pgflow.run_object as jsonb check (jsonb_typeof(value) = 'object' and octet_length(value::text) <= 16384);
+comment on domain pgflow.run_object is 'Labels or metadata of a run: an object of at most 16 KiB';
+create domain pgflow.run_value as json check (octet_length(value::text) <= 1048576);
+comment on domain pgflow.run_value is 'What a run returned or raised: at most 1 MiB, as the encoder wrote it';
 
 create table pgflow.run (
   run_id bigint primary key,
@@ -72,18 +88,21 @@ create table pgflow.run (
   run_at timestamptz,
   deadline_at timestamptz,
   root uuid not null,
-  generation int not null check (generation >= 1),
+  generation int not null,
   lane_id int not null,
   parent_call int,
   priority smallint not null,
-  close_policy "char" check (close_policy in ('c', 'a')),
+  close_policy "char",
   tenant text not null,
   key text not null,
-  input json not null check (json_typeof(input) = 'object' and octet_length(input::text) <= 1048576),
-  labels jsonb check (jsonb_typeof(labels) = 'object' and octet_length(labels::text) <= 16384),
-  metadata jsonb check (jsonb_typeof(metadata) = 'object' and octet_length(metadata::text) <= 16384),
-  check (generation > 1 or chain_id = run_id),
-  check ((parent_run_id is null) = (parent_call is null) and (parent_run_id is null) = (close_policy is null))
+  input pgflow.run_input not null,
+  labels pgflow.run_object,
+  metadata pgflow.run_object,
+  check (
+    (generation > 1 or generation = 1 and chain_id = run_id)
+    and (parent_run_id is null) = (parent_call is null) and (parent_run_id is null) = (close_policy is null)
+    and (close_policy is null or close_policy in ('c', 'a'))
+  )
 );
 comment on table pgflow.run is 'One execution of a workflow; insert only. A chain is a run and the generations that continued it';
 comment on column pgflow.run.root_run_id is 'The topmost ancestor (itself for a run without a parent)';
@@ -94,11 +113,6 @@ create unique index run_generation_key on pgflow.run (chain_id, generation) wher
 create index run_parent_idx on pgflow.run (parent_run_id) where parent_run_id is not null;
 create index run_key_idx on pgflow.run (key);
 create index run_labels_idx on pgflow.run using gin (labels jsonb_path_ops) where labels is not null;
-
--- The bounds of the tables that every step and every run writes are domains: a statement reads a table's CHECK
--- constraints from their text each time it begins, which was half of what recording one step cost.
-create domain pgflow.run_value as json check (octet_length(value::text) <= 1048576);
-comment on domain pgflow.run_value is 'What a run returned or raised: at most 1 MiB, as the encoder wrote it';
 
 create table pgflow.outcome (
   run_id bigint primary key,
@@ -302,7 +316,7 @@ insert into pgflow.unit_kind (kind, name, is_terminal, written_by) values
   ('R', 'compensated', true, 'commit_units: kept for compensations that are no effects'),
   ('r', 'step_renewed', false, 'commit_units: what a recorded result claimed was gone, and its body ran again; its new result');
 
--- Domains for the reason that is given at `outcome`.
+-- Domains for the reason that is given at `run_key`.
 create domain pgflow.unit_call as int check (value >= 0);
 comment on domain pgflow.unit_call is 'Number of a durable call; 0 = of the run itself';
 create domain pgflow.unit_letter as "char" check (value in (

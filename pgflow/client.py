@@ -6,8 +6,6 @@ What a call says to the database is written once, in ``pgflow/_calls``; what a r
 
 from __future__ import annotations
 
-import os
-import time
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any, Literal, ParamSpec, TypeVar
@@ -19,8 +17,9 @@ from pgflow.context import Signal
 from pgflow.errors import NotBuiltError
 from pgflow.handles import AsyncRun, AsyncSession, Outcome, Run, Session, signal_query
 from pgflow.interceptor import Interceptor
-from pgflow.model import Approve, Escalate, Reject, StartOptions
+from pgflow.model import Approve, Escalate, Reject
 from pgflow.rewinding import AsyncRewinds, Rewinds
+from pgflow.starts import effective_options, new_keys
 from pgflow.values import encode_plain
 from pgflow.workflow import Workflow
 
@@ -32,23 +31,15 @@ Answer = Approve | Reject | Escalate
 """Answer to a gate."""
 
 
-def new_key() -> str:
-    """A UUID version 7 (RFC 9562, 5.7). Made here, so that a start whose answer was lost can be sent again."""
-    milliseconds = time.time_ns() // 1_000_000
-    number = (milliseconds << 80) | (0x7 << 76) | (int.from_bytes(os.urandom(10)) & ~(0xF << 76) & ~(0x3 << 62)) | (0x2 << 62)
-    text = f"{number:032x}"
-    return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
-
-
-def effective_options(workflow: Workflow[..., Any], interceptors: Iterable[Interceptor]) -> StartOptions:
-    """Options of a start as the interceptors leave them, always with a key."""
-    options: StartOptions = workflow.start_options
-    for interceptor in interceptors:
-        options = interceptor.start(workflow.name, options)
-    scope = current.get()
-    if scope is not None and scope.claim.metadata:
-        options = replace(options, metadata={**scope.claim.metadata, **options.metadata})
-    return options if options.key is not None else replace(options, key=new_key())
+def _start_query(
+    workflow: Workflow[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], interceptors: Iterable[Interceptor]
+) -> Query[start.Started]:
+    """Starts one run; it always has a key, so that it can be sent again."""
+    workflow.check_definition()
+    options = effective_options(workflow, interceptors)
+    if options.key is None:
+        options = replace(options, key=new_keys(1)[0])
+    return start.start_run(workflow.name, workflow.encode_input(args, kwargs), options)
 
 
 # ---------------------------------------------------------------- sync
@@ -61,7 +52,8 @@ class Client(Rewinds):
     _errors: tuple[type[Exception], ...]
     _send_signal: Callable[[str, str, str], Query[mail.Sent]] = staticmethod(mail.deliver_signal)
 
-    def _ask(self, query: Query[T], *, wakes: bool = False) -> T:
+    def _ask(self, query: Query[T], *, wakes: bool = False, once: bool = False) -> T:
+        """Runs a query; if the connection is lost meanwhile, again, but not one that wakes, or that must not happen twice (``once``)."""
         raise NotImplementedError
 
     def _session(self) -> Session:
@@ -90,9 +82,7 @@ class Client(Rewinds):
             DefinitionError: Its parameters or result cannot be stored.
             NotStorable: An argument does not fit its annotation.
         """
-        workflow.check_definition()
-        options = effective_options(workflow, self._interceptors)
-        started = self._ask(start.start_run(workflow.name, workflow.encode_input(args, kwargs), options))
+        started = self._ask(_start_query(workflow, args, kwargs, self._interceptors))
         if started.is_new:
             self._started(started)
         return self._run_handle(started.key, workflow, started.chain_id)
@@ -162,7 +152,7 @@ class AsyncClient(AsyncRewinds):
     _errors: tuple[type[Exception], ...]
     _send_signal: Callable[[str, str, str], Query[mail.Sent]] = staticmethod(mail.deliver_signal)
 
-    async def _ask(self, query: Query[T], *, wakes: bool = False) -> T:
+    async def _ask(self, query: Query[T], *, wakes: bool = False, once: bool = False) -> T:
         raise NotImplementedError
 
     def _session(self) -> AsyncSession:
@@ -177,9 +167,7 @@ class AsyncClient(AsyncRewinds):
 
     async def start(self, workflow: Workflow[P, R], /, *args: P.args, **kwargs: P.kwargs) -> AsyncRun[R]:
         """Starts a run; see :meth:`Client.start`."""
-        workflow.check_definition()
-        options = effective_options(workflow, self._interceptors)
-        started = await self._ask(start.start_run(workflow.name, workflow.encode_input(args, kwargs), options))
+        started = await self._ask(_start_query(workflow, args, kwargs, self._interceptors))
         if started.is_new:
             self._started(started)
         return self._run_handle(started.key, workflow, started.chain_id)
@@ -222,4 +210,4 @@ def step_scope_of(connection: Any) -> StepScope | None:
     return scope if isinstance(scope, StepScope) and scope.connection is connection else None
 
 
-__all__ = ["Answer", "AsyncClient", "Client", "new_key"]
+__all__ = ["Answer", "AsyncClient", "Client"]

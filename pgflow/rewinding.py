@@ -10,6 +10,7 @@ from typing import Any, TypeVar, Unpack
 from pgflow._calls import fork, mail, start
 from pgflow._calls.fork import DroppedEffects, ForkOptions, PlaceOptions
 from pgflow._io import Query
+from pgflow.starts import new_keys
 from pgflow.values import encode_plain
 
 T = TypeVar("T")
@@ -35,13 +36,13 @@ def _encoded(value: dict[str, Any] | None) -> str | None:
 
 
 def _fork_query(key: str, new_key: str | None, options: ForkOptions) -> Query[start.Started]:
-    return fork.fork_run(key, new_key, _edited(options.get("edit", UNCHANGED)), _encoded(options.get("input")), options)
+    return fork.fork_run(key, new_key or new_keys(1)[0], _edited(options.get("edit", UNCHANGED)), _encoded(options.get("input")), options)
 
 
 class Rewinds:
     """The part of a sync client that does runs again."""
 
-    def _ask(self, query: Query[T], *, wakes: bool = False) -> T:
+    def _ask(self, query: Query[T], *, wakes: bool = False, once: bool = False) -> T:
         raise NotImplementedError
 
     def _started(self, started: start.Started) -> None:
@@ -85,8 +86,9 @@ class Rewinds:
                 should be reused is not closed, or the run is still taking back what was dropped before.
             HasActed: What is dropped has acted, and ``effects`` is not given.
             InvalidArgument: There is no such unit or step.
+            psycopg.OperationalError: The connection was lost. It may have happened, and is not asked for again: see the run's generation.
         """
-        self._started(self._ask(fork.rewind_run(key, to, from_step, _edited(edit), options)))
+        self._started(self._ask(fork.rewind_run(key, to, from_step, _edited(edit), options), once=True))
 
     def restart(self, key: str, *, input: dict[str, Any] | None = None, **options: Unpack[PlaceOptions]) -> None:  # noqa: A002 - the word of the surface
         """Begins a run anew, as the next generation of the same key.
@@ -96,7 +98,7 @@ class Rewinds:
             input: Another input, an object of parameter names; the same if not given.
             **options: As in :meth:`rewind`.
         """
-        self._started(self._ask(fork.restart_run(key, _encoded(input), options)))
+        self._started(self._ask(fork.restart_run(key, _encoded(input), options), once=True))
 
     def fork(self, key: str, new_key: str | None = None, **options: Unpack[ForkOptions]) -> str:
         """Starts a run that begins with the journal of another and goes on by itself; the other is not touched.
@@ -126,7 +128,7 @@ class Rewinds:
 class AsyncRewinds:
     """The part of an async client that does runs again; see :class:`Rewinds`."""
 
-    async def _ask(self, query: Query[T], *, wakes: bool = False) -> T:
+    async def _ask(self, query: Query[T], *, wakes: bool = False, once: bool = False) -> T:
         raise NotImplementedError
 
     def _started(self, started: start.Started) -> None:
@@ -143,11 +145,11 @@ class AsyncRewinds:
         self, key: str, to: int | None = None, *, from_step: str | None = None, edit: Any = UNCHANGED, **options: Unpack[PlaceOptions]
     ) -> None:
         """Takes a run back to a unit of its journal; see :meth:`Rewinds.rewind`."""
-        self._started(await self._ask(fork.rewind_run(key, to, from_step, _edited(edit), options)))
+        self._started(await self._ask(fork.rewind_run(key, to, from_step, _edited(edit), options), once=True))
 
     async def restart(self, key: str, *, input: dict[str, Any] | None = None, **options: Unpack[PlaceOptions]) -> None:  # noqa: A002 - the word of the surface
         """Begins a run anew; see :meth:`Rewinds.restart`."""
-        self._started(await self._ask(fork.restart_run(key, _encoded(input), options)))
+        self._started(await self._ask(fork.restart_run(key, _encoded(input), options), once=True))
 
     async def fork(self, key: str, new_key: str | None = None, **options: Unpack[ForkOptions]) -> str:
         """Starts a run that begins with the journal of another; see :meth:`Rewinds.fork`."""

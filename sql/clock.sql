@@ -36,8 +36,9 @@ volatile
 set search_path = pg_catalog, pg_temp
 as $$
   -- The server's strong random numbers are most of what such a UUID costs: one is asked for, and hashed with each ordinal.
-  -- The time and the bits beside it are those of one UUID, for all: 60 bits tell the UUIDs of a batch apart.
-  select array_agg((s.head || left(encode(sha256(convert_to(s.random || n, 'UTF8')), 'hex'), 15))::uuid)
+  -- The time and the bits beside it are those of one UUID, for all. Then come 16 bits of the ordinal, so that a batch stands in
+  -- its order (RFC 9562, 6.2) and indexes grow at their end, and 44 bits of the hash.
+  select array_agg((s.head || lpad(to_hex(n & 65535), 4, '0') || left(encode(sha256(convert_to(s.random || n, 'UTF8')), 'hex'), 11))::uuid)
   from (select left(translate(pgflow.uuid7_()::text, '-', ''), 17) as head, gen_random_uuid()::text as random offset 0) s
   cross join generate_series(1, count) n
 $$;

@@ -255,9 +255,29 @@ end
 $$;
 comment on function pgflow.check_batch_(jsonb) is 'Refuses (PF003) a batch with a key or an input that no run can have';
 
+create or replace function pgflow.keys_as_uuids_(runs jsonb)
+returns uuid[]
+language plpgsql
+immutable
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+  uuids uuid[];
+begin
+  uuids := array(select (e->>0)::uuid from jsonb_array_elements(runs) with ordinality as x (e, n) order by n);
+  if array_position(uuids, null) is not null then
+    raise exception using errcode = 'PF003', message = 'keys_are_new is for keys that the caller has made up, and one is null';
+  end if;
+  return uuids;
+exception when invalid_text_representation then
+  raise exception using errcode = 'PF003', message = 'keys_are_new is for UUIDs that the caller has made up as keys: ' || sqlerrm;
+end
+$$;
+comment on function pgflow.keys_as_uuids_(jsonb) is 'The keys of a batch as UUIDs; refuses (PF003) what is none';
+
 drop function if exists pgflow.take_runs_;
 create function pgflow.take_runs_(
-  tenant text, keys text[], made_up boolean, ids bigint[], stems uuid[], inputs text[], lane int, priority int,
+  tenant text, keys text[], are_new boolean, ids bigint[], stems uuid[], inputs text[], lane int, priority int,
   run_at timestamptz, due timestamptz, labels jsonb, metadata jsonb
 )
 returns bigint[]
@@ -270,7 +290,7 @@ declare
   t timestamptz;
   taken_ids bigint[];
 begin
-  if made_up then
+  if are_new then
     insert into pgflow.run_key (tenant, key, chain_id, root)
     select tenant, g.k, g.i, g.s from unnest(keys, ids, stems) as g (k, i, s);
     taken_ids := ids;
@@ -314,19 +334,20 @@ begin
 end
 $$;
 comment on function pgflow.take_runs_(text, text[], boolean, bigint[], uuid[], text[], int, int, timestamptz, timestamptz, jsonb, jsonb)
-  is 'Inserts the runs whose keys are free, in the order of keys (made up: all of them); answers whose each key is, null for one that was freed meanwhile';
+  is 'Inserts the runs whose keys are free, in the order of keys (new ones: all of them); answers whose each key is, null for one that was freed meanwhile';
 
 drop function if exists pgflow.start_runs;
 create function pgflow.start_runs(
   workflow text, runs jsonb, queue text default 'default', priority int default 0,
   run_at timestamptz default null, timeout_seconds float8 default null,
-  labels jsonb default null, metadata jsonb default null, tenant text default '', version text default ''
+  labels jsonb default null, metadata jsonb default null, tenant text default '', version text default '', keys_are_new boolean default false
 )
 returns table (run_key text, run_id bigint, is_new boolean, lane_id int)
 language plpgsql
 volatile
 security definer
 set search_path = pg_catalog, pg_temp
+set plan_cache_mode = force_generic_plan -- else a small batch is planned anew for each call
 as $$
 #variable_conflict use_variable
 declare
@@ -334,7 +355,7 @@ declare
   t timestamptz := pgflow.now_();
   due timestamptz;
   keys text[];
-  made_up boolean;
+  are_new boolean;
   inputs text[];
   ids bigint[];
   stems uuid[];
@@ -344,20 +365,24 @@ begin
   perform pgflow.check_start_(priority, run_at, timeout_seconds, labels, metadata, tenant, null, t), pgflow.check_batch_(runs),
     pgflow.check_version_(version);
   lane := pgflow.intern_lane_(queue, workflow, version);
-  stems := pgflow.uuids7_(jsonb_array_length(runs));
-  select array_agg(coalesce(g.e->>0, stems[g.n]::text)), bool_and(g.e->>0 is null), array_agg(g.e->>1), array_agg(g.id)
-  into keys, made_up, inputs, ids
+  if keys_are_new then
+    stems := pgflow.keys_as_uuids_(runs);
+  else
+    stems := pgflow.uuids7_(jsonb_array_length(runs));
+  end if;
+  select array_agg(coalesce(g.e->>0, stems[g.n]::text)), keys_are_new or bool_and(g.e->>0 is null), array_agg(g.e->>1), array_agg(g.id)
+  into keys, are_new, inputs, ids
   from (
     select e, n, nextval('pgflow.run_id_seq') as id from jsonb_array_elements(runs) with ordinality as x (e, n) order by n
   ) g;
   due := greatest(run_at, t) + timeout_seconds * interval '1 second';
 
-  if made_up then
-    chain_ids := pgflow.take_runs_(tenant, keys, made_up, ids, stems, inputs, lane, priority, run_at, due, labels, metadata);
+  if are_new then
+    chain_ids := pgflow.take_runs_(tenant, keys, are_new, ids, stems, inputs, lane, priority, run_at, due, labels, metadata);
   end if;
   while chain_ids is null loop
     begin
-      chain_ids := pgflow.take_runs_(tenant, keys, made_up, ids, stems, inputs, lane, priority, run_at, due, labels, metadata);
+      chain_ids := pgflow.take_runs_(tenant, keys, are_new, ids, stems, inputs, lane, priority, run_at, due, labels, metadata);
       if array_position(chain_ids, null) is not null then
         -- A key that was taken a moment ago has been swept since. Taken now, behind others, it could deadlock: all are given back first.
         raise serialization_failure using message = 'a key was freed while it was taken';
@@ -390,5 +415,5 @@ begin
   return query select g.k, g.c, g.c = g.i, lane from unnest(keys, ids, chain_ids) as g (k, i, c);
 end
 $$;
-comment on function pgflow.start_runs(text, jsonb, text, int, timestamptz, float8, jsonb, jsonb, text, text)
-  is 'Starts many runs of one workflow, all or none: runs is [[key or null, input as text], ...]; answers in that order';
+comment on function pgflow.start_runs(text, jsonb, text, int, timestamptz, float8, jsonb, jsonb, text, text, boolean)
+  is 'Starts many runs of one workflow, all or none: runs is [[key or null, input as text], ...]; answers in that order. keys_are_new: they are UUIDs made up for this call, so none is looked for; sent again, because the answer was lost, the same batch says false';

@@ -5,7 +5,7 @@
 drop view if exists pgflow.runs;
 create view pgflow.runs as
 select r.key, p.status, l.workflow, l.queue, p.reason, r.priority, r.created_at, p.since, r.run_at, r.deadline_at, p.finished_at,
-  p.attempt, p.worker_id, r.generation, r.labels, r.input, p.output, p.error, r.tenant, l.version, r.run_id, r.chain_id, r.parent_run_id,
+  p.attempt, p.worker_id, r.generation, r.labels::jsonb, r.input::json, p.output, p.error, r.tenant, l.version, r.run_id, r.chain_id, r.parent_run_id,
   (select o.key from pgflow.run o where o.run_id = r.origin_run_id) as origin_key,
   (select o.generation from pgflow.run o where o.run_id = r.origin_run_id) as origin_generation, r.origin_seq, r.origin_run_id
 from (

@@ -287,19 +287,13 @@ table pgflow.run, owner pgflow_owner
   close_policy "char" -- What the end of the parent does to this run: c = cancel it, a = abandon it to itself
   tenant text not null -- Whose run it is; empty where there is only one tenant
   key text not null -- The key it was started with, or one made up for it
-  input json not null -- Arguments of the workflow, an object of parameter names
-  labels jsonb -- Strings by name, to find runs by; null = none
-  metadata jsonb -- What the run carries along and hands on to its children; null = nothing
+  input pgflow.run_input not null -- Arguments of the workflow, an object of parameter names
+  labels pgflow.run_object -- Strings by name, to find runs by; null = none
+  metadata pgflow.run_object -- What the run carries along and hands on to its children; null = nothing
   origin_run_id bigint -- The run whose journal this one begins with; null = it began empty
   origin_seq integer -- How many units it has from there: those with a seq up to this one
   heritage jsonb -- What else it has from there: the stems of keys and of random numbers, the beginning of its time, the tries that steps have; and the request that made it
-  constraint run_check CHECK (((generation > 1) OR (chain_id = run_id)))
-  constraint run_check1 CHECK ((((parent_run_id IS NULL) = (parent_call IS NULL)) AND ((parent_run_id IS NULL) = (close_policy IS NULL))))
-  constraint run_close_policy_check CHECK ((close_policy = ANY (ARRAY['c'::"char", 'a'::"char"])))
-  constraint run_generation_check CHECK ((generation >= 1))
-  constraint run_input_check CHECK (((json_typeof(input) = 'object'::text) AND (octet_length((input)::text) <= 1048576)))
-  constraint run_labels_check CHECK (((jsonb_typeof(labels) = 'object'::text) AND (octet_length((labels)::text) <= 16384)))
-  constraint run_metadata_check CHECK (((jsonb_typeof(metadata) = 'object'::text) AND (octet_length((metadata)::text) <= 16384)))
+  constraint run_check CHECK ((((generation > 1) OR ((generation = 1) AND (chain_id = run_id))) AND ((parent_run_id IS NULL) = (parent_call IS NULL)) AND ((parent_run_id IS NULL) = (close_policy IS NULL)) AND ((close_policy IS NULL) OR (close_policy = ANY (ARRAY['c'::"char", 'a'::"char"])))))
   constraint run_pkey PRIMARY KEY (run_id)
   CREATE UNIQUE INDEX run_generation_key ON pgflow.run USING btree (chain_id, generation) WHERE (generation > 1)
   CREATE INDEX run_key_idx ON pgflow.run USING btree (key)
@@ -310,13 +304,10 @@ table pgflow.run_key, owner pgflow_owner
   -- Which chain a public key names; while the row is here, a second start with this key is the same run or a conflict
   chain_id bigint not null -- The chain that the key names
   root uuid not null -- UUIDv7 made at the first start: the stem of every idempotency key this chain shows to the outside
-  retention_seconds integer -- How long after the end of its chain the key stays taken; null = as long as the history
-  tenant text not null default ''::text -- Whose key it is; empty where there is only one tenant
-  key text not null -- The key, unique for each tenant
-  constraint run_key_key_check CHECK (((char_length(key) >= 1) AND (char_length(key) <= 128)))
+  retention_seconds pgflow.key_retention -- How long after the end of its chain the key stays taken; null = as long as the history
+  tenant pgflow.tenant_name not null default ''::text -- Whose key it is; empty where there is only one tenant
+  key pgflow.key_text not null -- The key, unique for each tenant
   constraint run_key_pkey PRIMARY KEY (tenant, key)
-  constraint run_key_retention_seconds_check CHECK ((retention_seconds >= 0))
-  constraint run_key_tenant_check CHECK ((octet_length(tenant) <= 255))
 
 table pgflow.saga_effect, owner pgflow_owner
   -- Effects that a generation handed on when it continued as new: a later one takes them back if it fails
@@ -1277,6 +1268,12 @@ function pgflow.judge_acts(acts jsonb) returns jsonb, owner pgflow_owner
   md5 33878047d25217084d16463bb8a63555
   grant execute to pgflow_worker
 
+function pgflow.keys_as_uuids_(runs jsonb) returns uuid[], owner pgflow_owner
+  -- The keys of a batch as UUIDs; refuses (PF003) what is none
+  plpgsql immutable
+  set search_path=pg_catalog, pg_temp
+  md5 77308e8ea695d6c0547c5d705f6c1fe1
+
 function pgflow.leave_(me bigint, why text, t timestamp with time zone) returns void, owner pgflow_owner
   -- Ends a generation whose place is locked, or that has ended, as continued by another
   plpgsql volatile
@@ -1716,11 +1713,12 @@ function pgflow.start_run(workflow text, input json DEFAULT '{}'::json, key text
   grant execute to pgflow_operator
   grant execute to pgflow_worker
 
-function pgflow.start_runs(workflow text, runs jsonb, queue text DEFAULT 'default'::text, priority integer DEFAULT 0, run_at timestamp with time zone DEFAULT NULL::timestamp with time zone, timeout_seconds double precision DEFAULT NULL::double precision, labels jsonb DEFAULT NULL::jsonb, metadata jsonb DEFAULT NULL::jsonb, tenant text DEFAULT ''::text, version text DEFAULT ''::text) returns TABLE(run_key text, run_id bigint, is_new boolean, lane_id integer), owner pgflow_owner
-  -- Starts many runs of one workflow, all or none: runs is [[key or null, input as text], ...]; answers in that order
+function pgflow.start_runs(workflow text, runs jsonb, queue text DEFAULT 'default'::text, priority integer DEFAULT 0, run_at timestamp with time zone DEFAULT NULL::timestamp with time zone, timeout_seconds double precision DEFAULT NULL::double precision, labels jsonb DEFAULT NULL::jsonb, metadata jsonb DEFAULT NULL::jsonb, tenant text DEFAULT ''::text, version text DEFAULT ''::text, keys_are_new boolean DEFAULT false) returns TABLE(run_key text, run_id bigint, is_new boolean, lane_id integer), owner pgflow_owner
+  -- Starts many runs of one workflow, all or none: runs is [[key or null, input as text], ...]; answers in that order. keys_are_new: they are UUIDs made up for this call, so none is looked for; sent again, because the answer was lost, the same batch says false
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
-  md5 961d05f545adc50e0225084ee3cab033
+  set plan_cache_mode=force_generic_plan
+  md5 4bf6ceec3413f2e78490ad81fb97c2b8
   grant execute to pgflow_client
   grant execute to pgflow_operator
   grant execute to pgflow_worker
@@ -1785,11 +1783,11 @@ function pgflow.take_mail_(taken jsonb) returns void, owner pgflow_owner
   set enable_seqscan=off
   md5 c9f6f5ab1c0da1dc1a1efe030cddb809
 
-function pgflow.take_runs_(tenant text, keys text[], made_up boolean, ids bigint[], stems uuid[], inputs text[], lane integer, priority integer, run_at timestamp with time zone, due timestamp with time zone, labels jsonb, metadata jsonb) returns bigint[], owner pgflow_owner
-  -- Inserts the runs whose keys are free, in the order of keys (made up: all of them); answers whose each key is, null for one that was freed meanwhile
+function pgflow.take_runs_(tenant text, keys text[], are_new boolean, ids bigint[], stems uuid[], inputs text[], lane integer, priority integer, run_at timestamp with time zone, due timestamp with time zone, labels jsonb, metadata jsonb) returns bigint[], owner pgflow_owner
+  -- Inserts the runs whose keys are free, in the order of keys (new ones: all of them); answers whose each key is, null for one that was freed meanwhile
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 f6ec5f85659ab5d639879c590724a583
+  md5 9badb061444a8a56ddd7fc98985c0322
 
 function pgflow.take_words_(me bigint, chain bigint, token bigint, t timestamp with time zone, is_over boolean, INOUT seq integer, OUT units jsonb) returns record, owner pgflow_owner
   -- Takes what people and webhooks have said of the effects of a run, and records it
@@ -1849,7 +1847,7 @@ function pgflow.uuids7_(count integer) returns uuid[], owner pgflow_owner
   -- So many UUIDs of version 7 of one millisecond, for a batch
   sql volatile
   set search_path=pg_catalog, pg_temp
-  md5 d8875d4d71866e88c52ba6e36d6b3061
+  md5 4ea8c574669a6603c27e3b5720982222
 
 function pgflow.verdict_(p_run_id bigint, p_token bigint, p_expected integer, is_locked boolean, held_token bigint) returns text, owner pgflow_owner
   -- What became of one run of a batch: ok, already, busy or lost
@@ -1903,7 +1901,17 @@ function pgflow.written_tables() returns TABLE(schema_name text, table_name text
   md5 50f2c8839e414f37344af67518bce63b
   grant execute to pgflow_worker
 
+type pgflow.key_retention as integer CHECK ((VALUE >= 0)) -- Seconds for which a key stays taken
+
+type pgflow.key_text as text CHECK (((char_length(VALUE) >= 1) AND (char_length(VALUE) <= 128))) -- Key of a run: 1 to 128 characters
+
+type pgflow.run_input as json CHECK (((json_typeof(VALUE) = 'object'::text) AND (octet_length((VALUE)::text) <= 1048576))) -- Arguments of a run by their names: at most 1 MiB, as the encoder wrote them
+
+type pgflow.run_object as jsonb CHECK (((jsonb_typeof(VALUE) = 'object'::text) AND (octet_length((VALUE)::text) <= 16384))) -- Labels or metadata of a run: an object of at most 16 KiB
+
 type pgflow.run_value as json CHECK ((octet_length((VALUE)::text) <= 1048576)) -- What a run returned or raised: at most 1 MiB, as the encoder wrote it
+
+type pgflow.tenant_name as text CHECK ((octet_length(VALUE) <= 255)) -- Name of a tenant: at most 255 bytes, empty where there is only one
 
 type pgflow.unit_call as integer CHECK ((VALUE >= 0)) -- Number of a durable call; 0 = of the run itself
 

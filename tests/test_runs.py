@@ -32,6 +32,7 @@ from pgflow import (
     workflow,
 )
 from pgflow._engine.execution import Execution
+from pgflow.starts import RUNS_A_STATEMENT
 from pgflow.worker import Worker
 
 if TYPE_CHECKING:
@@ -679,12 +680,13 @@ def test_an_input_from_sql_that_does_not_fit_fails_the_run_with_a_typed_error(fl
 # ---------------------------------------------------------------- many at once
 
 
-def test_many_runs_start_in_one_transaction_and_come_back_in_order(flow: Harness, conn: psycopg.Connection) -> None:
+@pytest.mark.parametrize("many", [50, 2 * RUNS_A_STATEMENT + 1])
+def test_many_runs_start_in_one_transaction_and_come_back_in_order(flow: Harness, conn: psycopg.Connection, many: int) -> None:
     flow.include(total)
-    runs = flow.app.start_many(total.options(labels={"batch": "7"}), [(n, 10) for n in range(50)])
+    runs = flow.app.start_many(total.options(labels={"batch": "7"}), [(n, 10) for n in range(many)])
     flow.until_idle()
-    assert [run.result(SOON) for run in runs] == [n + 10 for n in range(50)]
-    assert count(conn, "pgflow.runs", "labels = '{\"batch\": \"7\"}'") == 50
+    assert [run.result(SOON) for run in runs] == [n + 10 for n in range(many)]
+    assert count(conn, "pgflow.runs", "labels = '{\"batch\": \"7\"}'") == many
     assert conn.execute("select count(distinct xmin::text) from pgflow.run").fetchone() == (1,)
     assert flow.app.start_many(total, []) == []
 
@@ -693,6 +695,12 @@ def test_a_batch_with_one_bad_input_starts_nothing(flow: Harness, conn: psycopg.
     flow.include(total)
     with pytest.raises(NotStorable):
         flow.app.start_many(total, [(1,), ("two",), (3,)])
+    with pytest.raises(NotStorable):
+        flow.app.start_many(total, [*((n,) for n in range(2 * RUNS_A_STATEMENT)), ("bad",)])
+    with pytest.raises(InvalidArgument, match="NUL"):
+        flow.app.start_many(total.options(labels={"a": "\0"}), [(n,) for n in range(2 * RUNS_A_STATEMENT)])
+    with pytest.raises(InvalidArgument, match="labels"):
+        flow.app.start_many(total.options(labels={"a": "x" * 20_000}), [(n,) for n in range(2 * RUNS_A_STATEMENT)])
     with pytest.raises(DefinitionError, match="key"):
         flow.app.start_many(total.options(key="k"), [(1,)])
     assert count(conn, "pgflow.runs") == 0

@@ -12,6 +12,8 @@ import sqlkit
 from psycopg import IsolationLevel, errors
 from sqlkit import T0, Actor, claim, claim_one, connect, count, one, poll, rows, seconds, set_clock, start, start_many, status
 
+from pgflow.starts import new_keys
+
 if TYPE_CHECKING:
     Conn = psycopg.Connection[Any]
 
@@ -217,6 +219,29 @@ def test_a_key_twice_in_a_batch_is_one_run_or_a_conflict(db: Conn) -> None:
         start_many(db, [("x", '{"n": 1}'), ("x", '{"n": 2}')])
     assert error.value.sqlstate == CONFLICT
     assert count(db, "run") == 2
+
+
+def test_new_keys_are_the_stems_of_their_runs_and_not_looked_for(db: Conn) -> None:
+    batch = [(key, "{}") for key in new_keys(3)]
+    runs = start_many(db, batch, keys_are_new=True)
+    assert [(run.run_key, run.is_new) for run in runs] == [(key, True) for key, _ in batch]
+    assert rows(db, "select key, root::text from pgflow.run_key order by chain_id") == [(key, key) for key, _ in batch]
+    with pytest.raises(errors.UniqueViolation), db.transaction():
+        start_many(db, [(new_keys(1)[0], "{}"), *batch], keys_are_new=True)
+    assert [(again.run_id, again.is_new) for again in start_many(db, batch)] == [(run.run_id, False) for run in runs]
+
+
+@pytest.mark.parametrize("key", ["order-1", None])
+def test_keys_that_are_no_uuids_cannot_be_new(db: Conn, key: str | None) -> None:
+    with pytest.raises(psycopg.Error, match="keys_are_new is for") as refused:
+        start_many(db, [(new_keys(1)[0], "{}"), (key, "{}")], keys_are_new=True)
+    assert refused.value.sqlstate == "PF003"
+
+
+def test_keys_made_up_for_a_batch_stand_in_its_order(db: Conn) -> None:
+    keys = [uuid.UUID(run.run_key) for run in start_many(db, [(None, "{}")] * 300)]
+    assert keys == sorted(set(keys))
+    assert {(key.version, key.variant) for key in keys} == {(7, uuid.RFC_4122)}
 
 
 def test_an_empty_batch_starts_nothing(db: Conn) -> None:

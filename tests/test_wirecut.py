@@ -171,6 +171,53 @@ def test_connections_that_died_while_idle_are_nobodys_trouble(proxy, cut_dsn, co
     assert conn.execute("select count(*) from pgflow.signal").fetchone() == (2,)
 
 
+@pytest.mark.parametrize(("count", "what", "side"), [
+    (3, "start_runs", "before"), (3, "start_runs", "after"), (400, "start_runs", "after"), (400, "commit", "before"), (400, "commit", "after"),
+])  # fmt: skip
+def test_many_runs_without_keys_are_started_once_though_the_answer_is_lost(proxy, cut_dsn, conn, count, what, side):
+    async def main() -> None:
+        async with AsyncApp(cut_dsn, include=[waiting]) as app:
+            proxy.arm(Cut("pgflow app", what, 1, side))
+            keys.append([run.key for run in await app.start_many(waiting, [()] * count)])
+
+    keys: list[list[str]] = []
+    with App(cut_dsn, include=[waiting]) as app:
+        proxy.arm(Cut("pgflow app", what, 1, side))
+        keys.append([run.key for run in app.start_many(waiting, [()] * count)])
+    assert proxy.is_done
+    asyncio.run(main())
+    assert proxy.is_done
+    known = [row[0] for row in conn.execute("select key from pgflow.run order by run_id").fetchall()]
+    assert [set(known[:count]), set(known[count:])] == [set(k) for k in keys]
+    assert [len(set(k)) for k in keys] == [count, count]
+
+
+@workflow
+async def nothing() -> None:
+    return None
+
+
+@pytest.mark.parametrize("side", ["before", "after"])
+def test_a_run_is_begun_again_once_or_its_caller_hears_that_nobody_knows(proxy, cut_dsn, conn, side):
+    with App(cut_dsn, include=[nothing]) as app:
+        app.run(nothing.options(key="n"))
+        proxy.arm(Cut("pgflow app", "restart_run", 1, side))
+        with pytest.raises(psycopg.OperationalError):
+            app.restart("n")
+        assert proxy.is_done
+    assert conn.execute("select count(*) from pgflow.run").fetchone() == (2 if side == "after" else 1,)
+
+
+@pytest.mark.parametrize("side", ["before", "after"])
+def test_a_fork_without_a_key_is_one_though_the_answer_is_lost(proxy, cut_dsn, conn, side):
+    with App(cut_dsn, include=[nothing]) as app:
+        app.run(nothing.options(key="n"))
+        proxy.arm(Cut("pgflow app", "fork_run", 1, side))
+        fork = app.fork("n", at=0)
+        assert proxy.is_done
+    assert {row[0] for row in conn.execute("select key from pgflow.run").fetchall()} == {"n", fork}
+
+
 @pytest.mark.timeout(240)
 def test_cut_at_any_message_the_work_is_done_once(server_dsn):
     tallies = asyncio.run(wirecut.enumerate_paths(server_dsn, 0, SEED, QUICK, share=6))

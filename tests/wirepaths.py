@@ -510,6 +510,13 @@ async def _start_many(stage: Stage, key: str) -> None:
         await ends(stage, run, 1)
 
 
+@path("start many without keys", {APP: ("start_runs", "pg_notify")}, START, booked=3, may_be_cut_twice=False)
+async def _start_many_without_keys(stage: Stage, key: str) -> None:
+    """As with one: the app knows the keys that it made up."""
+    for run in await stage.app.start_many(single, [(f"{key}.{n}",) for n in range(3)]):
+        await ends(stage, run, 1)
+
+
 @path("start in a transaction, psycopg", {CALLER: ALL}, SAME, booked=1, asked=1)
 async def _start_in_psycopg(stage: Stage, key: str) -> None:
     async def ask() -> None:

@@ -112,15 +112,15 @@ def _options(
     labels: dict[str, str],
     workflow: Workflow[..., Any] | None,
 ) -> StartOptions:
-    from pgflow.client import new_key
     from pgflow.model import StartOptions
+    from pgflow.starts import new_keys
 
     moment = None if at is None else parse_moment(at, "--at")
     if isinstance(moment, timedelta):
         moment = database_now(connection) + moment
     own = None if workflow is None else workflow.start_options.timeout
     timeout = own if deadline is None else parse_duration(deadline, "--deadline")
-    return StartOptions(key=key or new_key(), queue=queue, priority=priority, run_at=moment, timeout=timeout, labels=labels)
+    return StartOptions(key=key or new_keys(1)[0], queue=queue, priority=priority, run_at=moment, timeout=timeout, labels=labels)
 
 
 def _start(connection: psycopg.Connection[Any], name: str, value: dict[str, Any], options: StartOptions) -> dict[str, Any]:

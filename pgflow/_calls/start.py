@@ -24,7 +24,7 @@ _START = (
 )
 _START_MANY = (
     "select run_key, run_id, is_new, lane_id from pgflow.start_runs(%s::text, %s::jsonb, %s::text, %s::int, %s::timestamptz,"
-    " %s::float8, %s::jsonb, %s::jsonb, %s::text, %s::text)"
+    " %s::float8, %s::jsonb, %s::jsonb, %s::text, %s::text, %s::boolean)"
 )
 
 
@@ -34,9 +34,11 @@ def start_run(workflow: str, input_text: str, options: StartOptions, tenant: str
     return Query(_START, params, lambda rows: Started(*rows[0]))
 
 
-def start_runs(workflow: str, runs: list[tuple[str | None, str]], options: StartOptions, tenant: str = "") -> Query[list[Started]]:
-    """Starts many runs of one workflow, all or none: [(key or None, input text), ...]."""
-    params = (workflow, json.dumps(runs), options.queue, options.priority, *_shared(options), tenant, options.version)
+def start_runs(
+    workflow: str, runs: list[tuple[str, str]], options: StartOptions, tenant: str = "", *, keys_are_new: bool = False
+) -> Query[list[Started]]:
+    """Starts many runs of one workflow, all or none: [(key, input text), ...]. New keys are UUIDs that were made up and not sent before."""
+    params = (workflow, json.dumps(runs), options.queue, options.priority, *_shared(options), tenant, options.version, keys_are_new)
     return Query(_START_MANY, params, _read_all)
 
 

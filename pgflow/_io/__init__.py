@@ -50,6 +50,37 @@ async def run_async(conn: psycopg.AsyncConnection[Any], query: Query[T]) -> T:
     return query.read(rows)
 
 
+def run_all(conn: psycopg.Connection[Any], queries: Sequence[Callable[[], Query[T]]]) -> list[T]:
+    """Runs queries, all or none of them. Each is made while the server works on those before it: none waits for an answer.
+
+    Args:
+        conn: In autocommit mode.
+        queries: What makes them.
+    """
+    if len(queries) < 2:
+        return [run(conn, make()) for make in queries]
+    try:
+        with conn.pipeline(), conn.transaction():
+            sent = [(query, conn.execute(query.sql, query.params)) for query in (make() for make in queries)]
+            return [query.read(cursor.fetchall()) for query, cursor in sent]
+    except (psycopg.Error, UnicodeEncodeError) as error:
+        raise_ours(error)
+        raise
+
+
+async def run_all_async(conn: psycopg.AsyncConnection[Any], queries: Sequence[Callable[[], Query[T]]]) -> list[T]:
+    """As :func:`run_all`, for an async connection."""
+    if len(queries) < 2:
+        return [await run_async(conn, make()) for make in queries]
+    try:
+        async with conn.pipeline(), conn.transaction():
+            sent = [(query, await conn.execute(query.sql, query.params)) for query in (make() for make in queries)]
+            return [query.read(await cursor.fetchall()) for query, cursor in sent]
+    except (psycopg.Error, UnicodeEncodeError) as error:
+        raise_ours(error)
+        raise
+
+
 class Executor(Protocol):
     """Something that runs a query in a transaction that somebody else opened: a foreign library's connection."""
 

@@ -15,10 +15,10 @@ from psycopg_pool import AsyncConnectionPool
 
 from pgflow._calls import mail, result, start, wake
 from pgflow._calls import worker as worker_calls
-from pgflow._io import Query, is_infrastructure, run_async, run_on_async
+from pgflow._io import Query, is_infrastructure, run_all_async, run_async, run_on_async
 from pgflow._io.connect import make_pool, make_pool_async
 from pgflow.adapters import Adapted, adapt
-from pgflow.app._base import CLIENT_CONNECTIONS, WAKE_AGAIN_SECONDS, AppBase, batch_of, refuse_schedules
+from pgflow.app._base import CLIENT_CONNECTIONS, WAKE_AGAIN_SECONDS, AppBase, refuse_schedules
 from pgflow.client import AsyncClient, step_scope_of
 from pgflow.errors import WrongColourError
 from pgflow.handles import AsyncRun, AsyncSession
@@ -26,6 +26,7 @@ from pgflow.listener import WORK_CHANNEL, payloads
 from pgflow.logs import said
 from pgflow.options import Definitions, WorkerOptions
 from pgflow.providers import AsyncPsycopgProvider, PsycopgProvider
+from pgflow.starts import batch_of
 from pgflow.waiter import ResultWaiter
 from pgflow.worker import Worker
 from pgflow.workflow import Workflow
@@ -93,13 +94,13 @@ class AsyncApp(AppBase, AsyncClient):
             self._pool = None
         self._let_go()
 
-    async def _ask(self, query: Query[T], *, wakes: bool = False) -> T:
+    async def _ask(self, query: Query[T], *, wakes: bool = False, once: bool = False) -> T:
         pool = await self._open()
         try:
             async with pool.connection() as connection:
                 answer = await run_async(connection, query)
         except psycopg.OperationalError as error:
-            if wakes or not is_infrastructure(error):
+            if wakes or once or not is_infrastructure(error):
                 raise
             async with pool.connection() as connection:  # a connection that had died while it was idle
                 answer = await run_async(connection, query)
@@ -177,11 +178,19 @@ class AsyncApp(AppBase, AsyncClient):
         Raises:
             KeyConflict: One of the keys names another run; nothing was started.
         """
-        batch, options = batch_of(workflow, inputs, keys, self._interceptors)
-        started = await self._ask(start.start_runs(workflow.name, batch, options))
+        batch = batch_of(workflow, inputs, keys, self._interceptors)
+        pool = await self._open()
+        try:
+            async with pool.connection() as connection:
+                started = await run_all_async(connection, batch.statements(again=False))
+        except psycopg.OperationalError as error:
+            if not is_infrastructure(error):
+                raise
+            async with pool.connection() as connection:
+                started = await run_all_async(connection, batch.statements(again=True))
         if started:
-            self._started(started[0])
-        return [self._run_handle(s.key, workflow, s.chain_id) for s in started]
+            self._started(started[0][0])
+        return [self._run_handle(s.key, workflow, s.chain_id) for part in started for s in part]
 
     async def run(self, workflow: Workflow[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
         """Starts a run and waits for its result; works on it in this process if no worker of this app is running."""
@@ -292,7 +301,8 @@ class _BoundAsyncClient(AsyncClient):
         self._interceptors = app._interceptors
         self._errors = app._errors
 
-    async def _ask(self, query: Query[T], *, wakes: bool = False) -> T:
+    async def _ask(self, query: Query[T], *, wakes: bool = False, once: bool = False) -> T:
+        del once  # nothing is sent twice in a caller's transaction
         answer = await run_on_async(self._adapted.executor, query)  # type: ignore[arg-type]
         if wakes:
             self._wake_after_commit(answer.chains, answer.lanes)  # type: ignore[attr-defined]

@@ -11,11 +11,10 @@ from types import ModuleType
 from typing import Any, TypeVar, overload
 
 from pgflow._io.connect import ConnectOptions, connect
-from pgflow.client import effective_options
 from pgflow.dsn import resolve_dsn
-from pgflow.errors import DefinitionError, InvalidArgument, NotBuiltError
+from pgflow.errors import DefinitionError, NotBuiltError
 from pgflow.interceptor import Interceptor
-from pgflow.model import Page, Ref, StartOptions
+from pgflow.model import Page, Ref
 from pgflow.options import Definitions, WorkerOptions
 from pgflow.pager import make_hook
 from pgflow.refs import make_checker
@@ -244,17 +243,3 @@ def refuse_schedules(workflows: Iterable[Workflow[..., Any]], queues: Sequence[s
                 f"schedules are not built yet: no worker would start {workflow.name} at {workflow.schedule_options['cron']!r}. "
                 "Remove @pgflow.schedule and start it from cron, or serve other queues only"
             )
-
-
-def batch_of(
-    workflow: Workflow[..., Any], inputs: Iterable[tuple[Any, ...]], keys: Sequence[str] | None, interceptors: Sequence[Interceptor]
-) -> tuple[list[tuple[str | None, str]], StartOptions]:
-    """Keys and inputs of a batch of starts, with the options that they share."""
-    if workflow.start_options.key is not None:
-        raise DefinitionError("start_many() starts runs of different inputs: they cannot share options(key=...), pass keys=[...]")
-    workflow.check_definition()
-    texts = [workflow.encode_input(args, {}) for args in inputs]
-    if keys is not None and len(keys) != len(texts):
-        raise InvalidArgument(f"start_many() was given {len(texts)} inputs and {len(keys)} keys")
-    named: Sequence[str | None] = keys if keys is not None else [None] * len(texts)
-    return list(zip(named, texts, strict=True)), effective_options(workflow, interceptors)

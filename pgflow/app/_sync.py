@@ -17,16 +17,17 @@ from psycopg_pool import ConnectionPool
 
 from pgflow._calls import mail, result, start, wake
 from pgflow._calls import worker as worker_calls
-from pgflow._io import Query, is_infrastructure, run, run_on
+from pgflow._io import Query, is_infrastructure, run, run_all, run_on
 from pgflow._io.connect import make_pool
 from pgflow.adapters import Adapted, adapt
 from pgflow.app._async import AsyncApp, twin_of
-from pgflow.app._base import CLIENT_CONNECTIONS, WAKE_AGAIN_SECONDS, AppBase, batch_of
+from pgflow.app._base import CLIENT_CONNECTIONS, WAKE_AGAIN_SECONDS, AppBase
 from pgflow.client import Client, step_scope_of
 from pgflow.errors import WrongColourError
 from pgflow.handles import Run, Session
 from pgflow.listener import WORK_CHANNEL, payloads
 from pgflow.logs import said
+from pgflow.starts import batch_of
 from pgflow.worker import Worker
 from pgflow.workflow import Workflow
 
@@ -128,15 +129,14 @@ class App(AppBase, Client):
                 self._pool = None
             self._let_go()
 
-    def _ask(self, query: Query[T], *, wakes: bool = False) -> T:
-        pool = self._open()
+    def _ask(self, query: Query[T], *, wakes: bool = False, once: bool = False) -> T:
         try:
-            with pool.connection() as connection:
+            with self._open().connection() as connection:
                 answer = run(connection, query)
         except psycopg.OperationalError as error:
-            if wakes or not is_infrastructure(error):
+            if wakes or once or not is_infrastructure(error):
                 raise
-            with pool.connection() as connection:  # a connection that had died while it was idle
+            with self._open().connection() as connection:  # a connection that had died while it was idle
                 answer = run(connection, query)
         if wakes:
             self._note(answer.chains, answer.lanes)  # type: ignore[attr-defined]
@@ -180,11 +180,18 @@ class App(AppBase, Client):
         self, workflow: Workflow[..., R], inputs: Iterable[tuple[Any, ...]], *, keys: Sequence[str] | None = None
     ) -> list[Run[R]]:
         """Starts many runs of one workflow in one transaction; see :meth:`AsyncApp.start_many`."""
-        batch, options = batch_of(workflow, inputs, keys, self._interceptors)
-        started = self._ask(start.start_runs(workflow.name, batch, options))
+        batch = batch_of(workflow, inputs, keys, self._interceptors)
+        try:
+            with self._open().connection() as connection:
+                started = run_all(connection, batch.statements(again=False))
+        except psycopg.OperationalError as error:
+            if not is_infrastructure(error):
+                raise
+            with self._open().connection() as connection:
+                started = run_all(connection, batch.statements(again=True))
         if started:
-            self._started(started[0])
-        return [self._run_handle(s.key, workflow, s.chain_id) for s in started]
+            self._started(started[0][0])
+        return [self._run_handle(s.key, workflow, s.chain_id) for part in started for s in part]
 
     def run(self, workflow: Workflow[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
         """Starts a run and waits for its result; works on it in this process if no worker of this app is running."""
@@ -243,7 +250,8 @@ class _BoundClient(Client):
         self._interceptors = app._interceptors
         self._errors = app._errors
 
-    def _ask(self, query: Query[T], *, wakes: bool = False) -> T:
+    def _ask(self, query: Query[T], *, wakes: bool = False, once: bool = False) -> T:
+        del once  # nothing is sent twice in a caller's transaction
         answer = run_on(self._adapted.executor, query)  # type: ignore[arg-type]
         if wakes:
             self._wake_after_commit(answer.chains, answer.lanes)  # type: ignore[attr-defined]

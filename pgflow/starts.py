@@ -1,0 +1,96 @@
+"""What a start is made of before it is sent: its key, its options, and the batches of :meth:`pgflow.App.start_many`."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+from pgflow._calls import start
+from pgflow._io import Query
+from pgflow._scope import current
+from pgflow.errors import DefinitionError, InvalidArgument
+from pgflow.interceptor import Interceptor
+from pgflow.model import StartOptions
+from pgflow.workflow import Workflow
+
+RUNS_A_STATEMENT = 125
+"""Of a batch whose keys are made up. By measurement, of 500 runs: 63 to 250 are within a tenth, all 500 in one take 1.2 times as long."""
+
+
+def new_keys(count: int) -> list[str]:
+    """UUIDs of version 7 (RFC 9562, 5.7), each greater than the one before.
+
+    Behind the milliseconds 24 bits count up from a random number (RFC 9562, 6.2, method 1); 48 more are random in each.
+    Keys are made here, so that a start whose answer was lost can be sent again under its key.
+    """
+    milliseconds = f"{time.time_ns() // 1_000_000:012x}"
+    random = os.urandom(6 * count + 4).hex()
+    seed = int(random[-8:], 16)
+    head, variant, first = f"{milliseconds[:8]}-{milliseconds[8:]}-7", "89ab"[seed & 3], seed >> 9
+    return [
+        f"{head}{n >> 12 & 0xFFF:03x}-{variant}{n & 0xFFF:03x}-{random[at : at + 12]}"
+        for n, at in zip(range(first, first + count), range(0, 12 * count, 12), strict=True)
+    ]
+
+
+def effective_options(workflow: Workflow[..., Any], interceptors: Iterable[Interceptor]) -> StartOptions:
+    """Options of a start as the interceptors leave them."""
+    options: StartOptions = workflow.start_options
+    for interceptor in interceptors:
+        options = interceptor.start(workflow.name, options)
+    scope = current.get()
+    if scope is not None and scope.claim.metadata:
+        options = replace(options, metadata={**scope.claim.metadata, **options.metadata})
+    return options
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Starts of one workflow that share all but key and input: all of them happen, or none."""
+
+    workflow: Workflow[..., Any]
+    options: StartOptions
+    keys: Sequence[str]
+    inputs: Sequence[tuple[Any, ...]]
+    is_made_up: bool
+    """Whether its keys are."""
+
+    def statements(self, *, again: bool) -> list[Callable[[], Query[list[start.Started]]]]:
+        """What makes the statements that start them. Keys of the caller's go in one, since they are taken in their order.
+
+        Args:
+            again: The answer to all of this was lost: it may have happened.
+        """
+        size = RUNS_A_STATEMENT if self.is_made_up else max(1, len(self.inputs))
+        is_new = self.is_made_up and not again
+        return [partial(self._statement, slice(first, first + size), is_new) for first in range(0, len(self.inputs), size)]
+
+    def _statement(self, part: slice, is_new: bool) -> Query[list[start.Started]]:
+        runs = [(key, self.workflow.encode_input(args, {})) for key, args in zip(self.keys[part], self.inputs[part], strict=True)]
+        return start.start_runs(self.workflow.name, runs, self.options, keys_are_new=is_new)
+
+
+def batch_of(
+    workflow: Workflow[..., Any], inputs: Iterable[tuple[Any, ...]], keys: Sequence[str] | None, interceptors: Sequence[Interceptor]
+) -> Batch:
+    """A batch of starts.
+
+    Raises:
+        DefinitionError: A key is among the workflow's options, or it cannot be started at all.
+        InvalidArgument: There are more or fewer keys than inputs.
+    """
+    if workflow.start_options.key is not None:
+        raise DefinitionError("start_many() starts runs of different inputs: they cannot share options(key=...), pass keys=[...]")
+    workflow.check_definition()
+    given = list(inputs)
+    if keys is not None and len(keys) != len(given):
+        raise InvalidArgument(f"start_many() was given {len(given)} inputs and {len(keys)} keys")
+    named = new_keys(len(given)) if keys is None else keys
+    return Batch(workflow, effective_options(workflow, interceptors), named, given, keys is None)
+
+
+__all__ = ["Batch", "batch_of", "effective_options", "new_keys"]
