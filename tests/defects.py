@@ -144,6 +144,22 @@ CLAIMS = (
         "known.input::jsonb <> insert_run_.input::jsonb", "false",
         "test_sql_start.py::test_a_key_refuses_another_workflow_or_input_and_its_run_is_unharmed",
     ),
+    Defect(
+        "batch sent again under keys that nothing looks for", "pgflow/starts.py",
+        "is_new = self.is_made_up and not again", "is_new = self.is_made_up",
+        "test_wirecut.py::test_many_runs_without_keys_are_started_once_though_the_answer_is_lost[400-commit-after]",
+    ),
+    Defect(
+        "batch whose keys are made up where it arrives", "sql/start.sql",
+        "array_agg(coalesce(g.e->>0, stems[g.n]::text))", "array_agg(pgflow.uuid7_()::text)",
+        "test_wirecut.py::test_many_runs_without_keys_are_started_once_though_the_answer_is_lost[3-start_runs-after]",
+    ),
+    Defect(
+        "run begun again for each answer that was lost", "pgflow/rewinding.py",
+        "self._started(self._ask(fork.restart_run(key, _encoded(input), options), once=True))",
+        "self._started(self._ask(fork.restart_run(key, _encoded(input), options)))",
+        "test_wirecut.py::test_a_run_is_begun_again_once_or_its_caller_hears_that_nobody_knows[after]",
+    ),
 )
 
 LOCKS = (

@@ -172,7 +172,8 @@ def test_connections_that_died_while_idle_are_nobodys_trouble(proxy, cut_dsn, co
 
 
 @pytest.mark.parametrize(("count", "what", "side"), [
-    (3, "start_runs", "before"), (3, "start_runs", "after"), (400, "start_runs", "after"), (400, "commit", "before"), (400, "commit", "after"),
+    (3, "start_runs", "before"), (3, "start_runs", "during"), (3, "start_runs", "after"),
+    (400, "start_runs", "after"), (400, "commit", "before"), (400, "commit", "during"), (400, "commit", "after"),
 ])  # fmt: skip
 def test_many_runs_without_keys_are_started_once_though_the_answer_is_lost(proxy, cut_dsn, conn, count, what, side):
     async def main() -> None:
