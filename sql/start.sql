@@ -196,19 +196,22 @@ set search_path = pg_catalog, pg_temp
 as $$
 #variable_conflict use_column
 declare
-  clash text;
+  run record;
   t timestamptz := pgflow.now_();
 begin
   -- In one statement: each costs as much to begin as one of these checks does.
   perform pgflow.check_key_(key), pgflow.check_start_(priority, run_at, timeout_seconds, labels, metadata, tenant, key_retention_seconds, t),
     pgflow.check_input_(input), pgflow.check_version_(version);
-  select r.run_id, r.run_key, r.is_new, r.lane_id, r.clash into run_id, run_key, is_new, lane_id, clash
-  from pgflow.insert_run_(
+  run := pgflow.insert_run_(
     tenant, key, workflow, queue, version, priority, input, run_at,
     greatest(run_at, t) + timeout_seconds * interval '1 second', labels, metadata, null, null, null, null
-  ) r;
-  if clash is not null then
-    raise exception using errcode = 'PF002', message = clash, hint = 'Use another key, or read the result of the first run.';
+  );
+  run_id := run.run_id;
+  run_key := run.run_key;
+  is_new := run.is_new;
+  lane_id := run.lane_id;
+  if run.clash is not null then
+    raise exception using errcode = 'PF002', message = run.clash, hint = 'Use another key, or read the result of the first run.';
   end if;
   if is_new and key_retention_seconds is not null then
     update pgflow.run_key k set retention_seconds = key_retention_seconds where k.tenant = start_run.tenant and k.key = run_key;

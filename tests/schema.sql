@@ -1708,7 +1708,7 @@ function pgflow.start_run(workflow text, input json DEFAULT '{}'::json, key text
   -- Starts a run in the caller's transaction, or finds the one that the key already names (PF002 if that one differs); with a version it waits for workers that have it
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
-  md5 1e351ef4a21d59c8eea73cff6eed7ed8
+  md5 e4fcd6ae4d4d034104fecd9df2dc0004
   grant execute to pgflow_client
   grant execute to pgflow_operator
   grant execute to pgflow_worker
