@@ -19,7 +19,7 @@ from psycopg.pq import TransactionStatus
 from psycopg.rows import tuple_row
 from psycopg_pool import AsyncConnectionPool, ConnectionPool
 
-from pgflow._io import Row, database_error
+from pgflow._io import Row, database_error, is_infrastructure
 from pgflow._io.busypoll import BusyPoll
 from pgflow._io.wire import Statement, Wire
 from pgflow.errors import DefinitionError
@@ -157,7 +157,7 @@ class PsycopgProvider:
                 connection.execute(begin)
             except BaseException as error:
                 self._pool.putconn(connection)
-                if not tries_left or not isinstance(error, psycopg.OperationalError):
+                if not tries_left or not (isinstance(error, psycopg.Error) and is_infrastructure(error)):
                     raise
             else:
                 return connection
@@ -212,7 +212,7 @@ class _AsyncPsycopgTransaction:
                     self._provider.stop_preparing()
                 has_missed = True
                 self._wire = self._provider.wire_anew(self.connection)
-            except psycopg.OperationalError:
+            except psycopg.Error:
                 if not (tries_left and self.connection.closed):
                     raise
                 await self.close()

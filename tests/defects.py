@@ -155,6 +155,11 @@ CLAIMS = (
         "test_wirecut.py::test_many_runs_without_keys_are_started_once_though_the_answer_is_lost[3-start_runs-after]",
     ),
     Defect(
+        "answer that libpq made taken for the server's", "pgflow/_io/__init__.py",
+        " or type(cause) is psycopg.DatabaseError", "",
+        "test_wirecut.py::test_an_answer_that_libpq_made_itself_is_infrastructure",
+    ),
+    Defect(
         "run begun again for each answer that was lost", "pgflow/rewinding.py",
         "self._started(self._ask(fork.restart_run(key, _encoded(input), options), once=True))",
         "self._started(self._ask(fork.restart_run(key, _encoded(input), options)))",

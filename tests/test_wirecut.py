@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import select
 import struct
 from typing import TYPE_CHECKING
 
@@ -11,6 +12,7 @@ import pytest
 from psycopg.conninfo import make_conninfo
 
 from pgflow import App, AsyncApp, Signal, workflow
+from pgflow._io import is_ambiguous, is_infrastructure
 from pgflow.app._sync import Portal
 from tests import wirecut
 from tests.wire import Cut, Framer, Proxy, statement_name
@@ -169,6 +171,24 @@ def test_connections_that_died_while_idle_are_nobodys_trouble(proxy, cut_dsn, co
         proxy.drop("pgflow app", reset=reset)
         app.send("w", go, 2)
     assert conn.execute("select count(*) from pgflow.signal").fetchone() == (2,)
+
+
+def test_an_answer_that_libpq_made_itself_is_infrastructure(proxy, cut_dsn):
+    """Where a write has failed, libpq answers without asking anybody: an error without SQLSTATE, which psycopg knows no class for."""
+    with connect(cut_dsn) as conn:
+        conn.pgconn.send_query(b"select pg_sleep(60)")
+        proxy.drop("me", reset=True)
+        is_there = select.poll()
+        is_there.register(conn.fileno(), select.POLLIN)
+        assert is_there.poll(5000)
+        with pytest.raises(psycopg.OperationalError):
+            conn.pgconn.consume_input()
+        answer = conn.pgconn.get_result()
+        assert answer is not None
+    error = psycopg.errors.error_from_result(answer)
+    assert (type(error), error.sqlstate) == (psycopg.DatabaseError, None)
+    assert is_infrastructure(error)
+    assert is_ambiguous(error)
 
 
 @pytest.mark.parametrize(("count", "what", "side"), [

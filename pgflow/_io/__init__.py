@@ -165,7 +165,8 @@ def is_infrastructure(error: BaseException) -> bool:
     if cause is None:
         return False
     if cause.sqlstate is None:
-        return isinstance(cause, (psycopg.OperationalError, psycopg.InterfaceError))
+        # An answer that libpq made itself is an error of no class: where a write failed, it asks nobody.
+        return isinstance(cause, (psycopg.OperationalError, psycopg.InterfaceError)) or type(cause) is psycopg.DatabaseError
     return _INFRASTRUCTURE.match(cause.sqlstate) is not None
 
 

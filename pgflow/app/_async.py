@@ -99,7 +99,7 @@ class AsyncApp(AppBase, AsyncClient):
         try:
             async with pool.connection() as connection:
                 answer = await run_async(connection, query)
-        except psycopg.OperationalError as error:
+        except psycopg.Error as error:
             if wakes or once or not is_infrastructure(error):
                 raise
             async with pool.connection() as connection:  # a connection that had died while it was idle
@@ -183,7 +183,7 @@ class AsyncApp(AppBase, AsyncClient):
         try:
             async with pool.connection() as connection:
                 started = await run_all_async(connection, batch.statements(again=False))
-        except psycopg.OperationalError as error:
+        except psycopg.Error as error:
             if not is_infrastructure(error):
                 raise
             async with pool.connection() as connection:

@@ -133,7 +133,7 @@ class App(AppBase, Client):
         try:
             with self._open().connection() as connection:
                 answer = run(connection, query)
-        except psycopg.OperationalError as error:
+        except psycopg.Error as error:
             if wakes or once or not is_infrastructure(error):
                 raise
             with self._open().connection() as connection:  # a connection that had died while it was idle
@@ -184,7 +184,7 @@ class App(AppBase, Client):
         try:
             with self._open().connection() as connection:
                 started = run_all(connection, batch.statements(again=False))
-        except psycopg.OperationalError as error:
+        except psycopg.Error as error:
             if not is_infrastructure(error):
                 raise
             with self._open().connection() as connection:
