@@ -86,7 +86,7 @@ class Rewinds:
                 should be reused is not closed, or the run is still taking back what was dropped before.
             HasActed: What is dropped has acted, and ``effects`` is not given.
             InvalidArgument: There is no such unit or step.
-            psycopg.OperationalError: The connection was lost. It may have happened, and is not asked for again: see the run's generation.
+            psycopg.Error: The connection was lost. It may have happened, and is not asked for again: see the run's generation.
         """
         self._started(self._ask(fork.rewind_run(key, to, from_step, _edited(edit), options), once=True))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from datetime import timedelta
 from types import TracebackType
@@ -94,16 +94,20 @@ class AsyncApp(AppBase, AsyncClient):
             self._pool = None
         self._let_go()
 
-    async def _ask(self, query: Query[T], *, wakes: bool = False, once: bool = False) -> T:
+    async def _send(self, send: Callable[[psycopg.AsyncConnection[Any], bool], Awaitable[T]], *, once: bool = False) -> T:
+        """Sends something on a connection, and if that was lost, again (then with True) on another; but not what must be sent once."""
         pool = await self._open()
         try:
             async with pool.connection() as connection:
-                answer = await run_async(connection, query)
+                return await send(connection, False)
         except psycopg.Error as error:
-            if wakes or once or not is_infrastructure(error):
+            if once or not is_infrastructure(error):
                 raise
-            async with pool.connection() as connection:  # a connection that had died while it was idle
-                answer = await run_async(connection, query)
+            async with pool.connection() as connection:  # the other may have died while it was idle
+                return await send(connection, True)
+
+    async def _ask(self, query: Query[T], *, wakes: bool = False, once: bool = False) -> T:
+        answer = await self._send(lambda connection, _: run_async(connection, query), once=wakes or once)
         if wakes:
             self._note(answer.chains, answer.lanes)  # type: ignore[attr-defined]
             await self.nudge()
@@ -179,15 +183,7 @@ class AsyncApp(AppBase, AsyncClient):
             KeyConflict: One of the keys names another run; nothing was started.
         """
         batch = batch_of(workflow, inputs, keys, self._interceptors)
-        pool = await self._open()
-        try:
-            async with pool.connection() as connection:
-                started = await run_all_async(connection, batch.statements(again=False))
-        except psycopg.Error as error:
-            if not is_infrastructure(error):
-                raise
-            async with pool.connection() as connection:
-                started = await run_all_async(connection, batch.statements(again=True))
+        started = await self._send(lambda connection, again: run_all_async(connection, batch.statements(again=again)))
         if started:
             self._started(started[0][0])
         return [self._run_handle(s.key, workflow, s.chain_id) for part in started for s in part]

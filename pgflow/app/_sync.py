@@ -6,7 +6,7 @@ import asyncio
 import logging
 import threading
 import time
-from collections.abc import Coroutine, Iterable, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, contextmanager
 from datetime import timedelta
 from types import TracebackType
@@ -129,15 +129,20 @@ class App(AppBase, Client):
                 self._pool = None
             self._let_go()
 
-    def _ask(self, query: Query[T], *, wakes: bool = False, once: bool = False) -> T:
+    def _send(self, send: Callable[[psycopg.Connection[Any], bool], T], *, once: bool = False) -> T:
+        """Sends something on a connection, and if that was lost, again (then with True) on another; but not what must be sent once."""
+        pool = self._open()
         try:
-            with self._open().connection() as connection:
-                answer = run(connection, query)
+            with pool.connection() as connection:
+                return send(connection, False)
         except psycopg.Error as error:
-            if wakes or once or not is_infrastructure(error):
+            if once or not is_infrastructure(error):
                 raise
-            with self._open().connection() as connection:  # a connection that had died while it was idle
-                answer = run(connection, query)
+            with pool.connection() as connection:  # the other may have died while it was idle
+                return send(connection, True)
+
+    def _ask(self, query: Query[T], *, wakes: bool = False, once: bool = False) -> T:
+        answer = self._send(lambda connection, _: run(connection, query), once=wakes or once)
         if wakes:
             self._note(answer.chains, answer.lanes)  # type: ignore[attr-defined]
             self.nudge()
@@ -181,14 +186,7 @@ class App(AppBase, Client):
     ) -> list[Run[R]]:
         """Starts many runs of one workflow in one transaction; see :meth:`AsyncApp.start_many`."""
         batch = batch_of(workflow, inputs, keys, self._interceptors)
-        try:
-            with self._open().connection() as connection:
-                started = run_all(connection, batch.statements(again=False))
-        except psycopg.Error as error:
-            if not is_infrastructure(error):
-                raise
-            with self._open().connection() as connection:
-                started = run_all(connection, batch.statements(again=True))
+        started = self._send(lambda connection, again: run_all(connection, batch.statements(again=again)))
         if started:
             self._started(started[0][0])
         return [self._run_handle(s.key, workflow, s.chain_id) for part in started for s in part]
