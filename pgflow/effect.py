@@ -149,7 +149,7 @@ class EffectStep(Step[P, R_co]):
             found.terms = EffectTerms(
                 risk=said.risk, is_keyed=said.keyed, dedup_seconds=self._dedup_seconds(settle_after),
                 settle_after_seconds=settle_after.total_seconds(),
-                settling=said.settle_retries, can_ask=self.declared.settler is not None, has_body=said.has_body,
+                settling=said.settle_retries, can_ask=self.declared.settler is not None, code=self.code, has_body=said.has_body,
                 must_be_done=said.is_compensation,
             )
         return found

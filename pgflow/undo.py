@@ -121,7 +121,7 @@ def _result(effect: EffectStep[..., Any], scope: WorkflowScope, dropped: Dropped
 
 def _effect(workflow: Workflow[..., Any], dropped: Dropped) -> EffectStep[..., Any]:
     """The effect that a recorded one was; a stand-in if the code at hand has none of its name, or several."""
-    found = find_effect(dropped.name, f"{workflow.fn.__module__}:")
+    found = find_effect(dropped.name, dropped.note.get("code") or f"{workflow.fn.__module__}:")
     if found is not None:
         return found
 

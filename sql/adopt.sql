@@ -56,7 +56,7 @@ comment on function pgflow.undone_from_(bigint, int)
 drop function if exists pgflow.effects_after_;
 create function pgflow.effects_after_(run_id bigint, cut int)
 returns table (
-  seq int, call int, name text, key text, args_hash bigint, request json, risk text, decision text, compensates text,
+  seq int, call int, name text, key text, args_hash bigint, request json, risk text, code text, decision text, compensates text,
   state text, outcome "char", result json, is_undo boolean, is_undone boolean, is_foreign boolean, origin jsonb
 )
 language plpgsql
@@ -89,7 +89,7 @@ begin
     ), done_back as materialized (
       select u.key from pgflow.undone_from_(effects_after_.run_id, effects_after_.cut) u where u.is_done
     )
-    select l.seq, l.call, l.name, l.key, l.args_hash, l.payload->'request', l.payload->>'risk', l.payload->>'decision', l.payload->>'compensates',
+    select l.seq, l.call, l.name, l.key, l.args_hash, l.payload->'request', l.payload->>'risk', l.payload->>'code', l.payload->>'decision', l.payload->>'compensates',
       l.state, l.kind, l.result, l.payload->>'compensates' is not null or coalesce((l.payload->>'is_undo')::boolean, false),
       l.key in (select d.key from done_back d),
       not starts_with(l.key, me.root::text),
@@ -151,7 +151,7 @@ begin
     );
     insert into pgflow.carried (run_id, args_hash, seq, call, is_done, what, name, key, payload, request, note)
     values (heir, coalesce(done.args_hash, 0), done.seq, case when done.state = 'open' then own else 0 end, done.state <> 'open', 'undo', done.name, done.key,
-      case when done.state <> 'open' then done.result end, done.request, jsonb_build_object('compensates', done.compensates, 'risk', done.risk,
+      case when done.state <> 'open' then done.result end, done.request, jsonb_build_object('compensates', done.compensates, 'risk', done.risk, 'code', done.code,
         'is_accepted', coalesce(done.outcome = 'A', false), 'is_undone', done.is_undone));
     continue when done.state <> 'open';
     insert into pgflow.unit (run_id, token, at, recorded_at, due_at, args_hash, seq, call, kind, name, key, payload, starts)
@@ -172,7 +172,7 @@ begin
   -- What the old generation was given itself and has not asked for was done before all of that, and is taken back after it.
   insert into pgflow.carried (run_id, args_hash, seq, call, is_done, what, name, key, payload, request, note)
   select heir, c.args_hash, row_number() over (order by c.seq, c.call) - 2147483648, 0, true, 'undo', c.name, c.key, c.payload, c.request,
-    jsonb_build_object('compensates', null, 'risk', c.note->>'risk', 'is_accepted', (c.note->>'is_accepted')::boolean, 'is_undone', false)
+    jsonb_build_object('compensates', null, 'risk', c.note->>'risk', 'code', c.note->>'code', 'is_accepted', (c.note->>'is_accepted')::boolean, 'is_undone', false)
   from pgflow.unasked_(origin) c join pgflow.run r on r.run_id = origin where starts_with(c.key, r.root::text);
   if has_open then -- what could be asked in vain before is asked anew
     seq := seq + 1;

@@ -186,9 +186,10 @@ begin
   from pgflow.saga_effect s
   where not exists (select from pgflow.run r where r.run_id = s.chain_id)
     or s.generation > 0 and not exists (select from pgflow.imported m where m.run_id = s.chain_id) and not exists (
-      select from pgflow.run r join pgflow.unit u on u.run_id = r.run_id and u.call = s.call and u.kind = 'i' and u.key = s.key
+      select from pgflow.run r join pgflow.unit u on u.run_id = r.run_id and u.call = s.call
       where (r.run_id = s.chain_id or r.chain_id = s.chain_id and r.generation > 1) and r.generation = s.generation
-    ) and not exists (select from pgflow.unit u where u.kind = 'i' and u.key = s.key and s.code = '')
+        and (u.kind = 'i' and u.key = s.key or u.kind = 'k' and exists (select from pgflow.unit i where i.kind = 'i' and i.key = s.key))
+    )
   union all
   select 'a run that failed has taken back what it carried', format('effect %s, run %s', s.key, o.run_id)
   from pgflow.saga_effect s

@@ -228,7 +228,7 @@ comment on column pgflow.saga_effect.n is 'Which one of that call it is: the eff
 comment on column pgflow.saga_effect.taken_back_in is 'The generation that has taken it back, or begun to, and was then rewound or restarted; null = none';
 comment on column pgflow.saga_effect.name is 'Name of the effect';
 comment on column pgflow.saga_effect.key is 'Its idempotency key, from which the key of its compensation is made';
-comment on column pgflow.saga_effect.code is 'Where the effect stands in the code: module and name; empty for one of a child';
+comment on column pgflow.saga_effect.code is 'Where the effect stands in the code: module and name; empty if its run did not record it';
 comment on column pgflow.saga_effect.request is 'Its arguments, by name';
 comment on column pgflow.saga_effect.result is 'What it returned; null where it was accepted first';
 comment on column pgflow.saga_effect.ref is 'The counterparty''s reference under which it was accepted; null = it was not';

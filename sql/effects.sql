@@ -41,7 +41,7 @@ begin
   units := '[]';
   refused := '[]';
   for e in select * from jsonb_array_elements(q->'effects') loop
-    -- call, name, key, hash, risk, request, ordinal or key, ground, seconds, decision, compensates, [[read, seq, seconds], ...], keyed, fingerprint of what it expects, notice, whether it is a step of a plan
+    -- call, name, key, hash, risk, request, ordinal or key, ground, seconds, decision, compensates, [[read, seq, seconds], ...], keyed, where its code stands, fingerprint of what it expects, notice, whether it is a step of a plan
     due := null;
     -- A word that was taken with this question may have closed it.
     continue when e->>7 is not null and not exists (
@@ -62,13 +62,13 @@ begin
       end if;
       kind := 'i';
       payload := case
-        when e->>13 is null and e->>15 is null then
-          json_build_object('request', (e->>5)::json, 'risk', e->>4, 'policy', told.version, 'decision', e->>9, 'compensates', e->>10)
+        when e->>14 is null and e->>16 is null then
+          json_build_object('request', (e->>5)::json, 'risk', e->>4, 'code', e->>13, 'policy', told.version, 'decision', e->>9, 'compensates', e->>10)
         else
-          json_build_object('request', (e->>5)::json, 'risk', e->>4, 'policy', told.version, 'decision', e->>9, 'compensates', e->>10, 'expects', e->>13, 'is_undo', (e->>15)::boolean)
+          json_build_object('request', (e->>5)::json, 'risk', e->>4, 'code', e->>13, 'policy', told.version, 'decision', e->>9, 'compensates', e->>10, 'expects', e->>14, 'is_undo', (e->>16)::boolean)
       end;
       insert into pgflow.owed (run_id, call, opened_at, kind, name, detail)
-      values (me, (e->0)::int, t, 'effect', e->>1, jsonb_build_object('state', 'intended', 'key', e->>2, 'risk', e->>4) || coalesce(nullif(e->14, 'null'), '{}'));
+      values (me, (e->0)::int, t, 'effect', e->>1, jsonb_build_object('state', 'intended', 'key', e->>2, 'risk', e->>4) || coalesce(nullif(e->15, 'null'), '{}'));
     else
       wait := (e->>8)::float8 * interval '1 second';
       select min(u.recorded_at), max(u.recorded_at) into first_at, last_at

@@ -337,7 +337,7 @@ begin
       case when u.kind = 'd' and starts_with(u.key, old_stem || '/') then stem || substr(u.key, length(old_stem) + 1) else u.key end,
       case when u.seq = cut and edit is not null then edit
         when u.kind = 'i' and starts_with(u.payload->>'decision', old_stem || '/') then json_build_object(
-          'request', u.payload->'request', 'risk', u.payload->>'risk', 'policy', (u.payload->>'policy')::int,
+          'request', u.payload->'request', 'risk', u.payload->>'risk', 'code', u.payload->>'code', 'policy', (u.payload->>'policy')::int,
           'decision', stem || substr(u.payload->>'decision', length(old_stem) + 1), 'compensates', u.payload->>'compensates',
           'expects', u.payload->>'expects', 'is_undo', (u.payload->>'is_undo')::boolean)
         else u.payload end,
@@ -383,7 +383,7 @@ as $$
     union all
     -- What was taken back is done anew.
     select e.seq, e.call, e.args_hash, true, 'effect', e.name, e.key, e.result, e.request,
-      jsonb_build_object('origin', e.origin, 'is_accepted', e.outcome = 'A', 'risk', e.risk)
+      jsonb_build_object('origin', e.origin, 'is_accepted', e.outcome = 'A', 'risk', e.risk, 'code', e.code)
     from pgflow.effects_after_(origin, cut) e where e.state = 'confirmed' and not e.is_undo and not e.is_undone
     union all
     select c.seq, c.call, c.args_hash, true, 'effect', c.name, c.key, c.payload, c.request, c.note

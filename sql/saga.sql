@@ -119,7 +119,7 @@ as $$
     from pgflow.unit u where u.run_id = child and u.kind in ('i', 'C', 'A', 'E', 'K') and exists (select from family)
   ), own as (
     select min(j.seq) as seq, min(j.name) filter (where j.kind = 'i') as name, min(j.key) filter (where j.kind = 'i') as key,
-      min((j.payload->'request')::text) filter (where j.kind = 'i') as request,
+      min((j.payload->'request')::text) filter (where j.kind = 'i') as request, min(j.payload->>'code') filter (where j.kind = 'i') as code,
       min(j.payload::text) filter (where j.kind = 'C') as result, min(j.payload->>'ref') filter (where j.kind = 'A') as ref,
       bool_or(j.kind = 'i' and (j.payload->>'compensates' is not null or j.payload->>'is_undo' is not null)) as is_undo
     from journal j
@@ -131,7 +131,7 @@ as $$
     select 0 as seq, n, e.entry - 6 as entry
     from family f cross join lateral jsonb_array_elements(pgflow.carried_saga_(f.chain_id, f.generation)) with ordinality as e (entry, n)
     union all
-    select o.seq, 1, jsonb_build_array(o.name, o.key, '', o.request, o.result, o.ref) from own o where not o.is_undo
+    select o.seq, 1, jsonb_build_array(o.name, o.key, coalesce(o.code, ''), o.request, o.result, o.ref) from own o where not o.is_undo
     union all
     select k.seq, e.n, e.entry::jsonb
     from family f cross join journal k cross join lateral json_array_elements(k.payload->'saga'->'effects') with ordinality as e (entry, n)

@@ -24,7 +24,7 @@
 --   hold                  [state, reason, code hash, detail]
 --   continue              input of the next generation
 --   cancel                {why, by} of a cancel that was taken after the code had ended, for the next generation
---   effects               [[call, name, key, hash, risk, request, ordinal or key, ground, seconds, decision, compensates, reads], ...]  see intend_
+--   effects               [[call, name, key, hash, risk, request, ordinal or key, ground, seconds, decision, compensates, reads, ...], ...]  see intend_
 --   open_effects          [call, ...]                 effects that whoever knows may settle while the run is parked
 -- and the answer:
 --   refused               [[call, version of the policy, name of a read that is too old], ...]

@@ -653,6 +653,16 @@ EFFECTS = (
         "test_carried_sagas.py::test_all_generations_are_taken_back_the_last_first",
     ),
     Defect(
+        "a child does not say where its effects stand in the code", "sql/saga.sql",
+        "coalesce(o.code, '')", "''",
+        "test_family_sagas.py::test_where_two_effects_have_one_name_a_childs_is_taken_back_as_the_one_that_it_was",
+    ),
+    Defect(
+        "a dropped effect is looked for by its name alone", "pgflow/undo.py",
+        'dropped.note.get("code") or ', "",
+        "test_rewind_effects.py::test_where_two_effects_have_one_name_the_dropped_one_is_taken_back_as_the_one_that_it_was",
+    ),
+    Defect(
         "a child's effects stay when its parent's saga fails", "pgflow/_engine/release.py",
         "call.take_over(left, call.number)", "pass",
         "test_family_sagas.py::test_what_a_completed_child_did_is_taken_back_among_what_its_parent_did",

@@ -318,7 +318,7 @@ table pgflow.saga_effect, owner pgflow_owner
   taken_back_in integer -- The generation that has taken it back, or begun to, and was then rewound or restarted; null = none
   name text not null -- Name of the effect
   key text not null -- Its idempotency key, from which the key of its compensation is made
-  code text not null -- Where the effect stands in the code: module and name; empty for one of a child
+  code text not null -- Where the effect stands in the code: module and name; empty if its run did not record it
   request json not null -- Its arguments, by name
   result json -- What it returned; null where it was accepted first
   ref text -- The counterparty's reference under which it was accepted; null = it was not
@@ -729,7 +729,7 @@ function pgflow.adopt_effects_(origin bigint, cut integer, heir bigint, chain bi
   -- Hands to a generation the effects of the dropped part that it must take back: those that are open with their units and what is owed; answers its last seq
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 b4ba8c52847ed978d614cfae80cb9465
+  md5 cc7cd8a05eef5ec793acd43af53234b6
 
 function pgflow.append_(run_id bigint, seq integer, call integer, kind "char", name text, payload json, token bigint, at timestamp with time zone, t timestamp with time zone) returns void, owner pgflow_owner
   -- Appends one unit that the database decided
@@ -816,7 +816,7 @@ function pgflow.carry_(origin bigint, cut integer, heir bigint) returns void, ow
   -- Hands on what the dropped part knew of its steps and effects: results, and keys of steps that did not complete
   sql volatile
   set search_path=pg_catalog, pg_temp
-  md5 1ec54f795a222641d57d1d48e5ec3c03
+  md5 4ca94c9fabec9ffabf0b936288fc8732
 
 function pgflow.chain_of_(tenant text, key text) returns bigint, owner pgflow_owner
   -- The chain that a key names, or PF001
@@ -828,7 +828,7 @@ function pgflow.check() returns TABLE(invariant text, detail text), owner pgflow
   -- The invariants that do not hold, one a row; empty = sound
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
-  md5 f5f05e989473672785bdfe5909cd5ad6
+  md5 4d43daaf9cda2a41e144128623e36cfd
   grant execute to pgflow_operator
 
 function pgflow.check_acts_(run_id bigint, cut integer, effects text, is_fork boolean) returns text, owner pgflow_owner
@@ -908,7 +908,7 @@ function pgflow.child_saga_(parent bigint, child bigint) returns jsonb, owner pg
   sql stable
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
-  md5 39e0d63f7028f23953798084839352aa
+  md5 de9b76a6bffb01a29fe1382538dc851b
 
 function pgflow.claim_(worker_id integer, lanes integer[], max integer, tokens bigint[], take_suspect boolean, after bigint[]) returns bigint[], owner pgflow_owner
   -- Claims up to max runs of the lanes that are not paused, within the limits of their queues, and at most one suspect
@@ -983,7 +983,7 @@ function pgflow.copy_units_(origin bigint, cut integer, heir bigint, edit json) 
   -- Copies a journal up to a cut, without the licences of bodies whose outcome is not in it, and with another result in its last unit if one is given
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 051e9ad43aad0a70db9621fbfc04ed0a
+  md5 18ae096be96e897193e19cafa6c558a6
 
 function pgflow.cut_before_(run_id bigint, step text) returns integer, owner pgflow_owner
   -- The seq before the first unit of a step's last call, of its last failed one if one has failed
@@ -1052,11 +1052,11 @@ function pgflow.effect_error_(name text, said_by text, why text) returns json, o
   set search_path=pg_catalog, pg_temp
   md5 056be0eb80658bd41197695e5a7ca90a
 
-function pgflow.effects_after_(run_id bigint, cut integer) returns TABLE(seq integer, call integer, name text, key text, args_hash bigint, request json, risk text, decision text, compensates text, state text, outcome "char", result json, is_undo boolean, is_undone boolean, is_foreign boolean, origin jsonb), owner pgflow_owner
+function pgflow.effects_after_(run_id bigint, cut integer) returns TABLE(seq integer, call integer, name text, key text, args_hash bigint, request json, risk text, code text, decision text, compensates text, state text, outcome "char", result json, is_undo boolean, is_undone boolean, is_foreign boolean, origin jsonb), owner pgflow_owner
   -- The effects that a journal intends after a cut, each with what became of it (open, confirmed, failed), whether it helps to take another back, whether it was taken back there or in a later generation, whether the run that this one was forked from did it, and where
   plpgsql stable
   set search_path=pg_catalog, pg_temp
-  md5 189e8c861b02039862c19c2b6620558d
+  md5 555eb4c18a605b577c238ba27fee8813
 
 function pgflow.end_by_force_(me bigint, chain bigint, last_seq integer, token bigint, t timestamp with time zone) returns void, owner pgflow_owner
   -- Writes the outcome of a run that is cancelled without its code, and who did it
@@ -1223,7 +1223,7 @@ function pgflow.intend_(q jsonb, t timestamp with time zone, INOUT seq integer, 
   -- Records the intents and further attempts that a flush asks for; refused = those that the policy does not let through
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 7795a879fa4a56adc9caefe38fbd006e
+  md5 670837a4dc1a8c6743d0a2f33781b00f
 
 function pgflow.intern_lane_(queue text, workflow text, version text) returns integer, owner pgflow_owner
   -- The lane of (queue, workflow, version), made if it is new

@@ -150,6 +150,33 @@ async def test_grandchildren_and_earlier_generations_of_children_are_taken_back_
     assert unbalanced(conn) == []
 
 
+async def test_where_two_effects_have_one_name_a_childs_is_taken_back_as_the_one_that_it_was(aflow: AsyncHarness, conn: psycopg.Connection) -> None:
+    @effect(name="reserve", risk="compensable")
+    async def another(name: str) -> str:
+        return name
+
+    @another.compensate
+    async def take_back_another(paper: str, name: str) -> None:
+        calls.append(f"another {name}")
+
+    @workflow
+    async def child() -> None:
+        await another("b")
+
+    @workflow
+    async def parent() -> None:
+        async with pgflow.saga():
+            await pgflow.run_child(legs, "a")
+            await pgflow.run_child(child)
+            raise Trouble
+
+    aflow.include(parent, leg, legs, child)
+    with pytest.raises(RunFailed):
+        await (await aflow.start(parent)).result(SOON)
+    assert calls[4:] == ["another b", "release a2 late", "release a grand back", "release a grand there", "release a own"]
+    assert unbalanced(conn) == []
+
+
 async def test_what_a_child_did_is_carried_into_the_next_generation_of_its_parent(aflow: AsyncHarness, conn: psycopg.Connection) -> None:
     @workflow
     async def parent(n: int) -> None:

@@ -390,6 +390,38 @@ def test_what_is_dropped_is_taken_back_the_last_first_before_the_run_goes_on(flo
     sound(conn)
 
 
+def test_where_two_effects_have_one_name_the_dropped_one_is_taken_back_as_the_one_that_it_was(flow: Harness, conn: Conn) -> None:
+    done: list[str] = []
+
+    @effect(name="post", risk="compensable")
+    def here(n: int) -> int:
+        return n
+
+    @here.compensate
+    def recall_here(_: int, n: int) -> None:
+        done.append(f"here {n}")
+
+    @effect(name="post", risk="compensable")
+    def there(n: int) -> int:
+        return n
+
+    @there.compensate
+    def recall_there(_: int, n: int) -> None:
+        done.append(f"there {n}")
+
+    @workflow
+    def posting() -> int:
+        return here(1) + there(2)
+
+    flow.include(posting)
+    run = flow.start(posting.options(key="k"))
+    assert run.result(SOON) == 3
+    flow.app.rewind("k", 0, effects="compensate")
+    assert run.result(SOON) == 3
+    assert done == ["there 2", "here 1"]
+    sound(conn)
+
+
 async def test_async_apps_do_it_too(aflow: AsyncHarness, conn: Conn) -> None:
     aflow.include(shopping)
     run = await aflow.start(shopping.options(key="k"), ["milk"])

@@ -30,6 +30,7 @@ class EffectTerms:
         settling: How often, and at what intervals, what became of it is asked.
         can_ask: Whether there is a way to ask the counterparty.
         has_body: False for an effect that only a person can do.
+        code: Where it stands in the code, module and name: it is found by that when it must be taken back from elsewhere.
         must_be_done: Whether a refusal is no outcome: a compensation is never given up.
     """
 
@@ -39,6 +40,7 @@ class EffectTerms:
     settle_after_seconds: float
     settling: Retries
     can_ask: bool
+    code: str
     has_body: bool = True
     must_be_done: bool = False
 

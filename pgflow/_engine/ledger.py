@@ -184,7 +184,10 @@ class Ledgers(Requests):
             value, misfit, text = decode_result(call, result)
             if misfit is not None:
                 self.diverge(str(misfit))
-        intent = {"request": json.loads(call.request), "risk": call.agreed.risk, "decision": call.decision, "origin": known.note["origin"]}
+        intent = {
+            "request": json.loads(call.request), "risk": call.agreed.risk, "code": call.agreed.code, "decision": call.decision,
+            "origin": known.note["origin"],
+        }
         self._record(call.number, Kind.EFFECT_INTENDED, call.name, json.dumps(intent), key=call.key, carried=call)
         kind = Kind.EFFECT_ACCEPTED if known.note["is_accepted"] else Kind.EFFECT_CONFIRMED
         self._now_us = self._record(call.number, kind, call.name, text).at_us

@@ -49,7 +49,7 @@ def effect_row(call: EffectCall) -> list[Any]:
     seconds = call.agreed.dedup_seconds if call.ground == "w" else call.agreed.settle_after_seconds if call.ground == "a" else None
     return [
         call.number, call.name, call.key, call.args_hash, call.agreed.risk, call.request, call.ordinal, call.ground, seconds,
-        call.decision, call.compensates, call.reads, call.agreed.is_keyed,
+        call.decision, call.compensates, call.reads, call.agreed.is_keyed, call.agreed.code,
         *((call.expected, call.notice, call.is_undo or None) if call.expected or call.notice or call.is_undo else ()),
     ]
 
