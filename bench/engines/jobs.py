@@ -53,8 +53,8 @@ async def fill(jobs: Jobs, count: int, batch: int = 500) -> None:
         await jobs.put_many([{"x": i} for i in range(first, min(first + batch, count))])
 
 
-def drain(bench: kit.Bench, jobs: Jobs, *, notes_settings: bool = True) -> kit.Figures:
-    """Jobs a second that one worker finishes, and its processor time."""
+def drain(bench: kit.Bench, jobs: Jobs, *, notes_settings: bool = True, **options: Any) -> kit.Figures:
+    """Jobs a second that one worker finishes, and its processor time; with these options, where an engine has its own."""
     runs = bench["runs"]
 
     async def prepare() -> None:
@@ -63,7 +63,7 @@ def drain(bench: kit.Bench, jobs: Jobs, *, notes_settings: bool = True) -> kit.F
         await jobs.close()
 
     asyncio.run(prepare())
-    with kit.Worker(bench, wait=True).wait_until_ready() as worker:
+    with kit.Worker(bench, wait=True, **options).wait_until_ready() as worker:
         cpu_before, _ = worker.usage()
         worker.tell("go")
         ended = bench.wait_for(jobs.done, runs)

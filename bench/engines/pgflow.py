@@ -321,7 +321,8 @@ class Queue:
         await self._app.start_many(job, [(payload,) for payload in payloads])
 
 
-drain = partial(jobs.drain, jobs=Queue(), notes_settings=False)
+# Half of the active runs go in one commit: a hundred, as many as pgmq's worker archives in one.
+drain = partial(jobs.drain, jobs=Queue(), notes_settings=False, concurrency=200)
 enqueue = partial(jobs.enqueue, jobs=Queue())
 
 
