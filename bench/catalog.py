@@ -211,7 +211,7 @@ SCENARIOS = (
         ),
     ),
     Scenario(
-        "processes", {"runs": 3000}, None,
+        "processes", {"runs": 12_000}, None,
         tuple(
             metric
             for n in (1, 2, 4)
