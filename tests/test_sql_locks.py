@@ -432,22 +432,23 @@ def test_functions_that_meet_on_the_same_runs_never_deadlock(dsn: str, conn: Con
     conn.execute("alter table pgflow.run_key alter column retention_seconds set default 0")
     refill(conn)
     leases: dict[int, Claim] = {}
+    seeds = itertools.count()
+
+    def play(c: Conn, _: int) -> list[Played]:
+        player = Player(c, next(seeds), leases)
+        player.do("claim")
+        played = []
+        left = sqlkit.while_time_is_left(SECONDS)
+        while left():
+            action = player.random.choice(ACTIONS)
+            began = time.monotonic()
+            player.do(action)
+            played.append(Played(began, time.monotonic(), action))
+        return played
+
     met: Counter[tuple[str, ...]] = Counter()
     pairs = list(itertools.combinations_with_replacement(sorted(ACTIONS), 2))
-    for game in range(GAMES):
-        left = sqlkit.while_time_is_left(SECONDS)
-
-        def play(c: Conn, seed: int, left: Callable[[], bool] = left, game: int = game) -> list[Played]:
-            player = Player(c, game * PLAYERS + seed, leases)
-            player.do("claim")
-            played = []
-            while left():
-                action = player.random.choice(ACTIONS)
-                began = time.monotonic()
-                player.do(action)
-                played.append(Played(began, time.monotonic(), action))
-            return played
-
+    for _ in range(GAMES):
         met += meetings([p for part in sqlkit.race(dsn, PLAYERS, play, OPTIONS) for p in part])
         if all(met[pair] for pair in pairs):
             break

@@ -29,8 +29,8 @@ class EffectTerms:
         settle_after_seconds: So long after an attempt it may still be under way, and "absent" is not believed.
         settling: How often, and at what intervals, what became of it is asked.
         can_ask: Whether there is a way to ask the counterparty.
-        has_body: False for an effect that only a person can do.
         code: Where it stands in the code, module and name: it is found by that when it must be taken back from elsewhere.
+        has_body: False for an effect that only a person can do.
         must_be_done: Whether a refusal is no outcome: a compensation is never given up.
     """
 
