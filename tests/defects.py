@@ -736,4 +736,12 @@ EFFECTS = (
     ),
 )
 
-DEFECTS = (*FENCES, *CLAIMS, *LOCKS, *WAKES, *CLOCKS, *REPLAY, *STEPS, *EFFECTS, *SECURITY)
+UPGRADES = (
+    Defect(
+        "landed migration changed in place", "migrations/0006_saga.sql",
+        "create table", "create  table",
+        "test_migrations.py::test_landed_migrations_are_frozen",
+    ),
+)
+
+DEFECTS = (*FENCES, *CLAIMS, *LOCKS, *WAKES, *CLOCKS, *REPLAY, *STEPS, *EFFECTS, *SECURITY, *UPGRADES)
