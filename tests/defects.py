@@ -738,6 +738,12 @@ EFFECTS = (
 
 UPGRADES = (
     Defect(
+        "call of a landed worker dropped", "sql/worker.sql",
+        "create function pgflow.leave_worker(worker_id int)", "create function pgflow.leave_worker(worker_id int, reason text)",
+        "test_upgrades.py::test_what_a_landed_version_calls_stays",
+        also=(("comment on function pgflow.leave_worker(int)", "comment on function pgflow.leave_worker(int, text)"),),
+    ),
+    Defect(
         "landed migration changed in place", "migrations/0006_saga.sql",
         "create table", "create  table",
         "test_migrations.py::test_landed_migrations_are_frozen",
