@@ -155,6 +155,11 @@ CLAIMS = (
         "test_wirecut.py::test_many_runs_without_keys_are_started_once_though_the_answer_is_lost[3-start_runs-after]",
     ),
     Defect(
+        "answer before a failed commit taken for the commit", "pgflow/_io/wire.py",
+        "if failed is not None:\n            raise", "if failed is not None and not results:\n            raise",
+        "test_wire.py::test_an_error_of_the_commit_behind_the_answer_is_the_answer[40001-sqlstates0-alone-True]",
+    ),
+    Defect(
         "answer that libpq made taken for the server's", "pgflow/_io/__init__.py",
         " or type(cause) is psycopg.DatabaseError", "",
         "test_wirecut.py::test_an_answer_that_libpq_made_itself_is_infrastructure",

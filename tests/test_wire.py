@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import struct
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 from typing import Any
@@ -13,7 +14,7 @@ import pytest
 from wirekit import asleep, on_wire, query, sleeps
 
 from pgflow import InvalidArgument, RunNotFound
-from pgflow._io import is_infrastructure
+from pgflow._io import is_ambiguous, is_infrastructure
 from pgflow._io.connect import ConnectOptions, connect_async
 from pgflow._io.wire import OwnWire, Wire, open_wire
 
@@ -84,6 +85,97 @@ def test_after_a_statement_that_fails_none_is_run(dsn, conn):
 def test_the_engine_s_errors_are_its_exceptions(dsn):
     with pytest.raises(RunNotFound, match="nobody"):
         on_wire(dsn, lambda wire: wire.ask(query("select pgflow.send_signal(%s::text, 's', 'null')", "nobody")))
+
+
+DEFERRED = """
+create table public.late (n int);
+create function public.refuse() returns trigger language plpgsql as $$
+begin
+  if new.n < 0 then
+    perform pg_terminate_backend(pg_backend_pid());
+  elsif new.n > 0 then
+    raise exception using errcode = lpad(new.n::text, 5, '0'), message = 'refused by the commit';
+  end if;
+  return null;
+end $$;
+create constraint trigger late after insert on public.late deferrable initially deferred for each row execute function public.refuse();
+"""
+
+
+@pytest.mark.parametrize("prepares", [True, False])
+@pytest.mark.parametrize("before", [0, 1], ids=["alone", "behind another"])
+@pytest.mark.parametrize(("n", "sqlstates"), [(40001, {"40001"}), (53100, {"53100"}), (-1, {"57P01", None})])
+def test_an_error_of_the_commit_behind_the_answer_is_the_answer(dsn, conn, prepares, before, n, sqlstates):
+    """The server says that a statement is complete, and only then commits."""
+    conn.execute(DEFERRED)
+    insert = ("insert into public.late values (%s) returning n", (n,))
+
+    async def use(wire: Wire) -> Any:
+        with pytest.raises(psycopg.Error) as error:
+            await wire.rows(*[("select 1", ())] * before, insert)
+        again = None if wire.connection.closed else await wire.rows(("select 2", ()), ("select 3", ()))
+        assert is_infrastructure(error.value)
+        return error.value.sqlstate, again
+
+    found, again = on_wire(dsn, use, 3 if prepares else None)
+    assert found in sqlstates  # where the connection ends with it, its end may be seen first
+    assert again == (None if n < 0 else [[(2,)], [(3,)]])
+    assert conn.execute("select count(*) from public.late").fetchone() == (0,)
+
+
+def test_an_answer_without_its_end_is_no_answer():
+    """A server that dies between its answer and its commit has said that the statement is complete."""
+    complete = b"1\0\0\0\x04" b"2\0\0\0\x04" b"n\0\0\0\x04" b"C\0\0\0\x0dSELECT 0\0"
+
+    async def main(server: socket.socket) -> None:
+        loop, port = asyncio.get_running_loop(), server.getsockname()[1]
+        opening = asyncio.create_task(open_wire(ConnectOptions(f"host=127.0.0.1 port={port} user=nobody sslmode=disable gssencmode=disable", None), "test", 30))
+        theirs, _ = await loop.sock_accept(server)
+        with theirs:
+            theirs.setblocking(False)
+            await loop.sock_recv(theirs, 10_000)
+            facts = (b"server_version\x0015.0\0", b"client_encoding\0UTF8\0", b"default_transaction_read_only\0off\0", b"in_hot_standby\0off\0")
+            greeting = b"".join(b"S" + struct.pack("!i", 4 + len(fact)) + fact for fact in facts)
+            await loop.sock_sendall(theirs, b"R\0\0\0\x08\0\0\0\0" + greeting + b"Z\0\0\0\x05I")
+            wire = await opening
+            call = asyncio.create_task(wire.rows(("select", ())))
+            await loop.sock_recv(theirs, 10_000)
+            await loop.sock_sendall(theirs, complete)
+        with pytest.raises(psycopg.Error) as error:
+            await call
+        assert is_infrastructure(error.value)
+        assert is_ambiguous(error.value)
+        await wire.close()
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        server.setblocking(False)
+        asyncio.run(main(server))
+
+
+def test_an_error_of_a_commit_that_is_a_statement_is_its_answer(dsn, conn):
+    conn.execute(DEFERRED)
+
+    async def use(wire: Wire) -> Any:
+        await wire.rows(("begin", ()), ("insert into public.late values (40001)", ()))
+        with pytest.raises(psycopg.errors.SerializationFailure):
+            await wire.rows(("insert into public.late values (0) returning n", ()), ("commit", ()))
+        return wire.connection.info.transaction_status
+
+    assert beside_psycopg(dsn, use) == psycopg.pq.TransactionStatus.IDLE
+    assert conn.execute("select count(*) from public.late").fetchone() == (0,)
+
+
+@pytest.mark.parametrize("statement", ["copy (select 1) to stdout", "copy public.late from stdin"])
+@pytest.mark.parametrize("count", [1, 2])
+def test_a_statement_that_answers_no_rows_but_a_stream_is_refused_and_its_connection_closed(dsn, conn, statement, count):
+    conn.execute(DEFERRED)
+
+    async def use(wire: Wire) -> bool:
+        with pytest.raises(psycopg.Error):
+            await wire.rows(*[(statement, ())] * count)
+        return wire.connection.closed
+
+    assert beside_psycopg(dsn, use)
 
 
 @pytest.mark.parametrize("text", ["a\0b", "half \ud800"])

@@ -30,7 +30,9 @@ Statement = tuple[str, Sequence[Any]]
 
 CANCEL_TIMEOUT_SECONDS = 5.0
 _numbers = itertools.count()
-_FAILED = (pq.ExecStatus.FATAL_ERROR, pq.ExecStatus.BAD_RESPONSE)
+_ANSWERS = (pq.ExecStatus.TUPLES_OK, pq.ExecStatus.COMMAND_OK)
+_STREAMS = (pq.ExecStatus.COPY_IN, pq.ExecStatus.COPY_OUT, pq.ExecStatus.COPY_BOTH)
+_LOST = "the connection was lost in the middle of an answer"
 
 
 class Wire:
@@ -78,12 +80,12 @@ class Wire:
         sent = [(await self._name(sql), self._dump(params)) for sql, params in statements]
         if len(sent) == 1:
             self._send(*sent[0])
-            results = await self._answered(1)
+            results = await self._answered()
         else:
             results = await self._pipelined(sent)
-        for result in results:
-            if result.status in _FAILED:
-                raise psycopg.errors.error_from_result(result, encoding="utf-8")
+        if len(results) != len(sent):  # no error, and not one answer for each: which is whose cannot be told
+            self._give_up()
+            raise psycopg.InternalError(f"{len(sent)} statements had {len(results)} answers")
         return [self._load(result) for result in results]
 
     async def _pipelined(self, sent: list[tuple[bytes, list[bytes | None]]]) -> list[pq.abc.PGresult]:
@@ -92,11 +94,10 @@ class Wire:
             self._send(name, params)
         self._pgconn.pipeline_sync()
         try:
-            results = await self._answered(len(sent) + 1)
+            return await self._answered()
         finally:
             if self._pgconn.status == pq.ConnStatus.OK:
                 self._pgconn.exit_pipeline_mode()
-        return results[:-1]
 
     # ------------------------------------------------------------ what goes out
 
@@ -108,9 +109,7 @@ class Wire:
         if name is None:
             name = b"_pgflow_%d" % next(_numbers)
             self._pgconn.send_prepare(name, _numbered(sql))
-            (result,) = await self._answered(1)
-            if result.status in _FAILED:
-                raise psycopg.errors.error_from_result(result, encoding="utf-8")
+            await self._answered()
             self._names[sql] = name
         return name
 
@@ -146,13 +145,21 @@ class Wire:
         self._adapter.set_pgresult(result)
         return self._adapter.load_rows(0, result.ntuples, tuple)
 
-    async def _answered(self, count: int) -> list[pq.abc.PGresult]:
-        """So many results. A call that is cancelled leaves no statement running: its connection is closed if need be."""
+    async def _answered(self) -> list[pq.abc.PGresult]:
+        """Reads the server's answer to its end and returns one result a statement.
+
+        The end is where the server has committed: it says that a statement is complete before it commits, so an error
+        behind the last answer means that nothing of it happened. A call that is cancelled leaves no statement running:
+        its connection is closed if need be.
+
+        Raises:
+            psycopg.Error: Any of it is an error, or nothing that a stored function answers.
+        """
         results: list[pq.abc.PGresult] = []
         try:
-            await self._collect(results, count)
+            await self._collect(results)
         except asyncio.CancelledError:
-            await self._end_cancelled(results, count)
+            await self._end_cancelled(results)
             raise
         except BaseException:
             if self._pgconn.transaction_status == pq.TransactionStatus.ACTIVE:
@@ -160,35 +167,49 @@ class Wire:
             raise
         return results
 
-    async def _end_cancelled(self, results: list[pq.abc.PGresult], count: int) -> None:
+    async def _end_cancelled(self, results: list[pq.abc.PGresult]) -> None:
         """Has the server stop, and waits for that; only for a time, and not if cancelled once more."""
         try:
             async with asyncio.timeout(CANCEL_TIMEOUT_SECONDS):
                 await self.connection.cancel_safe(timeout=CANCEL_TIMEOUT_SECONDS)
-                await self._collect(results, count)
+                await self._collect(results)
         except BaseException as error:
-            self._give_up()
+            if self._pgconn.transaction_status not in (pq.TransactionStatus.IDLE, pq.TransactionStatus.INERROR):
+                self._give_up()
             if not isinstance(error, (psycopg.Error, TimeoutError, OSError)):
                 raise
 
-    async def _collect(self, results: list[pq.abc.PGresult], count: int) -> None:
+    async def _collect(self, results: list[pq.abc.PGresult]) -> None:
+        """Reads up to where the server waits for the next call, whatever comes, and only then says what was wrong."""
         pgconn = self._pgconn
         while pgconn.flush():
             await self._ready(writing=True)
         if self.busy_poll is not None:
             await self.busy_poll.wait(pgconn)
-        while len(results) < count:
+        is_pipeline = pgconn.pipeline_status != pq.PipelineStatus.OFF
+        failed: pq.abc.PGresult | None = None
+        while True:
             while pgconn.is_busy():
                 await self._ready(writing=False)
             result = pgconn.get_result()
-            if result is not None:
+            if result is None:  # the end; in a pipeline that of one statement, unless it would answer nothing for ever
+                if not is_pipeline or pgconn.status != pq.ConnStatus.OK:
+                    break
+                continue
+            status = result.status
+            if status in _ANSWERS:
                 results.append(result)
-            elif pgconn.status != pq.ConnStatus.OK:  # else it would answer nothing for ever
-                raise psycopg.OperationalError("the connection was lost in the middle of an answer")
-        if results[-1].status != pq.ExecStatus.PIPELINE_SYNC:
-            while pgconn.is_busy():
-                await self._ready(writing=False)
-            pgconn.get_result()  # the None behind the last
+            elif status == pq.ExecStatus.PIPELINE_SYNC:
+                break
+            elif status in _STREAMS:
+                self._give_up()
+                raise psycopg.InternalError("a statement wants to copy, which nothing that goes this way does")
+            elif failed is None:
+                failed = result
+        if failed is not None:
+            raise psycopg.errors.error_from_result(failed, encoding="utf-8")
+        if pgconn.status != pq.ConnStatus.OK:
+            raise psycopg.OperationalError(_LOST)
 
     async def _ready(self, *, writing: bool) -> None:
         """Waits until there is something to read, and takes it; with ``writing``, or until more can be written."""
@@ -253,7 +274,7 @@ class OwnWire(Wire):
 
     async def _ready(self, *, writing: bool) -> None:
         if not self._watches:  # its end was seen between two looks of a busy poll
-            raise psycopg.OperationalError("the connection was lost in the middle of an answer")
+            raise psycopg.OperationalError(_LOST)
         self._waiter = self._loop.create_future()
         if self._timer is None:
             self._timer = self._loop.call_at(self._deadline, self._look_at_the_time)

@@ -75,11 +75,12 @@ class Wire:
     def rows(self) -> Rows:
         """The answer, waited for."""
         result = self.pg.get_result()
-        while self.pg.get_result() is not None:
-            pass
         assert result is not None
-        if result.status not in OK:
-            raise _error(result)
+        last = result
+        while (behind := self.pg.get_result()) is not None:  # an error of the commit comes behind the answer
+            last = behind
+        if last.status not in OK:
+            raise _error(last)
         return [tuple(result.get_value(i, j) for j in range(result.nfields)) for i in range(result.ntuples)]
 
     def ask(self, statement: str, *params: Any) -> Rows:
