@@ -76,6 +76,7 @@ from pgflow.model import (
     Choice,
     Confirmed,
     Decision,
+    Delivery,
     Escalate,
     Escalated,
     Expired,
@@ -104,7 +105,7 @@ from pgflow.workflow import Workflow, schedule, workflow
 __all__ = [
     "Absent", "Accepted", "Admit", "Answer", "App", "Approve", "Approved", "AsyncApp", "AsyncClient", "AsyncEffect", "AsyncRun",
     "AsyncStep", "AsyncTransaction", "AsyncTransactionProvider", "BudgetExceeded", "Choice", "Client", "Confirmed", "Connection",
-    "Decision", "DefinitionError", "Diverged", "EffectFailed", "Escalate", "Escalated", "Expired", "GateRequest", "HasActed",
+    "Decision", "DefinitionError", "Delivery", "Diverged", "EffectFailed", "Escalate", "Escalated", "Expired", "GateRequest", "HasActed",
     "Interceptor", "InvalidArgument", "KeyConflict", "LeaseLost", "MapResult", "NeedsGate", "NonDeterminismError", "NotBuiltError",
     "NotInRunError", "NotInWorkflowError", "NotStorable", "Page", "PgflowError", "PlannedCall", "PlannedSql", "Ref", "Reject",
     "Rejected", "Retries", "Risk", "Run", "RunCancelled", "RunFailed", "RunInfo", "RunNotFound", "RunStuck", "SetupError", "Signal",

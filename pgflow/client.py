@@ -15,9 +15,9 @@ from pgflow._io import Query
 from pgflow._scope import StepScope, current
 from pgflow.context import Signal
 from pgflow.errors import NotBuiltError
-from pgflow.handles import AsyncRun, AsyncSession, Outcome, Run, Session, signal_query
+from pgflow.handles import AsyncRun, AsyncSession, Outcome, Run, Session, delivery_of, signal_query
 from pgflow.interceptor import Interceptor
-from pgflow.model import Approve, Escalate, Reject
+from pgflow.model import Approve, Delivery, Escalate, Reject
 from pgflow.rewinding import AsyncRewinds, Rewinds
 from pgflow.starts import effective_options, new_keys
 from pgflow.values import encode_plain
@@ -87,9 +87,22 @@ class Client(Rewinds):
             self._started(started)
         return self._run_handle(started.key, workflow, started.chain_id)
 
-    def send(self, key: str, signal: Signal[T], value: T) -> None:
-        """Sends a signal to a run; RunNotFound if no run has the key."""
-        self._ask(signal_query(self._send_signal, key, signal, value), wakes=True)
+    def send(self, key: str, signal: Signal[T], value: T) -> Delivery:
+        """Sends a signal to a run.
+
+        Args:
+            key: Key of the run.
+            signal: The signal.
+            value: Its payload.
+
+        Returns:
+            What became of it: it is in the mailbox of the run, or the run had ended and will not take it.
+
+        Raises:
+            RunNotFound: No run has the key.
+            NotStorable: The payload does not fit the signal's type.
+        """
+        return delivery_of(self._ask(signal_query(self._send_signal, key, signal, value), wakes=True))
 
     def answer(self, gate: str, answer: Answer, *, by: str) -> None:
         """Answers a gate. Declared now; gates are not built yet."""
@@ -172,9 +185,9 @@ class AsyncClient(AsyncRewinds):
             self._started(started)
         return self._run_handle(started.key, workflow, started.chain_id)
 
-    async def send(self, key: str, signal: Signal[T], value: T) -> None:
-        """Sends a signal to a run; RunNotFound if no run has the key."""
-        await self._ask(signal_query(self._send_signal, key, signal, value), wakes=True)
+    async def send(self, key: str, signal: Signal[T], value: T) -> Delivery:
+        """Sends a signal to a run; see :meth:`Client.send`."""
+        return delivery_of(await self._ask(signal_query(self._send_signal, key, signal, value), wakes=True))
 
     async def answer(self, gate: str, answer: Answer, *, by: str) -> None:
         """Answers a gate. Declared now; gates are not built yet."""

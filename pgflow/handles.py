@@ -11,7 +11,7 @@ from pgflow._io import Query
 from pgflow.context import Signal
 from pgflow.errors import RunCancelled, RunFailed, RunStuck
 from pgflow.failures import ErrorClasses, rebuild_error
-from pgflow.model import Status
+from pgflow.model import Delivery, EndedAs, Status
 from pgflow.values import ANYTHING, Codec
 
 R_co = TypeVar("R_co", covariant=True)
@@ -67,6 +67,11 @@ def signal_query(send: Callable[[str, str, str], Query[mail.Sent]], key: str, si
     return send(key, signal.name, text)
 
 
+def delivery_of(sent: mail.Sent) -> Delivery:
+    """What a sender is told."""
+    return Delivery(sent.message_id, cast("EndedAs | None", sent.ended_as))
+
+
 # ---------------------------------------------------------------- sync
 
 
@@ -105,9 +110,9 @@ class Run(_Handle[Session, R_co]):
             chain_id = self._session.ask(result.find_chain(self.key))
         return self._outcome.read(self._session.wait(self.key, chain_id, timeout))
 
-    def send(self, signal: Signal[T], value: T) -> None:
-        """Sends a signal to the run."""
-        self._session.ask(signal_query(mail.deliver_signal, self.key, signal, value), wakes=True)
+    def send(self, signal: Signal[T], value: T) -> Delivery:
+        """Sends a signal to the run; see :meth:`pgflow.App.send`."""
+        return delivery_of(self._session.ask(signal_query(mail.deliver_signal, self.key, signal, value), wakes=True))
 
     def cancel(self) -> None:
         """Cancels the run: its code may clean up."""
@@ -175,9 +180,9 @@ class AsyncRun(_Handle[AsyncSession, R_co]):
             chain_id = await self._session.ask(result.find_chain(self.key))
         return self._outcome.read(await self._session.wait(self.key, chain_id, timeout))
 
-    async def send(self, signal: Signal[T], value: T) -> None:
-        """Sends a signal to the run."""
-        await self._session.ask(signal_query(mail.deliver_signal, self.key, signal, value), wakes=True)
+    async def send(self, signal: Signal[T], value: T) -> Delivery:
+        """Sends a signal to the run; see :meth:`pgflow.App.send`."""
+        return delivery_of(await self._session.ask(signal_query(mail.deliver_signal, self.key, signal, value), wakes=True))
 
     async def cancel(self) -> None:
         """Cancels the run: its code may clean up."""

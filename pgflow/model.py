@@ -15,6 +15,9 @@ R_co = TypeVar("R_co", covariant=True)
 Status = Literal["queued", "running", "waiting", "paused", "stuck", "completed", "failed", "cancelled"]
 """What a run is doing, as users see it."""
 
+EndedAs = Literal["completed", "failed", "cancelled"]
+"""How a run ended."""
+
 Risk = Literal["reversible", "compensable", "irreversible"]
 """What it takes to take an effect back."""
 
@@ -102,6 +105,25 @@ class StartOptions:
     metadata: dict[str, Any] = field(default_factory=dict)
     when_parent_ends: Literal["cancel", "abandon"] = "cancel"
     version: str = ""
+
+
+@dataclass(frozen=True)
+class Delivery:
+    """What became of a signal when it was sent.
+
+    Attributes:
+        message: The number of the message, by which `pgflow messages` knows it.
+        ended_as: How the run had ended, so that nobody takes the message; None while the run is open. What an ended run did not
+            take is kept in ``pgflow.undelivered_messages``, and is the run's again if that is rewound or restarted.
+    """
+
+    message: int
+    ended_as: EndedAs | None = None
+
+    @property
+    def is_delivered(self) -> bool:
+        """Whether the message is in the mailbox of an open run."""
+        return self.ended_as is None
 
 
 @dataclass(frozen=True)

@@ -38,19 +38,36 @@ as $$
 $$;
 comment on function pgflow.newest_run_(bigint) is 'The newest generation of a chain';
 
-create or replace function pgflow.post_(chain bigint, kind "char", name text, payload json, sent_by text)
-returns void
+drop function if exists pgflow.post_;
+create function pgflow.post_(chain bigint, kind "char", name text, payload json, sent_by text)
+returns bigint
 language plpgsql
 volatile
 set search_path = pg_catalog, pg_temp
 as $$
+declare
+  message bigint;
 begin
   insert into pgflow.signal (chain_id, kind, name, sent_at, sent_by, payload)
-  values (chain, kind, name, pgflow.now_(), left(sent_by, 255), payload);
+  values (chain, kind, name, pgflow.now_(), left(sent_by, 255), payload)
+  returning signal_id into message;
   insert into pgflow.nudge (chain_id) values (chain);
+  return message;
 end
 $$;
-comment on function pgflow.post_(bigint, "char", text, json, text) is 'Puts a message into the mailbox of a chain';
+comment on function pgflow.post_(bigint, "char", text, json, text) is 'Puts a message into the mailbox of a chain; answers its number';
+
+create or replace function pgflow.ended_as_(run_id bigint)
+returns text
+language plpgsql
+stable
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+  return (select o.status from pgflow.outcome o where o.run_id = ended_as_.run_id and o.status <> 'continued');
+end
+$$;
+comment on function pgflow.ended_as_(bigint) is 'How a run ended, so that nobody takes its mail; null = it has not';
 
 drop function if exists pgflow.nudge_asked_;
 create function pgflow.nudge_asked_(chains bigint[])
@@ -77,31 +94,45 @@ $$;
 comment on function pgflow.nudge_asked_(bigint[])
   is 'For whoever takes runs from their leases: has those looked at of which somebody has asked something, unless it is a cancel that had its try';
 
-drop function if exists pgflow.send_signal;
-create function pgflow.send_signal(key text, name text, payload json default 'null', tenant text default '', sent_by text default null)
-returns bigint
+drop function if exists pgflow.post_signal;
+create function pgflow.post_signal(
+  key text, name text, payload json default 'null', tenant text default '', sent_by text default null,
+  out chain_id bigint, out message_id bigint, out ended_as text
+)
 language plpgsql
 volatile
 security definer
 set search_path = pg_catalog, pg_temp
 as $$
-declare
-  chain bigint;
+#variable_conflict use_variable
 begin
   perform pgflow.check_name_(name, 'the name of a signal');
   perform pgflow.check_json_(payload, 'the payload of a signal');
-  chain := pgflow.chain_of_(tenant, key);
-  perform pgflow.post_(chain, 's', name, coalesce(payload, 'null'), coalesce(sent_by, session_user));
-  return chain;
+  chain_id := pgflow.chain_of_(tenant, key);
+  message_id := pgflow.post_(chain_id, 's', name, coalesce(payload, 'null'), coalesce(sent_by, session_user));
+  ended_as := pgflow.ended_as_(pgflow.newest_run_(chain_id));
 end
 $$;
+comment on function pgflow.post_signal(text, text, json, text, text)
+  is 'Sends a signal to a run in the caller''s transaction; answers the chain, for wake(), the number of the message, and how the run has ended if it has: nobody takes the message then, and pgflow.undelivered_messages keeps it. PF001 if no run has the key';
+
+drop function if exists pgflow.send_signal;
+create function pgflow.send_signal(key text, name text, payload json default 'null', tenant text default '', sent_by text default null)
+returns bigint
+language sql
+volatile
+security definer
+set search_path = pg_catalog, pg_temp
+as $$
+  select p.chain_id from pgflow.post_signal(key, name, payload, tenant, coalesce(sent_by, session_user)) p
+$$;
 comment on function pgflow.send_signal(text, text, json, text, text)
-  is 'Sends a signal to a run in the caller''s transaction; answers the chain, for wake(). PF001 if no run has the key';
+  is 'Sends a signal to a run in the caller''s transaction; answers the chain, for wake(). post_signal says what became of it too. PF001 if no run has the key';
 
 drop function if exists pgflow.deliver_signal;
 create function pgflow.deliver_signal(
   key text, name text, payload json default 'null', tenant text default '', sent_by text default null, tell boolean default true,
-  out chain_id bigint, out lane_id int
+  out chain_id bigint, out lane_id int, out message_id bigint, out ended_as text
 )
 language plpgsql
 volatile
@@ -111,23 +142,27 @@ set enable_seqscan = off
 as $$
 #variable_conflict use_variable
 declare
+  newest bigint;
   me bigint;
   t timestamptz;
 begin
   perform pgflow.check_name_(name, 'the name of a signal'), pgflow.check_json_(payload, 'the payload of a signal');
   chain_id := pgflow.chain_of_(tenant, key);
+  newest := pgflow.newest_run_(chain_id);
   payload := coalesce(payload, 'null');
   -- A later statement must see what the locked row waits for now: not so in one snapshot for all.
   if current_setting('transaction_isolation') = 'read committed' then
-    select p.run_id into me from pgflow.parked p where p.run_id = pgflow.newest_run_(chain_id) for update skip locked;
+    select p.run_id into me from pgflow.parked p where p.run_id = newest for update skip locked;
   end if;
   if me is null or not exists (select from pgflow.wait w where w.run_id = me and w.kind = 's' and w.name = name offset 0) then
-    perform pgflow.post_(chain_id, 's', name, payload, coalesce(sent_by, session_user));
+    message_id := pgflow.post_(chain_id, 's', name, payload, coalesce(sent_by, session_user));
+    ended_as := pgflow.ended_as_(newest);
     return;
   end if;
   t := pgflow.now_();
   insert into pgflow.signal (chain_id, kind, name, sent_at, sent_by, payload)
-  values (chain_id, 's', name, t, left(coalesce(sent_by, session_user), 255), payload);
+  values (chain_id, 's', name, t, left(coalesce(sent_by, session_user), 255), payload)
+  returning signal_id into message_id;
   select w.lane_id into lane_id from pgflow.wake_parked_(array[me], t) w;
   if tell then
     perform pgflow.tell_workers_(array[lane_id], '{}');
@@ -135,4 +170,4 @@ begin
 end
 $$;
 comment on function pgflow.deliver_signal(text, text, json, text, text, boolean)
-  is 'Sends a signal in a transaction of its own, and makes the run ready at once if it is parked for that; answers the chain and that run''s lane, whose workers it tells unless told not to; without a lane: wake() the chain next. PF001 if no run has the key';
+  is 'Sends a signal in a transaction of its own, and makes the run ready at once if it is parked for that; answers the chain and that run''s lane, whose workers it tells unless told not to; without a lane: wake() the chain next. Also the number of the message, and how the run has ended if it has, as post_signal does. PF001 if no run has the key';

@@ -997,12 +997,12 @@ function pgflow.cut_to_retry_(run_id bigint) returns integer, owner pgflow_owner
   set search_path=pg_catalog, pg_temp
   md5 553dde82592286b007b888b13eae0642
 
-function pgflow.deliver_signal(key text, name text, payload json DEFAULT 'null'::json, tenant text DEFAULT ''::text, sent_by text DEFAULT NULL::text, tell boolean DEFAULT true, OUT chain_id bigint, OUT lane_id integer) returns record, owner pgflow_owner
-  -- Sends a signal in a transaction of its own, and makes the run ready at once if it is parked for that; answers the chain and that run's lane, whose workers it tells unless told not to; without a lane: wake() the chain next. PF001 if no run has the key
+function pgflow.deliver_signal(key text, name text, payload json DEFAULT 'null'::json, tenant text DEFAULT ''::text, sent_by text DEFAULT NULL::text, tell boolean DEFAULT true, OUT chain_id bigint, OUT lane_id integer, OUT message_id bigint, OUT ended_as text) returns record, owner pgflow_owner
+  -- Sends a signal in a transaction of its own, and makes the run ready at once if it is parked for that; answers the chain and that run's lane, whose workers it tells unless told not to; without a lane: wake() the chain next. Also the number of the message, and how the run has ended if it has, as post_signal does. PF001 if no run has the key
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
-  md5 de8159c369ce3ad9a7254fbd2f34c8e2
+  md5 816eb0e5642884e03752b620bf66b59b
   grant execute to pgflow_client
   grant execute to pgflow_operator
   grant execute to pgflow_worker
@@ -1063,6 +1063,12 @@ function pgflow.end_by_force_(me bigint, chain bigint, last_seq integer, token b
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
   md5 aa491d211acf10bb8d0175b99730c9bd
+
+function pgflow.ended_as_(run_id bigint) returns text, owner pgflow_owner
+  -- How a run ended, so that nobody takes its mail; null = it has not
+  plpgsql stable
+  set search_path=pg_catalog, pg_temp
+  md5 98bcad53042c2c505c3670b03c3dac7f
 
 function pgflow.expire_runs_(max integer, t timestamp with time zone) returns void, owner pgflow_owner
   -- Posts a cancel to runs whose deadline has passed
@@ -1468,17 +1474,26 @@ function pgflow.poll(max integer DEFAULT 1000) returns TABLE(lanes integer[], ma
   md5 f02c033ef7a116107672f757421e6ee4
   grant execute to pgflow_worker
 
-function pgflow.post_(chain bigint, kind "char", name text, payload json, sent_by text) returns void, owner pgflow_owner
-  -- Puts a message into the mailbox of a chain
+function pgflow.post_(chain bigint, kind "char", name text, payload json, sent_by text) returns bigint, owner pgflow_owner
+  -- Puts a message into the mailbox of a chain; answers its number
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 c6d0bd8595345ca257b8848687f562ed
+  md5 c6054a55b698e77ed4e00ff9779179c2
 
 function pgflow.post_settlement_(debt pgflow.owed, verdict text, value json, why text, sent_by text) returns bigint, owner pgflow_owner
   -- Tells a run what became of one of its effects; answers the chain
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
   md5 d3b8432a8968f8b0b4f9deb99e451d28
+
+function pgflow.post_signal(key text, name text, payload json DEFAULT 'null'::json, tenant text DEFAULT ''::text, sent_by text DEFAULT NULL::text, OUT chain_id bigint, OUT message_id bigint, OUT ended_as text) returns record, owner pgflow_owner
+  -- Sends a signal to a run in the caller's transaction; answers the chain, for wake(), the number of the message, and how the run has ended if it has: nobody takes the message then, and pgflow.undelivered_messages keeps it. PF001 if no run has the key
+  plpgsql volatile security definer
+  set search_path=pg_catalog, pg_temp
+  md5 13e4e5d0e1e776598edce71a082d0ebf
+  grant execute to pgflow_client
+  grant execute to pgflow_operator
+  grant execute to pgflow_worker
 
 function pgflow.put_back_(chain bigint, origin bigint, cut integer, to_chain bigint, t timestamp with time zone) returns void, owner pgflow_owner
   -- Fills a mailbox: what the dropped part of a journal had taken, in order, then what waits or was put aside; copies of it, for another chain
@@ -1648,10 +1663,10 @@ function pgflow.send_results_(origin bigint, cut integer, heir bigint, chain big
   md5 7f1afebd79bee67aedbf8c3f7b87012c
 
 function pgflow.send_signal(key text, name text, payload json DEFAULT 'null'::json, tenant text DEFAULT ''::text, sent_by text DEFAULT NULL::text) returns bigint, owner pgflow_owner
-  -- Sends a signal to a run in the caller's transaction; answers the chain, for wake(). PF001 if no run has the key
-  plpgsql volatile security definer
+  -- Sends a signal to a run in the caller's transaction; answers the chain, for wake(). post_signal says what became of it too. PF001 if no run has the key
+  sql volatile security definer
   set search_path=pg_catalog, pg_temp
-  md5 0bf60ecd49a23c1e4d9fb14b8d5f0b03
+  md5 fc01f081acfc8002b9978afe8053a81b
   grant execute to pgflow_client
   grant execute to pgflow_operator
   grant execute to pgflow_worker

@@ -129,7 +129,8 @@ def test_force_ends_a_run_without_its_code(dsn, conn):
 
 def test_a_signal_arrives_as_it_was_typed(runs, conn):
     answer = pgflow(runs, "signal", "run-1", "paid", '{"cents": 500, "by": "Ada"}')
-    assert answer.data == {"key": "run-1", "signal": "paid", "payload": {"cents": 500, "by": "Ada"}, "before": "queued", "status": "queued"}
+    sent = {"key": "run-1", "signal": "paid", "payload": {"cents": 500, "by": "Ada"}, "before": "queued", "status": "queued"}
+    assert answer.data == {**sent, "message": conn.execute("select signal_id from pgflow.signal").fetchone()[0]}
     assert conn.execute("select name, payload from pgflow.signal").fetchone() == ("paid", {"cents": 500, "by": "Ada"})
 
 

@@ -36,7 +36,7 @@ SECONDS_FOR_EVERY_CUT = 120.0
 AT_ONCE = 8
 MOST_MESSAGES = 12
 """Of one statement of one role: two of it, each in all its messages."""
-COMMITTING = ("commit", "commit_unit", "commit_units", "commit_and_claim", "start_run", "start_runs", "send_signal", "deliver_signal", "claim_runs", "reap_worker")
+COMMITTING = ("commit", "commit_unit", "commit_units", "commit_and_claim", "start_run", "start_runs", "send_signal", "post_signal", "deliver_signal", "claim_runs", "reap_worker")
 """Cut *during* too."""
 OPENING = ("connect", "listen")
 """What is said only when a connection is opened."""

@@ -12,7 +12,7 @@ from pgflow_cli.failures import Mistake
 from pgflow_cli.mail import operator, wake
 from pgflow_cli.output import AsJson, choose_form, dump, plain, print_one
 from pgflow_cli.parsing import parse_json
-from pgflow_cli.selection import ENDED, Key, find_run
+from pgflow_cli.selection import Key, find_run
 
 if TYPE_CHECKING:
     import psycopg
@@ -33,7 +33,8 @@ def signal(
 ) -> None:
     """Sends a signal to a run.
 
-    If the run waits for it, it goes on; else the signal is kept until the run asks for it.
+    If the run waits for it, it goes on; else the signal is kept until the run asks for it. To a run that has ended nothing is
+    sent: exit code 2.
     """
     value = parse_json(payload, "the payload")
     with opened(dsn) as connection:
@@ -41,11 +42,14 @@ def signal(
         from pgflow._io import run
 
         before = find_run(connection, key, "status, reason")
-        if before["status"] in ENDED:
-            raise Mistake(f"run {key!r} is {before['status']}: it takes no more signals; nothing was sent")
-        sent_to = run(connection, mail.deliver_signal(key, name, dump(value), sent_by=operator()))
+        with connection.transaction():
+            sent_to = run(connection, mail.deliver_signal(key, name, dump(value), sent_by=operator()))
+            if sent_to.ended_as is not None:
+                raise Mistake(f"run {key!r} is {sent_to.ended_as}: it takes no more signals; nothing was sent")
         after = _wake_run(connection, key, sent_to, before, name)
-    sent = {"key": key, "signal": name, "payload": value, "before": before["status"], "status": after["status"]}
+    sent = {
+        "key": key, "signal": name, "payload": value, "message": sent_to.message_id, "before": before["status"], "status": after["status"],
+    }  # fmt: skip
     print_one(choose_form(as_json=as_json), sent, lambda: plain(_sent(sent, before["reason"], after["reason"])))
 
 

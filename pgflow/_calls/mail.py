@@ -8,10 +8,15 @@ from pgflow._io import Query, Row
 
 
 class Sent(NamedTuple):
-    """A message that was sent, to be woken after the commit: its chain, or the lane of the run that has taken it and is ready."""
+    """A message that was sent, to be woken after the commit: its chain, or the lane of the run that has taken it and is ready.
+
+    Of a signal also its number, and how the run has ended, if it has.
+    """
 
     chain_id: int
     lane_id: int | None = None
+    message_id: int = 0
+    ended_as: str | None = None
 
     @property
     def chains(self) -> list[int]:
@@ -31,13 +36,16 @@ def read_sent(rows: list[Row]) -> Sent:
 
 def send_signal(key: str, name: str, payload: str, tenant: str = "", sent_by: str | None = None) -> Query[Sent]:
     """Sends a signal, in anybody's transaction."""
-    sql = "select pgflow.send_signal(%s::text, %s::text, %s::json, %s::text, %s::text)"
+    sql = "select chain_id, null::int, message_id, ended_as from pgflow.post_signal(%s::text, %s::text, %s::json, %s::text, %s::text)"
     return Query(sql, (key, name, payload, tenant, sent_by), read_sent)
 
 
 def deliver_signal(key: str, name: str, payload: str, tenant: str = "", sent_by: str | None = None) -> Query[Sent]:
     """Sends a signal, in a transaction of its own."""
-    sql = "select chain_id, lane_id from pgflow.deliver_signal(%s::text, %s::text, %s::json, %s::text, %s::text, tell => false)"
+    sql = (
+        "select chain_id, lane_id, message_id, ended_as "
+        "from pgflow.deliver_signal(%s::text, %s::text, %s::json, %s::text, %s::text, tell => false)"
+    )
     return Query(sql, (key, name, payload, tenant, sent_by), read_sent)
 
 
