@@ -41,6 +41,8 @@ class WorkflowScope:
     """Decisions on which something was asked to rest, by their keys: why an effect was done."""
     blocks: list[Any] = field(default_factory=list)
     """The saga blocks that are open."""
+    closed_streams: set[str] = field(default_factory=set)
+    """Streams that the code has closed."""
 
     @property
     def claim(self) -> Claim:

@@ -27,7 +27,7 @@ from pgflow._scope import (
     workflow_scope,
 )
 from pgflow.carry import take_over
-from pgflow.errors import InvalidArgument, NotBuiltError, NotInRunError
+from pgflow.errors import InvalidArgument, NotBuiltError, NotInRunError, WrongState
 from pgflow.model import Approved, Decision, Escalated, Expired, GateRequest, Rejected, is_name
 from pgflow.runinfo import EPOCH, run_info
 from pgflow.saga import check_carried, give_up_child
@@ -247,11 +247,35 @@ def set_state(**state: Any) -> None:
 
 
 def emit(stream: str, value: Any) -> None:
-    """Appends a value to an output stream of this run, readable with ``run.stream(name)`` once durable."""
+    """Appends a value to an output stream of this run, readable with ``run.stream(name)`` once durable.
+
+    Raises:
+        WrongState: :func:`close_stream` has ended it.
+    """
     scope = workflow_scope("pgflow.emit()")
     if not is_name(stream):
         raise InvalidArgument(f"the name of a stream must be a text of 1 to 255 bytes without NUL, not {stream!r}")
-    scope.execution.emit(stream, encode_plain(value, f"a value of stream {stream!r}"))
+    text = encode_plain(value, f"a value of stream {stream!r}")
+    if stream in scope.closed_streams:
+        raise WrongState(f"stream {stream!r} of this run is closed: emit before close_stream({stream!r}), or to another stream")
+    scope.execution.emit(stream, text)
+
+
+def close_stream(stream: str) -> None:
+    """Ends an output stream of this run: readers who have read all of it stop, though the run goes on.
+
+    A stream that nobody closes ends with the run. Closing it again does nothing, and emitting to it raises WrongState. After
+    :func:`continue_as_new` the next generation may emit again: who reads from then on gets these values too.
+
+    Args:
+        stream: Its name.
+    """
+    scope = workflow_scope("pgflow.close_stream()")
+    if not is_name(stream):
+        raise InvalidArgument(f"the name of a stream must be a text of 1 to 255 bytes without NUL, not {stream!r}")
+    if stream not in scope.closed_streams:
+        scope.execution.close_stream(stream)
+        scope.closed_streams.add(stream)
 
 
 def continue_as_new(*args: Any, **kwargs: Any) -> Never:

@@ -9,7 +9,7 @@ from typing import Any, Generic, Protocol, TypeVar, cast
 from pgflow._calls import mail, result
 from pgflow._io import Query
 from pgflow.context import Signal
-from pgflow.errors import RunCancelled, RunFailed, RunStuck
+from pgflow.errors import RunCancelled, RunFailed, RunNotFound, RunStuck
 from pgflow.failures import ErrorClasses, rebuild_error
 from pgflow.model import Delivery, EndedAs, Status
 from pgflow.values import ANYTHING, Codec
@@ -31,16 +31,47 @@ class Outcome(Generic[R_co]):
 
     def read(self, ended: result.Ended) -> R_co:
         """The run's value, or the error that its result raises."""
+        self.check_end(ended)
         if ended.status == "completed":
             return cast("R_co", self.codec.decode(ended.output or "null", f"the result of run {self.key!r}"))
         if ended.status == "cancelled":
             raise RunCancelled(f"run {self.key!r} was cancelled: {ended.reason}")
         data = ANYTHING.decode(ended.error or "{}", "an error")
-        if ended.status == "stuck":
-            message = data.get("message") or ""
-            raise RunStuck(f"run {self.key!r} is stuck ({ended.reason}): {message}. See it in pgflow.runs; retry_run lets it go on")
         cause = rebuild_error(data, ErrorClasses(*self.errors))
         raise RunFailed(f"run {self.key!r} failed: {data.get('type')}: {data.get('message')}") from cause
+
+    def check_end(self, ended: result.Ended) -> None:
+        """Raises where a run has no end that could be read: it is stuck, or no more there."""
+        if ended.status == "gone":
+            raise RunNotFound(f"run {self.key!r} is gone: its history was removed, and its result with it")
+        if ended.status == "stuck":
+            message = ANYTHING.decode(ended.error or "{}", "an error").get("message") or ""
+            raise RunStuck(f"run {self.key!r} is stuck ({ended.reason}): {message}. See it in pgflow.runs; retry_run lets it go on")
+
+
+class _Position:
+    """How far a reader of a stream has come."""
+
+    def __init__(self, key: str, stream: str, offset: int) -> None:
+        self._key = key
+        self._stream = stream
+        self._after = (0, 0)
+        self._skip = offset
+        self.is_at_end = False
+        """Whether the stream ends here unless there is a further value: it was closed, or its run has ended."""
+
+    def query(self) -> Query[list[result.Emitted]]:
+        return result.read_stream(self._key, self._stream, self._after, self._skip, STREAM_PAGE)
+
+    def take(self, page: list[result.Emitted]) -> list[Any]:
+        """The values of a page; the mark of a close says that none may follow, and is read again as long as none does."""
+        values = []
+        for item in page:
+            self.is_at_end = item.value is None
+            if item.value is not None:
+                self._after, self._skip = (item.run_id, item.seq), 0
+                values.append(ANYTHING.decode(item.value, "a value of a stream"))
+        return values
 
 
 class _Handle(Generic[S, R_co]):
@@ -102,7 +133,7 @@ class Run(_Handle[Session, R_co]):
             RunFailed: The workflow raised; its error is the ``__cause__``.
             RunCancelled: The run was cancelled.
             RunStuck: The run cannot go on without a person.
-            RunNotFound: There is no such run: its start was rolled back.
+            RunNotFound: There is no such run: its start was rolled back, or its history was removed meanwhile.
             TimeoutError: It has not ended in time.
         """
         chain_id = self._chain_id
@@ -127,27 +158,31 @@ class Run(_Handle[Session, R_co]):
         return self._session.ask(result.run_state(self.key))
 
     def stream(self, name: str, *, offset: int = 0) -> Iterator[Any]:
-        """Yields what the run emits to a stream, from an offset, until the run has ended.
+        """Yields what the run emits to a stream, from an offset, until the run closes it or has ended.
+
+        What a rewind has dropped is not yielded; a reader that is ahead of it goes on with what the new generation emits.
 
         Args:
             name: The stream.
             offset: How many values to skip.
+
+        Raises:
+            RunStuck: The run cannot go on without a person, and all that it emitted has been read.
+            RunNotFound: There is no such run, or its history was removed meanwhile.
         """
-        cursor, skip, ended = (0, 0), offset, False
+        position = _Position(self.key, name, offset)
         while True:
-            page = self._session.ask(result.read_stream(self.key, name, cursor, skip, STREAM_PAGE))
-            for item in page:
-                cursor, skip = (item.run_id, item.seq), 0
-                yield ANYTHING.decode(item.value, "a value of a stream")
-            if not page:
-                if ended:
+            values = position.take(self._session.ask(position.query()))
+            yield from values
+            if not values:
+                if position.is_at_end:
                     return
-                ended = self._has_ended()
+                position.is_at_end = self._has_ended()
 
     def _has_ended(self) -> bool:
         """Waits a moment for the end: nothing can be emitted after it."""
         try:
-            self._session.wait(self.key, self._session.ask(result.find_chain(self.key)), timedelta(seconds=0.1))
+            self._outcome.check_end(self._session.wait(self.key, self._session.ask(result.find_chain(self.key)), timedelta(seconds=0.1)))
         except TimeoutError:
             return False
         return True
@@ -198,20 +233,20 @@ class AsyncRun(_Handle[AsyncSession, R_co]):
 
     async def stream(self, name: str, *, offset: int = 0) -> AsyncIterator[Any]:
         """Yields what the run emits to a stream; see :meth:`Run.stream`."""
-        cursor, skip, ended = (0, 0), offset, False
+        position = _Position(self.key, name, offset)
         while True:
-            page = await self._session.ask(result.read_stream(self.key, name, cursor, skip, STREAM_PAGE))
-            for item in page:
-                cursor, skip = (item.run_id, item.seq), 0
-                yield ANYTHING.decode(item.value, "a value of a stream")
-            if not page:
-                if ended:
+            values = position.take(await self._session.ask(position.query()))
+            for value in values:
+                yield value
+            if not values:
+                if position.is_at_end:
                     return
-                ended = await self._has_ended()
+                position.is_at_end = await self._has_ended()
 
     async def _has_ended(self) -> bool:
         try:
-            await self._session.wait(self.key, await self._session.ask(result.find_chain(self.key)), timedelta(seconds=0.1))
+            chain_id = await self._session.ask(result.find_chain(self.key))
+            self._outcome.check_end(await self._session.wait(self.key, chain_id, timedelta(seconds=0.1)))
         except TimeoutError:
             return False
         return True

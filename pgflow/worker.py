@@ -8,13 +8,14 @@ listens, one of the heart. However many runs it works on, it needs no more.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 import random
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, NamedTuple
 
 import psycopg
@@ -22,6 +23,7 @@ import psycopg
 from pgflow._calls import claim as claim_calls
 from pgflow._calls import wake as wake_calls
 from pgflow._calls import worker as worker_calls
+from pgflow._io import Query
 from pgflow._io.busypoll import BusyPoll
 from pgflow._io.connect import ConnectOptions
 from pgflow._version import __version__
@@ -44,6 +46,7 @@ log = logging.getLogger("pgflow")
 FLUSH_AFTER_US = 100_000
 SWEEP_SECONDS = 0.05
 STRAYS_EVERY_SECONDS = 5.0
+LANES_EVERY_SECONDS = 5.0
 PARTITIONS_EVERY_SECONDS = 60.0
 
 
@@ -67,6 +70,9 @@ class Worker(Claiming):
         self._ended = ended
         self._committer = Committer(self, connect, self.busy_poll)
         self._poll_wanted = asyncio.Event()
+        self._lanes_wanted = asyncio.Event()
+        self._newest_lane = 0
+        self._foreign_lanes: set[int] = set()
         self.failed = asyncio.Event()
         self._wakes = Wakes(self, self._control)
 
@@ -92,7 +98,7 @@ class Worker(Claiming):
         self._listener = Listener(self._connect, WORK_CHANNEL, self._heard, self._claim_wanted.set)
         if self.options.listen:
             self._listener.start()
-        loops = [self._claim_loop, self._poll_loop, self._sweep_loop, self._upkeep_loop]
+        loops = [self._claim_loop, self._poll_loop, self._sweep_loop, self._upkeep_loop, self._lanes_loop]
         if self.definitions.pager is not None:
             self.pager = Pager(self.definitions.pager, self._control)
             loops.append(self.pager.loop)
@@ -109,9 +115,8 @@ class Worker(Claiming):
         )
         codes = [code_of(name, workflow) for name, workflow in self.definitions.workflows.items()]
         await self._control.insist(worker_calls.register_code(self.worker_id, codes))
-        names, versions = [code.workflow for code in codes], [code.version for code in codes]
-        lanes = await self._control.insist(claim_calls.serve_lanes(options.queues, names, versions))
-        self._lanes = {lane.lane_id: lane for lane in lanes}
+        self._lanes = {}
+        await self._look_for_lanes(self._control.insist)
 
     def _part_ended(self, task: asyncio.Task[Any]) -> None:
         """A loop that must go on has ended: this worker is of no more use."""
@@ -235,8 +240,42 @@ class Worker(Claiming):
             if execution.waits_for_database and not execution.over:
                 self._guard(execution, execution.poke)
 
+    async def _look_for_lanes(self, ask: Callable[[Query[list[claim_calls.Lane]]], Awaitable[list[claim_calls.Lane]]]) -> None:
+        """Reads which lanes there are to serve: a start may have named one since, of a version that nothing was pinned to before."""
+        workflows = self.definitions.workflows
+        versions = [workflow.version for workflow in workflows.values()]
+        lanes = await ask(claim_calls.serve_lanes(self.options.queues, list(workflows), versions))
+        is_new = any(lane.lane_id not in self._lanes for lane in lanes)
+        self._lanes = {lane.lane_id: lane for lane in lanes}
+        if is_new:
+            self._claim_wanted.set()
+
+    async def _lanes_loop(self) -> None:
+        """Looks for new lanes when one is heard of; and now and then, since a lane may be committed after one with a higher number."""
+        while True:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(LANES_EVERY_SECONDS):
+                    await self._lanes_wanted.wait()
+            self._lanes_wanted.clear()
+            try:
+                await self._look_for_lanes(self._control.ask)
+            except (psycopg.Error, OSError, TimeoutError) as error:
+                log.warning("cannot look for lanes: %s", said(error))
+
+    def _heard_of_lanes(self, lanes: Iterable[int]) -> None:
+        """There are ready runs in these lanes: ours are claimed from, and one that was never heard of may be ours."""
+        for lane in lanes:
+            if lane in self._lanes:
+                self._claim_wanted.set()
+            elif lane not in self._foreign_lanes:
+                self._foreign_lanes.add(lane)
+                self._lanes_wanted.set()
+
     async def _poll(self) -> wake_calls.Polled:
         polled = await self._control.ask(wake_calls.poll())
+        if (polled.newest_lane or 0) > self._newest_lane:
+            self._newest_lane = polled.newest_lane or 0
+            self._lanes_wanted.set()
         self.woken(polled.lanes, polled.mail)
         if polled.ended:
             self.runs_ended(polled.ended)
@@ -282,8 +321,7 @@ class Worker(Claiming):
 
     def woken(self, lanes: list[int], mail: list[int]) -> None:
         """Lanes with ready runs, and leased runs with mail: ours are looked at, others told."""
-        if any(lane in self._lanes for lane in lanes):
-            self._claim_wanted.set()
+        self._heard_of_lanes(lanes)
         self._mail([run_id for run_id in mail if run_id in self.executions])
         self._wakes.tell(lanes=lanes, mail=(run_id for run_id in mail if run_id not in self.executions))
 
@@ -295,8 +333,7 @@ class Worker(Claiming):
 
     def _heard(self, payload: str) -> None:
         lanes, mail = parse_work(payload)
-        if any(lane in self._lanes for lane in lanes):
-            self._claim_wanted.set()
+        self._heard_of_lanes(lanes)
         self._mail(list(mail))
 
     def _mail(self, run_ids: list[int]) -> None:

@@ -55,17 +55,21 @@ stable
 security definer
 set search_path = pg_catalog, pg_temp
 as $$
-  select c.id, coalesce(o.status, h.state), coalesce(o.reason, h.reason), o.output::text, coalesce(o.error::text, h.detail::text)
+  select c.id, coalesce(o.status, h.state, 'gone'), coalesce(o.reason, h.reason), o.output::text, coalesce(o.error::text, h.detail::text)
   from unnest(chains) as c (id)
   cross join lateral (
+    -- No run at all: its history was removed while somebody waited.
     select case when exists (select from pgflow.outcome f where f.run_id = c.id and f.status <> 'continued' offset 0)
-      then c.id else pgflow.newest_run_(c.id) end as run_id
+      then c.id else coalesce(
+        (select r.run_id from pgflow.run r where r.chain_id = c.id and r.generation > 1 order by r.generation desc limit 1),
+        (select r.run_id from pgflow.run r where r.run_id = c.id)
+      ) end as run_id
   ) n
   left join lateral (select e.* from pgflow.outcome e where e.run_id = n.run_id offset 0) o on true
   left join lateral (select * from pgflow.held s where s.run_id = n.run_id and s.state = 'stuck' limit 1) h on true
-  where o.run_id is not null or h.run_id is not null
+  where o.run_id is not null or h.run_id is not null or n.run_id is null
 $$;
-comment on function pgflow.results(bigint[]) is 'Those of these chains that have ended or are stuck, with output or error: what a waiting client asks';
+comment on function pgflow.results(bigint[]) is 'Those of these chains that have ended, are stuck, or are gone with their history, with output or error: what a waiting client asks';
 
 drop function if exists pgflow.run_status;
 create function pgflow.run_status(key text, tenant text default '')
@@ -105,21 +109,36 @@ stable
 security definer
 set search_path = pg_catalog, pg_temp
 as $$
-  select u.run_id, u.seq, u.payload::text
-  from (select pgflow.chain_of_(read_stream.tenant, read_stream.key) as id) c
-  cross join lateral (
-    select c.id as run_id, 0 as known
-    union all
-    -- What a generation has from the one before has been read there.
-    select r.run_id, coalesce(r.origin_seq, 0) from pgflow.run r where r.chain_id = c.id and r.generation > 1
-  ) g
-  -- Journal by journal, whatever the planner thinks of how many there are.
-  cross join lateral (
-    select * from pgflow.unit e
-    where e.run_id = g.run_id and e.kind = 'e' and e.name = stream and e.seq > g.known and (e.run_id, e.seq) > (after_run, after_seq)
-    order by e.seq
-  ) u
-  order by u.run_id, u.seq
-  offset skip limit max
+  -- Who skips values is told all the same where the stream was closed.
+  select v.run_id, v.seq, v.value
+  from (
+    select u.run_id, u.seq, u.payload::text as value, count(u.payload) over (order by u.run_id, u.seq) as n
+    from (select pgflow.chain_of_(read_stream.tenant, read_stream.key) as id) c
+    cross join lateral (
+      -- What a generation has from the one before has been read there; what the one after it has not taken over is history, and no more the run's.
+      select s.run_id, s.known, min(s.cut) over (
+          partition by s.begun_anew order by s.generation desc rows between unbounded preceding and 1 preceding
+        ) as upto
+      from (
+        select k.*, coalesce(sum(case when k.cut is null then 1 else 0 end) over (
+            order by k.generation desc rows between unbounded preceding and 1 preceding
+          ), 0) as begun_anew
+        from (
+          select c.id as run_id, 1 as generation, 0 as known, null::int as cut
+          union all
+          select r.run_id, r.generation, coalesce(r.origin_seq, 0), r.origin_seq from pgflow.run r where r.chain_id = c.id and r.generation > 1
+        ) k
+        where k.run_id >= after_run
+      ) s
+    ) g
+    -- Journal by journal, whatever the planner thinks of how many there are.
+    cross join lateral (
+      select * from pgflow.unit e
+      where e.run_id = g.run_id and e.kind = 'e' and e.name = stream and e.seq > g.known and e.seq <= coalesce(g.upto, 2147483647) and (e.run_id, e.seq) > (after_run, after_seq)
+      order by e.seq limit read_stream.max + read_stream.skip + 1 -- a generation closes a stream once at most
+    ) u
+  ) v
+  where v.value is null or v.n > skip
+  order by v.run_id, v.seq limit max
 $$;
-comment on function pgflow.read_stream(text, text, bigint, int, int, int, text) is 'Values that a run emitted to a stream, in order, over its generations';
+comment on function pgflow.read_stream(text, text, bigint, int, int, int, text) is 'Values that a run emitted to a stream, in order, over its generations, without those that a rewind has dropped; null = the stream was closed there';

@@ -63,7 +63,7 @@ comment on column pgflow.runs.origin_run_id is 'The number of that generation';
 
 drop view if exists pgflow.timeline;
 create view pgflow.timeline as
-select r.key, r.generation, u.seq, u.call::int as call, k.name as event, u.name::text as name, u.at, u.recorded_at, u.due_at,
+select r.key, r.generation, u.seq, u.call::int as call, case when u.kind = 'e' and u.payload is null then 'stream_closed' else k.name end as event, u.name::text as name, u.at, u.recorded_at, u.due_at,
   u.payload::json as payload, u.starts, r.tenant, u.run_id, u.token,
   u.seq <= coalesce(r.origin_seq, 0) as is_inherited
 from pgflow.unit u
@@ -74,7 +74,7 @@ comment on column pgflow.timeline.key is 'Key of the run';
 comment on column pgflow.timeline.generation is 'Which generation of the run it happened in';
 comment on column pgflow.timeline.seq is 'Its place in the journal of that generation, from 1 without a gap';
 comment on column pgflow.timeline.call is 'Number of the call that it is about, in the order in which the code made them; 0 = the run itself';
-comment on column pgflow.timeline.event is 'What happened: one of the kinds of units';
+comment on column pgflow.timeline.event is 'What happened: one of the kinds of units, or stream_closed';
 comment on column pgflow.timeline.name is 'Of the step, signal, workflow or stream that it is about; null where there is none';
 comment on column pgflow.timeline.at is 'When it happened, as now() showed it to the workflow';
 comment on column pgflow.timeline.recorded_at is 'When the commit wrote it';

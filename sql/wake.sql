@@ -433,7 +433,7 @@ comment on function pgflow.expire_runs_(int, timestamptz) is 'Posts a cancel to 
 
 drop function if exists pgflow.poll;
 create function pgflow.poll(max int default 1000)
-returns table (lanes int[], mail bigint[], ended bigint[], busy int, next_due_seconds float8)
+returns table (lanes int[], mail bigint[], ended bigint[], busy int, next_due_seconds float8, newest_lane int)
 language plpgsql
 volatile
 security definer
@@ -450,10 +450,10 @@ begin
   lanes := lanes || pgflow.wake_due_(max, t);
   select least(
     (select m.due_at from pgflow.timer m order by m.due_at limit 1), (select d.due_at from pgflow.deadline d order by d.due_at limit 1)
-  ) into next_due;
+  ), (select l.lane_id from pgflow.lane l order by l.lane_id desc limit 1) into next_due, newest_lane;
   next_due_seconds := extract(epoch from next_due - pgflow.now_());
   return next;
 end
 $$;
 comment on function pgflow.poll(int)
-  is 'The sweep of every worker: expired runs, nudges, due timers; also says in how many seconds the next timer is due';
+  is 'The sweep of every worker: expired runs, nudges, due timers; also says in how many seconds the next timer is due, and which lane is the newest, for a worker to notice one that it serves';

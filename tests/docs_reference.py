@@ -26,7 +26,7 @@ PARTS: list[tuple[str, str, list[Any]]] = [
     ("Options of a start", "", [pgflow.Workflow.options, pgflow.StartOptions]),
     ("Workers", "What `app.worker(...)` takes beyond `concurrency` and `queues`.", [options.WorkerOptions, options.Tally]),
     ("In workflow code: what waits", "Coroutines, for async workflows. The twins for sync ones are in `pgflow.sync`.", [pgflow.sleep, pgflow.run_child, pgflow.map, pgflow.MapResult, pgflow.as_completed, pgflow.continue_as_new]),
-    ("In workflow code: what does not", "Plain calls in both colours.", [pgflow.now, pgflow.random, pgflow.uuid, pgflow.patched, pgflow.deprecate_patch, pgflow.set_state, pgflow.emit, pgflow.run_info, pgflow.RunInfo]),
+    ("In workflow code: what does not", "Plain calls in both colours.", [pgflow.now, pgflow.random, pgflow.uuid, pgflow.patched, pgflow.deprecate_patch, pgflow.set_state, pgflow.emit, pgflow.close_stream, pgflow.run_info, pgflow.RunInfo]),
     ("In a step", "`idempotency_key` and `run_info` work in workflow code too.", [pgflow.idempotency_key, pgflow.heartbeat, pgflow.heartbeat_details]),
     ("Effects and decisions", "See [Charge, book, send](../how-to/effects.md).", [pgflow.effect, pgflow.AsyncEffect, pgflow.Accepted, pgflow.Confirmed, pgflow.Absent, pgflow.StillUnknown, pgflow.fingerprint, pgflow.Ref, pgflow.Page, pgflow.saga, pgflow.UndoRequest, pgflow.PlannedCall, pgflow.PlannedSql, pgflow.decision, pgflow.Choice, pgflow.Decision, pgflow.Usage, pgflow.because]),
     ("Around runs", "", [pgflow.Interceptor, providers.TransactionProvider, providers.AsyncTransactionProvider]),

@@ -656,7 +656,7 @@ view pgflow.timeline, owner pgflow_owner
   generation integer -- Which generation of the run it happened in
   seq integer -- Its place in the journal of that generation, from 1 without a gap
   call integer -- Number of the call that it is about, in the order in which the code made them; 0 = the run itself
-  event text -- What happened: one of the kinds of units
+  event text -- What happened: one of the kinds of units, or stream_closed
   name text -- Of the step, signal, workflow or stream that it is about; null where there is none
   at timestamp with time zone -- When it happened, as now() showed it to the workflow
   recorded_at timestamp with time zone -- When the commit wrote it
@@ -1466,12 +1466,12 @@ function pgflow.pick_heads_(lanes integer[], max integer, suspects boolean, afte
   set enable_sort=off
   md5 226cfc80e04476619767ebfba4b348a6
 
-function pgflow.poll(max integer DEFAULT 1000) returns TABLE(lanes integer[], mail bigint[], ended bigint[], busy integer, next_due_seconds double precision), owner pgflow_owner
-  -- The sweep of every worker: expired runs, nudges, due timers; also says in how many seconds the next timer is due
+function pgflow.poll(max integer DEFAULT 1000) returns TABLE(lanes integer[], mail bigint[], ended bigint[], busy integer, next_due_seconds double precision, newest_lane integer), owner pgflow_owner
+  -- The sweep of every worker: expired runs, nudges, due timers; also says in how many seconds the next timer is due, and which lane is the newest, for a worker to notice one that it serves
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
-  md5 f02c033ef7a116107672f757421e6ee4
+  md5 f58853d93add2d62de716fe32667eef5
   grant execute to pgflow_worker
 
 function pgflow.post_(chain bigint, kind "char", name text, payload json, sent_by text) returns bigint, owner pgflow_owner
@@ -1508,10 +1508,10 @@ function pgflow.put_mail_aside_(chains bigint[], t timestamp with time zone) ret
   md5 7171b2fc27882d14f5fabb2adf4be364
 
 function pgflow.read_stream(key text, stream text, after_run bigint DEFAULT 0, after_seq integer DEFAULT 0, skip integer DEFAULT 0, max integer DEFAULT 1000, tenant text DEFAULT ''::text) returns TABLE(run_id bigint, seq integer, value text), owner pgflow_owner
-  -- Values that a run emitted to a stream, in order, over its generations
+  -- Values that a run emitted to a stream, in order, over its generations, without those that a rewind has dropped; null = the stream was closed there
   sql stable security definer
   set search_path=pg_catalog, pg_temp
-  md5 40532c938d63bf30f5b2e843ee5eef34
+  md5 0242a339407141cbc746cbed01dd1587
   grant execute to pgflow_client
   grant execute to pgflow_operator
   grant execute to pgflow_worker
@@ -1590,10 +1590,10 @@ function pgflow.result(key text, tenant text DEFAULT ''::text, OUT status text, 
   grant execute to pgflow_worker
 
 function pgflow.results(chains bigint[]) returns TABLE(chain_id bigint, status text, reason text, output text, error text), owner pgflow_owner
-  -- Those of these chains that have ended or are stuck, with output or error: what a waiting client asks
+  -- Those of these chains that have ended, are stuck, or are gone with their history, with output or error: what a waiting client asks
   sql stable security definer
   set search_path=pg_catalog, pg_temp
-  md5 b28e57704fa8cdea4a43f58a38af37b9
+  md5 869b6efdf9ed2e0c6df7246c26dfc45b
   grant execute to pgflow_client
   grant execute to pgflow_operator
   grant execute to pgflow_worker

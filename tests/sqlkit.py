@@ -371,6 +371,7 @@ class Polled(NamedTuple):
     ended: list[int]
     busy: int
     next_due_seconds: float | None
+    newest_lane: int | None
 
 
 def wake(conn: psycopg.Connection[Any], *chains: int) -> Woken:
@@ -379,7 +380,7 @@ def wake(conn: psycopg.Connection[Any], *chains: int) -> Woken:
 
 
 def poll(conn: psycopg.Connection[Any], count: int = 1000) -> Polled:
-    return Polled(*one(conn, "select lanes, mail, ended, busy, next_due_seconds from pgflow.poll(%s)", count))
+    return Polled(*one(conn, "select lanes, mail, ended, busy, next_due_seconds, newest_lane from pgflow.poll(%s)", count))
 
 
 # ---------------------------------------------------------------- looking

@@ -323,6 +323,24 @@ def test_a_start_that_was_rolled_back_is_not_found(flow: Harness, dsn: str) -> N
 # ---------------------------------------------------------------- status and what a run is told
 
 
+async def test_whoever_waits_for_a_run_that_is_pruned_meanwhile_is_told_that_it_is_gone(aflow: AsyncHarness, conn: psycopg.Connection) -> None:
+    aflow.include(total)
+    run = await aflow.start(total, 1)
+    await run.result(SOON)
+    conn.execute("select pgflow.drop_history(clock_timestamp())")
+    with pytest.raises(RunNotFound, match=f"run '{run.key}' is gone: its history was removed"):
+        await run.result()
+
+
+def test_a_sync_handle_of_a_pruned_run_is_told_too(flow: Harness, conn: psycopg.Connection) -> None:
+    flow.include(total)
+    run = flow.start(total, 1)
+    run.result(SOON)
+    conn.execute("select pgflow.drop_history(clock_timestamp())")
+    with pytest.raises(RunNotFound, match="is gone"):
+        run.result()
+
+
 async def test_the_status_follows_the_life_of_a_run(aflow: AsyncHarness, conn: psycopg.Connection) -> None:
     started, proceed = asyncio.Event(), asyncio.Event()
 

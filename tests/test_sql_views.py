@@ -242,13 +242,14 @@ def test_result_tells_how_a_run_stands_and_how_it_ended(db: Conn, one_of_each: d
     ]
 
 
-def test_results_answer_for_those_that_have_ended_or_are_stuck(db: Conn, one_of_each: dict[str, int]) -> None:
+def test_results_answer_for_those_that_have_ended_are_stuck_or_are_gone(db: Conn, one_of_each: dict[str, int]) -> None:
     found = rows(db, "select chain_id, status, output, error from pgflow.results(%s) order by 1", [*one_of_each.values(), 10**9])
     assert found == [
         (one_of_each["stuck"], "stuck", None, '{"line": 7}'),
         (one_of_each["completed"], "completed", '{"b":1,"a":-0.0}', None),
         (one_of_each["failed"], "failed", None, '{"message":"no"}'),
         (one_of_each["cancelled"], "cancelled", None, None),
+        (10**9, "gone", None, None),
     ]
 
 

@@ -11,7 +11,7 @@ import pytest
 from records import SOON, count, eventually
 
 import pgflow
-from pgflow import App, InvalidArgument, NotStorable, RunNotFound, Signal, step, workflow
+from pgflow import App, InvalidArgument, NotStorable, RunNotFound, RunStuck, Signal, WrongState, step, workflow
 
 if TYPE_CHECKING:
     from pgflow.testing import AsyncHarness, Harness
@@ -242,3 +242,199 @@ async def test_a_stream_goes_on_over_generations(aflow: AsyncHarness) -> None:
 async def test_the_stream_of_nobody_is_not_found(aflow: AsyncHarness) -> None:
     with pytest.raises(RunNotFound):
         _ = [value async for value in aflow.app.get("nobody", counts).stream("numbers")]
+
+
+# ---------------------------------------------------------------- what a rewind drops
+
+
+@workflow
+async def tells(n: int) -> int:
+    for i in range(n):
+        pgflow.emit("told", f"{i} in generation {pgflow.run_info().generation}")
+        await go.wait()
+    return n
+
+
+async def told(aflow: AsyncHarness, offset: int = 0) -> list[Any]:
+    return [value async for value in aflow.app.get("k", tells).stream("told", offset=offset)]
+
+
+async def test_what_a_rewind_has_dropped_of_a_stream_is_history_and_no_more_read(aflow: AsyncHarness, conn: psycopg.Connection) -> None:
+    aflow.include(tells)
+    run = await aflow.start(tells.options(key="k"), 3)
+    for n in range(3):
+        await run.send(go, n)
+    await run.result(SOON)
+    assert await told(aflow) == [f"{n} in generation 1" for n in range(3)]
+    await aflow.app.rewind("k", to=2)
+    await run.result(SOON)
+    assert await told(aflow) == ["0 in generation 1", "1 in generation 2", "2 in generation 2"]
+    assert await told(aflow, offset=1) == ["1 in generation 2", "2 in generation 2"]
+    assert count(conn, "pgflow.timeline", "event = 'emitted' and not is_inherited") == 5
+    await aflow.app.rewind("k", to=4)
+    await run.result(SOON)
+    assert await told(aflow) == ["0 in generation 1", "1 in generation 2", "2 in generation 3"]
+    await aflow.app.rewind("k", to=1)
+    await run.result(SOON)
+    assert await told(aflow) == ["0 in generation 1", "1 in generation 4", "2 in generation 4"]
+    await aflow.app.restart("k")
+    await run.result(SOON)
+    assert await told(aflow) == [f"{n} in generation 5" for n in range(3)]
+
+
+async def test_a_rewind_drops_nothing_of_the_generations_that_had_continued_as_new(aflow: AsyncHarness) -> None:
+    @workflow
+    async def generations(n: int) -> None:
+        pgflow.emit("numbers", f"{n}a of {pgflow.run_info().generation}")
+        await note("x")
+        pgflow.emit("numbers", f"{n}b of {pgflow.run_info().generation}")
+        if n < 2:
+            pgflow.continue_as_new(n + 1)
+
+    aflow.include(generations)
+    run = await aflow.start(generations.options(key="k"), 1)
+    await run.result(SOON)
+    await aflow.app.rewind("k", to=1, effects="repeat")
+    await run.result(SOON)
+    assert [value async for value in run.stream("numbers")] == ["1a of 1", "1b of 1", "2a of 2", "2b of 3"]
+
+
+async def test_a_reader_that_is_ahead_of_a_rewind_goes_on_with_what_the_new_generation_emits(
+    aflow: AsyncHarness, conn: psycopg.Connection
+) -> None:
+    aflow.include(tells)
+    run = await aflow.start(tells.options(key="k"), 3)
+    heard: list[Any] = []
+
+    async def read() -> None:
+        async for value in run.stream("told"):
+            heard.append(value)
+
+    reading = asyncio.create_task(read())
+    await run.send(go, 0)
+    await eventually(lambda: len(heard) == 2, "the second value is read")
+    conn.execute("select pgflow.pause_run('k')")
+    conn.execute("select pgflow.wake()")
+    await eventually(lambda: status_is(run, "paused"), "the run is paused")
+    await aflow.app.rewind("k", to=1)
+    await run.send(go, 1)
+    await run.send(go, 2)
+    await run.result(SOON)
+    await asyncio.wait_for(reading, 10)
+    assert heard == ["0 in generation 1", "1 in generation 1", "1 in generation 2", "2 in generation 2"]
+
+
+async def status_is(run: Any, status: str) -> bool:
+    return await run.status() == status
+
+
+# ---------------------------------------------------------------- closing
+
+
+async def test_readers_of_a_closed_stream_end_though_the_run_goes_on(aflow: AsyncHarness, conn: psycopg.Connection) -> None:
+    @workflow
+    async def talks() -> str:
+        pgflow.emit("short", 1)
+        pgflow.emit("long", 1)
+        pgflow.emit("short", None)
+        pgflow.close_stream("short")
+        pgflow.close_stream("short")
+        await go.wait()
+        try:
+            pgflow.emit("short", 2)
+        except WrongState as error:
+            return str(error)
+        return "emitted"
+
+    aflow.include(talks)
+    run = await aflow.start(talks)
+    assert [value async for value in run.stream("short")] == [1, None]
+    assert [value async for value in run.stream("short", offset=1)] == [None]
+    assert [value async for value in run.stream("short", offset=5)] == []
+    assert await run.status() == "waiting"
+    assert count(conn, "pgflow.timeline", "event = 'stream_closed' and name = 'short'") == 1
+    await aflow.until_idle()
+    await aflow.crash()
+    await aflow.until_idle()
+    await run.send(go, 1)
+    assert await run.result(SOON) == "stream 'short' of this run is closed: emit before close_stream('short'), or to another stream"
+    assert [value async for value in run.stream("long")] == [1]
+
+
+def test_a_sync_reader_and_a_sync_workflow_close_too(flow: Harness) -> None:
+    @workflow
+    def talks() -> None:
+        pgflow.emit("log", "one")
+        pgflow.close_stream("log")
+        go.sync.wait()
+
+    flow.include(talks)
+    run = flow.start(talks)
+    assert list(run.stream("log")) == ["one"]
+    run.send(go, 1)
+    run.result(SOON)
+
+
+async def test_a_later_generation_may_emit_to_what_an_earlier_one_closed(aflow: AsyncHarness) -> None:
+    @workflow
+    async def generations(n: int) -> None:
+        pgflow.emit("numbers", n)
+        pgflow.close_stream("numbers")
+        if n < 3:
+            pgflow.continue_as_new(n + 1)
+
+    aflow.include(generations)
+    run = await aflow.start(generations, 1)
+    await run.result(SOON)
+    assert [value async for value in run.stream("numbers")] == [1, 2, 3]
+    assert [value async for value in run.stream("numbers", offset=2)] == [3]
+
+
+async def test_a_reader_of_a_stuck_run_is_told_so_and_does_not_take_it_for_the_end(
+    aflow: AsyncHarness, conn: psycopg.Connection
+) -> None:
+    @workflow
+    async def breaks() -> None:
+        pgflow.emit("log", 1)
+        await go.wait()
+
+    aflow.include(breaks)
+    run = await aflow.start(breaks.options(key="k"))
+    await aflow.until_idle()
+    conn.execute("delete from pgflow.wait")
+    conn.execute("delete from pgflow.parked")
+    conn.execute(
+        "insert into pgflow.held (run_id, held_at, lane_id, last_seq, attempt, priority, has_begun, state, reason)"
+        " select run_id, now(), lane_id, 1, 1, 0, true, 'stuck', 'poison' from pgflow.run"
+    )
+    heard = []
+    with pytest.raises(RunStuck, match="run 'k' is stuck"):
+        async for value in run.stream("log"):
+            heard.append(value)
+    assert heard == [1]
+    await run.cancel()
+
+
+async def test_code_that_closes_where_it_emitted_diverges(aflow: AsyncHarness) -> None:
+    closes = False
+
+    @workflow
+    async def changes() -> None:
+        if closes:
+            pgflow.close_stream("log")
+        else:
+            pgflow.emit("log", 1)
+        await go.wait()
+
+    aflow.include(changes)
+    run = await aflow.start(changes.options(key="k"))
+    await aflow.until_idle()
+    await aflow.crash()
+    closes = True
+    await run.send(go, 1)
+    await aflow.until_idle()
+    with pytest.raises(RunStuck, match="in the journal stream 'log' was given a value here, the code asks to close it"):
+        await run.result(SOON)
+    closes = False
+    await aflow.app.retry("k")
+    await run.result(SOON)

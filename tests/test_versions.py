@@ -96,6 +96,31 @@ async def waiting(conn: psycopg.Connection, *keys: str) -> None:
 
 
 @alone
+async def test_a_run_started_with_a_version_that_a_worker_has_is_taken_by_it_though_nothing_was_pinned_before(
+    dsn: str, conn: psycopg.Connection
+) -> None:
+    async with workers(dsn, make("1")) as app:
+        conn.execute("select pgflow.start_run('flow', key => 'a', version => '1')")
+        conn.execute("select pgflow.start_run('flow', key => 'b', version => '2')")
+        await app.get("a", make("1")).send(go, 1)
+        assert await app.get("a", make("1")).result(SOON) == "by 1, then by 1"
+        assert await app.get("b", make("1")).status() == "queued"
+
+
+@alone
+async def test_a_lane_that_is_new_is_served_as_soon_as_somebody_tells_of_it(dsn: str) -> None:
+    code = make("1")
+    async with AsyncApp(dsn, include=[code]) as app, app.worker(poll_seconds=60.0, grace_seconds=1.0):
+        first = await app.start(code)
+        await first.send(go, 1)
+        await first.result(SOON)  # its polls and its listener are at work
+        pinned = make("1", pinned=True)
+        run = await app.start(pinned)
+        await run.send(go, 1)
+        assert await run.result(timedelta(seconds=4)) == "by 1, then by 1"
+
+
+@alone
 async def test_a_pinned_run_is_worked_on_by_its_version_only_and_any_other_by_anybody(dsn: str, conn: psycopg.Connection) -> None:
     one, two = make("1", pinned=True), make("2", pinned=True)
     async with workers(dsn, one, two) as app:

@@ -9,7 +9,7 @@ from pgflow._io import Query, Row
 
 
 class Ended(NamedTuple):
-    """A chain that has ended, or is stuck."""
+    """A chain that has ended, is stuck, or is gone with its history."""
 
     chain_id: int
     status: str
@@ -40,11 +40,11 @@ def run_state(key: str, tenant: str = "") -> Query[dict[str, Any]]:
 
 
 class Emitted(NamedTuple):
-    """A value of a stream, with the cursor after it."""
+    """A value of a stream, with the cursor after it; no value where the stream was closed."""
 
     run_id: int
     seq: int
-    value: str
+    value: str | None
 
 
 def read_stream(key: str, stream: str, after: tuple[int, int], skip: int, count: int, tenant: str = "") -> Query[list[Emitted]]:

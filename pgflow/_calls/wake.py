@@ -18,13 +18,14 @@ class Woken(NamedTuple):
 
 
 class Polled(NamedTuple):
-    """What a poll has done, and when the next timer is due."""
+    """What a poll has done, when the next timer is due, and which lane is the newest."""
 
     lanes: list[int]
     mail: list[int]
     ended: list[int]
     busy: int
     next_due_seconds: float | None
+    newest_lane: int | None
 
 
 def wake(chains: Sequence[int], *, tell: bool) -> Query[Woken]:
@@ -39,4 +40,4 @@ def poll(count: int = 1000) -> Query[Polled]:
     def read(rows: list[Row]) -> Polled:
         return Polled(*rows[0])
 
-    return Query("select lanes, mail, ended, busy, next_due_seconds from pgflow.poll(%s::int)", (count,), read)
+    return Query("select lanes, mail, ended, busy, next_due_seconds, newest_lane from pgflow.poll(%s::int)", (count,), read)

@@ -288,8 +288,19 @@ class Requests(History):
 
     def emit(self, stream: str, text: str) -> None:
         """Records a value of an output stream and has it flushed at once."""
-        if self._note(self._next_call(), Kind.EMITTED, stream, text) is None:
+        self._emit(stream, text)
+
+    def close_stream(self, stream: str) -> None:
+        """Records that nothing more comes on an output stream: its unit has no value."""
+        self._emit(stream, None)
+
+    def _emit(self, stream: str, text: str | None) -> None:
+        unit = self._note(self._next_call(), Kind.EMITTED, stream, text)
+        if unit is None:
             self._want_flush()
+        elif (unit.payload is None) != (text is None):
+            was, asked = ("closed", "emit to") if unit.payload is None else ("given a value", "close")
+            self.diverge(f"in the journal stream {stream!r} was {was} here, the code asks to {asked} it")
 
     def cancel_call(self, call: Call) -> None:
         """The code has given up a call: that is recorded, its late result is not."""
