@@ -38,6 +38,8 @@ class Claiming(Executions):
         self._running_suspect: int | None = None
         self._claim_wanted = asyncio.Event()
         self._stopping = False
+        self.is_outgrown = False
+        """Whether the schema has been upgraded to one that this code cannot work with."""
 
     async def _claim_loop(self) -> None:
         while True:
@@ -54,6 +56,8 @@ class Claiming(Executions):
                     break
 
     def _free(self) -> int:
+        if self.is_outgrown:
+            return 0
         free = min(MAX_CLAIM, self.options.concurrency - len(self.executions) + self._replaced - self._claiming)
         tally = self.options.tally
         return free if tally is None or tally.most is None else min(free, tally.most - len(tally.chains) - self._claiming)
@@ -85,7 +89,7 @@ class Claiming(Executions):
         """A claim to ride with a commit, where there is a backlog to drain; it may ask for more than is left of a tally."""
         count = min(MAX_CLAIM, self._free() + ending)
         is_limited = self.options.tally is not None and self.options.tally.most is not None
-        if self._stopping or not self._backlog or is_limited or count <= 0:
+        if self._stopping or self.is_outgrown or not self._backlog or is_limited or count <= 0:
             return None
         self._claiming += count
         self._replaced += ending

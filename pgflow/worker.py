@@ -37,6 +37,7 @@ from pgflow.logs import said
 from pgflow.options import Definitions, WorkerOptions
 from pgflow.pager import Pager
 from pgflow.refs import AT_ONCE
+from pgflow.schema import Standing, compare_stamp, own_assets
 from pgflow.threads import AppCalls, DaemonThreads
 from pgflow.wakes import Wakes
 from pgflow.workflow import Workflow
@@ -74,6 +75,7 @@ class Worker(Claiming):
         self._newest_lane = 0
         self._foreign_lanes: set[int] = set()
         self.failed = asyncio.Event()
+        self._seen_stamp: str | None = str(own_assets().stamp)
         self._wakes = Wakes(self, self._control)
 
     def _is_quiet(self) -> bool:
@@ -111,7 +113,9 @@ class Worker(Claiming):
     async def _register(self) -> None:
         options = self.options
         self.worker_id = await self._control.insist(
-            worker_calls.register_worker(socket.gethostname(), os.getpid(), options.queues, options.concurrency, __version__)
+            worker_calls.register_worker(
+                socket.gethostname(), os.getpid(), options.queues, options.concurrency, __version__, str(own_assets().stamp)
+            )
         )
         codes = [code_of(name, workflow) for name, workflow in self.definitions.workflows.items()]
         await self._control.insist(worker_calls.register_code(self.worker_id, codes))
@@ -295,10 +299,11 @@ class Worker(Claiming):
                 self._committer.submit(execution)
 
     async def _upkeep_loop(self) -> None:
-        """Leases we do not know we have, and room for the runs to come."""
+        """Leases we do not know we have, room for the runs to come, and a schema that is no longer the one of our code."""
         partitioned = 0.0
         while True:
             try:
+                self._compare_schema(await self._control.ask(worker_calls.read_stamp()))
                 if time.monotonic() - partitioned > PARTITIONS_EVERY_SECONDS:
                     await self._control.ask(worker_calls.add_unit_partitions())
                     partitioned = time.monotonic()
@@ -310,6 +315,23 @@ class Worker(Claiming):
             except (psycopg.Error, OSError, TimeoutError) as error:
                 log.debug("upkeep: %s", said(error))
             await asyncio.sleep(STRAYS_EVERY_SECONDS * random.uniform(0.8, 1.2))  # noqa: S311 - spreads the load
+
+    def _compare_schema(self, comment: str | None) -> None:
+        """Says once what has become of the schema, and takes no further runs if this code cannot work with it."""
+        if comment == self._seen_stamp:
+            return
+        self._seen_stamp = comment
+        ours, standing = own_assets().stamp, compare_stamp(comment)
+        self.is_outgrown = standing is Standing.BREAKING
+        if standing is Standing.NEWER:
+            log.warning("the schema is now of %s; this worker is of %s and goes on: start the new version in its place", comment, ours)
+        elif standing is Standing.BREAKING:
+            log.error("the schema is now of %s, with which %s cannot work: this worker takes no further runs", comment, ours)
+            self.failed.set()
+        elif standing is Standing.OLDER:
+            log.warning("the schema is now of %s, older than this worker's %s: run `pgflow migrate`", comment or "nobody known", ours)
+        else:
+            self._claim_wanted.set()
 
     # ================================================================ waking and notifying
 

@@ -4,7 +4,7 @@
 -- here, where the counter is compared once more under a lock.
 
 drop function if exists pgflow.register_worker;
-create function pgflow.register_worker(host text, pid int, queues text[], concurrency int, version text)
+create function pgflow.register_worker(host text, pid int, queues text[], concurrency int, version text, stamp text default null)
 returns int
 language plpgsql
 volatile
@@ -16,13 +16,14 @@ declare
   id int;
   t timestamptz := pgflow.now_();
 begin
-  insert into pgflow.worker (host, pid, queues, concurrency, version, started_at, beat_at)
-  values (left(host, 255), pid, queues, concurrency, version, t, t)
+  insert into pgflow.worker (host, pid, queues, concurrency, version, started_at, beat_at, stamp)
+  values (left(host, 255), pid, queues, concurrency, version, t, t, left(stamp, 255))
   returning worker_id into id;
   return id;
 end
 $$;
-comment on function pgflow.register_worker(text, int, text[], int, text) is 'A worker process announces itself; answers its number';
+comment on function pgflow.register_worker(text, int, text[], int, text, text)
+  is 'A worker process announces itself, and the stamp of the schema that its code is made for; answers its number';
 
 drop function if exists pgflow.beat;
 create function pgflow.beat(worker_id int, stopping boolean default false)

@@ -743,6 +743,16 @@ EFFECTS = (
 
 UPGRADES = (
     Defect(
+        "worker that does not see its schema change", "pgflow/worker.py",
+        "self._compare_schema(await self._control.ask(worker_calls.read_stamp()))", "pass",
+        "test_upgrades.py::test_a_worker_says_once_that_the_schema_is_newer_and_goes_on",
+    ),
+    Defect(
+        "claims beside a schema that breaks this version", "pgflow/claiming.py",
+        "if self.is_outgrown:\n            return 0", "if False:\n            return 0",
+        "test_upgrades.py::test_a_worker_takes_no_further_runs_from_a_schema_that_its_code_cannot_work_with",
+    ),
+    Defect(
         "call of a landed worker dropped", "sql/worker.sql",
         "create function pgflow.leave_worker(worker_id int)", "create function pgflow.leave_worker(worker_id int, reason text)",
         "test_upgrades.py::test_what_a_landed_version_calls_stays",

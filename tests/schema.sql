@@ -460,6 +460,7 @@ table pgflow.worker, owner pgflow_owner
   host text not null -- Name of the machine it runs on
   version text not null -- Version of pgflow-engine that it runs
   queues text[] not null -- Queues that it serves
+  stamp text -- Comment of the schema that its code would install; null = a version that did not say so
   constraint worker_pkey PRIMARY KEY (worker_id)
 
 table pgflow.worker_code, owner pgflow_owner
@@ -701,6 +702,7 @@ view pgflow.workers, owner pgflow_owner
   started_at timestamp with time zone -- When it announced itself
   beat_at timestamp with time zone -- When it last said that it lives
   beat bigint -- Counts up while it lives; others watch whether it moves
+  is_outdated boolean -- True if the schema has been upgraded past the code of the worker: it goes on, until you start the new version in its place
   grant select to pgflow_auditor
   grant select to pgflow_client
   grant select to pgflow_operator
@@ -1537,11 +1539,11 @@ function pgflow.register_code(worker_id integer, codes jsonb) returns void, owne
   md5 80a851131c2dd35dd56ab5cc10b0a2bc
   grant execute to pgflow_worker
 
-function pgflow.register_worker(host text, pid integer, queues text[], concurrency integer, version text) returns integer, owner pgflow_owner
-  -- A worker process announces itself; answers its number
+function pgflow.register_worker(host text, pid integer, queues text[], concurrency integer, version text, stamp text DEFAULT NULL::text) returns integer, owner pgflow_owner
+  -- A worker process announces itself, and the stamp of the schema that its code is made for; answers its number
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
-  md5 765968a93213138596f21e090157c872
+  md5 37ebf3389335c03d6b7fa3db714498c5
   grant execute to pgflow_worker
 
 function pgflow.release_outdated(worker_id integer) returns integer, owner pgflow_owner

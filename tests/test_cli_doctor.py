@@ -83,6 +83,21 @@ def test_a_worker_that_has_gone_silent_and_leases_of_nobody(dsn, conn):
     assert "pgflow tick" in do
 
 
+def test_a_worker_that_an_upgrade_has_left_behind(dsn, conn):
+    conn.execute("select pgflow.register_worker('far', 7, '{default}', 3, '0.9', 'pgflow-engine 0.9 (schema 6, breaking 1, files 1234)')")
+    ((_, found, do),) = only(dsn, "workers")
+    assert found == "worker 1 (pid 7 on far) has the code of an older schema (0.9)"
+    assert "start a worker of the version that migrated" in do
+
+
+def test_a_schema_that_is_newer_is_named_and_compared_with_nothing(dsn, conn):
+    conn.execute("comment on schema pgflow is 'pgflow-engine 999.0 (schema 999, breaking 1, files 1234)'")
+    conn.execute("drop function pgflow.resume_queue")
+    rows, code = findings(dsn)
+    assert (code, rows["schema"][0][0], rows["schema"][0][2]) == (1, "warn", "upgrade pgflow-engine here")
+    assert rows["schema drift"] == [("ok", "not compared: the schema is newer than this version", "")]
+
+
 def test_queues_that_nobody_serves(dsn, conn):
     conn.execute("select pgflow.start_run('greet', '{}', queue => q) from unnest('{paused,lonely}'::text[]) q")
     conn.execute("select pgflow.pause_queue('paused')")

@@ -271,7 +271,15 @@ def test_a_queue_is_paused_limited_and_resumed(dsn, conn):
 def test_workers_without_a_module_are_listed(dsn):
     assert "No worker is registered" in pgflow(dsn, "workers", tty=True).err
     with psycopg.connect(dsn, autocommit=True) as other:
-        other.execute("select pgflow.register_worker('here', 7, '{mail}', 3, '1.0')")
+        other.execute("select pgflow.register_worker('here', 7, '{mail}', 3, '1.0', obj_description('pgflow'::regnamespace, 'pg_namespace'))")
     (row,) = pgflow(dsn, "workers").data
     assert (row["host"], row["pid"], row["queues"], row["running"]) == ("here", 7, ["mail"], 0)
     assert re.search(r"here +7 +0/3 +\S+ +alive +1.0 +mail *$", pgflow(dsn, "workers", tty=True).out, re.MULTILINE)
+
+
+def test_a_worker_of_an_older_version_is_listed_as_outdated(dsn):
+    with psycopg.connect(dsn, autocommit=True) as other:
+        other.execute("select pgflow.register_worker('here', 7, '{mail}', 3, '1.0')")
+    (row,) = pgflow(dsn, "workers").data
+    assert row["is_outdated"] is True
+    assert re.search(r"here +7 +0/3 +\S+ +outdated +1.0 +mail *$", pgflow(dsn, "workers", tty=True).out, re.MULTILINE)

@@ -6,6 +6,9 @@ upgrades each with runs in flight, while its workers work.
 
 from __future__ import annotations
 
+import asyncio
+import json
+import logging
 import re
 from typing import TYPE_CHECKING
 
@@ -13,8 +16,12 @@ import psycopg
 import pytest
 import states
 from catalog import dump_catalog
+from records import count, eventually, run_row
 
-from pgflow import schema
+from pgflow import AsyncApp, Signal, schema, workflow
+from pgflow.errors import SetupError
+from pgflow.options import WorkerOptions
+from pgflow.worker import Worker
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -94,3 +101,115 @@ def test_a_landed_schema_becomes_the_one_of_a_fresh_install(state, empty):
     empty.execute("drop schema pgflow cascade")
     schema.migrate(empty)
     assert upgraded == dump_catalog(empty, with_server_details=True)
+
+
+BEFORE_FROZEN = [json.loads(line) for line in (states.LANDED / "before_frozen.jsonl").read_text().splitlines()]
+"""What `pgflow.migration` holds where a copy installed it that came before migrations were frozen: {name: hash}."""
+
+
+def test_a_schema_from_before_migrations_were_frozen_is_left_alone_and_one_line_says_what_to_do(state, empty):
+    schema.install(empty, state.assets)
+    before = dump_catalog(empty)
+    for applied in BEFORE_FROZEN:
+        empty.execute("delete from pgflow.migration")
+        for row in applied.items():
+            empty.execute("insert into pgflow.migration (number, name, sha256) values (left(%s, 4)::int, %s, %s)", (row[0], *row))
+        with pytest.raises(SetupError, match="from before migrations were frozen. End its runs with that copy, then `drop schema") as refused:
+            schema.migrate(empty)
+        assert type(refused.value) is SetupError
+        assert "\n" not in str(refused.value)
+    assert len(BEFORE_FROZEN) > 20
+    assert dump_catalog(empty) == before
+
+
+# ---------------------------------------------------------------- a worker that works while its schema is upgraded
+
+go = Signal("go", int)
+
+
+@workflow
+async def waits() -> int:
+    return await go.wait()
+
+
+def stamp(schema_number: int, breaking: int = 1) -> str:
+    return f"pgflow-engine 0.1.0 (schema {schema_number}, breaking {breaking}, files 1234)"
+
+
+def put_stamp(conn: psycopg.Connection, comment: str) -> None:
+    conn.execute(f"comment on schema pgflow is '{comment}'")
+
+
+@pytest.fixture
+def looks_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pgflow.worker.STRAYS_EVERY_SECONDS", 0.05)
+
+
+def lines(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [record.getMessage() for record in caplog.records if "schema" in record.getMessage()]
+
+
+@pytest.mark.unsound  # the stamp is not the one of what is installed
+@pytest.mark.usefixtures("looks_often")
+def test_a_worker_says_once_that_the_schema_is_newer_and_goes_on(dsn, conn, caplog):
+    async def main() -> None:
+        app = AsyncApp(dsn, include=[waits])
+        async with app:
+            worker = Worker(app._resolve(), app.definitions, WorkerOptions(poll_seconds=0.05))
+            await worker.start()
+            await app.start(waits.options(key="before"))
+            await eventually(lambda: run_row(conn, "before", "status") == ("waiting",), "the run waits")
+            assert conn.execute("select is_outdated from pgflow.workers").fetchall() == [(False,)]
+            put_stamp(conn, stamp(999))
+            await eventually(lambda: lines(caplog), "the worker has said so")
+            assert conn.execute("select is_outdated from pgflow.workers").fetchall() == [(True,)]
+            await app.send("before", go, 1)
+            await app.start(waits.options(key="after"))
+            await app.send("after", go, 2)
+            await eventually(lambda: count(conn, "pgflow.outcome") == 2, "both runs have ended")
+            assert not worker.failed.is_set()
+            await worker.stop()
+
+    caplog.set_level(logging.WARNING, "pgflow")
+    asyncio.run(main())
+    ours = schema.own_assets().stamp
+    assert lines(caplog) == [f"the schema is now of {stamp(999)}; this worker is of {ours} and goes on: start the new version in its place"]
+    assert run_row(conn, "before", "status") == run_row(conn, "after", "status") == ("completed",)
+
+
+@pytest.mark.unsound
+@pytest.mark.usefixtures("looks_often")
+def test_a_worker_takes_no_further_runs_from_a_schema_that_its_code_cannot_work_with(dsn, conn, caplog):
+    async def main() -> None:
+        app = AsyncApp(dsn, include=[waits])
+        async with app:
+            worker = Worker(app._resolve(), app.definitions, WorkerOptions(poll_seconds=0.05))
+            await worker.start()
+            put_stamp(conn, stamp(999, breaking=999))
+            await asyncio.wait_for(worker.failed.wait(), 10)
+            await app.start(waits.options(key="after"))
+            await worker.sweep()
+            assert not worker.is_busy
+            await worker.stop()
+
+    asyncio.run(main())
+    (line,) = lines(caplog)
+    assert line.endswith("this worker takes no further runs")
+    assert run_row(conn, "after", "status") == ("queued",)
+
+
+@pytest.mark.unsound
+@pytest.mark.usefixtures("looks_often")
+def test_a_worker_whose_schema_was_put_back_says_what_to_do(dsn, conn, caplog):
+    async def main() -> None:
+        app = AsyncApp(dsn, include=[waits])
+        async with app:
+            worker = Worker(app._resolve(), app.definitions, WorkerOptions(poll_seconds=0.05))
+            await worker.start()
+            put_stamp(conn, stamp(1))
+            await eventually(lambda: lines(caplog), "the worker has said so")
+            await worker.stop()
+
+    asyncio.run(main())
+    (line,) = lines(caplog)
+    assert line.endswith("run `pgflow migrate`")

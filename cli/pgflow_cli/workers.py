@@ -71,7 +71,7 @@ def workers(
 
 # ---------------------------------------------------------------- the list
 
-_COLUMNS = ("worker_id", "host", "pid", "queues", "concurrency", "running", "stopping", "version", "started_at", "beat_at")
+_COLUMNS = ("worker_id", "host", "pid", "queues", "concurrency", "running", "stopping", "version", "started_at", "beat_at", "is_outdated")
 
 
 def _list_workers(dsn: str | None, *, as_json: bool, as_csv: bool) -> None:
@@ -86,7 +86,9 @@ def _list_workers(dsn: str | None, *, as_json: bool, as_csv: bool) -> None:
 def _worker_columns(now: datetime) -> list[Column]:
     def state(row: Any) -> str:
         silent = (now - row["beat_at"]).total_seconds()
-        return f"silent for {age(row['beat_at'], now)}" if silent > 10 else "stopping" if row["stopping"] else "alive"
+        if silent > 10:
+            return f"silent for {age(row['beat_at'], now)}"
+        return "stopping" if row["stopping"] else "outdated" if row["is_outdated"] else "alive"
 
     return [
         Column("WORKER", lambda row: plain(row["worker_id"]), right=True),

@@ -28,10 +28,16 @@ def _nothing(_rows: list[Row]) -> None:
     return None
 
 
-def register_worker(host: str, pid: int, queues: Sequence[str], concurrency: int, version: str) -> Query[int]:
-    """A worker announces itself."""
-    sql = "select pgflow.register_worker(%s::text, %s::int, %s::text[], %s::int, %s::text)"
-    return Query(sql, (host, pid, list(queues), concurrency, version), lambda rows: int(rows[0][0]))
+def register_worker(host: str, pid: int, queues: Sequence[str], concurrency: int, version: str, stamp: str | None = None) -> Query[int]:
+    """A worker announces itself, and the stamp of the schema that its code is made for."""
+    sql = "select pgflow.register_worker(%s::text, %s::int, %s::text[], %s::int, %s::text, %s::text)"
+    return Query(sql, (host, pid, list(queues), concurrency, version, stamp), lambda rows: int(rows[0][0]))
+
+
+def read_stamp() -> Query[str | None]:
+    """The comment of the schema, which says what installed it; None if there is none. Any role may read it."""
+    sql = "select pg_catalog.obj_description(pg_catalog.to_regnamespace('pgflow'), 'pg_namespace')"
+    return Query(sql, (), lambda rows: rows[0][0])
 
 
 def beat(worker_id: int, *, stopping: bool = False) -> Query[Beat]:

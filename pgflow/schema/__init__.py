@@ -12,7 +12,7 @@ query whether it fits. The order of two stamps is that of their migrations, then
 
 - an older version never migrates a newer schema, since it would put old functions under new workers;
 - an older worker runs on a newer schema, as a rolling upgrade needs, unless a migration in between has a
-  line ``--! breaking-change``;
+  line ``--! breaking-change``; it looks at the stamp while it works and says so, or takes no further runs;
 - a newer worker does not run on an older schema.
 
 Objects belong to `pgflow_owner` where that role can be had, else to the role that installs, and never to
@@ -22,9 +22,9 @@ a superuser: the functions run with their owner's rights. A superuser upgrades o
 
 from pgflow.schema._assets import Assets, SqlFile, own_assets, read_assets
 from pgflow.schema._install import LOCK_KEY, MigrationReport, install, migrate, migrate_dsn, migration_sql
-from pgflow.schema._state import SCHEMA_QUERY, judge_schema, require_schema
+from pgflow.schema._state import SCHEMA_QUERY, Standing, compare_stamp, judge_schema, require_schema
 
 __all__ = [
-    "LOCK_KEY", "SCHEMA_QUERY", "Assets", "MigrationReport", "SqlFile", "install", "judge_schema", "migrate", "migrate_dsn",
-    "migration_sql", "own_assets", "read_assets", "require_schema",
+    "LOCK_KEY", "SCHEMA_QUERY", "Assets", "MigrationReport", "SqlFile", "Standing", "compare_stamp", "install", "judge_schema", "migrate",
+    "migrate_dsn", "migration_sql", "own_assets", "read_assets", "require_schema",
 ]  # fmt: skip

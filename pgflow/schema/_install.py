@@ -277,15 +277,16 @@ def _find_pending(cursor: psycopg.Cursor[tuple[Any, ...]], found: Installed, ass
 
 def _check_history(found: Installed, applied: dict[str, str], assets: Assets) -> None:
     ours = {file.name: file.sha256 for file in assets.migrations}
-    unknown = sorted(applied.keys() - ours.keys())
-    if unknown:
-        raise SchemaNewer(f"{place_of(found)} has the migration {unknown[0]}, unknown to {assets.stamp}: upgrade {DISTRIBUTION}")
-    changed = sorted(name for name in applied if applied[name] != ours[name])
+    changed = sorted(name for name in applied if applied[name] != ours.get(name) and int(name[:4]) <= assets.stamp.schema)
     if changed:
         raise SetupError(
             f"{place_of(found)} has the migration {changed[0]} with another text than {assets.stamp}: "
-            "an applied migration never changes. Use the version that installed it, or drop a schema that nobody needs"
+            "an applied migration never changes, so this was installed by a copy from before migrations were frozen. "
+            "End its runs with that copy, then `drop schema pgflow cascade` and run `pgflow migrate` again"
         )
+    unknown = sorted(applied.keys() - ours.keys())
+    if unknown:
+        raise SchemaNewer(f"{place_of(found)} has the migration {unknown[0]}, unknown to {assets.stamp}: upgrade {DISTRIBUTION}")
 
 
 def _take_lock(cursor: psycopg.Cursor[Any], timeout_seconds: float) -> None:

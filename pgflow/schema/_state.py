@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
 import psycopg
@@ -103,11 +104,38 @@ def judge_schema(row: Sequence[Any] | None) -> None:
     check_ground(found)
     if not found.has_schema:
         raise SchemaMissing(f"database {found.database} has no schema pgflow: run `pgflow migrate`")
-    theirs = found.stamp
-    if theirs is not None and theirs.breaking > ours.schema:
-        raise SchemaNewer(f"{place_of(found)} was written by {theirs}, with which {ours} cannot work: upgrade {DISTRIBUTION}")
-    if theirs is None or (theirs.files != ours.files and theirs.age <= ours.age):
-        raise SchemaOutdated(f"{place_of(found)} was written by {theirs or 'nobody known'}, this is {ours}: run `pgflow migrate`")
+    standing = compare_stamp(found.comment)
+    if standing is Standing.BREAKING:
+        raise SchemaNewer(f"{place_of(found)} was written by {found.stamp}, with which {ours} cannot work: upgrade {DISTRIBUTION}")
+    if standing is Standing.OLDER:
+        raise SchemaOutdated(f"{place_of(found)} was written by {found.stamp or 'nobody known'}, this is {ours}: run `pgflow migrate`")
+
+
+class Standing(StrEnum):
+    """How the schema in a database stands to this version."""
+
+    SAME = "same"
+    NEWER = "newer"
+    """This version goes on beside it, as a rolling upgrade needs."""
+    BREAKING = "breaking"
+    """A migration of it says that this version cannot."""
+    OLDER = "older"
+
+
+def compare_stamp(comment: str | None) -> Standing:
+    """Compares the schema, by its comment, with this version.
+
+    Args:
+        comment: The comment of the schema `pgflow`; None if it has none, or if there is no schema.
+    """
+    theirs, ours = Stamp.parse(comment), own_assets().stamp
+    if theirs is None:
+        return Standing.OLDER
+    if theirs.breaking > ours.schema:
+        return Standing.BREAKING
+    if theirs.files == ours.files:
+        return Standing.SAME
+    return Standing.NEWER if theirs.age > ours.age else Standing.OLDER
 
 
 def fetch_row(cursor: psycopg.Cursor[tuple[Any, ...]]) -> tuple[Any, ...] | None:

@@ -16,6 +16,7 @@ def check_schema(patient: Patient) -> Iterator[Finding]:
     from pgflow.errors import SchemaMissing, SchemaOutdated, SetupError
     from pgflow.schema import own_assets, require_schema
 
+    stamp = own_assets().stamp
     try:
         require_schema(patient.connection)
     except (SchemaMissing, SchemaOutdated) as error:
@@ -24,7 +25,19 @@ def check_schema(patient: Patient) -> Iterator[Finding]:
         found, _, remedy = str(error).rpartition(": ")
         yield Finding("fail", found or str(error), remedy)
     else:
-        yield Finding("ok", f"the schema is of {own_assets().stamp}")
+        if _is_newer(patient):
+            yield Finding("warn", f"the schema is newer than this version, which is {stamp}", "upgrade pgflow-engine here")
+        else:
+            yield Finding("ok", f"the schema is of {stamp}")
+
+
+def _is_newer(patient: Patient) -> bool:
+    from pgflow.schema import Standing, compare_stamp
+
+    return compare_stamp(patient.row(_STAMP)["stamp"]) is Standing.NEWER
+
+
+_STAMP = "select obj_description(to_regnamespace('pgflow'), 'pg_namespace') as stamp"
 
 
 _BODY = re.compile(
@@ -55,6 +68,9 @@ def check_drift(patient: Patient) -> Iterator[Finding]:
     """
     from pgflow.schema import own_assets
 
+    if _is_newer(patient):
+        yield Finding("ok", "not compared: the schema is newer than this version")
+        return
     assets = own_assets()
     sources = "\n".join(file.text for file in assets.sources)
     migrations = "\n".join(file.text for file in assets.migrations)

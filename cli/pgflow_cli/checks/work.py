@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 SILENT_SECONDS = 15
 
 _WORKERS = """
-select w.worker_id, w.host, w.pid, w.running, extract(epoch from clock_timestamp() - w.beat_at)::float8 as silent
+select w.worker_id, w.host, w.pid, w.running, w.version, w.is_outdated, extract(epoch from clock_timestamp() - w.beat_at)::float8 as silent
 from pgflow.workers w order by w.worker_id
 """
 
@@ -25,7 +25,7 @@ group by r.worker_id order by r.worker_id
 
 
 def check_workers(patient: Patient) -> Iterator[Finding]:
-    """Workers that have gone silent, and runs that are leased to nobody."""
+    """Workers that have gone silent or that an upgrade has left behind, and runs that are leased to nobody."""
     rows = patient.rows(_WORKERS)
     alive = [row for row in rows if row["silent"] <= SILENT_SECONDS]
     lost = [row for row in rows if row["silent"] > SILENT_SECONDS]
@@ -35,7 +35,14 @@ def check_workers(patient: Patient) -> Iterator[Finding]:
         yield Finding("warn", f"{who} is silent for {duration(row['silent'])} and holds {count_of(row['running'], 'run')}", remedy)
     for row in patient.rows(_STRAYS):
         yield Finding("warn", f"{count_of(row['runs'], 'run')} leased to worker {row['worker_id']}, which is gone", remedy)
-    if not lost:
+    left_behind = [row for row in alive if row["is_outdated"]]
+    for row in left_behind:
+        who = f"worker {row['worker_id']} (pid {row['pid']} on {row['host']})"
+        yield Finding(
+            "warn", f"{who} has the code of an older schema ({row['version']})",
+            "it goes on; start a worker of the version that migrated, then stop it with SIGTERM",
+        )
+    if not lost and not left_behind:
         yield Finding("ok", f"{count_of(len(alive), 'worker')} alive, none lost")
 
 
