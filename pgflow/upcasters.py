@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 import pydantic
 from pydantic_core import core_schema
 
+from pgflow.coreschemas import CONFIGURED, rebuild
 from pgflow.errors import DefinitionError
 
 Upcast = Callable[[dict[str, Any]], dict[str, Any]]
@@ -78,16 +79,15 @@ def count() -> int:
 
 def weave_in(schema: Any) -> Any:
     """A core schema in which each class that has upcasters lets them try what it does not take."""
-    if isinstance(schema, (list, tuple)):
-        return type(schema)(map(weave_in, schema))
-    if not isinstance(schema, dict):
-        return schema
-    woven: Any = {name: part if name in ("default", "metadata", "config") else weave_in(part) for name, part in schema.items()}
-    chain = _upcasters_of(schema.get("cls"))
-    if not chain or schema.get("type") not in ("model", "dataclass", "typed-dict"):
-        return woven
-    ref = woven.pop("ref", None)
-    return core_schema.no_info_wrap_validator_function(_Attempts(chain), woven, ref=ref)
+    return rebuild(schema, _weave_into)
+
+
+def _weave_into(part: dict[str, Any]) -> Any:
+    chain = _upcasters_of(part.get("cls"))
+    if not chain or part.get("type") not in CONFIGURED:
+        return part
+    ref = part.pop("ref", None)
+    return core_schema.no_info_wrap_validator_function(_Attempts(chain), part, ref=ref)
 
 
 def _upcasters_of(cls: Any) -> list[Upcast]:

@@ -26,9 +26,9 @@ from functools import lru_cache
 from typing import Any, Generic, NoReturn, TypeVar, cast
 
 import pydantic
-from pydantic_core import CoreConfig, PydanticSerializationError, SchemaError, SchemaSerializer, SchemaValidator, to_jsonable_python
+from pydantic_core import PydanticSerializationError, SchemaError, SchemaSerializer, SchemaValidator, to_jsonable_python
 
-from pgflow import upcasters
+from pgflow import coreschemas, upcasters
 from pgflow.errors import DefinitionError, NotStorable
 
 T = TypeVar("T")
@@ -112,10 +112,9 @@ class Codec(Generic[T]):
         self._writer: SchemaSerializer | None = None
         self._upcasting: tuple[int, SchemaValidator] | None = None
         if annotation is not Any:
-            schema = _lossless(_core_schema(annotation))
-            # Not those that the classes inside were built with, whose configuration is not this one.
-            self._writer = SchemaSerializer(schema, _CONFIG, _use_prebuilt=False)
-            self._reader = SchemaValidator(schema, _CONFIG, _use_prebuilt=False)
+            schema = coreschemas.lossless(_core_schema(annotation))
+            self._writer = SchemaSerializer(coreschemas.own(schema, to_write=True), coreschemas.CONFIG)
+            self._reader = SchemaValidator(coreschemas.own(schema, to_write=False), coreschemas.CONFIG)
 
     def encode(self, value: T, what: str) -> str:
         """Returns the JSON text of a value.
@@ -164,13 +163,12 @@ class Codec(Generic[T]):
                     pass  # how the text differs from what it should be is what the first reader said
             raise NotStorable(f"{what} does not fit its annotation {describe(self.annotation)}: {_first_line(error)}") from error
 
-
     def _upcasting_reader(self) -> SchemaValidator:
         """A reader that lets upcasters try what a class does not take; made again when further ones are declared."""
         count = upcasters.count()
         if self._upcasting is None or self._upcasting[0] != count:
-            schema = upcasters.weave_in(_lossless(_core_schema(self.annotation)))
-            self._upcasting = count, SchemaValidator(schema, _CONFIG, _use_prebuilt=False)
+            schema = upcasters.weave_in(coreschemas.lossless(_core_schema(self.annotation)))
+            self._upcasting = count, SchemaValidator(coreschemas.own(schema, to_write=False), coreschemas.CONFIG)
         return self._upcasting[1]
 
 
@@ -191,30 +189,11 @@ def describe(annotation: Any) -> str:
     return annotation.__name__ if isinstance(annotation, type) else str(annotation).replace("typing.", "")
 
 
-_CONFIG = CoreConfig(ser_json_bytes="base64", val_json_bytes="base64", ser_json_inf_nan="constants")
-
-
 def _core_schema(annotation: Any) -> Any:
     adapter = pydantic.TypeAdapter(annotation)
     if not adapter.pydantic_complete:  # a name was not defined, or a class puts off its building
         adapter.rebuild(raise_errors=True)
     return adapter.core_schema
-
-
-_CONFIGURED = frozenset({"model", "dataclass", "typed-dict"})
-"""Kinds of core schemas that bring a configuration, which counts for all they hold."""
-
-
-def _lossless(schema: Any) -> Any:
-    """A core schema with our configuration wherever a class has none of its own."""
-    if type(schema) is dict:
-        copied = {name: part if name in ("default", "metadata") else _lossless(part) for name, part in schema.items()}
-        if copied.get("type") in _CONFIGURED:
-            copied["config"] = {**_CONFIG, **copied.get("config", {})}
-        return copied
-    if type(schema) is list or type(schema) is tuple:
-        return type(schema)(map(_lossless, schema))
-    return schema
 
 
 @lru_cache(maxsize=4096)

@@ -799,4 +799,45 @@ NAMES = (
     ),
 )
 
-DEFECTS = (*FENCES, *CLAIMS, *LOCKS, *WAKES, *CLOCKS, *REPLAY, *STEPS, *EFFECTS, *SECURITY, *UPGRADES, *NAMES)
+VALUES = (
+    Defect(
+        "a field's name taken for a part of its schema", "pgflow/coreschemas.py",
+        'BY_NAME = frozenset({"fields", "choices"})', "BY_NAME: frozenset[str] = frozenset()",
+        "test_values.py::test_a_field_may_have_any_name_and_what_is_in_it_comes_back",
+    ),
+    Defect(
+        "a model in a model written as pydantic writes it", "pgflow/coreschemas.py",
+        'part["cls"] = _StandIn.of(cls, classes)', "pass",
+        "test_values.py::test_any_bytes_inside_a_class_come_back",
+    ),
+    Defect(
+        "an instance of a union's second class written as its first", "pgflow/coreschemas.py",
+        "        if not cls._known:\n            return", "        if True:\n            return",
+        "test_values.py::test_of_the_classes_of_a_union_an_instance_has_the_nearest",
+    ),
+)
+
+LOOP = (
+    Defect(
+        "no task factory to ask for", "pgflow/_engine/loop.py",
+        "def get_task_factory(self) -> None:", "def get_no_task_factory(self) -> None:",
+        "test_anyio.py::test_every_method_of_an_event_loop_works_or_refuses_by_name",
+    ),
+    Defect(
+        "tasks cancelled in the order of addresses", "pgflow/_engine/loop.py",
+        "if len(ordinals) > 1:", "if len(ordinals) > 1_000_000:",
+        "test_anyio.py::test_scopes_in_a_cancelled_group_are_left_in_the_order_of_their_beginning",
+    ),
+    Defect(
+        "a callback that repeats itself is forgotten", "pgflow/_engine/loop.py",
+        "self._ready, self._repeating = self._repeating, self._ready", "self._repeating.clear()",
+        "test_anyio.py::test_a_callback_that_appends_itself_again_rests_until_the_next_outcome",
+    ),
+    Defect(
+        "an interrupt of the code's own ends the worker", "pgflow/_engine/loop.py",
+        "                    if is_interrupt(error):\n", "                    if isinstance(error, KeyboardInterrupt):\n",
+        "test_loop.py::test_an_interrupt_that_the_code_raises_itself_fails_the_run",
+    ),
+)
+
+DEFECTS = (*FENCES, *CLAIMS, *LOCKS, *WAKES, *CLOCKS, *REPLAY, *STEPS, *EFFECTS, *SECURITY, *UPGRADES, *NAMES, *VALUES, *LOOP)

@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import contextvars
+import functools
 import gc
 import logging
+import signal
 import socket
 import sys
 import threading
@@ -15,7 +17,7 @@ from typing import Any
 
 import pytest
 from enginekit import Worker, run_to_end
-from enginestore import Store
+from enginestore import Store, StoredRun
 from exampleflows import look_up
 
 import pgflow
@@ -1027,17 +1029,65 @@ def test_it_works_inside_a_running_loop_and_leaves_that_as_it_was():
     assert seen == [True, "main"]
 
 
-def test_an_interrupt_escapes_and_leaves_the_outer_loop_as_it_was():
+def _press_ctrl_c(_signum: int, _frame: Any) -> None:
+    raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("handler", [signal.default_int_handler, _press_ctrl_c, functools.partial(_press_ctrl_c)], ids=["Python's", "own", "partial"])
+def test_an_interrupt_escapes_and_leaves_the_outer_loop_as_it_was(handler):
     async def main(_b: Bench) -> None:
-        raise KeyboardInterrupt
+        signal.raise_signal(signal.SIGINT)
+
+    seen = []
 
     async def outer() -> None:
         loop, hooks = asyncio.get_running_loop(), sys.get_asyncgen_hooks()
-        with pytest.raises(KeyboardInterrupt):
-            Bench(main)
-        assert (asyncio.get_running_loop(), sys.get_asyncgen_hooks()) == (loop, hooks)
+        before = signal.signal(signal.SIGINT, handler)
+        try:
+            with pytest.raises(KeyboardInterrupt):
+                Bench(main)
+        finally:
+            signal.signal(signal.SIGINT, before)
+        seen.append((asyncio.get_running_loop(), sys.get_asyncgen_hooks()) == (loop, hooks))
 
     asyncio.run(outer())
+    assert seen == [True]
+
+
+def test_pressing_ctrl_c_twice_escapes_from_workflow_code():
+    async def main(_b: Bench) -> None:
+        signal.raise_signal(signal.SIGINT)
+        signal.raise_signal(signal.SIGINT)
+
+    async def outer() -> None:
+        with pytest.raises(KeyboardInterrupt):
+            Bench(main)
+        seen.append("escaped")
+
+    seen: list[str] = []
+    with pytest.raises(KeyboardInterrupt):
+        asyncio.run(outer())
+    assert seen == ["escaped"]
+
+
+@workflow
+async def interrupting() -> None:
+    await look_up("x")
+    raise KeyboardInterrupt
+
+
+async def _run_with_interrupts() -> StoredRun:
+    return run_to_end(interrupting)[1]
+
+
+def test_an_interrupt_that_the_code_raises_itself_fails_the_run():
+    """Under asyncio.run, whose handler of SIGINT has not raised it."""
+    try:
+        run = asyncio.run(_run_with_interrupts())
+    except KeyboardInterrupt:
+        pytest.fail("the interrupt has left the run")
+    assert run.status == "failed"
+    assert "KeyboardInterrupt" in str(run.error)
 
 
 @workflow

@@ -7,24 +7,31 @@ import hashlib
 import json
 import math
 import os
+import re
 import subprocess
 import sys
 import uuid
-from dataclasses import dataclass, field
+import warnings
+from dataclasses import dataclass, field, make_dataclass
 from datetime import UTC, date, datetime, time, timedelta, timezone
 from decimal import Decimal
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Annotated, Any, Generic, Literal, NamedTuple, TypeVar
 
 import psycopg
 import pydantic
+import pydantic.dataclasses
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from pydantic_core import core_schema
 from typing_extensions import TypedDict
 
+from pgflow import coreschemas
 from pgflow.errors import DefinitionError, NotStorable
 from pgflow.values import ANYTHING, MAX_BYTES, MAX_DEPTH, MAX_DIGITS, Codec, codec_for, encode_plain, hash_arguments
+
+T = TypeVar("T")
 
 often = settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
@@ -292,6 +299,177 @@ def test_a_model_that_was_not_built_when_it_was_defined_comes_back(annotation):
     value = PutOff(content=b"\xff", next=LaterDefined(content=b"\xfe"))
     given = value if annotation is PutOff else [value]
     assert there_and_back(codec_for(annotation), given) == given
+
+
+# ---------------------------------------------------------------- fields that are called as parts of pydantic's schemas are
+
+
+AWKWARD = [
+    "type", "default", "metadata", "config", "cls", "fields", "choices", "schema", "expected", "members", "ref", "serialization",
+    "definitions", "items_schema", "computed_fields", "extras_schema", "function",
+]
+
+
+class Blob(pydantic.BaseModel):
+    content: bytes
+
+
+def model_of(names: list[str]) -> Any:
+    with warnings.catch_warnings(action="ignore"):  # of names that are methods of every model too
+        return pydantic.create_model("M", **dict.fromkeys(names, (Blob, ...)))
+
+
+@pytest.mark.parametrize("names", [*([name] for name in AWKWARD), AWKWARD], ids=[*AWKWARD, "all"])
+@pytest.mark.parametrize("kind", ["model", "dataclass", "pydantic dataclass", "typed dict", "named tuple", "model in a model"])
+def test_a_field_may_have_any_name_and_what_is_in_it_comes_back(kind, names):
+    value = {name: Blob(content=b"\xff\0") for name in names}
+    if kind == "typed dict":
+        assert there_and_back(codec_for(TypedDict("T", dict.fromkeys(names, Blob))), value) == value
+        return
+    make = {
+        "model": model_of, "model in a model": model_of,
+        "dataclass": lambda names: make_dataclass("D", [(name, Blob) for name in names]),
+        "pydantic dataclass": lambda names: pydantic.dataclasses.dataclass(make_dataclass("P", [(name, Blob) for name in names])),
+        "named tuple": lambda names: NamedTuple("N", [(name, Blob) for name in names]),
+    }[kind]
+    cls = make(names)
+    if kind == "model in a model":
+        cls = pydantic.create_model("Outer", type=(cls, ...))
+        value = {"type": value}
+    assert there_and_back(codec_for(cls), cls(**value)) == cls(**value)
+    assert there_and_back(codec_for(list[cls]), [cls(**value)]) == [cls(**value)]
+
+
+class Paid(pydantic.BaseModel):
+    type: Literal["default"] = "default"
+    receipt: bytes
+
+
+class Refused(pydantic.BaseModel):
+    type: Literal["metadata"] = "metadata"
+    reason: bytes
+
+
+class Told(pydantic.BaseModel):
+    event: Annotated[Paid | Refused, pydantic.Field(discriminator="type")]
+
+
+@pytest.mark.parametrize("value", [Told(event=Paid(receipt=b"\xff")), Told(event=Refused(reason=b"\xfe"))])
+def test_the_tags_of_a_union_may_be_any_text_too(value):
+    assert there_and_back(codec_for(Told), value) == value
+    assert there_and_back(codec_for(list[Told]), [value]) == [value]
+    tagged = Annotated[Paid | Refused, pydantic.Field(discriminator="type")]
+    assert there_and_back(codec_for(tagged), value.event) == value.event
+
+
+def parts_of_core_schemas() -> dict[str, set[str]]:
+    """Every key of pydantic's schemas, with the annotations that it has in them."""
+    found: dict[str, set[str]] = {}
+    for name, cls in vars(core_schema).items():
+        if isinstance(cls, type) and hasattr(cls, "__required_keys__") and name != "CoreConfig":
+            for base in (cls, *getattr(cls, "__orig_bases__", ())):
+                for key, annotation in getattr(base, "__annotations__", {}).items():
+                    found.setdefault(key, set()).add(str(getattr(annotation, "__forward_arg__", annotation)))
+    return found
+
+
+def test_every_part_of_a_core_schema_is_walked_as_what_it_is():
+    """A key that a later pydantic adds to its schemas belongs into one of our lists if it holds no schema, or maps names to some."""
+    holds_schemas = re.compile(r"\b(\w*Schema|\w*Field|\w*Parameter)\b")
+    parts = parts_of_core_schemas()
+    assert len(parts) > 60
+    by_name = {key for key, annotations in parts.items() if any(re.search(r"dict\[\w+, (.*)\]", a) and holds_schemas.search(a) for a in annotations)}
+    assert by_name == coreschemas.BY_NAME
+    assert not {key for key in coreschemas.OPAQUE & set(parts) if any(holds_schemas.search(a) for a in parts[key])}
+    of_the_user = re.compile(r"\b(Any|CoreConfig|object|dict)\b(?!\])|list\[Any\]|dict\[str, Any\]")
+    plain = {key for key, annotations in parts.items() if all(not holds_schemas.search(a) and of_the_user.search(a) for a in annotations)}
+    harmless = {"cls", "gt", "ge", "lt", "le", "multiple_of"}  # classes and numbers are not walked into
+    functions = {key for key in plain if all("Callable" in a for a in parts[key])}
+    assert plain - harmless - functions <= coreschemas.OPAQUE
+
+
+class Animal(pydantic.BaseModel):
+    model_config = {"polymorphic_serialization": True} if pydantic.VERSION >= "2.13" else {}
+    photo: bytes
+
+
+class Dog(Animal):
+    tricks: list[str] = []
+
+
+class Puppy(Dog):
+    weeks: int = 0
+
+
+class Kennel(pydantic.BaseModel):
+    of: Animal | Dog | None = None
+
+    @pydantic.field_validator("of", mode="before")
+    @classmethod
+    def one_that_is_made_already(cls, given: Any) -> Any:
+        return Dog(photo=b"\xfe", tricks=["sit"]) if given == "Rex" or (isinstance(given, dict) and given.get("photo") == "Rex") else given
+
+
+def test_of_the_classes_of_a_union_an_instance_has_the_nearest():
+    codec = codec_for(list[Animal | Dog])
+    given = [Animal(photo=b"\xff"), Dog(photo=b"\xff", tricks=["roll"]), Puppy(photo=b"\xff", tricks=["bite"], weeks=9)]
+    assert there_and_back(codec, given) == [given[0], given[1], Dog(photo=b"\xff", tricks=["bite"])]
+    assert there_and_back(codec_for(Animal), given[1]) == given[0]
+
+
+def test_a_validator_may_answer_with_an_instance():
+    assert codec_for(Kennel).decode('{"of": "Rex"}', "it") == Kennel(of=Dog(photo=b"\xfe", tricks=["sit"]))
+    assert codec_for(list[Kennel]).decode('[{"of": "Rex"}]', "it") == [Kennel(of=Dog(photo=b"\xfe", tricks=["sit"]))]
+
+
+class Counted(pydantic.BaseModel):
+    content: bytes = b"\xff"
+    _calls: list[str] = pydantic.PrivateAttr(default_factory=list)
+
+    def model_post_init(self, context: Any) -> None:
+        self._calls.append("post_init")
+
+
+class Built(pydantic.BaseModel):
+    name: str
+
+    def __init__(self, **given: Any) -> None:
+        super().__init__(**{**given, "name": given["name"].upper()})
+
+
+class Root(pydantic.RootModel[dict[str, Blob]]):
+    pass
+
+
+class Box(pydantic.BaseModel, Generic[T]):
+    type: T
+
+
+@pydantic.dataclasses.dataclass(slots=True, frozen=True)
+class Slotted:
+    type: bytes
+
+
+@pydantic.dataclasses.dataclass
+class Pile(Generic[T]):
+    type: T
+
+
+@pytest.mark.parametrize(
+    "value",
+    [Counted(), Built(name="a"), Root({"type": Blob(content=b"\xff")}), Box[Blob](type=Blob(content=b"\xff")), Slotted(b"\xff"), Pile(b"\xff")],
+    ids=lambda value: type(value).__name__,
+)
+def test_a_class_of_any_make_comes_back_as_itself(value):
+    annotation = Pile[bytes] if isinstance(value, Pile) else type(value)
+    for codec, sent in ((codec_for(annotation), value), (codec_for(list[annotation]), [value])):
+        back = there_and_back(codec, sent)
+        assert back == sent
+        back = back if back.__class__ is not list else back[0]
+        assert type(back) is type(value)
+        assert getattr(back, "_calls", ["post_init"]) == ["post_init"]
+    with pytest.raises(NotStorable, match="does not fit its annotation"):
+        codec_for(annotation).decode("[1]", "it")
 
 
 def test_a_model_can_be_sent_by_the_names_that_others_know():

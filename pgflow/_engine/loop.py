@@ -9,6 +9,8 @@ coroutine could otherwise not repeat is made repeatable:
   iterates in the same order in every process;
 - time is the time of the last outcome; ``asyncio.sleep`` and ``asyncio.timeout`` are durable timers;
 - sockets, threads and subprocesses are refused with the name of the decorator to use;
+- tasks that one callback cancels go on in the order of their creation, whatever set it found them in; and a callback
+  that appends itself again rests until the next outcome once nothing comes of it (anyio's scopes do both);
 - tasks and asynchronous generators are kept alive until the loop is closed, explicitly and in order: if
   they were left to the garbage collector, a ``finally`` of one run could land in another run's journal.
 """
@@ -18,9 +20,13 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import logging
+import math
+import signal
 import sys
+import threading
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Coroutine
+from types import MethodType
 from typing import Any, NoReturn, Protocol, TypeVar
 
 from pgflow.errors import NotInWorkflowError
@@ -30,9 +36,31 @@ T = TypeVar("T")
 log = logging.getLogger("pgflow")
 
 MAX_SWALLOWED_UNWINDS = 100
+NEVER_SECONDS = 1e12
+"""A timer of more than 30,000 years: the clock of the database ends before it is due."""
+MAX_REPEATS = 64
+"""So often does a callback that appends itself again run between two outcomes, as long as something comes of it."""
 
 # Code that cannot be taken apart. Left to the collector, its clean-up would run inside whatever runs then.
 _abandoned: list[Any] = []
+
+
+def is_interrupt(error: BaseException) -> bool:
+    """Whether somebody has asked the process to end by Ctrl-C, and no code has raised KeyboardInterrupt of its own.
+
+    Python raises it only in the main thread: anywhere, where the default handler of SIGINT is in place, else out of
+    the handler that is, such as that of ``asyncio.run`` when it is pressed for the second time.
+    """
+    if not isinstance(error, KeyboardInterrupt) or threading.current_thread() is not threading.main_thread():
+        return False
+    handler: Any = signal.getsignal(signal.SIGINT)
+    if handler is signal.default_int_handler:
+        return True
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    handler = getattr(handler, "func", handler)  # a partial
+    return trace is not None and getattr(handler, "__code__", None) is trace.tb_frame.f_code
 
 
 class Unwind(BaseException):
@@ -82,10 +110,21 @@ class WorkflowTask(asyncio.Task[T]):
     def __hash__(self) -> int:
         return self._ordinal
 
+    def cancel(self, msg: Any | None = None) -> bool:
+        """Cancels it; the loop keeps the order of tasks that one callback cancels."""
+        loop: Any = self._loop
+        if loop._cancelling is not None:  # what this task awaits is cancelled with it
+            return super().cancel(msg)
+        loop._cancelling = self._ordinal
+        try:
+            return super().cancel(msg)
+        finally:
+            loop._cancelling = None
+
 
 _ADVICE = {
-    "run_in_executor": "asyncio.to_thread() and executors start threads",
-    "call_soon_threadsafe": "another thread cannot take part in a replay",
+    "run_in_executor": "asyncio.to_thread() and executors, which start threads",
+    "call_soon_threadsafe": "other threads",
     "create_server": "sockets",
     "create_connection": "sockets",
     "create_datagram_endpoint": "sockets",
@@ -156,24 +195,59 @@ class WorkflowLoop(_RefusingLoop):  # type: ignore[misc]
         # the bits by which small sets order their members.
         self._ordinal_base = (host.run_id & 0x1FFFFF) << 40
         self._closing = False
+        self._running: asyncio.Handle | None = None
+        self._repeating: deque[asyncio.Handle] = deque()
+        self._cancelling: int | None = None  # the ordinal of the task
+        self._cancelled: list[tuple[int, asyncio.Handle]] = []
+        self._exception_handler: Callable[[asyncio.AbstractEventLoop, dict[str, Any]], object] | None = None
         self.swallowed_unwinds = 0
 
     # ------------------------------------------------------------ running
 
     def pump(self) -> None:
-        """Runs callbacks until none is left."""
-        ready = self._ready
+        """Runs callbacks until none is left but such as only append themselves again."""
         before = self._enter()
         try:
-            while ready:
-                handle = ready.popleft()
-                if not handle._cancelled:
-                    try:
-                        handle._run()
-                    except SystemExit:
-                        pass  # asyncio has put it into the task that raised it: it ends the run, not the worker
+            self._order_cancelled()  # a cancel of the run comes from outside
+            self._run_ready()
+            for _ in range(MAX_REPEATS):
+                if not self._repeating:
+                    break
+                self._ready, self._repeating = self._repeating, self._ready
+                if not self._run_ready():
+                    break
         finally:
+            self._running = None
             _leave(before)
+
+    def _run_ready(self) -> bool:
+        """Whether anything came of it: more was run than was ready."""
+        ready = self._ready
+        came_of_it = -len(ready)
+        while ready:
+            handle = ready.popleft()
+            came_of_it += 1
+            if not handle._cancelled:
+                self._running = handle
+                try:
+                    handle._run()
+                except (SystemExit, KeyboardInterrupt) as error:
+                    if is_interrupt(error):
+                        raise
+                    # Asyncio has put it into the task that raised it: it ends the run, not the worker.
+                if self._cancelled:
+                    self._order_cancelled()
+        return came_of_it > 0
+
+    def _order_cancelled(self) -> None:
+        """Tasks that were cancelled together, perhaps from a set that has no order, go on in the order of their creation."""
+        ordinals = {id(handle): ordinal for ordinal, handle in self._cancelled}
+        self._cancelled.clear()
+        if len(ordinals) > 1:
+            in_order = iter(sorted((handle for handle in self._ready if id(handle) in ordinals), key=lambda handle: ordinals[id(handle)]))
+            ready = [next(in_order) if id(handle) in ordinals else handle for handle in self._ready]
+            self._ready.clear()
+            self._ready.extend(ready)
 
     def close(self) -> None:
         """Takes apart every coroutine that is still suspended, in the order of their creation."""
@@ -181,6 +255,7 @@ class WorkflowLoop(_RefusingLoop):  # type: ignore[misc]
             raise NotInWorkflowError("workflow code cannot close the loop that runs it")
         self._closing = True
         self._ready.clear()
+        self._repeating.clear()
         if self._generators or not all(task.done() for task in self._tasks):
             self._take_apart()
         self._tasks.clear()
@@ -235,20 +310,28 @@ class WorkflowLoop(_RefusingLoop):  # type: ignore[misc]
     def call_soon(self, callback: Callable[..., Any], *args: Any, context: contextvars.Context | None = None) -> asyncio.Handle:
         """Appends a callback to the queue of this pump."""
         handle = asyncio.Handle(callback, args, self, context)
-        if not self._closing:
-            self._ready.append(handle)
+        if self._closing:
+            return handle
+        if type(callback) is MethodType and self._running is not None and self._running._callback == callback:  # type: ignore[attr-defined]
+            self._repeating.append(handle)
+            return handle
+        self._ready.append(handle)
+        if self._cancelling is not None:
+            self._cancelled.append((self._cancelling, handle))
         return handle
 
     def call_later(
         self, delay: float, callback: Callable[..., Any], *args: Any, context: contextvars.Context | None = None
     ) -> asyncio.TimerHandle:
-        """Starts a durable timer of so many seconds."""
+        """Starts a durable timer of so many seconds; none for what is never due, as in ``anyio.sleep_forever()``."""
         handle = DurableTimerHandle(self.time() + delay, callback, list(args), self, context)
         if self._closing:
             raise Unwind
+        if math.isnan(delay):
+            raise ValueError("a delay that is no number of seconds: nan")
         if delay <= 0:
             self._ready.append(handle)
-        else:
+        elif delay < NEVER_SECONDS:
             handle.withdraw = self.host.start_timer(float(delay), lambda: self._ready.append(handle))
         return handle
 
@@ -304,13 +387,36 @@ class WorkflowLoop(_RefusingLoop):  # type: ignore[misc]
         """Asyncio tells its loop; the handle has already told the journal."""
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:
-        """Logs what asyncio cannot raise anywhere, unless the loop is being taken apart."""
+        """Tells the handler that the code has set what a callback raised, else logs it, unless the loop is being taken apart."""
+        if self._closing:
+            return
+        # What asyncio finds out when an object is collected happens at another place in every process.
+        if self._exception_handler is None or "handle" not in context:
+            self.default_exception_handler(context)
+            return
+        try:
+            self._exception_handler(self, context)
+        except Exception as error:  # noqa: BLE001 - as asyncio does
+            self.default_exception_handler({"message": "an exception handler of the workflow failed", "exception": error})
+
+    def default_exception_handler(self, context: dict[str, Any]) -> None:
+        """Logs what asyncio cannot raise anywhere."""
         if not self._closing:
             log.debug("run %s: %s", self.host.run_id, context.get("message"), exc_info=context.get("exception"))
 
-    def default_exception_handler(self, context: dict[str, Any]) -> None:
-        """As :meth:`call_exception_handler`."""
-        self.call_exception_handler(context)
+    def get_exception_handler(self) -> Callable[[asyncio.AbstractEventLoop, dict[str, Any]], object] | None:
+        """What :meth:`set_exception_handler` was given."""
+        return self._exception_handler
+
+    def set_exception_handler(self, handler: Callable[[asyncio.AbstractEventLoop, dict[str, Any]], object] | None) -> None:
+        """Sets what is told of errors in callbacks; errors that are found when objects are collected are only logged."""
+        if handler is not None and not callable(handler):
+            raise TypeError(f"a callable object or None is expected, not {handler!r}")
+        self._exception_handler = handler
+
+    def get_task_factory(self) -> None:
+        """None: tasks are made by the loop itself."""
+        return
 
     def get_debug(self) -> bool:
         """No debug mode: it would change the order of nothing, and cost."""

@@ -1,0 +1,113 @@
+"""Pydantic's core schemas, built again with what pgflow needs of them: its own configuration inside every class.
+
+A core schema is a tree of dicts. Some of them are schemas, some only map the names of a user's fields to schemas,
+and some hold values of the user's that look like either. So a walk goes by the keys of a schema, never by what
+stands behind them: a field may be called ``type``, ``default`` or ``cls``.
+
+Pydantic builds a validator and a serializer for each model and takes those wherever that model stands in another
+schema. They do not know our configuration. A stand-in for the class (:func:`own`) has none, so they are built from
+the schema that is given.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from pydantic.dataclasses import is_pydantic_dataclass
+from pydantic_core import CoreConfig
+
+CONFIG = CoreConfig(ser_json_bytes="base64", val_json_bytes="base64", ser_json_inf_nan="constants")
+
+CONFIGURED = frozenset({"model", "dataclass", "typed-dict"})
+"""Kinds of core schemas that bring a configuration, which counts for all they hold."""
+
+BY_NAME = frozenset({"fields", "choices"})
+"""Keys behind which a dict maps names, or the tags of a union, to schemas."""
+
+OPAQUE = frozenset({"config", "custom_error_context", "default", "default_factory", "expected", "members", "metadata"})
+"""Keys behind which there is no schema, whatever it looks like."""
+
+
+def rebuild(schema: Any, change: Callable[[dict[str, Any]], Any]) -> Any:
+    """A copy of a core schema in which each part has been changed, the inner ones first.
+
+    Args:
+        schema: It, or a list of some.
+        change: Takes a copied part, and answers what stands in its place.
+    """
+    if isinstance(schema, (list, tuple)):
+        return type(schema)(rebuild(part, change) for part in schema)
+    if not isinstance(schema, dict):
+        return schema
+    return change({key: _rebuild_behind(key, part, change) for key, part in schema.items()})
+
+
+def _rebuild_behind(key: str, part: Any, change: Callable[[dict[str, Any]], Any]) -> Any:
+    if key in OPAQUE:
+        return part
+    if key in BY_NAME and isinstance(part, dict):
+        return {name: rebuild(named, change) for name, named in part.items()}
+    return rebuild(part, change)
+
+
+def lossless(schema: Any) -> Any:
+    """A core schema with our configuration wherever a class has none of its own."""
+    return rebuild(schema, _configure)
+
+
+def _configure(part: dict[str, Any]) -> dict[str, Any]:
+    if part.get("type") in CONFIGURED:
+        part["config"] = {**CONFIG, **part.get("config", {})}
+        # What is read has the class that is annotated; a subclass's own form would be read as that, or not at all.
+        part["config"].pop("polymorphic_serialization", None)
+    return part
+
+
+def own(schema: Any, *, to_write: bool) -> Any:
+    """A core schema that is built as it stands, without what pydantic has built for its classes before.
+
+    Args:
+        schema: It.
+        to_write: Whether a serializer is made of it, and not a validator.
+    """
+    classes: set[type] = set()
+
+    def replace(part: dict[str, Any]) -> dict[str, Any]:
+        cls = part.get("cls")
+        if part.get("type") == "model" or (part.get("type") == "dataclass" and is_pydantic_dataclass(cls)):  # type: ignore[arg-type]
+            assert isinstance(cls, type)
+            if to_write:
+                classes.add(cls)
+            part["cls"] = _StandIn.of(cls, classes)
+        return part
+
+    return rebuild(schema, replace)
+
+
+class _StandIn(type):
+    """The type of a class in whose place another stands: its instances are that one's, and so is what is made by calling it."""
+
+    _real: type
+    _known: set[type]
+
+    @staticmethod
+    def of(real: type, known: set[type]) -> type:
+        """A stand-in for a class.
+
+        Args:
+            real: It.
+            known: Where instances are written, all classes of the schema: each instance belongs to the nearest of them.
+        """
+        make: Any = real.__new__
+        body = {"__new__": lambda _cls: make(real), "_real": real, "_known": known, "__slots__": ()}
+        return _StandIn(real.__name__, (), body)
+
+    def __call__(cls, *args: Any, **kwargs: Any) -> Any:
+        return cls._real(*args, **kwargs)
+
+    def __instancecheck__(cls, instance: Any) -> bool:
+        if not cls._known:
+            return isinstance(instance, cls._real)
+        # A serializer first asks for exactly its class, which this is not; an instance of a subclass would be written as its base.
+        return next((base for base in type(instance).__mro__ if base in cls._known), None) is cls._real
