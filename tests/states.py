@@ -35,6 +35,8 @@ REPOSITORY = Path(__file__).parents[1]
 LANDED = Path(__file__).with_name("landed")
 RECORDED = ("pgflow", "cli", "sql", "migrations")
 SUFFIX = ".tar.xz"
+FROZEN_SINCE = "52840f2"
+"""The last commit that changed a migration in place. What landed from it on can be upgraded."""
 
 
 @dataclass(frozen=True)
@@ -96,6 +98,21 @@ def record(commit: str) -> str:
     LANDED.mkdir(exist_ok=True)
     (LANDED / f"{name}{SUFFIX}").write_bytes(lzma.compress(made, preset=9 | lzma.PRESET_EXTREME))
     return name
+
+
+def in_history() -> list[Assets]:
+    """The SQL of every commit since migrations were frozen, newest first, each text once; nothing where the history is not at hand."""
+    listing = subprocess.run(
+        ["git", "log", "--format=%H", f"{FROZEN_SINCE}^..HEAD", "--", "sql", "migrations"], cwd=REPOSITORY, capture_output=True, text=True, check=False
+    )
+    found: dict[str, Assets] = {}
+    for commit in listing.stdout.split() if listing.returncode == 0 else ():
+        made = subprocess.run(["git", "archive", "--format=tar", commit, "sql", "migrations"], cwd=REPOSITORY, capture_output=True, check=True).stdout
+        with tempfile.TemporaryDirectory() as folder, tarfile.open(fileobj=io.BytesIO(made)) as archive:
+            archive.extractall(folder, filter="data")
+            assets = read_assets(Path(folder), "0.1.0")
+            found.setdefault(assets.stamp.files, assets)  # read while the folder is there
+    return list(found.values())
 
 
 def name_of(folder: Path) -> str:

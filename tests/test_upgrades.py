@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import psycopg
 import pytest
 import states
+import upgrades
 from catalog import dump_catalog
 from records import count, eventually, run_row
 
@@ -120,6 +121,20 @@ def test_a_schema_from_before_migrations_were_frozen_is_left_alone_and_one_line_
         assert "\n" not in str(refused.value)
     assert len(BEFORE_FROZEN) > 20
     assert dump_catalog(empty) == before
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(200)
+@pytest.mark.parametrize("name", states.names())
+def test_workers_of_a_landed_version_go_on_while_its_schema_is_upgraded(server_dsn, name):
+    figures, wrong = upgrades.play(server_dsn, name, 15, 1)
+    assert wrong == []
+    assert figures["in_flight"]
+    assert figures["completed_by_old_workers_alone"] >= 10
+
+
+def test_the_newest_states_of_the_history_become_a_fresh_install(server_dsn):
+    assert upgrades.upgrade_history(server_dsn, 2)[1] == []
 
 
 # ---------------------------------------------------------------- a worker that works while its schema is upgraded

@@ -40,6 +40,7 @@ LAYERS = (
     Layer("programs", "programs", "random workflows under kills against a plain interpreter", 38),
     Layer("crashes", "crashes", "kill -9 at named points", 38),
     Layer("effects", "effectcrashes", "kill -9 around effects, with a witness outside that counts", 20),
+    Layer("upgrades", "upgrades", "landed versions upgraded under work", 45),
     Layer("tests", "proof.named_tests", "tests of the suite that put one promise to the test", 100, grows=False),
 )
 
