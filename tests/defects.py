@@ -743,6 +743,21 @@ EFFECTS = (
 
 UPGRADES = (
     Defect(
+        "commit that wakes nobody: the next poll will", "pgflow/committer.py",
+        "self._host.wake_soon(answer.wake, set(answer.lanes))", "self._host.wake_soon([], set(answer.lanes))",
+        "test_children.py::test_the_end_of_a_child_wakes_its_parent_without_a_poll",
+    ),
+    Defect(
+        "journal pages cut by call", "sql/claim.sql",
+        "seq > after_seq order by seq limit 2000", "seq > after_seq order by call limit 2000",
+        "test_sql_claim.py::test_a_long_journal_comes_in_pages_in_the_order_in_which_it_was_recorded",
+    ),
+    Defect(
+        "journal pages ordered by call", "sql/claim.sql",
+        ") order by u.seq)::text", ") order by u.call)::text",
+        "test_sql_claim.py::test_a_long_journal_comes_in_pages_in_the_order_in_which_it_was_recorded",
+    ),
+    Defect(
         "worker that does not see its schema change", "pgflow/worker.py",
         "self._compare_schema(await self._control.ask(worker_calls.read_stamp()))", "pass",
         "test_upgrades.py::test_a_worker_says_once_that_the_schema_is_newer_and_goes_on",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 import psycopg
@@ -11,7 +11,7 @@ import pytest
 from records import HOUR, SOON, count, events, eventually, run_row
 
 import pgflow
-from pgflow import KeyConflict, NotStorable, RunCancelled, RunFailed, Signal, StepFailed, step, workflow
+from pgflow import App, KeyConflict, NotStorable, RunCancelled, RunFailed, Signal, StepFailed, step, workflow
 
 if TYPE_CHECKING:
     from pgflow.testing import AsyncHarness, Harness
@@ -50,6 +50,17 @@ def statuses(conn: psycopg.Connection) -> dict[str, str]:
 
 
 # ---------------------------------------------------------------- results and failures
+
+
+def test_the_end_of_a_child_wakes_its_parent_without_a_poll(dsn: str) -> None:
+    """A poll an hour after the first, so that nothing but the wake that follows the commit brings the parent on."""
+
+    @workflow
+    async def parent(n: int) -> int:
+        return await pgflow.run_child(double, n)
+
+    with App(dsn, include=[parent, double]) as app, app.worker(poll_seconds=3600):
+        assert app.start(parent, 4).result(timedelta(seconds=20)) == 8
 
 
 def test_a_parent_gets_the_results_of_its_children_in_both_colours(flow: Harness, conn: psycopg.Connection) -> None:

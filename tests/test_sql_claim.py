@@ -324,27 +324,34 @@ def test_setting_a_limit_keeps_the_number_of_deaths_unless_told(db: Conn) -> Non
 
 
 def test_a_limit_is_never_exceeded_at_any_instant(dsn: str, conn: Conn) -> None:
-    most = 5
+    most, workers, turns = 5, 4, 60
     for workflow in ("a", "b"):
-        start_many(conn, [(None, "{}")] * 700, workflow)
+        start_many(conn, [(None, "{}")] * (workers * turns * workers), workflow)
     limit(conn, most)
-    left = sqlkit.while_time_is_left(1.5)
+    all_see_it_full = threading.Barrier(workers)
 
     def work(c: Conn, n: int) -> tuple[int, int]:
+        """Holds what it claims until the queue is full, then takes turns: each counts the leases of all after each claim."""
         worker, lanes = register(c), sqlkit.all_lanes(c)
-        done, seen = 0, 0
-        while left():
-            claims = claim(c, 1 + n, worker=worker, lanes=lanes)
+        claims, seen, done, taken = [], 0, 0, 0
+        while seen < most:  # together they want ten
+            claims += claim(c, 1 + n, worker=worker, lanes=lanes)
             seen = max(seen, count(c, "lease"))
+        all_see_it_full.wait()
+        while taken < turns:
             if claims:
                 sqlkit.commit(c, *(flush(x, outcome=("completed", None, "null", None)) for x in claims))
-            done += len(claims)
-        return done, seen
+                done, taken = done + len(claims), taken + 1
+            claims = claim(c, 1 + n, worker=worker, lanes=lanes)
+            seen = max(seen, count(c, "lease"))
+        if claims:
+            sqlkit.commit(c, *(flush(x, outcome=("completed", None, "null", None)) for x in claims))
+        return done + len(claims), seen
 
-    answers = sqlkit.race(dsn, 4, work)
+    answers = sqlkit.race(dsn, workers, work)
     assert max(seen for _, seen in answers) == most
-    assert sum(done for done, _ in answers) == count(conn, "outcome") > most
-    assert min(done for done, _ in answers) > 0
+    assert sum(done for done, _ in answers) == count(conn, "outcome") >= workers * turns
+    assert min(done for done, _ in answers) >= turns
 
 
 def test_a_claim_waits_for_another_of_the_same_limited_queue_and_then_counts_its_leases(dsn: str, conn: Conn) -> None:
@@ -515,6 +522,22 @@ def test_a_short_journal_comes_with_the_claim(db: Conn) -> None:
         (2, 2, "c", "step", "1e22"),
         (3, 3, "c", "step", '"\\u00e9"'),
         (4, 4, "c", "step", "null"),
+    ]
+
+
+def test_a_long_journal_comes_in_pages_in_the_order_in_which_it_was_recorded(db: Conn) -> None:
+    """Calls that end in another order than they were issued: the last page holds the first calls."""
+    run = sqlkit.begin(db)
+    length = 4500
+    sqlkit.commit(db, flush(run, *(unit(call=length + 1 - n, payload=str(n)) for n in range(1, length + 1))))
+    pages = []
+    after = 0
+    while page := one(db, "select pgflow.load_units(%s, %s)", run.run_id, after):
+        pages.append(json.loads(page))
+        after += len(pages[-1])  # as a worker asks, whose journal has no gap
+    assert len(pages) > 2
+    assert [(seq, call, payload) for page in pages for seq, call, _, _, payload, *_ in page] == [
+        (n, length + 1 - n, str(n)) for n in range(1, length + 1)
     ]
 
 
