@@ -741,6 +741,19 @@ EFFECTS = (
     ),
 )
 
+PROOF = (
+    Defect(
+        "proof of changed files stamped with their commit", "tests/proof/report.py",
+        '"is_dirty": began.is_dirty or began != ended,', '"is_dirty": False,',
+        "test_proof.py::test_the_page_says_when_the_tree_was_dirty",
+    ),
+    Defect(
+        "runs of two promises summed twice", "tests/proof/report.py",
+        "runs=sum(line.runs for line", "runs=sum(line.runs + line.shared for line",
+        "test_proof.py::test_no_sum_counts_what_two_promises_share_twice",
+    ),
+)
+
 UPGRADES = (
     Defect(
         "commit that wakes nobody: the next poll will", "pgflow/committer.py",
@@ -855,4 +868,4 @@ LOOP = (
     ),
 )
 
-DEFECTS = (*FENCES, *CLAIMS, *LOCKS, *WAKES, *CLOCKS, *REPLAY, *STEPS, *EFFECTS, *SECURITY, *UPGRADES, *NAMES, *VALUES, *LOOP)
+DEFECTS = (*FENCES, *CLAIMS, *LOCKS, *WAKES, *CLOCKS, *REPLAY, *STEPS, *EFFECTS, *SECURITY, *UPGRADES, *PROOF, *NAMES, *VALUES, *LOOP)

@@ -413,8 +413,8 @@ def prove(server_dsn: str, seconds: float, seed: int) -> Findings:
     return Findings("effects", seed, [
         Evidence("G11", f"kill -9 at {len(POINTS)} points around effects without a key", figures["runs"], figures["lost"], figures["doubled"], wrong),
         Evidence("G12", f"kill -9 at {len(POINTS)} points around effects with a key", CHARGES * figures["runs"], doubled=figures["keys_too_many"]),
-        Evidence("G35", f"kill -9 at {len(POINTS)} points of sagas that fail", figures["failed"], lost=figures["not_undone"], doubled=figures["undone_for_nothing"]),
-        Evidence("G45", f"kill -9 at {len(POINTS)} points: ledger against the witness's book", figures["done"], lost=figures["owed"] + figures["not_confirmed"]),
+        Evidence("G35", f"kill -9 at {len(POINTS)} points of sagas that fail", 0, figures["not_undone"], figures["undone_for_nothing"], shared=figures["failed"]),
+        Evidence("G45", f"kill -9 at {len(POINTS)} points: ledger against the witness's book", 0, figures["owed"] + figures["not_confirmed"], shared=figures["done"]),
     ], {f"kill {point}": (figures["kills"].get(point, 0), 2) for point in POINTS})
 
 

@@ -23,11 +23,13 @@ class Evidence:
     """Anything else that broke it, one line each."""
     figure: str = ""
     """What else was measured, such as the slowest recovery, with its unit."""
+    shared: int = 0
+    """How many that another line counts as its ``runs`` this promise was judged by too: no sum counts one of them twice."""
 
     @property
     def holds(self) -> bool:
         """Whether it was tested at all, and nothing spoke against it."""
-        return self.runs > 0 and not (self.lost or self.doubled or self.wrong)
+        return self.runs + self.shared > 0 and not (self.lost or self.doubled or self.wrong)
 
 
 @dataclass

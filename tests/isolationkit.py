@@ -210,14 +210,20 @@ def prove(server_dsn: str, seconds: float, seed: int) -> Findings:  # noqa: ARG0
         printed = dict(zip((path.stem for path in names), pool.map(play_next, names), strict=True))
     plays = [play for name, text in printed.items() for play in read_plays(name, text)]
     findings = Findings("L1 interleavings", seed, seconds=time.monotonic() - began)
+    counted: set[int] = set()
     for guarantee, fault, steps in PROMISES:
         told = [play for play in plays if any(re.fullmatch(steps, step) for step in play.steps)]
         wrong = [line for play in told for line in play.wrong]
         if guarantee == "G29":
             wrong += [f"{name}: prints something else than expected" for name, text in printed.items() if difference(name, text)]
         deadlocks = sum("deadlock" in error for play in told for _, error in play.errors)
+        own = {id(play) for play in told} - counted
+        counted |= own
         findings.evidence.append(
-            Evidence(guarantee, fault, len(told), sum(p.lost for p in told), sum(p.doubled for p in told), tuple(wrong), f"{deadlocks} deadlocks")
+            Evidence(
+                guarantee, fault, len(own), sum(p.lost for p in told), sum(p.doubled for p in told), tuple(wrong), f"{deadlocks} deadlocks",
+                shared=len(told) - len(own),
+            )
         )
     findings.fired = {
         "permutations": (len(plays), 2000),

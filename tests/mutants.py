@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
 REPOSITORY = Path(__file__).parents[1]
-COPIED = ("pgflow", "cli", "sql", "migrations", "tests", "examples", "pyproject.toml", "README.md")
+COPIED = ("pgflow", "cli", "sql", "migrations", "tests", "docs", "examples", "pyproject.toml", "README.md")
 COPIES = 2
 HANGS_AFTER_SECONDS = 100
 """Less than the limit of a single test. Who hangs has not noticed: on a busy machine that could be any test."""

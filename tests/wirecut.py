@@ -264,14 +264,18 @@ async def enumerate_paths(
 def findings_of(tallies: list[Tally], seed: int, seconds: float) -> Findings:
     """What the paths show of each promise."""
     findings = Findings("wire cuts", seed, seconds=seconds)
+    counted: set[str] = set()
     for guarantee, fault in FAULTS.items():
         of = [t for t in tallies if guarantee in t.promises]
-        cuts = sum(t.commits if guarantee == "G3" else t.fired.total() for t in of)
+        cuts = {t.path: t.commits if guarantee == "G3" else t.fired.total() for t in of}
+        own = sum(n for name, n in cuts.items() if name not in counted)
+        shared = sum(cuts.values()) - own
+        counted |= cuts.keys()
         figure = f"{sum(t.in_progress for t in of)} times in progress, and waited out" if guarantee == "G3" else f"{len(of)} paths"
         if guarantee == "G39":
             figure += f", slowest {max(t.slowest_seconds for t in of):.1f} s" if of else ""
         wrong = tuple(f"{t.path}: {w}" for t in of for w in t.wrong)
-        findings.evidence.append(Evidence(guarantee, fault, cuts, sum(t.lost for t in of), sum(t.doubled for t in of), wrong, figure))
+        findings.evidence.append(Evidence(guarantee, fault, own, sum(t.lost for t in of), sum(t.doubled for t in of), wrong, figure, shared))
     for t in tallies:
         for side in t.planned:
             findings.fired[f"{t.path}, {side}"] = (t.fired[side], max(1, t.planned[side] * 9 // 10))

@@ -74,7 +74,7 @@ def timers_under_crashes(ground: Ground) -> list[Evidence]:
     ground.happened("workers killed while runs slept (G22)", kills, crashes)
     return [
         Evidence("G22", "workers killed, server stopped at once and started", count * NAPS, lost, doubled, tuple(wrong), f"{figure}, the server's absences included"),
-        Evidence("G39", "server stopped at once and started, fsync on", count * NAPS, lost, doubled, tuple(wrong), f"{stops} stops"),
+        Evidence("G39", "server stopped at once and started, fsync on", 0, lost, doubled, tuple(wrong), f"{stops} stops", shared=count * NAPS),
     ]
 
 

@@ -110,7 +110,7 @@ def recoveries(ground: Ground) -> list[Evidence]:
     ground.happened("runs of killed workers (G13)", len(found), wanted)
     return [
         Evidence("G13", "worker killed with -9: all runs to their end", len(feed.keys), lost, doubled, wrong, f"drained {drained_seconds:.1f} s after the last kill"),
-        Evidence("G14", "worker killed with -9", len(found), wrong=too_slow(found, 1.0, stall), figure=f"went on elsewhere: {spread(found)} (dead after 1 s)"),
+        Evidence("G14", "worker killed with -9", 0, wrong=too_slow(found, 1.0, stall), figure=f"went on elsewhere: {spread(found)} (dead after 1 s)", shared=len(found)),
     ]
 
 

@@ -3,13 +3,14 @@
 Puts every promise to the fault that tests it and prints the table: promise, fault, runs, lost, doubled. Each
 layer runs in a process of its own, two at a time, on servers that are started for it (``--postgres``: those of
 the embedded server if not said; 15, 16, 17 as the tests' ``PGFLOW_TEST_POSTGRES``), with fsync on. A full run
-writes docs/GUARANTEES.md. Exit code 1 if anything was lost, doubled or broken, if a mutant was not caught, or
+writes docs/GUARANTEES.md, and beside it the record that the page is made of. Exit code 1 if anything was lost, doubled or broken, if a mutant was not caught, or
 if a fault happened too seldom for the run to count.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import random
 import sys
@@ -39,7 +40,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--seed", type=int, help="one of its own for every run if not given")
     parser.add_argument("--postgres", action="append", help="a version or a folder of programs; may be given several times")
     parser.add_argument("--only", action="append", choices=[layer.name for layer in layers.LAYERS], help="only this layer; may be given several times")
-    parser.add_argument("--output", type=Path, help="where the table goes; docs/GUARANTEES.md for a full run")
+    parser.add_argument("--output", type=Path, help="where the page goes, its record beside it as .json; docs/GUARANTEES.md for a full run")
     parser.add_argument("--layer", help=argparse.SUPPRESS)
     parser.add_argument("--seconds", type=float, help=argparse.SUPPRESS)
     parser.add_argument("--json", type=Path, help=argparse.SUPPRESS)
@@ -91,11 +92,13 @@ def main() -> int:
         findings = layers.run_here(options.layer, os.environ["PGFLOW_TEST_DSN"], options.seconds, seed)
         options.json.write_text(layers.write_findings(findings))
         return 0
-    started = time.monotonic()
+    started, tree = time.monotonic(), report.tree_at_hand()
     results = run(options, seed)
     arguments = " --quick" if options.quick else f" --minutes {options.minutes:g}"
     arguments += "".join(f" --postgres {wanted}" for wanted in options.postgres or [])
-    page = report.table(results, arguments=arguments, seconds=time.monotonic() - started, date=f"{datetime.now(UTC):%Y-%m-%d}", seed=seed)
+    seconds, date = time.monotonic() - started, f"{datetime.now(UTC):%Y-%m-%d}"
+    record = report.record(results, arguments=arguments, seconds=seconds, date=date, seed=seed, trees=(tree, report.tree_at_hand()))
+    page = report.page(record)
     print(page)
     said = report.broken(results)
     for line in said:
@@ -103,7 +106,8 @@ def main() -> int:
     output = options.output or (None if options.quick or options.only else GUARANTEES)
     if output is not None and not said:
         output.write_text(page)
-        print(f"written to {output}")
+        output.with_suffix(".json").write_text(json.dumps(record, indent=1) + "\n")
+        print(f"written to {output} and {output.with_suffix('.json').name}")
     print(f"seed {seed}, {time.monotonic() - started:.0f} s: {'broken' if said else 'holds'}")
     return 1 if said else 0
 

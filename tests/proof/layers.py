@@ -110,8 +110,8 @@ def read_findings(text: str) -> Findings:
     return Findings(evidence=evidence, fired=fired, **data)
 
 
-def run_tests(paths: list[str], server_dsn: str) -> tuple[int, list[str]]:
-    """Runs tests of the suite: how many passed, and the names of those that did not."""
+def run_tests(paths: list[str], server_dsn: str) -> tuple[list[str], list[str]]:
+    """Runs tests of the suite: the names of those that passed, and of those that did not."""
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "report.xml"
         command = [sys.executable, "-m", "pytest", "-q", "-n", "0", "-p", "no:cacheprovider", f"--junitxml={report}", *paths]
@@ -119,6 +119,10 @@ def run_tests(paths: list[str], server_dsn: str) -> tuple[int, list[str]]:
         done = subprocess.run(command, cwd=REPOSITORY, env=env, capture_output=True, text=True, check=False)
         assert report.exists(), done.stdout[-2000:] + done.stderr[-2000:]
         cases = list(ET.parse(report).getroot().iter("testcase"))  # noqa: S314
-    failed = [f"{c.get('classname')}::{c.get('name')}" for c in cases if c.find("failure") is not None or c.find("error") is not None]
-    passed = [c for c in cases if all(c.find(tag) is None for tag in ("failure", "error", "skipped"))]
-    return len(passed), failed
+    failed = [_name(c) for c in cases if c.find("failure") is not None or c.find("error") is not None]
+    passed = [_name(c) for c in cases if all(c.find(tag) is None for tag in ("failure", "error", "skipped"))]
+    return passed, failed
+
+
+def _name(case: ET.Element) -> str:
+    return f"{case.get('classname')}::{case.get('name')}"

@@ -1,11 +1,16 @@
-"""The table: promise, fault, figure."""
+"""The record of a run, and the page that is made of it and of nothing else.
+
+A full run writes both: `docs/GUARANTEES.json` holds what each layer found on each server, of which commit and with
+which texts of the promises; `docs/GUARANTEES.md` is :func:`page` of that, which a test repeats.
+"""
 
 from __future__ import annotations
 
 import subprocess
 from collections import defaultdict
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any
 
 from evidence import Evidence, Findings
 
@@ -17,16 +22,17 @@ EXPLANATION = REPOSITORY / "docs" / "explanation" / "guarantees.md"
 HEAD = """\
 # Guarantees, the faults that test them, and the figures
 
-Written by `python -m tests.proof{arguments}` in {minutes:.0f} minutes on {date}, of commit `{commit}`, seed {seed}, on Postgres {versions}. \
+Written by `python -m tests.proof{arguments}` in {minutes:.0f} minutes on {date}, of commit `{commit}`{changed}, seed {seed}, on Postgres {versions}. \
 How each promise is kept is in [Guarantees, and what is not one](explanation/guarantees.md).
 
 **{runs:,} tests of {proven} promises: {lost} lost, {doubled} doubled, {wrong} otherwise broken. Mutants caught: {mutants}.**
 
-`runs` counts how often the promise was put to that fault: transactions, kills, cuts, programs, values. A run in which a fault happened \
-less often than it must is void and writes nothing.
+`runs` counts how often the promise was put to that fault: transactions, kills, cuts, programs, values. `shared` counts what another \
+promise was tested by too and what its line counts as its runs: no sum counts anything twice. A run in which a fault happened less often \
+than it must is void and writes nothing.
 
-| id | promise | fault | runs | lost | doubled | figure | seed | commit | Postgres |
-|---|---|---|---:|---:|---:|---|---:|---|---|
+| id | promise | fault | runs | shared | lost | doubled | figure | seed | commit | Postgres |
+|---|---|---|---:|---:|---:|---:|---|---:|---|---|
 """
 
 
@@ -35,6 +41,7 @@ class Line:
     """A row: one promise under one fault, on all servers."""
 
     runs: int = 0
+    shared: int = 0
     lost: int = 0
     doubled: int = 0
     wrong: list[str] = field(default_factory=list)
@@ -44,6 +51,7 @@ class Line:
     def add(self, evidence: Evidence, version: str) -> None:
         """Adds what one server showed."""
         self.runs += evidence.runs
+        self.shared += evidence.shared
         self.lost += evidence.lost
         self.doubled += evidence.doubled
         self.wrong += evidence.wrong
@@ -53,51 +61,93 @@ class Line:
             self.versions.append(version)
 
 
-def lines_of(results: list[tuple[str, Findings]]) -> dict[tuple[str, str], Line]:
+def lines_of(results: list[tuple[str, Findings]], promises: dict[str, str]) -> dict[tuple[str, str], Line]:
     """The rows, in the order of the promises."""
     lines: dict[tuple[str, str], Line] = defaultdict(Line)
     for version, findings in results:
         for evidence in findings.evidence:
             lines[evidence.guarantee, evidence.fault].add(evidence, version)
-    order = list(PROMISES)
+    order = list(promises)
     return dict(sorted(lines.items(), key=lambda item: order.index(item[0][0]) if item[0][0] in order else -1))
 
 
-def commit_hash() -> str:
-    """Of the code at hand."""
-    done = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=REPOSITORY, capture_output=True, text=True, check=False)
-    return done.stdout.strip() or "unknown"
+@dataclass(frozen=True)
+class Tree:
+    """What was tested: a commit, and whether files differed from it."""
+
+    commit: str
+    is_dirty: bool
 
 
-def table(results: list[tuple[str, Findings]], *, arguments: str, seconds: float, date: str, seed: int) -> str:
-    """The page."""
-    lines = lines_of(results)
-    commit = commit_hash()
+def tree_at_hand() -> Tree:
+    """The commit at hand. What a run writes itself is no change, nor is a new file that is not code; without a history nobody can tell."""
+    commit, status = _git("rev-parse", "--short", "HEAD"), _git("status", "--porcelain", "-uall", "--", ".", ":!docs/GUARANTEES.*")
+    changed = [line for line in status.splitlines() if not line.startswith("??") or line.endswith((".py", ".sql", ".toml"))]
+    return Tree(commit or "unknown", bool(changed) or not commit)
+
+
+def _git(*arguments: str) -> str:
+    done = subprocess.run(["git", *arguments], cwd=REPOSITORY, capture_output=True, text=True, check=False)
+    return done.stdout.strip()
+
+
+def record(results: list[tuple[str, Findings]], *, arguments: str, seconds: float, date: str, seed: int, trees: tuple[Tree, Tree]) -> dict[str, Any]:
+    """Everything that the page says, as JSON can hold it.
+
+    Args:
+        trees: What was at hand when the run began, and when it ended: if they differ, nobody knows what was tested.
+    """
+    began, ended = trees
+    return {
+        "arguments": arguments, "seconds": seconds, "date": date, "seed": seed, "commit": began.commit,
+        "is_dirty": began.is_dirty or began != ended,
+        "results": [{"postgres": version, **asdict(findings)} for version, findings in results],
+        "promises": PROMISES, "not_built": NOT_BUILT, "not_promised": non_guarantees(),
+    }  # fmt: skip
+
+
+def results_of(run: dict[str, Any]) -> list[tuple[str, Findings]]:
+    """The findings in a record, with the version of the server of each."""
+    results = []
+    for entry in run["results"]:
+        data = dict(entry)
+        version, evidence, fired = data.pop("postgres"), data.pop("evidence"), data.pop("fired")
+        found = [Evidence(**{**e, "wrong": tuple(e["wrong"])}) for e in evidence]
+        results.append((version, Findings(evidence=found, fired={fault: (times, least) for fault, (times, least) in fired.items()}, **data)))
+    return results
+
+
+def page(run: dict[str, Any]) -> str:
+    """The page of a record."""
+    results, promises, not_built = results_of(run), run["promises"], run["not_built"]
+    lines = lines_of(results, promises)
+    commit, seed = run["commit"] + ("+changes" if run["is_dirty"] else ""), run["seed"]
     versions = sorted({version for version, _ in results})
     caught = [e for _, findings in results for e in findings.evidence if findings.layer == "mutants"]
-    page = HEAD.format(
-        arguments=arguments, minutes=seconds / 60, date=date, commit=commit, seed=seed, versions=" and ".join(versions),
-        runs=sum(line.runs for line in lines.values()), proven=len({guarantee for guarantee, _ in lines} & set(PROMISES)),
+    proven = {guarantee for guarantee, _ in lines}
+    text = HEAD.format(
+        arguments=run["arguments"], minutes=run["seconds"] / 60, date=run["date"], commit=run["commit"], seed=seed, versions=" and ".join(versions),
+        changed=" **with changes that are not committed**" if run["is_dirty"] else "",
+        runs=sum(line.runs for line in lines.values()), proven=len(proven & set(promises)),
         lost=sum(line.lost for line in lines.values()), doubled=sum(line.doubled for line in lines.values()),
         wrong=sum(len(line.wrong) for line in lines.values()), mutants=", ".join(dict.fromkeys(e.figure for e in caught)) or "not run",
     )
-    proven = {guarantee for guarantee, _ in lines}
-    for guarantee, promise in PROMISES.items():
+    for guarantee, promise in promises.items():
         rows = [(fault, line) for (g, fault), line in lines.items() if g == guarantee]
         for number, (fault, line) in enumerate(rows):
             said = promise if number == 0 else ""
-            page += (
-                f"| {guarantee} | {said} | {fault} | {line.runs:,} | {line.lost} | {line.doubled} | {'; '.join(line.figures)} | {seed} | "
-                f"{commit} | {', '.join(line.versions)} |\n"
+            text += (
+                f"| {guarantee} | {said} | {fault} | {line.runs:,} | {line.shared:,} | {line.lost} | {line.doubled} | {'; '.join(line.figures)} | "
+                f"{seed} | {commit} | {', '.join(line.versions)} |\n"
             )
         if guarantee not in proven:
-            reason = f"not built: {NOT_BUILT[guarantee]}" if guarantee in NOT_BUILT else "not in this run"
-            page += f"| {guarantee} | {promise} | {reason} | | | | | | | |\n"
-    rest = [(guarantee, fault, line) for (guarantee, fault), line in lines.items() if guarantee not in PROMISES]
+            reason = f"not built: {not_built[guarantee]}" if guarantee in not_built else "not in this run"
+            text += f"| {guarantee} | {promise} | {reason} | | | | | | | | |\n"
+    rest = [(guarantee, fault, line) for (guarantee, fault), line in lines.items() if guarantee not in promises]
     if rest:
-        page += "\n## What the proof says of itself\n\n| | runs | figure |\n|---|---:|---|\n"
-        page += "".join(f"| {fault} | {line.runs:,} | {'; '.join(line.figures)} |\n" for _, fault, line in rest)
-    return page + faults(results) + "\n" + non_guarantees()
+        text += "\n## What the proof says of itself\n\n| | runs | figure |\n|---|---:|---|\n"
+        text += "".join(f"| {fault} | {line.runs:,} | {'; '.join(line.figures)} |\n" for _, fault, line in rest)
+    return text + faults(results) + "\n" + str(run["not_promised"])
 
 
 def faults(results: list[tuple[str, Findings]]) -> str:
@@ -129,4 +179,16 @@ def broken(results: list[tuple[str, Findings]]) -> list[str]:
             said += [f"{where}: {e.guarantee}: {line}" for line in e.wrong[:20]]
         if not findings.evidence:
             said.append(f"{where}: it shows nothing")
+        said += [f"{where}: {line}" for line in counted_twice(findings)]
+    return said
+
+
+def counted_twice(findings: Findings) -> list[str]:
+    """Lines of one layer that count the same under two promises: the same fault, as often."""
+    first: dict[tuple[str, int], str] = {}
+    said = []
+    for e in findings.evidence:
+        known = first.setdefault((e.fault, e.runs), e.guarantee)
+        if known != e.guarantee and e.runs > 0:
+            said.append(f"{known} and {e.guarantee} count the same {e.runs} runs ({e.fault}): one of them shares them")
     return said
