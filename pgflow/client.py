@@ -27,6 +27,9 @@ P = ParamSpec("P")
 R = TypeVar("R")
 T = TypeVar("T")
 
+Verdict = Literal["confirmed", "failed", "absent", "taken_back", "stands"]
+"""What may be said of an effect."""
+
 Answer = Approve | Reject | Escalate
 """Answer to a gate."""
 
@@ -118,20 +121,21 @@ class Client(Rewinds):
         self._ask(mail.cancel_run(key, why), wakes=True)
 
     def settle_effect(
-        self, effect_key: str, verdict: Literal["confirmed", "failed", "absent"], value: Any = None, *, why: str = "", by: str | None = None
+        self, effect_key: str, verdict: Verdict, value: Any = None, *, why: str = "", by: str | None = None
     ) -> None:
         """Says what became of an effect whose outcome is unknown, or that was accepted.
 
         Args:
             effect_key: Its idempotency key, as ``pgflow.obligations`` shows it.
-            verdict: ``confirmed``, ``failed``, or ``absent``: nothing was done, and it may be tried again.
+            verdict: ``confirmed``, ``failed``, or ``absent``: nothing was done, and it may be tried again. Of an effect that a run
+                ended by force has left ``uncompensated``: ``taken_back`` by other means, or ``stands``.
             value: The result, where it is confirmed: anything JSON that its annotation reads.
             why: How this is known.
             by: Who says so.
 
         Raises:
             RunNotFound: No open effect has the key.
-            WrongState: It is under way.
+            WrongState: It is under way; or the verdict is none on an effect in its state.
         """
         text = encode_plain(value, "the result of an effect")
         self._ask(effects.settle_effect(effect_key, verdict, text, why, by), wakes=True)
@@ -203,7 +207,7 @@ class AsyncClient(AsyncRewinds):
         await self._ask(mail.cancel_run(key, why), wakes=True)
 
     async def settle_effect(
-        self, effect_key: str, verdict: Literal["confirmed", "failed", "absent"], value: Any = None, *, why: str = "", by: str | None = None
+        self, effect_key: str, verdict: Verdict, value: Any = None, *, why: str = "", by: str | None = None
     ) -> None:
         """Says what became of an effect whose outcome is unknown, or that was accepted; see :meth:`Client.settle_effect`."""
         text = encode_plain(value, "the result of an effect")

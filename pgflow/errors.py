@@ -9,6 +9,7 @@
         ├── LeaseLost            PF004   another worker holds the run
         ├── StepCommitted        PF005   a transactional step ended its transaction itself
         ├── WrongState           PF006   the run is not in a state that allows this
+        ├── NotAllowed           PF021   an operator may do this, and not this role
         ├── HasActed             PF020   what would be dropped of a run has acted, and nobody said what is to become of it
         ├── RunFailed                    the workflow raised; its error is the __cause__
         ├── RunCancelled                 the run was cancelled, or its deadline passed
@@ -89,6 +90,12 @@ class WrongState(PgflowError):
     """The run is not in a state that allows this."""
 
     sqlstate = "PF006"
+
+
+class NotAllowed(PgflowError):
+    """Only an operator may do this: the role that asked is none (``pgflow_operator``)."""
+
+    sqlstate = "PF021"
 
 
 class HasActed(PgflowError):
@@ -227,7 +234,7 @@ class EmbeddedServerError(SetupError):
 
 BY_SQLSTATE: dict[str, type[PgflowError]] = {
     cls.sqlstate: cls
-    for cls in (RunNotFound, KeyConflict, InvalidArgument, LeaseLost, StepCommitted, WrongState, HasActed, NotBuiltError)
+    for cls in (RunNotFound, KeyConflict, InvalidArgument, LeaseLost, StepCommitted, WrongState, NotAllowed, HasActed, NotBuiltError)
     if cls.sqlstate
 }
 """The error class of each SQLSTATE that the stored functions raise."""

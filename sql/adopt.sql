@@ -49,6 +49,13 @@ as $$
     or g.generation > me.generation and g.chain_id = me.chain_id and g.generation > 1
   join pgflow.unit i on i.run_id = g.run_id and i.kind = 'i' and i.payload->>'compensates' is not null and (g.run_id <> me.run_id or i.seq > undone_from_.cut)
   where me.run_id = undone_from_.run_id
+  union all
+  select d.payload->>'effect', true
+  from pgflow.run me
+  join pgflow.run g on g.run_id = me.run_id
+    or g.generation > me.generation and g.chain_id = me.chain_id and g.generation > 1
+  join pgflow.unit d on d.run_id = g.run_id and d.kind = 'o' and d.name = 'discharged' and d.payload->>'verdict' = 'taken_back'
+  where me.run_id = undone_from_.run_id
 $$;
 comment on function pgflow.undone_from_(bigint, int)
   is 'Keys of effects that a run took back after a cut, or a later generation of its chain did, or began to, each with whether it is done';
@@ -163,7 +170,7 @@ begin
       delete from pgflow.owed o where o.run_id = origin and o.call = done.call and o.kind = 'effect' returning o.*
     )
     insert into pgflow.owed (run_id, call, opened_at, due_at, kind, name, owed_to, detail)
-    select heir, own, opened_at, due_at, kind, name, owed_to, detail from gone;
+    select heir, own, opened_at, due_at, kind, name, owed_to, detail - 'reason' from gone;
     update pgflow.signal s set run_id = heir, call = own
     where s.chain_id = chain and s.kind = 'e' and s.run_id = origin and s.call = done.call;
     own := own + 1;

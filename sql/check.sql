@@ -82,9 +82,9 @@ begin
   from terminal t where t.n > 1
   union all
   select 'nothing is recorded after the outcome', format('run %s', o.run_id)
-  -- Save what somebody said, afterwards, of an effect that a run ended by force had left open.
+  -- Save what became, afterwards, of effects that a run ended by force had left open, or done.
   from pgflow.outcome o where exists (
-    select from pgflow.unit u where u.run_id = o.run_id and u.recorded_at > o.finished_at and not (u.token = 0 and u.kind in ('E', 'C', 'F'))
+    select from pgflow.unit u where u.run_id = o.run_id and u.recorded_at > o.finished_at and not (u.token = 0 and (u.kind in ('E', 'C', 'F') or u.kind = 'o' and u.name in ('owed', 'discharged')))
   )
   union all
   select 'a parked run can be woken', format('run %s waits for nothing', p.run_id)
@@ -204,6 +204,12 @@ begin
     select u.run_id, u.call from pgflow.unit u
     where u.kind = 'i' and not pgflow.is_handed_on_(u.run_id, u.seq) and not exists (select from pgflow.imported m where m.run_id = u.run_id)
       and pgflow.effect_end_(u.run_id, u.call) is null
+    union all
+    select u.run_id, u.call from pgflow.unit u join pgflow.run r on r.run_id = u.run_id
+    where u.kind = 'o' and u.name = 'owed' and u.seq > coalesce(r.origin_seq, 0) and not exists (select from pgflow.imported m where m.run_id = u.run_id)
+      and not exists (
+        select from pgflow.unit d where d.run_id = u.run_id and d.call = u.call and d.kind = 'o' and d.name = 'discharged' and d.seq > u.seq
+      )
   ) f
   full join (select run_id, call from pgflow.owed where kind = 'effect') w on w.run_id = f.run_id and w.call = f.call
   where f.run_id is null or w.run_id is null;

@@ -13,12 +13,16 @@ as $$
 declare
   chain bigint := pgflow.chain_of_(tenant, key);
 begin
-  perform pgflow.post_(chain, 'x', case when force then 'force' else 'cancel' end, json_build_object('why', left(why, 4096)), coalesce(sent_by, session_user));
+  if force then
+    perform pgflow.check_may_force_(key);
+    return pgflow.force_cancel_run(key, why, tenant, coalesce(sent_by, session_user));
+  end if;
+  perform pgflow.post_(chain, 'x', 'cancel', json_build_object('why', left(why, 4096)), coalesce(sent_by, session_user));
   return chain;
 end
 $$;
 comment on function pgflow.cancel_run(text, text, text, text, boolean)
-  is 'Cancels a run: its code may clean up; force ends it without running any more code';
+  is 'Cancels a run: its code may clean up; force does what force_cancel_run does, if the caller may (else PF021)';
 
 drop function if exists pgflow.pause_run;
 create function pgflow.pause_run(key text, why text default 'paused', tenant text default '', sent_by text default null)

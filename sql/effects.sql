@@ -154,10 +154,10 @@ declare
   outcome json;
 begin
   units := '[]';
-  select o.name, o.detail->>'state' as state into debt
+  select o.name, o.detail->>'state' as state, o.detail->>'reason' as reason into debt
   from pgflow.owed o where o.run_id = me and o.call = call and o.kind = 'effect';
   -- An attempt that is under way will say for itself what became of it, unless its run is over; so has one that was closed meanwhile.
-  if debt.state is null or debt.state = 'intended' and not is_over then
+  if debt.state is null or debt.state = 'uncompensated' or debt.state = 'intended' and not is_over then
     return;
   end if;
   word := json_build_object('verdict', verdict, 'by', sent_by, 'why', payload->>'why', 'word', true,
@@ -177,6 +177,9 @@ begin
     seq := seq + 1;
     perform pgflow.append_(me, seq, call, kind, debt.name, outcome, token, t, t);
     units := units || jsonb_build_array(pgflow.unit_json_(seq, call, kind, debt.name, outcome));
+  end if;
+  if debt.reason is not null then -- nobody takes back what turns out to have been done, nor does again what turns out not to have taken it back
+    select l.seq into seq from pgflow.owe_left_(me, debt.reason, t, seq) l;
   end if;
 end
 $$;
@@ -224,7 +227,46 @@ as $$
 $$;
 comment on function pgflow.effect_error_(text, text, text) is 'The error that an effect raises which somebody declared failed';
 
-create or replace function pgflow.post_settlement_(debt pgflow.owed, verdict text, value json, why text, sent_by text)
+create or replace function pgflow.find_debt_(effect_key text, ref text)
+returns pgflow.owed
+language plpgsql
+volatile
+set search_path = pg_catalog, pg_temp
+as $$
+#variable_conflict use_variable
+declare
+  debts pgflow.owed[];
+begin
+  for look in 1..3 loop -- a rewind may hand the debt to another generation meanwhile
+    if ref is null then
+      debts := array(select o from pgflow.owed o where o.kind = 'effect' and o.detail->>'key' = effect_key limit 2);
+    else
+      debts := array(
+        select o from pgflow.owed o
+        where o.detail ? 'ref' and o.detail->>'ref' = ref and o.kind = 'effect' and o.detail->>'state' <> 'uncompensated' limit 2
+      );
+    end if;
+    exit when cardinality(debts) = 0;
+    if cardinality(debts) > 1 and ref is not null then
+      raise exception using errcode = 'PF003', message = format('several effects were accepted under the reference %s', quote_nullable(ref)),
+        hint = 'Settle the one that is meant by its key: pgflow.settle_effect.';
+    end if;
+    -- Of a run that has ended nobody holds the journal: one after the other writes into it, and none while it is rewound.
+    perform pgflow.lock_chain_(r.chain_id) from pgflow.run r join pgflow.outcome o on o.run_id = r.run_id where r.run_id = debts[1].run_id;
+    debts := array(
+      select o from pgflow.owed o
+      where o.run_id = debts[1].run_id and o.call = debts[1].call and o.kind = 'effect' and o.detail->>'key' = debts[1].detail->>'key' for update
+    );
+    exit when cardinality(debts) > 0;
+  end loop;
+  return debts[1];
+end
+$$;
+comment on function pgflow.find_debt_(text, text)
+  is 'The open effect that a key names, or that was accepted under a reference, locked; null = there is none. PF003 if several were accepted under it';
+
+drop function if exists pgflow.post_settlement_;
+create function pgflow.post_settlement_(debt pgflow.owed, verdict text, value json, why text, sent_by text)
 returns bigint
 language plpgsql
 volatile
@@ -234,20 +276,24 @@ declare
   chain bigint;
   ended boolean;
   state text := debt.detail->>'state';
-  last_seq int;
 begin
   select r.chain_id into strict chain from pgflow.run r where r.run_id = debt.run_id;
   select true into ended from pgflow.outcome o where o.run_id = debt.run_id;
-  if ended is not true and state = 'intended' then
+  if state = 'uncompensated' then
+    if verdict not in ('taken_back', 'stands') then
+      raise exception using errcode = 'PF006', message = format('effect %s was done, and nobody takes it back any more: it cannot be %s', debt.detail->>'key', verdict),
+        hint = 'Say taken_back once somebody has taken it back by other means, or stands if it need not be.';
+    end if;
+    perform pgflow.discharge_(debt.run_id, debt.call, verdict, why, sent_by, pgflow.now_());
+  elsif verdict in ('taken_back', 'stands') then
+    raise exception using errcode = 'PF006', message = format('effect %s is %s: only one that is uncompensated can be %s', debt.detail->>'key', state, verdict),
+      hint = 'Say first what became of it: confirmed, failed or absent.';
+  elsif ended is not true and state = 'intended' then
     raise exception using errcode = 'PF006', message = format('effect %s is under way: its own outcome will say what became of it', debt.detail->>'key'),
       hint = 'Only an effect whose outcome is unknown, or that was accepted, can be settled.';
-  end if;
-  if ended then -- by force: there is nobody to take mail, and what is owed must not stay for ever
-    perform from pgflow.owed o where o.run_id = debt.run_id and o.call = debt.call and o.kind = debt.kind for update;
-    if found then
-      select max(u.seq) into last_seq from pgflow.unit u where u.run_id = debt.run_id;
-      perform pgflow.settle_by_word_(debt.run_id, debt.call, json_build_object('verdict', verdict, 'value', value, 'why', why), sent_by, 0, pgflow.now_(), true, last_seq);
-    end if;
+  elsif ended then -- there is nobody to take mail, and what is owed must not stay for ever
+    perform pgflow.settle_by_word_(debt.run_id, debt.call, json_build_object('verdict', verdict, 'value', value, 'why', why), sent_by, 0, pgflow.now_(), true,
+      (select max(u.seq) from pgflow.unit u where u.run_id = debt.run_id));
   else
     insert into pgflow.signal (chain_id, run_id, call, kind, name, sent_at, sent_by, payload)
     values (chain, debt.run_id, debt.call, 'e', debt.name, pgflow.now_(), left(sent_by, 255),
@@ -257,7 +303,8 @@ begin
   return chain;
 end
 $$;
-comment on function pgflow.post_settlement_(pgflow.owed, text, json, text, text) is 'Tells a run what became of one of its effects; answers the chain';
+comment on function pgflow.post_settlement_(pgflow.owed, text, json, text, text)
+  is 'Tells a run what became of one of its effects, or records it if the run has ended; answers the chain';
 
 drop function if exists pgflow.settle_effect;
 create function pgflow.settle_effect(effect_key text, verdict text, value json default 'null', why text default null, sent_by text default null)
@@ -270,14 +317,12 @@ as $$
 declare
   debt pgflow.owed;
 begin
-  if verdict is null or verdict not in ('confirmed', 'failed', 'absent') then
-    raise exception using errcode = 'PF003', message = format('a verdict on an effect is confirmed, failed or absent, not %s', quote_nullable(verdict));
+  if verdict is null or verdict not in ('confirmed', 'failed', 'absent', 'taken_back', 'stands') then
+    raise exception using errcode = 'PF003', message = format('a verdict on an effect is confirmed, failed or absent, not %s', quote_nullable(verdict)),
+      hint = 'Of one that was done, and that nobody takes back any more, it is taken_back or stands.';
   end if;
   perform pgflow.check_json_(value, 'the result of an effect');
-  for look in 1..2 loop -- a rewind may hand the debt to another generation meanwhile
-    select o.* into debt from pgflow.owed o where o.kind = 'effect' and o.detail->>'key' = effect_key for update;
-    exit when found;
-  end loop;
+  debt := pgflow.find_debt_(effect_key, null);
   if debt.run_id is null then
     raise exception using errcode = 'PF001', message = format('no open effect has the key %s', quote_nullable(effect_key)),
       hint = 'It is closed, or never was; pgflow.obligations lists what is open.';
@@ -289,7 +334,7 @@ begin
 end
 $$;
 comment on function pgflow.settle_effect(text, text, json, text, text)
-  is 'Says what became of an effect whose outcome is unknown, or that was accepted: confirmed with its result, failed, or absent (then it may be tried again); PF001 if no open effect has the key, PF006 while it is under way';
+  is 'Says what became of an effect whose outcome is unknown, or that was accepted: confirmed with its result, failed, or absent (then it may be tried again). Of one that is uncompensated: taken_back, or stands. PF001 if no open effect has the key, PF006 while it is under way';
 
 drop function if exists pgflow.confirm_effect;
 create function pgflow.confirm_effect(ref text, verdict text default 'confirmed', value json default 'null', why text default null, sent_by text default null)
@@ -300,24 +345,20 @@ security definer
 set search_path = pg_catalog, pg_temp
 as $$
 declare
-  debts pgflow.owed[];
+  debt pgflow.owed;
 begin
   if verdict is null or verdict not in ('confirmed', 'failed') then
     raise exception using errcode = 'PF003', message = format('an accepted effect is confirmed or failed, not %s', quote_nullable(verdict));
   end if;
   perform pgflow.check_json_(value, 'the confirmation of an effect');
-  for look in 1..2 loop -- a rewind may hand the debt to another generation meanwhile
-    debts := array(select o from pgflow.owed o where o.detail ? 'ref' and o.detail->>'ref' = ref and o.kind = 'effect' limit 2 for update);
-    exit when cardinality(debts) > 0;
-  end loop;
-  if cardinality(debts) = 0 then
+  if ref is not null then
+    debt := pgflow.find_debt_(null, ref);
+  end if;
+  if debt.run_id is null then
     raise exception using errcode = 'PF001', message = format('no effect was accepted under the reference %s', quote_nullable(ref)),
       hint = 'Its acceptance may not be recorded yet: answer so that the counterparty sends again.';
-  elsif cardinality(debts) > 1 then
-    raise exception using errcode = 'PF003', message = format('several effects were accepted under the reference %s', quote_nullable(ref)),
-      hint = 'Settle the one that is meant by its key: pgflow.settle_effect.';
   end if;
-  return pgflow.post_settlement_(debts[1], verdict, coalesce(value, 'null'), why, coalesce(sent_by, session_user));
+  return pgflow.post_settlement_(debt, verdict, coalesce(value, 'null'), why, coalesce(sent_by, session_user));
 end
 $$;
 comment on function pgflow.confirm_effect(text, text, json, text, text)

@@ -66,7 +66,12 @@ as $$
     )) and s.chain_id = any(chains) returning s.*
   )
   insert into pgflow.undelivered (signal_id, chain_id, run_id, sent_at, moved_at, call, kind, name, sent_by, payload)
-  select signal_id, chain_id, run_id, sent_at, t, call, kind, name, sent_by, payload from gone
+  select signal_id, chain_id, run_id, sent_at, t, call, kind, name, sent_by, payload from gone;
+  -- Results of children that a run ended by force will never hear of.
+  select pgflow.owe_for_parent_(array_agg((d.payload->>'run_id')::bigint), t)
+  from pgflow.undelivered d
+  where d.chain_id = any(chains) and d.kind = 'c' and d.moved_at = t and d.payload->>'status' = 'completed'
+  having count(*) > 0
 $$;
 comment on function pgflow.put_mail_aside_(bigint[], timestamptz) is 'Moves what is left in the mailboxes of finished chains to `undelivered`, save what another wake is moving';
 
@@ -82,6 +87,7 @@ begin
     select k.ctid from pgflow.deadline k where k.run_id = any(run_ids) for update skip locked
   )) and d.run_id = any(run_ids);
   delete from pgflow.step_beat where run_id = any(run_ids);
+  perform pgflow.owe_for_parent_(run_ids, t);
   return pgflow.tell_parents_(run_ids, t) || pgflow.cancel_children_(run_ids, t);
 end
 $$;

@@ -185,11 +185,12 @@ set search_path = pg_catalog, pg_temp
 as $$
   with gone as (
     delete from pgflow.owed o
-    where o.run_id = origin and exists (select from pgflow.unit u where u.run_id = origin and u.call = o.call and u.seq <= cut)
+    where o.run_id = origin and o.detail->>'state' is distinct from 'uncompensated'
+      and exists (select from pgflow.unit u where u.run_id = origin and u.call = o.call and u.seq <= cut)
     returning o.*
   )
   insert into pgflow.owed (run_id, call, opened_at, due_at, kind, name, owed_to, detail)
-  select heir, call, opened_at, due_at, kind, name, owed_to, detail from gone
+  select heir, call, opened_at, due_at, kind, name, owed_to, detail - 'reason' from gone
 $$;
 comment on function pgflow.move_owed_(bigint, int, bigint) is 'Hands what was owed before a cut to the new generation; the rest stays owed by the old one';
 
@@ -280,7 +281,9 @@ begin
     insert into pgflow.timer (due_at, run_id, call) values (heir.run_at, heir.run_id, 0);
   else
     insert into pgflow.ready (run_id, ready_at, lane_id, last_seq, attempt, priority, has_begun)
-    values (heir.run_id, t, heir.lane_id, last_seq, 0, heir.priority, case when cut > 0 or pgflow.carried_saga_(heir.chain_id, heir.generation) is not null then true end);
+    values (heir.run_id, t, heir.lane_id, last_seq, 0, heir.priority, case
+      when cut > 0 or note->>'said' = 'compensate' or pgflow.carried_saga_(heir.chain_id, heir.generation) is not null then true
+    end);
   end if;
 end
 $$;
@@ -394,7 +397,7 @@ begin
     end if;
     cut := pgflow.cut_to_retry_(old.run_id);
   end if;
-  if pgflow.is_undoing_(old.run_id, old.origin_seq) then
+  if place.was->>'status' <> 'cancelled' and pgflow.is_undoing_(old.run_id, old.origin_seq) then
     raise exception using errcode = 'PF006', message = format('run %s is taking back what was dropped of it', shown),
       hint = 'Let it finish first; pgflow.obligations lists what waits for a person.';
   end if;
@@ -417,6 +420,7 @@ begin
   perform pgflow.note_taken_back_(chain, old.run_id, old.generation, cut);
   perform pgflow.bring_up_(heir, cut, edit, note, place.was, t);
   perform pgflow.move_owed_(old.run_id, cut, heir.run_id);
+  perform pgflow.hand_on_debts_(old.run_id, cut, effects, format('the run goes on as generation %s', heir.generation), t);
   perform pgflow.move_words_(old.run_id, chain, heir.run_id, t);
   perform pgflow.put_back_(chain, old.run_id, cut, chain, t);
   perform pgflow.send_results_(old.run_id, cut, heir.run_id, chain, t);

@@ -215,7 +215,11 @@ stable
 set search_path = pg_catalog, pg_temp
 as $$
   with undo as materialized (
-    select c.seq, c.payload->>'compensates' as key from pgflow.unit c
+    -- Where a person has, the code never learns of it, wherever it goes on.
+    select d.seq, d.payload->>'effect' as key from pgflow.unit d
+    where d.run_id = parted_.run_id and d.kind = 'o' and d.name = 'discharged' and d.payload->>'verdict' = 'taken_back'
+    union all
+    select c.seq, c.payload->>'compensates' from pgflow.unit c
     where c.run_id = parted_.run_id and c.seq > parted_.cut and c.kind = 'i' and c.payload->>'compensates' is not null
       and not exists (select from pgflow.unit f where f.run_id = c.run_id and f.call = c.call and f.kind = 'F')
   )

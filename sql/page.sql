@@ -25,7 +25,7 @@ as $$
   cross join lateral (
     select case
       when o.detail->>'state' = 'accepted' then null
-      when o.detail->>'state' = 'unknown' and o.due_at is null then
+      when o.detail->>'state' = 'uncompensated' or o.detail->>'state' = 'unknown' and o.due_at is null then
         coalesce(timestamptz 'epoch' + (o.detail->>'since')::bigint * interval '1 microsecond', o.opened_at)
       else (select e.finished_at from pgflow.outcome e where e.run_id = o.run_id)
     end as since

@@ -9,7 +9,7 @@ declare
   grants constant jsonb := '{
     "pgflow_client": ["start_run", "start_runs", "send_signal", "post_signal", "deliver_signal", "cancel_run", "result", "results", "find_chain", "run_status",
       "run_state", "read_stream", "wake", "confirm_effect"],
-    "pgflow_operator": ["start_run", "start_runs", "send_signal", "post_signal", "deliver_signal", "cancel_run", "pause_run", "resume_run", "retry_run",
+    "pgflow_operator": ["start_run", "start_runs", "send_signal", "post_signal", "deliver_signal", "cancel_run", "force_cancel_run", "pause_run", "resume_run", "retry_run",
       "fork_run", "rewind_run", "restart_run", "result",
       "results", "find_chain", "run_status", "run_state", "read_stream", "wake", "check", "pause_queue", "resume_queue", "limit_queue",
       "sweep_keys", "drop_history", "settle_effect", "confirm_effect", "set_policy",

@@ -60,11 +60,14 @@ set search_path = pg_catalog, pg_temp
 set enable_seqscan = off
 as $$
   update pgflow.saga_effect s set taken_back_in = note_taken_back_.generation
-  where s.chain_id = chain and s.taken_back_in is null and exists (
+  where s.chain_id = chain and s.taken_back_in is null and (exists (
+    select from pgflow.unit d
+    where d.run_id = origin and d.kind = 'o' and d.name = 'discharged' and d.payload->>'effect' = s.key and d.payload->>'verdict' = 'taken_back'
+  ) or exists (
     select from pgflow.unit i
     where i.run_id = origin and i.seq > cut and i.kind = 'i' and i.payload->>'compensates' = s.key
       and not exists (select from pgflow.unit f where f.run_id = origin and f.call = i.call and f.kind = 'F')
-  )
+  ))
 $$;
 comment on function pgflow.note_taken_back_(bigint, bigint, int, int)
   is 'Remembers what the dropped part of a generation had taken back, or had begun to: the next one must not do it again';

@@ -216,6 +216,7 @@ begin
       from pgflow.run r join pgflow.lane l on l.lane_id = r.lane_id where r.run_id = (payload->>'run_id')::bigint;
       saga := case when payload->>'status' = 'completed' and payload->'saga' is null then pgflow.child_saga_(me, (payload->>'run_id')::bigint) end;
       if saga is not null then
+        perform pgflow.hand_on_debts_((payload->>'run_id')::bigint, null, null, 'its parent has its result', t);
         payload := json_build_object('status', payload->'status', 'reason', payload->'reason', 'output', payload->'output', 'error', payload->'error',
           'run_id', payload->'run_id', 'saga', saga);
       end if;

@@ -37,16 +37,19 @@ as $$
 declare
   request record;
 begin
-  select s.payload->>'why' as why, s.sent_by into request
+  select s.payload->>'why' as why, s.sent_by, s.name = 'force' as is_forced into request
   from pgflow.signal s where s.chain_id = chain and s.kind = 'x' order by s.name = 'force' desc, s.signal_id limit 1;
-  select w.seq into last_seq from pgflow.take_words_(me, chain, coalesce(token, 0), t, true, last_seq) w;
-  perform pgflow.append_(me, last_seq + 1, 0, 'o', 'cancel', json_build_object('why', request.why, 'by', request.sent_by), coalesce(token, 0), t, t);
+  select o.seq into last_seq from pgflow.owe_by_force_(me, chain, t, last_seq) o;
+  perform pgflow.append_(me, last_seq + 1, 0, 'o', 'cancel', case
+    when request.is_forced then json_build_object('why', request.why, 'by', request.sent_by, 'force', true)
+    else json_build_object('why', request.why, 'by', request.sent_by)
+  end, coalesce(token, 0), t, t);
   insert into pgflow.outcome (run_id, token, finished_at, status, reason) values (me, token, t, 'cancelled', request.why);
   delete from pgflow.signal where chain_id = chain and kind in ('x', 'p', 'r', 't');
   perform pgflow.put_mail_aside_(array[chain], t);
 end
 $$;
-comment on function pgflow.end_by_force_(bigint, bigint, int, bigint, timestamptz) is 'Writes the outcome of a run that is cancelled without its code, and who did it';
+comment on function pgflow.end_by_force_(bigint, bigint, int, bigint, timestamptz) is 'Writes the outcome of a run that is cancelled without its code, who did it, and what it leaves owed';
 
 drop function if exists pgflow.note_operator_;
 create function pgflow.note_operator_(me bigint, chain bigint, last_word bigint, inout last_seq int, t timestamptz)

@@ -231,7 +231,7 @@ LOCKS = (
     ),
     Defect(
         "signal handed over while another moves the run", "sql/signal.sql",
-        "where p.run_id = pgflow.newest_run_(chain_id) for update skip locked;", "where p.run_id = pgflow.newest_run_(chain_id) for update;",
+        "where p.run_id = newest for update skip locked;", "where p.run_id = newest for update;",
         "test_sql_deliver.py::test_it_waits_for_nobody",
     ),
     Defect(
@@ -309,7 +309,7 @@ WAKES = (
     ),
     Defect(
         "mail of the finished dropped", "sql/finish.sql",
-        "call, kind, name, sent_by, payload from gone\n$$", "call, kind, name, sent_by, payload from gone where false\n$$",
+        "call, kind, name, sent_by, payload from gone;", "call, kind, name, sent_by, payload from gone where false;",
         "test_sql_wake.py::test_mail_that_nobody_took_is_put_aside_when_the_run_ends",
     ),
     Defect(
@@ -508,6 +508,11 @@ STEPS = (
 )
 
 SECURITY = (
+    Defect(
+        "force for everybody", "sql/control.sql",
+        "    perform pgflow.check_may_force_(key);\n", "",
+        "test_forced.py::test_force_is_an_operators_right",
+    ),
     Defect(
         "search_path of one function not pinned", "sql/clock.sql",
         "returns uuid[]\nlanguage sql\nvolatile\nset search_path = pg_catalog, pg_temp", "returns uuid[]\nlanguage sql\nvolatile",
@@ -733,6 +738,32 @@ EFFECTS = (
         "a plan that is refused is run", "pgflow/planned.py",
         "if review.refused is not None:", "if review.refused is not None and not review.steps:",
         "test_undo_plans.py::test_a_plan_with_one_step_that_is_refused_is_refused_as_a_whole",
+    ),
+    Defect(
+        "force that forgets what was done", "sql/wake.sql",
+        "select o.seq into last_seq from pgflow.owe_by_force_(me, chain, t, last_seq) o;",
+        "select w.seq into last_seq from pgflow.take_words_(me, chain, 0, t, true, last_seq) w;",
+        "test_forced.py::test_what_was_done_and_not_taken_back_stays_owed",
+    ),
+    Defect(
+        "charge closed though its refund failed after force", "sql/effects.sql",
+        "if debt.reason is not null then", "if false then",
+        "test_forced.py::test_a_refund_that_was_not_done_leaves_the_charge_owed",
+    ),
+    Defect(
+        "effects of a child lost with its forced parent", "sql/finish.sql",
+        "  perform pgflow.owe_for_parent_(run_ids, t);\n", "",
+        "test_forced.py::test_a_child_that_completes_after_its_parent_was_forced_owes_what_it_did",
+    ),
+    Defect(
+        "charge that a person has refunded is gone on from", "sql/inherit.sql",
+        "d.payload->>'verdict' = 'taken_back'", "false",
+        "test_forced.py::test_what_a_person_has_taken_back_is_done_no_more",
+    ),
+    Defect(
+        "restart that takes back ended by an ordinary cancel", "sql/fork.sql",
+        "when cut > 0 or note->>'said' = 'compensate' or pgflow", "when cut > 0 or pgflow",
+        "test_forced.py::test_a_cancel_before_the_code_goes_on_still_takes_back_what_a_restart_was_told_to",
     ),
     Defect(
         "debt forgotten with its outcome unknown", "sql/effects.sql",

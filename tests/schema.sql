@@ -517,6 +517,7 @@ view pgflow.effects, owner pgflow_owner
   tenant text -- Whose run it is; empty where there is only one tenant
   run_id bigint -- The number of that generation
   origin json -- Where it was done, if a run that was rewound or forked was handed its result: run_id and seq of the intent there; null = here
+  owed text -- Why a person must see to it: forced (the run was ended by force) or parent_forced; null = nobody must
   grant select to pgflow_auditor
   grant select to pgflow_client
   grant select to pgflow_operator
@@ -527,7 +528,7 @@ view pgflow.obligations, owner pgflow_owner
   key text -- Key of the run
   kind text -- effect, gate or obligation
   name text -- Of the effect, gate or obligation
-  state text -- Of an effect: intended, unknown, absent or accepted
+  state text -- Of an effect: intended, unknown, absent, accepted; or uncompensated: it was done, and nobody takes it back any more
   opened_at timestamp with time zone -- Since when it is owed
   due_at timestamp with time zone -- When the engine looks after it next, or when it should be closed; null = no time is set
   owed_to text -- To whom; null = nobody is named
@@ -538,6 +539,7 @@ view pgflow.obligations, owner pgflow_owner
   call integer -- Number of the call
   run_id bigint -- The number of that generation
   paged_at timestamp with time zone -- When somebody was last told of it (app.pager); null = nobody, or nobody is needed
+  reason text -- Why a person must see to it: forced (its run was ended by force) or parent_forced (its run has completed, its parent was ended by force); null = its run does
   grant select to pgflow_auditor
   grant select to pgflow_client
   grant select to pgflow_operator
@@ -731,7 +733,7 @@ function pgflow.adopt_effects_(origin bigint, cut integer, heir bigint, chain bi
   -- Hands to a generation the effects of the dropped part that it must take back: those that are open with their units and what is owed; answers its last seq
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 cc7cd8a05eef5ec793acd43af53234b6
+  md5 30ba5ce365d2cc9ce22699a794e84d01
 
 function pgflow.append_(run_id bigint, seq integer, call integer, kind "char", name text, payload json, token bigint, at timestamp with time zone, t timestamp with time zone) returns void, owner pgflow_owner
   -- Appends one unit that the database decided
@@ -764,7 +766,7 @@ function pgflow.begin_again_(verb text, chain bigint, cut integer, from_step tex
   -- Puts a new generation in the place of a chain's newest one, with its journal up to a cut
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 461d33f0eccd43596b0896d6a97eb85e
+  md5 7d38342aac560514f70074724848f948
 
 function pgflow.begin_step(run_id bigint, token bigint, call integer, idle_timeout_ms integer DEFAULT 0) returns text, owner pgflow_owner
   -- First call of a transactional step's transaction: checks the lease, leaves a mark that only this transaction carries, and tells its number
@@ -784,7 +786,7 @@ function pgflow.bring_up_(heir pgflow.run, cut integer, edit json, note jsonb, w
   -- Inserts a run that begins with the journal of another, with the unit that says who wanted it and why, and its place
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 60855554ec2b754f359fb71cebb3d303
+  md5 c96ed696faa22b6d907c86602d1a1b26
 
 function pgflow.cancel_children_(run_ids bigint[], t timestamp with time zone) returns bigint[], owner pgflow_owner
   -- Posts a cancel to the open children that end with these runs; answers their chains
@@ -793,10 +795,10 @@ function pgflow.cancel_children_(run_ids bigint[], t timestamp with time zone) r
   md5 26cf77fa2833c4fc5ec02c2f4a0de9ec
 
 function pgflow.cancel_run(key text, why text DEFAULT 'cancelled'::text, tenant text DEFAULT ''::text, sent_by text DEFAULT NULL::text, force boolean DEFAULT false) returns bigint, owner pgflow_owner
-  -- Cancels a run: its code may clean up; force ends it without running any more code
+  -- Cancels a run: its code may clean up; force does what force_cancel_run does, if the caller may (else PF021)
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
-  md5 4b913c6cc765051edc85a31871c8084c
+  md5 d8eb4ec1f2be489f12b6af5b82b1eeb4
   grant execute to pgflow_client
   grant execute to pgflow_operator
   grant execute to pgflow_worker
@@ -830,7 +832,7 @@ function pgflow.check() returns TABLE(invariant text, detail text), owner pgflow
   -- The invariants that do not hold, one a row; empty = sound
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
-  md5 4d43daaf9cda2a41e144128623e36cfd
+  md5 a1c8cbeac743479c3c59900987ccced9
   grant execute to pgflow_operator
 
 function pgflow.check_acts_(run_id bigint, cut integer, effects text, is_fork boolean) returns text, owner pgflow_owner
@@ -874,6 +876,12 @@ function pgflow.check_key_(key text) returns void, owner pgflow_owner
   plpgsql immutable
   set search_path=pg_catalog, pg_temp
   md5 2324b0a77377470d502d13a9d8752434
+
+function pgflow.check_may_force_(key text) returns void, owner pgflow_owner
+  -- Refuses (PF021) a caller who may not execute force_cancel_run
+  plpgsql stable
+  set search_path=pg_catalog, pg_temp
+  md5 5a3fce93bcc282ce02a453b85e089f3e
 
 function pgflow.check_name_(name text, what text, max_bytes integer DEFAULT 255) returns void, owner pgflow_owner
   -- Refuses (PF003) a name that is missing, empty or too long
@@ -970,7 +978,7 @@ function pgflow.confirm_effect(ref text, verdict text DEFAULT 'confirmed'::text,
   -- For a webhook: what became of the effect that was accepted under a reference; PF001 if there is none (yet)
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
-  md5 77967a314b5e498eac8a13b4942a0c98
+  md5 21bcbba47288950d3d47efc9555a7945
   grant execute to pgflow_client
   grant execute to pgflow_operator
   grant execute to pgflow_worker
@@ -1008,6 +1016,12 @@ function pgflow.deliver_signal(key text, name text, payload json DEFAULT 'null':
   grant execute to pgflow_client
   grant execute to pgflow_operator
   grant execute to pgflow_worker
+
+function pgflow.discharge_(me bigint, call integer, verdict text, why text, said_by text, t timestamp with time zone) returns void, owner pgflow_owner
+  -- Closes a debt: says how, who and why
+  plpgsql volatile
+  set search_path=pg_catalog, pg_temp
+  md5 83460669ada6afd9d596cc5d6bec7060
 
 function pgflow.drop_children_(me bigint, cut integer, children text, are_reused boolean, t timestamp with time zone) returns void, owner pgflow_owner
   -- What becomes of children that the dropped part started, unless they are reused: open ones are cancelled or refused (PF006), keys of ended ones freed
@@ -1061,10 +1075,10 @@ function pgflow.effects_after_(run_id bigint, cut integer) returns TABLE(seq int
   md5 555eb4c18a605b577c238ba27fee8813
 
 function pgflow.end_by_force_(me bigint, chain bigint, last_seq integer, token bigint, t timestamp with time zone) returns void, owner pgflow_owner
-  -- Writes the outcome of a run that is cancelled without its code, and who did it
+  -- Writes the outcome of a run that is cancelled without its code, who did it, and what it leaves owed
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 aa491d211acf10bb8d0175b99730c9bd
+  md5 f4ee84c3ef0c530c432eb5ed249e2388
 
 function pgflow.ended_as_(run_id bigint) returns text, owner pgflow_owner
   -- How a run ended, so that nobody takes its mail; null = it has not
@@ -1120,6 +1134,12 @@ function pgflow.find_chain(key text, tenant text DEFAULT ''::text) returns bigin
   grant execute to pgflow_operator
   grant execute to pgflow_worker
 
+function pgflow.find_debt_(effect_key text, ref text) returns pgflow.owed, owner pgflow_owner
+  -- The open effect that a key names, or that was accepted under a reference, locked; null = there is none. PF003 if several were accepted under it
+  plpgsql volatile
+  set search_path=pg_catalog, pg_temp
+  md5 5a8692f1e6956ad7842d865f051c123f
+
 function pgflow.first_adopted_(run_id bigint) returns integer, owner pgflow_owner
   -- The next number, beyond those of any code, for a call that a run takes over from a dropped part
   sql stable
@@ -1131,6 +1151,13 @@ function pgflow.first_run_(run_id bigint, seq integer) returns bigint, owner pgf
   plpgsql stable
   set search_path=pg_catalog, pg_temp
   md5 684619edc350f596c297da66fbe2e159
+
+function pgflow.force_cancel_run(key text, why text DEFAULT 'cancelled'::text, tenant text DEFAULT ''::text, sent_by text DEFAULT NULL::text) returns bigint, owner pgflow_owner
+  -- Ends a run without running any more of its code; what it has done and not taken back is owed (pgflow.obligations). For operators
+  plpgsql volatile security definer
+  set search_path=pg_catalog, pg_temp
+  md5 675fabbb118e81799e7dedd145a8b37c
+  grant execute to pgflow_operator
 
 function pgflow.fork_run(key text, new_key text DEFAULT NULL::text, at_seq integer DEFAULT NULL::integer, from_step text DEFAULT NULL::text, edit json DEFAULT NULL::json, input json DEFAULT NULL::json, effects text DEFAULT NULL::text, with_mail boolean DEFAULT false, generation integer DEFAULT NULL::integer, labels jsonb DEFAULT NULL::jsonb, attempts integer DEFAULT NULL::integer, timeout_seconds double precision DEFAULT NULL::double precision, why text DEFAULT 'forked'::text, tenant text DEFAULT ''::text, sent_by text DEFAULT NULL::text, OUT run_key text, OUT run_id bigint, OUT is_new boolean, OUT lane_id integer, OUT seq integer) returns record, owner pgflow_owner
   -- Starts a run that begins with another's journal up to a unit, or before a step, and goes on by itself; the origin is not touched. PF020 if what is left out has acted, PF002 if the new key is taken
@@ -1156,6 +1183,13 @@ function pgflow.from_micros_(us bigint) returns timestamp with time zone, owner 
   -- The time that a number of microseconds since 1970 stands for
   sql immutable strict
   md5 d41d8cd98f00b204e9800998ecf8427e
+
+function pgflow.hand_on_debts_(me bigint, cut integer, said text, why text, t timestamp with time zone) returns void, owner pgflow_owner
+  -- Closes the debts of a run for what another takes back from now on: the generation that begins with its journal up to a cut, or, without a cut, its parent
+  plpgsql volatile
+  set search_path=pg_catalog, pg_temp
+  set enable_seqscan=off
+  md5 cfa3657af774fa79c97c5cddf4e2b3b1
 
 function pgflow.hand_on_saga_(me bigint, chain bigint, generation integer, entries jsonb, of_children jsonb) returns void, owner pgflow_owner
   -- Hands effects of a run, [[call, where its code stands], ...], and those of its children, by key, on to the next generation of its chain
@@ -1245,11 +1279,23 @@ function pgflow.is_alias_(old_name text, name text) returns boolean, owner pgflo
   set search_path=pg_catalog, pg_temp
   md5 594a5cc149e9ee7764dfa2daf91ead82
 
+function pgflow.is_forced_(run_id bigint) returns boolean, owner pgflow_owner
+  -- Whether a run was ended by force, without its code
+  sql stable
+  set search_path=pg_catalog, pg_temp
+  md5 58f61f755eb878e9b987519452225c41
+
 function pgflow.is_handed_on_(run_id bigint, seq integer) returns boolean, owner pgflow_owner
   -- Whether what a unit opened is owed by another run: the generation that took it over, or the origin of a fork
   sql stable
   set search_path=pg_catalog, pg_temp
   md5 385e4daed08cb6c7a822aa590117355e
+
+function pgflow.is_to_be_undone_(child bigint, key text) returns boolean, owner pgflow_owner
+  -- Whether an effect that a child left to its parent can be taken back
+  sql stable
+  set search_path=pg_catalog, pg_temp
+  md5 497b05cd7ccfd5a9a2445017c0950e7f
 
 function pgflow.is_undoing_(run_id bigint, cut integer) returns boolean, owner pgflow_owner
   -- Whether a run has yet to take back what was dropped before its code goes on
@@ -1307,6 +1353,13 @@ function pgflow.leave_worker(worker_id integer) returns void, owner pgflow_owner
   md5 da3d7737b240f0cdfcdb88cb3e9a8dbc
   grant execute to pgflow_worker
 
+function pgflow.left_done_(me bigint) returns TABLE(call integer, name text, key text), owner pgflow_owner
+  -- Effects that a run has done, or was given to take back, and has not begun to take back; call = null for those that it has not done itself
+  sql stable
+  set search_path=pg_catalog, pg_temp
+  set enable_seqscan=off
+  md5 846256573b91bc268eada552a8d0aa50
+
 function pgflow.lend_saga_(origin pgflow.run, chain bigint) returns void, owner pgflow_owner
   -- Shows a fork what its origin had from earlier generations, so that it can repeat the copied part
   sql volatile
@@ -1339,7 +1392,7 @@ function pgflow.look_(q jsonb, t timestamp with time zone, INOUT seq integer, OU
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
-  md5 fc9634b99aa1cb90d35088a525970cb9
+  md5 3c6490dddb2dfad4068278810cd0b144
 
 function pgflow.micros_(at timestamp with time zone) returns bigint, owner pgflow_owner
   -- A time as microseconds since 1970, exactly: the form in which times travel to a worker
@@ -1350,7 +1403,7 @@ function pgflow.move_owed_(origin bigint, cut integer, heir bigint) returns void
   -- Hands what was owed before a cut to the new generation; the rest stays owed by the old one
   sql volatile
   set search_path=pg_catalog, pg_temp
-  md5 3a9d9ff8ae6a784a515ff79bab5af637
+  md5 a20eb0000bbd1ade51cb4e4cfae8cde0
 
 function pgflow.move_words_(origin bigint, chain bigint, heir bigint, t timestamp with time zone) returns void, owner pgflow_owner
   -- Hands what was said of open effects, and not yet taken, to whoever owes them now; of those that the old generation keeps it is recorded there
@@ -1368,7 +1421,7 @@ function pgflow.needs_person_() returns TABLE(run_id bigint, call integer, kind 
   -- What only a person can bring on, each since when: runs that are stuck, and effects that nobody looks after
   sql stable
   set search_path=pg_catalog, pg_temp
-  md5 24cb0aa1a8db550312af0d96811b2484
+  md5 1cf91b751e7648a02b9cc1a3a8482d9b
 
 function pgflow.newest_run_(chain bigint) returns bigint, owner pgflow_owner
   -- The newest generation of a chain
@@ -1387,7 +1440,7 @@ function pgflow.note_taken_back_(chain bigint, origin bigint, generation integer
   sql volatile
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
-  md5 d7b92546960a5602e39c65e83e724802
+  md5 33be3daf5e13b5f0be9c6d3e26b305ca
 
 function pgflow.now_() returns timestamp with time zone, owner pgflow_owner
   -- The database's clock, which alone decides what is due or expired
@@ -1406,6 +1459,31 @@ function pgflow.observe_workers() returns TABLE(worker_id integer, beat bigint),
   set search_path=pg_catalog, pg_temp
   md5 3fe4aaaf8c2ffc970e8491744f1daadb
   grant execute to pgflow_worker
+
+function pgflow.owe_(me bigint, call integer, name text, key text, reason text, t timestamp with time zone, INOUT seq integer) returns integer, owner pgflow_owner
+  -- Opens a debt: an effect that was done and not taken back
+  plpgsql volatile
+  set search_path=pg_catalog, pg_temp
+  md5 d964f064d30cb79fd672eda53fd60a61
+
+function pgflow.owe_by_force_(me bigint, chain bigint, t timestamp with time zone, INOUT seq integer) returns integer, owner pgflow_owner
+  -- Before a run is ended by force: takes what was said of its effects, and opens a debt for each that is left done
+  plpgsql volatile
+  set search_path=pg_catalog, pg_temp
+  md5 323cf0c0a29c236290a67b3e66ad7f3d
+
+function pgflow.owe_for_parent_(children bigint[], t timestamp with time zone) returns void, owner pgflow_owner
+  -- Opens debts for what completed children did, if their parent was ended by force before it had their results
+  plpgsql volatile
+  set search_path=pg_catalog, pg_temp
+  set enable_seqscan=off
+  md5 52da3f5eb45d4617fbfa82ab915f187b
+
+function pgflow.owe_left_(me bigint, reason text, t timestamp with time zone, INOUT seq integer) returns integer, owner pgflow_owner
+  -- Opens a debt for each effect that a run leaves behind and nobody is going to take back
+  plpgsql volatile
+  set search_path=pg_catalog, pg_temp
+  md5 70f943f69d15453d8cb46eb711fd2a08
 
 function pgflow.own_stem_(root uuid, generation integer) returns text, owner pgflow_owner
   -- What the idempotency keys of a generation begin with
@@ -1438,7 +1516,7 @@ function pgflow.parted_(run_id bigint, cut integer) returns TABLE(seq integer, w
   -- Effects before a cut, and children started before it, that were taken back after it, or begun to be: nobody may go on from there as if they were done
   sql stable
   set search_path=pg_catalog, pg_temp
-  md5 eff872471a7b8b83ea602d4ec1f61eaa
+  md5 645ef1a9192fc59faf3b33665fa6a79d
 
 function pgflow.pause_(q jsonb, t timestamp with time zone, INOUT seq integer) returns integer, owner pgflow_owner
   -- Takes the requests to pause, records who asked and why, and holds the run
@@ -1483,10 +1561,10 @@ function pgflow.post_(chain bigint, kind "char", name text, payload json, sent_b
   md5 c6054a55b698e77ed4e00ff9779179c2
 
 function pgflow.post_settlement_(debt pgflow.owed, verdict text, value json, why text, sent_by text) returns bigint, owner pgflow_owner
-  -- Tells a run what became of one of its effects; answers the chain
+  -- Tells a run what became of one of its effects, or records it if the run has ended; answers the chain
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 d3b8432a8968f8b0b4f9deb99e451d28
+  md5 5b898012b83971ecb163352f64cc9468
 
 function pgflow.post_signal(key text, name text, payload json DEFAULT 'null'::json, tenant text DEFAULT ''::text, sent_by text DEFAULT NULL::text, OUT chain_id bigint, OUT message_id bigint, OUT ended_as text) returns record, owner pgflow_owner
   -- Sends a signal to a run in the caller's transaction; answers the chain, for wake(), the number of the message, and how the run has ended if it has: nobody takes the message then, and pgflow.undelivered_messages keeps it. PF001 if no run has the key
@@ -1507,7 +1585,7 @@ function pgflow.put_mail_aside_(chains bigint[], t timestamp with time zone) ret
   -- Moves what is left in the mailboxes of finished chains to `undelivered`, save what another wake is moving
   sql volatile
   set search_path=pg_catalog, pg_temp
-  md5 7171b2fc27882d14f5fabb2adf4be364
+  md5 9487bade93c9680c7db3fe0d007872d5
 
 function pgflow.read_stream(key text, stream text, after_run bigint DEFAULT 0, after_seq integer DEFAULT 0, skip integer DEFAULT 0, max integer DEFAULT 1000, tenant text DEFAULT ''::text) returns TABLE(run_id bigint, seq integer, value text), owner pgflow_owner
   -- Values that a run emitted to a stream, in order, over its generations, without those that a rewind has dropped; null = the stream was closed there
@@ -1699,13 +1777,13 @@ function pgflow.settle_by_word_(me bigint, call integer, payload json, sent_by t
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
-  md5 b3b8debc61587d758721b333d21a05a6
+  md5 6066f4077269b1c3314513148b42e622
 
 function pgflow.settle_effect(effect_key text, verdict text, value json DEFAULT 'null'::json, why text DEFAULT NULL::text, sent_by text DEFAULT NULL::text) returns bigint, owner pgflow_owner
-  -- Says what became of an effect whose outcome is unknown, or that was accepted: confirmed with its result, failed, or absent (then it may be tried again); PF001 if no open effect has the key, PF006 while it is under way
+  -- Says what became of an effect whose outcome is unknown, or that was accepted: confirmed with its result, failed, or absent (then it may be tried again). Of one that is uncompensated: taken_back, or stands. PF001 if no open effect has the key, PF006 while it is under way
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
-  md5 cd27d6d78c16c71df7064fd0b44f8d5d
+  md5 6557a760d7d98f61d44db618df913cb3
   grant execute to pgflow_operator
   grant execute to pgflow_worker
 
@@ -1848,7 +1926,7 @@ function pgflow.undone_from_(run_id bigint, cut integer) returns TABLE(key text,
   -- Keys of effects that a run took back after a cut, or a later generation of its chain did, or began to, each with whether it is done
   sql stable
   set search_path=pg_catalog, pg_temp
-  md5 05bb6927df402dd435bb8472d5928509
+  md5 e01d5756f162f340e91169f322de6aff
 
 function pgflow.unit_json_(seq integer, call integer, kind "char", name text, payload json) returns jsonb, owner pgflow_owner
   -- A unit as it travels in an answer, its payload as exact text
@@ -1903,7 +1981,7 @@ function pgflow.wind_up_(run_ids bigint[], t timestamp with time zone) returns b
   -- What the end of these runs means to others; answers the chains to wake
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 484539d9071c4dba3ebc23af2b80bbb5
+  md5 b31c61bcac2e0df2bd87ca16052597d0
 
 function pgflow.withdraw_(me bigint, shown text) returns void, owner pgflow_owner
   -- Takes the result of a child back from its parent's mailbox; refuses (PF006) if the parent has taken it, or ever had its effects

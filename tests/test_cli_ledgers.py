@@ -75,14 +75,14 @@ def test_what_is_owed_is_listed_with_its_key(stuck: str, conn: psycopg.Connectio
     said = pgflow(stuck, "owed", tty=True, width=160).out
     assert re.search(r"^order-7 +order +unknown +\S+ +a person +" + re.escape(effect_key(conn)), said, re.MULTILINE)
     assert pgflow(stuck, "owed", "--state", "accepted").data == []
-    assert pgflow(stuck, "owed", "--state", "late").err == "pgflow: an open effect is intended, unknown, absent or accepted, not 'late'\n"
+    assert pgflow(stuck, "owed", "--state", "late").err == "pgflow: an open effect is intended, unknown, absent, accepted or uncompensated, not 'late'\n"
 
 
 @pytest.mark.parametrize(
     ("options", "says", "code"),
     [
-        ([], "pgflow: say what became of it: one of --confirmed JSON, --failed and --absent\n", 2),
-        (["--failed", "--absent"], "pgflow: say what became of it: one of --confirmed JSON, --failed and --absent\n", 2),
+        ([], "pgflow: say what became of it: one of --confirmed JSON, --failed, --absent, --taken-back and --stands\n", 2),
+        (["--failed", "--absent"], "pgflow: say what became of it: one of --confirmed JSON, --failed, --absent, --taken-back and --stands\n", 2),
         (["--confirmed", "{"], "the result", 2),
         (["--failed"], "no open effect has the key 'nothing'", 1),
     ],

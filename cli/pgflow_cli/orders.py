@@ -91,7 +91,8 @@ def cancel(
 ) -> None:
     """Cancels runs: their code may clean up first.
 
-    Cancelled is final. Chosen runs are counted, shown and asked about; exactly those are told.
+    Cancelled is final. Chosen runs are counted, shown and asked about; exactly those are told. --force is for operators: what
+    the runs have done and not taken back stays owed, and `pgflow owed` lists it.
     """
     filters = Filters(status, workflow, queue, label, key, since, until, keys or [])
     _give(CANCEL, filters, Manner(everything, yes, dry_run, choose_form(as_json=as_json, as_csv=as_csv), why, force), dsn)
@@ -304,6 +305,7 @@ def _report(connection: psycopg.Connection[Any], order: Order, form: Form, chose
     print_rows(form, _REPORT_COLUMNS, rows)
     if form is Form.TABLE:
         _say_what_follows(order, rows)
+        _say_what_is_owed(connection, rows)
 
 
 def _say_what_follows(order: Order, rows: list[dict[str, Any]]) -> None:
@@ -314,3 +316,15 @@ def _say_what_follows(order: Order, rows: list[dict[str, Any]]) -> None:
         note(f"{cleaning} to be cancelled as soon as {'its' if cleaning == 1 else 'their'} code has cleaned up, on a worker.")
     elif held:
         note(f"{held} {'is' if held == 1 else 'are'} being worked on: the worker has been told.")
+
+
+_LEFT = "select count(*) as debts from pgflow.obligations where key = any(%s::text[]) and tenant = '' and reason is not null"
+
+
+def _say_what_is_owed(connection: psycopg.Connection[Any], rows: list[dict[str, Any]]) -> None:
+    """Effects that runs ended by force leave to people."""
+    ended = [row["key"] for row in rows if row["status"] == "cancelled"]
+    ((debts,),) = [row.values() for row in fetch_dicts(connection, _LEFT, (ended,))]
+    if debts:
+        these = "it" if len(ended) == 1 else "them"
+        note(f"{many(debts, 'effect')} of {these} stay{'s' if debts == 1 else ''} owed: `pgflow owed` lists them.")

@@ -14,18 +14,20 @@ from pgflow_cli.output import AsCsv, AsJson, Column, choose_form, dump, duration
 from pgflow_cli.parsing import parse_json
 
 _OWED = """
-select o.key, o.kind, o.name, o.state, o.opened_at, o.due_at, o.owed_to, o.effect, o.ref, r.status, o.paged_at
+select o.key, o.kind, o.name, o.state, o.reason, o.opened_at, o.due_at, o.owed_to, o.effect, o.ref, r.status, o.paged_at
 from pgflow.obligations o left join pgflow.runs r on r.run_id = o.run_id
 where o.tenant = '' and (%(state)s::text is null or o.state = %(state)s)
 order by o.opened_at, o.run_id, o.call
 """
 
-STATES = ("intended", "unknown", "absent", "accepted")
+STATES = ("intended", "unknown", "absent", "accepted", "uncompensated")
 
 
 def owed(
     *,
-    state: Annotated[str | None, typer.Option(help="Only effects that are intended, unknown, absent or accepted.")] = None,
+    state: Annotated[
+        str | None, typer.Option(help="Only effects that are intended, unknown, absent, accepted or uncompensated.")
+    ] = None,
     as_json: AsJson = False,
     as_csv: AsCsv = False,
     dsn: Dsn = None,
@@ -33,7 +35,9 @@ def owed(
     """Lists what is owed: effects that are not closed.
 
     unknown: nobody knows whether it was done; the engine asks again at the time shown, or waits for a person.
-    accepted: the counterparty will confirm it. Where the app has a pager, PAGED says how long ago a person was told.
+    accepted: the counterparty will confirm it. uncompensated: it was done, and its run was ended by force before taking it
+    back; WHY says forced, or parent_forced where that was the run's parent. Where the app has a pager, PAGED says how long ago
+    a person was told.
     """
     if state is not None and state not in STATES:
         raise Mistake(f"an open effect is {', '.join(STATES[:-1])} or {STATES[-1]}, not {state!r}")
@@ -56,9 +60,11 @@ def owed(
         Column("NEXT", lambda row: plain(until(row) if row["state"] == "unknown" else "")),
         Column("EFFECT", lambda row: plain(row["effect"] or ""), takes_rest=True, most=120),
     ]
+    if any(row["reason"] for row in rows):
+        columns.insert(-1, Column("WHY", lambda row: plain(row["reason"] or "")))
     if any(row["paged_at"] for row in rows):
         columns.insert(-1, Column("PAGED", lambda row: plain(ago(row["paged_at"])), right=True))
-    names = ("key", "kind", "name", "state", "opened_at", "due_at", "owed_to", "effect", "ref", "status", "paged_at")
+    names = ("key", "kind", "name", "state", "reason", "opened_at", "due_at", "owed_to", "effect", "ref", "status", "paged_at")
     print_rows(form, columns, rows, names=names, empty="Nothing is owed.")
 
 
@@ -70,6 +76,10 @@ def settle(
     ] = None,
     failed: Annotated[bool, typer.Option("--failed", help="It was not done and will not be.")] = False,
     absent: Annotated[bool, typer.Option("--absent", help="It was not done: it may be tried again.")] = False,
+    taken_back: Annotated[
+        bool, typer.Option("--taken-back", help="It is uncompensated: somebody has taken it back by other means.")
+    ] = False,
+    stands: Annotated[bool, typer.Option("--stands", help="It is uncompensated: it need not be taken back.")] = False,
     why: Annotated[str | None, typer.Option(help="How this is known; kept in the ledger.")] = None,
     as_json: AsJson = False,
     dsn: Dsn = None,
@@ -77,11 +87,13 @@ def settle(
     """Says what became of an effect whose outcome is unknown.
 
     Or of one that was accepted. The run goes on with the result, with the error EffectFailed, or with another attempt under
-    the same key.
+    the same key. Of an effect that is uncompensated, since its run was ended by force, say --taken-back or --stands.
     """
-    if (confirmed is not None) + failed + absent != 1:
-        raise Mistake("say what became of it: one of --confirmed JSON, --failed and --absent")
-    verdict = "confirmed" if confirmed is not None else "failed" if failed else "absent"
+    said = {"confirmed": confirmed is not None, "failed": failed, "absent": absent, "taken_back": taken_back, "stands": stands}
+    verdicts = [name for name, is_said in said.items() if is_said]
+    if len(verdicts) != 1:
+        raise Mistake("say what became of it: one of --confirmed JSON, --failed, --absent, --taken-back and --stands")
+    (verdict,) = verdicts
     value = parse_json(confirmed, "the result") if confirmed is not None else None
     with opened(dsn) as connection:
         from pgflow._calls import effects
@@ -91,5 +103,5 @@ def settle(
         wake(connection, sent.chains, sent.lanes)
         newest = "select r.key, r.status from pgflow.runs r where r.chain_id = %s order by r.generation desc limit 1"
         (row,) = fetch_dicts(connection, newest, (sent.chain_id,))
-    said = {"effect": effect, "verdict": verdict, "value": value, "key": row["key"], "status": row["status"]}
-    print_one(choose_form(as_json=as_json), said, lambda: plain(f"Settled {effect} as {verdict}: run {row['key']} is {row['status']}."))
+    answer = {"effect": effect, "verdict": verdict, "value": value, "key": row["key"], "status": row["status"]}
+    print_one(choose_form(as_json=as_json), answer, lambda: plain(f"Settled {effect} as {verdict}: run {row['key']} is {row['status']}."))

@@ -45,7 +45,8 @@ select r.key, i.key::text as effect, i.name::text as name,
   case when f.outcome = 'A' then f.payload->>'ref' end as ref,
   f.attempts - case when i.payload->'origin' is null then 0 else 1 end as attempts, f.unknowns, f.said_by, i.payload->>'decision' as decision, i.payload->>'compensates' as compensates,
   (i.payload->>'policy')::int as policy_version, i.at as intended_at, f.closed_at, i.seq, i.call::int as call, r.generation, r.tenant, i.run_id,
-  i.payload->'origin' as origin
+  i.payload->'origin' as origin,
+  (select o.detail->>'reason' from pgflow.owed o where o.run_id = i.run_id and o.call = i.call and o.kind = 'effect') as owed
 from pgflow.run r
 -- Folded run by run: whoever asks for one run reads that run's units only.
 cross join lateral (
@@ -89,10 +90,12 @@ comment on column pgflow.effects.generation is 'Which generation of the run did 
 comment on column pgflow.effects.tenant is 'Whose run it is; empty where there is only one tenant';
 comment on column pgflow.effects.run_id is 'The number of that generation';
 comment on column pgflow.effects.origin is 'Where it was done, if a run that was rewound or forked was handed its result: run_id and seq of the intent there; null = here';
+comment on column pgflow.effects.owed is 'Why a person must see to it: forced (the run was ended by force) or parent_forced; null = nobody must';
 
 create view pgflow.obligations as
 select r.key, o.kind, o.name, o.detail->>'state' as state, o.opened_at, o.due_at, o.owed_to, o.detail->>'key' as effect,
-  o.detail->>'ref' as ref, o.detail, r.tenant, o.call, o.run_id, p.paged_at
+  o.detail->>'ref' as ref, o.detail, r.tenant, o.call, o.run_id, p.paged_at,
+  o.detail->>'reason' as reason
 from pgflow.owed o
 join pgflow.run r on r.run_id = o.run_id
 left join pgflow.page p on p.run_id = o.run_id and p.call = o.call and p.kind = o.kind;
@@ -100,7 +103,7 @@ comment on view pgflow.obligations is 'Owed: effects that are not closed, and wh
 comment on column pgflow.obligations.key is 'Key of the run';
 comment on column pgflow.obligations.kind is 'effect, gate or obligation';
 comment on column pgflow.obligations.name is 'Of the effect, gate or obligation';
-comment on column pgflow.obligations.state is 'Of an effect: intended, unknown, absent or accepted';
+comment on column pgflow.obligations.state is 'Of an effect: intended, unknown, absent, accepted; or uncompensated: it was done, and nobody takes it back any more';
 comment on column pgflow.obligations.opened_at is 'Since when it is owed';
 comment on column pgflow.obligations.due_at is 'When the engine looks after it next, or when it should be closed; null = no time is set';
 comment on column pgflow.obligations.owed_to is 'To whom; null = nobody is named';
@@ -110,6 +113,7 @@ comment on column pgflow.obligations.detail is 'What whoever closes it should kn
 comment on column pgflow.obligations.tenant is 'Whose run it is; empty where there is only one tenant';
 comment on column pgflow.obligations.call is 'Number of the call';
 comment on column pgflow.obligations.run_id is 'The number of that generation';
+comment on column pgflow.obligations.reason is 'Why a person must see to it: forced (its run was ended by force) or parent_forced (its run has completed, its parent was ended by force); null = its run does';
 comment on column pgflow.obligations.paged_at is 'When somebody was last told of it (app.pager); null = nobody, or nobody is needed';
 
 create view pgflow.provenance as

@@ -14,6 +14,7 @@ TESTS = {
     "G24": ("limits of queues, and plans that claim more than they should", ["tests/test_queues.py", "tests/test_sql_claim.py", "-k", "limit or more_than"]),
     "G33": ("code that changed under its histories", ["tests/test_engine_divergence.py", "-k", "not no_change_makes"]),
     "G34": ("tasks, groups, time-outs and cancels in every order, of asyncio and anyio", ["tests/test_loop.py", "tests/test_engine_order.py", "tests/test_anyio.py"]),
+    "G35": ("runs ended by force, with what they had done, begun and handed on", ["tests/test_forced.py"]),
     "G37": ("signals and timers across generations", ["tests/test_continue_as_new.py"]),
     "G41": ("a snapshot held while thousands of runs are claimed, in pages read", ["tests/test_held_snapshot.py", "tests/test_front.py"]),
     "G42": ("installers at once, killed midway; older and newer workers", ["tests/test_schema.py", "-k", "installer or upgrade or newer or older"]),
