@@ -249,4 +249,4 @@ begin
   end if;
 end
 $$;
-comment on function pgflow.check_may_force_(text) is 'Refuses (PF021) a caller who may not execute force_cancel_run';
+comment on function pgflow.check_may_force_(text) is 'Refuses (PF021) a caller without the right to force_cancel_run';

@@ -878,7 +878,7 @@ function pgflow.check_key_(key text) returns void, owner pgflow_owner
   md5 2324b0a77377470d502d13a9d8752434
 
 function pgflow.check_may_force_(key text) returns void, owner pgflow_owner
-  -- Refuses (PF021) a caller who may not execute force_cancel_run
+  -- Refuses (PF021) a caller without the right to force_cancel_run
   plpgsql stable
   set search_path=pg_catalog, pg_temp
   md5 5a3fce93bcc282ce02a453b85e089f3e
