@@ -39,6 +39,7 @@ class OwnServer:
         self._folder = Path(tempfile.mkdtemp(prefix="pgf"))  # short: the path of a socket has a limit
         self._pg_ctl = servers.write_pg_ctl(self._folder, wanted)
         self._settings = {**SETTINGS, **settings}
+        self._said = settings
         self.port = 0
         self._password = secrets.token_urlsafe()  # it listens for everybody on this machine
 
@@ -52,6 +53,16 @@ class OwnServer:
         """As the server says it."""
         with psycopg.connect(self.dsn) as conn:
             return str(conn.execute("show server_version").fetchone()[0]).split()[0]  # type: ignore[index]
+
+    @property
+    def label(self) -> str:
+        """The version, and what was asked for beside it."""
+        return f"{self.version} ({', '.join(f'{name}={value}' for name, value in self._said.items())})" if self._said else self.version
+
+    @property
+    def has_odd_level(self) -> bool:
+        """Whether transactions are not read committed by default."""
+        return self._settings.get("default_transaction_isolation", "read committed") != "read committed"
 
     def _run(self, *arguments: str) -> None:
         log = self._folder / "log"

@@ -2,8 +2,10 @@
 
 Puts every promise to the fault that tests it and prints the table: promise, fault, runs, lost, doubled. Each
 layer runs in a process of its own, two at a time, on servers that are started for it (``--postgres``: those of
-the embedded server if not said; 15, 16, 17 as the tests' ``PGFLOW_TEST_POSTGRES``), with fsync on. A full run
-writes docs/GUARANTEES.md, and beside it the record that the page is made of. Exit code 1 if anything was lost, doubled or broken, if a mutant was not caught, or
+the embedded server if not said; 15, 16, 17 as the tests' ``PGFLOW_TEST_POSTGRES``), with fsync on. A server may have
+settings of its own: ``--postgres 15,jit=on``, ``--postgres 16,default_transaction_isolation=serializable`` (of the
+layers, those that go through the engine). A full run writes docs/GUARANTEES.md, and beside it the record that the
+page is made of. Exit code 1 if anything was lost, doubled or broken, if a mutant was not caught, or
 if a fault happened too seldom for the run to count.
 """
 
@@ -38,7 +40,8 @@ def parse() -> argparse.Namespace:
     length.add_argument("--quick", action="store_true", help="what CI runs: at most 8 minutes")
     length.add_argument("--minutes", type=float, default=FULL_MINUTES, help=f"how long the whole run takes, about ({FULL_MINUTES})")
     parser.add_argument("--seed", type=int, help="one of its own for every run if not given")
-    parser.add_argument("--postgres", action="append", help="a version or a folder of programs; may be given several times")
+    parser.add_argument("--postgres", action="append", metavar="VERSION[,NAME=VALUE...]",
+                        help="a version or a folder of programs, and settings of the server; may be given several times")
     parser.add_argument("--only", action="append", choices=[layer.name for layer in layers.LAYERS], help="only this layer; may be given several times")
     parser.add_argument("--output", type=Path, help="where the page goes, its record beside it as .json; docs/GUARANTEES.md for a full run")
     parser.add_argument("--layer", help=argparse.SUPPRESS)
@@ -47,25 +50,29 @@ def parse() -> argparse.Namespace:
     return parser.parse_args()
 
 
+def own_server(spec: str) -> OwnServer:
+    """A server as the command line names it."""
+    wanted, *settings = spec.split(",")
+    return OwnServer(wanted, **dict(setting.split("=", 1) for setting in settings))
+
+
 def run(options: argparse.Namespace, seed: int) -> list[tuple[str, Findings]]:
     """Runs the layers on the servers: version and findings of each."""
     chosen = [layer for layer in layers.LAYERS if not options.only or layer.name in options.only]
     with ExitStack() as stack:
-        servers = [stack.enter_context(OwnServer(wanted)) for wanted in options.postgres or [""]]
-        growing = sum(layer.quick_seconds for layer in chosen if layer.grows)
-        fixed = sum(layer.quick_seconds for layer in chosen if not layer.grows)
-        factor = 1.0 if options.quick else max(1.0, (options.minutes * 60 * AT_ONCE / len(servers) - fixed) / max(growing, 1))
-        waiting = [
-            (layer, server, layer.quick_seconds * factor if layer.grows else layer.quick_seconds)
-            for layer in sorted(chosen, key=lambda layer: -layer.quick_seconds * (factor if layer.grows else 1)) for server in servers
-        ]
+        servers = [stack.enter_context(own_server(spec)) for spec in options.postgres or [""]]
+        plays = [(layer, server) for layer in chosen for server in servers if layer.at_any_level or not server.has_odd_level]
+        growing = sum(layer.quick_seconds for layer, _ in plays if layer.grows)
+        fixed = sum(layer.quick_seconds for layer, _ in plays if not layer.grows)
+        factor = 1.0 if options.quick else max(1.0, (options.minutes * 60 * AT_ONCE - fixed) / max(growing, 1))
+        waiting = sorted(((layer, server, layer.quick_seconds * (factor if layer.grows else 1)) for layer, server in plays), key=lambda play: -play[2])
         running: list[layers.Job] = []
         stack.callback(lambda: [job.stop() for job in running])
         results = []
         while waiting or running:
             while waiting and len(running) < AT_ONCE:
                 layer, server, seconds = waiting.pop(0)
-                running.append(layers.Job(layer, server.version, server.dsn, seconds, seed))
+                running.append(layers.Job(layer, server.label, server.dsn, seconds, seed))
             for job in [job for job in running if job.is_over()]:
                 running.remove(job)
                 findings = job.findings()

@@ -28,18 +28,21 @@ class Layer(NamedTuple):
     quick_seconds: float
     grows: bool = True
     """Whether more time shows more: the others are as long as they are."""
+    at_any_level: bool = False
+    """Whether all of it goes through the engine, so that it can be played where another isolation level is the default."""
 
 
 LAYERS = (
     Layer("mutants", "mutants", "broken variants, each of which a test must catch", 120, grows=False),
-    Layer("campaigns", "campaigns", "real workers under one fault at a time", 65),
+    Layer("campaigns", "campaigns", "real workers under one fault at a time", 65, at_any_level=True),
     Layer("simulator", "simulator", "seeded interleavings of real transactions against a model", 60),
     Layer("plans", "plans", "plans of the hot statements over a million runs", 60, grows=False),
     Layer("isolation", "isolationkit", "every pair of calls that can meet, in every order", 60, grows=False),
-    Layer("wirecut", "wirecut", "the connection cut around every message", 50),
-    Layer("programs", "programs", "random workflows under kills against a plain interpreter", 38),
-    Layer("crashes", "crashes", "kill -9 at named points", 38),
-    Layer("effects", "effectcrashes", "kill -9 around effects, with a witness outside that counts", 20),
+    Layer("wirecut", "wirecut", "the connection cut around every message", 50, at_any_level=True),
+    Layer("commits", "commitfaults", "COMMIT itself refused, with each SQLSTATE, on every path", 45, at_any_level=True),
+    Layer("programs", "programs", "random workflows under kills against a plain interpreter", 38, at_any_level=True),
+    Layer("crashes", "crashes", "kill -9 at named points", 38, at_any_level=True),
+    Layer("effects", "effectcrashes", "kill -9 around effects, with a witness outside that counts", 20, at_any_level=True),
     Layer("upgrades", "upgrades", "landed versions upgraded under work", 45),
     Layer("tests", "proof.named_tests", "tests of the suite that put one promise to the test", 100, grows=False),
 )

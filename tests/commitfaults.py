@@ -1,0 +1,277 @@
+"""Has COMMIT itself fail on every path through the API: `python -m tests.commitfaults DSN [--seconds N] [--seed S] [--path NAME]`.
+
+The server says that a statement is complete and commits only then. What it raises at that moment comes behind
+the answer, and an engine that stops reading there takes a failed commit for a commit. A deferred constraint
+trigger on every table of the engine raises it: each SQLSTATE below, or the end of the session, in the n-th
+transaction of a role that writes. The paths are those of `tests/wirepaths.py`, and so are the judges: the work
+of each key must be done, once, and nothing of the fault may be in a journal. A path on which no commit was
+refused proves nothing, and makes the whole void.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import logging
+import random
+import sys
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import psycopg
+
+import pgflow.worker
+from pgflow.app._sync import Portal
+from tests import servers
+from tests.evidence import Evidence, Findings
+from tests.wirecut import AT_ONCE, PATIENCE_SECONDS, STRAYS
+from tests.wirepaths import HEART, PATHS, SCHEMA, Path, Stage, judge
+
+ENDS_SESSION = "ends"
+REFUSALS = ("40001", "40P01", "53100", "53200", "55P03", "57P01", "08006", ENDS_SESSION)
+"""Raised by COMMIT: the conflicts of isolation levels and deferred constraints, a server without room, one that stops."""
+SECONDS_FOR_EVERY_COMMIT = 120.0
+HEART_SECONDS = 0.5
+
+REFUSING = """
+create sequence app.commits;
+create sequence app.refusals;
+create table app.refusal (role text primary key, nth bigint not null, sqlstate text not null);
+create table app.committed (role text not null);
+grant usage on schema app to public;  -- since Postgres 18 a deferred trigger runs as whoever queued it: the engine's owner
+create function app.refuse() returns trigger language plpgsql security definer as $$
+declare
+  here text := current_setting('application_name');
+  refusal app.refusal;
+begin
+  if current_setting('app.asked', true) = pg_current_xact_id()::text then
+    return null;  -- once a transaction
+  end if;
+  perform set_config('app.asked', pg_current_xact_id()::text, true);
+  if exists (select from app.refusal r where r.sqlstate = 'count') then
+    insert into app.committed values (here);
+    return null;
+  end if;
+  select * into refusal from app.refusal r where r.role = here;
+  if not found or nextval('app.commits') <> refusal.nth then
+    return null;
+  end if;
+  perform nextval('app.refusals');
+  if refusal.sqlstate = 'ends' then
+    perform pg_terminate_backend(pg_backend_pid());
+    return null;
+  end if;
+  raise exception using errcode = refusal.sqlstate, message = 'refused at COMMIT';
+end $$;
+do $$
+declare
+  t regclass;
+begin
+  for t in
+    select c.oid from pg_class c where c.relnamespace = 'pgflow'::regnamespace and c.relkind = 'r'
+    and c.relname not in ('migration', 'source')
+  loop
+    execute format('create constraint trigger refused after insert or update or delete on %s
+      deferrable initially deferred for each row execute function app.refuse()', t);
+  end loop;
+end $$;
+"""
+
+FAULTS = {
+    "G1": "COMMIT itself refused around a step", "G2": "COMMIT itself refused: rows whose step is not recorded",
+    "G3": "COMMIT itself refused: a failed commit is not taken for one", "G4": "COMMIT of a start refused, said again under its key",
+    "G5": "COMMIT of a caller's transaction refused", "G10": "each SQLSTATE raised by COMMIT itself",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """The n-th commit of a role that raises this."""
+
+    role: str
+    nth: int
+    sqlstate: str
+
+    def __str__(self) -> str:
+        return f"{self.sqlstate} at commit {self.nth} of {self.role}"
+
+
+@dataclass
+class Tally:
+    """What came of one path."""
+
+    path: str
+    promises: tuple[str, ...]
+    commits: int = 0
+    trials: int = 0
+    refused: Counter[str] = field(default_factory=Counter)
+    lost: int = 0
+    doubled: int = 0
+    wrong: list[str] = field(default_factory=list)
+    seconds: float = 0.0
+
+    def add(self, other: Tally) -> None:
+        """Counts what came of it another time."""
+        self.refused += other.refused
+        for name in ("trials", "lost", "doubled", "wrong", "seconds"):
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+
+
+class Refusing:
+    """One path, with each of its commits refused in turn."""
+
+    def __init__(self, stage: Stage, rng: random.Random) -> None:
+        self.stage = stage
+        self.tally = Tally(stage.path.name, stage.path.promises)
+        self._rng = rng
+        self._keys: dict[str, str] = {}
+
+    async def run(self, most: int) -> Tally:
+        """So many refusals at most, of each SQLSTATE about as many."""
+        began = time.monotonic()
+        counts = await self._count_commits()
+        self.tally.commits = sum(counts.values())
+        places = [(role, nth) for role, times in counts.items() for nth in range(1, times + 1)]
+        every = [Refusal(role, nth, sqlstate) for role, nth in places for sqlstate in REFUSALS]
+        for refusal in self._rng.sample(every, min(most, len(every))):
+            await self._trial(refusal)
+        verdict = await judge(self.stage, self._keys)
+        self.tally.lost, self.tally.doubled = verdict.lost, verdict.doubled
+        self.tally.wrong += verdict.wrong
+        self.tally.seconds = time.monotonic() - began
+        return self.tally
+
+    async def _count_commits(self) -> Counter[str]:
+        """Commits that wrote, by role, of the roles that the path is about: counted by the trigger, on a second round."""
+        await self._act("nothing")
+        await self.stage.direct.execute("insert into app.refusal values ('', 0, 'count')")
+        await self._act("nothing, counted")
+        if HEART in self.stage.path.cuts:
+            await asyncio.sleep(HEART_SECONDS)
+        await self.stage.direct.execute("delete from app.refusal")
+        rows = await self.stage.rows("select role, count(*) from app.committed group by role")
+        return Counter({role: min(times, 12) for role, times in rows if role and role in self.stage.path.cuts})
+
+    async def _trial(self, refusal: Refusal) -> None:
+        rows = self.stage.rows
+        self.tally.trials += 1
+        ((before,),) = await rows("select last_value + is_called::int from app.refusals")
+        await rows("with reset as (select setval('app.commits', 1, false)) insert into app.refusal select %s, %s, %s from reset returning 1",
+                   refusal.role, refusal.nth, refusal.sqlstate)  # fmt: skip
+        await self._act(str(refusal))
+        await rows("delete from app.refusal returning 1")
+        ((after,),) = await rows("select last_value + is_called::int from app.refusals")
+        if after != before:
+            self.tally.refused[refusal.sqlstate] += 1
+
+    async def _act(self, what: str) -> None:
+        key = f"{self.stage.path.name}/{len(self._keys)}"
+        self._keys[key] = what
+        try:
+            async with asyncio.timeout(PATIENCE_SECONDS):
+                await self.stage.path.act(self.stage, key)
+        except TimeoutError:
+            where = await self.stage.rows("select key, status, reason from pgflow.runs where starts_with(key, %s)", key)
+            self.tally.wrong.append(f"{key} hangs: {what}: {where}")
+        except Exception as error:  # noqa: BLE001 - whatever it is, it is a finding
+            self.tally.wrong.append(f"{key}: {type(error).__qualname__}: {error}: {what}")
+
+
+async def refuse_on_paths(server_dsn: str, seconds: float, seed: int, names: Sequence[str] | None = None, most: int = 64) -> list[Tally]:
+    """Goes these paths, some at a time, again and again for so long, with so many refusals each."""
+    portal = Portal()
+    template = servers.create_database(server_dsn)
+    began = time.monotonic()
+    turns = asyncio.Semaphore(AT_ONCE)
+
+    async def one(path: Path, turn: int) -> Tally:
+        async with turns:
+            rng = random.Random(f"{seed} {path.name} {turn}")
+            stage = Stage(path, server_dsn, template, portal, rng.choice((None, 3)))
+            await stage.open()
+            try:
+                return await Refusing(stage, rng).run(most)
+            finally:
+                await stage.close()
+
+    strays = pgflow.worker.STRAYS_EVERY_SECONDS
+    pgflow.worker.STRAYS_EVERY_SECONDS = 0.2
+    try:
+        dsn = servers.dsn_of(server_dsn, template)
+        servers.install_schema(dsn)
+        with psycopg.connect(dsn, autocommit=True) as conn:
+            conn.execute(SCHEMA)
+            conn.execute(REFUSING)
+            conn.execute(conn.execute(STRAYS).fetchone()[0])  # type: ignore[index]
+        paths = [path for name, path in PATHS.items() if (names is None or name in names) and name not in UNWRITTEN]
+        tallies: list[Tally] = []
+        while not tallies or time.monotonic() < began + seconds:
+            turn = await asyncio.gather(*(one(path, len(tallies)) for path in paths))
+            if tallies:
+                for whole, more in zip(tallies, turn, strict=True):
+                    whole.add(more)
+            else:
+                tallies = list(turn)
+        return tallies
+    finally:
+        pgflow.worker.STRAYS_EVERY_SECONDS = strays
+        servers.drop_database(server_dsn, template)
+        portal.close()
+
+
+UNWRITTEN = ("result",)
+"""Paths that are about connections which only read."""
+
+
+def findings_of(tallies: list[Tally], seed: int, seconds: float) -> Findings:
+    """What the paths show of each promise."""
+    findings = Findings("commit faults", seed, seconds=seconds)
+    for guarantee, fault in FAULTS.items():
+        of = [t for t in tallies if guarantee in t.promises]
+        wrong = tuple(f"{t.path}: {w}" for t in of for w in t.wrong)
+        runs = sum(t.refused.total() for t in of)
+        findings.evidence.append(Evidence(guarantee, fault, runs, sum(t.lost for t in of), sum(t.doubled for t in of), wrong, f"{len(of)} paths"))
+    for t in tallies:
+        findings.fired[f"commits refused: {t.path}"] = (t.refused.total(), 1)
+    refused = sum((t.refused for t in tallies), Counter[str]())
+    for sqlstate in REFUSALS:
+        findings.fired[f"commits refused with {sqlstate}"] = (refused[sqlstate], 5)
+    return findings
+
+
+def prove(server_dsn: str, seconds: float, seed: int) -> Findings:
+    """Refusals of commits on every path, again as long as there is time."""
+    began = time.monotonic()
+    tallies = asyncio.run(refuse_on_paths(server_dsn, seconds, seed, most=64 if seconds >= SECONDS_FOR_EVERY_COMMIT else 12))
+    return findings_of(tallies, seed, time.monotonic() - began)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("dsn", help="a superuser's; databases are made beside its own")
+    parser.add_argument("--seconds", type=float, default=0, help="go on for so long")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--path", action="append", help="only the paths whose names contain this")
+    options = parser.parse_args()
+    logging.getLogger("psycopg").setLevel(logging.CRITICAL)
+    logging.getLogger("asyncio").setLevel(logging.CRITICAL)
+    logging.getLogger("pgflow").setLevel(logging.CRITICAL)
+    names = [name for name in PATHS if not options.path or any(part in name for part in options.path)]
+    began = time.monotonic()
+    tallies = asyncio.run(refuse_on_paths(options.dsn, options.seconds, options.seed, names))
+    findings = findings_of(tallies, options.seed, time.monotonic() - began)
+    for t in tallies:
+        print(f"{t.path:50} {t.commits:3} commits  {t.trials:4} trials  {t.refused.total():4} refused  lost {t.lost} doubled {t.doubled}  {t.seconds:.1f} s")
+    wrong = [f"{t.path}: {w}" for t in tallies for w in t.wrong]
+    for line in wrong[:100]:
+        print(f"FAILED {line}")
+    for line in findings.void:
+        print(f"VOID {line}")
+    print(f"{len(tallies)} paths, {sum(t.refused.total() for t in tallies)} commits refused, {findings.seconds:.1f} s")
+    return 1 if wrong or findings.void else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
