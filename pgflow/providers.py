@@ -25,10 +25,10 @@ from pgflow._io.wire import Statement, Wire
 from pgflow.errors import DefinitionError
 
 _BEGIN: dict[str | None, LiteralString] = {
-    None: "begin",
-    "read committed": "begin isolation level read committed",
-    "repeatable read": "begin isolation level repeatable read",
-    "serializable": "begin isolation level serializable",
+    None: "begin read write",
+    "read committed": "begin isolation level read committed read write",
+    "repeatable read": "begin isolation level repeatable read read write",
+    "serializable": "begin isolation level serializable read write",
 }
 
 

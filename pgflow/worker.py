@@ -119,7 +119,6 @@ class Worker(Claiming):
         )
         codes = [code_of(name, workflow) for name, workflow in self.definitions.workflows.items()]
         await self._control.insist(worker_calls.register_code(self.worker_id, codes))
-        self._lanes = {}
         await self._look_for_lanes(self._control.insist)
 
     def _part_ended(self, task: asyncio.Task[Any]) -> None:

@@ -66,7 +66,7 @@ async def book(conn: psycopg.AsyncConnection[Any], key: str, n: int) -> int:
 @step(retries=10)
 async def tell(key: str, n: int) -> str:
     """An outside write: the witness is another connection, which no transaction of the engine can take back."""
-    async with await psycopg.AsyncConnection.connect(os.environ["CRASH_DSN"], autocommit=True) as witness:
+    async with await psycopg.AsyncConnection.connect(servers.witness(os.environ["CRASH_DSN"]), autocommit=True) as witness:
         await witness.execute("insert into app.told values (%s, %s, %s)", (key, n, pgflow.idempotency_key()))
     _reach("in body")
     return f"told {n}"
@@ -133,7 +133,7 @@ def _arm_claim(name: str) -> None:
         if "claim_runs" not in query.sql or _Point.remaining > 1:
             _Point.remaining -= "claim_runs" in query.sql
             return await original(self, query)
-        connection = await psycopg.AsyncConnection.connect(os.environ["CRASH_DSN"])
+        connection = await psycopg.AsyncConnection.connect(servers.witness(os.environ["CRASH_DSN"]))
         await connection.execute(query.sql, query.params)
         _reach(name)
         return []
@@ -269,7 +269,7 @@ class Driver:
 
     def run(self) -> dict[str, Any]:
         """Kills until every point has fired often enough and the time is over, then lets everything drain."""
-        with psycopg.connect(self.dsn, autocommit=True) as conn:
+        with psycopg.connect(servers.witness(self.dsn), autocommit=True) as conn:
             self._prepare(conn)
             self.healthy = [self.fork(self.dsn, None, 0)]
             started = time.monotonic()

@@ -160,6 +160,11 @@ CLAIMS = (
         "test_wire.py::test_an_error_of_the_commit_behind_the_answer_is_the_answer[40001-sqlstates0-alone-True]",
     ),
     Defect(
+        "calls at whatever level the database has", "pgflow/_io/connect.py",
+        "return connection.isolation_level is not None and connection.autocommit", "return False",
+        "test_default_levels.py::test_the_engine_s_transactions_are_read_committed_and_steps_are_as_the_database_says[repeatable read]",
+    ),
+    Defect(
         "answer that libpq made taken for the server's", "pgflow/_io/__init__.py",
         " or type(cause) is psycopg.DatabaseError", "",
         "test_wirecut.py::test_an_answer_that_libpq_made_itself_is_infrastructure",

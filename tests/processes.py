@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import psycopg
+import servers
 
 TESTS = Path(__file__).parent
 
@@ -53,7 +54,7 @@ class WorkerProcess:
 
     def registered(self) -> int:
         """Waits until the worker has registered; its number."""
-        with psycopg.connect(self._dsn, autocommit=True) as conn:
+        with psycopg.connect(servers.witness(self._dsn), autocommit=True) as conn:
             def number() -> Any:
                 assert self.process.poll() is None, f"the worker ended with {self.process.returncode}"
                 row = conn.execute("select worker_id from pgflow.workers where pid = %s", (self.pid,)).fetchone()

@@ -146,7 +146,7 @@ async def look(n: int) -> int:
 
 @step(retries=Retries(max_attempts=4, first_delay=MS))
 async def act(path: str, n: int) -> int:
-    async with await psycopg.AsyncConnection.connect(os.environ["PGFLOW_DSN"], autocommit=True) as conn:
+    async with await psycopg.AsyncConnection.connect(servers.witness(os.environ["PGFLOW_DSN"]), autocommit=True) as conn:
         await conn.execute("insert into fuzz.acted values (%s, %s)", (path, pgflow.idempotency_key()))
     return n
 
@@ -170,7 +170,7 @@ async def refuse(n: int) -> int:
 
 async def outside(table: str, path: str) -> None:
     """Leaves a row that no rollback removes."""
-    async with await psycopg.AsyncConnection.connect(os.environ["PGFLOW_DSN"], autocommit=True) as conn:
+    async with await psycopg.AsyncConnection.connect(servers.witness(os.environ["PGFLOW_DSN"]), autocommit=True) as conn:
         await conn.execute(f"insert into fuzz.{table} values (%s, %s)", (path, pgflow.idempotency_key()))  # type: ignore[arg-type]
 
 
@@ -189,7 +189,7 @@ async def charge(path: str, n: int, *, refuses: bool = False) -> int:
 @charge.settle
 async def _(path: str, n: int, *, refuses: bool = False) -> Confirmed[int] | Absent | StillUnknown:
     del refuses
-    async with await psycopg.AsyncConnection.connect(os.environ["PGFLOW_DSN"], autocommit=True) as conn:
+    async with await psycopg.AsyncConnection.connect(servers.witness(os.environ["PGFLOW_DSN"]), autocommit=True) as conn:
         found = await (await conn.execute("select from fuzz.charged where path = %s and key = %s", (path, pgflow.idempotency_key()))).fetchone()
     return Absent() if found is None else Confirmed(n)
 

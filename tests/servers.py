@@ -31,7 +31,7 @@ import psycopg
 import pytest
 from packaging.tags import platform_tags
 from psycopg import sql
-from psycopg.conninfo import conninfo_to_dict
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from pytest_postgresql import factories
 
 from pgflow.embedded._binaries import find_programs
@@ -121,6 +121,11 @@ def dsn_of(server: str, database: str) -> str:
         address = parts.pop("host") + (f":{port}" if port else "")
     query = f"?{urlencode(parts, quote_via=quote)}" if parts else ""
     return f"postgresql://{userinfo}{address}/{quote(database, safe='')}{query}"
+
+
+def witness(dsn: str) -> str:
+    """The DSN for who looks on and whose statements are no part of the test: read committed, whatever the server's default is."""
+    return make_conninfo(dsn, options="-c default_transaction_isolation=read\\ committed -c default_transaction_read_only=off")
 
 
 def create_database(server: str, template: str | None = None) -> str:

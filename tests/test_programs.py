@@ -10,6 +10,7 @@ from contextlib import ExitStack
 import programs
 import psycopg
 import pytest
+import servers
 from processes import WorkerProcess, eventually, one, worker
 
 from pgflow import App, testing
@@ -63,7 +64,7 @@ class Harm:
 
 def run_under_kills(dsn: str, seeds: list[int], max_kills: int, patience_seconds: float) -> tuple[Harm, list[str]]:
     """Runs programs on worker processes that are harmed: the harm done, and the differences."""
-    with psycopg.connect(dsn, autocommit=True) as conn, ExitStack() as stack:
+    with psycopg.connect(servers.witness(dsn), autocommit=True) as conn, ExitStack() as stack:
         conn.execute(programs.SCHEMA)
         programs.start(conn, seeds)
         harm = Harm(dsn, conn, stack, seeds[0])

@@ -129,15 +129,16 @@ def test_an_answer_without_its_end_is_no_answer():
 
     async def main(server: socket.socket) -> None:
         loop, port = asyncio.get_running_loop(), server.getsockname()[1]
-        opening = asyncio.create_task(open_wire(ConnectOptions(f"host=127.0.0.1 port={port} user=nobody sslmode=disable gssencmode=disable", None), "test", 30))
+        address = f"host=127.0.0.1 port={port} user=nobody sslmode=disable gssencmode=disable"
+        opening = asyncio.create_task(psycopg.AsyncConnection.connect(address, autocommit=True))
         theirs, _ = await loop.sock_accept(server)
         with theirs:
             theirs.setblocking(False)
             await loop.sock_recv(theirs, 10_000)
-            facts = (b"server_version\x0015.0\0", b"client_encoding\0UTF8\0", b"default_transaction_read_only\0off\0", b"in_hot_standby\0off\0")
+            facts = (b"server_version\x0015.0\0", b"client_encoding\0UTF8\0")
             greeting = b"".join(b"S" + struct.pack("!i", 4 + len(fact)) + fact for fact in facts)
             await loop.sock_sendall(theirs, b"R\0\0\0\x08\0\0\0\0" + greeting + b"Z\0\0\0\x05I")
-            wire = await opening
+            wire = OwnWire(await opening, prepares=False, timeout_seconds=30)
             call = asyncio.create_task(wire.rows(("select", ())))
             await loop.sock_recv(theirs, 10_000)
             await loop.sock_sendall(theirs, complete)

@@ -266,7 +266,7 @@ class Stage:
         self.true_dsn = servers.dsn_of(self._server_dsn, self._database)
         self.proxy = Proxy(self._server_dsn, self._portal)
         self.dsn = make_conninfo(self.true_dsn, host="127.0.0.1", port=self.proxy.open())
-        self.direct = await psycopg.AsyncConnection.connect(self.true_dsn, autocommit=True)
+        self.direct = await psycopg.AsyncConnection.connect(servers.witness(self.true_dsn), autocommit=True)
         self.app = self.make_app()
         await self._stack.enter_async_context(self.app)
         if self.path.has_worker:

@@ -13,7 +13,9 @@ from dataclasses import dataclass
 from typing import Any, Generic, LiteralString, Protocol, TypeVar
 
 import psycopg
+from psycopg.rows import tuple_row
 
+from pgflow._io.connect import BEGIN, isolates
 from pgflow.errors import BY_SQLSTATE, InvalidArgument, PgflowError
 
 T = TypeVar("T")
@@ -33,7 +35,7 @@ class Query(Generic[T]):
 def run(conn: psycopg.Connection[Any], query: Query[T]) -> T:
     """Runs a query on a connection; raises the engine's error for its SQLSTATEs."""
     try:
-        rows = conn.execute(query.sql, query.params).fetchall()
+        rows = _isolated(conn, query) if isolates(conn) else conn.execute(query.sql, query.params).fetchall()
     except (psycopg.Error, UnicodeEncodeError) as error:
         raise_ours(error)
         raise
@@ -43,11 +45,41 @@ def run(conn: psycopg.Connection[Any], query: Query[T]) -> T:
 async def run_async(conn: psycopg.AsyncConnection[Any], query: Query[T]) -> T:
     """As :func:`run`, for an async connection."""
     try:
-        rows = await (await conn.execute(query.sql, query.params)).fetchall()
+        rows = await (_isolated_async(conn, query) if isolates(conn) else _fetched_async(conn, query))
     except (psycopg.Error, UnicodeEncodeError) as error:
         raise_ours(error)
         raise
     return query.read(rows)
+
+
+async def _fetched_async(conn: psycopg.AsyncConnection[Any], query: Query[T]) -> list[Row]:
+    return await (await conn.execute(query.sql, query.params)).fetchall()
+
+
+def _isolated(conn: psycopg.Connection[Any], query: Query[T]) -> list[Row]:
+    """A transaction that says its level, in one message: whoever is frozen holds no lock between a call and its COMMIT."""
+    try:
+        with psycopg.ClientCursor(conn, row_factory=tuple_row) as cursor:
+            cursor.execute(f"{BEGIN}; {query.sql}; commit", query.params)
+            cursor.nextset()
+            return cursor.fetchall()
+    except psycopg.Error:
+        if not conn.closed:
+            conn.rollback()
+        raise
+
+
+async def _isolated_async(conn: psycopg.AsyncConnection[Any], query: Query[T]) -> list[Row]:
+    """As :func:`_isolated`, for an async connection."""
+    try:
+        async with psycopg.AsyncClientCursor(conn, row_factory=tuple_row) as cursor:
+            await cursor.execute(f"{BEGIN}; {query.sql}; commit", query.params)
+            cursor.nextset()
+            return await cursor.fetchall()
+    except psycopg.Error:
+        if not conn.closed:
+            await conn.rollback()
+        raise
 
 
 def run_all(conn: psycopg.Connection[Any], queries: Sequence[Callable[[], Query[T]]]) -> list[T]:

@@ -23,13 +23,17 @@ from psycopg.adapt import PyFormat, Transformer
 
 from pgflow._io import Query, Row, T, raise_ours
 from pgflow._io.busypoll import BusyPoll
-from pgflow._io.connect import ConnectOptions, connect_async
+from pgflow._io.connect import BEGIN, ConnectOptions, connect_async, isolates
+from pgflow.errors import PgflowError
 
 Statement = tuple[str, Sequence[Any]]
 """SQL with psycopg's placeholders (``%s``, and ``%%`` for a percent sign), and its arguments."""
 
 CANCEL_TIMEOUT_SECONDS = 5.0
 _numbers = itertools.count()
+_BEGIN: Statement = (BEGIN, ())
+_COMMIT: Statement = ("commit", ())
+_ROLLBACK: Statement = ("rollback", ())
 _ANSWERS = (pq.ExecStatus.TUPLES_OK, pq.ExecStatus.COMMAND_OK)
 _STREAMS = (pq.ExecStatus.COPY_IN, pq.ExecStatus.COPY_OUT, pq.ExecStatus.COPY_BOTH)
 _LOST = "the connection was lost in the middle of an answer"
@@ -238,6 +242,8 @@ def _done(ready: asyncio.Future[None]) -> None:
 class OwnWire(Wire):
     """A wire whose connection nobody else uses: the event loop watches it from the first call until it is closed.
 
+    Where the database's default is another isolation level than the engine's, each call says it, in the same round trip.
+
     Args:
         connection: Open.
         prepares: As for :class:`Wire`.
@@ -249,6 +255,7 @@ class OwnWire(Wire):
         self, connection: psycopg.AsyncConnection[Any], *, prepares: bool, timeout_seconds: float, busy_poll: BusyPoll | None = None
     ) -> None:
         super().__init__(connection, prepares=prepares, busy_poll=busy_poll)
+        self._isolates = isolates(connection)
         self._timeout_seconds = timeout_seconds
         self._deadline = 0.0
         self._timer: asyncio.TimerHandle | None = None
@@ -267,10 +274,21 @@ class OwnWire(Wire):
         """As :meth:`Wire.rows`; also raises TimeoutError."""
         self._deadline = self._loop.time() + self._timeout_seconds
         try:
-            return await super().rows(*statements)
+            return await (self._isolated(statements) if self._isolates else super().rows(*statements))
         finally:
             if self._pgconn.status != pq.ConnStatus.OK:
                 self._unwatch()
+
+    async def _isolated(self, statements: Sequence[Statement]) -> list[list[Row]]:
+        """A transaction of its own that says its level."""
+        if self._pgconn.transaction_status == pq.TransactionStatus.INERROR:  # the last call was cancelled
+            await super().rows(_ROLLBACK)
+        try:
+            return (await super().rows(_BEGIN, *statements, _COMMIT))[1:-1]
+        except (psycopg.Error, PgflowError):
+            if self._pgconn.transaction_status == pq.TransactionStatus.INERROR:
+                await super().rows(_ROLLBACK)
+            raise
 
     async def _ready(self, *, writing: bool) -> None:
         if not self._watches:  # its end was seen between two looks of a busy poll

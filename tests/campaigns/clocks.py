@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import psycopg
 
+from tests import servers
 from tests.campaigns.ground import Fleet, audit, booked, drain, not_completed, spread, start
 from tests.campaigns.nursery import Nursery
 from tests.evidence import Evidence
@@ -55,7 +56,7 @@ def timers_under_crashes(ground: Ground) -> list[Evidence]:
     scratch = ground.scratch()
     kills = stops = 0
     with scratch.database() as dsn:
-        with psycopg.connect(dsn, autocommit=True) as conn:
+        with psycopg.connect(servers.witness(dsn), autocommit=True) as conn:
             keys = start_naps(ground, conn, count, longest_ms=1000 * crashes)
         fleet = Fleet(ground.nursery, dsn, {"concurrency": 50, "dead_after": 1.0})
         with contextlib.closing(_Ending(fleet)):
@@ -66,9 +67,9 @@ def timers_under_crashes(ground: Ground) -> list[Evidence]:
                 scratch.stop("immediate")
                 scratch.start()
                 kills, stops = kills + 1, stops + 1
-            with psycopg.connect(dsn, autocommit=True) as conn:
+            with psycopg.connect(servers.witness(dsn), autocommit=True) as conn:
                 drain(conn, 90)
-        with psycopg.connect(dsn, autocommit=True) as conn:
+        with psycopg.connect(servers.witness(dsn), autocommit=True) as conn:
             lost, doubled, wrong, figure = judge(conn, keys)
     ground.happened("immediate stops of the server (G22, G39)", stops, crashes)
     ground.happened("workers killed while runs slept (G22)", kills, crashes)
@@ -87,7 +88,7 @@ class _Ending:
 
 def _work_on(dsn: str, bookings: int) -> None:
     """Waits until the workers have done so much more, or all."""
-    with psycopg.connect(dsn, autocommit=True) as conn:
+    with psycopg.connect(servers.witness(dsn), autocommit=True) as conn:
         before = one(conn, "select count(*) from app.booked")
         end = time.monotonic() + 20
         while one(conn, "select count(*) from app.booked") < before + bookings and time.monotonic() < end:

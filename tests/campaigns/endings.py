@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 
 from pgflow import App, RunCancelled
-from tests import sqlkit
+from tests import servers, sqlkit
 from tests.campaigns import jobs
 from tests.campaigns.ground import at_once, audit, drain, start
 from tests.evidence import Evidence
@@ -33,7 +33,7 @@ def late_writers(ground: Ground) -> list[Evidence]:
     with ground.database() as (dsn, conn):
         def write(thread: int) -> list[str]:
             rng = random.Random(f"{seed}/{thread}")
-            with sqlkit.connect(dsn) as mine:
+            with sqlkit.connect(servers.witness(dsn)) as mine:
                 return [line for n in range(each) for line in _too_late(mine, f"lane {thread}", rng, n)]
 
         told = [line for lines in at_once(threads, write) for line in lines]

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import psycopg
 
+from tests import servers
 from tests.campaigns.ground import Feed, audit, booked, drain, not_completed, start, start_bookings
 from tests.campaigns.scratch import MAX_CONNECTIONS
 from tests.evidence import Evidence
@@ -96,7 +97,7 @@ def no_connections_left(ground: Ground) -> list[Evidence]:
     rounds = ground.scaled(0.4, 1, 20)
     scratch = ground.scratch()
     before = scratch.count_refusals()
-    with scratch.database() as dsn, psycopg.connect(dsn, autocommit=True) as conn:
+    with scratch.database() as dsn, psycopg.connect(servers.witness(dsn), autocommit=True) as conn:
         keys = start_bookings(conn, 12 * rounds, steps=10, ms=20)
         with ground.workers(dsn, 2, concurrency=16, dead_after=2.0):
             for n in range(rounds):

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import psycopg
 
+from tests import servers
 from tests.campaigns.ground import Feed, Stall, audit, booked, drain, not_completed, spread, start, start_bookings
 from tests.evidence import Evidence
 from tests.processes import eventually, one
@@ -230,7 +231,7 @@ def stampede(ground: Ground) -> list[Evidence]:
     processes, each = ground.scaled(1, 2, 4), 5
     poll_seconds, watched_seconds = 0.5, 1.5
     scratch = ground.scratch()
-    with scratch.database() as dsn, psycopg.connect(dsn, autocommit=True) as conn:
+    with scratch.database() as dsn, psycopg.connect(servers.witness(dsn), autocommit=True) as conn:
         conn.execute("do $$ begin execute format('alter database %I set track_functions = pl', current_database()); end $$")
         with ground.workers(dsn, processes, count=each, poll_seconds=poll_seconds, dead_after=10) as fleet:
             workers = processes * each

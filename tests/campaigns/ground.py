@@ -54,7 +54,7 @@ class Ground:
         name = servers.create_database(self.server_dsn, self.template)
         dsn = servers.dsn_of(self.server_dsn, name)
         try:
-            with psycopg.connect(dsn, autocommit=True) as conn:
+            with psycopg.connect(servers.witness(dsn), autocommit=True) as conn:
                 yield dsn, conn
         finally:
             servers.drop_database(self.server_dsn, name)

@@ -12,6 +12,7 @@ import psycopg
 
 import pgflow
 from pgflow import AsyncApp, Retries, Signal, read, step, transaction, workflow
+from tests import servers
 
 SCHEMA = """
 create schema app;
@@ -58,7 +59,7 @@ async def rest(ms: int) -> None:
 @step
 async def die(key: str) -> None:
     """Takes its worker along, and leaves a trace that no rollback removes."""
-    async with await psycopg.AsyncConnection.connect(os.environ["PGFLOW_DSN"], autocommit=True) as conn:
+    async with await psycopg.AsyncConnection.connect(servers.witness(os.environ["PGFLOW_DSN"]), autocommit=True) as conn:
         await conn.execute("insert into app.seen values (%s, 0)", (key,))
     os._exit(1)
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 
 from pgflow import App
+from tests import servers
 from tests.campaigns import jobs
 from tests.campaigns.ground import Stall, at_once, audit, booked, drain, not_completed, spread, start
 from tests.evidence import Evidence
@@ -34,7 +35,7 @@ def signals_under_kills(ground: Ground) -> list[Evidence]:
             rng.shuffle(letters)
             numbers = dict.fromkeys(keys, 0)
             taken_back = 0
-            with psycopg.connect(dsn, autocommit=True) as mine:
+            with psycopg.connect(servers.witness(dsn), autocommit=True) as mine:
                 for key in letters:
                     if rng.random() < 0.2:
                         taken_back += _send(mine, key, "never sent", commit=False)

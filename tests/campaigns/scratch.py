@@ -37,10 +37,16 @@ class Scratch(OwnServer):
 @contextlib.contextmanager
 def starting(server_dsn: str) -> Iterator[Scratch]:
     """A server of the same major version as that one."""
-    settings = {"max_connections": str(MAX_CONNECTIONS), "shared_buffers": "64MB", "shared_preload_libraries": ""}
+    settings = {"max_connections": str(MAX_CONNECTIONS), "shared_buffers": "64MB", "shared_preload_libraries": "", **_defaults_of(server_dsn)}
     with Scratch(version_like(server_dsn), **settings) as scratch:
         scratch.template = prepare_template(scratch.dsn)
         yield scratch
+
+
+def _defaults_of(server_dsn: str) -> dict[str, str]:
+    """How that server was set up for this run of the proof."""
+    with psycopg.connect(server_dsn) as conn:
+        return dict(conn.execute("select name, setting from pg_settings where name = any(%s)", (["default_transaction_isolation", "jit"],)).fetchall())
 
 
 def version_like(server_dsn: str) -> str:

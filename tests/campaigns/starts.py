@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 
 from pgflow import App, KeyConflict
+from tests import servers
 from tests.campaigns import jobs
 from tests.campaigns.ground import at_once, audit, drain, start
 from tests.evidence import Evidence
@@ -32,7 +33,7 @@ def race_for_keys(ground: Ground) -> list[Evidence]:
 
     with ground.database() as (dsn, conn):
         def race(n: int) -> list[tuple[str, int, float, float]]:
-            with psycopg.connect(dsn, autocommit=True) as mine:
+            with psycopg.connect(servers.witness(dsn), autocommit=True) as mine:
                 return [_timed(mine, key) for key in keys] + _in_batches(mine, batches, random.Random(f"{seed}/{n}"))
 
         answers = [answer for each in at_once(STARTERS, race) for answer in each]
