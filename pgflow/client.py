@@ -14,12 +14,12 @@ from pgflow._calls import effects, mail, start
 from pgflow._io import Query
 from pgflow._scope import StepScope, current
 from pgflow.context import Signal
-from pgflow.errors import NotBuiltError
+from pgflow.errors import InvalidArgument, NotBuiltError
 from pgflow.handles import AsyncRun, AsyncSession, Outcome, Run, Session, delivery_of, signal_query
 from pgflow.interceptor import Interceptor
 from pgflow.model import Approve, Delivery, Escalate, Reject
 from pgflow.rewinding import AsyncRewinds, Rewinds
-from pgflow.starts import effective_options, new_keys
+from pgflow.starts import effective_options, new_keys, start_id_of
 from pgflow.values import encode_plain
 from pgflow.workflow import Workflow
 
@@ -40,9 +40,12 @@ def _start_query(
     """Starts one run; it always has a key, so that it can be sent again."""
     workflow.check_definition()
     options = effective_options(workflow, interceptors)
+    text = workflow.encode_input(args, kwargs)
     if options.key is None:
-        options = replace(options, key=new_keys(1)[0])
-    return start.start_run(workflow.name, workflow.encode_input(args, kwargs), options)
+        if options.if_taken != "match":
+            raise InvalidArgument(f"if_taken={options.if_taken!r} is said of a key: pass options(key=...) too")
+        return start.start_run(workflow.name, text, replace(options, key=new_keys(1)[0]))
+    return start.start_run(workflow.name, text, options, defaults=workflow.defaults_text, start_id=start_id_of(options))
 
 
 # ---------------------------------------------------------------- sync
@@ -78,10 +81,11 @@ class Client(Rewinds):
             **kwargs: The same by name.
 
         Returns:
-            A handle. With a key that names a run of the same workflow and input, the handle of that run.
+            A handle. With a key that names a run of the same workflow and input, the handle of that run; ``options(if_taken=)``
+            says what else may be done then. A parameter that is left out is the same as its default.
 
         Raises:
-            KeyConflict: The key names another run.
+            KeyConflict: The key names another run; the message says what that is doing and what is different.
             DefinitionError: Its parameters or result cannot be stored.
             NotStorable: An argument does not fit its annotation.
         """

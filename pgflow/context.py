@@ -103,6 +103,8 @@ def child_request(scope: WorkflowScope, workflow: Workflow[..., Any], args: tupl
     options = workflow.start_options
     for interceptor in scope.interceptors:
         options = interceptor.start_child(run_info(), workflow.name, options)
+    if options.if_taken != "match":
+        raise InvalidArgument(f"a child is this run's own: if_taken={options.if_taken!r} is for runs that a client or a step starts")
     return ChildRequest(
         workflow=workflow.name,
         queue=options.queue,

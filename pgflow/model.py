@@ -85,6 +85,9 @@ class Retries:
         return min(delay, ceiling) * random.uniform(0.8, 1.0)  # noqa: S311 - not a secret
 
 
+IfTaken = Literal["match", "reject", "attach", "replace"]
+"""What a start does where a run has its key; see :meth:`pgflow.Workflow.options`."""
+
 DEFAULT_QUEUE = "default"
 
 
@@ -94,6 +97,7 @@ class StartOptions:
 
     Attributes:
         version: Version of the code that it is pinned to; empty = any.
+        if_taken: What is done where a run has the key.
     """
 
     key: str | None = None
@@ -105,6 +109,7 @@ class StartOptions:
     metadata: dict[str, Any] = field(default_factory=dict)
     when_parent_ends: Literal["cancel", "abandon"] = "cancel"
     version: str = ""
+    if_taken: IfTaken = "match"
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+import uuid
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -58,6 +59,8 @@ class Batch:
     inputs: Sequence[tuple[Any, ...]]
     is_made_up: bool
     """Whether its keys are."""
+    start_id: str | None = None
+    """By what it knows its own runs when it is sent again, if it must not find those of others."""
 
     def statements(self, *, again: bool) -> list[Callable[[], Query[list[start.Started]]]]:
         """What makes the statements that start them. Keys of the caller's go in one, since they are taken in their order.
@@ -70,8 +73,9 @@ class Batch:
         return [partial(self._statement, slice(first, first + size), is_new) for first in range(0, len(self.inputs), size)]
 
     def _statement(self, part: slice, is_new: bool) -> Query[list[start.Started]]:
+        defaults = None if self.is_made_up else self.workflow.defaults_text
         runs = [(key, self.workflow.encode_input(args, {})) for key, args in zip(self.keys[part], self.inputs[part], strict=True)]
-        return start.start_runs(self.workflow.name, runs, self.options, keys_are_new=is_new)
+        return start.start_runs(self.workflow.name, runs, self.options, keys_are_new=is_new, defaults=defaults, start_id=self.start_id)
 
 
 def batch_of(
@@ -90,7 +94,13 @@ def batch_of(
     if keys is not None and len(keys) != len(given):
         raise InvalidArgument(f"start_many() was given {len(given)} inputs and {len(keys)} keys")
     named = new_keys(len(given)) if keys is None else keys
-    return Batch(workflow, effective_options(workflow, interceptors), named, given, keys is None)
+    options = effective_options(workflow, interceptors)
+    return Batch(workflow, options, named, given, keys is None, start_id_of(options))
 
 
-__all__ = ["Batch", "batch_of", "effective_options", "new_keys"]
+def start_id_of(options: StartOptions) -> str | None:
+    """A new number for a start, where that is what tells its own run from another of the same key."""
+    return str(uuid.uuid4()) if options.if_taken in ("reject", "replace") else None
+
+
+__all__ = ["Batch", "batch_of", "effective_options", "new_keys", "start_id_of"]

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import hashlib
 import inspect
+import json
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Generic, Literal, NoReturn, NotRequired, ParamSpec, Self, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Generic, Literal, NoReturn, NotRequired, ParamSpec, Self, TypeVar, get_args, overload
 
 import pydantic
 from typing_extensions import TypedDict
 
-from pgflow.errors import DefinitionError, InvalidArgument
-from pgflow.model import DEFAULT_QUEUE, Slot, StartOptions, is_name
+from pgflow.errors import DefinitionError, InvalidArgument, NotStorable
+from pgflow.model import DEFAULT_QUEUE, IfTaken, Slot, StartOptions, is_name
 from pgflow.patches import find_patches
 from pgflow.step import check_aliases, resolve_hints
 from pgflow.upcasters import Upcast
@@ -51,6 +53,7 @@ class Workflow(Generic[P, R_co]):
         kinds = {p.kind for p in self._signature.parameters.values()}
         self._names = () if inspect.Parameter.KEYWORD_ONLY in kinds else tuple(self._signature.parameters)
         self._has_positional_only = inspect.Parameter.POSITIONAL_ONLY in kinds
+        self._defaults: str | None = None
         self._input: Codec[dict[str, Any]] | None = None
         self._result: Codec[Any] | None = None
         self.__doc__ = fn.__doc__
@@ -94,6 +97,7 @@ class Workflow(Generic[P, R_co]):
         labels: dict[str, str] | None = None,
         metadata: dict[str, Any] | None = None,
         when_parent_ends: Literal["cancel", "abandon"] | None = None,
+        if_taken: IfTaken | None = None,
     ) -> Self:
         """The same workflow with options for the runs started through what is returned.
 
@@ -106,12 +110,18 @@ class Workflow(Generic[P, R_co]):
             labels: Names and values to list runs by.
             metadata: Data that travels from the start to every child and step.
             when_parent_ends: What the end of a parent does to this child.
+            if_taken: What is done where a run has the key. ``match``, as without it: with the same workflow and input the start is
+                that run, else it is a KeyConflict. ``reject``: a KeyConflict, whatever that run is. ``attach``: that run, whatever
+                its input is. ``replace``: that run is cancelled, keeps its history and loses the key to a new run, which begins
+                once its code has cleaned up.
         """
+        if if_taken is not None and if_taken not in get_args(IfTaken):
+            raise InvalidArgument(f"if_taken= is 'match', 'reject', 'attach' or 'replace', not {if_taken!r}")
         if run_at is not None and run_at.tzinfo is None:
             raise InvalidArgument("run_at has no time zone: pass datetime.now(timezone.utc) + ..., or one with tzinfo")
         given: dict[str, Any] = {
             "key": key, "queue": queue, "priority": priority, "run_at": run_at, "timeout": timeout, "labels": labels,
-            "metadata": metadata, "when_parent_ends": when_parent_ends,
+            "metadata": metadata, "when_parent_ends": when_parent_ends, "if_taken": if_taken,
         }
         other = copy.copy(self)
         other.start_options = replace(self.start_options, **{k: v for k, v in given.items() if v is not None})
@@ -168,6 +178,26 @@ class Workflow(Generic[P, R_co]):
         text = self.input_codec.encode(arguments, what)
         self.input_codec.decode(text, what)
         return text
+
+    @property
+    def defaults_text(self) -> str | None:
+        """What its code takes for parameters that are left out, as JSON, for comparing inputs; None if there is nothing to say.
+
+        A default that cannot be stored is left out: who leaves out its parameter has then another input than who passes it.
+        """
+        if self.origin._defaults is None:
+            self.origin._defaults = self._encode_defaults()
+        return self.origin._defaults or None
+
+    def _encode_defaults(self) -> str:
+        hints = resolve_hints(self.fn)
+        texts = {}
+        for name, parameter in self._signature.parameters.items():
+            if parameter.default is not parameter.empty:
+                with contextlib.suppress(NotStorable, DefinitionError):
+                    codec: Codec[Any] = codec_for(hints.get(name, Any), f"a parameter of workflow {self.name}")
+                    texts[name] = codec.encode(parameter.default, "a default")
+        return "{" + ", ".join(f"{json.dumps(name)}: {text}" for name, text in texts.items()) + "}" if texts else ""
 
     def bind_input(self, text: str) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Positional and named arguments for ``fn`` from a stored input."""

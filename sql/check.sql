@@ -90,6 +90,7 @@ begin
   select 'a parked run can be woken', format('run %s waits for nothing', p.run_id)
   from pgflow.parked p
   where not exists (select from pgflow.wait w where w.run_id = p.run_id) and not exists (select from pgflow.timer m where m.run_id = p.run_id)
+    and not exists (select from pgflow.replacement r where r.run_id = p.run_id)
   union all
   select 'a wait with a time-out has its timer', format('call %s of run %s', w.call, w.run_id)
   from pgflow.wait w join pgflow.unit u on u.run_id = w.run_id and u.call = w.call and u.kind = 't'

@@ -343,6 +343,7 @@ begin
   heir.input := coalesce(input, origin.input);
   heir.origin_run_id := origin.run_id;
   heir.origin_seq := cut;
+  heir.start_id := null;
   heir.heritage := jsonb_strip_nulls(jsonb_build_object(
     'began_us', case when cut > 0 then coalesce((origin.heritage->>'began_us')::bigint, pgflow.micros_(greatest(origin.created_at, origin.run_at))) end,
     'keys', nullif(keys, '[]'), 'attempts', attempts,
@@ -396,6 +397,10 @@ begin
         hint = 'Say from which step, or restart it.';
     end if;
     cut := pgflow.cut_to_retry_(old.run_id);
+  end if;
+  if pgflow.awaits_end_(old.run_id) then
+    raise exception using errcode = 'PF006', message = format('run %s waits until the one that it replaces has ended', shown),
+      hint = 'It has done nothing yet. Start another in its place with the same key, or cancel it.';
   end if;
   if place.was->>'status' <> 'cancelled' and pgflow.is_undoing_(old.run_id, old.origin_seq) then
     raise exception using errcode = 'PF006', message = format('run %s is taking back what was dropped of it', shown),

@@ -1,12 +1,64 @@
 -- Starting runs. A key names one chain for good: the same key with the same workflow and input is the
 -- same run, with anything else a conflict, and the first run is unharmed either way. Everything is
 -- plain inserts in the caller's transaction, at any isolation level: the run exists if that commits.
+--
+-- Whoever starts a run may say what is to be done where the key is taken (`if_taken`):
+--
+--   match     the same run if workflow and input are the same, else a conflict;
+--   reject    a conflict, whatever the other run is;
+--   attach    that run, whatever its input is;
+--   replace   that run is cancelled and loses the key to a new one, which begins once it has ended.
+--
+-- What replaces is a chain of its own. The mail of a chain goes to its newest generation, and the run that is being
+-- cancelled needs its cancel, and may need more, until its code has cleaned up. So the new run is parked meanwhile, with a
+-- row in `replacement` that every poll looks at (`begin_replacements_`). A start that rejects or replaces brings a
+-- number of its own (`start_id`), so that it knows its own run when it is sent again because its answer was lost.
+--
+-- Inputs are compared as the workflow gets them: a parameter that was left out counts as its default, where the
+-- caller says what the defaults are.
+
+drop function if exists pgflow.same_input_;
+create function pgflow.same_input_(one json, other json, defaults json)
+returns boolean
+language sql
+immutable
+set search_path = pg_catalog, pg_temp
+as $$
+  select coalesce(defaults::jsonb, '{}') || one::jsonb = coalesce(defaults::jsonb, '{}') || other::jsonb
+$$;
+comment on function pgflow.same_input_(json, json, json) is 'Whether two inputs are the same once what they leave out is what the defaults say';
+
+drop function if exists pgflow.conflict_;
+create function pgflow.conflict_(key text, chain bigint, workflow text, input json, defaults json, is_other_parent boolean)
+returns text
+language sql
+stable
+set search_path = pg_catalog, pg_temp
+as $$
+  -- Names of parameters and never their values, which may be nobody's business who has guessed a key.
+  select format('key %s already names a run of %s, which is %s and has %s', quote_literal(key), l.workflow, pgflow.status_(pgflow.newest_run_(chain)),
+    coalesce(nullif(concat_ws(' and ',
+      case when l.workflow <> conflict_.workflow then 'another workflow' end,
+      case when not pgflow.same_input_(r.input, conflict_.input, defaults) then 'another input (' || (
+        select string_agg(d.name, ', ' order by d.name) from (
+          select k as name from (
+            select jsonb_object_keys(r.input::jsonb) as k union select jsonb_object_keys(conflict_.input::jsonb)
+          ) u
+          where (coalesce(defaults::jsonb, '{}') || r.input::jsonb)->k is distinct from (coalesce(defaults::jsonb, '{}') || conflict_.input::jsonb)->k
+          limit 20
+        ) d
+      ) || ')' end,
+      case when is_other_parent then 'another parent' end
+    ), ''), 'the same input'))
+  from pgflow.run r join pgflow.lane l on l.lane_id = r.lane_id where r.run_id = chain
+$$;
+comment on function pgflow.conflict_(text, bigint, text, json, json, boolean) is 'Why a start cannot have a key: which run has it, what that is doing, and what is different';
 
 drop function if exists pgflow.insert_run_;
 create function pgflow.insert_run_(
   tenant text, key text, workflow text, queue text, version text, priority int, input json,
   run_at timestamptz, deadline_at timestamptz, labels jsonb, metadata jsonb,
-  parent_run_id bigint, parent_call int, close_policy "char", root_run_id bigint,
+  parent_run_id bigint, parent_call int, close_policy "char", root_run_id bigint, defaults json default null, start_id uuid default null,
   out run_id bigint, out run_key text, out is_new boolean, out lane_id int, out clash text
 )
 language plpgsql
@@ -23,8 +75,12 @@ begin
   run_key := coalesce(insert_run_.key, stem::text);
   loop
     if insert_run_.key is null or insert_run_.parent_run_id is null then
+      -- A key that is known takes no number: starts that are sent again and again would use up partitions of the journal.
+      -- A serializable transaction does not look: what it has read, others start beside it.
       insert into pgflow.run_key (tenant, key, chain_id, root)
-      values (insert_run_.tenant, run_key, nextval('pgflow.run_id_seq'), stem)
+      select insert_run_.tenant, run_key, nextval('pgflow.run_id_seq'), stem
+      where current_setting('transaction_isolation') = 'serializable'
+        or not exists (select from pgflow.run_key k where k.tenant = insert_run_.tenant and k.key = run_key)
       on conflict do nothing returning chain_id into run_id;
       exit when run_id is not null;
     end if;
@@ -44,9 +100,11 @@ begin
       stem := known.root;
       exit;
     end if;
-    if known.workflow <> insert_run_.workflow and not pgflow.is_alias_(known.workflow, insert_run_.workflow) or known.input::jsonb <> insert_run_.input::jsonb
+    if known.workflow <> insert_run_.workflow and not pgflow.is_alias_(known.workflow, insert_run_.workflow)
+       or known.input::jsonb <> insert_run_.input::jsonb and not pgflow.same_input_(known.input, insert_run_.input, insert_run_.defaults)
        or (known.parent_run_id, known.parent_call) is distinct from (insert_run_.parent_run_id, insert_run_.parent_call) then
-      clash := format('key %s already names a run of %s with another workflow, input or parent', quote_literal(run_key), known.workflow);
+      clash := pgflow.conflict_(run_key, run_id, insert_run_.workflow, insert_run_.input, insert_run_.defaults,
+        (known.parent_run_id, known.parent_call) is distinct from (insert_run_.parent_run_id, insert_run_.parent_call));
     end if;
     is_new := false;
     return;
@@ -56,11 +114,11 @@ begin
   t := pgflow.now_();
   insert into pgflow.run (
     run_id, chain_id, root_run_id, parent_run_id, created_at, run_at, deadline_at, root, generation, lane_id,
-    parent_call, priority, close_policy, tenant, key, input, labels, metadata
+    parent_call, priority, close_policy, tenant, key, input, labels, metadata, start_id
   ) values (
     run_id, run_id, coalesce(insert_run_.root_run_id, run_id), insert_run_.parent_run_id, t, insert_run_.run_at,
     insert_run_.deadline_at, stem, 1, lane_id, insert_run_.parent_call, insert_run_.priority, insert_run_.close_policy,
-    insert_run_.tenant, run_key, insert_run_.input, insert_run_.labels, insert_run_.metadata
+    insert_run_.tenant, run_key, insert_run_.input, insert_run_.labels, insert_run_.metadata, insert_run_.start_id
   );
   if insert_run_.deadline_at is not null then
     insert into pgflow.deadline (run_id, due_at) values (run_id, insert_run_.deadline_at);
@@ -75,7 +133,7 @@ begin
   end if;
 end
 $$;
-comment on function pgflow.insert_run_(text, text, text, text, text, int, json, timestamptz, timestamptz, jsonb, jsonb, bigint, int, "char", bigint)
+comment on function pgflow.insert_run_(text, text, text, text, text, int, json, timestamptz, timestamptz, jsonb, jsonb, bigint, int, "char", bigint, json, uuid)
   is 'Inserts one run with its key and place, or finds the run that the key already names; clash says how that one differs';
 
 create or replace function pgflow.check_object_(value jsonb, what text)
@@ -182,12 +240,117 @@ $$;
 comment on function pgflow.check_start_(int, timestamptz, float8, jsonb, jsonb, text, int, timestamptz)
   is 'Refuses (PF003) options of a start that no run can have';
 
+create or replace function pgflow.check_if_taken_(if_taken text, start_id uuid, run_at timestamptz, key text, defaults json)
+returns void
+language plpgsql
+immutable
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+  if if_taken is null or if_taken not in ('match', 'reject', 'attach', 'replace') then
+    raise exception using errcode = 'PF003', message = format('if_taken must be match, reject, attach or replace, not %s', quote_nullable(if_taken));
+  end if;
+  if if_taken = 'replace' and run_at is not null then
+    raise exception using errcode = 'PF003', message = 'a run that may replace another cannot have a run_at: it begins once the other has ended';
+  end if;
+  if if_taken <> 'match' and key is null then
+    raise exception using errcode = 'PF003', message = format('if_taken => %s is said of a key: pass one', quote_literal(if_taken));
+  end if;
+  if defaults is not null and json_typeof(defaults) <> 'object' then
+    raise exception using errcode = 'PF003', message = 'defaults must be an object of parameter names';
+  end if;
+end
+$$;
+comment on function pgflow.check_if_taken_(text, uuid, timestamptz, text, json) is 'Refuses (PF003) what cannot be said of a key that may be taken';
+
+create or replace function pgflow.is_own_(chain bigint, start_id uuid)
+returns boolean
+language sql
+stable
+set search_path = pg_catalog, pg_temp
+as $$
+  select coalesce((select r.start_id = is_own_.start_id from pgflow.run r where r.run_id = chain), false)
+$$;
+comment on function pgflow.is_own_(bigint, uuid) is 'Whether a chain was started by the very start that asks: its answer was lost, and it is sent again';
+
+create or replace function pgflow.await_end_of_(me bigint, old_chain bigint)
+returns void
+language plpgsql
+volatile
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+  old_run bigint := pgflow.newest_run_(old_chain);
+begin
+  if pgflow.ended_as_(old_run) is not null then
+    return;
+  end if;
+  perform pgflow.post_(old_chain, 'x', 'cancel', json_build_object('why', 'replaced'), session_user);
+  -- One that has not begun itself is ended at once, and what it waits for may still be cleaning up.
+  insert into pgflow.replacement (run_id, waits_for)
+  select me, r.waits_for from pgflow.replacement r where r.run_id = old_run
+  union select me, old_chain;
+  with gone as (
+    delete from pgflow.ready r where r.run_id = me returning r.*
+  )
+  insert into pgflow.parked (run_id, chain_id, parked_at, lane_id, last_seq, priority)
+  select g.run_id, g.run_id, g.ready_at, g.lane_id, 0, g.priority from gone g;
+end
+$$;
+comment on function pgflow.await_end_of_(bigint, bigint) is 'Cancels a run that has been replaced, if it is open, and parks the new one until it has ended';
+
+create or replace function pgflow.awaits_end_(run_id bigint)
+returns boolean
+language sql
+stable
+set search_path = pg_catalog, pg_temp
+as $$
+  select exists (
+    select from pgflow.replacement p
+    where p.run_id = awaits_end_.run_id and exists (select from pgflow.run r where r.run_id = p.waits_for)
+      and pgflow.ended_as_(pgflow.newest_run_(p.waits_for)) is null
+  )
+$$;
+comment on function pgflow.awaits_end_(bigint) is 'Whether a run that replaces another must not begin yet';
+
+create or replace function pgflow.begin_replacements_(max int, t timestamptz)
+returns int[]
+language plpgsql
+volatile
+set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
+as $$
+declare
+  locked bigint[];
+  woken int[];
+begin
+  if not exists (select from pgflow.replacement) then
+    return '{}';
+  end if;
+  -- Locked first: whoever is just cancelling or pausing the run decides, and the next poll looks again.
+  locked := array(
+    select k.run_id from (
+      select p.run_id from pgflow.parked p
+      where p.run_id = any(array(select distinct r.run_id from pgflow.replacement r order by r.run_id limit max)) and not pgflow.awaits_end_(p.run_id)
+      order by p.run_id for update skip locked
+    ) k
+  );
+  select array_agg(w.lane_id) into woken from pgflow.wake_parked_(locked, t) w;
+  delete from pgflow.replacement r
+  where r.run_id = any(locked)
+    or not exists (select from pgflow.parked p where p.run_id = r.run_id) and not exists (select from pgflow.held h where h.run_id = r.run_id);
+  return coalesce(woken, '{}');
+end
+$$;
+comment on function pgflow.begin_replacements_(int, timestamptz) is 'Parked -> ready for runs whose predecessors under their key have ended';
+
 drop function if exists pgflow.start_run;
 create function pgflow.start_run(
   workflow text, input json default '{}', key text default null, queue text default 'default',
   priority int default 0, run_at timestamptz default null, timeout_seconds float8 default null,
   labels jsonb default null, metadata jsonb default null, tenant text default '', key_retention_seconds int default null, version text default '',
-  out run_key text, out run_id bigint, out is_new boolean, out lane_id int
+  if_taken text default 'match', defaults json default null, start_id uuid default null,
+  out run_key text, out run_id bigint, out is_new boolean, out lane_id int, out replaced bigint
 )
 language plpgsql
 volatile
@@ -201,11 +364,30 @@ declare
 begin
   -- In one statement: each costs as much to begin as one of these checks does.
   perform pgflow.check_key_(key), pgflow.check_start_(priority, run_at, timeout_seconds, labels, metadata, tenant, key_retention_seconds, t),
-    pgflow.check_input_(input), pgflow.check_version_(version);
-  run := pgflow.insert_run_(
-    tenant, key, workflow, queue, version, priority, input, run_at,
-    greatest(run_at, t) + timeout_seconds * interval '1 second', labels, metadata, null, null, null, null
-  );
+    pgflow.check_input_(input), pgflow.check_version_(version), pgflow.check_if_taken_(if_taken, start_id, run_at, key, defaults);
+  loop
+    run := pgflow.insert_run_(
+      tenant, key, workflow, queue, version, priority, input, run_at,
+      greatest(run_at, t) + timeout_seconds * interval '1 second', labels, metadata, null, null, null, null, defaults, start_id
+    );
+    exit when run.is_new or if_taken = 'match';
+    if if_taken = 'attach' or pgflow.is_own_(run.run_id, start_id) then
+      run.clash := null;
+      exit;
+    end if;
+    if if_taken = 'reject' then
+      run.clash := coalesce(run.clash, pgflow.conflict_(run.run_key, run.run_id, workflow, input, defaults, false));
+      exit;
+    end if;
+    -- Another may have replaced it since: then it is that run which is looked at next.
+    delete from pgflow.run_key k where k.tenant = start_run.tenant and k.key = start_run.key and k.chain_id = run.run_id;
+    if found then
+      replaced := run.run_id;
+    end if;
+  end loop;
+  if run.is_new and replaced is not null then
+    perform pgflow.await_end_of_(run.run_id, replaced);
+  end if;
   run_id := run.run_id;
   run_key := run.run_key;
   is_new := run.is_new;
@@ -218,8 +400,8 @@ begin
   end if;
 end
 $$;
-comment on function pgflow.start_run(text, json, text, text, int, timestamptz, float8, jsonb, jsonb, text, int, text)
-  is 'Starts a run in the caller''s transaction, or finds the one that the key already names (PF002 if that one differs); with a version it waits for workers that have it';
+comment on function pgflow.start_run(text, json, text, text, int, timestamptz, float8, jsonb, jsonb, text, int, text, text, json, uuid)
+  is 'Starts a run in the caller''s transaction, or finds the one that the key already names (PF002 if that one differs); with a version it waits for workers that have it. if_taken: match, reject (PF002 for any run), attach (that run, whatever its input) or replace (cancels that run, answers its chain for wake(), and begins once it has ended). defaults: what the workflow takes for parameters that are left out. start_id: a UUID by which a start that is sent again knows its own run';
 
 create or replace function pgflow.check_batch_(runs jsonb)
 returns void
@@ -281,7 +463,7 @@ comment on function pgflow.keys_as_uuids_(jsonb) is 'The keys of a batch as UUID
 drop function if exists pgflow.take_runs_;
 create function pgflow.take_runs_(
   tenant text, keys text[], are_new boolean, ids bigint[], stems uuid[], inputs text[], lane int, priority int,
-  run_at timestamptz, due timestamptz, labels jsonb, metadata jsonb
+  run_at timestamptz, due timestamptz, labels jsonb, metadata jsonb, start_id uuid
 )
 returns bigint[]
 language plpgsql
@@ -301,15 +483,15 @@ begin
     -- Keys are taken in their own order, so that two batches with common keys wait and never deadlock.
     with taken as (
       insert into pgflow.run_key (tenant, key, chain_id, root)
-      select tenant, g.k, g.i, g.s from unnest(keys, ids, stems) as g (k, i, s) order by g.k
+      select tenant, g.k, g.i, g.s from unnest(keys, ids, stems) as g (k, i, s) where g.i is not null order by g.k
       on conflict do nothing returning chain_id
     )
     select array_agg(chain_id) into taken_ids from taken;
   end if;
 
   t := pgflow.now_();
-  insert into pgflow.run (run_id, chain_id, root_run_id, created_at, run_at, deadline_at, root, generation, lane_id, priority, tenant, key, input, labels, metadata)
-  select g.i, g.i, g.i, t, run_at, due, g.s, 1, lane, priority, tenant, g.k, g.p::json, labels, metadata
+  insert into pgflow.run (run_id, chain_id, root_run_id, created_at, run_at, deadline_at, root, generation, lane_id, priority, tenant, key, input, labels, metadata, start_id)
+  select g.i, g.i, g.i, t, run_at, due, g.s, 1, lane, priority, tenant, g.k, g.p::json, labels, metadata, start_id
   from unnest(keys, ids, stems, inputs) as g (k, i, s, p)
   where cardinality(taken_ids) = cardinality(ids) or g.i = any(taken_ids);
   if run_at > t then
@@ -336,14 +518,15 @@ begin
   );
 end
 $$;
-comment on function pgflow.take_runs_(text, text[], boolean, bigint[], uuid[], text[], int, int, timestamptz, timestamptz, jsonb, jsonb)
+comment on function pgflow.take_runs_(text, text[], boolean, bigint[], uuid[], text[], int, int, timestamptz, timestamptz, jsonb, jsonb, uuid)
   is 'Inserts the runs whose keys are free, in the order of keys (new ones: all of them); answers whose each key is, null for one that was freed meanwhile';
 
 drop function if exists pgflow.start_runs;
 create function pgflow.start_runs(
   workflow text, runs jsonb, queue text default 'default', priority int default 0,
   run_at timestamptz default null, timeout_seconds float8 default null,
-  labels jsonb default null, metadata jsonb default null, tenant text default '', version text default '', keys_are_new boolean default false
+  labels jsonb default null, metadata jsonb default null, tenant text default '', version text default '', keys_are_new boolean default false,
+  if_taken text default 'match', defaults json default null, start_id uuid default null
 )
 returns table (run_key text, run_id bigint, is_new boolean, lane_id int)
 language plpgsql
@@ -366,26 +549,33 @@ declare
   clash text;
 begin
   perform pgflow.check_start_(priority, run_at, timeout_seconds, labels, metadata, tenant, null, t), pgflow.check_batch_(runs),
-    pgflow.check_version_(version);
+    pgflow.check_version_(version), pgflow.check_if_taken_(if_taken, start_id, run_at, '', defaults);
+  if if_taken = 'replace' then
+    raise exception using errcode = 'PF003', message = 'a batch cannot replace runs: start them one by one';
+  end if;
   lane := pgflow.intern_lane_(queue, workflow, version);
   if keys_are_new then
     stems := pgflow.keys_as_uuids_(runs);
   else
     stems := pgflow.uuids7_(jsonb_array_length(runs));
   end if;
-  select array_agg(coalesce(g.e->>0, stems[g.n]::text)), keys_are_new or bool_and(g.e->>0 is null), array_agg(g.e->>1), array_agg(g.id)
-  into keys, are_new, inputs, ids
-  from (
-    select e, n, nextval('pgflow.run_id_seq') as id from jsonb_array_elements(runs) with ordinality as x (e, n) order by n
-  ) g;
+  select array_agg(coalesce(g.e->>0, stems[g.n]::text) order by g.n), keys_are_new or bool_and(g.e->>0 is null), array_agg(g.e->>1 order by g.n)
+  into keys, are_new, inputs
+  from jsonb_array_elements(runs) with ordinality as g (e, n);
   due := greatest(run_at, t) + timeout_seconds * interval '1 second';
 
   if are_new then
-    chain_ids := pgflow.take_runs_(tenant, keys, are_new, ids, stems, inputs, lane, priority, run_at, due, labels, metadata);
+    ids := array(select nextval('pgflow.run_id_seq') from generate_series(1, cardinality(keys)));
+    chain_ids := pgflow.take_runs_(tenant, keys, are_new, ids, stems, inputs, lane, priority, run_at, due, labels, metadata, start_id);
   end if;
   while chain_ids is null loop
     begin
-      chain_ids := pgflow.take_runs_(tenant, keys, are_new, ids, stems, inputs, lane, priority, run_at, due, labels, metadata);
+      -- A key that is known takes no number; see insert_run_.
+      ids := array(
+        select case when current_setting('transaction_isolation') = 'serializable' or not exists (select from pgflow.run_key k where k.tenant = start_runs.tenant and k.key = g.k offset 0) then nextval('pgflow.run_id_seq') end
+        from unnest(keys) with ordinality as g (k, n) order by g.n
+      );
+      chain_ids := pgflow.take_runs_(tenant, keys, are_new, ids, stems, inputs, lane, priority, run_at, due, labels, metadata, start_id);
       if array_position(chain_ids, null) is not null then
         -- A key that was taken a moment ago has been swept since. Taken now, behind others, it could deadlock: all are given back first.
         raise serialization_failure using message = 'a key was freed while it was taken';
@@ -402,21 +592,24 @@ begin
     return;
   end if;
 
-  select g.k into clash
-  from unnest(keys, ids, inputs, chain_ids) as g (k, i, p, c)
-  cross join lateral (select n.* from pgflow.run n where n.run_id = g.c offset 0) r
-  where g.c <> g.i and (r.lane_id <> lane and (
-      select l.workflow <> workflow and not pgflow.is_alias_(l.workflow, workflow) from pgflow.lane l where l.lane_id = r.lane_id
-    )
-    or r.input::jsonb <> g.p::jsonb or r.parent_run_id is not null)
-  limit 1;
+  if if_taken <> 'attach' then
+    select pgflow.conflict_(g.k, g.c, workflow, g.p::json, defaults, r.parent_run_id is not null) into clash
+    from unnest(keys, ids, inputs, chain_ids) as g (k, i, p, c)
+    cross join lateral (select n.* from pgflow.run n where n.run_id = g.c offset 0) r
+    where g.c is distinct from g.i and case if_taken when 'reject' then r.start_id is distinct from start_runs.start_id or start_runs.start_id is null
+      else (r.lane_id <> lane and (
+          select l.workflow <> workflow and not pgflow.is_alias_(l.workflow, workflow) from pgflow.lane l where l.lane_id = r.lane_id
+        )
+        or r.input::jsonb <> g.p::jsonb and not pgflow.same_input_(r.input, g.p::json, defaults) or r.parent_run_id is not null)
+      end
+    limit 1;
+  end if;
   if clash is not null then
-    raise exception using errcode = 'PF002',
-      message = format('key %s already names a run of another workflow, input or parent', quote_literal(clash)),
+    raise exception using errcode = 'PF002', message = clash,
       hint = 'Nothing of this batch was started. Use another key, or read the result of the first run.';
   end if;
-  return query select g.k, g.c, g.c = g.i, lane from unnest(keys, ids, chain_ids) as g (k, i, c);
+  return query select g.k, g.c, g.c is not distinct from g.i, lane from unnest(keys, ids, chain_ids) as g (k, i, c);
 end
 $$;
-comment on function pgflow.start_runs(text, jsonb, text, int, timestamptz, float8, jsonb, jsonb, text, text, boolean)
-  is 'Starts many runs of one workflow, all or none: runs is [[key or null, input as text], ...]; answers in that order. keys_are_new: they are UUIDs made up for this call, so none is looked for; sent again, because the answer was lost, the same batch says false';
+comment on function pgflow.start_runs(text, jsonb, text, int, timestamptz, float8, jsonb, jsonb, text, text, boolean, text, json, uuid)
+  is 'Starts many runs of one workflow, all or none: runs is [[key or null, input as text], ...]; answers in that order. keys_are_new: they are UUIDs made up for this call, so none is looked for; sent again, because the answer was lost, the same batch says false. if_taken, defaults and start_id are as of start_run; a batch cannot replace';

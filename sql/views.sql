@@ -21,6 +21,8 @@ from (
         union all
         select 'until ' || to_char(min(due_at) at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS"Z"')
         from pgflow.timer where run_id = k.run_id group by run_id -- grouped, the first is not looked for among the timers of all
+        union all
+        select 'until the run that it replaces has ended' where exists (select from pgflow.replacement where run_id = k.run_id)
       ) w
     ), k.parked_at, null, null, null, null, null
   from pgflow.parked k

@@ -107,6 +107,7 @@ declare
   asked record;
   place record;
   starts_at timestamptz;
+  is_early boolean := false;
   seq int;
 begin
   ended := false;
@@ -148,8 +149,9 @@ begin
   elsif asked.cancel or asked.latest in ('r', 't') then
     if place.has_begun is not true then
       select r.run_at into starts_at from pgflow.run r where r.run_id = me and r.run_at > t;
+      is_early := starts_at is not null or pgflow.awaits_end_(me);
     end if;
-    if place.place = 'ready' or (place.place = 'parked' and starts_at is not null) then
+    if place.place = 'ready' or (place.place = 'parked' and is_early) then
       delete from pgflow.signal s where s.chain_id = chain and s.kind in ('p', 'r', 't') and s.signal_id <= asked.last_word;
       return;
     end if;
@@ -157,10 +159,10 @@ begin
     if asked.cancel and place.place <> 'parked' then
       update pgflow.signal s set has_had_its_try = true where s.chain_id = chain and s.kind = 'x';
     end if;
-    if starts_at is not null then
+    if is_early then
       insert into pgflow.parked (run_id, chain_id, parked_at, lane_id, last_seq, priority)
       values (me, chain, t, place.lane_id, seq, place.priority);
-      insert into pgflow.timer (due_at, run_id, call) values (starts_at, me, 0);
+      insert into pgflow.timer (due_at, run_id, call) select starts_at, me, 0 where starts_at is not null;
     else
       insert into pgflow.ready (run_id, ready_at, lane_id, last_seq, attempt, priority, has_begun)
       values (me, t, place.lane_id, seq, 0, place.priority, place.has_begun);
@@ -450,7 +452,7 @@ begin
   perform set_config('synchronous_commit', 'off', true);
   perform pgflow.expire_runs_(max, t);
   select w.lanes, w.mail, w.ended, w.busy into lanes, mail, ended, busy from pgflow.wake(null, max, false) w;
-  lanes := lanes || pgflow.wake_due_(max, t);
+  lanes := lanes || pgflow.wake_due_(max, t) || pgflow.begin_replacements_(max, t);
   select least(
     (select m.due_at from pgflow.timer m order by m.due_at limit 1), (select d.due_at from pgflow.deadline d order by d.due_at limit 1)
   ), (select l.lane_id from pgflow.lane l order by l.lane_id desc limit 1) into next_due, newest_lane;

@@ -151,7 +151,7 @@ CLAIMS = (
     ),
     Defect(
         "batch whose keys are made up where it arrives", "sql/start.sql",
-        "array_agg(coalesce(g.e->>0, stems[g.n]::text))", "array_agg(pgflow.uuid7_()::text)",
+        "array_agg(coalesce(g.e->>0, stems[g.n]::text) order by g.n)", "array_agg(pgflow.uuid7_()::text)",
         "test_wirecut.py::test_many_runs_without_keys_are_started_once_though_the_answer_is_lost[3-start_runs-after]",
     ),
     Defect(
@@ -191,7 +191,7 @@ LOCKS = (
     ),
     Defect(
         "keys taken in the order of the batch", "sql/start.sql",
-        "as g (k, i, s) order by g.k\n", "as g (k, i, s)\n",
+        "where g.i is not null order by g.k\n", "where g.i is not null\n",
         "test_sql_start.py::test_two_batches_that_wait_for_the_same_key_do_not_deadlock_over_others",
     ),
     Defect(
@@ -855,6 +855,36 @@ NAMES = (
         "rewind that counts over a continue_as_new", "sql/result.sql",
         "partition by s.begun_anew order by", "order by",
         "test_state_and_streams.py::test_a_rewind_drops_nothing_of_the_generations_that_had_continued_as_new",
+    ),
+    Defect(
+        "a default that is another input than none", "sql/start.sql",
+        "select coalesce(defaults::jsonb, '{}') || one::jsonb =", "select one::jsonb =",
+        "test_taken_keys.py::test_a_parameter_that_is_left_out_is_the_same_as_its_default",
+    ),
+    Defect(
+        "numbers used up by starts of known keys", "sql/start.sql",
+        "or not exists (select from pgflow.run_key k where k.tenant = insert_run_.tenant and k.key = run_key)", "or true",
+        "test_taken_keys.py::test_starts_of_known_keys_use_up_no_numbers_of_runs",
+    ),
+    Defect(
+        "start that is refused the run it has made itself", "sql/start.sql",
+        "if if_taken = 'attach' or pgflow.is_own_(run.run_id, start_id) then", "if if_taken = 'attach' then",
+        "test_taken_keys.py::test_reject_takes_no_run_of_somebody_else_and_its_own_when_it_is_sent_again",
+    ),
+    Defect(
+        "replacement beside the run that it replaces", "sql/start.sql",
+        "order by r.run_id limit max)) and not pgflow.awaits_end_(p.run_id)", "order by r.run_id limit max))",
+        "test_taken_keys.py::test_a_run_that_replaces_waits_as_long_as_the_other_is_open_and_says_so",
+    ),
+    Defect(
+        "replacement that waits for the last run only", "sql/start.sql",
+        "select me, r.waits_for from pgflow.replacement r where r.run_id = old_run\n  union ", "",
+        "test_taken_keys.py::test_what_is_replaced_again_before_it_began_ends_and_the_last_waits_for_all",
+    ),
+    Defect(
+        "replacement that a resume lets begin too early", "sql/wake.sql",
+        "is_early := starts_at is not null or pgflow.awaits_end_(me);", "is_early := starts_at is not null;",
+        "test_taken_keys.py::test_a_run_that_replaces_and_is_paused_meanwhile_begins_after_both[it is resumed first]",
     ),
     Defect(
         "readers of a closed stream that wait", "pgflow/handles.py",

@@ -270,6 +270,13 @@ table pgflow.ready, owner pgflow_owner
   constraint ready_run_id_key UNIQUE (run_id)
   CREATE INDEX ready_suspect_idx ON pgflow.ready USING btree (lane_id, priority, run_id) WHERE (suspect > 0)
 
+table pgflow.replacement, owner pgflow_owner
+  -- Parked runs that begin once the chains whose key they have taken over have ended
+  with autovacuum_vacuum_scale_factor=0.05, autovacuum_vacuum_threshold=2000, autovacuum_vacuum_cost_delay=0
+  run_id bigint not null -- The run that is to begin
+  waits_for bigint not null -- A chain that has had its key
+  constraint replacement_pkey PRIMARY KEY (run_id, waits_for)
+
 table pgflow.run, owner pgflow_owner
   -- One execution of a workflow; insert only. A chain is a run and the generations that continued it
   run_id bigint not null -- The number of the run
@@ -293,6 +300,7 @@ table pgflow.run, owner pgflow_owner
   origin_run_id bigint -- The run whose journal this one begins with; null = it began empty
   origin_seq integer -- How many units it has from there: those with a seq up to this one
   heritage jsonb -- What else it has from there: the stems of keys and of random numbers, the beginning of its time, the tries that steps have; and the request that made it
+  start_id uuid -- Made up by whoever sent a start that must not find a run of somebody else under its key: sent again, it finds its own
   constraint run_check CHECK ((((generation > 1) OR ((generation = 1) AND (chain_id = run_id))) AND ((parent_run_id IS NULL) = (parent_call IS NULL)) AND ((parent_run_id IS NULL) = (close_policy IS NULL)) AND ((close_policy IS NULL) OR (close_policy = ANY (ARRAY['c'::"char", 'a'::"char"])))))
   constraint run_pkey PRIMARY KEY (run_id)
   CREATE UNIQUE INDEX run_generation_key ON pgflow.run USING btree (chain_id, generation) WHERE (generation > 1)
@@ -746,7 +754,19 @@ function pgflow.apply_controls_(chain bigint, me bigint, t timestamp with time z
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
-  md5 8e9afde60dac0866d77270d24f3ef3dd
+  md5 8b8b4c1a8cfd3c7bbbc08fffeb5fc43e
+
+function pgflow.await_end_of_(me bigint, old_chain bigint) returns void, owner pgflow_owner
+  -- Cancels a run that has been replaced, if it is open, and parks the new one until it has ended
+  plpgsql volatile
+  set search_path=pg_catalog, pg_temp
+  md5 df8f183a2e6df314766b8c7ab7fb341c
+
+function pgflow.awaits_end_(run_id bigint) returns boolean, owner pgflow_owner
+  -- Whether a run that replaces another must not begin yet
+  sql stable
+  set search_path=pg_catalog, pg_temp
+  md5 222df0b11dbb36d10aa09a4cec3a807d
 
 function pgflow.beat(worker_id integer, stopping boolean DEFAULT false) returns TABLE(alive boolean, mail bigint[]), owner pgflow_owner
   -- Sign of life; answers whether the worker still counts as alive and which of its runs somebody wants to cancel or pause
@@ -766,7 +786,14 @@ function pgflow.begin_again_(verb text, chain bigint, cut integer, from_step tex
   -- Puts a new generation in the place of a chain's newest one, with its journal up to a cut
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 7d38342aac560514f70074724848f948
+  md5 f14a332b594da118019c71e8dc84589d
+
+function pgflow.begin_replacements_(max integer, t timestamp with time zone) returns integer[], owner pgflow_owner
+  -- Parked -> ready for runs whose predecessors under their key have ended
+  plpgsql volatile
+  set search_path=pg_catalog, pg_temp
+  set enable_seqscan=off
+  md5 b36129122a74fbe233234d200cec4688
 
 function pgflow.begin_step(run_id bigint, token bigint, call integer, idle_timeout_ms integer DEFAULT 0) returns text, owner pgflow_owner
   -- First call of a transactional step's transaction: checks the lease, leaves a mark that only this transaction carries, and tells its number
@@ -832,7 +859,7 @@ function pgflow.check() returns TABLE(invariant text, detail text), owner pgflow
   -- The invariants that do not hold, one a row; empty = sound
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
-  md5 a1c8cbeac743479c3c59900987ccced9
+  md5 43945ef2d83b014d2a85aef57cff6bd3
   grant execute to pgflow_operator
 
 function pgflow.check_acts_(run_id bigint, cut integer, effects text, is_fork boolean) returns text, owner pgflow_owner
@@ -858,6 +885,12 @@ function pgflow.check_history_(history jsonb) returns void, owner pgflow_owner
   plpgsql stable
   set search_path=pg_catalog, pg_temp
   md5 b48845383cb42d421f4f95672c4a0bc7
+
+function pgflow.check_if_taken_(if_taken text, start_id uuid, run_at timestamp with time zone, key text, defaults json) returns void, owner pgflow_owner
+  -- Refuses (PF003) what cannot be said of a key that may be taken
+  plpgsql immutable
+  set search_path=pg_catalog, pg_temp
+  md5 867b62f2165aec33ba664e3fb62538fe
 
 function pgflow.check_input_(input json) returns void, owner pgflow_owner
   -- Refuses (PF003) an input that no run can have
@@ -982,6 +1015,12 @@ function pgflow.confirm_effect(ref text, verdict text DEFAULT 'confirmed'::text,
   grant execute to pgflow_client
   grant execute to pgflow_operator
   grant execute to pgflow_worker
+
+function pgflow.conflict_(key text, chain bigint, workflow text, input json, defaults json, is_other_parent boolean) returns text, owner pgflow_owner
+  -- Why a start cannot have a key: which run has it, what that is doing, and what is different
+  sql stable
+  set search_path=pg_catalog, pg_temp
+  md5 e34c9965e73d57c94cdf4865352bd181
 
 function pgflow.continue_(q jsonb, seq integer, t timestamp with time zone) returns integer, owner pgflow_owner
   -- Ends a run as the next generation of its chain, which is ready at once; answers the lane
@@ -1214,7 +1253,7 @@ function pgflow.heir_of_(origin pgflow.run, cut integer, input json, mode text, 
   -- The row of a run that begins with the journal of another; whose chain it is, is left to the caller
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 59225064a345b84c7fced778c6655862
+  md5 41143f53e9bfd63ae477e25c99867b12
 
 function pgflow.heritage_(run_id bigint, heritage jsonb) returns jsonb, owner pgflow_owner
   -- What a worker must know of a run that begins with the journal of another; null of any other run
@@ -1255,11 +1294,11 @@ function pgflow.insert_history_(history json, header jsonb, t timestamp with tim
   set search_path=pg_catalog, pg_temp
   md5 9f982e2c05419f7d426e338e3b7d62fa
 
-function pgflow.insert_run_(tenant text, key text, workflow text, queue text, version text, priority integer, input json, run_at timestamp with time zone, deadline_at timestamp with time zone, labels jsonb, metadata jsonb, parent_run_id bigint, parent_call integer, close_policy "char", root_run_id bigint, OUT run_id bigint, OUT run_key text, OUT is_new boolean, OUT lane_id integer, OUT clash text) returns record, owner pgflow_owner
+function pgflow.insert_run_(tenant text, key text, workflow text, queue text, version text, priority integer, input json, run_at timestamp with time zone, deadline_at timestamp with time zone, labels jsonb, metadata jsonb, parent_run_id bigint, parent_call integer, close_policy "char", root_run_id bigint, defaults json DEFAULT NULL::json, start_id uuid DEFAULT NULL::uuid, OUT run_id bigint, OUT run_key text, OUT is_new boolean, OUT lane_id integer, OUT clash text) returns record, owner pgflow_owner
   -- Inserts one run with its key and place, or finds the run that the key already names; clash says how that one differs
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 c7420f010fcc5d601fb6d07d9e1d59a9
+  md5 089d611e2cff85d9a1c34ceb82f49bb6
 
 function pgflow.intend_(q jsonb, t timestamp with time zone, INOUT seq integer, OUT units jsonb, OUT refused jsonb) returns record, owner pgflow_owner
   -- Records the intents and further attempts that a flush asks for; refused = those that the policy does not let through
@@ -1290,6 +1329,12 @@ function pgflow.is_handed_on_(run_id bigint, seq integer) returns boolean, owner
   sql stable
   set search_path=pg_catalog, pg_temp
   md5 385e4daed08cb6c7a822aa590117355e
+
+function pgflow.is_own_(chain bigint, start_id uuid) returns boolean, owner pgflow_owner
+  -- Whether a chain was started by the very start that asks: its answer was lost, and it is sent again
+  sql stable
+  set search_path=pg_catalog, pg_temp
+  md5 0d144fa7a1051f5774ec0400adba7d43
 
 function pgflow.is_to_be_undone_(child bigint, key text) returns boolean, owner pgflow_owner
   -- Whether an effect that a child left to its parent can be taken back
@@ -1551,7 +1596,7 @@ function pgflow.poll(max integer DEFAULT 1000) returns TABLE(lanes integer[], ma
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
-  md5 f58853d93add2d62de716fe32667eef5
+  md5 3cad218822a7ab7777543f656b532878
   grant execute to pgflow_worker
 
 function pgflow.post_(chain bigint, kind "char", name text, payload json, sent_by text) returns bigint, owner pgflow_owner
@@ -1724,6 +1769,12 @@ function pgflow.run_status(key text, tenant text DEFAULT ''::text) returns text,
   grant execute to pgflow_operator
   grant execute to pgflow_worker
 
+function pgflow.same_input_(one json, other json, defaults json) returns boolean, owner pgflow_owner
+  -- Whether two inputs are the same once what they leave out is what the defaults say
+  sql immutable
+  set search_path=pg_catalog, pg_temp
+  md5 4b86af1fc7be9436a65bd6871a2034d9
+
 function pgflow.segments_(known jsonb, own text, cut integer) returns jsonb, owner pgflow_owner
   -- The segments of an origin, its own stem among them, as far as a cut
   sql immutable
@@ -1799,21 +1850,21 @@ function pgflow.start_children_(q jsonb, t timestamp with time zone, INOUT seq i
   set search_path=pg_catalog, pg_temp
   md5 1f9688c448e3729d1d81d7439eaebf17
 
-function pgflow.start_run(workflow text, input json DEFAULT '{}'::json, key text DEFAULT NULL::text, queue text DEFAULT 'default'::text, priority integer DEFAULT 0, run_at timestamp with time zone DEFAULT NULL::timestamp with time zone, timeout_seconds double precision DEFAULT NULL::double precision, labels jsonb DEFAULT NULL::jsonb, metadata jsonb DEFAULT NULL::jsonb, tenant text DEFAULT ''::text, key_retention_seconds integer DEFAULT NULL::integer, version text DEFAULT ''::text, OUT run_key text, OUT run_id bigint, OUT is_new boolean, OUT lane_id integer) returns record, owner pgflow_owner
-  -- Starts a run in the caller's transaction, or finds the one that the key already names (PF002 if that one differs); with a version it waits for workers that have it
+function pgflow.start_run(workflow text, input json DEFAULT '{}'::json, key text DEFAULT NULL::text, queue text DEFAULT 'default'::text, priority integer DEFAULT 0, run_at timestamp with time zone DEFAULT NULL::timestamp with time zone, timeout_seconds double precision DEFAULT NULL::double precision, labels jsonb DEFAULT NULL::jsonb, metadata jsonb DEFAULT NULL::jsonb, tenant text DEFAULT ''::text, key_retention_seconds integer DEFAULT NULL::integer, version text DEFAULT ''::text, if_taken text DEFAULT 'match'::text, defaults json DEFAULT NULL::json, start_id uuid DEFAULT NULL::uuid, OUT run_key text, OUT run_id bigint, OUT is_new boolean, OUT lane_id integer, OUT replaced bigint) returns record, owner pgflow_owner
+  -- Starts a run in the caller's transaction, or finds the one that the key already names (PF002 if that one differs); with a version it waits for workers that have it. if_taken: match, reject (PF002 for any run), attach (that run, whatever its input) or replace (cancels that run, answers its chain for wake(), and begins once it has ended). defaults: what the workflow takes for parameters that are left out. start_id: a UUID by which a start that is sent again knows its own run
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
-  md5 e4fcd6ae4d4d034104fecd9df2dc0004
+  md5 0563eb6d82575b5db8e7fc18000b3ce1
   grant execute to pgflow_client
   grant execute to pgflow_operator
   grant execute to pgflow_worker
 
-function pgflow.start_runs(workflow text, runs jsonb, queue text DEFAULT 'default'::text, priority integer DEFAULT 0, run_at timestamp with time zone DEFAULT NULL::timestamp with time zone, timeout_seconds double precision DEFAULT NULL::double precision, labels jsonb DEFAULT NULL::jsonb, metadata jsonb DEFAULT NULL::jsonb, tenant text DEFAULT ''::text, version text DEFAULT ''::text, keys_are_new boolean DEFAULT false) returns TABLE(run_key text, run_id bigint, is_new boolean, lane_id integer), owner pgflow_owner
-  -- Starts many runs of one workflow, all or none: runs is [[key or null, input as text], ...]; answers in that order. keys_are_new: they are UUIDs made up for this call, so none is looked for; sent again, because the answer was lost, the same batch says false
+function pgflow.start_runs(workflow text, runs jsonb, queue text DEFAULT 'default'::text, priority integer DEFAULT 0, run_at timestamp with time zone DEFAULT NULL::timestamp with time zone, timeout_seconds double precision DEFAULT NULL::double precision, labels jsonb DEFAULT NULL::jsonb, metadata jsonb DEFAULT NULL::jsonb, tenant text DEFAULT ''::text, version text DEFAULT ''::text, keys_are_new boolean DEFAULT false, if_taken text DEFAULT 'match'::text, defaults json DEFAULT NULL::json, start_id uuid DEFAULT NULL::uuid) returns TABLE(run_key text, run_id bigint, is_new boolean, lane_id integer), owner pgflow_owner
+  -- Starts many runs of one workflow, all or none: runs is [[key or null, input as text], ...]; answers in that order. keys_are_new: they are UUIDs made up for this call, so none is looked for; sent again, because the answer was lost, the same batch says false. if_taken, defaults and start_id are as of start_run; a batch cannot replace
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set plan_cache_mode=force_generic_plan
-  md5 4bf6ceec3413f2e78490ad81fb97c2b8
+  md5 284934887f84d05594dbc345e5c68adb
   grant execute to pgflow_client
   grant execute to pgflow_operator
   grant execute to pgflow_worker
@@ -1878,11 +1929,11 @@ function pgflow.take_mail_(taken jsonb) returns void, owner pgflow_owner
   set enable_seqscan=off
   md5 c9f6f5ab1c0da1dc1a1efe030cddb809
 
-function pgflow.take_runs_(tenant text, keys text[], are_new boolean, ids bigint[], stems uuid[], inputs text[], lane integer, priority integer, run_at timestamp with time zone, due timestamp with time zone, labels jsonb, metadata jsonb) returns bigint[], owner pgflow_owner
+function pgflow.take_runs_(tenant text, keys text[], are_new boolean, ids bigint[], stems uuid[], inputs text[], lane integer, priority integer, run_at timestamp with time zone, due timestamp with time zone, labels jsonb, metadata jsonb, start_id uuid) returns bigint[], owner pgflow_owner
   -- Inserts the runs whose keys are free, in the order of keys (new ones: all of them); answers whose each key is, null for one that was freed meanwhile
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 9badb061444a8a56ddd7fc98985c0322
+  md5 a7449fadcde93f12ec7ac07e473f0e59
 
 function pgflow.take_words_(me bigint, chain bigint, token bigint, t timestamp with time zone, is_over boolean, INOUT seq integer, OUT units jsonb) returns record, owner pgflow_owner
   -- Takes what people and webhooks have said of the effects of a run, and records it

@@ -329,7 +329,7 @@ async def test_whoever_waits_for_a_run_that_is_pruned_meanwhile_is_told_that_it_
     await run.result(SOON)
     conn.execute("select pgflow.drop_history(clock_timestamp())")
     with pytest.raises(RunNotFound, match=f"run '{run.key}' is gone: its history was removed"):
-        await run.result()
+        await run.result(SOON)
 
 
 def test_a_sync_handle_of_a_pruned_run_is_told_too(flow: Harness, conn: psycopg.Connection) -> None:
@@ -338,7 +338,7 @@ def test_a_sync_handle_of_a_pruned_run_is_told_too(flow: Harness, conn: psycopg.
     run.result(SOON)
     conn.execute("select pgflow.drop_history(clock_timestamp())")
     with pytest.raises(RunNotFound, match="is gone"):
-        run.result()
+        run.result(SOON)
 
 
 async def test_the_status_follows_the_life_of_a_run(aflow: AsyncHarness, conn: psycopg.Connection) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from datetime import timedelta
+from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -36,6 +38,15 @@ RunTimeout = Annotated[str | None, typer.Option("--deadline", help="Cancel the r
 # ---------------------------------------------------------------- start
 
 
+class IfTaken(StrEnum):
+    """What `start` does where a run has the key."""
+
+    MATCH = "match"
+    REJECT = "reject"
+    ATTACH = "attach"
+    REPLACE = "replace"
+
+
 def start(
     target: Annotated[
         str, typer.Argument(metavar="WORKFLOW", help="Name of a workflow that the database knows, or MODULE:WORKFLOW.", show_default=False)
@@ -49,6 +60,9 @@ def start(
     at: Annotated[str | None, typer.Option(help="Not before: a time with zone, or 10m (from now).")] = None,
     deadline: RunTimeout = None,
     label: RunLabels = None,
+    if_taken: Annotated[
+        IfTaken, typer.Option("--if-taken", help="With --key: what to do if a run has it. match: the same input is the same run.")
+    ] = IfTaken.MATCH,
     new: Annotated[bool, typer.Option("--new", help="The name is right although the database has never seen it.")] = False,
     as_json: AsJson = False,
     dsn: Dsn = None,
@@ -57,6 +71,8 @@ def start(
     form = choose_form(as_json=as_json)
     value = parse_input(words, text)
     labels = parse_pairs(label, "--label")
+    if if_taken is not IfTaken.MATCH and key is None:
+        raise Mistake(f"--if-taken {if_taken.value} is said of a key: pass --key too")
     workflow = _load(target, dsn) if ":" in target or target.endswith(".py") else None
     with opened(dsn) as connection:
         name = target if workflow is None else workflow.name
@@ -64,7 +80,8 @@ def start(
         if workflow is not None:
             check_input(workflow, value)
         options = _options(connection, key, own_queue if queue is None else queue, priority, at, deadline, labels, workflow)
-        started = _start(connection, name, value, options)
+        options = replace(options, if_taken=if_taken.value)
+        started = _start(connection, name, value, options, None if workflow is None else workflow.defaults_text)
         served = fetch_dicts(connection, "select 1 from pgflow.workers where %s = any(queues) and not stopping limit 1", (options.queue,))
     print_one(form, started, lambda: plain(_say_started(started)))
     if not served and form is Form.TABLE:
@@ -123,17 +140,22 @@ def _options(
     return StartOptions(key=key or new_keys(1)[0], queue=queue, priority=priority, run_at=moment, timeout=timeout, labels=labels)
 
 
-def _start(connection: psycopg.Connection[Any], name: str, value: dict[str, Any], options: StartOptions) -> dict[str, Any]:
+def _start(
+    connection: psycopg.Connection[Any], name: str, value: dict[str, Any], options: StartOptions, defaults: str | None
+) -> dict[str, Any]:
     from pgflow._calls.start import start_run
     from pgflow._io import run
 
-    started = run(connection, start_run(name, dump(value), options))
+    started = run(connection, start_run(name, dump(value), options, defaults=defaults))
     if started.is_new:
-        wake(connection, [], [started.lane_id])
-    return {"key": started.key, "workflow": name, "queue": options.queue, "new": started.is_new}
+        wake(connection, started.chains, [started.lane_id])
+    said = {"key": started.key, "workflow": name, "queue": options.queue, "new": started.is_new}
+    return said if started.replaced is None else {**said, "replaced": True}
 
 
 def _say_started(started: dict[str, Any]) -> str:
+    if started.get("replaced"):
+        return f"Started {started['key']} ({started['workflow']}, queue {started['queue']}): the run that had the key is cancelled first"
     if started["new"]:
         return f"Started {started['key']} ({started['workflow']}, queue {started['queue']})"
     return f"{started['key']} is the same run as before: nothing new was started."

@@ -161,7 +161,7 @@ class App(AppBase, Client):
         return self
 
     def _started(self, started: start.Started) -> None:
-        self._note(lanes=[started.lane_id])
+        self._note(started.chains, [started.lane_id])
         self.nudge()
 
     def nudge(self) -> None:
@@ -263,7 +263,7 @@ class _BoundClient(Client):
         return super()._run_handle(key, workflow)  # whether there is such a chain is decided by the caller's commit
 
     def _started(self, started: start.Started) -> None:
-        self._wake_after_commit(lanes=[started.lane_id])
+        self._wake_after_commit(started.chains, [started.lane_id])
 
     def _wake_after_commit(self, chains: Iterable[int] = (), lanes: Iterable[int] = ()) -> None:
         scope = step_scope_of(self._connection)
