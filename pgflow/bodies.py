@@ -14,14 +14,16 @@ import logging
 import random
 import time
 from collections.abc import Awaitable, Callable
+from concurrent.futures import Future
 from datetime import timedelta
-from typing import Any, Protocol, cast
+from typing import Any, NamedTuple, Protocol, cast
 
 from pgflow import transactions
 from pgflow._calls import transaction as calls
 from pgflow._engine.calls import EffectCall, StepCall
 from pgflow._engine.execution import Execution
 from pgflow._engine.host import StepResult
+from pgflow._engine.loop import is_interrupt
 from pgflow._io import is_conflict_on_unit, is_infrastructure
 from pgflow._io.busypoll import BusyPoll
 from pgflow._scope import StepScope, current, log_fields
@@ -62,6 +64,12 @@ class BodyHost(TurnsHost, Protocol):
 
     def discard(self, execution: Execution, why: str) -> None:
         """Takes an execution apart."""
+
+    def body_failed(self, execution: Execution, call: StepCall, error: BaseException) -> None:
+        """What a body came to could not be judged."""
+
+    def thread_lost(self, call: StepCall) -> None:
+        """A body goes on in a thread that nobody waits for."""
 
 
 class Bodies:
@@ -106,8 +114,20 @@ class Bodies:
     async def _run(self, execution: Execution, call: StepCall) -> None:
         try:
             await self._try_until_judged(execution, call)
+        except asyncio.CancelledError:
+            raise
+        except BaseException as error:
+            if self._is_the_end(call, error):
+                raise
+            self._host.body_failed(execution, call, error)
         finally:
             self._tasks.pop(call, None)
+
+    def _is_the_end(self, call: StepCall, error: BaseException) -> bool:
+        """Whether it is not the body that raised this: somebody ends the process, or the loop has closed this very coroutine."""
+        if isinstance(error, GeneratorExit):
+            return asyncio.current_task() is not self._tasks.get(call)
+        return isinstance(error, KeyboardInterrupt) and call.spec.definition.is_async and is_interrupt(error)
 
     async def _try_until_judged(self, execution: Execution, call: StepCall) -> None:
         attempt = call.attempts if isinstance(call, EffectCall) else call.failed_attempts + 1
@@ -130,9 +150,9 @@ class Bodies:
                 self._host.discard(execution, str(error))
             except StepCommitted as error:
                 execution.hold_for("committed_outside", {"message": str(error), "step": call.name, "call": call.number})
-            except (KeyboardInterrupt, GeneratorExit):
-                raise
-            except BaseException as error:  # noqa: BLE001 - whatever a body raises is its outcome
+            except BaseException as error:  # whatever a body raises is its outcome
+                if self._is_the_end(call, error):
+                    raise
                 if is_infrastructure(error) or is_conflict_on_unit(error):
                     tries += 1
                     await self.wait_out(execution, call, error, tries)
@@ -173,7 +193,7 @@ class Bodies:
     def call_untimed(self, call: StepCall, scope: StepScope, fn: Callable[..., Any], first: tuple[Any, ...]) -> Awaitable[Any]:
         """The same without a time-out."""
         if not call.spec.definition.is_async:
-            return self._in_thread(self._call_sync, call, scope, fn, first)
+            return self._in_thread(call, self._call_sync, call, scope, fn, first)
         around_step = self._host.around_step
         if around_step is None:
             return cast("Awaitable[Any]", fn(*first, *call.args, **call.kwargs))
@@ -183,9 +203,20 @@ class Bodies:
         with context:
             return await fn(*first, *call.args, **call.kwargs)
 
-    def _in_thread(self, work: Callable[..., Any], *args: Any) -> asyncio.Future[Any]:
+    async def _in_thread(self, call: StepCall, work: Callable[..., Any], *args: Any) -> Any:
         context = contextvars.copy_context()
-        return self._loop.run_in_executor(self._host.threads, lambda: context.run(work, *args))
+        job = self._host.threads.submit(context.run, _with_outcome, work, *args)
+        future = asyncio.wrap_future(job, loop=self._loop)
+        future.add_done_callback(lambda done: self._left_behind(call, job) if done.cancelled() else None)
+        outcome = await future
+        if type(outcome) is _Raised:
+            raise outcome.error
+        return outcome
+
+    def _left_behind(self, call: StepCall, job: Future[Any]) -> None:
+        """Nobody waits for a body any more, which goes on in its thread if it has begun."""
+        if self._host.threads.give_up(job) and not self._stopped:
+            self._host.thread_lost(call)
 
     def _call_sync(self, call: StepCall, scope: StepScope, fn: Callable[..., Any], first: tuple[Any, ...]) -> Any:
         if self._host.around_step is None:
@@ -205,9 +236,9 @@ class Bodies:
             if self._stopped or execution.over or not execution.wants(call):
                 raise
             result = unknown(call, "the body cancelled itself", error)
-        except (KeyboardInterrupt, GeneratorExit):
-            raise
-        except BaseException as error:  # noqa: BLE001 - whatever a body raises says something of the effect
+        except BaseException as error:  # whatever a body raises says something of the effect
+            if self._is_the_end(call, error):
+                raise
             result = unknown(call, "it raised" if call.phase == "act" else "asking failed", error)
         result.turn = turn
         result.took_seconds = time.monotonic() - began
@@ -244,7 +275,7 @@ class Bodies:
         else:
             protocol = transactions.attempt(execution.claim, call, encode, together=False)
             async with turns.limited():
-                wanted = await self._in_thread(self._sync_transaction, provider, step, protocol, call, scope, fn, turns)
+                wanted = await self._in_thread(call, self._sync_transaction, provider, step, protocol, call, scope, fn, turns)
         if wanted:
             if self._host.meter is not None:
                 self._host.meter.attempt_ended(step.effect)
@@ -289,6 +320,21 @@ class Bodies:
 async def _within(seconds: float, called: Awaitable[Any]) -> Any:
     async with asyncio.timeout(seconds):
         return await called
+
+
+class _Raised(NamedTuple):
+    """An error that means something else where it comes out of a future: that of another coroutine's end, or that it is closed."""
+
+    error: BaseException
+
+
+def _with_outcome(work: Callable[..., Any], *args: Any) -> Any:
+    try:
+        return work(*args)
+    except (StopIteration, StopAsyncIteration) as error:  # as a coroutine that raises it
+        return _Raised(RuntimeError(f"the body raised {type(error).__name__}"))
+    except GeneratorExit as error:
+        return _Raised(error)
 
 
 def _judge(call: StepCall, error: BaseException) -> StepResult:

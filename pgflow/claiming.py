@@ -27,6 +27,8 @@ MAX_CLAIM = 128
 class Claiming(Executions):
     """Claims runs, and begins them."""
 
+    failed: asyncio.Event
+
     def __init__(self, definitions: Definitions, options: WorkerOptions, control: Control) -> None:
         super().__init__(definitions, options, control)
         self.worker_id = 0
@@ -57,6 +59,8 @@ class Claiming(Executions):
 
     def _free(self) -> int:
         if self.is_outgrown:
+            return 0
+        if self.failed.is_set():
             return 0
         free = min(MAX_CLAIM, self.options.concurrency - len(self.executions) + self._replaced - self._claiming)
         tally = self.options.tally
@@ -89,7 +93,7 @@ class Claiming(Executions):
         """A claim to ride with a commit, where there is a backlog to drain; it may ask for more than is left of a tally."""
         count = min(MAX_CLAIM, self._free() + ending)
         is_limited = self.options.tally is not None and self.options.tally.most is not None
-        if self._stopping or self.is_outgrown or not self._backlog or is_limited or count <= 0:
+        if self._stopping or self.is_outgrown or self.failed.is_set() or not self._backlog or is_limited or count <= 0:
             return None
         self._claiming += count
         self._replaced += ending

@@ -30,6 +30,7 @@ from pgflow._io.wire import OwnWire, Wire, open_wire
 from pgflow.errors import PgflowError
 from pgflow.logs import said
 from pgflow.meter import Meter
+from pgflow.supervision import Failures, back_off_seconds
 from pgflow.units import Claim
 
 log = logging.getLogger("pgflow")
@@ -69,6 +70,12 @@ class CommitHost(Protocol):
     def refused(self, execution: Execution, flush: Flush, error: Exception) -> None:
         """The server cannot store what the run wants to record."""
 
+    def not_committed(self, execution: Execution, error: BaseException) -> None:
+        """What became of this flush is not known, and nobody will find out."""
+
+    def fail(self, part: str, error: BaseException | None = None) -> None:
+        """The worker cannot go on."""
+
     def wake_soon(self, chains: list[int], lanes: set[int]) -> None:
         """Runs to wake and lanes with new runs."""
 
@@ -91,6 +98,7 @@ class Committer:
         self._looking = 0  # those of them that are about to look for what waits
         self._closing = False
         self._tasks: list[asyncio.Task[None]] = []
+        self._failures = Failures()
         self.batches = 0
         self.flushes = 0
 
@@ -98,6 +106,12 @@ class Committer:
         """Starts the connections' tasks."""
         self._busy = self._looking = self._connections
         self._tasks = [asyncio.create_task(self._serve(), name=f"pgflow-committer-{n}") for n in range(self._connections)]
+        for task in self._tasks:
+            task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        if not self._closing:
+            self._host.fail("the committer", asyncio.CancelledError("it was cancelled") if task.cancelled() else task.exception())
 
     def submit(self, execution: Execution) -> None:
         """This run has something to make durable."""
@@ -140,10 +154,21 @@ class Committer:
                 self._call_up()
                 try:
                     await self._deliver(line, items)
+                except Exception as error:  # noqa: BLE001 - whatever it is, other runs have something to commit
+                    await self._failed(items, error)
                 except BaseException:
                     self._busy -= 1
                     raise
                 self._looking += 1
+
+    async def _failed(self, items: list[Item], error: Exception) -> None:
+        """Something is wrong with the engine, not with the server: the runs of the batch go on from the journal, this line goes on."""
+        log.error("the committer failed at a batch of %d runs; they are handed back", len(items), exc_info=error)
+        for execution, _ in items:
+            self._host.not_committed(execution, error)
+        if not self._failures.add():
+            self._host.fail("the committer", error)
+        await asyncio.sleep(back_off_seconds(self._failures.count))
 
     async def _rest(self) -> None:
         """Waits to be called up: if all rest, by the first that has something to commit."""

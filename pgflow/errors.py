@@ -14,6 +14,7 @@
         ├── RunFailed                    the workflow raised; its error is the __cause__
         ├── RunCancelled                 the run was cancelled, or its deadline passed
         ├── RunStuck                     the run cannot go on without a person
+        ├── WorkerFailed                 the worker in this process cannot go on; its runs go on elsewhere
         ├── StepFailed                   a step raised an error of a class that is not known here
         ├── NeedsGate                    the policy asks for somebody's leave; nothing was done
         ├── Stale                        the precondition of an effect did not hold; nothing was done
@@ -114,6 +115,10 @@ class RunCancelled(PgflowError):
 
 class RunStuck(PgflowError):
     """The run cannot go on without a person; the message says why."""
+
+
+class WorkerFailed(PgflowError):
+    """The worker in this process cannot go on: it hands its runs back, and nobody works on them here."""
 
 
 class StepFailed(PgflowError):

@@ -28,6 +28,7 @@ from pgflow.bodies import Bodies
 from pgflow.committer import Committer
 from pgflow.control import Control
 from pgflow.errors import DefinitionError, PgflowError
+from pgflow.failures import clean
 from pgflow.heart import Heart
 from pgflow.interceptor import around
 from pgflow.logs import said
@@ -46,8 +47,11 @@ from pgflow.workflow import Workflow
 
 log = logging.getLogger("pgflow")
 
-_TOLD = ("definition", "refused")
+_TOLD = ("definition", "engine", "refused")
 """Reasons of which the log has said more already."""
+MAX_ENGINE_FAILURES = 3
+"""A run at which the engine has failed so often in this worker is held."""
+MAX_REMEMBERED = 1_000
 
 
 class Executions(ABC):
@@ -79,6 +83,7 @@ class Executions(ABC):
         self._looks: dict[Execution, asyncio.TimerHandle] = {}
         self._turns: dict[Execution, list[asyncio.Future[None]]] = {}
         self._deferred: list[tuple[Execution, StepCall]] = []
+        self._engine_failures: dict[int, tuple[int, str]] = {}
 
     @abstractmethod
     def runs_ended(self, chains: list[int]) -> None:
@@ -126,13 +131,40 @@ class Executions(ABC):
         return self._heart.age_seconds
 
     def _begin(self, claim: Claim) -> None:
+        """Begins a run that was claimed. What goes wrong in it is its own: the other runs of the claim and their worker go on."""
+        try:
+            self._begin_soundly(claim)
+        except Exception as error:
+            log.exception("run %s: the engine failed; the run is handed back", claim.key, extra=log_fields(claim))
+            self._engine_failed(claim, error)
+            execution = self.executions.get(claim.run_id)
+            if execution is not None and execution.claim is claim:
+                self._remove(execution)
+            self._release_soon(claim)
+
+    def _engine_failed(self, claim: Claim, error: BaseException) -> None:
+        """Remembers it: a run that comes back again and again is held."""
+        while len(self._engine_failures) >= MAX_REMEMBERED:
+            del self._engine_failures[next(iter(self._engine_failures))]
+        tries = self._engine_failures.pop(claim.run_id, (0, ""))[0] + 1
+        self._engine_failures[claim.run_id] = tries, f"{type(error).__name__}: {said(error)}"
+
+    def _begin_soundly(self, claim: Claim) -> None:
         workflow = self.definitions.workflows[claim.workflow]
+        tries, why = self._engine_failures.get(claim.run_id, (0, ""))
+        if tries >= MAX_ENGINE_FAILURES:
+            del self._engine_failures[claim.run_id]
+            execution = Execution(claim, self, lambda e: self._driver(e, workflow), ANYTHING, workflow.code_hash)
+            self.executions[claim.run_id] = execution
+            log.error("run %s is held: the engine failed at it %d times: %s", claim.key, tries, why, extra=log_fields(claim))
+            execution.hold_for("engine", {"message": f"the engine failed at it {tries} times: {why}"})
+            return
         try:
             result, misfit = workflow.result_codec, None
         except DefinitionError as error:
             result, misfit = ANYTHING, str(error)
         if misfit is None and claim.heritage is not None and claim.heritage.undo:
-            execution: Execution = make_undoing(claim, self, workflow, self.definitions.errors)
+            execution = make_undoing(claim, self, workflow, self.definitions.errors)
         else:
             execution = Execution(claim, self, lambda e: self._driver(e, workflow), result, workflow.code_hash)
         self.executions[claim.run_id] = execution
@@ -190,8 +222,9 @@ class Executions(ABC):
         """A move of an execution. What goes wrong in it is its own: the run is handed back, the worker goes on."""
         try:
             move(*args)
-        except Exception:
+        except Exception as error:
             log.exception("run %s: the engine failed; the run is handed back", execution.claim.key, extra=log_fields(execution.claim))
+            self._engine_failed(execution.claim, error)
             self._remove(execution)
             self._release_soon(execution.claim)
 
@@ -277,6 +310,23 @@ class Executions(ABC):
             log.info("step %s failed with %s: %s", call.name, kind, then, extra=log_fields(execution.claim, call))
         self._guard(execution, execution.step_returned, result)
 
+    def body_failed(self, execution: Execution, call: StepCall, error: BaseException) -> None:
+        """What a body came to could not be judged: nobody would ever hear of it."""
+        where = log_fields(execution.claim, call)
+        log.error("step %s: what it came to cannot be told; the run is held", call.name, exc_info=error, extra=where)
+        if self.executions.get(execution.run_id) is execution and not execution.over:
+            message = f"what step {call.name} came to cannot be told: {type(error).__name__}: {said(error)}"
+            self._guard(execution, execution.hold_for, "engine", {"message": clean(message), "step": call.name, "call": call.number})
+
+    def thread_lost(self, call: StepCall) -> None:
+        """A body goes on in a thread that nobody waits for."""
+        if self.meter is not None:
+            self.meter.threads_lost += 1
+        log.warning(
+            "step %s goes on in its thread though nobody waits for it any more: %d of %d threads that this worker may lose are lost",
+            call.name, self.threads.lost, self.threads.max_lost,
+        )
+
     def want_flush(self, execution: Execution) -> None:
         """Something must become durable. (The code of a sync workflow asks from its own thread.)"""
         if threading.get_ident() == self._thread_id:
@@ -356,6 +406,12 @@ class Executions(ABC):
         """The answer to a question is lost: the run must be replayed to learn it."""
         self._remove(execution)
         self._release_soon(execution.claim)
+
+    def not_committed(self, execution: Execution, error: BaseException) -> None:
+        """The committer failed at a batch with this run: what is durable of it, a replay will find out."""
+        if self.executions.get(execution.run_id) is execution:
+            self._engine_failed(execution.claim, error)
+            self.give_back(execution)
 
     def refused(self, execution: Execution, flush: Flush, error: Exception) -> None:
         """The server cannot store what the run wants to record: a person must look."""

@@ -106,6 +106,11 @@ class Heart:
         """Whether that is so long ago that others might soon believe us dead."""
         return self.age_seconds > self._rhythm.dead_after / 2
 
+    @property
+    def is_beating(self) -> bool:
+        """Whether the thread goes on: without it the worker would be taken for dead, and could not say so."""
+        return self._thread.is_alive()
+
     def renew(self, worker_id: int) -> None:
         """The worker has registered anew."""
         self._worker_id = worker_id

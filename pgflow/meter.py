@@ -31,6 +31,10 @@ class Metered(Protocol):
         """How many there may be."""
 
     @property
+    def lost_threads(self) -> int:
+        """How many threads are at bodies that nobody waits for any more."""
+
+    @property
     def beat_age_seconds(self) -> float:
         """Since the last acknowledged sign of life."""
 
@@ -66,6 +70,7 @@ class Meter:
             ``ended`` from outside, ``elsewhere``.
         attempts: Tries of bodies that came to something, by (effect, outcome): ``completed``, ``failed`` for good, ``retried``.
         retries: Tries that follow another, by (effect, why): ``failure``, ``infrastructure``, ``contention``.
+        threads_lost: Bodies in threads that went on after their time-out or cancel.
         units: Units of journals written by group commits.
         commits: Group commits.
         commit_failures: Group commits that had to be sent again.
@@ -87,6 +92,7 @@ class Meter:
         self.left: defaultdict[tuple[str, str], int] = defaultdict(int)
         self.attempts: defaultdict[tuple[str, str], int] = defaultdict(int)
         self.retries: defaultdict[tuple[str, str], int] = defaultdict(int)
+        self.threads_lost = 0
         self.units = 0
         self.commits = 0
         self.commit_failures = 0

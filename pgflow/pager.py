@@ -96,12 +96,12 @@ class Pager:
                 return
 
     async def _send(self, claimed: calls.ClaimedPage) -> None:
-        page = page_of(claimed)
+        page, task = page_of(claimed), asyncio.current_task()
         try:
             async with asyncio.timeout(self._hook.timeout_seconds):
                 await self._calls.call(self._hook.fn, page, page.id)
         except BaseException as error:  # whatever it raises, nobody has been told
-            if not is_its_own(error):
+            if not is_its_own(error, task):
                 raise
             log.warning("the pager failed for %s, run %s: %s; it is tried again", page.id, page.run, said(error))
             await self._control.ask(calls.page_failed(claimed, type(error).__name__))

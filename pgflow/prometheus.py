@@ -60,6 +60,7 @@ class WorkerCollector(Collector):
         yield _counts("pgflow_runs_left", "Runs that left this worker without an end of their own", ("workflow", "place"), meter.left)
         yield _counts("pgflow_step_attempts", "Tries of steps' bodies, by what they came to", ("effect", "outcome"), meter.attempts)
         yield _counts("pgflow_step_retries", "Tries of steps' bodies after the first", ("effect", "reason"), meter.retries)
+        yield _count("pgflow_threads_lost", "Bodies that went on in their threads after a time-out or cancel", meter.threads_lost)
         yield _count("pgflow_units_committed", "Units of journals that this worker has sent with group commits", meter.units)
         yield _count("pgflow_commits", "Group commits", meter.commits)
         yield _count("pgflow_commit_failures", "Group commits that had to be sent again", meter.commit_failures)
@@ -69,6 +70,9 @@ class WorkerCollector(Collector):
         worker = meter.worker
         if worker is not None:
             yield GaugeMetricFamily("pgflow_active_runs", "Runs that this worker works on", value=worker.active)
+            yield GaugeMetricFamily(
+                "pgflow_lost_threads", "Threads of this worker at bodies that nobody waits for any more", value=worker.lost_threads
+            )
             yield GaugeMetricFamily("pgflow_concurrency", "Runs that this worker may work on at once", value=worker.concurrency)
             yield GaugeMetricFamily(
                 "pgflow_heartbeat_age_seconds", "Time since the database last heard that this worker lives", value=worker.beat_age_seconds

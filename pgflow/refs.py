@@ -114,12 +114,13 @@ async def find_lost(
 
 async def _ask(claim: Claim, ref: Ref, checker: Checker, calls: AppCalls, goes_on: Callable[[], bool]) -> bool:
     tries = 0
+    task = asyncio.current_task()
     while goes_on():
         try:
             async with asyncio.timeout(checker.timeout_seconds):
                 return _verdict(await calls.call(checker.fn, ref, ref))
         except BaseException as error:  # whatever it raises, it has not answered
-            if not is_its_own(error):
+            if not is_its_own(error, task):
                 raise
             tries += 1
             delay = _AGAIN.delay_seconds(tries)

@@ -15,6 +15,8 @@ from concurrent.futures import Executor, Future
 from queue import Empty, SimpleQueue
 from typing import Any, ParamSpec, TypeVar
 
+from pgflow._engine.loop import is_interrupt
+
 P = ParamSpec("P")
 T = TypeVar("T")
 
@@ -24,19 +26,25 @@ Job = tuple["Future[Any]", Callable[[], Any]]
 class DaemonThreads(Executor):
     """An executor of daemon threads, each kept for the next job, since libraries keep connections by thread.
 
+    A thread whose job nobody waits for any more is lost to it until the job returns: another takes its place.
+
     Args:
         max_workers: How many jobs run at once; more wait for one of them.
         name: What the threads are called.
+        max_lost: How many lost threads are replaced.
     """
 
-    def __init__(self, max_workers: int, name: str) -> None:
+    def __init__(self, max_workers: int, name: str, *, max_lost: int = 0) -> None:
         self._max_workers = max_workers
         self._name = name
         self._jobs: SimpleQueue[Job | None] = SimpleQueue()
-        self._idle = threading.Semaphore(0)
         self._lock = threading.Lock()
-        self._count = 0
+        self._count = 0  # threads, without the lost ones
+        self._unfinished = 0  # jobs that wait for one of them, or run in one
+        self._running: set[Future[Any]] = set()
+        self._lost: set[Future[Any]] = set()
         self._closed = False
+        self.max_lost = max_lost
 
     def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
         """Runs a function in one of the threads, a new one if all are busy and there may be more."""
@@ -45,23 +53,57 @@ class DaemonThreads(Executor):
             if self._closed:
                 raise RuntimeError("the threads have been shut down")
             self._jobs.put((future, lambda: fn(*args, **kwargs)))
-            if not self._idle.acquire(blocking=False) and self._count < self._max_workers:
-                self._count += 1
-                start_daemon(self._work, self._name)
+            self._unfinished += 1
+            self._start_another()
         return future
+
+    def _start_another(self) -> None:
+        replaceable = min(len(self._lost), self.max_lost)
+        if self._closed:
+            return
+        if self._unfinished > self._count and self._count < self._max_workers - len(self._lost) + replaceable:
+            self._count += 1
+            start_daemon(self._work, self._name)
+
+    @property
+    def lost(self) -> int:
+        """How many threads are still at jobs that nobody waits for."""
+        return len(self._lost)
+
+    def give_up(self, future: Future[Any]) -> bool:
+        """Nobody waits for this job any more; answers whether that has cost a thread."""
+        with self._lock:
+            if future not in self._running or future.done():  # it never began, or has ended
+                return False
+            self._running.discard(future)
+            self._lost.add(future)
+            self._count -= 1
+            self._unfinished -= 1
+            self._start_another()
+            return True
 
     def _work(self) -> None:
         while (job := self._jobs.get()) is not None:
             future, call = job
-            if future.set_running_or_notify_cancel():
+            with self._lock:
+                begins = future.set_running_or_notify_cancel()
+                if begins:
+                    self._running.add(future)
+            if begins:
                 try:
                     result = call()
                 except BaseException as error:  # noqa: BLE001 - whatever it raises is its outcome
                     future.set_exception(error)
                 else:
                     future.set_result(result)
+            with self._lock:
+                self._running.discard(future)
+                if future in self._lost:  # another thread has taken this one's place
+                    self._lost.discard(future)
+                    self._start_another()
+                    return
+                self._unfinished -= 1
             del job, future, call
-            self._idle.release()
 
     def shutdown(self, wait: bool = False, *, cancel_futures: bool = False) -> None:
         """Lets the threads end with the job that they are at; never waits for them."""
@@ -119,12 +161,18 @@ class AppCalls:
         self._threads.shutdown(cancel_futures=True)
 
 
-def is_its_own(error: BaseException) -> bool:
-    """Whether an error out of a function of the app is the function's own, not the end of the task that awaits it."""
+def is_its_own(error: BaseException, task: asyncio.Task[Any] | None) -> bool:
+    """Whether an error out of a function of the app is the function's own, not the end of the task that awaits it, or of the process.
+
+    Args:
+        error: What it raised.
+        task: The one that awaits the function: where a coroutine is closed that was left behind, it is not the current one.
+    """
     if isinstance(error, asyncio.CancelledError):  # it may have awaited something that was cancelled
-        task = asyncio.current_task()
         return task is not None and not task.cancelling()
-    return not isinstance(error, (KeyboardInterrupt, GeneratorExit))
+    if isinstance(error, GeneratorExit):
+        return asyncio.current_task() is task
+    return not is_interrupt(error)
 
 
 def start_daemon(job: Callable[[], None], name: str) -> None:

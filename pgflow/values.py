@@ -26,7 +26,7 @@ from functools import lru_cache
 from typing import Any, Generic, NoReturn, TypeVar, cast
 
 import pydantic
-from pydantic_core import PydanticSerializationError, SchemaError, SchemaSerializer, SchemaValidator, to_jsonable_python
+from pydantic_core import PydanticSerializationError, SchemaSerializer, SchemaValidator, to_jsonable_python
 
 from pgflow import coreschemas, upcasters
 from pgflow.errors import DefinitionError, NotStorable
@@ -219,8 +219,8 @@ def codec_for(annotation: Any, what: str = "a value") -> Codec[Any]:
         make = _cached
     try:
         return make(annotation)
-    except (pydantic.PydanticUserError, pydantic.PydanticUndefinedAnnotation, SchemaError) as error:
-        raise DefinitionError(f"{what} cannot be stored: {str(error).splitlines()[0]}") from error
+    except Exception as error:  # a class may say how it is stored by code of its own, which may raise anything
+        raise DefinitionError(f"{what} cannot be stored: {_first_line(error)}") from error
 
 
 ANYTHING: Codec[Any] = Codec(Any)

@@ -15,8 +15,10 @@ import psycopg
 from pgflow._calls import result as calls
 from pgflow._io.connect import ConnectOptions
 from pgflow.control import Control
+from pgflow.errors import WorkerFailed
 from pgflow.listener import DONE_CHANNEL, Listener, parse_done
 from pgflow.logs import said
+from pgflow.supervision import Failures, back_off_seconds
 
 log = logging.getLogger("pgflow")
 
@@ -34,15 +36,36 @@ class ResultWaiter:
         self._waits: dict[int, set[asyncio.Future[calls.Ended]]] = {}
         self._look = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
+        self._failure: Exception | None = None
+
+    def fail(self, failure: Exception | None) -> None:
+        """Nobody here works on runs any more: whoever waits for one is told, until this is taken back with None."""
+        self._failure = failure
+        if failure is not None:
+            self._tell(failure)
+
+    def _tell(self, failure: Exception) -> None:
+        for futures in self._waits.values():
+            for future in futures:
+                if not future.done():
+                    future.set_exception(failure)
+
+    def _give_up(self, error: Exception) -> None:
+        failure = WorkerFailed(f"the looks for results have failed: {type(error).__name__}: {said(error)}")
+        failure.__cause__ = error
+        log.error("%s", failure, exc_info=error)
+        self._tell(failure)
 
     async def wait(self, chain_id: int) -> calls.Ended:
         """Waits until a chain has ended, or is stuck."""
+        if self._failure is not None:
+            raise self._failure
         future: asyncio.Future[calls.Ended] = asyncio.get_running_loop().create_future()
         self._waits.setdefault(chain_id, set()).add(future)
         if self._task is None or self._task.done():
             if self._listen and self._task is None:
                 self._listener.start()
-            self._task = asyncio.create_task(self._run(), name="pgflow-results")
+            self._task = asyncio.create_task(self._serve(), name="pgflow-results")
         self._look.set()
         try:
             return await future
@@ -64,6 +87,20 @@ class ResultWaiter:
 
     def _look_now(self) -> None:
         self._look.set()
+
+    async def _serve(self) -> None:
+        """Looks until nobody waits. What goes wrong with it keeps nobody waiting for ever."""
+        failures = Failures()
+        while self._waits:
+            try:
+                await self._run()
+            except Exception as error:
+                if not failures.add():
+                    self._give_up(error)
+                    return
+                delay = back_off_seconds(failures.count)
+                log.error("the looks for results failed, and begin again in %.2f s", delay, exc_info=error)  # noqa: TRY400
+                await asyncio.sleep(delay)
 
     async def _run(self) -> None:
         delay = FIRST_POLL_SECONDS

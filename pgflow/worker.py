@@ -16,6 +16,7 @@ import socket
 import threading
 import time
 from collections.abc import Awaitable, Callable, Iterable
+from functools import partial
 from typing import Any, NamedTuple
 
 import psycopg
@@ -31,6 +32,7 @@ from pgflow.bodies import Bodies
 from pgflow.claiming import Claiming
 from pgflow.committer import Committer
 from pgflow.control import Control
+from pgflow.errors import WorkerFailed
 from pgflow.heart import Heart
 from pgflow.listener import WORK_CHANNEL, Listener, parse_work
 from pgflow.logs import said
@@ -38,6 +40,7 @@ from pgflow.options import Definitions, WorkerOptions
 from pgflow.pager import Pager
 from pgflow.refs import AT_ONCE
 from pgflow.schema import Standing, compare_stamp, own_assets
+from pgflow.supervision import keep_going
 from pgflow.threads import AppCalls, DaemonThreads
 from pgflow.wakes import Wakes
 from pgflow.workflow import Workflow
@@ -74,7 +77,11 @@ class Worker(Claiming):
         self._lanes_wanted = asyncio.Event()
         self._newest_lane = 0
         self._foreign_lanes: set[int] = set()
+        self._lost_told = 0
+        self._telling_lost = False
+        self._lost_since: float | None = None
         self.failed = asyncio.Event()
+        self.failure: WorkerFailed | None = None
         self._seen_stamp: str | None = str(own_assets().stamp)
         self._wakes = Wakes(self, self._control)
 
@@ -88,7 +95,7 @@ class Worker(Claiming):
         """Registers, and begins to work."""
         self._loop = asyncio.get_running_loop()
         self._thread_id = threading.get_ident()
-        self.threads = DaemonThreads(self.options.concurrency, "pgflow-step")
+        self.threads = DaemonThreads(self.options.concurrency, "pgflow-step", max_lost=self.max_lost_threads)
         self.checks = AppCalls(AT_ONCE, "pgflow-check")
         self._bodies = Bodies(self, self._loop)
         await self._register()
@@ -100,12 +107,15 @@ class Worker(Claiming):
         self._listener = Listener(self._connect, WORK_CHANNEL, self._heard, self._claim_wanted.set)
         if self.options.listen:
             self._listener.start()
-        loops = [self._claim_loop, self._poll_loop, self._sweep_loop, self._upkeep_loop, self._lanes_loop]
+        loops = {
+            "the loop of claims": self._claim_loop, "the loop of polls": self._poll_loop, "the loop of flushes": self._sweep_loop,
+            "the loop of upkeep": self._upkeep_loop, "the loop of lanes": self._lanes_loop,
+        }  # fmt: skip
         if self.definitions.pager is not None:
             self.pager = Pager(self.definitions.pager, self._control)
-            loops.append(self.pager.loop)
-        for loop in loops:
-            self.spawn(loop()).add_done_callback(self._part_ended)
+            loops["the pager"] = self.pager.loop
+        for name, loop in loops.items():
+            self.spawn(keep_going(name, loop, self.fail)).add_done_callback(partial(self._part_ended, name))
         if self.meter is not None:
             self.meter.worker = self
         self._claim_wanted.set()
@@ -121,12 +131,24 @@ class Worker(Claiming):
         await self._control.insist(worker_calls.register_code(self.worker_id, codes))
         await self._look_for_lanes(self._control.insist)
 
-    def _part_ended(self, task: asyncio.Task[Any]) -> None:
+    def _part_ended(self, name: str, task: asyncio.Task[Any]) -> None:
         """A loop that must go on has ended: this worker is of no more use."""
         if not self._stopping:
-            if task.cancelled():
-                log.error("a loop of the worker was cancelled; the worker has failed")
-            self.failed.set()
+            self.fail(name, asyncio.CancelledError("it was cancelled") if task.cancelled() else task.exception())
+
+    def fail(self, part: str, error: BaseException | None = None) -> None:
+        """This worker is of no more use: it claims nothing more, and whoever runs it is told."""
+        if self.failure is not None or self._stopping:
+            return
+        because = "" if error is None else f": {type(error).__name__}: {said(error)}"
+        failure = WorkerFailed(f"worker {self.worker_id} has failed and hands its runs back: {part}{because}")
+        failure.__cause__ = error
+        self._has_failed(failure)
+
+    def _has_failed(self, failure: WorkerFailed) -> None:
+        self.failure = failure
+        log.error("%s", failure, exc_info=failure.__cause__)
+        self.failed.set()
 
     async def stop(self) -> None:
         """Claims nothing more, lets running bodies finish within the grace, hands everything back, and leaves."""
@@ -194,6 +216,17 @@ class Worker(Claiming):
         self.checks.close()
         if self.pager is not None:
             self.pager.close()
+
+    @property
+    def lost_threads(self) -> int:
+        """How many threads are at bodies that nobody waits for any more."""
+        return self.threads.lost
+
+    @property
+    def max_lost_threads(self) -> int:
+        """How many of them are replaced; with so many this worker ends."""
+        most = self.options.max_lost_threads
+        return max(32, self.options.concurrency) if most is None else most
 
     def poll_now(self) -> None:
         """Sweeps at once instead of at the next poll."""
@@ -290,6 +323,7 @@ class Worker(Claiming):
             await asyncio.sleep(SWEEP_SECONDS)
             self.ticks += 1
             self._flush_old()
+            self._count_lost_threads()
 
     def _flush_old(self) -> None:
         for execution in self.executions.values():
@@ -297,11 +331,37 @@ class Worker(Claiming):
             if oldest is not None and execution.estimate_us() - oldest > FLUSH_AFTER_US and not execution.replaying:
                 self._committer.submit(execution)
 
+    def _count_lost_threads(self) -> None:
+        """Tells the database how many there are, and ends where there are too many and they do not come back."""
+        lost, now = self.lost_threads, self._loop.time()
+        if lost != self._lost_told and not self._telling_lost:
+            self._telling_lost = True
+            self.spawn(self._tell_lost_threads(lost))
+        if lost < max(1, self.max_lost_threads):
+            self._lost_since = None
+        elif self._lost_since is None:
+            self._lost_since = now
+            log.error(
+                "%d of %d threads that worker %s may lose are lost to bodies that do not end: it hands its runs back in %.1f s",
+                lost, self.max_lost_threads, self.worker_id, self.options.grace_seconds,
+            )
+        elif now - self._lost_since > self.options.grace_seconds:
+            self.fail(f"{lost} of its threads are lost to bodies that do not end, as many as it may lose")
+
+    async def _tell_lost_threads(self, lost: int) -> None:
+        try:
+            await self._quietly(self._control.ask(worker_calls.count_lost_threads(self.worker_id, lost)))
+            self._lost_told = lost
+        finally:
+            self._telling_lost = False
+
     async def _upkeep_loop(self) -> None:
         """Leases we do not know we have, room for the runs to come, and a schema that is no longer the one of our code."""
         partitioned = 0.0
         while True:
             try:
+                if not self._heart.is_beating:
+                    self.fail("its heart has stopped")
                 self._compare_schema(await self._control.ask(worker_calls.read_stamp()))
                 if time.monotonic() - partitioned > PARTITIONS_EVERY_SECONDS:
                     await self._control.ask(worker_calls.add_unit_partitions())
@@ -325,8 +385,8 @@ class Worker(Claiming):
         if standing is Standing.NEWER:
             log.warning("the schema is now of %s; this worker is of %s and goes on: start the new version in its place", comment, ours)
         elif standing is Standing.BREAKING:
-            log.error("the schema is now of %s, with which %s cannot work: this worker takes no further runs", comment, ours)
-            self.failed.set()
+            why = f"the schema is now of {comment}, with which {ours} cannot work: this worker takes no further runs"
+            self._has_failed(WorkerFailed(why))
         elif standing is Standing.OLDER:
             log.warning("the schema is now of %s, older than this worker's %s: run `pgflow migrate`", comment or "nobody known", ours)
         else:
@@ -386,7 +446,12 @@ class Worker(Claiming):
         for execution in list(self.executions.values()):
             self._remove(execution)
         if not self._stopping:
-            await self._register()
+            try:
+                await self._register()
+            except Exception as error:  # noqa: BLE001 - without a number of its own it can do nothing
+                self.fail("it cannot register anew", error)
+                return
+            self._lost_told = 0
             self._heart.renew(self.worker_id)
             self._claim_wanted.set()
 

@@ -17,7 +17,7 @@ declare
     "pgflow_worker": ["start_run", "start_runs", "send_signal", "post_signal", "deliver_signal", "cancel_run", "result", "results", "find_chain", "run_status",
       "run_state", "read_stream", "wake", "serve_lanes", "claim_runs", "load_units", "release_runs", "release_strays", "commit_units", "commit_and_claim",
       "commit_unit", "begin_step", "fence_step", "read_unit", "transaction_status", "beat_step", "step_details", "poll",
-      "idle_state", "register_worker", "beat", "observe_workers", "reap_worker", "leave_worker", "release_stuck", "add_unit_partitions",
+      "idle_state", "register_worker", "beat", "count_lost_threads", "observe_workers", "reap_worker", "leave_worker", "release_stuck", "add_unit_partitions",
       "confirm_effect", "settle_effect", "judge_acts", "written_tables", "claim_pages", "page_sent", "page_failed", "register_code", "release_outdated", "export_runs", "export_units"]
   }';
   readers constant text[] := '{pgflow_client,pgflow_worker,pgflow_operator,pgflow_auditor}';

@@ -170,7 +170,8 @@ create view pgflow.workers as
 select w.worker_id, w.host, w.pid, w.queues, w.concurrency,
   coalesce(e.n, 0) as running,
   w.stopping, w.version, w.started_at, w.beat_at, w.beat,
-  w.stamp is distinct from obj_description('pgflow'::regnamespace, 'pg_namespace') as is_outdated
+  w.stamp is distinct from obj_description('pgflow'::regnamespace, 'pg_namespace') as is_outdated,
+  w.lost_threads
 from pgflow.worker w
 left join (select worker_id, count(*) as n from pgflow.lease group by worker_id) e on e.worker_id = w.worker_id;
 comment on view pgflow.workers is 'The worker processes that count as alive';
@@ -185,4 +186,5 @@ comment on column pgflow.workers.version is 'Version of pgflow-engine that it ru
 comment on column pgflow.workers.started_at is 'When it announced itself';
 comment on column pgflow.workers.beat_at is 'When it last said that it lives';
 comment on column pgflow.workers.beat is 'Counts up while it lives; others watch whether it moves';
+comment on column pgflow.workers.lost_threads is 'Threads at bodies of steps that go on though nobody waits for them any more';
 comment on column pgflow.workers.is_outdated is 'True if the schema has been upgraded past the code of the worker: it goes on, until you start the new version in its place';

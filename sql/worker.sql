@@ -49,6 +49,22 @@ $$;
 comment on function pgflow.beat(int, boolean)
   is 'Sign of life; answers whether the worker still counts as alive and which of its runs somebody wants to cancel or pause';
 
+drop function if exists pgflow.count_lost_threads;
+create function pgflow.count_lost_threads(worker_id int, lost int)
+returns void
+language plpgsql
+volatile
+security definer
+set search_path = pg_catalog, pg_temp
+as $$
+#variable_conflict use_variable
+begin
+  perform set_config('synchronous_commit', 'off', true);
+  update pgflow.worker w set lost_threads = lost where w.worker_id = worker_id;
+end
+$$;
+comment on function pgflow.count_lost_threads(int, int) is 'A worker says how many of its threads are at bodies that nobody waits for any more';
+
 drop function if exists pgflow.observe_workers;
 create function pgflow.observe_workers()
 returns table (worker_id int, beat bigint)

@@ -893,6 +893,39 @@ NAMES = (
     ),
 )
 
+SUPERVISION = (
+    Defect(
+        "hung threads are not replaced", "pgflow/threads.py",
+        "            self._count -= 1\n", "",
+        "test_supervision.py::test_a_pool_replaces_lost_threads_up_to_its_bound",
+    ),
+    Defect(
+        "a worker goes on without its threads", "pgflow/worker.py",
+        "elif now - self._lost_since > self.options.grace_seconds:", "elif False:",
+        "test_supervision.py::test_a_worker_that_has_lost_too_many_threads_hands_its_runs_back_and_says_so",
+    ),
+    Defect(
+        "an interrupt out of a body taken for the end", "pgflow/bodies.py",
+        "and call.spec.definition.is_async and is_interrupt(error)", "",
+        "test_supervision.py::test_whatever_a_body_raises_its_run_ends_and_the_worker_goes_on",
+    ),
+    Defect(
+        "a loop that fails ends unseen", "pgflow/supervision.py",
+        "            error = failed\n", "            log.debug('%s', failed)\n            return\n",
+        "test_supervision.py::test_a_loop_that_fails_once_begins_again_and_the_work_goes_on",
+    ),
+    Defect(
+        "a worker fails and tells nobody", "pgflow/app/_async.py",
+        "self._waiter.fail(worker.failure)", "pass",
+        "test_supervision.py::test_a_loop_that_cannot_go_on_ends_the_worker_and_the_caller_is_told",
+    ),
+    Defect(
+        "an annotation's own error ends the claims", "pgflow/values.py",
+        "    except Exception as error:  # a class may say how", "    except SyntaxError as error:  # a class may say how",
+        "test_supervision.py::test_a_bad_annotation_started_from_sql_holds_its_run_and_no_other[badly_annotated]",
+    ),
+)
+
 VALUES = (
     Defect(
         "a field's name taken for a part of its schema", "pgflow/coreschemas.py",
@@ -934,4 +967,4 @@ LOOP = (
     ),
 )
 
-DEFECTS = (*FENCES, *CLAIMS, *LOCKS, *WAKES, *CLOCKS, *REPLAY, *STEPS, *EFFECTS, *SECURITY, *UPGRADES, *PROOF, *NAMES, *VALUES, *LOOP)
+DEFECTS = (*FENCES, *CLAIMS, *LOCKS, *WAKES, *CLOCKS, *REPLAY, *STEPS, *EFFECTS, *SECURITY, *UPGRADES, *PROOF, *NAMES, *VALUES, *LOOP, *SUPERVISION)

@@ -469,6 +469,7 @@ table pgflow.worker, owner pgflow_owner
   version text not null -- Version of pgflow-engine that it runs
   queues text[] not null -- Queues that it serves
   stamp text -- Comment of the schema that its code would install; null = a version that did not say so
+  lost_threads integer not null default 0 -- Threads at bodies that nobody waits for any more
   constraint worker_pkey PRIMARY KEY (worker_id)
 
 table pgflow.worker_code, owner pgflow_owner
@@ -713,6 +714,7 @@ view pgflow.workers, owner pgflow_owner
   beat_at timestamp with time zone -- When it last said that it lives
   beat bigint -- Counts up while it lives; others watch whether it moves
   is_outdated boolean -- True if the schema has been upgraded past the code of the worker: it goes on, until you start the new version in its place
+  lost_threads integer -- Threads at bodies of steps that go on though nobody waits for them any more
   grant select to pgflow_auditor
   grant select to pgflow_client
   grant select to pgflow_operator
@@ -1033,6 +1035,13 @@ function pgflow.copy_units_(origin bigint, cut integer, heir bigint, edit json) 
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
   md5 18ae096be96e897193e19cafa6c558a6
+
+function pgflow.count_lost_threads(worker_id integer, lost integer) returns void, owner pgflow_owner
+  -- A worker says how many of its threads are at bodies that nobody waits for any more
+  plpgsql volatile security definer
+  set search_path=pg_catalog, pg_temp
+  md5 2a2034351301a1ff1ca103003a331df1
+  grant execute to pgflow_worker
 
 function pgflow.cut_before_(run_id bigint, step text) returns integer, owner pgflow_owner
   -- The seq before the first unit of a step's last call, of its last failed one if one has failed

@@ -61,6 +61,11 @@ def leave_worker(worker_id: int) -> Query[None]:
     return Query("select pgflow.leave_worker(%s::int)", (worker_id,), _nothing)
 
 
+def count_lost_threads(worker_id: int, lost: int) -> Query[None]:
+    """A worker says how many of its threads are lost."""
+    return Query("select pgflow.count_lost_threads(%s::int, %s::int)", (worker_id, lost), _nothing)
+
+
 def release_stuck(code: dict[str, str]) -> Query[int]:
     """Lets runs that other code could not replay be tried with this: {workflow: code hash}."""
     sql = "select pgflow.release_stuck(%s::text[], %s::text[])"

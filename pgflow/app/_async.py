@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -246,6 +247,8 @@ class AsyncApp(AppBase, AsyncClient):
             finally:
                 self._workers.remove(worker)
                 await worker.stop()
+                if self._waiter is not None:
+                    self._waiter.fail(None)
         finally:
             await async_step_pool.close()
             await asyncio.to_thread(step_pool.close)
@@ -265,8 +268,46 @@ class AsyncApp(AppBase, AsyncClient):
             queues: Queues to serve; those of the app's workflows if not given.
             **options: Further fields of :class:`pgflow.options.WorkerOptions`.
         """
-        async with self._work(self._worker_options(concurrency, queues, options)):
+        async with self._work(self._worker_options(concurrency, queues, options)) as worker, self._told_if_failed(worker):
             yield
+
+    @asynccontextmanager
+    async def _told_if_failed(self, worker: Worker) -> AsyncIterator[None]:
+        """Cancels the task that entered the context if the worker fails, as a task group does, and raises why at its end."""
+        task = asyncio.current_task()
+        assert task is not None
+        cancelling = task.cancelling()
+        watching = asyncio.create_task(self._hand_back_if_failed(worker, task.cancel))
+        try:
+            yield
+        except asyncio.CancelledError:
+            if worker.failure is None or task.uncancel() > cancelling:
+                raise
+            raise worker.failure from worker.failure.__cause__
+        finally:
+            await _ended(watching, worker)
+        if worker.failure is not None:
+            raise worker.failure
+
+    async def _hand_back_if_failed(self, worker: Worker, tell: Callable[[], object]) -> None:
+        """Waits for a failure of the worker. Its runs go on elsewhere, and who waits here for a result is told."""
+        await worker.failed.wait()
+        assert worker.failure is not None
+        assert self._waiter is not None
+        self._waiter.fail(worker.failure)
+        try:
+            await worker.stop()
+        finally:
+            tell()
+
+
+async def _ended(watching: asyncio.Task[None], worker: Worker) -> None:
+    """Lets a worker that has failed hand its runs back, which it has perhaps only begun to."""
+    if not worker.failed.is_set():
+        watching.cancel()
+    await asyncio.wait([watching])
+    with contextlib.suppress(asyncio.CancelledError):  # of ours, where the code in the context has not awaited since
+        await asyncio.sleep(0)
 
 
 def twin_of(app: AppBase, dsn: str | None, *, without_session: bool = False) -> AsyncApp:

@@ -7,6 +7,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
+from concurrent.futures import Future
 from contextlib import AbstractAsyncContextManager, contextmanager
 from datetime import timedelta
 from types import TracebackType
@@ -57,15 +58,29 @@ class Portal:
 
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, name="pgflow-loop", daemon=True)
+        self._ending = False
+        self._thread = threading.Thread(target=self._run, name="pgflow-loop", daemon=True)
         self._thread.start()
+
+    def _run(self) -> None:
+        """Runs the loop until it is told to stop: asyncio lets such errors of a task leave the loop, and here they are nobody else's."""
+        while not self._ending:
+            try:
+                self._loop.run_forever()
+            except (KeyboardInterrupt, SystemExit) as error:
+                log.error("a task has raised %s: it has failed, the loop goes on", type(error).__name__, exc_info=error)  # noqa: TRY400
 
     def call(self, coroutine: Coroutine[Any, Any, T]) -> T:
         """Runs a coroutine there and waits for it here."""
-        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()
+        return self.spawn(coroutine).result()
+
+    def spawn(self, coroutine: Coroutine[Any, Any, T]) -> Future[T]:
+        """Begins a coroutine there."""
+        return asyncio.run_coroutine_threadsafe(coroutine, self._loop)
 
     def close(self) -> None:
         """Ends the thread."""
+        self._ending = True
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
@@ -229,11 +244,17 @@ class App(AppBase, Client):
         """Works on runs of the app's workflows, in the background, while the context is open; see :meth:`AsyncApp.worker`."""
         portal, background = self._async_app()
         work: AbstractAsyncContextManager[Worker] = background._work(self._worker_options(concurrency, queues, options))
-        portal.call(work.__aenter__())
+        worker = portal.call(work.__aenter__())
+        watching = portal.spawn(background._hand_back_if_failed(worker, lambda: None))
         try:
             yield
         finally:
+            if worker.failed.is_set():
+                watching.result()
+            watching.cancel()
             portal.call(work.__aexit__(None, None, None))
+        if worker.failure is not None:
+            raise worker.failure
 
 
 class _BoundClient(Client):

@@ -10,7 +10,7 @@ TESTS = {
     "G8": ("fields called as parts of schemas are, unions, classes of every make", ["tests/test_values.py", "-k", "any_name or tags_of or any_make or nearest"]),
     "G9": ("recorded values that are empty", ["tests/test_steps.py", "-k", "none_false_and_empty"]),
     "G17": ("priorities and runs that come back among fresh ones", ["tests/test_sql_claim.py", "-k", "first_in_first_out"]),
-    "G19": ("a heart or a listener that dies", ["tests/test_heart.py"]),
+    "G19": ("loops, threads and a heart that die", ["tests/test_heart.py", "tests/test_supervision.py"]),
     "G24": ("limits of queues, and plans that claim more than they should", ["tests/test_queues.py", "tests/test_sql_claim.py", "-k", "limit or more_than"]),
     "G33": ("code that changed under its histories", ["tests/test_engine_divergence.py", "-k", "not no_change_makes"]),
     "G34": ("tasks, groups, time-outs and cancels in every order, of asyncio and anyio", ["tests/test_loop.py", "tests/test_engine_order.py", "tests/test_anyio.py"]),

@@ -21,7 +21,7 @@ PROMISES = {
     "G16": "A run that kills its workers is stopped, with the reason, and the queue goes on.",
     "G17": "No work starves: what was started first at the same priority is claimed first.",
     "G18": "Workers that come back all at once do not storm the database.",
-    "G19": "A listener or a heart that dies is noticed and begun again, or the worker exits.",
+    "G19": "A part of a worker that dies is noticed and begun again, or the worker ends and says so.",
     "G20": "SIGTERM finishes or hands back everything; nothing stays leased.",
     "G21": "Only the database's clock decides what is due, expired or timed out.",
     "G22": "A durable timer fires once, never early, whatever the server went through meanwhile.",

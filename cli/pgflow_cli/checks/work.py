@@ -13,7 +13,8 @@ if TYPE_CHECKING:
 SILENT_SECONDS = 15
 
 _WORKERS = """
-select w.worker_id, w.host, w.pid, w.running, w.version, w.is_outdated, extract(epoch from clock_timestamp() - w.beat_at)::float8 as silent
+select w.worker_id, w.host, w.pid, w.running, w.version, w.is_outdated, w.lost_threads,
+  extract(epoch from clock_timestamp() - w.beat_at)::float8 as silent
 from pgflow.workers w order by w.worker_id
 """
 
@@ -25,7 +26,7 @@ group by r.worker_id order by r.worker_id
 
 
 def check_workers(patient: Patient) -> Iterator[Finding]:
-    """Workers that have gone silent or that an upgrade has left behind, and runs that are leased to nobody."""
+    """Workers that have gone silent, that an upgrade has left behind or that lose threads, and runs that are leased to nobody."""
     rows = patient.rows(_WORKERS)
     alive = [row for row in rows if row["silent"] <= SILENT_SECONDS]
     lost = [row for row in rows if row["silent"] > SILENT_SECONDS]
@@ -42,7 +43,14 @@ def check_workers(patient: Patient) -> Iterator[Finding]:
             "warn", f"{who} has the code of an older schema ({row['version']})",
             "it goes on; start a worker of the version that migrated, then stop it with SIGTERM",
         )
-    if not lost and not left_behind:
+    hung = [row for row in alive if row["lost_threads"]]
+    for row in hung:
+        who = f"worker {row['worker_id']} (pid {row['pid']} on {row['host']})"
+        yield Finding(
+            "warn", f"{who} has {count_of(row['lost_threads'], 'thread')} at bodies of steps that go on though nobody waits for them",
+            "its log names the steps: give what they wait for a time-out of its own; it hands its runs back when it has lost too many",
+        )
+    if not lost and not left_behind and not hung:
         yield Finding("ok", f"{count_of(len(alive), 'worker')} alive, none lost")
 
 

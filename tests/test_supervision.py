@@ -1,0 +1,460 @@
+"""Whatever a body or a definition does, its run comes to an end that somebody hears of, and the worker goes on or says that it cannot."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from typing import Any
+
+import psycopg
+import pytest
+from records import SOON, wait_until
+
+from pgflow import App, AsyncApp, Retries, RunCancelled, RunFailed, RunStuck, WorkerFailed, effect, read, step, transaction, workflow
+from pgflow.claiming import Claiming
+from pgflow.committer import Committer
+from pgflow.supervision import MAX_FAILURES, keep_going
+from pgflow.threads import DaemonThreads
+from pgflow.waiter import ResultWaiter
+from pgflow.worker import Worker
+
+pytestmark = pytest.mark.timeout(90)
+
+
+def in_a_loop(test: Callable[..., Any]) -> Callable[..., None]:
+    """Runs a test with asyncio.run, whose handler of Ctrl-C is in place then."""
+
+    @functools.wraps(test)
+    def run(*args: Any, **fixtures: Any) -> None:
+        asyncio.run(test(*args, **fixtures))
+
+    return run
+
+
+class Odd(BaseException):
+    """Of no kind that anybody expects."""
+
+
+RAISES: dict[str, Callable[[], BaseException]] = {
+    "GeneratorExit": GeneratorExit, "KeyboardInterrupt": KeyboardInterrupt, "SystemExit": lambda: SystemExit(3),
+    "StopIteration": lambda: StopIteration(4), "StopAsyncIteration": lambda: StopAsyncIteration(4), "CancelledError": asyncio.CancelledError,
+    "a group": lambda: BaseExceptionGroup("g", [ValueError(1), KeyboardInterrupt()]), "MemoryError": MemoryError, "a BaseException": lambda: Odd("x"),
+}  # fmt: skip
+
+
+def raise_it(name: str) -> None:
+    error = RAISES[name]()
+    raise error
+
+
+@step(retries=1)
+async def in_step(name: str) -> None:
+    raise_it(name)
+
+
+@step(retries=1)
+def in_sync_step(name: str) -> None:
+    raise_it(name)
+
+
+@read(retries=1)
+async def in_read(name: str) -> None:
+    raise_it(name)
+
+
+@transaction
+async def in_transaction(conn: psycopg.AsyncConnection, name: str) -> None:
+    raise_it(name)
+
+
+@transaction
+def in_sync_transaction(conn: psycopg.Connection, name: str) -> None:
+    raise_it(name)
+
+
+BODIES = {body.name: body for body in (in_step, in_sync_step, in_read, in_transaction, in_sync_transaction)}
+
+
+@workflow
+async def calling(body: str, name: str) -> None:
+    call = BODIES[body]
+    await (call.aio(name) if not call.is_async else call(name))
+
+
+@workflow
+async def quick() -> int:
+    return 5
+
+
+@workflow
+async def raising_itself(name: str) -> None:
+    raise_it(name)
+
+
+@workflow
+def raising_itself_in_a_thread(name: str) -> None:
+    raise_it(name)
+
+
+@pytest.fixture
+def app(dsn: str) -> Iterator[App]:
+    app = App(dsn, include=[calling, quick, raising_itself, raising_itself_in_a_thread])
+    with app, app.worker(grace_seconds=1):
+        yield app
+
+
+@pytest.mark.parametrize("body", BODIES)
+@pytest.mark.parametrize("name", RAISES)
+def test_whatever_a_body_raises_its_run_ends_and_the_worker_goes_on(app: App, body: str, name: str) -> None:
+    with pytest.raises(RunFailed):
+        app.start(calling, body, name).result(SOON)
+    assert app.start(quick).result(SOON) == 5
+
+
+@pytest.mark.parametrize("of", [raising_itself, raising_itself_in_a_thread], ids=["async", "sync"])
+@pytest.mark.parametrize("name", RAISES)
+def test_whatever_workflow_code_raises_its_run_ends_and_the_worker_goes_on(app: App, of: Any, name: str) -> None:
+    with pytest.raises(RunCancelled if name == "CancelledError" else RunFailed):
+        app.start(of, name).result(SOON)
+    assert app.start(quick).result(SOON) == 5
+
+
+@in_a_loop
+async def test_an_interrupt_that_a_body_raises_is_not_the_end_of_an_async_app(dsn: str) -> None:
+    app = AsyncApp(dsn, include=[calling, quick])
+    async with app, app.worker(grace_seconds=1):
+        with pytest.raises(RunFailed):
+            await (await app.start(calling, "in_step", "KeyboardInterrupt")).result(SOON)
+        assert await (await app.start(quick)).result(SOON) == 5
+
+
+@step(retries=1)
+async def with_tasks() -> None:
+    async def leave() -> None:
+        sys.exit(3)
+
+    await asyncio.gather(leave(), asyncio.sleep(0.01))
+
+
+@workflow
+async def calling_tasks() -> None:
+    await with_tasks()
+
+
+def test_a_task_of_a_body_that_exits_does_not_end_the_loop_of_an_app(dsn: str, caplog: pytest.LogCaptureFixture) -> None:
+    """asyncio lets KeyboardInterrupt and SystemExit of a task leave the loop."""
+    app = App(dsn, include=[calling_tasks, quick])
+    with app, app.worker(grace_seconds=1):
+        with pytest.raises(RunFailed):
+            app.start(calling_tasks).result(SOON)
+        assert app.start(quick).result(SOON) == 5
+    assert "a task has raised SystemExit" in caplog.text
+
+
+@effect(risk="final")
+async def in_effect(name: str) -> None:
+    raise_it(name)
+
+
+@workflow
+async def acting(name: str) -> None:
+    await in_effect(name)
+
+
+@pytest.mark.parametrize("name", RAISES)
+def test_whatever_an_effect_raises_its_outcome_is_unknown(dsn: str, name: str) -> None:
+    app = App(dsn, include=[acting, quick])
+    with app, app.worker(grace_seconds=1):
+        with pytest.raises(RunStuck):
+            app.start(acting, name).result(SOON)
+        assert app.start(quick).result(SOON) == 5
+
+
+def test_what_cannot_be_judged_holds_its_run(dsn: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    def broken(*_: Any) -> Any:
+        raise Odd("the judge")
+
+    monkeypatch.setattr("pgflow.bodies._judge", broken)
+    app = App(dsn, include=[calling, quick])
+    with app, app.worker(grace_seconds=1):
+        with pytest.raises(RunStuck, match=r"engine.*what step in_step came to cannot be told: Odd: the judge"):
+            app.start(calling, "in_step", "MemoryError").result(SOON)
+        assert app.start(quick).result(SOON) == 5
+
+
+# ---------------------------------------------------------------- definitions that break
+
+
+class Broken:
+    @classmethod
+    def __get_pydantic_core_schema__(cls, *_: Any) -> Any:
+        raise RuntimeError("odd")
+
+
+@workflow
+async def badly_annotated() -> Broken:
+    return Broken()
+
+
+@workflow
+async def badly_asked(value: Broken) -> int:
+    return 1
+
+
+@pytest.mark.parametrize("name", ["badly_annotated", "badly_asked"])
+def test_a_bad_annotation_started_from_sql_holds_its_run_and_no_other(dsn: str, conn: psycopg.Connection, name: str) -> None:
+    app = App(dsn, include=[badly_annotated, badly_asked, quick])
+    with app, app.worker(grace_seconds=1):
+        conn.execute("select pgflow.start_run(%s, key => 'bad')", (name,))
+        conn.execute("select pgflow.wake()")
+        wait_until(lambda: conn.execute("select status from pgflow.runs where key = 'bad' and status in ('stuck', 'failed')").fetchall(), "what was to come")
+        assert app.start(quick).result(SOON) == 5
+
+
+def test_a_run_at_which_the_engine_fails_again_and_again_is_held(dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    begin, tries = Worker._start, []
+
+    def broken(self: Worker, execution: Any) -> None:
+        if execution.claim.workflow == "calling":
+            tries.append(1)
+            raise LookupError("a part of the engine")
+        begin(self, execution)
+
+    monkeypatch.setattr(Worker, "_start", broken)
+    app = App(dsn, include=[calling, quick])
+    with app, app.worker(grace_seconds=1):
+        with pytest.raises(RunStuck, match=r"the engine failed at it 3 times: LookupError: a part of the engine"):
+            app.start(calling, "in_step", "MemoryError").result(SOON)
+        assert app.start(quick).result(SOON) == 5
+    assert len(tries) == 3
+
+
+# ---------------------------------------------------------------- loops
+
+
+@in_a_loop
+async def test_a_loop_that_fails_begins_again_and_at_last_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pgflow.supervision.back_off_seconds", lambda _: 0.0)
+    tries: list[int] = []
+    given_up: list[tuple[str, str]] = []
+
+    async def loop() -> None:
+        tries.append(1)
+        if len(tries) == 1:
+            raise asyncio.CancelledError  # of something in it
+        if len(tries) == 2:
+            return
+        raise ValueError(len(tries))
+
+    await keep_going("it", loop, lambda name, error: given_up.append((name, str(error))))
+    assert len(tries) == MAX_FAILURES
+    assert given_up == [("it", str(MAX_FAILURES))]
+
+
+def worker_of(app: App) -> Worker:
+    assert app._background is not None
+    return app._background._workers[0]
+
+
+LOOPS: dict[str, tuple[Any, str]] = {
+    "claims": (Claiming, "_claim_once"), "polls": (Worker, "_poll"), "flushes": (Worker, "_flush_old"), "upkeep": (Worker, "_compare_schema"),
+    "commits": (Committer, "_commit"), "results": (ResultWaiter, "_run"), "lanes": (Worker, "_look_for_lanes"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+def test_a_loop_that_fails_once_begins_again_and_the_work_goes_on(
+    dsn: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, loop: str
+) -> None:
+    owner, method = LOOPS[loop]
+    sound, failed = getattr(owner, method), threading.Event()
+
+    def once(self: Any, *args: Any, **options: Any) -> Any:
+        if not failed.is_set() and armed:
+            failed.set()
+            raise LookupError(f"in {loop}")
+        return sound(self, *args, **options)
+
+    armed: list[int] = []
+    monkeypatch.setattr(owner, method, once)
+    monkeypatch.setattr("pgflow.worker.STRAYS_EVERY_SECONDS", 0.05)
+    monkeypatch.setattr("pgflow.worker.LANES_EVERY_SECONDS", 0.05)
+    app = App(dsn, include=[quick])
+    with app, app.worker(grace_seconds=1, poll_seconds=0.1):
+        armed.append(1)
+        assert app.start(quick).result(SOON) == 5
+        assert failed.wait(20)
+        assert app.start(quick).result(SOON) == 5
+    assert f"in {loop}" in caplog.text
+
+
+@pytest.mark.parametrize("loop", ["claims", "polls", "flushes", "commits"])
+def test_a_loop_that_cannot_go_on_ends_the_worker_and_the_caller_is_told(dsn: str, monkeypatch: pytest.MonkeyPatch, loop: str) -> None:
+    owner, method = LOOPS[loop]
+    sound, armed = getattr(owner, method), []
+
+    def broken(self: Any, *args: Any, **options: Any) -> Any:
+        if armed:
+            raise LookupError(f"in {loop}")
+        return sound(self, *args, **options)
+
+    monkeypatch.setattr(owner, method, broken)
+    monkeypatch.setattr("pgflow.supervision.back_off_seconds", lambda _: 0.01)
+    monkeypatch.setattr("pgflow.committer.back_off_seconds", lambda _: 0.01)
+    monkeypatch.setattr("pgflow.executions.MAX_ENGINE_FAILURES", 1000)
+    app = App(dsn, include=[calling, quick])
+    with app:
+        with pytest.raises(WorkerFailed, match=rf"has failed and hands its runs back: .*LookupError: in {loop}"), app.worker(grace_seconds=1, poll_seconds=0.1):
+            assert app.start(quick).result(SOON) == 5
+            armed.append(1)
+            if loop in ("claims", "commits"):
+                app.start(quick).result(SOON)
+            wait_until(lambda: worker_of(app).failed.is_set(), "a failure")
+        armed.clear()
+        with app.worker(grace_seconds=1):  # another one works
+            assert app.start(quick).result(SOON) == 5
+
+
+@in_a_loop
+async def test_a_worker_that_fails_ends_the_context_of_an_async_app(dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    armed: list[int] = []
+    sound = Worker._poll
+
+    async def broken(self: Any) -> Any:
+        if armed:
+            raise LookupError("in polls")
+        return await sound(self)
+
+    monkeypatch.setattr(Worker, "_poll", broken)
+    monkeypatch.setattr("pgflow.supervision.back_off_seconds", lambda _: 0.01)
+    app = AsyncApp(dsn, include=[quick])
+    async with app:
+        with pytest.raises(WorkerFailed, match="the loop of polls: LookupError: in polls"):
+            async with app.worker(grace_seconds=1, poll_seconds=0.1):
+                assert await (await app.start(quick)).result(SOON) == 5
+                armed.append(1)
+                await asyncio.Event().wait()
+        assert asyncio.current_task().cancelling() == 0  # type: ignore[union-attr]
+        armed.clear()
+        async with app.worker(grace_seconds=1):
+            assert await (await app.start(quick)).result(SOON) == 5
+
+
+def test_a_heart_whose_thread_is_gone_ends_the_worker(dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pgflow.worker.STRAYS_EVERY_SECONDS", 0.05)
+    monkeypatch.setattr("pgflow.heart.Heart.is_beating", property(lambda self: False))
+    app = App(dsn, include=[quick])
+    with app, pytest.raises(WorkerFailed, match="its heart has stopped"), app.worker(grace_seconds=1):
+        wait_until(lambda: worker_of(app).failed.is_set(), "what was to come")
+
+
+# ---------------------------------------------------------------- threads that do not come back
+
+
+released = threading.Event()
+
+
+@step(timeout=timedelta(seconds=0.2), retries=Retries(max_attempts=2, first_delay=timedelta(seconds=0.01)))
+def hanging() -> int:
+    released.wait(60)
+    return 1
+
+
+@step
+def at_once() -> int:
+    return 2
+
+
+@workflow
+def hanging_around() -> str:
+    try:
+        return str(hanging())
+    except TimeoutError:
+        return "timed out"
+
+
+@workflow
+def with_a_sync_step() -> int:
+    return at_once()
+
+
+@pytest.fixture
+def _hang() -> Iterator[None]:
+    released.clear()
+    yield
+    released.set()
+
+
+@pytest.mark.usefixtures("_hang")
+def test_threads_lost_to_bodies_that_hang_are_replaced_and_the_world_is_told(
+    dsn: str, conn: psycopg.Connection, caplog: pytest.LogCaptureFixture
+) -> None:
+    from pgflow.meter import Meter
+
+    meter = Meter()
+    app = App(dsn, include=[hanging_around, with_a_sync_step])
+    with app, app.worker(concurrency=4, grace_seconds=1, meter=meter):
+        runs = [app.start(hanging_around) for _ in range(4)]
+        assert [run.result(SOON) for run in runs] == ["timed out"] * 4
+        assert app.start(with_a_sync_step).result(SOON) == 2
+        assert "step hanging goes on in its thread though nobody waits for it any more: 1 of 32" in caplog.text
+        assert meter.threads_lost == 8
+        wait_until(lambda: conn.execute("select lost_threads from pgflow.workers").fetchall() == [(8,)], "what was to come")
+        released.set()
+        wait_until(lambda: conn.execute("select lost_threads from pgflow.workers").fetchall() == [(0,)], "what was to come")
+        assert app.start(with_a_sync_step).result(SOON) == 2
+
+
+@pytest.mark.usefixtures("_hang")
+def test_a_worker_that_has_lost_too_many_threads_hands_its_runs_back_and_says_so(dsn: str, caplog: pytest.LogCaptureFixture) -> None:
+    app = App(dsn, include=[hanging_around, with_a_sync_step])
+    with app:
+        with (
+            pytest.raises(WorkerFailed, match="[456] of its threads are lost to bodies that do not end, as many as it may lose"),
+            app.worker(concurrency=2, grace_seconds=0.5, max_lost_threads=4),
+        ):
+            for _ in range(4):
+                app.start(hanging_around).result(SOON)
+        with app.worker(concurrency=2, grace_seconds=0.5):
+            assert app.start(with_a_sync_step).result(SOON) == 2
+    assert "threads that worker 1 may lose are lost" in caplog.text
+
+
+def test_a_pool_replaces_lost_threads_up_to_its_bound() -> None:
+    threads = DaemonThreads(2, "test", max_lost=2)
+    stop = threading.Event()
+    hung = [threads.submit(stop.wait, 60) for _ in range(2)]
+    wait_until(lambda: all(job.running() for job in hung), "what was to come")
+    late = [threads.submit(stop.wait, 60) for _ in range(2)]
+    assert threads.give_up(hung[0])
+    assert not threads.give_up(hung[0])
+    assert threads.give_up(hung[1])
+    wait_until(lambda: all(job.running() for job in late), "what was to come")
+    assert threads.lost == 2
+    waiting = threads.submit(lambda: 3)
+    assert threads.give_up(late[0])  # one more than are replaced
+    with pytest.raises(TimeoutError):
+        waiting.result(0.2)
+    stop.set()
+    assert waiting.result(10) == 3
+    wait_until(lambda: threads.lost == 0, "what was to come")
+    assert [threads.submit(lambda: 4).result(10) for _ in range(5)] == [4] * 5
+    assert not threads.give_up(waiting)
+    threads.shutdown()
+
+
+def test_a_job_that_never_began_costs_no_thread() -> None:
+    threads = DaemonThreads(1, "test", max_lost=1)
+    stop = threading.Event()
+    first = threads.submit(stop.wait, 60)
+    second = threads.submit(lambda: 2)
+    second.cancel()
+    assert not threads.give_up(second)
+    stop.set()
+    assert first.result(10)
+    assert threads.submit(lambda: 3).result(10) == 3
+    threads.shutdown()
