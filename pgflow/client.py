@@ -56,7 +56,7 @@ class Client(Rewinds):
 
     _interceptors: list[Interceptor]
     _errors: tuple[type[Exception], ...]
-    _send_signal: Callable[[str, str, str], Query[mail.Sent]] = staticmethod(mail.deliver_signal)
+    _send_signal: Callable[..., Query[mail.Sent]] = staticmethod(mail.deliver_signal)
 
     def _ask(self, query: Query[T], *, wakes: bool = False, once: bool = False) -> T:
         """Runs a query; if the connection is lost meanwhile, again, but not one that wakes, or that must not happen twice (``once``)."""
@@ -94,13 +94,15 @@ class Client(Rewinds):
             self._started(started)
         return self._run_handle(started.key, workflow, started.chain_id)
 
-    def send(self, key: str, signal: Signal[T], value: T) -> Delivery:
+    def send(self, key: str, signal: Signal[T], value: T, *, idempotency_key: str | None = None) -> Delivery:
         """Sends a signal to a run.
 
         Args:
             key: Key of the run.
             signal: The signal.
             value: Its payload.
+            idempotency_key: The same key to the same run is one message, however late it is sent again: for as long as the
+                history of the run is kept. In a step, ``pgflow.idempotency_key()`` is one.
 
         Returns:
             What became of it: it is in the mailbox of the run, or the run had ended and will not take it.
@@ -109,7 +111,7 @@ class Client(Rewinds):
             RunNotFound: No run has the key.
             NotStorable: The payload does not fit the signal's type.
         """
-        return delivery_of(self._ask(signal_query(self._send_signal, key, signal, value), wakes=True))
+        return delivery_of(self._ask(signal_query(self._send_signal, key, signal, value, idempotency_key), wakes=True))
 
     def answer(self, gate: str, answer: Answer, *, by: str) -> None:
         """Answers a gate. Declared now; gates are not built yet."""
@@ -171,7 +173,7 @@ class AsyncClient(AsyncRewinds):
 
     _interceptors: list[Interceptor]
     _errors: tuple[type[Exception], ...]
-    _send_signal: Callable[[str, str, str], Query[mail.Sent]] = staticmethod(mail.deliver_signal)
+    _send_signal: Callable[..., Query[mail.Sent]] = staticmethod(mail.deliver_signal)
 
     async def _ask(self, query: Query[T], *, wakes: bool = False, once: bool = False) -> T:
         raise NotImplementedError
@@ -193,9 +195,9 @@ class AsyncClient(AsyncRewinds):
             self._started(started)
         return self._run_handle(started.key, workflow, started.chain_id)
 
-    async def send(self, key: str, signal: Signal[T], value: T) -> Delivery:
+    async def send(self, key: str, signal: Signal[T], value: T, *, idempotency_key: str | None = None) -> Delivery:
         """Sends a signal to a run; see :meth:`Client.send`."""
-        return delivery_of(await self._ask(signal_query(self._send_signal, key, signal, value), wakes=True))
+        return delivery_of(await self._ask(signal_query(self._send_signal, key, signal, value, idempotency_key), wakes=True))
 
     async def answer(self, gate: str, answer: Answer, *, by: str) -> None:
         """Answers a gate. Declared now; gates are not built yet."""

@@ -90,17 +90,19 @@ class _Handle(Generic[S, R_co]):
         return f"<{type(self).__name__} {self.key!r}>"
 
 
-def signal_query(send: Callable[[str, str, str], Query[mail.Sent]], key: str, signal: Signal[T], value: T) -> Query[mail.Sent]:
+def signal_query(
+    send: Callable[..., Query[mail.Sent]], key: str, signal: Signal[T], value: T, idempotency_key: str | None
+) -> Query[mail.Sent]:
     """A signal on its way: the payload is checked to be readable by the receiver."""
     what = f"the payload of signal {signal.name!r}"
     text = signal.codec.encode(value, what)
     signal.codec.decode(text, what)
-    return send(key, signal.name, text)
+    return send(key, signal.name, text, idempotency_key=idempotency_key)
 
 
 def delivery_of(sent: mail.Sent) -> Delivery:
     """What a sender is told."""
-    return Delivery(sent.message_id, cast("EndedAs | None", sent.ended_as))
+    return Delivery(sent.message_id, cast("EndedAs | None", sent.ended_as), sent.is_new)
 
 
 # ---------------------------------------------------------------- sync
@@ -141,9 +143,9 @@ class Run(_Handle[Session, R_co]):
             chain_id = self._session.ask(result.find_chain(self.key))
         return self._outcome.read(self._session.wait(self.key, chain_id, timeout))
 
-    def send(self, signal: Signal[T], value: T) -> Delivery:
+    def send(self, signal: Signal[T], value: T, *, idempotency_key: str | None = None) -> Delivery:
         """Sends a signal to the run; see :meth:`pgflow.App.send`."""
-        return delivery_of(self._session.ask(signal_query(mail.deliver_signal, self.key, signal, value), wakes=True))
+        return delivery_of(self._session.ask(signal_query(mail.deliver_signal, self.key, signal, value, idempotency_key), wakes=True))
 
     def cancel(self) -> None:
         """Cancels the run: its code may clean up."""
@@ -215,9 +217,10 @@ class AsyncRun(_Handle[AsyncSession, R_co]):
             chain_id = await self._session.ask(result.find_chain(self.key))
         return self._outcome.read(await self._session.wait(self.key, chain_id, timeout))
 
-    async def send(self, signal: Signal[T], value: T) -> Delivery:
+    async def send(self, signal: Signal[T], value: T, *, idempotency_key: str | None = None) -> Delivery:
         """Sends a signal to the run; see :meth:`pgflow.App.send`."""
-        return delivery_of(await self._session.ask(signal_query(mail.deliver_signal, self.key, signal, value), wakes=True))
+        query = signal_query(mail.deliver_signal, self.key, signal, value, idempotency_key)
+        return delivery_of(await self._session.ask(query, wakes=True))
 
     async def cancel(self) -> None:
         """Cancels the run: its code may clean up."""

@@ -120,10 +120,12 @@ class Delivery:
         message: The number of the message, by which `pgflow messages` knows it.
         ended_as: How the run had ended, so that nobody takes the message; None while the run is open. What an ended run did not
             take is kept in ``pgflow.undelivered_messages``, and is the run's again if that is rewound or restarted.
+        is_new: False if the message had been sent before under its idempotency key: it is that one, and nothing was sent now.
     """
 
     message: int
     ended_as: EndedAs | None = None
+    is_new: bool = True
 
     @property
     def is_delivered(self) -> bool:

@@ -63,6 +63,43 @@ $$;
 comment on function pgflow.serve_lanes(text[], text[], text[])
   is 'The lanes that a worker of these queues and workflows serves: those of runs that any version may work on, and of runs pinned to its own';
 
+create or replace function pgflow.refuse_unknown_(workflow text, version text, queue text)
+returns void
+language plpgsql
+stable
+set search_path = pg_catalog, pg_temp
+as $$
+#variable_conflict use_variable
+begin
+  if not exists (select from pgflow.code c where c.workflow = workflow) then
+    raise exception using errcode = 'PF003', message = format('no worker has ever had a workflow %s, and queue %s takes known ones only', quote_literal(workflow), quote_literal(queue)),
+      hint = 'Correct the name, or start a worker that has the workflow first.';
+  end if;
+  if version <> '' and not exists (select from pgflow.code c where c.workflow = workflow and c.version = version) then
+    raise exception using errcode = 'PF003', message = format('no worker has ever had version %s of workflow %s, and queue %s takes known ones only', quote_literal(version), quote_literal(workflow), quote_literal(queue)),
+      hint = 'Correct the version, or start a worker that has it first.';
+  end if;
+end
+$$;
+comment on function pgflow.refuse_unknown_(text, text, text) is 'Refuses (PF003) a start of a workflow or version that no worker has ever had';
+
+drop function if exists pgflow.require_known;
+create function pgflow.require_known(queue text, required boolean default true)
+returns void
+language plpgsql
+volatile
+security definer
+set search_path = pg_catalog, pg_temp
+as $$
+#variable_conflict use_column
+begin
+  perform pgflow.check_name_(require_known.queue, 'the name of a queue');
+  insert into pgflow.queue (queue, refuses_unknown) values (require_known.queue, coalesce(required, true))
+  on conflict (queue) do update set refuses_unknown = excluded.refuses_unknown;
+end
+$$;
+comment on function pgflow.require_known(text, boolean) is 'Has a queue refuse (PF003) starts of workflows, and of versions of them, that no worker has ever had; false takes them again. Children are not refused';
+
 create or replace function pgflow.pause_queue(queue text)
 returns void
 language plpgsql

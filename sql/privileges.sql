@@ -11,7 +11,7 @@ declare
       "run_state", "read_stream", "wake", "confirm_effect"],
     "pgflow_operator": ["start_run", "start_runs", "send_signal", "post_signal", "deliver_signal", "cancel_run", "force_cancel_run", "pause_run", "resume_run", "retry_run",
       "fork_run", "rewind_run", "restart_run", "result",
-      "results", "find_chain", "run_status", "run_state", "read_stream", "wake", "check", "pause_queue", "resume_queue", "limit_queue",
+      "results", "find_chain", "run_status", "run_state", "read_stream", "wake", "check", "pause_queue", "resume_queue", "limit_queue", "require_known",
       "sweep_keys", "drop_history", "settle_effect", "confirm_effect", "set_policy",
       "export_runs", "export_units", "import_run"],
     "pgflow_worker": ["start_run", "start_runs", "send_signal", "post_signal", "deliver_signal", "cancel_run", "result", "results", "find_chain", "run_status",
@@ -33,7 +33,7 @@ begin
     execute format('revoke all on all functions in schema pgflow from %I', role_name);
     execute format('revoke all on all tables in schema pgflow from %I', role_name);
     execute format('grant usage on schema pgflow to %I', role_name);
-    execute format('grant select on pgflow.runs, pgflow.steps, pgflow.timeline, pgflow.queues, pgflow.workers, pgflow.decisions, pgflow.effects,
+    execute format('grant select on pgflow.runs, pgflow.steps, pgflow.timeline, pgflow.queues, pgflow.lanes, pgflow.workers, pgflow.decisions, pgflow.effects,
       pgflow.obligations, pgflow.provenance, pgflow.versions, pgflow.patches to %I', role_name);
     for fn in
       select p.oid::regprocedure as signature

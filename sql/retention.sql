@@ -99,6 +99,7 @@ begin
   delete from pgflow.run_key k using pgflow.run r
   where r.run_id = any(gone) and k.tenant = r.tenant and k.key = r.key and k.chain_id = r.chain_id;
   delete from pgflow.undelivered where chain_id = any(gone);
+  delete from pgflow.sent_key where chain_id = any(gone);
   delete from pgflow.carried where run_id = any(gone);
   delete from pgflow.saga_effect where chain_id = any(gone);
   delete from pgflow.unit where run_id = any(gone);

@@ -94,10 +94,53 @@ $$;
 comment on function pgflow.nudge_asked_(bigint[])
   is 'For whoever takes runs from their leases: has those looked at of which somebody has asked something, unless it is a cancel that had its try';
 
+drop function if exists pgflow.is_first_;
+create function pgflow.is_first_(chain bigint, key text, name text, payload json, out is_first boolean, out message_id bigint, out ended_as text)
+language plpgsql
+volatile
+set search_path = pg_catalog, pg_temp
+as $$
+#variable_conflict use_variable
+declare
+  wanted bigint := hashtextextended(jsonb_build_array(name, coalesce(payload, 'null')::jsonb)::text, 0);
+  found_as bigint;
+begin
+  if char_length(key) not between 1 and 255 then
+    raise exception using errcode = 'PF003', message = format('an idempotency key must be 1 to 255 characters long, not %s', char_length(key));
+  end if;
+  loop
+    insert into pgflow.sent_key (chain_id, key, same_as) values (chain, key, wanted) on conflict do nothing;
+    is_first := found;
+    exit when is_first;
+    select k.message_id, k.same_as into message_id, found_as from pgflow.sent_key k where k.chain_id = chain and k.key = key;
+    exit when found;
+  end loop;
+  if found_as <> wanted then
+    raise exception using errcode = 'PF002', message = format('idempotency key %s was used for another message to this run', quote_literal(key)),
+      hint = 'Use another key for another message.';
+  end if;
+  if not is_first then
+    ended_as := (select pgflow.ended_as_(pgflow.newest_run_(chain)) from pgflow.undelivered u where u.signal_id = message_id);
+  end if;
+end
+$$;
+comment on function pgflow.is_first_(bigint, text, text, json)
+  is 'Whether a message is sent to a chain for the first time under an idempotency key; else which one was, and how the run ended if it did not take that';
+
+create or replace function pgflow.keep_key_(chain bigint, key text, message bigint)
+returns void
+language sql
+volatile
+set search_path = pg_catalog, pg_temp
+as $$
+  update pgflow.sent_key k set message_id = message where k.chain_id = chain and k.key = keep_key_.key
+$$;
+comment on function pgflow.keep_key_(bigint, text, bigint) is 'Remembers which message was sent under an idempotency key';
+
 drop function if exists pgflow.post_signal;
 create function pgflow.post_signal(
-  key text, name text, payload json default 'null', tenant text default '', sent_by text default null,
-  out chain_id bigint, out message_id bigint, out ended_as text
+  key text, name text, payload json default 'null', tenant text default '', sent_by text default null, idempotency_key text default null,
+  out chain_id bigint, out message_id bigint, out ended_as text, out is_new boolean
 )
 language plpgsql
 volatile
@@ -109,30 +152,43 @@ begin
   perform pgflow.check_name_(name, 'the name of a signal');
   perform pgflow.check_json_(payload, 'the payload of a signal');
   chain_id := pgflow.chain_of_(tenant, key);
+  is_new := true;
+  if idempotency_key is not null then
+    select f.is_first, f.message_id, f.ended_as into is_new, message_id, ended_as from pgflow.is_first_(chain_id, idempotency_key, name, payload) f;
+    if not is_new then
+      return;
+    end if;
+  end if;
   message_id := pgflow.post_(chain_id, 's', name, coalesce(payload, 'null'), coalesce(sent_by, session_user));
+  if idempotency_key is not null then
+    perform pgflow.keep_key_(chain_id, idempotency_key, message_id);
+  end if;
   ended_as := pgflow.ended_as_(pgflow.newest_run_(chain_id));
 end
 $$;
-comment on function pgflow.post_signal(text, text, json, text, text)
-  is 'Sends a signal to a run in the caller''s transaction; answers the chain, for wake(), the number of the message, and how the run has ended if it has: nobody takes the message then, and pgflow.undelivered_messages keeps it. PF001 if no run has the key';
+comment on function pgflow.post_signal(text, text, json, text, text, text)
+  is 'Sends a signal to a run in the caller''s transaction; answers the chain, for wake(), the number of the message, and how the run has ended if it has: nobody takes the message then, and pgflow.undelivered_messages keeps it. The same idempotency_key to the same run is one message, for as long as the history of the run: sent again, it answers that one, and is_new = false; PF002 if it was another. PF001 if no run has the key';
 
 drop function if exists pgflow.send_signal;
-create function pgflow.send_signal(key text, name text, payload json default 'null', tenant text default '', sent_by text default null)
+create function pgflow.send_signal(
+  key text, name text, payload json default 'null', tenant text default '', sent_by text default null, idempotency_key text default null
+)
 returns bigint
 language sql
 volatile
 security definer
 set search_path = pg_catalog, pg_temp
 as $$
-  select p.chain_id from pgflow.post_signal(key, name, payload, tenant, coalesce(sent_by, session_user)) p
+  select p.chain_id from pgflow.post_signal(key, name, payload, tenant, coalesce(sent_by, session_user), idempotency_key) p
 $$;
-comment on function pgflow.send_signal(text, text, json, text, text)
-  is 'Sends a signal to a run in the caller''s transaction; answers the chain, for wake(). post_signal says what became of it too. PF001 if no run has the key';
+comment on function pgflow.send_signal(text, text, json, text, text, text)
+  is 'Sends a signal to a run in the caller''s transaction; answers the chain, for wake(). post_signal says what became of it too, and what an idempotency_key is. PF001 if no run has the key';
 
 drop function if exists pgflow.deliver_signal;
 create function pgflow.deliver_signal(
   key text, name text, payload json default 'null', tenant text default '', sent_by text default null, tell boolean default true,
-  out chain_id bigint, out lane_id int, out message_id bigint, out ended_as text
+  idempotency_key text default null,
+  out chain_id bigint, out lane_id int, out message_id bigint, out ended_as text, out is_new boolean
 )
 language plpgsql
 volatile
@@ -148,6 +204,12 @@ declare
 begin
   perform pgflow.check_name_(name, 'the name of a signal'), pgflow.check_json_(payload, 'the payload of a signal');
   chain_id := pgflow.chain_of_(tenant, key);
+  is_new := true;
+  if idempotency_key is not null then
+    select p.message_id, p.ended_as, p.is_new into message_id, ended_as, is_new
+    from pgflow.post_signal(key, name, payload, tenant, coalesce(sent_by, session_user), idempotency_key) p;
+    return;
+  end if;
   newest := pgflow.newest_run_(chain_id);
   payload := coalesce(payload, 'null');
   -- A later statement must see what the locked row waits for now: not so in one snapshot for all.
@@ -169,5 +231,5 @@ begin
   end if;
 end
 $$;
-comment on function pgflow.deliver_signal(text, text, json, text, text, boolean)
+comment on function pgflow.deliver_signal(text, text, json, text, text, boolean, text)
   is 'Sends a signal in a transaction of its own, and makes the run ready at once if it is parked for that; answers the chain and that run''s lane, whose workers it tells unless told not to; without a lane: wake() the chain next. Also the number of the message, and how the run has ended if it has, as post_signal does. PF001 if no run has the key';

@@ -364,7 +364,8 @@ declare
 begin
   -- In one statement: each costs as much to begin as one of these checks does.
   perform pgflow.check_key_(key), pgflow.check_start_(priority, run_at, timeout_seconds, labels, metadata, tenant, key_retention_seconds, t),
-    pgflow.check_input_(input), pgflow.check_version_(version), pgflow.check_if_taken_(if_taken, start_id, run_at, key, defaults);
+    pgflow.check_input_(input), pgflow.check_version_(version), pgflow.check_if_taken_(if_taken, start_id, run_at, key, defaults),
+    (select pgflow.refuse_unknown_(workflow, version, q.queue) from pgflow.queue q where q.queue = start_run.queue and q.refuses_unknown);
   loop
     run := pgflow.insert_run_(
       tenant, key, workflow, queue, version, priority, input, run_at,
@@ -549,7 +550,8 @@ declare
   clash text;
 begin
   perform pgflow.check_start_(priority, run_at, timeout_seconds, labels, metadata, tenant, null, t), pgflow.check_batch_(runs),
-    pgflow.check_version_(version), pgflow.check_if_taken_(if_taken, start_id, run_at, '', defaults);
+    pgflow.check_version_(version), pgflow.check_if_taken_(if_taken, start_id, run_at, '', defaults),
+    (select pgflow.refuse_unknown_(workflow, version, q.queue) from pgflow.queue q where q.queue = start_runs.queue and q.refuses_unknown);
   if if_taken = 'replace' then
     raise exception using errcode = 'PF003', message = 'a batch cannot replace runs: start them one by one';
   end if;

@@ -3,8 +3,43 @@
 -- reads that place only.
 
 drop view if exists pgflow.runs;
+drop view if exists pgflow.lanes;
+create view pgflow.lanes as
+select l.queue, l.workflow, l.version, coalesce(r.queued, 0) as queued, r.oldest_queued_at, (
+    select case
+      when l.paused_at is not null or exists (select from pgflow.queue q where q.queue = l.queue and q.paused_at is not null)
+        then format('queue %s is paused', l.queue)
+      when s.workers = 0 then format('no worker serves queue %s', l.queue)
+      when s.with_workflow = 0 then format('no worker of queue %s has workflow %s', l.queue, l.workflow)
+      when l.version <> '' and s.with_version = 0 then format('no worker of queue %s has version %s of workflow %s', l.queue, l.version, l.workflow)
+    end
+    from (
+      select count(*) as workers, count(*) filter (where c.has_it) as with_workflow, count(*) filter (where c.has_version) as with_version
+      from pgflow.worker w
+      cross join lateral (
+        select count(*) > 0 as has_it, coalesce(bool_or(k.version = l.version), false) as has_version
+        from pgflow.worker_code x join pgflow.code k on k.code_id = x.code_id
+        where x.worker_id = w.worker_id and k.workflow = l.workflow
+      ) c
+      where l.queue = any(w.queues) and not w.stopping
+    ) s
+  ) as why, l.lane_id
+from pgflow.lane l
+left join lateral (
+  select count(*) as queued, min(e.ready_at) as oldest_queued_at from pgflow.ready e where e.lane_id = l.lane_id
+) r on true;
+comment on view pgflow.lanes is 'Each workflow, and each version of one that runs are pinned to, of each queue: how much is queued, and why nobody takes it';
+comment on column pgflow.lanes.queue is 'Name of the queue';
+comment on column pgflow.lanes.workflow is 'Name of the workflow';
+comment on column pgflow.lanes.version is 'Version of the code that its runs need; empty = any';
+comment on column pgflow.lanes.queued is 'Runs that may be claimed';
+comment on column pgflow.lanes.oldest_queued_at is 'Since when the oldest of them may be claimed; null = none is queued';
+comment on column pgflow.lanes.why is 'Why no worker takes what is queued: the queue is paused, or none serves it, has the workflow or that version; null = one does';
+comment on column pgflow.lanes.lane_id is 'Number of the lane';
+
 create view pgflow.runs as
-select r.key, p.status, l.workflow, l.queue, p.reason, r.priority, r.created_at, p.since, r.run_at, r.deadline_at, p.finished_at,
+select r.key, p.status, l.workflow, l.queue,
+  case when p.status = 'queued' then coalesce(p.reason, (select n.why from pgflow.lanes n where n.lane_id = r.lane_id)) else p.reason end as reason, r.priority, r.created_at, p.since, r.run_at, r.deadline_at, p.finished_at,
   p.attempt, p.worker_id, r.generation, r.labels::jsonb, r.input::json, p.output, p.error, r.tenant, l.version, r.run_id, r.chain_id, r.parent_run_id,
   (select o.key from pgflow.run o where o.run_id = r.origin_run_id) as origin_key,
   (select o.generation from pgflow.run o where o.run_id = r.origin_run_id) as origin_generation, r.origin_seq, r.origin_run_id
@@ -39,7 +74,7 @@ comment on column pgflow.runs.key is 'The key it was started with, or one made u
 comment on column pgflow.runs.status is 'queued, running, waiting, paused, stuck, completed, failed or cancelled';
 comment on column pgflow.runs.workflow is 'Name of the workflow';
 comment on column pgflow.runs.queue is 'Queue it stands in';
-comment on column pgflow.runs.reason is 'Why it is where it is: what it waits for, why it is held, why it was cancelled; null = nothing to say';
+comment on column pgflow.runs.reason is 'Why it is where it is: what it waits for, why nobody takes it, why it is held, why it was cancelled; null = nothing to say';
 comment on column pgflow.runs.priority is 'Lower numbers are claimed first, among runs of one workflow and queue';
 comment on column pgflow.runs.created_at is 'When it was started';
 comment on column pgflow.runs.since is 'Since when it has this status';
@@ -142,7 +177,7 @@ create view pgflow.queues as
 select q.queue,
   coalesce(sum(r.n), 0)::bigint as queued, coalesce(sum(e.n), 0)::bigint as running, coalesce(sum(p.n), 0)::bigint as waiting,
   coalesce(sum(h.paused), 0)::bigint as paused, coalesce(sum(h.stuck), 0)::bigint as stuck,
-  min(r.oldest) as oldest_queued_at, q.max_running, q.max_deaths, q.paused_at
+  min(r.oldest) as oldest_queued_at, q.max_running, q.max_deaths, q.paused_at, q.refuses_unknown
 from pgflow.queue q
 left join pgflow.lane l on l.queue = q.queue
 left join (select lane_id, count(*) as n, min(ready_at) as oldest from pgflow.ready group by lane_id) r on r.lane_id = l.lane_id
@@ -163,6 +198,7 @@ comment on column pgflow.queues.stuck is 'Runs that need somebody''s help';
 comment on column pgflow.queues.oldest_queued_at is 'Since when the oldest of the queued runs may be claimed; null = none is queued';
 comment on column pgflow.queues.max_running is 'How many runs may be held at once over all workers; null = no limit';
 comment on column pgflow.queues.max_deaths is 'After so many workers died holding a run that recorded nothing, it is stuck';
+comment on column pgflow.queues.refuses_unknown is 'Whether starts of workflows that no worker has ever had are refused';
 comment on column pgflow.queues.paused_at is 'Since when nothing is claimed from the queue; null = not paused';
 
 drop view if exists pgflow.workers;

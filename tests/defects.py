@@ -887,6 +887,21 @@ NAMES = (
         "test_taken_keys.py::test_a_run_that_replaces_and_is_paused_meanwhile_begins_after_both[it is resumed first]",
     ),
     Defect(
+        "key of a message forgotten with the message", "sql/signal.sql",
+        "is_first := found;", "is_first := found or not exists (select from pgflow.signal s where s.chain_id = chain);",
+        "test_sent_keys.py::test_a_message_sent_again_after_it_was_taken_is_still_one",
+    ),
+    Defect(
+        "key of a message that outlives its run", "sql/retention.sql",
+        "  delete from pgflow.sent_key where chain_id = any(gone);\n", "",
+        "test_sent_keys.py::test_the_key_is_of_one_run_and_goes_with_its_history",
+    ),
+    Defect(
+        "workflow that nobody has passed over in silence", "sql/views.sql",
+        "when s.with_workflow = 0 then", "when false then",
+        "test_unserved.py::test_a_queued_run_says_why_nobody_takes_it",
+    ),
+    Defect(
         "readers of a closed stream that wait", "pgflow/handles.py",
         "self.is_at_end = item.value is None", "self.is_at_end = False",
         "test_state_and_streams.py::test_readers_of_a_closed_stream_end_though_the_run_goes_on",

@@ -72,7 +72,7 @@ def test_each_place_has_its_status_and_says_why(db: Conn, one_of_each: dict[str,
     query = "select status, reason, since, worker_id is not null, finished_at is not null from pgflow.runs where run_id = %s"
     found = {status: one(db, query, run_id) for status, run_id in one_of_each.items()}
     assert found == {
-        "queued": ("queued", None, T0, False, False),
+        "queued": ("queued", "no worker serves queue q", T0, False, False),
         "running": ("running", None, T0, True, False),
         "waiting": ("waiting", "signal paid, until 2030-01-01T00:01:00Z", T0, False, False),
         "paused": ("paused", "lunch", T0, False, False),

@@ -94,6 +94,22 @@ def limit_queue(
     _change(dsn, queue, call, params, as_json=as_json)
 
 
+@queues.command("require-known", cls=Command)
+def require_known(
+    queue: Name,
+    *,
+    off: Annotated[bool, typer.Option("--off", help="Take starts of unknown workflows again.")] = False,
+    as_json: AsJson = False,
+    dsn: Dsn = None,
+) -> None:
+    """Refuses starts of workflows that no worker has ever had.
+
+    A name that is mistyped is then an error where the run is started, instead of a run that waits for ever. A workflow
+    is known once a worker that has it has come, and a version of it likewise. Children are not refused.
+    """
+    _change(dsn, queue, "select pgflow.require_known(%(queue)s, not %(off)s)", {"off": off}, as_json=as_json)
+
+
 def _change(dsn: str | None, queue: str, call: str, params: dict[str, Any], *, as_json: bool) -> None:
     with opened(dsn) as connection:
         if not fetch_dicts(connection, "select 1 from pgflow.queues where queue = %s", (queue,)):

@@ -11,7 +11,7 @@ from pgflow_cli.database import Dsn, opened
 from pgflow_cli.failures import Mistake
 from pgflow_cli.mail import operator, wake
 from pgflow_cli.output import AsJson, choose_form, dump, plain, print_one
-from pgflow_cli.parsing import parse_json
+from pgflow_cli.parsing import parse_json, refuse_empty
 from pgflow_cli.selection import Key, find_run
 
 if TYPE_CHECKING:
@@ -28,6 +28,9 @@ def signal(
     name: Annotated[str, typer.Argument(help="Name of the signal.", show_default=False)],
     payload: Annotated[str, typer.Argument(help="Payload in JSON, @FILE, or - for standard input.")] = "null",
     *,
+    idempotency_key: Annotated[
+        str | None, typer.Option("--idempotency-key", callback=refuse_empty, help="The same key to the same run is one message.")
+    ] = None,
     as_json: AsJson = False,
     dsn: Dsn = None,
 ) -> None:
@@ -43,13 +46,15 @@ def signal(
 
         before = find_run(connection, key, "status, reason")
         with connection.transaction():
-            sent_to = run(connection, mail.deliver_signal(key, name, dump(value), sent_by=operator()))
-            if sent_to.ended_as is not None:
+            sent_to = run(connection, mail.deliver_signal(key, name, dump(value), sent_by=operator(), idempotency_key=idempotency_key))
+            if sent_to.ended_as is not None and sent_to.is_new:
                 raise Mistake(f"run {key!r} is {sent_to.ended_as}: it takes no more signals; nothing was sent")
         after = _wake_run(connection, key, sent_to, before, name)
     sent = {
         "key": key, "signal": name, "payload": value, "message": sent_to.message_id, "before": before["status"], "status": after["status"],
     }  # fmt: skip
+    if idempotency_key is not None:
+        sent["new"] = sent_to.is_new
     print_one(choose_form(as_json=as_json), sent, lambda: plain(_sent(sent, before["reason"], after["reason"])))
 
 
@@ -65,6 +70,8 @@ def _wake_run(connection: psycopg.Connection[Any], key: str, sent: Sent, before:
 
 
 def _sent(sent: dict[str, Any], before: str | None, after: str | None) -> str:
+    if not sent.get("new", True):
+        return f"{sent['signal']!r} was sent to {sent['key']} before, under the same idempotency key: nothing was sent now."
     if sent["before"] != "waiting" or sent["status"] != "waiting":
         return f"Sent {sent['signal']!r} to {sent['key']}: it was {sent['before']} and is {sent['status']}."
     if before != after:

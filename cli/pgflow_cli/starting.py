@@ -83,9 +83,15 @@ def start(
         options = replace(options, if_taken=if_taken.value)
         started = _start(connection, name, value, options, None if workflow is None else workflow.defaults_text)
         served = fetch_dicts(connection, "select 1 from pgflow.workers where %s = any(queues) and not stopping limit 1", (options.queue,))
+        unserved = fetch_dicts(connection, _UNSERVED, (options.queue, name))
     print_one(form, started, lambda: plain(_say_started(started)))
     if not served and form is Form.TABLE:
         note(f"No worker serves the queue {options.queue!r} now: it begins once one does (`pgflow workers MODULE`).")
+    elif unserved and form is Form.TABLE:
+        note(f"It is not taken now: {unserved[0]['why']}.")
+
+
+_UNSERVED = "select why from pgflow.lanes where queue = %s and workflow = %s and version = '' and why is not null"
 
 
 def _load(target: str, dsn: str | None) -> Workflow[..., Any]:

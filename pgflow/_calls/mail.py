@@ -17,6 +17,7 @@ class Sent(NamedTuple):
     lane_id: int | None = None
     message_id: int = 0
     ended_as: str | None = None
+    is_new: bool = True
 
     @property
     def chains(self) -> list[int]:
@@ -34,14 +35,23 @@ def read_sent(rows: list[Row]) -> Sent:
     return Sent(*rows[0])
 
 
-def send_signal(key: str, name: str, payload: str, tenant: str = "", sent_by: str | None = None) -> Query[Sent]:
+def send_signal(
+    key: str, name: str, payload: str, tenant: str = "", sent_by: str | None = None, *, idempotency_key: str | None = None
+) -> Query[Sent]:
     """Sends a signal, in anybody's transaction."""
-    sql = "select chain_id, null::int, message_id, ended_as from pgflow.post_signal(%s::text, %s::text, %s::json, %s::text, %s::text)"
-    return Query(sql, (key, name, payload, tenant, sent_by), read_sent)
+    sql = (
+        "select chain_id, null::int, message_id, ended_as, is_new"
+        " from pgflow.post_signal(%s::text, %s::text, %s::json, %s::text, %s::text, %s::text)"
+    )
+    return Query(sql, (key, name, payload, tenant, sent_by, idempotency_key), read_sent)
 
 
-def deliver_signal(key: str, name: str, payload: str, tenant: str = "", sent_by: str | None = None) -> Query[Sent]:
+def deliver_signal(
+    key: str, name: str, payload: str, tenant: str = "", sent_by: str | None = None, *, idempotency_key: str | None = None
+) -> Query[Sent]:
     """Sends a signal, in a transaction of its own."""
+    if idempotency_key is not None:
+        return send_signal(key, name, payload, tenant, sent_by, idempotency_key=idempotency_key)
     sql = (
         "select chain_id, lane_id, message_id, ended_as "
         "from pgflow.deliver_signal(%s::text, %s::text, %s::json, %s::text, %s::text, tell => false)"

@@ -62,6 +62,15 @@ from pgflow.queues q where q.queued > 0 order by q.queue
 """
 
 
+_UNSERVED_LANES = """
+select l.workflow, l.queued, l.why, extract(epoch from clock_timestamp() - l.oldest_queued_at)::float8 as seconds
+from pgflow.lanes l join pgflow.queues q on q.queue = l.queue
+where l.queued > 0 and l.why is not null and q.paused_at is null and l.oldest_queued_at < clock_timestamp() - %s * interval '1 second'
+  and exists (select from pgflow.workers w where l.queue = any(w.queues))
+order by l.queue, l.workflow, l.version
+"""
+
+
 def check_queues(patient: Patient) -> Iterator[Finding]:
     """Runs that nobody will take."""
     wrong = False
@@ -80,6 +89,13 @@ def check_queues(patient: Patient) -> Iterator[Finding]:
                 f"queue {row['queue']} has {count_of(row['queued'], 'run')} queued for up to {duration(row['seconds'])}, and no worker",
                 "pgflow workers MODULE, or pgflow tick MODULE from cron",
             )
+    for row in patient.rows(_UNSERVED_LANES, (SILENT_SECONDS,)):
+        wrong = True
+        yield Finding(
+            "warn",
+            f"{row['why']}: {count_of(row['queued'], 'run')} queued for up to {duration(row['seconds'])}",
+            "start a worker that has it, or, if the name is wrong, pgflow cancel --status queued --workflow " + row["workflow"],
+        )
     if not wrong:
         yield Finding("ok", "every queue with work is served")
 
