@@ -250,6 +250,7 @@ table pgflow.queue, owner pgflow_owner
   paused_at timestamp with time zone -- Since when nothing is claimed from it; null = not paused
   max_running integer -- How many runs of this queue may be leased at once over all workers; null = no limit
   max_deaths smallint not null default 5 -- After so many workers died holding a run that recorded nothing since its claim, the run is stuck
+  refuses_unknown boolean not null default false -- Whether a start of a workflow, or of a version of it, that no worker has ever had is refused
   constraint queue_max_deaths_check CHECK (((max_deaths >= 1) AND (max_deaths <= 1000)))
   constraint queue_max_running_check CHECK ((max_running > 0))
   constraint queue_pkey PRIMARY KEY (queue)
@@ -335,6 +336,15 @@ table pgflow.saga_effect, owner pgflow_owner
   constraint saga_effect_key_check CHECK ((octet_length(key) <= 255))
   constraint saga_effect_name_check CHECK ((octet_length(name) <= 255))
   constraint saga_effect_pkey PRIMARY KEY (chain_id, generation, key)
+
+table pgflow.sent_key, owner pgflow_owner
+  -- Idempotency keys of messages, for as long as the history of their run: the same key to the same run is one message
+  chain_id bigint not null -- The chain that it was sent to
+  message_id bigint -- The message that was sent under the key
+  same_as bigint not null -- Hash of its name and payload: another message under the same key is refused
+  key text not null -- The key that the sender gave it
+  constraint sent_key_key_check CHECK (((char_length(key) >= 1) AND (char_length(key) <= 255)))
+  constraint sent_key_pkey PRIMARY KEY (chain_id, key)
 
 table pgflow.signal, owner pgflow_owner
   -- Mailbox of a chain; senders only insert, the commit that consumes a message deletes it
@@ -532,6 +542,20 @@ view pgflow.effects, owner pgflow_owner
   grant select to pgflow_operator
   grant select to pgflow_worker
 
+view pgflow.lanes, owner pgflow_owner
+  -- Each workflow, and each version of one that runs are pinned to, of each queue: how much is queued, and why nobody takes it
+  queue text -- Name of the queue
+  workflow text -- Name of the workflow
+  version text -- Version of the code that its runs need; empty = any
+  queued bigint -- Runs that may be claimed
+  oldest_queued_at timestamp with time zone -- Since when the oldest of them may be claimed; null = none is queued
+  why text -- Why no worker takes what is queued: the queue is paused, or none serves it, has the workflow or that version; null = one does
+  lane_id integer -- Number of the lane
+  grant select to pgflow_auditor
+  grant select to pgflow_client
+  grant select to pgflow_operator
+  grant select to pgflow_worker
+
 view pgflow.obligations, owner pgflow_owner
   -- Owed: effects that are not closed, and what else is open
   key text -- Key of the run
@@ -603,6 +627,7 @@ view pgflow.queues, owner pgflow_owner
   max_running integer -- How many runs may be held at once over all workers; null = no limit
   max_deaths smallint -- After so many workers died holding a run that recorded nothing, it is stuck
   paused_at timestamp with time zone -- Since when nothing is claimed from the queue; null = not paused
+  refuses_unknown boolean -- Whether starts of workflows that no worker has ever had are refused
   grant select to pgflow_auditor
   grant select to pgflow_client
   grant select to pgflow_operator
@@ -614,7 +639,7 @@ view pgflow.runs, owner pgflow_owner
   status text -- queued, running, waiting, paused, stuck, completed, failed or cancelled
   workflow text -- Name of the workflow
   queue text -- Queue it stands in
-  reason text -- Why it is where it is: what it waits for, why it is held, why it was cancelled; null = nothing to say
+  reason text -- Why it is where it is: what it waits for, why nobody takes it, why it is held, why it was cancelled; null = nothing to say
   priority smallint -- Lower numbers are claimed first, among runs of one workflow and queue
   created_at timestamp with time zone -- When it was started
   since timestamp with time zone -- Since when it has this status
@@ -1055,12 +1080,12 @@ function pgflow.cut_to_retry_(run_id bigint) returns integer, owner pgflow_owner
   set search_path=pg_catalog, pg_temp
   md5 553dde82592286b007b888b13eae0642
 
-function pgflow.deliver_signal(key text, name text, payload json DEFAULT 'null'::json, tenant text DEFAULT ''::text, sent_by text DEFAULT NULL::text, tell boolean DEFAULT true, OUT chain_id bigint, OUT lane_id integer, OUT message_id bigint, OUT ended_as text) returns record, owner pgflow_owner
+function pgflow.deliver_signal(key text, name text, payload json DEFAULT 'null'::json, tenant text DEFAULT ''::text, sent_by text DEFAULT NULL::text, tell boolean DEFAULT true, idempotency_key text DEFAULT NULL::text, OUT chain_id bigint, OUT lane_id integer, OUT message_id bigint, OUT ended_as text, OUT is_new boolean) returns record, owner pgflow_owner
   -- Sends a signal in a transaction of its own, and makes the run ready at once if it is parked for that; answers the chain and that run's lane, whose workers it tells unless told not to; without a lane: wake() the chain next. Also the number of the message, and how the run has ended if it has, as post_signal does. PF001 if no run has the key
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
-  md5 816eb0e5642884e03752b620bf66b59b
+  md5 94055d3aaab3d30d6902fc22225f89aa
   grant execute to pgflow_client
   grant execute to pgflow_operator
   grant execute to pgflow_worker
@@ -1089,7 +1114,7 @@ function pgflow.drop_history(ended_before timestamp with time zone, max integer 
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
   set plan_cache_mode=force_generic_plan
-  md5 c47e7ae7f2d0d710ccedfc5c50a7f9a9
+  md5 219cf70427136a1ce5ecc1f63f55593a
   grant execute to pgflow_operator
 
 function pgflow.drop_old_code_(before timestamp with time zone) returns void, owner pgflow_owner
@@ -1327,6 +1352,12 @@ function pgflow.is_alias_(old_name text, name text) returns boolean, owner pgflo
   set search_path=pg_catalog, pg_temp
   md5 594a5cc149e9ee7764dfa2daf91ead82
 
+function pgflow.is_first_(chain bigint, key text, name text, payload json, OUT is_first boolean, OUT message_id bigint, OUT ended_as text) returns record, owner pgflow_owner
+  -- Whether a message is sent to a chain for the first time under an idempotency key; else which one was, and how the run ended if it did not take that
+  plpgsql volatile
+  set search_path=pg_catalog, pg_temp
+  md5 8a5acd947172fd041f9702ef177adc77
+
 function pgflow.is_forced_(run_id bigint) returns boolean, owner pgflow_owner
   -- Whether a run was ended by force, without its code
   sql stable
@@ -1375,6 +1406,12 @@ function pgflow.judge_acts(acts jsonb) returns jsonb, owner pgflow_owner
   set search_path=pg_catalog, pg_temp
   md5 33878047d25217084d16463bb8a63555
   grant execute to pgflow_worker
+
+function pgflow.keep_key_(chain bigint, key text, message bigint) returns void, owner pgflow_owner
+  -- Remembers which message was sent under an idempotency key
+  sql volatile
+  set search_path=pg_catalog, pg_temp
+  md5 8094e036a66f72094942787c9f4961cf
 
 function pgflow.keys_as_uuids_(runs jsonb) returns uuid[], owner pgflow_owner
   -- The keys of a batch as UUIDs; refuses (PF003) what is none
@@ -1620,11 +1657,11 @@ function pgflow.post_settlement_(debt pgflow.owed, verdict text, value json, why
   set search_path=pg_catalog, pg_temp
   md5 5b898012b83971ecb163352f64cc9468
 
-function pgflow.post_signal(key text, name text, payload json DEFAULT 'null'::json, tenant text DEFAULT ''::text, sent_by text DEFAULT NULL::text, OUT chain_id bigint, OUT message_id bigint, OUT ended_as text) returns record, owner pgflow_owner
-  -- Sends a signal to a run in the caller's transaction; answers the chain, for wake(), the number of the message, and how the run has ended if it has: nobody takes the message then, and pgflow.undelivered_messages keeps it. PF001 if no run has the key
+function pgflow.post_signal(key text, name text, payload json DEFAULT 'null'::json, tenant text DEFAULT ''::text, sent_by text DEFAULT NULL::text, idempotency_key text DEFAULT NULL::text, OUT chain_id bigint, OUT message_id bigint, OUT ended_as text, OUT is_new boolean) returns record, owner pgflow_owner
+  -- Sends a signal to a run in the caller's transaction; answers the chain, for wake(), the number of the message, and how the run has ended if it has: nobody takes the message then, and pgflow.undelivered_messages keeps it. The same idempotency_key to the same run is one message, for as long as the history of the run: sent again, it answers that one, and is_new = false; PF002 if it was another. PF001 if no run has the key
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
-  md5 13e4e5d0e1e776598edce71a082d0ebf
+  md5 e06ec611eb5d5fd52e740e844cfa83d0
   grant execute to pgflow_client
   grant execute to pgflow_operator
   grant execute to pgflow_worker
@@ -1663,6 +1700,12 @@ function pgflow.reap_worker(worker_id integer, beat bigint) returns TABLE(reclai
   set search_path=pg_catalog, pg_temp
   md5 622fb8082b6a7c9e124d4754ca462c9f
   grant execute to pgflow_worker
+
+function pgflow.refuse_unknown_(workflow text, version text, queue text) returns void, owner pgflow_owner
+  -- Refuses (PF003) a start of a workflow or version that no worker has ever had
+  plpgsql stable
+  set search_path=pg_catalog, pg_temp
+  md5 b98838a8994a1d3481ca17895f949e95
 
 function pgflow.register_code(worker_id integer, codes jsonb) returns void, owner pgflow_owner
   -- A worker says what code it has: [[workflow, version, hash, whether it is pinned, name now if that one is old, {patch: whether it is deprecated}], ...]
@@ -1706,6 +1749,13 @@ function pgflow.release_stuck(workflows text[], code_hashes text[]) returns inte
   set search_path=pg_catalog, pg_temp
   md5 10a3ec0bb72b35cd41097cc398f34555
   grant execute to pgflow_worker
+
+function pgflow.require_known(queue text, required boolean DEFAULT true) returns void, owner pgflow_owner
+  -- Has a queue refuse (PF003) starts of workflows, and of versions of them, that no worker has ever had; false takes them again. Children are not refused
+  plpgsql volatile security definer
+  set search_path=pg_catalog, pg_temp
+  md5 2fc4455f35a966e131f170bead14b3a6
+  grant execute to pgflow_operator
 
 function pgflow.restart_run(key text, input json DEFAULT NULL::json, effects text DEFAULT NULL::text, children text DEFAULT 'refuse'::text, attempts integer DEFAULT NULL::integer, timeout_seconds double precision DEFAULT NULL::double precision, why text DEFAULT 'restarted'::text, tenant text DEFAULT ''::text, sent_by text DEFAULT NULL::text, OUT run_id bigint, OUT generation integer, OUT lane_id integer) returns record, owner pgflow_owner
   -- Begins a run anew as its next generation, with the same input or another; PF006 while it runs, PF020 if it has acted
@@ -1802,11 +1852,11 @@ function pgflow.send_results_(origin bigint, cut integer, heir bigint, chain big
   set search_path=pg_catalog, pg_temp
   md5 7f1afebd79bee67aedbf8c3f7b87012c
 
-function pgflow.send_signal(key text, name text, payload json DEFAULT 'null'::json, tenant text DEFAULT ''::text, sent_by text DEFAULT NULL::text) returns bigint, owner pgflow_owner
-  -- Sends a signal to a run in the caller's transaction; answers the chain, for wake(). post_signal says what became of it too. PF001 if no run has the key
+function pgflow.send_signal(key text, name text, payload json DEFAULT 'null'::json, tenant text DEFAULT ''::text, sent_by text DEFAULT NULL::text, idempotency_key text DEFAULT NULL::text) returns bigint, owner pgflow_owner
+  -- Sends a signal to a run in the caller's transaction; answers the chain, for wake(). post_signal says what became of it too, and what an idempotency_key is. PF001 if no run has the key
   sql volatile security definer
   set search_path=pg_catalog, pg_temp
-  md5 fc01f081acfc8002b9978afe8053a81b
+  md5 7ca6733201714da05e6fdc7c2461b09c
   grant execute to pgflow_client
   grant execute to pgflow_operator
   grant execute to pgflow_worker
@@ -1863,7 +1913,7 @@ function pgflow.start_run(workflow text, input json DEFAULT '{}'::json, key text
   -- Starts a run in the caller's transaction, or finds the one that the key already names (PF002 if that one differs); with a version it waits for workers that have it. if_taken: match, reject (PF002 for any run), attach (that run, whatever its input) or replace (cancels that run, answers its chain for wake(), and begins once it has ended). defaults: what the workflow takes for parameters that are left out. start_id: a UUID by which a start that is sent again knows its own run
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
-  md5 0563eb6d82575b5db8e7fc18000b3ce1
+  md5 0643d2dcbe70ed752f64c2b9bf33c2a1
   grant execute to pgflow_client
   grant execute to pgflow_operator
   grant execute to pgflow_worker
@@ -1873,7 +1923,7 @@ function pgflow.start_runs(workflow text, runs jsonb, queue text DEFAULT 'defaul
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set plan_cache_mode=force_generic_plan
-  md5 284934887f84d05594dbc345e5c68adb
+  md5 b5a684badfb45748d805f679015fcc1a
   grant execute to pgflow_client
   grant execute to pgflow_operator
   grant execute to pgflow_worker
