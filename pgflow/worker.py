@@ -365,6 +365,7 @@ class Worker(Claiming):
                 self._compare_schema(await self._control.ask(worker_calls.read_stamp()))
                 if time.monotonic() - partitioned > PARTITIONS_EVERY_SECONDS:
                     await self._control.ask(worker_calls.add_unit_partitions())
+                    await self._control.ask(worker_calls.sweep_keys())
                     partitioned = time.monotonic()
                 if await self._control.ask(worker_calls.release_outdated(self.worker_id)):
                     self._claim_wanted.set()

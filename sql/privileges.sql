@@ -14,7 +14,7 @@ declare
       "results", "find_chain", "run_status", "run_state", "read_stream", "wake", "check", "pause_queue", "resume_queue", "limit_queue", "require_known",
       "sweep_keys", "drop_history", "settle_effect", "confirm_effect", "set_policy",
       "export_runs", "export_units", "import_run"],
-    "pgflow_worker": ["start_run", "start_runs", "send_signal", "post_signal", "deliver_signal", "cancel_run", "result", "results", "find_chain", "run_status",
+    "pgflow_worker": ["sweep_keys", "start_run", "start_runs", "send_signal", "post_signal", "deliver_signal", "cancel_run", "result", "results", "find_chain", "run_status",
       "run_state", "read_stream", "wake", "serve_lanes", "claim_runs", "load_units", "release_runs", "release_strays", "commit_units", "commit_and_claim",
       "commit_unit", "begin_step", "fence_step", "read_unit", "transaction_status", "beat_step", "step_details", "poll",
       "idle_state", "register_worker", "beat", "count_lost_threads", "observe_workers", "reap_worker", "leave_worker", "release_stuck", "add_unit_partitions",

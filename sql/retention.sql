@@ -6,31 +6,69 @@
 -- nothing to vacuum at all. What has ended is written by nobody, so no run is locked. A message that a
 -- sender was just posting to such a run finds nobody any more, and is removed by the last call.
 
-create or replace function pgflow.sweep_keys(max int default 1000)
+drop function if exists pgflow.sweep_keys;
+create function pgflow.sweep_keys(max int default 1000, wait boolean default true)
 returns int
 language plpgsql
 volatile
 security definer
 set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
 as $$
+#variable_conflict use_variable
 declare
-  swept int;
-  t timestamptz := pgflow.now_();
+  class record;
+  anywhere bigint;
+  freed int;
+  swept int := 0;
+  looked_at int := greatest(max, 1000);
+  t timestamptz;
 begin
-  perform pg_advisory_xact_lock(hashtextextended('pgflow.retention', 0));
-  with gone as (
-    delete from pgflow.run_key k where k.ctid = any(array(
-      select c.ctid from pgflow.run_key c
-      join pgflow.outcome o on o.run_id = pgflow.newest_run_(c.chain_id)
-      where c.retention_seconds is not null and o.finished_at + c.retention_seconds * interval '1 second' <= t
-      limit max
-    )) returning 1
-  )
-  select count(*) into swept from gone;
+  if wait then
+    perform pg_advisory_xact_lock(hashtextextended('pgflow.retention', 0));
+  elsif not pg_try_advisory_xact_lock(hashtextextended('pgflow.retention', 0)) then
+    return 0;
+  end if;
+  perform set_config('synchronous_commit', 'off', true);
+  t := pgflow.now_();
+  for class in
+    with recursive kept as (
+      (select k.retention_seconds as seconds from pgflow.run_key k where k.retention_seconds is not null order by k.retention_seconds limit 1)
+      union all
+      select (
+        select k.retention_seconds from pgflow.run_key k where k.retention_seconds > kept.seconds order by k.retention_seconds limit 1
+      ) from kept where kept.seconds is not null
+    )
+    select c.seconds,
+      (select k.chain_id from pgflow.run_key k where k.retention_seconds = c.seconds order by k.chain_id limit 1) as oldest,
+      (select k.chain_id from pgflow.run_key k where k.retention_seconds = c.seconds order by k.chain_id desc limit 1) as newest
+    from kept c where c.seconds is not null
+  loop
+    exit when swept >= max;
+    -- From the oldest on, and from anywhere: many that are open for long would hide those behind them for as long.
+    anywhere := class.oldest + (random() * (class.newest - class.oldest))::bigint;
+    with gone as (
+      delete from pgflow.run_key k where k.ctid = any(array(
+        select c.ctid from (
+          (select h.ctid, h.chain_id from pgflow.run_key h where h.retention_seconds = class.seconds order by h.chain_id limit looked_at)
+          union
+          (
+            select h.ctid, h.chain_id from pgflow.run_key h
+            where h.retention_seconds = class.seconds and h.chain_id >= anywhere order by h.chain_id limit looked_at
+          )
+        ) c
+        cross join lateral (select o.finished_at from pgflow.outcome o where o.run_id = pgflow.newest_run_(c.chain_id) offset 0) o
+        where o.finished_at + class.seconds * interval '1 second' <= t
+        limit max - swept
+      )) returning 1
+    )
+    select count(*) into freed from gone;
+    swept := swept + freed;
+  end loop;
   return swept;
 end
 $$;
-comment on function pgflow.sweep_keys(int) is 'Frees keys of finished chains whose retention is over; answers how many';
+comment on function pgflow.sweep_keys(int, boolean) is 'Frees keys of finished chains whose retention is over, of each retention at most as many as it looks at: the oldest, and some from anywhere; answers how many. Workers call it once a minute, and do not wait for others who remove history';
 
 create or replace function pgflow.families_(roots bigint[])
 returns table (root bigint, run_id bigint)

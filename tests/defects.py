@@ -902,6 +902,16 @@ NAMES = (
         "test_unserved.py::test_a_queued_run_says_why_nobody_takes_it",
     ),
     Defect(
+        "keys that nobody frees", "pgflow/worker.py",
+        "                    await self._control.ask(worker_calls.sweep_keys())\n", "",
+        "test_runs.py::test_a_worker_frees_keys_whose_retention_is_over",
+    ),
+    Defect(
+        "sweep that looks at the oldest keys only", "sql/retention.sql",
+        "h.chain_id >= anywhere order by", "h.chain_id >= class.oldest order by",
+        "test_sql_start.py::test_a_sweep_finds_what_is_over_behind_many_that_are_open_and_looks_at_few",
+    ),
+    Defect(
         "readers of a closed stream that wait", "pgflow/handles.py",
         "self.is_at_end = item.value is None", "self.is_at_end = False",
         "test_state_and_streams.py::test_readers_of_a_closed_stream_end_though_the_run_goes_on",

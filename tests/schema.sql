@@ -317,6 +317,7 @@ table pgflow.run_key, owner pgflow_owner
   tenant pgflow.tenant_name not null default ''::text -- Whose key it is; empty where there is only one tenant
   key pgflow.key_text not null -- The key, unique for each tenant
   constraint run_key_pkey PRIMARY KEY (tenant, key)
+  CREATE INDEX run_key_retention_idx ON pgflow.run_key USING btree (retention_seconds, chain_id) WHERE (retention_seconds IS NOT NULL)
 
 table pgflow.saga_effect, owner pgflow_owner
   -- Effects that a generation handed on when it continued as new: a later one takes them back if it fails
@@ -1947,12 +1948,14 @@ function pgflow.step_details(run_id bigint, call integer) returns text, owner pg
   md5 0d154693d3875229e6e0067cdc7dc3e3
   grant execute to pgflow_worker
 
-function pgflow.sweep_keys(max integer DEFAULT 1000) returns integer, owner pgflow_owner
-  -- Frees keys of finished chains whose retention is over; answers how many
+function pgflow.sweep_keys(max integer DEFAULT 1000, wait boolean DEFAULT true) returns integer, owner pgflow_owner
+  -- Frees keys of finished chains whose retention is over, of each retention at most as many as it looks at: the oldest, and some from anywhere; answers how many. Workers call it once a minute, and do not wait for others who remove history
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
-  md5 810fcb05143cc8d4e54d4a166bbae787
+  set enable_seqscan=off
+  md5 5476d91fa8e03a1a9d0b400192c4d821
   grant execute to pgflow_operator
+  grant execute to pgflow_worker
 
 function pgflow.take_heads_(lanes integer[], max integer, suspects boolean, worker_id integer, tokens bigint[], after bigint[] DEFAULT NULL::bigint[]) returns bigint[], owner pgflow_owner
   -- Moves up to max rows of `ready` to `lease`

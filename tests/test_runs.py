@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import psycopg
 import pytest
-from records import HOUR, SOON, count, eventually, run_row, steps
+from records import HOUR, SOON, count, eventually, run_row, steps, wait_until
 
 import pgflow
 from pgflow import (
@@ -784,3 +784,13 @@ def test_runs_go_on_when_every_connection_is_lost(flow: Harness, conn: psycopg.C
     run = flow.start(unlucky)
     assert run.result(SOON) == [1, 2, 3, 4]
     assert steps(conn, run.key) == [("cut", "completed", 1), ("add", "completed", 1), ("cut", "completed", 1), ("add", "completed", 1)]
+
+
+def test_a_worker_frees_keys_whose_retention_is_over(flow: Harness, conn: psycopg.Connection) -> None:
+    flow.include(total)
+    conn.execute("select pgflow.start_run('total', '{\"a\": 1}', 'k', key_retention_seconds => 0)")
+    flow.until_idle()
+    assert flow.app.get("k", total).result(SOON) == 2
+    flow.crash()  # the next worker sweeps at its start, as it does once a minute
+    flow.until_idle()
+    wait_until(lambda: count(conn, "pgflow.run_key") == 0, "the key is free again")

@@ -512,6 +512,31 @@ def test_a_second_start_does_not_change_the_retention(db: Conn) -> None:
     assert one(db, "select retention_seconds from pgflow.run_key") == 60
 
 
+def test_a_sweep_finds_what_is_over_behind_many_that_are_open_and_looks_at_few(db: Conn) -> None:
+    db.execute(
+        "insert into pgflow.run_key (tenant, key, chain_id, root, retention_seconds)"
+        " select '', 'open-' || n, 0, gen_random_uuid(), 60 from generate_series(1, 1000) n"
+    )
+    for retention in (0, 0, 60, 3600):
+        start(db, key_retention_seconds=retention)
+    for claimed in claim(db, 4):
+        sqlkit.finish(db, claimed)
+    set_clock(db, T0.replace(year=2040))
+    assert sum(one(db, "select pgflow.sweep_keys()") for _ in range(30)) == 4
+    assert rows(db, "select distinct chain_id from pgflow.run_key") == [0]
+    db.execute("delete from pgflow.run_key")
+
+
+def test_a_sweep_that_must_not_wait_leaves_the_keys_to_who_is_at_work(dsn: str, conn: Conn) -> None:
+    start(conn, key="k", key_retention_seconds=0)
+    sqlkit.finish(conn, claim_one(conn))
+    with sqlkit.connect(dsn) as other:
+        with other.transaction():
+            other.execute("select pg_advisory_xact_lock(hashtextextended('pgflow.retention', 0))")
+            assert one(conn, "select pgflow.sweep_keys(wait => false)") == 0
+        assert one(conn, "select pgflow.sweep_keys(wait => false)") == 1
+
+
 def test_a_sweep_frees_at_most_as_many_keys_as_asked(db: Conn) -> None:
     for _ in range(3):
         start(db, key_retention_seconds=0)

@@ -98,6 +98,11 @@ def add_unit_partitions() -> Query[int]:
     return Query("select pgflow.add_unit_partitions()", (), lambda rows: int(rows[0][0]))
 
 
+def sweep_keys() -> Query[int]:
+    """Frees keys whose retention is over, unless history is just being removed."""
+    return Query("select pgflow.sweep_keys(wait => false)", (), lambda rows: int(rows[0][0]))
+
+
 def notify(channel: str, payload: str) -> Query[None]:
     """Tells whoever listens. A notification needs no disk, though its transaction has a number and so would wait for one."""
     return Query("select pg_notify(%s::text, %s::text), set_config('synchronous_commit', 'off', true)", (channel, payload), _nothing)
