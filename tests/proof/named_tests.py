@@ -8,10 +8,13 @@ from proof.layers import run_tests
 
 TESTS = {
     "G8": ("fields called as parts of schemas are, unions, classes of every make", ["tests/test_values.py", "-k", "any_name or tags_of or any_make or nearest"]),
+    "G4": ("keys that are taken, by every policy; defaults; starts sent again", ["tests/test_taken_keys.py"]),
     "G9": ("recorded values that are empty", ["tests/test_steps.py", "-k", "none_false_and_empty"]),
+    "G15": ("lanes that are new to a worker; names that nobody serves", ["tests/test_versions.py", "tests/test_unserved.py", "-k", "lane or pinned or takes_it or refuse"]),
     "G17": ("priorities and runs that come back among fresh ones", ["tests/test_sql_claim.py", "-k", "first_in_first_out"]),
     "G19": ("loops, threads and a heart that die", ["tests/test_heart.py", "tests/test_supervision.py"]),
     "G24": ("limits of queues, and plans that claim more than they should", ["tests/test_queues.py", "tests/test_sql_claim.py", "-k", "limit or more_than"]),
+    "G31": ("messages sent again under their key, before and after they were taken", ["tests/test_sent_keys.py"]),
     "G33": ("code that changed under its histories", ["tests/test_engine_divergence.py", "-k", "not no_change_makes"]),
     "G34": ("tasks, groups, time-outs and cancels in every order, of asyncio and anyio", ["tests/test_loop.py", "tests/test_engine_order.py", "tests/test_anyio.py"]),
     "G35": ("runs ended by force, with what they had done, begun and handed on", ["tests/test_forced.py"]),
