@@ -127,45 +127,51 @@ drop view if exists pgflow.steps;
 create view pgflow.steps as
 select r.key, f.call, f.name as step,
   case f.ending when 'c' then 'completed' when 'f' then 'failed' when 'X' then 'abandoned' else 'started' end as status,
-  f.failed_attempts + f.renewals + case when f.ending in ('c', 'f') then 1 else 0 end as attempts,
+  f.failed_attempts + f.renewals + case when f.ending in ('c', 'f') then 1 else 0 end
+    -- Begun under a lease that recorded no end of it: what a kill cut off may have acted.
+    + case when f.begun_by is null or coalesce(f.begun_by = any(f.ended_by), false) then 0 else 1 end as attempts,
   f.started_at, f.ended_at,
   case when f.ordinal ~ '^\d+$' then coalesce(
-    (select e->>1 from jsonb_array_elements(r.heritage->'keys') with ordinality as x (e, n) where f.started_seq <= (e->>0)::int order by n limit 1),
+    (select e->>1 from jsonb_array_elements(r.heritage->'keys') with ordinality as x (e, n)
+      where coalesce(f.started_seq, f.ended_seq) <= (e->>0)::int order by n limit 1),
     r.root::text || case when r.generation > 1 then '~' || r.generation else '' end
   ) || '/' || f.name || '/' || f.ordinal else f.ordinal end as idempotency_key,
-  case f.ending when 'c' then f.payload end as output,
-  case f.ending when 'f' then f.payload end as error,
+  case f.ending when 'c' then (select u.payload::json from pgflow.unit u where u.run_id = r.run_id and u.seq = f.payload_seq) end as output,
+  case f.ending when 'f' then (select u.payload::json from pgflow.unit u where u.run_id = r.run_id and u.seq = f.payload_seq) end as error,
   r.tenant, r.run_id, coalesce(f.ended_seq, f.started_seq) <= coalesce(r.origin_seq, 0) as is_inherited
 from pgflow.run r
--- Folded run by run: whoever asks for one run reads that run's units only.
+-- Folded run by run, without a sort, and no payload is read before it is asked for: whoever asks for one run reads that run's
+-- units only, and whoever asks for a page in the order of run_id stops at its end.
 cross join lateral (
   select e.call, min(e.name) as name, max(e.ending) as ending, count(*) filter (where e.kind = 'a') as failed_attempts,
     min(e.started_at) as started_at, max(e.ended_at) as ended_at, min(e.ordinal) as ordinal,
     min(e.seq) filter (where e.kind = 's') as started_seq, min(e.seq) filter (where e.ending is not null) as ended_seq,
-    (array_agg(e.payload order by e.seq desc) filter (where e.ending is not null or e.kind = 'r'))[1] as payload,
+    max(e.seq) filter (where e.ending is not null or e.kind = 'r') as payload_seq,
+    min(e.token) filter (where e.kind = 's') as begun_by, array_agg(e.token) filter (where e.kind in ('c', 'f', 'a')) as ended_by,
     count(*) filter (where e.kind = 'r') as renewals
   from (
-    select u.seq, u.call, u.name, u.kind, case when u.kind not in ('a', 'i', 'r') then u.kind::text end as ending, null::timestamptz as started_at,
-      case when u.kind <> 'a' then u.at end as ended_at, null as ordinal, u.payload
+    select u.seq, u.token, u.call::int as call, u.name::text as name, u.kind::"char" as kind,
+      case when u.kind not in ('a', 'i', 'r') then u.kind::text end as ending, null::timestamptz as started_at,
+      case when u.kind <> 'a' then u.at end as ended_at, case when u.kind in ('c', 'f') then u.key::text end as ordinal
     from pgflow.unit u where u.run_id = r.run_id and u.kind in ('c', 'f', 'X', 'a', 'i', 'r')
     union all
-    select u.seq, (s->>0)::int, s->>2, 's', null, u.recorded_at, null, case when s->>1 = 's' then s->>3 end, null
-    from pgflow.unit u cross join lateral json_array_elements(u.starts) s
+    select u.seq, u.token, (s->>0)::int, s->>2, 's', null, u.recorded_at, null, case when s->>1 = 's' then s->>3 end
+    from pgflow.unit u cross join lateral jsonb_array_elements(u.starts::jsonb) s
     where u.run_id = r.run_id and u.starts is not null and s->>1 <> 'e'
   ) e
   -- An effect that the code gave up has units like a step's: it is in pgflow.effects.
   group by e.call
   having not bool_or(e.kind = 'i')
 ) f;
-comment on view pgflow.steps is 'Each step of each run: how often it was tried, when, under which idempotency key, with what result';
+comment on view pgflow.steps is 'Each step of each run: how often it was tried, when, under which idempotency key, with what result. Page through many runs by run_id';
 comment on column pgflow.steps.key is 'Key of the run';
 comment on column pgflow.steps.call is 'Number of the call, in the order in which the code made them';
 comment on column pgflow.steps.step is 'Name of the step';
 comment on column pgflow.steps.status is 'started, completed, failed or abandoned';
-comment on column pgflow.steps.attempts is 'How often its body ended, in failure or success';
+comment on column pgflow.steps.attempts is 'How often its body was begun, as far as is recorded: it ended, or the worker that began it was lost; more than 1 = it may have acted more than once';
 comment on column pgflow.steps.started_at is 'When its body was first allowed to start; null where no leave is needed, as for a read';
 comment on column pgflow.steps.ended_at is 'When it returned, failed for the last time or was given up; null = it has not';
-comment on column pgflow.steps.idempotency_key is 'What idempotency_key() answers in its body: the same in every attempt';
+comment on column pgflow.steps.idempotency_key is 'What idempotency_key() answers in its body: the same in every attempt; null for a read';
 comment on column pgflow.steps.output is 'What it returned, of what was made anew the newest; null unless it completed';
 comment on column pgflow.steps.error is 'The exception that it raised for the last time; null unless it failed';
 comment on column pgflow.steps.tenant is 'Whose run it is; empty where there is only one tenant';

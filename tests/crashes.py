@@ -94,6 +94,12 @@ async def part(key: str) -> int:
     return await book(f"{key}/part", 0)
 
 
+DOUBLES_NOT_SHOWN = """
+select count(*) from (select idempotency_key as k from app.told group by 1 having count(*) > 1) t
+where not exists (select from pgflow.steps s where s.idempotency_key = t.k and s.attempts > 1)
+"""
+"""Acts that the witness saw more than once, and that nobody who asks the view would find."""
+
 EXPECTED = STEPS + sum(range(STEPS)) + 1
 
 
@@ -361,6 +367,7 @@ class Driver:
             "doubled": one("select count(*) - count(distinct (key, n)) from app.booked"),
             "told": one("select count(*) from app.told"),
             "keys_per_step": one("select max(c) from (select count(distinct idempotency_key) c from app.told group by key, n) x"),
+            "doubles_not_shown": one(DOUBLES_NOT_SHOWN),
             "wrong_results": one(f"select count(*) from pgflow.runs where workflow = 'job' and (status <> 'completed' or output::text <> '{EXPECTED}')"),
             "violations": conn.execute("select invariant, detail from pgflow.check()").fetchall(),
             "suspects": self.suspects,
@@ -373,7 +380,7 @@ class Driver:
 def verdict(figures: dict[str, Any], kills: int) -> list[str]:
     """What is wrong; empty if nothing is."""
     wrong = [f"point {p!r} fired {figures['kills'].get(p, 0)} times: the run is void" for p in POINTS if figures["kills"].get(p, 0) < kills]
-    for name in ("lost", "doubled", "wrong_results"):
+    for name in ("lost", "doubled", "wrong_results", "doubles_not_shown"):
         if figures[name]:
             wrong.append(f"{name}: {figures[name]}")
     if figures["keys_per_step"] != 1:

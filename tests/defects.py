@@ -777,6 +777,24 @@ EFFECTS = (
     ),
 )
 
+SHOWN = (
+    Defect(
+        "step that was cut off shown as tried once", "sql/views.sql",
+        "case when f.begun_by is null or coalesce(f.begun_by = any(f.ended_by), false) then 0 else 1 end as attempts", "0 as attempts",
+        "test_sql_views.py::test_a_step_that_another_worker_did_again_was_begun_more_than_once",
+    ),
+    Defect(
+        "transaction without its key", "pgflow/_engine/execution.py",
+        "text, key=call.key or str(call.ordinal))", "text)",
+        "test_transactions.py::test_a_transaction_is_found_by_the_key_that_its_body_had",
+    ),
+    Defect(
+        "recovery drawn where the step was done again", "cli/pgflow_cli/history.py",
+        "0, MARK, RECOVERED, self._heard_at,", '0, MARK, RECOVERED, unit["at"],',
+        "test_cli_list.py::test_a_lease_that_goes_on_without_having_been_woken_is_a_recovery",
+    ),
+)
+
 PROOF = (
     Defect(
         "proof of changed files stamped with their commit", "tests/proof/report.py",
@@ -992,4 +1010,6 @@ LOOP = (
     ),
 )
 
-DEFECTS = (*FENCES, *CLAIMS, *LOCKS, *WAKES, *CLOCKS, *REPLAY, *STEPS, *EFFECTS, *SECURITY, *UPGRADES, *PROOF, *NAMES, *VALUES, *LOOP, *SUPERVISION)
+DEFECTS = (
+    *FENCES, *CLAIMS, *LOCKS, *WAKES, *CLOCKS, *REPLAY, *STEPS, *EFFECTS, *SECURITY, *UPGRADES, *SHOWN, *PROOF, *NAMES, *VALUES, *LOOP, *SUPERVISION,
+)  # fmt: skip

@@ -669,15 +669,15 @@ view pgflow.runs, owner pgflow_owner
   grant select to pgflow_worker
 
 view pgflow.steps, owner pgflow_owner
-  -- Each step of each run: how often it was tried, when, under which idempotency key, with what result
+  -- Each step of each run: how often it was tried, when, under which idempotency key, with what result. Page through many runs by run_id
   key text -- Key of the run
   call integer -- Number of the call, in the order in which the code made them
   step text -- Name of the step
   status text -- started, completed, failed or abandoned
-  attempts bigint -- How often its body ended, in failure or success
+  attempts bigint -- How often its body was begun, as far as is recorded: it ended, or the worker that began it was lost; more than 1 = it may have acted more than once
   started_at timestamp with time zone -- When its body was first allowed to start; null where no leave is needed, as for a read
   ended_at timestamp with time zone -- When it returned, failed for the last time or was given up; null = it has not
-  idempotency_key text -- What idempotency_key() answers in its body: the same in every attempt
+  idempotency_key text -- What idempotency_key() answers in its body: the same in every attempt; null for a read
   output json -- What it returned, of what was made anew the newest; null unless it completed
   error json -- The exception that it raised for the last time; null unless it failed
   tenant text -- Whose run it is; empty where there is only one tenant

@@ -87,7 +87,7 @@ async def test_a_run_in_a_step_is_cancelled_there_and_that_is_no_result_of_the_s
     await run.cancel()
     await assert_cancelled(run)
     await eventually(lambda: stopped, "the body is stopped")
-    assert steps(conn, run.key) == [("endless", "abandoned", 0)]
+    assert steps(conn, run.key) == [("endless", "abandoned", 1)]
 
 
 def test_a_run_in_a_step_in_a_thread_does_not_wait_for_the_thread(flow: Harness) -> None:

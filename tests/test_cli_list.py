@@ -238,6 +238,9 @@ def test_a_lease_that_goes_on_without_having_been_woken_is_a_recovery():
     entries = fold(units, NOON)
     assert [entry.name for entry in entries] == ["a", "b", "recovered", "sleep"]
     assert (entries[1].began_at, entries[1].is_known, entries[0].is_known) == (NOON, True, False)
+    assert (entries[1].attempts, entries[1].cut_off) == (2, 1)
+    # Where the first lease was last heard of, and not where the second had done the step again.
+    assert (entries[2].began_at, entries[2].ended_at) == (NOON, NOON + timedelta(seconds=9))
 
 
 @pytest.mark.parametrize(

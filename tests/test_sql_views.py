@@ -32,6 +32,8 @@ from sqlkit import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     Conn = psycopg.Connection[Any]
 
 STATUSES = ("queued", "running", "waiting", "paused", "stuck", "completed", "failed", "cancelled")
@@ -194,10 +196,47 @@ def test_a_step_is_one_row_from_its_licence_to_its_end(db: Conn) -> None:
     assert rows(db, STEP) == [
         (1, "charge", "completed", 1, T0, end, 1, None, f"{run.root}/charge/1"),
         (2, "charge", "failed", 3, T0, end, None, {"message": "no"}, f"{run.root}/charge/2"),
-        (4, "slow", "started", 0, T0, None, None, None, f"{run.root}/slow/1"),
-        (5, "left", "abandoned", 0, T0, end, None, None, f"{run.root}/left/1"),
+        (4, "slow", "started", 1, T0, None, None, None, f"{run.root}/slow/1"),
+        (5, "left", "abandoned", 1, T0, end, None, None, f"{run.root}/left/1"),
         (6, "lookup", "completed", 1, None, end, None, None, None),
     ]
+
+
+def test_a_step_that_another_worker_did_again_was_begun_more_than_once(db: Conn) -> None:
+    """Each of these was begun under the first lease. What that recorded no end of was cut off, and may have acted."""
+    first = begin(db, key="k")
+    licence = '[[1,"s","cut",1,5],[2,"s","whole",1,6],[3,"s","failed",1,7],[4,"s","both",1,8]]'
+    commit(db, flush(first, unit("s", 1, "cut", None, starts=licence), unit("c", 2, "whole", "1"), unit("a", 3, "failed", "{}", delay_seconds=1)))
+    db.execute("select pgflow.release_runs(%s, %s)", ([first.run_id], [first.token]))
+    second = claim_one(db)
+    commit(db, flush(second, unit("c", 1, "cut", "1"), unit("c", 3, "failed", "1"), unit("a", 4, "both", "{}", delay_seconds=1), unit("c", 4, "both", "1")))
+    assert rows(db, "select step, status, attempts from pgflow.steps order by call") == [
+        ("cut", "completed", 2), ("whole", "completed", 1), ("failed", "completed", 2), ("both", "completed", 3),
+    ]  # fmt: skip
+    assert rows(db, "select step from pgflow.steps where attempts > 1 order by call") == ["cut", "failed", "both"]
+
+
+def test_a_page_of_steps_reads_the_runs_of_that_page_only(db: Conn) -> None:
+    for _ in range(30):
+        run = begin(db)
+        commit(db, flush(run, *(unit("c", call, "step", "1") for call in range(1, 11)), outcome=("completed", None, "null", None)))
+    ids = rows(db, "select distinct run_id from pgflow.steps order by run_id")
+    page = "select run_id, call from pgflow.steps where run_id >= %s and (run_id, call) > (%s, %s) order by run_id, call limit 7"
+    at, seen = (0, 0), []
+    while found := db.execute(page, (at[0], *at)).fetchall():
+        seen += found
+        at = found[-1]
+    assert seen == [(run_id, call) for run_id in ids for call in range(1, 11)]
+    (plan,) = db.execute("explain (analyze, costs off, timing off, summary off, format json) " + page, (ids[15], ids[15], 5)).fetchone()
+    loops = [node["Actual Loops"] for node in walk(plan[0]["Plan"]) if node["Node Type"] == "Aggregate"]
+    assert loops, plan
+    assert max(loops) <= 3
+
+
+def walk(node: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    yield node
+    for below in node.get("Plans", ()):
+        yield from walk(below)
 
 
 def test_the_idempotency_key_of_a_later_generation_names_it(db: Conn) -> None:

@@ -458,7 +458,7 @@ async def test_a_step_that_nobody_waits_for_any_more_is_stopped_and_its_late_res
     await run.send(go, 1)
     assert await run.result(SOON) == "after"
     await eventually(lambda: stopped, "the body is cancelled")
-    assert steps(conn, run.key) == [("slow", "abandoned", 0), ("after", "completed", 1)]
+    assert steps(conn, run.key) == [("slow", "abandoned", 1), ("after", "completed", 1)]
 
 
 # ---------------------------------------------------------------- heartbeats

@@ -969,3 +969,33 @@ def test_a_start_with_a_delay_in_the_callers_transaction_waits_for_its_time(flow
     assert run.status() == "waiting"
     flow.skip(HOUR)
     assert run.result(SOON) == 2
+
+
+async def test_a_transaction_is_found_by_the_key_that_its_body_had(aflow: AsyncHarness, conn: psycopg.Connection) -> None:
+    keys = []
+
+    @transaction
+    async def keyed(conn: AsyncConnection, n: int) -> int:
+        keys.append(pgflow.idempotency_key())
+        if n < 0:
+            raise ValueError(n)
+        return n
+
+    @transaction
+    def keyed_too(conn: Connection, n: int) -> int:
+        keys.append(pgflow.idempotency_key())
+        return n
+
+    @workflow
+    async def twice() -> int:
+        total = await keyed(1) + await keyed_too.aio(2) + await keyed(3)
+        with suppress(ValueError):
+            await keyed(-1)
+        return total
+
+    aflow.include(twice)
+    run = await aflow.start(twice)
+    assert await run.result(SOON) == 6
+    shown = conn.execute("select status, attempts, idempotency_key from pgflow.steps where key = %s order by call", (run.key,)).fetchall()
+    assert len(set(keys)) == 4
+    assert shown == [(status, 1, key) for status, key in zip(("completed", "completed", "completed", "failed"), keys, strict=True)]

@@ -17,7 +17,8 @@ Row = Mapping[str, Any]
 STEP, TIMER, SIGNAL, CHILD, MARK = "step", "timer", "signal", "child", "mark"
 
 RECOVERED = "recovered"
-"""The mark at which another lease went on without the run having been woken: its worker had died, or handed it back."""
+"""The mark at which a lease was last heard of, where another went on without the run having been woken: its worker had died, or
+handed it back. When the other began is not in the journal, only when it first recorded something, which is where the mark ends."""
 
 _KINDS = {
     "step_started": STEP, "step_completed": STEP, "step_failed": STEP, "attempt_failed": STEP, "step_abandoned": STEP,
@@ -48,6 +49,7 @@ class Entry:
         ended_at: When it ended; None if it has not.
         is_known: Whether the journal says when it began.
         failures: Failed attempts: when, and the error.
+        cut_off: Attempts of which nothing is known: the lease under which they began recorded no end of them.
         due_at: When a timer, or the next attempt, is due.
         detail: What a mark says.
     """
@@ -60,6 +62,7 @@ class Entry:
     status: str = "open"
     ended_at: datetime | None = None
     failures: list[tuple[datetime, str]] = field(default_factory=list)
+    cut_off: int = 0
     due_at: datetime | None = None
     detail: str = ""
 
@@ -67,7 +70,7 @@ class Entry:
     def attempts(self) -> int:
         """How often a step was tried, as far as is recorded."""
         is_trying = self.status == "open" and self.is_known and self.due_at is None
-        return len(self.failures) + (self.status == "completed" or is_trying) if self.kind == STEP else 0
+        return len(self.failures) + self.cut_off + (self.status == "completed" or is_trying) if self.kind == STEP else 0
 
     def as_row(self) -> dict[str, Any]:
         """The entry for machines."""
@@ -98,6 +101,9 @@ class _Folding:
         self._open: dict[int, Entry] = {}
         self._last = created_at
         self._token: int | None = None
+        self._heard_at = created_at
+        self._begun_by: dict[int, int | None] = {}
+        """Call -> token of the lease under which its body was begun and has not ended."""
 
     def take(self, unit: Row) -> None:
         self._note_lease(unit)
@@ -110,7 +116,10 @@ class _Folding:
             self.entries.append(_mark(unit))
         for number, _class, name, *_ in unit["starts"] or ():
             self._begin(number, STEP, name, unit["recorded_at"])
+            self._begun_by.setdefault(number, unit["token"])
         self._last = max(self._last, unit["at"])
+        if unit["token"]:
+            self._heard_at = max(self._heard_at, unit["recorded_at"])
 
     def _note_lease(self, unit: Row) -> None:
         token = unit["token"] or None
@@ -118,7 +127,10 @@ class _Folding:
             return
         if self._token is not None and token != self._token and unit["event"] not in _WAKES:
             self.entries.append(
-                Entry(0, MARK, RECOVERED, unit["at"], status="", ended_at=unit["at"], detail="another lease goes on from the journal")
+                Entry(
+                    0, MARK, RECOVERED, self._heard_at, status="", ended_at=unit["recorded_at"],
+                    detail="another lease goes on from the journal",
+                )
             )
         self._token = token
 
@@ -132,6 +144,8 @@ class _Folding:
         if event in ("step_started", "effect_intended", "effect_attempted"):  # the column starts says what has begun
             return
         entry = known or self._begin(call, kind, _name(unit, kind), self._last, is_known=False)
+        if event in ("step_completed", "step_failed", "attempt_failed"):
+            entry.cut_off += self._begun_by.pop(call, unit["token"]) != unit["token"]
         if event in ("attempt_failed", "effect_unknown"):
             entry.failures.append((unit["at"], describe_error(unit["payload"])))
             entry.due_at = unit["due_at"]

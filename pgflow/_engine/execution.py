@@ -243,7 +243,7 @@ class Execution(Releases):
         assert self.may_fence
         self.locked = True
         call.fencing = True
-        self._record(call.number, Kind.STEP_COMPLETED, call.name, text)
+        self._record(call.number, Kind.STEP_COMPLETED, call.name, text, key=call.key or str(call.ordinal))
         self.inflight = self._flush_of_buffer()
         return self.inflight
 

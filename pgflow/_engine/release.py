@@ -172,7 +172,8 @@ class Releases(Renewals):
         value, error, text = decode_result(call, result)
         carried = None if call.carried is None else call
         if error is not None:
-            row = self._record(call.number, Kind.STEP_FAILED, call.name, text, carried=carried)
+            own = call.key or str(call.ordinal) if call.spec.effect == "t" else None  # a transaction has no licence that names it
+            row = self._record(call.number, Kind.STEP_FAILED, call.name, text, key=own, carried=carried)
         elif call.spec.effect == "d":
             row = self._record(call.number, Kind.DECISION_RECORDED, call.name, text, key=call.key)
             self._want_flush()
