@@ -17,8 +17,8 @@ from pgflow.context import Signal
 from pgflow.errors import InvalidArgument, NotBuiltError
 from pgflow.handles import AsyncRun, AsyncSession, Outcome, Run, Session, delivery_of, signal_query
 from pgflow.interceptor import Interceptor
+from pgflow.mailbox import AsyncMailbox, Mailbox
 from pgflow.model import Approve, Delivery, Escalate, Reject
-from pgflow.rewinding import AsyncRewinds, Rewinds
 from pgflow.starts import effective_options, new_keys, start_id_of
 from pgflow.values import encode_plain
 from pgflow.workflow import Workflow
@@ -51,7 +51,7 @@ def _start_query(
 # ---------------------------------------------------------------- sync
 
 
-class Client(Rewinds):
+class Client(Mailbox):
     """Starts and signals runs; one bound to a connection does so in its open transaction."""
 
     _interceptors: list[Interceptor]
@@ -168,7 +168,7 @@ class Client(Rewinds):
 # ---------------------------------------------------------------- async
 
 
-class AsyncClient(AsyncRewinds):
+class AsyncClient(AsyncMailbox):
     """Starts and signals runs; see :class:`Client`."""
 
     _interceptors: list[Interceptor]

@@ -252,7 +252,7 @@ class Committer:
         flush = items[0][1]
         if len(items) == 1 and not careful and len(flush.rows) == 1 and flush.question is None and flush.ending is None:
             row = flush.rows[0]
-            if row.delay_seconds is None and row.key is None and not (flush.has_ledger or flush.taken):
+            if row.delay_seconds is None and row.key is None and not (flush.has_ledger or flush.taken or flush.returned):
                 return calls.commit_unit(
                     self._host.worker_id, flush.run_id, flush.token, row.seq, row.call, row.kind, row.name, row.payload,
                     flush.licences(0), row.at_us,

@@ -166,9 +166,11 @@ class Signal(Generic[T]):
         Args:
             timeout: Give up after this long; a later message stays for the next wait.
 
+        A message whose payload does not fit the type is not taken: the run is stuck, reason ``signal``, until somebody drops, replaces
+        or requeues it (``pgflow messages``).
+
         Raises:
             TimeoutError: None came in time.
-            NotStorable: The payload does not fit the type.
         """
         return self._wait(async_scope(f"signal {self.name!r}.wait()", "its .sync.wait()"), timeout)
 

@@ -134,6 +134,31 @@ class Delivery:
 
 
 @dataclass(frozen=True)
+class Message:
+    """A signal that no run has taken.
+
+    Attributes:
+        key: The run that it is for.
+        message: The number of the message.
+        signal: Name of the signal.
+        payload: Its payload.
+        state: ``waiting`` in the mailbox; or put aside: the run had ``ended``, or somebody ``dropped`` or ``replaced`` it.
+        sent_at: When it was sent.
+        sent_by: Who sent it.
+        why: Of one that waits, why the run's code could not take it; of one that was put aside, the reason that was given.
+    """
+
+    key: str
+    message: int
+    signal: str
+    payload: Any
+    state: Literal["waiting", "ended", "dropped", "replaced"]
+    sent_at: datetime
+    sent_by: str | None
+    why: str | None
+
+
+@dataclass(frozen=True)
 class Usage:
     """What a call to a model cost."""
 

@@ -196,6 +196,16 @@ def beside_code(units: list[Unit]) -> list[Unit]:
     return [u._replace(kind=Kind.OPERATOR, starts=None) if u.call >= FIRST_ADOPTED and u.kind in _BESIDE else u for u in units]
 
 
+RETURNED = "signal_returned"
+"""Name of the operator's unit that takes a signal back which the code could not take: it is in the mailbox again."""
+
+
+def without_returned(units: list[Unit]) -> list[Unit]:
+    """A journal in which signals that went back to the mailbox are passed over, as if nobody had taken them."""
+    returned = {json.loads(u.payload or "{}")["seq"] for u in units if u.kind == Kind.OPERATOR and u.name == RETURNED}
+    return [u._replace(kind=Kind.OPERATOR) if u.seq in returned else u for u in units] if returned else units
+
+
 class SagaEntry(NamedTuple):
     """An effect of an earlier generation, which a run takes back if it fails. ``request`` and ``result`` are JSON texts."""
 

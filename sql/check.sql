@@ -47,6 +47,10 @@ begin
     where k.is_terminal and u.call > 0
       -- The code may give up an effect; the ledger follows it to its end all the same.
       and not (u.kind = 'X' and exists (select from pgflow.unit i where i.run_id = u.run_id and i.call = u.call and i.kind = 'i'))
+      -- A message that the code could not take went back: its wait goes on.
+      and not (u.kind = 'S' and exists (
+        select from pgflow.unit o where o.run_id = u.run_id and o.kind = 'o' and o.name = 'signal_returned' and (o.payload->>'seq')::int = u.seq
+      ))
     group by u.run_id, u.call
   ), chain_head as (
     select chain_id, max(run_id) as run_id, max(generation) as generation, count(*) as runs from pgflow.run group by chain_id

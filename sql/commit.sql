@@ -10,6 +10,7 @@
 --   l  true            if units of the effect ledger are among `u`
 --   x  [{...}, ...]    runs with a question or a change of place: see settle_
 --   m  [[run_id, chain_id, name, signal_id], ...]   signals that are taken: each has its unit among `u`
+--   b  [[run_id, chain_id, call, seq, error], ...]   signals that were taken and go back: see put_signals_back_
 --   w  the worker      whose leases they are
 -- The leases are locked first, in the order of run_id and skipping what is locked elsewhere: `busy`,
 -- to be tried in the next batch. Everything else happens in later statements, which see what was
@@ -174,6 +175,7 @@ begin
           ('f', (select jsonb_agg(e) from jsonb_array_elements(batch->'f') e where e::bigint = any(good))),
           ('l', batch->'l'),
           ('m', (select jsonb_agg(e) from jsonb_array_elements(batch->'m') e where (e->0)::bigint = any(good))),
+          ('b', (select jsonb_agg(e) from jsonb_array_elements(batch->'b') e where (e->0)::bigint = any(good))),
           ('x', (select jsonb_agg(e) from jsonb_array_elements(batch->'x') e where (e->'run')::bigint = any(good)))
       ) as p (name, part)
       where p.part is not null;
@@ -191,6 +193,10 @@ begin
 
   if batch ? 'm' then
     perform pgflow.take_mail_(batch->'m');
+  end if;
+
+  if batch ? 'b' then
+    perform pgflow.put_signals_back_(batch->'b');
   end if;
 
   if batch ? 'x' then

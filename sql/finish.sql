@@ -65,8 +65,8 @@ as $$
       select k.ctid from pgflow.signal k where k.chain_id = any(chains) for update skip locked
     )) and s.chain_id = any(chains) returning s.*
   )
-  insert into pgflow.undelivered (signal_id, chain_id, run_id, sent_at, moved_at, call, kind, name, sent_by, payload)
-  select signal_id, chain_id, run_id, sent_at, t, call, kind, name, sent_by, payload from gone;
+  insert into pgflow.undelivered (signal_id, chain_id, run_id, sent_at, moved_at, call, kind, name, sent_by, payload, why)
+  select signal_id, chain_id, run_id, sent_at, t, call, kind, name, sent_by, payload, refusal->>'error' from gone;
   -- Results of children that a run ended by force will never hear of.
   select pgflow.owe_for_parent_(array_agg((d.payload->>'run_id')::bigint), t)
   from pgflow.undelivered d

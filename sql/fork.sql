@@ -135,6 +135,19 @@ $$;
 comment on function pgflow.drop_children_(bigint, int, text, boolean, timestamptz)
   is 'What becomes of children that the dropped part started, unless they are reused: open ones are cancelled or refused (PF006), keys of ended ones freed';
 
+create or replace function pgflow.is_returned_(run_id bigint, seq int)
+returns boolean
+language sql
+stable
+set search_path = pg_catalog, pg_temp
+as $$
+  select exists (
+    select from pgflow.unit o
+    where o.run_id = is_returned_.run_id and o.seq > is_returned_.seq and o.kind = 'o' and o.name = 'signal_returned' and (o.payload->>'seq')::int = is_returned_.seq
+  )
+$$;
+comment on function pgflow.is_returned_(bigint, int) is 'Whether a message that was taken at a unit went back to the mailbox';
+
 create or replace function pgflow.put_back_(chain bigint, origin bigint, cut int, to_chain bigint, t timestamptz)
 returns void
 language plpgsql
@@ -146,7 +159,7 @@ declare
 begin
   -- By the time at which it was taken; before the time-out of the wait that it had ended.
   numbers := array(
-    select nextval('pgflow.put_back_seq') from pgflow.unit u where u.run_id = origin and u.seq > cut and u.kind = 'S'
+    select nextval('pgflow.put_back_seq') from pgflow.unit u where u.run_id = origin and u.seq > cut and u.kind = 'S' and not pgflow.is_returned_(origin, u.seq)
   );
   insert into pgflow.signal (signal_id, chain_id, sent_at, kind, name, payload)
   overriding system value
@@ -154,11 +167,11 @@ begin
   from (
     select row_number() over (order by u.seq desc) as n, u.name, u.payload,
       least(u.at, (select min(w.due_at) from pgflow.unit w where w.run_id = origin and w.call = u.call and w.kind = 't')) as at
-    from pgflow.unit u where u.run_id = origin and u.seq > cut and u.kind = 'S'
+    from pgflow.unit u where u.run_id = origin and u.seq > cut and u.kind = 'S' and not pgflow.is_returned_(origin, u.seq)
   ) s;
   if to_chain = chain then
     with gone as (
-      delete from pgflow.undelivered d where d.chain_id = chain and d.kind = 's' returning d.*
+      delete from pgflow.undelivered d where d.chain_id = chain and d.kind = 's' and d.reason = 'ended' returning d.*
     )
     insert into pgflow.signal (signal_id, chain_id, sent_at, kind, name, sent_by, payload)
     overriding system value
@@ -169,7 +182,7 @@ begin
     from (
       select signal_id, sent_at, name, sent_by, payload from pgflow.signal s where s.chain_id = chain and s.kind = 's'
       union all
-      select signal_id, sent_at, name, sent_by, payload from pgflow.undelivered d where d.chain_id = chain and d.kind = 's'
+      select signal_id, sent_at, name, sent_by, payload from pgflow.undelivered d where d.chain_id = chain and d.kind = 's' and d.reason = 'ended'
     ) m order by m.signal_id;
   end if;
 end

@@ -284,6 +284,13 @@ begin
   if found.seq is not null then
     raise exception using errcode = 'PF003', message = format('at unit %s the run continued as new: cut before it', found.seq);
   end if;
+  select (o.payload->>'seq')::int as seq, o.seq as returned_at, o.payload->>'name' as name into found
+  from pgflow.unit o
+  where o.run_id = run_id and o.kind = 'o' and o.name = 'signal_returned' and o.seq > cut and (o.payload->>'seq')::int <= cut limit 1;
+  if found.seq is not null then
+    raise exception using errcode = 'PF003', message = format('signal %s, taken at unit %s, went back at unit %s', found.name, found.seq, found.returned_at),
+      hint = 'Cut before the one or after the other.';
+  end if;
   select i.seq, i.name, pgflow.effect_end_(run_id, i.call) as ended_at, (
     select max(e.seq) from pgflow.unit e where e.run_id = run_id and e.call = i.call and e.seq > cut and e.kind in ('j', 'A', 'E')
   ) as known_at into found

@@ -22,6 +22,7 @@
 --   park                  true: if nothing has happened, park
 --   stuck                 the same as hold, for when it would park: nothing but a person can bring it on
 --   hold                  [state, reason, code hash, detail]
+--   refused               [[name, error, code hash], ...]   of a hold: signals that the code could not take
 --   continue              input of the next generation
 --   cancel                {why, by} of a cancel that was taken after the code had ended, for the next generation
 --   effects               [[call, name, key, hash, risk, request, ordinal or key, ground, seconds, decision, compensates, reads, ...], ...]  see intend_
@@ -173,10 +174,10 @@ begin
   end if;
   for happening in
     select h.* from (
-      select s.kind, 0 as call, s.name, s.sent_at as at, s.signal_id, s.payload, s.sent_by
+      select s.kind, 0 as call, s.name, s.sent_at as at, s.signal_id, s.payload, s.sent_by, false as is_refused
       from pgflow.signal s where s.chain_id = chain and s.kind = 'x'
       union all
-      select 'S', (w->0)::int, w->>1, s.sent_at, s.signal_id, s.payload, s.sent_by
+      select 'S', (w->0)::int, w->>1, s.sent_at, s.signal_id, s.payload, s.sent_by, s.refusal is not null
       from jsonb_array_elements(q->'signals') w
       cross join lateral (
         select * from pgflow.signal m
@@ -184,17 +185,17 @@ begin
         order by m.signal_id limit 1
       ) s
       union all
-      select 'K', s.call, s.name, s.sent_at, s.signal_id, s.payload, s.sent_by
+      select 'K', s.call, s.name, s.sent_at, s.signal_id, s.payload, s.sent_by, false
       from pgflow.signal s
       where q ? 'child_calls' and s.chain_id = chain and s.kind = 'c' and s.run_id = me
         and s.call = any(array(select e::int from jsonb_array_elements(q->'child_calls') e))
       union all
-      select (w->>2)::"char", (w->0)::int, u.name, u.due_at, null, null, null
+      select (w->>2)::"char", (w->0)::int, u.name, u.due_at, null, null, null, false
       from jsonb_array_elements(q->'timers') w
       join pgflow.unit u on u.run_id = me and u.seq = (w->1)::int
       where u.due_at <= t
     ) h
-    order by h.at, h.call, h.signal_id
+    order by h.is_refused, h.at, h.call, h.signal_id -- what the code could not take before stands in nobody's way
   loop
     if happening.kind in ('x', 'S') then
       exit when units <> '[]';
@@ -395,7 +396,7 @@ begin
     units := units || more;
   end if;
   if q ? 'hold' then
-    perform pgflow.hold_(q, seq, t);
+    perform pgflow.hold_(case when q ? 'refused' then pgflow.note_refused_(q) else q end, seq, t);
     to_wake := to_wake || pgflow.nudge_asked_(array[chain]);
     place := 'held';
   elsif q ? 'continue' then

@@ -181,7 +181,7 @@ begin
       join pgflow.code held_by on held_by.workflow = l.workflow and held_by.code_hash = k.code_hash
       join pgflow.code mine on mine.workflow = l.workflow and mine.code_hash <> k.code_hash and mine.first_at > held_by.first_at
       join pgflow.worker_code w on w.code_id = mine.code_id and w.worker_id = release_outdated.worker_id
-      where k.state = 'stuck' and k.reason in ('nondeterminism', 'definition') and l.version in ('', mine.version)
+      where k.state = 'stuck' and k.reason in ('nondeterminism', 'definition', 'signal') and l.version in ('', mine.version)
       order by k.run_id for update of k skip locked
     ) returning h.*
   )
@@ -210,7 +210,7 @@ begin
       select k.run_id from pgflow.held k
       join pgflow.lane l on l.lane_id = k.lane_id
       join unnest(workflows, code_hashes) as c (workflow, code_hash) on c.workflow = l.workflow
-      where k.state = 'stuck' and k.reason in ('nondeterminism', 'definition') and k.code_hash is distinct from c.code_hash
+      where k.state = 'stuck' and k.reason in ('nondeterminism', 'definition', 'signal') and k.code_hash is distinct from c.code_hash
       order by k.run_id for update of k skip locked
     ) returning h.*
   )

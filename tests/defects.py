@@ -231,7 +231,7 @@ LOCKS = (
     ),
     Defect(
         "fence with a signal that is still in the mailbox", "pgflow/_engine/execution.py",
-        "self._decided or self._taken or self._driver.busy", "self._decided or self._driver.busy",
+        "self._decided or self._taken or self._returned or self._driver.busy", "self._decided or self._driver.busy",
         "test_engine_offers.py::test_a_transaction_waits_until_the_signal_before_it_is_recorded",
     ),
     Defect(
@@ -313,13 +313,52 @@ WAKES = (
         "test_sql_wake.py::test_each_signal_goes_to_one_wait_in_the_order_of_sending",
     ),
     Defect(
+        "message of the wrong type given to the code", "pgflow/_engine/release.py",
+        "if isinstance(call, SignalCall) and isinstance(error, NotStorable) and self._is_newest():", "if False:",
+        "test_messages.py::test_the_run_is_stuck_and_says_why_and_nothing_is_consumed[recorded]",
+    ),
+    Defect(
+        "message of the wrong type taken from an offer", "pgflow/_engine/release.py",
+        "        if misfit is not None:\n            self._stand_by(call, misfit)\n            return False\n", "",
+        "test_messages.py::test_the_run_is_stuck_and_says_why_and_nothing_is_consumed[offered]",
+        also=(("        return not self._decided and (not self.replaying or self.journal.is_told)", "        return False"),),
+    ),
+    Defect(
+        "message given back and lost", "sql/commit.sql",
+        "    perform pgflow.put_signals_back_(batch->'b');", "    null;",
+        "test_messages.py::test_the_run_is_stuck_and_says_why_and_nothing_is_consumed[recorded]",
+    ),
+    Defect(
+        "replay that takes what went back", "pgflow/_engine/history.py",
+        "Journal(without_returned(self._journal_of(claim)))", "Journal(self._journal_of(claim))",
+        "test_messages.py::test_a_replay_passes_over_what_went_back",
+    ),
+    Defect(
+        "cancel behind a message that nobody can take", "sql/settle.sql",
+        "order by h.is_refused, h.at, h.call, h.signal_id", "order by h.at, h.call, h.signal_id",
+        "test_messages.py::test_a_cancel_goes_before_a_message_that_the_code_cannot_take",
+    ),
+    Defect(
+        "message put back twice by a rewind", "sql/fork.sql",
+        "    from pgflow.unit u where u.run_id = origin and u.seq > cut and u.kind = 'S' and not pgflow.is_returned_(origin, u.seq)\n  ) s;",
+        "    from pgflow.unit u where u.run_id = origin and u.seq > cut and u.kind = 'S'\n  ) s;",
+        "test_messages.py::test_a_part_done_again_has_the_message_once[rewind_run('k', 0)]",
+        also=(("from pgflow.unit u where u.run_id = origin and u.seq > cut and u.kind = 'S' and not pgflow.is_returned_(origin, u.seq)\n  );",
+               "from pgflow.unit u where u.run_id = origin and u.seq > cut and u.kind = 'S'\n  );"),),
+    ),
+    Defect(
+        "sender not told that the run has ended", "sql/signal.sql",
+        "    ended_as := pgflow.ended_as_(newest);\n", "",
+        "test_delivery.py::test_sql_says_how_the_run_has_ended_and_keeps_the_message[completed-deliver_signal]",
+    ),
+    Defect(
         "mail of the finished dropped", "sql/finish.sql",
-        "call, kind, name, sent_by, payload from gone;", "call, kind, name, sent_by, payload from gone where false;",
+        "sent_by, payload, refusal->>'error' from gone;", "sent_by, payload, refusal->>'error' from gone where false;",
         "test_sql_wake.py::test_mail_that_nobody_took_is_put_aside_when_the_run_ends",
     ),
     Defect(
         "cancel lost when its run gets stuck", "sql/settle.sql",
-        "perform pgflow.hold_(q, seq, t);\n    to_wake := to_wake || pgflow.nudge_asked_(array[chain]);", "perform pgflow.hold_(q, seq, t);",
+        "else q end, seq, t);\n    to_wake := to_wake || pgflow.nudge_asked_(array[chain]);", "else q end, seq, t);",
         "test_sql_wake.py::test_a_cancel_reaches_a_run_that_gets_stuck_in_every_order",
     ),
     Defect(
@@ -357,7 +396,7 @@ CLOCKS = (
     ),
     Defect(
         "what was looked at first wins", "sql/settle.sql",
-        "order by h.at, h.call, h.signal_id\n", "order by h.kind desc, h.at, h.call, h.signal_id\n",
+        "order by h.is_refused, h.at, h.call, h.signal_id --", "order by h.is_refused, h.kind desc, h.at, h.call, h.signal_id --",
         "test_sql_wake.py::test_what_happened_first_wins_however_late_the_database_looks",
     ),
     Defect(
@@ -401,7 +440,7 @@ REPLAY = (
     ),
     Defect(
         "fence before the last outcome is released", "pgflow/_engine/execution.py",
-        "not (self.locked or self._decided or self._taken or self._driver.busy)", "not self.locked",
+        "not (\n            self.locked or self._decided or self._taken or self._returned or self._driver.busy\n        )", "not self.locked",
         "test_engine_order.py::test_what_a_fence_answers_is_released_before_the_next_fence",
     ),
     Defect(

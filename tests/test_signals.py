@@ -330,29 +330,6 @@ async def test_a_payload_that_does_not_fit_is_refused_by_the_sender(aflow: Async
     assert count(conn, "pgflow.signal") == 0
 
 
-async def test_a_payload_from_sql_that_does_not_fit_is_a_typed_error_in_the_workflow_and_taken(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
-    @workflow
-    async def till() -> list[str]:
-        said = []
-        while len(said) < 2:
-            try:
-                said.append(str((await paid.wait()).cents))
-            except NotStorable as error:
-                said.append(str(error))
-        return said
-
-    aflow.include(till)
-    run = await aflow.start(till)
-    conn.execute("select pgflow.send_signal(%s, 'paid', '\"five\"')", (run.key,))
-    conn.execute("select pgflow.send_signal(%s, 'paid', '{\"cents\": 5}')", (run.key,))
-    await aflow.until_idle()
-    (refused, taken) = await run.result(SOON)
-    assert "the payload of signal 'paid' does not fit its annotation Payment" in refused
-    assert taken == "5"
-
-
 BAD_SQL = {
     "no name": "pgflow.send_signal('k', '')",
     "a name that is too long": "pgflow.send_signal('k', repeat('s', 256))",

@@ -60,6 +60,7 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
     },
     "Act": {
         "signal": ("signals:signal", "Sends a signal to a run."),
+        "messages": ("messages:messages", "Lists signals that no run has taken, or mends one."),
         "settle": ("owing:settle", "Says what became of an effect whose outcome is unknown."),
         "cancel": ("orders:cancel", "Cancels runs: their code may clean up first."),
         "pause": ("orders:pause", "Holds runs until they are resumed."),

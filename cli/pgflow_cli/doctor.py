@@ -18,7 +18,7 @@ from pgflow_cli.checks.server import (
     check_pooler,
     check_version,
 )
-from pgflow_cli.checks.work import check_books, check_queues, check_stuck, check_workers
+from pgflow_cli.checks.work import check_books, check_messages, check_queues, check_stuck, check_workers
 from pgflow_cli.database import Dsn, connect, find_dsn
 from pgflow_cli.failures import FAILED, Ended
 from pgflow_cli.output import AsCsv, AsJson, Form, choose_form, console, note, plain, print_rows
@@ -34,7 +34,7 @@ SERVER: dict[str, Callable[[Patient], Iterator[Finding]]] = {
 }  # fmt: skip
 WITH_SCHEMA: dict[str, Callable[[Patient], Iterator[Finding]]] = {
     "schema drift": check_drift, "privileges": check_privileges, "workers": check_workers, "queues": check_queues,
-    "stuck runs": check_stuck,
+    "stuck runs": check_stuck, "messages": check_messages,
 }  # fmt: skip
 
 

@@ -13,9 +13,10 @@ from pgflow.values import ANYTHING, Codec
 Effect = Literal["r", "s", "t", "d", "e"]
 """Effect class of a step: r = read, s = idempotent outside write, t = transactional write, d = decision, e = effect."""
 
-State = Literal["pending", "unlicensed", "startable", "running", "backoff", "owed", "following", "decided", "over"]
+State = Literal["pending", "unlicensed", "startable", "running", "backoff", "owed", "following", "decided", "misfit", "over"]
 """Life of a step's call. pending = replaying, or waiting for the database; owed = only a person can say what became of the effect;
-following = it takes back an effect that was accepted and is not confirmed yet; decided = its unit has a seq, its release is due."""
+following = it takes back an effect that was accepted and is not confirmed yet; decided = its unit has a seq, its release is due;
+misfit = the message that it waits for does not fit its type."""
 
 
 @dataclass(frozen=True)

@@ -103,6 +103,8 @@ class Execution(Releases):
                 call.state = "running"
                 self._running.add(call.number)
                 self._host.start_body(self, call)
+        if self._misfits and self._hold is None and self.is_idle and not is_held_back:
+            self._hold_misfit()
         if self._must_flush():
             self._want_flush()
 
@@ -231,7 +233,9 @@ class Execution(Releases):
     @property
     def may_fence(self) -> bool:
         """Whether the next seq is known and everything that was decided before is released."""
-        return self.inflight is None and not (self.locked or self._decided or self._taken or self._driver.busy)
+        return self.inflight is None and not (
+            self.locked or self._decided or self._taken or self._returned or self._driver.busy
+        )
 
     def begin_fence(self, call: StepCall, text: str) -> Flush | None:
         """A transactional body is done: what its transaction must append, or None if nobody wants it any more.
@@ -275,7 +279,7 @@ class Execution(Releases):
         if self.renewing is not None and self.divergence is None:
             return None
         if self.divergence is not None or self._refused:  # what the code did after that is nobody's history
-            self._buffer, self._unlicensed, self._taken, self._seq = [], [], [], self._durable_seq
+            self._buffer, self._unlicensed, self._taken, self._returned, self._seq = [], [], [], [], self._durable_seq
         flush = self._flush_of_buffer()
         flush.question = self._question(flush)
         if flush.question is None and self._ending is not None:
@@ -299,13 +303,17 @@ class Execution(Releases):
         claim = self.claim
         has_ledger, self._has_ledger_rows = self._has_ledger_rows, False
         taken, self._taken = self._taken, []
-        seq = self._seq - len(rows)
-        return Flush(self.run_id, claim.token, claim.chain_id, seq, rows, starts, has_ledger=has_ledger, taken=taken, size_bytes=size_bytes)
+        returned, self._returned = self._returned, []
+        return Flush(
+            self.run_id, claim.token, claim.chain_id, self._seq - len(rows), rows, starts, has_ledger=has_ledger, taken=taken,
+            returned=returned, size_bytes=size_bytes,
+        )
 
     def _question(self, flush: Flush) -> dict[str, Any] | None:
         """What the database is asked together with this flush."""
         if self._hold is not None:
-            return {**self._address(flush), "hold": self._hold}
+            misfits = {"refused": [[m.name, m.error, self._code_hash] for m in self._misfits.values()]} if self._misfits else {}
+            return {**self._address(flush), "hold": self._hold, **misfits}
         if self._continue_input is not None:
             handed_on = {"saga": self._handed_on} if self._handed_on else {}
             of_children = {"of_children": self._of_children} if self._of_children else {}

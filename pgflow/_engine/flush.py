@@ -35,6 +35,21 @@ class Row(NamedTuple):
     """The call whose result this is, if another run's body came to it: the unit names the key under which that ran."""
 
 
+class Returned(NamedTuple):
+    """A message that was taken, at ``seq``, and goes back to its mailbox, with the reason."""
+
+    call: int
+    seq: int
+    error: str
+
+
+class Misfit(NamedTuple):
+    """Why a call cannot take the message that it waits for."""
+
+    name: str
+    error: str
+
+
 class Ending(NamedTuple):
     """How a run ends."""
 
@@ -61,6 +76,8 @@ class Flush:
     has_ledger: bool = False
     taken: list[Offer] = field(default_factory=list)
     """Signals whose units are among its rows, to be deleted from the mailbox."""
+    returned: list[Returned] = field(default_factory=list)
+    """Signals that go back to the mailbox: a unit among its rows says so of each."""
     size_bytes: int = 0
     """About how much its units take."""
 
@@ -109,7 +126,7 @@ def _quoted(text: str | None) -> str:
 
 def batch_document(worker_id: int, flushes: Iterable[tuple[Flush, Callable[[], int]]]) -> str:
     """The document of ``commit_units`` for flushes of a worker, each with what tells its run's time in microseconds."""
-    runs, units, endings, kin, questions, taken = [], [], [], [], [], []
+    runs, units, endings, kin, questions, taken, returned = [], [], [], [], [], [], []
     has_ledger = False
     for flush, now_us in sorted(flushes, key=lambda pair: pair[0].run_id):
         runs.append(f"[{flush.run_id},{flush.token},{flush.expected_seq}]")
@@ -121,6 +138,7 @@ def batch_document(worker_id: int, flushes: Iterable[tuple[Flush, Callable[[], i
             if flush.has_kin:
                 kin.append(str(flush.run_id))
         taken += [f"[{flush.run_id},{flush.chain_id},{quote_json(o.name)},{o.signal_id}]" for o in flush.taken]
+        returned += [json.dumps([flush.run_id, flush.chain_id, *back]) for back in flush.returned]
         if flush.question is not None:
             questions.append(json.dumps(flush.question))
     parts = [f'"w":{worker_id},"r":[{",".join(runs)}],"u":[{",".join(units)}]']
@@ -128,6 +146,8 @@ def batch_document(worker_id: int, flushes: Iterable[tuple[Flush, Callable[[], i
         parts.append('"l":true')
     if taken:
         parts.append(f'"m":[{",".join(taken)}]')
+    if returned:
+        parts.append(f'"b":[{",".join(returned)}]')
     if endings:
         parts.append(f'"o":[{",".join(endings)}]')
     if kin:

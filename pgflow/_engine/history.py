@@ -21,7 +21,7 @@ from pgflow._engine.journal import Journal
 from pgflow._engine.loop import MAX_SWALLOWED_UNWINDS, Unwind
 from pgflow.errors import NonDeterminismError
 from pgflow.model import Kind
-from pgflow.units import KIND_NAMES, Claim, Unit, beside_code
+from pgflow.units import KIND_NAMES, Claim, Unit, beside_code, without_returned
 
 NEVER = 0
 """Number of a call that never comes back: code that swallows every Unwind and asks again would not give control back else."""
@@ -36,7 +36,7 @@ class History(ABC):
     def __init__(self, claim: Claim, host: Host[Any]) -> None:
         self.claim = claim
         self.run_id = claim.run_id
-        self.journal = Journal(self._journal_of(claim))
+        self.journal = Journal(without_returned(self._journal_of(claim)))
         self.replaying = len(self.journal) > 0
         self.closing = False
         self.divergence: NonDeterminismError | None = None

@@ -57,6 +57,11 @@ class Journal:
         self._next += 1
         return unit
 
+    @property
+    def is_told(self) -> bool:
+        """Whether nothing is left that the code or the ledger has a part in."""
+        return all(unit.kind == Kind.OPERATOR for unit in self._units[self._next :])
+
     def open_starts(self) -> Iterator[Start]:
         """Licences of bodies that may have run, and of which nothing more is known."""
         return (start for start in self.starts.values() if start.call not in self.ended and start.call not in self.given_up)

@@ -70,12 +70,17 @@ def decode_unit(call: Call, unit: Unit) -> tuple[Any, Exception | None]:
     if isinstance(call, SignalCall):
         if unit.kind == Kind.WAIT_TIMED_OUT:
             return None, TimeoutError(f"no signal {call.name!r} in time")
-        try:
-            return call.codec.decode(payload, f"the payload of signal {call.name!r}"), None
-        except NotStorable as error:
-            return None, error
+        return decode_signal(call, payload)
     assert isinstance(call, ChildCall)
     return decode_child(json.loads(payload), call)
+
+
+def decode_signal(call: SignalCall, payload: str) -> tuple[Any, NotStorable | None]:
+    """The payload of a message as the code sees it, or why it does not fit."""
+    try:
+        return call.codec.decode(payload, f"the payload of signal {call.name!r}"), None
+    except NotStorable as error:
+        return None, error
 
 
 def decode_child(data: dict[str, Any], call: ChildCall) -> tuple[Any, Exception | None]:

@@ -17,7 +17,7 @@ def waits_of(calls: Iterable[Call], accepted: Iterable[int] = ()) -> dict[str, A
     children: list[Any] = []
     effects: list[int] = list(accepted)
     for call in calls:
-        if call.state == "decided":
+        if call.state in ("decided", "misfit"):
             continue
         if isinstance(call, SignalCall):
             signals.append([call.number, call.name])

@@ -14,16 +14,16 @@ from typing import Any
 
 from pgflow._engine import mypyc_attr
 from pgflow._engine.calls import Call, ChildCall, EffectCall, SignalCall, StepCall, TimerCall
-from pgflow._engine.flush import Ending
+from pgflow._engine.flush import Ending, Misfit, Returned
 from pgflow._engine.host import ContinueAsNew, EffectResult, Host, StepResult
 from pgflow._engine.loop import Unwind
-from pgflow._engine.outcomes import decode_result, decode_unit, fits
+from pgflow._engine.outcomes import decode_result, decode_signal, decode_unit, fits
 from pgflow._engine.questions import stuck
 from pgflow._engine.renewal import Renewals
 from pgflow.errors import NotStorable
 from pgflow.failures import clean, encode_error
 from pgflow.model import Kind
-from pgflow.units import Claim, Offer, Unit
+from pgflow.units import RETURNED, Claim, Offer, Unit
 from pgflow.values import Codec
 
 
@@ -40,6 +40,8 @@ class Releases(Renewals):
         self._code_hash = code_hash
         self._decided: deque[Unit] = deque()
         self._taken: list[Offer] = []
+        self._returned: list[Returned] = []
+        self._misfits: dict[int, Misfit] = {}
         self._ending: Ending | None = None
         self._has_ended = False
         self._late_cancel: dict[str, Any] | None = None
@@ -151,6 +153,10 @@ class Releases(Renewals):
         if call is None:
             return False
         self.claim.offer = None
+        _, misfit = decode_signal(call, offer.payload)
+        if misfit is not None:
+            self._stand_by(call, misfit)
+            return False
         self._taken.append(offer)
         row = self._record(call.number, Kind.SIGNAL_RECEIVED, call.name, offer.payload)
         call.state = "decided"
@@ -217,11 +223,43 @@ class Releases(Renewals):
                     self._release_misfit(call, unit, misfit)
                     return
                 self.diverge(str(misfit))
+            if isinstance(call, SignalCall) and isinstance(error, NotStorable) and self._is_newest():
+                self._return_signal(call, unit, error)
+                return
             if error is None:
                 self._note_age(call, unit.seq)
             if isinstance(call, ChildCall) and (left := json.loads(unit.payload or "{}").get("saga")):
                 call.take_over(left, call.number)
             self._deliver(call, value, error)
+
+    def _is_newest(self) -> bool:
+        """Whether nothing rests on the outcome that is being released."""
+        return not self._decided and (not self.replaying or self.journal.is_told)
+
+    def _return_signal(self, call: SignalCall, unit: Unit, misfit: Exception) -> None:
+        """Gives a message back that the code cannot take: the commit that says so puts it into the mailbox again."""
+        if self.replaying:
+            self._skip_marks()
+            self._go_live()
+        self._record(call.number, Kind.OPERATOR, RETURNED, json.dumps({"seq": unit.seq, "name": call.name, "error": clean(str(misfit))}))
+        self._returned.append(Returned(call.number, unit.seq, clean(str(misfit))))
+        self._stand_by(call, misfit)
+        self._want_flush()
+
+    def _stand_by(self, call: SignalCall, misfit: Exception) -> None:
+        """The call waits for a person who mends the message; the rest of the run goes on as far as it can."""
+        call.state = "misfit"
+        self._misfits[call.number] = Misfit(call.name, clean(str(misfit)))
+
+    def _hold_misfit(self) -> None:
+        """Holds the run for a message that it cannot take, unless the code waits for it no longer."""
+        for number, misfit in self._misfits.items():
+            call = self._calls.get(number)
+            if call is not None and call.state == "misfit":
+                message = f"{misfit.error}. Mend it: pgflow messages {self.claim.key}"
+                self._hold = stuck("signal", {"message": message, "signal": misfit.name, "error": misfit.error}, self._code_hash)
+                return
+        self._misfits.clear()
 
     def _deliver(self, call: Call, value: Any, error: Exception | None) -> None:
         self._drop(call)

@@ -14,7 +14,10 @@ TESTS = {
     "G17": ("priorities and runs that come back among fresh ones", ["tests/test_sql_claim.py", "-k", "first_in_first_out"]),
     "G19": ("loops, threads and a heart that die", ["tests/test_heart.py", "tests/test_supervision.py"]),
     "G24": ("limits of queues, and plans that claim more than they should", ["tests/test_queues.py", "tests/test_sql_claim.py", "-k", "limit or more_than"]),
-    "G31": ("messages sent again under their key, before and after they were taken", ["tests/test_sent_keys.py"]),
+    "G31": (
+        "messages sent again under their key, of the wrong type and mended, and for runs that have ended",
+        ["tests/test_sent_keys.py", "tests/test_messages.py", "tests/test_delivery.py"],
+    ),
     "G33": ("code that changed under its histories", ["tests/test_engine_divergence.py", "-k", "not no_change_makes"]),
     "G34": ("tasks, groups, time-outs and cancels in every order, of asyncio and anyio", ["tests/test_loop.py", "tests/test_engine_order.py", "tests/test_anyio.py"]),
     "G35": ("runs ended by force, with what they had done, begun and handed on", ["tests/test_forced.py"]),

@@ -115,6 +115,24 @@ def check_stuck(patient: Patient) -> Iterator[Finding]:
         yield Finding("ok", "no run is stuck")
 
 
+def check_messages(patient: Patient) -> Iterator[Finding]:
+    """Signals that runs could not take, or had ended before they came."""
+    rows = patient.rows(
+        "select reason, count(*) as messages, min(key) as example from ("
+        "  select 'that the code of its run could not take' as reason, key from pgflow.messages where refused is not null"
+        "  union all"
+        "  select 'for a run that had ended', key from pgflow.undelivered_messages where reason = 'ended'"
+        ") m group by reason order by reason"
+    )
+    for row in rows:
+        yield Finding(
+            "warn", f"{count_of(row['messages'], 'signal')} {row['reason']}",
+            f"pgflow messages {row['example']}; then --replace, --drop or --requeue it",
+        )  # fmt: skip
+    if not rows:
+        yield Finding("ok", "every signal was taken, or waits to be")
+
+
 def check_books(patient: Patient) -> Iterator[Finding]:
     """The engine's own audit: reads everything, hence only when asked for."""
     rows = patient.rows("select invariant, detail from pgflow.check() limit 20")
