@@ -360,6 +360,7 @@ table pgflow.signal, owner pgflow_owner
   has_had_its_try boolean -- True of a cancel that has brought on a run that was paused or stuck: if the run gets stuck again, it stays so
   sent_by text -- Who sent it: a role, or the name that the caller gave
   payload json -- What it says
+  refusal jsonb -- Why the code could not take it, {error, code_hash}: the run was held for a person; null = nobody has tried, or it has been mended
   constraint signal_kind_check CHECK ((kind = ANY (ARRAY['s'::"char", 'c'::"char", 'x'::"char", 'p'::"char", 'r'::"char", 't'::"char", 'e'::"char"])))
   constraint signal_name_check CHECK (((octet_length(name) >= 1) AND (octet_length(name) <= 255)))
   constraint signal_payload_check CHECK ((octet_length((payload)::text) <= 1114112))
@@ -392,7 +393,7 @@ table pgflow.timer, owner pgflow_owner
   CREATE INDEX timer_due_idx ON pgflow.timer USING btree (due_at)
 
 table pgflow.undelivered, owner pgflow_owner
-  -- Messages whose run ended before it took them
+  -- Messages that no run took: it had ended, or somebody took them out of its mailbox
   signal_id bigint not null -- The number that the message had in the mailbox
   chain_id bigint not null -- The chain that it was for
   run_id bigint -- Result of a child: the generation of the parent that started it
@@ -403,7 +404,14 @@ table pgflow.undelivered, owner pgflow_owner
   name text not null -- Name of the signal, or of what was asked
   sent_by text -- Who sent it
   payload json -- What it says
+  reason text not null default 'ended'::text -- ended = the run had ended; dropped, replaced = somebody took it out of the mailbox
+  replaced_in bigint -- The number that it had, which is that of the message in its place now
+  moved_by text -- Who took it out of the mailbox; null = the run had ended
+  why text -- The reason that was given
+  constraint undelivered_moved_by_check CHECK ((char_length(moved_by) <= 255))
   constraint undelivered_pkey PRIMARY KEY (signal_id)
+  constraint undelivered_reason_check CHECK ((reason = ANY (ARRAY['ended'::text, 'dropped'::text, 'replaced'::text])))
+  constraint undelivered_why_check CHECK ((char_length(why) <= 4096))
   CREATE INDEX undelivered_chain_idx ON pgflow.undelivered USING btree (chain_id)
 
 table pgflow.unit, owner pgflow_owner
@@ -557,6 +565,22 @@ view pgflow.lanes, owner pgflow_owner
   grant select to pgflow_operator
   grant select to pgflow_worker
 
+view pgflow.messages, owner pgflow_owner
+  -- Signals in the mailboxes of runs: sent, and not taken yet
+  key text -- Key of the run
+  message bigint -- The number of the message: what drop_message, replace_message and requeue_message take
+  signal text -- Name of the signal
+  payload json -- Its payload
+  sent_at timestamp with time zone -- When it was sent
+  sent_by text -- Who sent it
+  refused text -- Why the code of the run could not take it, so that the run is stuck; null = nothing is wrong with it
+  tenant text -- Whose run it is; empty where there is only one tenant
+  chain_id bigint -- Number of the first run of the chain
+  grant select to pgflow_auditor
+  grant select to pgflow_client
+  grant select to pgflow_operator
+  grant select to pgflow_worker
+
 view pgflow.obligations, owner pgflow_owner
   -- Owed: effects that are not closed, and what else is open
   key text -- Key of the run
@@ -705,6 +729,27 @@ view pgflow.timeline, owner pgflow_owner
   run_id bigint -- The number of that generation
   token bigint -- Token of the lease that wrote it; 0 where no worker held the run, or where it is another run's
   is_inherited boolean -- Whether it happened to the run whose journal this one begins with
+  grant select to pgflow_auditor
+  grant select to pgflow_client
+  grant select to pgflow_operator
+  grant select to pgflow_worker
+
+view pgflow.undelivered_messages, owner pgflow_owner
+  -- Signals that no run took: it had ended, or somebody took them out of its mailbox
+  key text -- Key of the run
+  message bigint -- The number of the message: what requeue_message takes
+  signal text -- Name of the signal
+  payload json -- Its payload
+  reason text -- ended: the run had ended; dropped or replaced: somebody took it out of the mailbox
+  ended_as text -- How the run has ended; null = it is open
+  sent_at timestamp with time zone -- When it was sent
+  sent_by text -- Who sent it
+  moved_at timestamp with time zone -- When it was put aside
+  moved_by text -- Who took it out of the mailbox; null = the run had ended
+  why text -- The reason that was given; or why the code of the run could not take it
+  replaced_in bigint -- The number of the message that has its place now; null = none has
+  tenant text -- Whose run it is; empty where there is only one tenant
+  chain_id bigint -- Number of the first run of the chain
   grant select to pgflow_auditor
   grant select to pgflow_client
   grant select to pgflow_operator
@@ -887,7 +932,7 @@ function pgflow.check() returns TABLE(invariant text, detail text), owner pgflow
   -- The invariants that do not hold, one a row; empty = sound
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
-  md5 43945ef2d83b014d2a85aef57cff6bd3
+  md5 ad5fbf5befee8bcf05279b31008e6d44
   grant execute to pgflow_operator
 
 function pgflow.check_acts_(run_id bigint, cut integer, effects text, is_fork boolean) returns text, owner pgflow_owner
@@ -906,7 +951,7 @@ function pgflow.check_cut_(run_id bigint, cut integer, edit json, is_fork boolea
   -- Refuses (PF003) a cut that is not in the journal or that another run cannot begin with
   plpgsql stable
   set search_path=pg_catalog, pg_temp
-  md5 b5ab30e91b763b02e2afaaeb8e82943d
+  md5 1e040edae93edfcf1bef8c566f1d9464
 
 function pgflow.check_history_(history jsonb) returns void, owner pgflow_owner
   -- Refuses (PF003) a history that no run can have had
@@ -1032,7 +1077,7 @@ function pgflow.commit_units(batch jsonb, careful boolean DEFAULT false) returns
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
   set plan_cache_mode=force_generic_plan
-  md5 c976ce8f4038ecf483d009c3ee855ebe
+  md5 50da867435ba973f9ee36d64b16da302
   grant execute to pgflow_worker
 
 function pgflow.confirm_effect(ref text, verdict text DEFAULT 'confirmed'::text, value json DEFAULT 'null'::json, why text DEFAULT NULL::text, sent_by text DEFAULT NULL::text) returns bigint, owner pgflow_owner
@@ -1116,6 +1161,13 @@ function pgflow.drop_history(ended_before timestamp with time zone, max integer 
   set enable_seqscan=off
   set plan_cache_mode=force_generic_plan
   md5 219cf70427136a1ce5ecc1f63f55593a
+  grant execute to pgflow_operator
+
+function pgflow.drop_message(key text, message bigint, why text DEFAULT 'dropped'::text, tenant text DEFAULT ''::text, sent_by text DEFAULT NULL::text, OUT chain_id bigint, OUT lane_id integer, OUT message_id bigint) returns record, owner pgflow_owner
+  -- Takes a message out of the mailbox of a run and puts it aside, or says of one that was put aside that nobody need see to it; a run that was stuck for want of it goes on. PF001 if there is no such message, PF006 while the run is running
+  plpgsql volatile security definer
+  set search_path=pg_catalog, pg_temp
+  md5 f762a77affabd412970d40266394be06
   grant execute to pgflow_operator
 
 function pgflow.drop_old_code_(before timestamp with time zone) returns void, owner pgflow_owner
@@ -1377,6 +1429,12 @@ function pgflow.is_own_(chain bigint, start_id uuid) returns boolean, owner pgfl
   set search_path=pg_catalog, pg_temp
   md5 0d144fa7a1051f5774ec0400adba7d43
 
+function pgflow.is_returned_(run_id bigint, seq integer) returns boolean, owner pgflow_owner
+  -- Whether a message that was taken at a unit went back to the mailbox
+  sql stable
+  set search_path=pg_catalog, pg_temp
+  md5 9b56bb758efbda01d79be07d406d2124
+
 function pgflow.is_to_be_undone_(child bigint, key text) returns boolean, owner pgflow_owner
   -- Whether an effect that a child left to its parent can be taken back
   sql stable
@@ -1484,7 +1542,13 @@ function pgflow.look_(q jsonb, t timestamp with time zone, INOUT seq integer, OU
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
-  md5 3c6490dddb2dfad4068278810cd0b144
+  md5 8d7400a9d7b554b694eaa32f4f738e5b
+
+function pgflow.mended_(me bigint, chain bigint, place json, verb text, message bigint, name text, why text, said_by text, OUT lane_id integer) returns integer, owner pgflow_owner
+  -- Lets a run go on that was stuck for want of a message, once no message is left that it could not take; answers its lane
+  plpgsql volatile
+  set search_path=pg_catalog, pg_temp
+  md5 2b0e98e1152dd80d1b85e09fdbaaa94f
 
 function pgflow.micros_(at timestamp with time zone) returns bigint, owner pgflow_owner
   -- A time as microseconds since 1970, exactly: the form in which times travel to a worker
@@ -1526,6 +1590,13 @@ function pgflow.note_operator_(me bigint, chain bigint, last_word bigint, INOUT 
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
   md5 a28e7abc1af628233139d5380e2f07e6
+
+function pgflow.note_refused_(q jsonb) returns jsonb, owner pgflow_owner
+  -- Marks the messages that a run could not take, and tells their numbers in why it is held
+  plpgsql volatile
+  set search_path=pg_catalog, pg_temp
+  set enable_seqscan=off
+  md5 8868c16c743cf64aaf11977be86c838e
 
 function pgflow.note_taken_back_(chain bigint, origin bigint, generation integer, cut integer) returns void, owner pgflow_owner
   -- Remembers what the dropped part of a generation had taken back, or had begun to: the next one must not do it again
@@ -1671,13 +1742,20 @@ function pgflow.put_back_(chain bigint, origin bigint, cut integer, to_chain big
   -- Fills a mailbox: what the dropped part of a journal had taken, in order, then what waits or was put aside; copies of it, for another chain
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 a395f809591e295c9159445cbed6c203
+  md5 9fa676b7025791a90a02eefdbac24bed
 
 function pgflow.put_mail_aside_(chains bigint[], t timestamp with time zone) returns void, owner pgflow_owner
   -- Moves what is left in the mailboxes of finished chains to `undelivered`, save what another wake is moving
   sql volatile
   set search_path=pg_catalog, pg_temp
-  md5 9487bade93c9680c7db3fe0d007872d5
+  md5 3e087462b604e8c1954dc4282e1d2baa
+
+function pgflow.put_signals_back_(returned jsonb) returns void, owner pgflow_owner
+  -- Puts messages back into their mailboxes that were recorded and that the code could not take: [[run_id, chain_id, call, seq, error], ...]
+  sql volatile
+  set search_path=pg_catalog, pg_temp
+  set enable_seqscan=off
+  md5 eed93907ac7eef7106f876487f945266
 
 function pgflow.read_stream(key text, stream text, after_run bigint DEFAULT 0, after_seq integer DEFAULT 0, skip integer DEFAULT 0, max integer DEFAULT 1000, tenant text DEFAULT ''::text) returns TABLE(run_id bigint, seq integer, value text), owner pgflow_owner
   -- Values that a run emitted to a stream, in order, over its generations, without those that a rewind has dropped; null = the stream was closed there
@@ -1726,7 +1804,7 @@ function pgflow.release_outdated(worker_id integer) returns integer, owner pgflo
   -- A worker lets runs be tried again that older code could not replay, while both are about; answers how many
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
-  md5 f3c60fd2e480ee0f10aaa33a11c3bb66
+  md5 004f99cc4d9569abd4ca5fe46e676157
   grant execute to pgflow_worker
 
 function pgflow.release_runs(run_ids bigint[], tokens bigint[]) returns bigint[], owner pgflow_owner
@@ -1748,8 +1826,22 @@ function pgflow.release_stuck(workflows text[], code_hashes text[]) returns inte
   -- A worker with other code than the one that could not replay a run lets it be tried again; answers how many
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
-  md5 10a3ec0bb72b35cd41097cc398f34555
+  md5 6a8167b18db2c0b6b88b90740adddf7b
   grant execute to pgflow_worker
+
+function pgflow.replace_message(key text, message bigint, payload json, why text DEFAULT 'replaced'::text, tenant text DEFAULT ''::text, sent_by text DEFAULT NULL::text, OUT chain_id bigint, OUT lane_id integer, OUT message_id bigint) returns record, owner pgflow_owner
+  -- Gives a message in the mailbox of a run another payload, in its place; a run that was stuck for want of it goes on. PF001 if there is no such message, PF006 while the run is running
+  plpgsql volatile security definer
+  set search_path=pg_catalog, pg_temp
+  md5 c73e72c484a7a2c97bfd834c75f7680e
+  grant execute to pgflow_operator
+
+function pgflow.requeue_message(key text, message bigint, to_key text DEFAULT NULL::text, why text DEFAULT 'requeued'::text, tenant text DEFAULT ''::text, sent_by text DEFAULT NULL::text, OUT chain_id bigint, OUT lane_id integer, OUT message_id bigint) returns record, owner pgflow_owner
+  -- Sends a message again, behind the others of its name: to its run, or to another; a run that was stuck for want of it goes on. Answers the chain that has it now, for wake(). PF001 if there is no such message, PF006 while its run is running, or if the run that is to have it has ended
+  plpgsql volatile security definer
+  set search_path=pg_catalog, pg_temp
+  md5 a1fd9b98b7a73505a913286fda6316f0
+  grant execute to pgflow_operator
 
 function pgflow.require_known(queue text, required boolean DEFAULT true) returns void, owner pgflow_owner
   -- Has a queue refuse (PF003) starts of workflows, and of versions of them, that no worker has ever had; false takes them again. Children are not refused
@@ -1847,6 +1939,12 @@ function pgflow.seize_(me bigint, shown text, verb text, OUT lane_id integer, OU
   set search_path=pg_catalog, pg_temp
   md5 8d2f11d44505a345239879daa4b3252c
 
+function pgflow.seize_message_(chain bigint, message bigint, shown text, OUT me bigint, OUT place json, OUT name text, OUT waits boolean) returns record, owner pgflow_owner
+  -- Locks the place of a run, unless a worker holds it (PF006), and a message that waits for it or was put aside (else PF001)
+  plpgsql volatile
+  set search_path=pg_catalog, pg_temp
+  md5 5debbe0efdd4de68d319a607d482cdf5
+
 function pgflow.send_results_(origin bigint, cut integer, heir bigint, chain bigint, t timestamp with time zone) returns void, owner pgflow_owner
   -- Posts the results of children that the copied part waits for; refuses (PF006) if one of them is still open
   plpgsql volatile
@@ -1881,7 +1979,7 @@ function pgflow.settle_(q jsonb, t timestamp with time zone) returns jsonb, owne
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
-  md5 fa1172b9ef7d8bbbe3ac91ebef2ed070
+  md5 c8cffe56dd04d9d6632a1e886736ce91
 
 function pgflow.settle_by_word_(me bigint, call integer, payload json, sent_by text, token bigint, t timestamp with time zone, is_over boolean, INOUT seq integer, OUT units jsonb) returns record, owner pgflow_owner
   -- Records what somebody said became of an effect, and its outcome, if the effect is still open and not under way
@@ -1990,6 +2088,12 @@ function pgflow.take_mail_(taken jsonb) returns void, owner pgflow_owner
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
   md5 c9f6f5ab1c0da1dc1a1efe030cddb809
+
+function pgflow.take_out_(chain bigint, message bigint, why_moved text, number bigint, said_by text, why text) returns void, owner pgflow_owner
+  -- Keeps a copy of a message that somebody takes out of a mailbox, under another number if that one stays in use
+  sql volatile
+  set search_path=pg_catalog, pg_temp
+  md5 d7ad3820b01bb211e6eaf3d9c5e2656c
 
 function pgflow.take_runs_(tenant text, keys text[], are_new boolean, ids bigint[], stems uuid[], inputs text[], lane integer, priority integer, run_at timestamp with time zone, due timestamp with time zone, labels jsonb, metadata jsonb, start_id uuid) returns bigint[], owner pgflow_owner
   -- Inserts the runs whose keys are free, in the order of keys (new ones: all of them); answers whose each key is, null for one that was freed meanwhile
