@@ -7,6 +7,7 @@ their twins for sync ones are in :mod:`pgflow.sync`. All others are plain calls 
 from __future__ import annotations
 
 import asyncio
+import math
 import uuid as uuid_module
 from collections.abc import Coroutine, Iterator, Sequence
 from contextlib import contextmanager
@@ -27,6 +28,7 @@ from pgflow._scope import (
     workflow_scope,
 )
 from pgflow.carry import take_over
+from pgflow.durations import Duration, duration
 from pgflow.errors import InvalidArgument, NotBuiltError, NotInRunError, WrongState
 from pgflow.model import Approved, Decision, Escalated, Expired, GateRequest, Rejected, is_name
 from pgflow.runinfo import EPOCH, run_info
@@ -50,7 +52,7 @@ Verdict = Approved[T] | Rejected | Escalated | Expired
 # What is awaited asks for its scope when it is called: sync code, which never awaits, is told of the twin too.
 
 
-def sleep(delay: timedelta | float) -> Coroutine[Any, Any, None]:
+def sleep(delay: Duration) -> Coroutine[Any, Any, None]:
     """Sleeps durably: the wait goes on over crashes and deploys, and holds nothing while it lasts.
 
     Args:
@@ -60,12 +62,9 @@ def sleep(delay: timedelta | float) -> Coroutine[Any, Any, None]:
     return asyncio.sleep(seconds_of(delay))
 
 
-def seconds_of(delay: timedelta | float) -> float:
+def seconds_of(delay: Duration) -> float:
     """A duration in seconds; refuses one that is not a duration."""
-    seconds = delay.total_seconds() if isinstance(delay, timedelta) else float(delay)
-    if not 0 <= seconds <= 3.2e9:
-        raise InvalidArgument(f"a delay must be between 0 seconds and a hundred years, not {delay!r}")
-    return seconds
+    return duration(delay, "a delay").total_seconds()
 
 
 def run_child(workflow: Workflow[P, R], /, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R]:
@@ -121,16 +120,21 @@ def child_request(scope: WorkflowScope, workflow: Workflow[..., Any], args: tupl
     )
 
 
+def _patience(name: str, timeout: Duration | None) -> timedelta | None:
+    """How long a wait for a signal lasts; what is left of a time that has passed is nothing."""
+    return duration(timeout, f"timeout of a wait for signal {name!r}", least_seconds=-math.inf)
+
+
 class SyncSignal(Generic[T]):
     """A signal as a sync workflow waits for it."""
 
     def __init__(self, signal: Signal[T]) -> None:
         self._signal = signal
 
-    def wait(self, *, timeout: timedelta | None = None) -> T:
+    def wait(self, *, timeout: Duration | None = None) -> T:
         """Waits for the next message of this name; TimeoutError if none comes in time."""
         scope, thread = sync_scope(f"signal {self._signal.name!r}.sync.wait()", "its .wait()")
-        call = scope.execution.issue_signal(self._signal.name, self._signal.codec, timeout)
+        call = scope.execution.issue_signal(self._signal.name, self._signal.codec, _patience(self._signal.name, timeout))
         try:
             thread.block([call])
         except asyncio.CancelledError:
@@ -160,7 +164,7 @@ class Signal(Generic[T]):
         self.type = type
         self.codec = codec_for(type)
 
-    def wait(self, *, timeout: timedelta | None = None) -> Coroutine[Any, Any, T]:
+    def wait(self, *, timeout: Duration | None = None) -> Coroutine[Any, Any, T]:
         """Waits for the next message of this name.
 
         Args:
@@ -174,8 +178,8 @@ class Signal(Generic[T]):
         """
         return self._wait(async_scope(f"signal {self.name!r}.wait()", "its .sync.wait()"), timeout)
 
-    async def _wait(self, scope: WorkflowScope, timeout: timedelta | None) -> T:
-        call = scope.execution.issue_signal(self.name, self.codec, timeout)
+    async def _wait(self, scope: WorkflowScope, timeout: Duration | None) -> T:
+        call = scope.execution.issue_signal(self.name, self.codec, _patience(self.name, timeout))
         try:
             return cast("T", await call.waiter)  # type: ignore[misc]
         except asyncio.CancelledError:
@@ -190,12 +194,12 @@ class Signal(Generic[T]):
 
 @overload
 async def gate(
-    name: str, request: T, *, approvers: Sequence[str] = (), quorum: int = 1, timeout: timedelta | None = None,
+    name: str, request: T, *, approvers: Sequence[str] = (), quorum: int = 1, timeout: Duration | None = None,
     on_timeout: Literal["expire", "reject", "escalate", "approve"] = "expire", notify: Step[[GateRequest], Any] | None = None,
 ) -> Verdict[T]: ...
 @overload
 async def gate(
-    name: str, request: Any, *, answer: type[A], approvers: Sequence[str] = (), quorum: int = 1, timeout: timedelta | None = None,
+    name: str, request: Any, *, answer: type[A], approvers: Sequence[str] = (), quorum: int = 1, timeout: Duration | None = None,
     on_timeout: Literal["expire", "reject", "escalate", "approve"] = "expire", notify: Step[[GateRequest], Any] | None = None,
 ) -> Verdict[A]: ...
 async def gate(name: str, request: Any, **options: Any) -> Any:  # noqa: ARG001 - the surface stands, the gate does not
@@ -369,6 +373,6 @@ def charge(*, usd: Decimal = Decimal(0), tokens: int = 0) -> None:
     raise NotBuiltError(f"budgets are not built yet: charge(usd={usd}, tokens={tokens})")
 
 
-def owe(what: str, *, to: str = "", by: timedelta | None = None) -> None:
+def owe(what: str, *, to: str = "", by: Duration | None = None) -> None:
     """Opens an obligation. Declared now; obligations are not built yet."""
     raise NotBuiltError(f"obligations are not built yet: owe({what!r}, to={to!r}, by={by})")

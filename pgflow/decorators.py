@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Coroutine, Sequence
-from datetime import timedelta
 from typing import Any, Concatenate, Literal, ParamSpec, Protocol, TypeVar, overload
 
 from pgflow.carry import declare
+from pgflow.durations import Duration, duration
 from pgflow.effect import DEFAULT_SETTLING, AsyncEffect, EffectOptions, SyncEffect, written_by
 from pgflow.errors import DefinitionError
 from pgflow.model import Choice, Decision, Retries, Risk
@@ -40,7 +40,7 @@ def _make(effect: str, fn: Callable[..., Any], **options: Any) -> Any:
     made = kind(
         fn, effect, options.get("name"), options.get("retries", 3), options.get("timeout"), options.get("raises", ()), options.get("aliases", ()),
     )
-    made.max_age = options.get("max_age")
+    made.max_age = duration(options.get("max_age"), f"max_age of step {made.name}")
     return made
 
 
@@ -66,7 +66,7 @@ def step(fn: Callable[P, Coroutine[Any, Any, R]], /) -> AsyncStep[P, R, Callable
 def step(fn: Callable[P, R], /) -> SyncStep[P, R, Callable[P, R]]: ...
 @overload
 def step(
-    *, name: str | None = None, retries: Retries | int = 3, timeout: timedelta | None = None, raises: Sequence[type[Exception]] = (),
+    *, name: str | None = None, retries: Retries | int = 3, timeout: Duration | None = None, raises: Sequence[type[Exception]] = (),
     aliases: Sequence[str] = (),
 ) -> _Step: ...
 def step(fn: Callable[..., Any] | None = None, /, **options: Any) -> Any:
@@ -94,7 +94,7 @@ def read(fn: Callable[P, Coroutine[Any, Any, R]], /) -> AsyncStep[P, R, Callable
 def read(fn: Callable[P, R], /) -> SyncStep[P, R, Callable[P, R]]: ...
 @overload
 def read(
-    *, name: str | None = None, retries: Retries | int = 3, timeout: timedelta | None = None, max_age: timedelta | None = None,
+    *, name: str | None = None, retries: Retries | int = 3, timeout: Duration | None = None, max_age: Duration | None = None,
     raises: Sequence[type[Exception]] = (), aliases: Sequence[str] = (),
 ) -> _Step: ...
 def read(fn: Callable[..., Any] | None = None, /, **options: Any) -> Any:
@@ -176,7 +176,7 @@ def transaction(fn: Callable[..., Any] | None = None, /, **options: Any) -> Any:
 
 class _Effect:
     def __init__(
-        self, terms: EffectOptions, name: str | None, timeout: timedelta | None, raises: Sequence[type[Exception]], aliases: Sequence[str]
+        self, terms: EffectOptions, name: str | None, timeout: Duration | None, raises: Sequence[type[Exception]], aliases: Sequence[str]
     ) -> None:
         self._terms = terms
         self._aliases = aliases
@@ -196,8 +196,8 @@ class _Effect:
 
 
 def effect(
-    *, risk: Risk, raises: Sequence[type[Exception]] = (), dedup_window: timedelta | None = None, settle_after: timedelta | None = None,
-    keyed: bool = True, timeout: timedelta | None = None, name: str | None = None, settle_retries: Retries = DEFAULT_SETTLING,
+    *, risk: Risk, raises: Sequence[type[Exception]] = (), dedup_window: Duration | None = None, settle_after: Duration | None = None,
+    keyed: bool = True, timeout: Duration | None = None, name: str | None = None, settle_retries: Retries = DEFAULT_SETTLING,
     aliases: Sequence[str] = (), writes: Sequence[str] = (),
 ) -> _Effect:
     """Declares a write to the outside that must not be repeated blindly.
@@ -229,7 +229,8 @@ def effect(
             return await bank.charge(card, cents, key=pgflow.idempotency_key())
     """
     terms = EffectOptions(
-        risk, keyed=keyed, dedup_window=dedup_window, settle_after=settle_after, settle_retries=settle_retries, writes=written_by(writes),
+        risk, keyed=keyed, dedup_window=duration(dedup_window, "dedup_window of an effect"),
+        settle_after=duration(settle_after, "settle_after of an effect"), settle_retries=settle_retries, writes=written_by(writes),
     )
     return _Effect(terms, name, timeout, raises, aliases)
 
@@ -249,7 +250,7 @@ class _Decision:
         return _make("d", fn, **self._options)
 
 
-def decision(*, retries: Retries | int = 3, timeout: timedelta | None = None, aliases: Sequence[str] = ()) -> _Decision:
+def decision(*, retries: Retries | int = 3, timeout: Duration | None = None, aliases: Sequence[str] = ()) -> _Decision:
     """Declares a choice that is made once and recorded with its reasons: a replay gets this choice again.
 
     The body returns a :class:`~pgflow.Choice`; the workflow gets a :class:`~pgflow.Decision`, on which other

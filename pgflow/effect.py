@@ -21,6 +21,7 @@ from typing_extensions import TypedDict
 from pgflow._engine.calls import EffectCall, EffectTerms, StepSpec
 from pgflow._engine.requests import Resting
 from pgflow._scope import WorkflowScope
+from pgflow.durations import Duration
 from pgflow.errors import DefinitionError, InvalidArgument, NotStorable
 from pgflow.fingerprints import is_fingerprint
 from pgflow.lineage import Table, table_named
@@ -90,10 +91,10 @@ class EffectStep(Step[P, R_co]):
     _request_codec: Codec[dict[str, Any]] | None = None
 
     def __init__(
-        self, fn: Callable[..., Any], terms: EffectOptions, name: str | None, timeout: timedelta | None, raises: Sequence[type[Exception]],
+        self, fn: Callable[..., Any], terms: EffectOptions, name: str | None, timeout: Duration | None, raises: Sequence[type[Exception]],
         aliases: Sequence[str] = (),
     ) -> None:
-        super().__init__(fn, "e", name, 1, timeout or DEFAULT_TIMEOUT, raises, aliases)
+        super().__init__(fn, "e", name, 1, DEFAULT_TIMEOUT if timeout is None else timeout, raises, aliases)
         self.terms = terms
         self._signature = inspect.signature(fn)
         self._check_times()
@@ -107,7 +108,7 @@ class EffectStep(Step[P, R_co]):
             )
 
     def options(
-        self, *, retries: Retries | int | None = None, timeout: timedelta | None = None, admit: Admit | None = None,
+        self, *, retries: Retries | int | None = None, timeout: Duration | None = None, admit: Admit | None = None,
         expect: str | None = None,
     ) -> Self:
         """The same effect with other options for the calls made through what is returned.

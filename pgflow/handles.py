@@ -9,6 +9,7 @@ from typing import Any, Generic, Protocol, TypeVar, cast
 from pgflow._calls import mail, result
 from pgflow._io import Query
 from pgflow.context import Signal
+from pgflow.durations import Duration
 from pgflow.errors import RunCancelled, RunFailed, RunNotFound, RunStuck
 from pgflow.failures import ErrorClasses, rebuild_error
 from pgflow.model import Delivery, EndedAs, Status
@@ -114,7 +115,7 @@ class Session(Protocol):
     def ask(self, query: Query[T], *, wakes: bool = False) -> T:
         """Runs a query; ``wakes``: it sends a message, and answers whom to wake."""
 
-    def wait(self, key: str, chain_id: int, timeout: timedelta | None) -> result.Ended:
+    def wait(self, key: str, chain_id: int, timeout: Duration | None) -> result.Ended:
         """Waits until a chain has ended."""
 
 
@@ -125,7 +126,7 @@ class Run(_Handle[Session, R_co]):
         key: The run's public key.
     """
 
-    def result(self, timeout: timedelta | None = None) -> R_co:
+    def result(self, timeout: Duration | None = None) -> R_co:
         """Waits for the run to end and returns its value.
 
         Args:
@@ -199,7 +200,7 @@ class AsyncSession(Protocol):
     async def ask(self, query: Query[T], *, wakes: bool = False) -> T:
         """Runs a query; ``wakes``: it sends a message, and answers whom to wake."""
 
-    async def wait(self, key: str, chain_id: int, timeout: timedelta | None) -> result.Ended:
+    async def wait(self, key: str, chain_id: int, timeout: Duration | None) -> result.Ended:
         """Waits until a chain has ended."""
 
 
@@ -210,7 +211,7 @@ class AsyncRun(_Handle[AsyncSession, R_co]):
         key: The run's public key.
     """
 
-    async def result(self, timeout: timedelta | None = None) -> R_co:
+    async def result(self, timeout: Duration | None = None) -> R_co:
         """Waits for the run to end and returns its value; see :meth:`Run.result`."""
         chain_id = self._chain_id
         if chain_id is None:

@@ -9,6 +9,8 @@ from datetime import datetime, timedelta
 from decimal import Decimal
 from typing import Any, Final, Generic, Literal, TypeVar
 
+from pgflow.durations import Duration, duration
+
 T = TypeVar("T")
 R_co = TypeVar("R_co", covariant=True)
 
@@ -67,19 +69,21 @@ class Retries:
     """
 
     max_attempts: int = 3
-    first_delay: timedelta = timedelta(seconds=0.5)
+    first_delay: Duration = timedelta(seconds=0.5)
     backoff: float = 2.0
-    max_delay: timedelta = timedelta(seconds=60)
+    max_delay: Duration = timedelta(seconds=60)
 
     def __post_init__(self) -> None:
-        if self.max_attempts < 1 or self.backoff < 1 or self.first_delay < timedelta(0) or self.max_delay < timedelta(0):
-            raise ValueError("max_attempts and backoff must be at least 1 and the delays not negative")
+        object.__setattr__(self, "first_delay", duration(self.first_delay, "first_delay of Retries"))
+        object.__setattr__(self, "max_delay", duration(self.max_delay, "max_delay of Retries"))
+        if self.max_attempts < 1 or self.backoff < 1:
+            raise ValueError("max_attempts and backoff must be at least 1")
 
     def delay_seconds(self, failed_attempts: int) -> float:
         """Wait after so many failed tries, with up to a fifth of it left to chance so that many do not return as one."""
-        ceiling = self.max_delay.total_seconds()
+        ceiling = duration(self.max_delay, "max_delay").total_seconds()
         try:
-            delay = self.first_delay.total_seconds() * self.backoff ** (failed_attempts - 1)
+            delay = duration(self.first_delay, "first_delay").total_seconds() * self.backoff ** (failed_attempts - 1)
         except OverflowError:
             delay = ceiling
         return min(delay, ceiling) * random.uniform(0.8, 1.0)  # noqa: S311 - not a secret
@@ -110,6 +114,9 @@ class StartOptions:
     when_parent_ends: Literal["cancel", "abandon"] = "cancel"
     version: str = ""
     if_taken: IfTaken = "match"
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "timeout", duration(self.timeout, "timeout of a run"))
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ import psycopg
 
 from pgflow._calls import page as calls
 from pgflow.control import Control
+from pgflow.durations import Duration, duration
 from pgflow.errors import DefinitionError
 from pgflow.logs import said
 from pgflow.model import Page, PageKind
@@ -47,7 +49,7 @@ class PagerHook:
     again_seconds: float | None
 
 
-def make_hook(fn: Any, again_after: timedelta | None, timeout: timedelta) -> PagerHook:
+def make_hook(fn: Any, again_after: Duration | None, timeout: Duration) -> PagerHook:
     """A hook as it was declared.
 
     Raises:
@@ -55,9 +57,11 @@ def make_hook(fn: Any, again_after: timedelta | None, timeout: timedelta) -> Pag
     """
     if not callable(fn):
         raise DefinitionError(f"the pager must be a function that takes a Page, not {fn!r}")
-    if timeout <= timedelta(0) or (again_after is not None and again_after <= timedelta(0)):
+    patience = duration(timeout, "timeout of the pager", least_seconds=-math.inf)
+    pause = duration(again_after, "again_after of the pager", least_seconds=-math.inf)
+    if patience <= timedelta(0) or (pause is not None and pause <= timedelta(0)):
         raise DefinitionError("the times of a pager must be longer than nothing")
-    return PagerHook(fn, timeout.total_seconds(), None if again_after is None else again_after.total_seconds())
+    return PagerHook(fn, patience.total_seconds(), None if pause is None else pause.total_seconds())
 
 
 class Pager:

@@ -10,12 +10,14 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
 from pgflow._scope import log_fields
+from pgflow.durations import Duration, duration
 from pgflow.errors import DefinitionError
 from pgflow.logs import said
 from pgflow.model import Kind, Ref, Retries
@@ -45,7 +47,7 @@ class Checker:
     timeout_seconds: float
 
 
-def make_checker(kind: str, fn: Any, timeout: timedelta) -> Checker:
+def make_checker(kind: str, fn: Any, timeout: Duration) -> Checker:
     """A checker as it was declared.
 
     Raises:
@@ -55,9 +57,10 @@ def make_checker(kind: str, fn: Any, timeout: timedelta) -> Checker:
         raise DefinitionError(f"ref_checker() takes the kind of Refs that it checks, such as 's3', not {kind!r}")
     if not callable(fn):
         raise DefinitionError(f"the checker of {kind!r} must be a function that takes a Ref, not {fn!r}")
-    if timeout <= timedelta(0):
+    patience = duration(timeout, f"timeout of the checker of {kind!r}", least_seconds=-math.inf)
+    if patience <= timedelta(0):
         raise DefinitionError(f"the checker of {kind!r} must be given some time, not {timeout}")
-    return Checker(fn, timeout.total_seconds())
+    return Checker(fn, patience.total_seconds())
 
 
 def refs_in(units: list[Unit], checkers: dict[str, Checker]) -> dict[Ref, list[int]]:

@@ -17,6 +17,7 @@ from typing import Any, Generic, ParamSpec, Self, TypeVar
 from pgflow._engine.calls import Effect, StepCall, StepSpec
 from pgflow._engine.requests import Resting
 from pgflow._scope import WorkflowScope, current, resting
+from pgflow.durations import SHORTEST, Duration, duration
 from pgflow.errors import DefinitionError, InvalidArgument, NotBuiltError, NotInRunError, WrongColourError
 from pgflow.failures import ErrorClasses
 from pgflow.model import Admit, Decision, Retries, is_name
@@ -37,14 +38,14 @@ class Step(Generic[P, R_co]):
     fn: Any
 
     def __init__(
-        self, fn: Callable[..., Any], effect: str, name: str | None, retries: Retries | int, timeout: timedelta | None,
+        self, fn: Callable[..., Any], effect: str, name: str | None, retries: Retries | int, timeout: Duration | None,
         raises: Sequence[type[Exception]], aliases: Sequence[str] = (),
     ) -> None:
         self.fn = fn
         self.name = name or fn.__name__
         self.effect = effect
         self.retries = retries if isinstance(retries, Retries) else Retries(max_attempts=retries)
-        self.timeout = timeout
+        self.timeout = duration(timeout, f"timeout of step {self.name}", least_seconds=SHORTEST)
         self.raises = tuple(raises)
         self.aliases = check_aliases(aliases, f"step {self.name}", MAX_NAME_CHARS)
         self.is_async = inspect.iscoroutinefunction(fn)
@@ -86,7 +87,7 @@ class Step(Generic[P, R_co]):
     def _result_codec(self) -> Codec[Any]:
         return codec_for(self.hints.get("return", Any), f"the result of step {self.name}")
 
-    def options(self, *, retries: Retries | int | None = None, timeout: timedelta | None = None, admit: Admit | None = None) -> Self:
+    def options(self, *, retries: Retries | int | None = None, timeout: Duration | None = None, admit: Admit | None = None) -> Self:
         """The same step with other options for the calls made through what is returned.
 
         Args:
@@ -101,7 +102,7 @@ class Step(Generic[P, R_co]):
         if retries is not None:
             other.retries = retries if isinstance(retries, Retries) else Retries(max_attempts=retries)
         if timeout is not None:
-            other.timeout = timeout
+            other.timeout = duration(timeout, f"timeout of step {self.name}", least_seconds=SHORTEST)
         return other
 
     def because(self, decision: Decision[Any], item: str | int | None = None) -> Self:

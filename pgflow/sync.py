@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager
-from datetime import timedelta
 from typing import Any, ParamSpec, TypeVar, cast, overload
 
 from pgflow._engine.calls import Call, ChildCall
 from pgflow._scope import sync_scope
 from pgflow.context import Verdict, issue_child, seconds_of
+from pgflow.durations import Duration
 from pgflow.errors import NotBuiltError
 from pgflow.many import Tally
 from pgflow.model import Decision, GateRequest, MapResult
@@ -24,7 +24,7 @@ R = TypeVar("R")
 P = ParamSpec("P")
 
 
-def sleep(delay: timedelta | float) -> None:
+def sleep(delay: Duration) -> None:
     """Sleeps durably; see :func:`pgflow.sleep`."""
     scope, thread = sync_scope("pgflow.sync.sleep()", "pgflow.sleep()")
     seconds = seconds_of(delay)
@@ -92,12 +92,12 @@ def _count(tally: Tally[Any, Any], index: int, call: Call) -> None:
 
 @overload
 def gate(
-    name: str, request: T, *, approvers: Sequence[str] = (), quorum: int = 1, timeout: timedelta | None = None,
+    name: str, request: T, *, approvers: Sequence[str] = (), quorum: int = 1, timeout: Duration | None = None,
     notify: Step[[GateRequest], Any] | None = None,
 ) -> Verdict[T]: ...
 @overload
 def gate(
-    name: str, request: Any, *, answer: type[A], approvers: Sequence[str] = (), quorum: int = 1, timeout: timedelta | None = None,
+    name: str, request: Any, *, answer: type[A], approvers: Sequence[str] = (), quorum: int = 1, timeout: Duration | None = None,
     notify: Step[[GateRequest], Any] | None = None,
 ) -> Verdict[A]: ...
 def gate(name: str, request: Any, **options: Any) -> Any:  # noqa: ARG001 - the surface stands, the gate does not

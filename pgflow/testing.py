@@ -43,6 +43,7 @@ from pgflow._calls import replay as replay_calls
 from pgflow._calls import worker as worker_calls
 from pgflow.app import App, AsyncApp
 from pgflow.app._base import collect_workflows
+from pgflow.durations import Duration, duration
 from pgflow.errors import InvalidArgument, NonDeterminismError
 from pgflow.handles import AsyncRun, Run
 from pgflow.histories import Replayed
@@ -127,13 +128,13 @@ class AsyncHarness:
         except TimeoutError:
             raise TimeoutError(f"not idle after {IDLE_TIMEOUT_SECONDS:g} s: a step that does not end, or a run that cannot") from None
 
-    async def skip(self, by: timedelta) -> None:
+    async def skip(self, by: Duration) -> None:
         """Moves the database's clock forward, and lets happen what is due then.
 
         Args:
-            by: How far.
+            by: How far; a number means seconds.
         """
-        self._skipped += by
+        self._skipped += duration(by, "by of skip()")
         await asyncio.to_thread(set_clock, self._dsn, self._skipped)
         worker = await self._work()
         worker.poll_now()
@@ -190,7 +191,7 @@ class Harness:
         """Lets the worker work until nothing is left to do before time passes; see :meth:`AsyncHarness.until_idle`."""
         return self._portal.call(self._harness.until_idle())
 
-    def skip(self, by: timedelta) -> None:
+    def skip(self, by: Duration) -> None:
         """Moves the database's clock forward, and lets happen what is due then."""
         self._portal.call(self._harness.skip(by))
 

@@ -9,13 +9,14 @@ import inspect
 import json
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import replace
-from datetime import datetime, timedelta
+from datetime import datetime
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Generic, Literal, NoReturn, NotRequired, ParamSpec, Self, TypeVar, get_args, overload
 
 import pydantic
 from typing_extensions import TypedDict
 
+from pgflow.durations import Duration, duration
 from pgflow.errors import DefinitionError, InvalidArgument, NotStorable
 from pgflow.model import DEFAULT_QUEUE, IfTaken, Slot, StartOptions, is_name
 from pgflow.patches import find_patches
@@ -38,13 +39,13 @@ class Workflow(Generic[P, R_co]):
     fn: Callable[P, Any]
 
     def __init__(
-        self, fn: Callable[..., Any], name: str | None, queue: str, timeout: timedelta | None, raises: Sequence[type[Exception]],
+        self, fn: Callable[..., Any], name: str | None, queue: str, timeout: Duration | None, raises: Sequence[type[Exception]],
         version: str | None = None, pinned: bool = False, aliases: Sequence[str] = (),
     ) -> None:
         self.fn = fn
         self.name = name or fn.__qualname__.replace(".<locals>.", ".")
         self.raises = tuple(raises)
-        self.start_options = StartOptions(queue=queue, timeout=timeout)
+        self.start_options = StartOptions(queue=queue, timeout=duration(timeout, f"timeout of workflow {self.name}"))
         self.is_async = inspect.iscoroutinefunction(fn)
         self.schedule_options: dict[str, Any] | None = None
         self.upcasters: list[Upcast] = []
@@ -93,7 +94,7 @@ class Workflow(Generic[P, R_co]):
         queue: str | None = None,
         priority: int | None = None,
         run_at: datetime | None = None,
-        timeout: timedelta | None = None,
+        timeout: Duration | None = None,
         labels: dict[str, str] | None = None,
         metadata: dict[str, Any] | None = None,
         when_parent_ends: Literal["cancel", "abandon"] | None = None,
@@ -120,7 +121,8 @@ class Workflow(Generic[P, R_co]):
         if run_at is not None and run_at.tzinfo is None:
             raise InvalidArgument("run_at has no time zone: pass datetime.now(timezone.utc) + ..., or one with tzinfo")
         given: dict[str, Any] = {
-            "key": key, "queue": queue, "priority": priority, "run_at": run_at, "timeout": timeout, "labels": labels,
+            "key": key, "queue": queue, "priority": priority, "run_at": run_at,
+            "timeout": duration(timeout, f"timeout of workflow {self.name}"), "labels": labels,
             "metadata": metadata, "when_parent_ends": when_parent_ends, "if_taken": if_taken,
         }
         other = copy.copy(self)
@@ -242,7 +244,7 @@ class _Workflow:
 
 
 def _make(
-    fn: Callable[..., Any], name: str | None = None, queue: str = DEFAULT_QUEUE, timeout: timedelta | None = None,
+    fn: Callable[..., Any], name: str | None = None, queue: str = DEFAULT_QUEUE, timeout: Duration | None = None,
     raises: Sequence[type[Exception]] = (), version: str | None = None, pinned: bool = False, aliases: Sequence[str] = (),
 ) -> Any:
     return Workflow(fn, name, queue, timeout, raises, version, pinned, aliases)
@@ -254,7 +256,7 @@ def workflow(fn: Callable[P, Coroutine[Any, Any, R]], /) -> Workflow[P, R]: ... 
 def workflow(fn: Callable[P, R], /) -> Workflow[P, R]: ...
 @overload
 def workflow(
-    *, name: str | None = None, queue: str = DEFAULT_QUEUE, timeout: timedelta | None = None, raises: Sequence[type[Exception]] = (),
+    *, name: str | None = None, queue: str = DEFAULT_QUEUE, timeout: Duration | None = None, raises: Sequence[type[Exception]] = (),
     version: str | None = None, pinned: bool = False, aliases: Sequence[str] = (),
 ) -> _Workflow: ...
 def workflow(fn: Callable[..., Any] | None = None, /, **options: Any) -> Any:

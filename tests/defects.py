@@ -977,6 +977,11 @@ NAMES = (
 
 SUPERVISION = (
     Defect(
+        "a number is no duration", "pgflow/durations.py",
+        "if not is_number and not isinstance(value, timedelta):", "if not isinstance(value, timedelta):",
+        "test_durations.py::test_a_number_means_seconds_wherever_a_duration_is_declared",
+    ),
+    Defect(
         "hung threads are not replaced", "pgflow/threads.py",
         "            self._count -= 1\n", "",
         "test_supervision.py::test_a_pool_replaces_lost_threads_up_to_its_bound",

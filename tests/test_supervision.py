@@ -213,6 +213,8 @@ def test_a_bad_annotation_started_from_sql_holds_its_run_and_no_other(dsn: str, 
         conn.execute("select pgflow.wake()")
         wait_until(lambda: conn.execute("select status from pgflow.runs where key = 'bad' and status in ('stuck', 'failed')").fetchall(), "what was to come")
         assert app.start(quick).result(SOON) == 5
+        if name == "badly_annotated":
+            assert conn.execute("select reason from pgflow.runs where key = 'bad'").fetchall() == [("definition",)]
 
 
 def test_a_run_at_which_the_engine_fails_again_and_again_is_held(dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:

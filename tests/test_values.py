@@ -629,6 +629,8 @@ def test_digits_in_texts_are_no_number():
 @pytest.mark.parametrize("annotation", [Any, int])
 @pytest.mark.parametrize("sign", [1, -1])
 def test_a_number_of_4300_digits_is_stored_and_one_digit_more_is_not(annotation, sign):
+    if annotation is int and sign < 0 and pydantic.VERSION < "2.14":
+        pytest.skip("this pydantic counts the sign as a digit")
     codec = codec_for(annotation)
     longest = sign * (10**MAX_DIGITS - 1)
     assert there_and_back(codec, longest) == longest

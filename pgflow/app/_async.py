@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from datetime import timedelta
 from types import TracebackType
 from typing import Any, ParamSpec, Self, TypeVar
 
@@ -21,6 +21,7 @@ from pgflow._io.connect import make_pool, make_pool_async
 from pgflow.adapters import Adapted, adapt
 from pgflow.app._base import CLIENT_CONNECTIONS, WAKE_AGAIN_SECONDS, AppBase, refuse_schedules
 from pgflow.client import AsyncClient, step_scope_of
+from pgflow.durations import Duration, duration
 from pgflow.errors import WrongColourError
 from pgflow.handles import AsyncRun, AsyncSession
 from pgflow.listener import WORK_CHANNEL, payloads
@@ -118,15 +119,16 @@ class AsyncApp(AppBase, AsyncClient):
         """For handles of runs."""
         return await self._ask(query, wakes=wakes)
 
-    async def wait(self, key: str, chain_id: int, timeout: timedelta | None) -> result.Ended:
+    async def wait(self, key: str, chain_id: int, timeout: Duration | None) -> result.Ended:
         """For handles of runs."""
+        patience = duration(timeout, "timeout of a result", least_seconds=-math.inf)
         await self._open()
         assert self._waiter is not None
         try:
-            async with asyncio.timeout(None if timeout is None else timeout.total_seconds()):
+            async with asyncio.timeout(None if patience is None else patience.total_seconds()):
                 return await self._waiter.wait(chain_id)
         except TimeoutError:
-            raise TimeoutError(f"run {key!r} has not ended after {timeout}") from None
+            raise TimeoutError(f"run {key!r} has not ended after {patience}") from None
 
     def _session(self) -> AsyncSession:
         return self

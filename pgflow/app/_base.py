@@ -12,6 +12,7 @@ from typing import Any, TypeVar, overload
 
 from pgflow._io.connect import ConnectOptions, connect
 from pgflow.dsn import resolve_dsn
+from pgflow.durations import Duration
 from pgflow.errors import DefinitionError, NotBuiltError
 from pgflow.interceptor import Interceptor
 from pgflow.model import Page, Ref
@@ -101,7 +102,7 @@ class AppBase:
         """Adds workflows, or modules of them."""
         self.definitions.workflows.update(collect_workflows([*self.definitions.workflows.values(), *things]))
 
-    def ref_checker(self, kind: str, *, timeout: timedelta = CHECK_TIMEOUT) -> Callable[[C], C]:
+    def ref_checker(self, kind: str, *, timeout: Duration = CHECK_TIMEOUT) -> Callable[[C], C]:
         """Declares how it is found out whether what a :class:`pgflow.Ref` of this kind names still exists.
 
         The function, ``async def`` or ``def``, is called with the Ref and returns True or False. It is asked whenever a run
@@ -130,8 +131,8 @@ class AppBase:
     @overload
     def pager(self, fn: H, /) -> H: ...
     @overload
-    def pager(self, /, *, again_after: timedelta | None = None, timeout: timedelta = PAGE_TIMEOUT) -> Callable[[H], H]: ...
-    def pager(self, fn: Any = None, /, *, again_after: timedelta | None = None, timeout: timedelta = PAGE_TIMEOUT) -> Any:
+    def pager(self, /, *, again_after: Duration | None = None, timeout: Duration = PAGE_TIMEOUT) -> Callable[[H], H]: ...
+    def pager(self, fn: Any = None, /, *, again_after: Duration | None = None, timeout: Duration = PAGE_TIMEOUT) -> Any:
         """Declares what is called when only a person can bring something on: a stuck run, an effect that must be settled.
 
         Workers of the app call the function, ``async def`` or ``def``, with a :class:`pgflow.Page`, once for each need and

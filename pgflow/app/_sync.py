@@ -9,7 +9,6 @@ import time
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import AbstractAsyncContextManager, contextmanager
-from datetime import timedelta
 from types import TracebackType
 from typing import Any, ParamSpec, Self, TypeVar
 
@@ -24,6 +23,7 @@ from pgflow.adapters import Adapted, adapt
 from pgflow.app._async import AsyncApp, twin_of
 from pgflow.app._base import CLIENT_CONNECTIONS, WAKE_AGAIN_SECONDS, AppBase
 from pgflow.client import Client, step_scope_of
+from pgflow.durations import Duration
 from pgflow.errors import WrongColourError
 from pgflow.handles import Run, Session
 from pgflow.listener import WORK_CHANNEL, payloads
@@ -167,7 +167,7 @@ class App(AppBase, Client):
         """For handles of runs."""
         return self._ask(query, wakes=wakes)
 
-    def wait(self, key: str, chain_id: int, timeout: timedelta | None) -> result.Ended:
+    def wait(self, key: str, chain_id: int, timeout: Duration | None) -> result.Ended:
         """For handles of runs."""
         portal, background = self._async_app()
         return portal.call(background.wait(key, chain_id, timeout))

@@ -1,0 +1,49 @@
+"""Durations: a ``timedelta``, or a number of seconds, wherever one is asked for.
+
+They are read where they are given, so that what is no duration is refused there and not at every use.
+"""
+
+from __future__ import annotations
+
+import math
+from datetime import timedelta
+from typing import Any, overload
+
+from pgflow.errors import InvalidArgument
+
+Duration = timedelta | float
+"""How long; a number means seconds."""
+
+LONGEST_SECONDS = 3.2e9
+"""A hundred years: what is longer, the clock of no database will see."""
+
+
+@overload
+def duration(value: Duration, what: str, *, least_seconds: float = 0.0) -> timedelta: ...
+@overload
+def duration(value: Duration | None, what: str, *, least_seconds: float = 0.0) -> timedelta | None: ...
+def duration(value: Any, what: str, *, least_seconds: float = 0.0) -> timedelta | None:
+    """A duration as it was given; None for none.
+
+    Args:
+        value: A timedelta or a number of seconds.
+        what: How an error names it, as in "timeout of step charge".
+        least_seconds: What is shorter is refused; minus infinity takes a time that has passed for none at all.
+
+    Raises:
+        InvalidArgument: It is no duration, or out of bounds.
+    """
+    if value is None:
+        return None
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    if not is_number and not isinstance(value, timedelta):
+        raise InvalidArgument(f"{what} must be a number of seconds or a timedelta, not {value!r}")
+    seconds = float(value) if is_number else value.total_seconds()
+    if math.isnan(seconds) or not least_seconds <= seconds <= LONGEST_SECONDS:
+        least = "0" if least_seconds <= 0 else f"{least_seconds:g}"
+        raise InvalidArgument(f"{what} must be between {least} seconds and a hundred years, not {value!r}")
+    return timedelta(seconds=max(0.0, seconds))
+
+
+SHORTEST = 1e-6
+"""Of what must last at all, in seconds."""

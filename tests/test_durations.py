@@ -1,0 +1,190 @@
+"""One rule for every duration of the public surface: a timedelta or a number of seconds; what is neither is refused where it is given."""
+
+from __future__ import annotations
+
+import inspect
+import math
+import typing
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from records import SOON
+
+import pgflow
+from pgflow import App, AsyncApp, InvalidArgument, Retries, Signal, decision, effect, read, step, workflow
+from pgflow.app import AppBase
+from pgflow.durations import duration
+from pgflow.handles import AsyncRun, Run
+from pgflow.testing import AsyncHarness, Harness
+
+pytestmark = pytest.mark.timeout(90)
+
+
+def body() -> int:
+    return 1
+
+
+async def abody() -> int:
+    return 1
+
+
+@step
+def plain() -> int:
+    return 1
+
+
+@workflow
+def flow_of() -> int:
+    return 1
+
+
+EFFECT = effect(risk="irreversible")(abody)
+
+GIVEN: dict[str, Callable[[Any], Any]] = {
+    "step.timeout": lambda value: step(timeout=value)(body), "read.timeout": lambda value: read(timeout=value)(body),
+    "read.max_age": lambda value: read(max_age=value)(body),
+    "decision.timeout": lambda value: decision(timeout=value)(body), "Step.options.timeout": lambda value: plain.options(timeout=value),
+    "effect.timeout": lambda value: effect(risk="irreversible", timeout=value)(abody),
+    "effect.dedup_window": lambda value: effect(risk="irreversible", dedup_window=value)(abody),
+    "effect.settle_after": lambda value: effect(risk="irreversible", timeout=0.5, settle_after=value)(abody),
+    "EffectStep.options.timeout": lambda value: EFFECT.options(timeout=value),
+    "workflow.timeout": lambda value: workflow(timeout=value)(body), "Workflow.options.timeout": lambda value: flow_of.options(timeout=value),
+    "Retries.first_delay": lambda value: Retries(first_delay=value), "Retries.max_delay": lambda value: Retries(max_delay=value),
+    "AppBase.ref_checker.timeout": lambda value: App().ref_checker("s3", timeout=value)(body),
+    "AppBase.pager.timeout": lambda value: App().pager(timeout=value)(body),
+    "AppBase.pager.again_after": lambda value: App().pager(again_after=value)(body),
+}  # fmt: skip
+"""What reads a duration at once."""
+
+IN_RUNS = {
+    "sleep.delay", "sync.sleep.delay", "Signal.wait.timeout", "SyncSignal.wait.timeout", "Run.result.timeout", "AsyncRun.result.timeout",
+    "Harness.skip.by", "AsyncHarness.skip.by",
+}  # fmt: skip
+"""What needs a run; tested below."""
+
+NOT_BUILT = {"gate.timeout", "sync.gate.timeout", "owe.by"}
+INTERNAL = {
+    "App.wait.timeout", "AsyncApp.wait.timeout", "StartOptions.timeout", "Step.timeout", "SyncStep.timeout", "AsyncStep.timeout",
+    "SyncEffect.timeout", "AsyncEffect.timeout", "Workflow.timeout",
+}  # fmt: skip
+"""What others hand on, or what is made by what stands above."""
+
+
+def signatures(thing: Any) -> Iterator[inspect.Signature]:
+    for one in (*typing.get_overloads(thing), thing):
+        try:
+            yield inspect.signature(one)
+        except (TypeError, ValueError):
+            continue
+
+
+def durations_of(name: str, thing: Any) -> Iterator[str]:
+    for signature in signatures(thing):
+        for parameter in signature.parameters.values():
+            if "timedelta" in str(parameter.annotation) or "Duration" in str(parameter.annotation):
+                assert "Duration" in str(parameter.annotation) or name == "StartOptions", f"{name}({parameter}) takes no numbers"
+                yield f"{name}.{parameter.name}"
+
+
+def public_durations() -> set[str]:
+    """Every parameter of the public surface that is annotated as a duration."""
+    things = {name: getattr(pgflow, name) for name in pgflow.__all__}
+    things |= {f"sync.{name}": value for name, value in vars(pgflow.sync).items() if not name.startswith("_") and inspect.isfunction(value)}
+    classes = [AppBase, App, AsyncApp, Run, AsyncRun, pgflow.Workflow, pgflow.Step, Signal, pgflow.SyncSignal, Harness, AsyncHarness]
+    classes += [type(EFFECT).__mro__[1]]
+    found = {one for name, thing in things.items() if callable(thing) for one in durations_of(name, thing)}
+    for cls in classes:
+        for name, member in vars(cls).items():
+            if not name.startswith("_") and inspect.isfunction(member):
+                found |= set(durations_of(f"{cls.__name__}.{name}", member))
+    return {one.replace("sync.Signal", "Signal") for one in found}
+
+
+def test_every_public_duration_is_on_a_list_of_this_file():
+    known = set(GIVEN) | IN_RUNS | NOT_BUILT | INTERNAL
+    found = {one for one in public_durations() if not one.startswith(("sync.duration", "sync.seconds_of"))}
+    assert found - known == set()
+    assert known - found == set()
+
+
+@pytest.mark.parametrize("where", GIVEN)
+@pytest.mark.parametrize("value", [30, 30.5, timedelta(seconds=30)], ids=str)
+def test_a_number_means_seconds_wherever_a_duration_is_declared(where, value):
+    GIVEN[where](value)
+
+
+@pytest.mark.parametrize("where", GIVEN)
+@pytest.mark.parametrize("value", ["30", True, math.nan, math.inf, -1, timedelta(seconds=-1), timedelta.max, [1], 1e30], ids=str)
+def test_what_is_no_duration_is_refused_where_it_is_declared(where, value):
+    with pytest.raises((InvalidArgument, pgflow.DefinitionError), match=r"timeout|max_age|dedup_window|settle_after|first_delay|max_delay|again_after|time"):
+        GIVEN[where](value)
+
+
+@pytest.mark.parametrize("value", [0, timedelta(0)])
+def test_a_step_must_be_given_some_time(value):
+    with pytest.raises(InvalidArgument, match="timeout of step body must be between 1e-06 seconds and a hundred years, not"):
+        step(timeout=value)(body)
+
+
+def test_a_number_and_a_timedelta_are_the_same():
+    assert step(timeout=30)(body).timeout == step(timeout=timedelta(seconds=30))(body).timeout
+    assert flow_of.options(timeout=30).start_options == flow_of.options(timeout=timedelta(seconds=30)).start_options
+    assert Retries(first_delay=0.5, max_delay=60) == Retries()
+    assert duration(-5, "it", least_seconds=-math.inf) == timedelta(0)
+
+
+go = Signal("go", int)
+
+
+@step(timeout=20, retries=Retries(2, first_delay=0.01))
+async def timed() -> int:
+    return 1
+
+
+@workflow(timeout=600)
+async def in_seconds() -> list[Any]:
+    await pgflow.sleep(0.01)
+    try:
+        await go.wait(timeout=0.01)
+    except TimeoutError:
+        return ["late", await timed(), await timed.options(timeout=5)()]
+    return []
+
+
+@workflow
+def in_seconds_sync() -> str:
+    pgflow.sync.sleep(0.01)
+    try:
+        go.sync.wait(timeout=-1)
+    except TimeoutError:
+        return "late"
+    return ""
+
+
+def test_numbers_are_seconds_in_runs_and_where_a_result_is_waited_for(dsn: str) -> None:
+    app = App(dsn, include=[in_seconds, in_seconds_sync])
+    with app, app.worker(grace_seconds=1):
+        assert app.start(in_seconds).result(timeout=60) == ["late", 1, 1]
+        assert app.start(in_seconds_sync.options(timeout=300)).result(60.0) == "late"
+        assert app.start(in_seconds).result(SOON) == ["late", 1, 1]
+        run = app.start(flow_of.options(key="elsewhere", queue="nobody"))
+        with pytest.raises(TimeoutError, match=r"run 'elsewhere' has not ended after 0:00:00"):
+            run.result(timeout=0.05)
+        for wrong in ("5", True, math.nan):
+            with pytest.raises(InvalidArgument, match="timeout of a result must be"):
+                run.result(timeout=wrong)  # type: ignore[arg-type]
+
+
+def test_a_clock_is_moved_by_seconds_too(flow: Harness) -> None:
+    @workflow
+    def waiting() -> str:
+        pgflow.sync.sleep(3600)
+        return "over"
+
+    flow.include(waiting)
+    run = flow.start(waiting)
+    flow.until_idle()
+    flow.skip(3601)
+    assert run.result(timeout=60) == "over"
