@@ -28,6 +28,9 @@ BEGIN_WITHIN = 0.5
 The rest is for what cannot be seen: the process may stand still between the last look at the clock and the act.
 """
 
+ASKED_BEFORE_ACT = 5
+"""So often a precondition or an observer is asked that has trouble with its database; the last error counts."""
+
 
 class Callers(Protocol):
     """What an act needs of whoever calls bodies."""
@@ -88,15 +91,15 @@ class Acts:
         return None
 
     async def _ask_before_act(self, execution: Execution, call: EffectCall, scope: StepScope, fn: Callable[..., Any]) -> Any:
-        """What a function says before the act; infrastructure is waited out, since nothing has been done yet."""
+        """What a function says before the act; trouble with its database is tried again a few times, since nothing has been done yet."""
         tries = 0
         while True:
             try:
                 return await self._bodies.call_untimed(call, scope, fn, ())
             except Exception as error:
-                if not is_infrastructure(error):
-                    raise
                 tries += 1
+                if not is_infrastructure(error) or tries >= ASKED_BEFORE_ACT:
+                    raise
                 await self._bodies.wait_out(execution, call, error, tries)
 
     async def _act_and_verify(self, call: EffectCall, scope: StepScope, step: EffectStep[..., Any]) -> EffectResult:

@@ -1,8 +1,10 @@
 """Running the bodies of steps: outside the workflow's loop, where they may do anything.
 
 An ``async def`` body is a task of the worker's loop, a ``def`` body a call in a thread. What it returns
-is encoded at once; what it raises is judged: infrastructure is tried again and never recorded, an error
-of ``raises=`` or of the last try is the outcome, any other is a failed attempt with a delay.
+is encoded at once; what it raises is judged: an error of ``raises=`` or of the last try is the outcome, any
+other is a failed attempt with a delay. That goes for errors of the databases that a body has to do with, too.
+Only the connection that a transactional body is handed is ours: trouble with that is waited out, and never
+recorded.
 """
 
 from __future__ import annotations
@@ -24,12 +26,12 @@ from pgflow._engine.calls import EffectCall, StepCall
 from pgflow._engine.execution import Execution
 from pgflow._engine.host import StepResult
 from pgflow._engine.loop import is_interrupt
-from pgflow._io import is_conflict_on_unit, is_infrastructure
+from pgflow._io import REFUSED_AFTER_SECONDS, database_error, is_conflict_on_unit, is_of_a_pooler, is_passing, is_raised_on, sqlstate_of
 from pgflow._io.busypoll import BusyPoll
 from pgflow._scope import StepScope, current, log_fields
 from pgflow.acts import Acts, unknown
 from pgflow.errors import LeaseLost, StepCommitted
-from pgflow.failures import encode_error
+from pgflow.failures import clean, encode_error
 from pgflow.logs import said
 from pgflow.meter import Meter
 from pgflow.model import Choice, Retries
@@ -70,6 +72,9 @@ class BodyHost(TurnsHost, Protocol):
 
     def thread_lost(self, call: StepCall) -> None:
         """A body goes on in a thread that nobody waits for."""
+
+    def prepare_no_more(self, error: BaseException) -> None:
+        """A prepared statement was lost on a connection of ours."""
 
 
 class Bodies:
@@ -138,7 +143,7 @@ class Bodies:
         if isinstance(call, EffectCall):
             await self._try_effect(execution, call, scope)
             return
-        tries = 0
+        tries, began = 0, time.monotonic()
         while True:
             try:
                 await self._attempt(execution, call, scope)
@@ -150,19 +155,24 @@ class Bodies:
                 self._host.discard(execution, str(error))
             except StepCommitted as error:
                 execution.hold_for("committed_outside", {"message": str(error), "step": call.name, "call": call.number})
+            except transactions.Trouble as trouble:
+                if not is_passing(trouble.error) and time.monotonic() - began >= REFUSED_AFTER_SECONDS:
+                    _hold_refused(execution, call, trouble.error)
+                    return
+                tries += 1
+                await self.wait_out(execution, call, trouble.error, tries)
+                continue
             except BaseException as error:  # whatever a body raises is its outcome
                 if self._is_the_end(call, error):
                     raise
-                if is_infrastructure(error) or is_conflict_on_unit(error):
-                    tries += 1
-                    await self.wait_out(execution, call, error, tries)
-                    continue
                 self._host.returned(execution, _judge(call, error))
             return
 
     async def wait_out(self, execution: Execution, call: StepCall, error: BaseException, tries: int) -> None:
-        """Waits as long as infrastructure, or contention, deserves."""
-        is_contention = getattr(error, "sqlstate", None) in ("40001", "40P01", "55P03") or is_conflict_on_unit(error)
+        """Waits as long as trouble with a connection, or contention, deserves."""
+        if is_of_a_pooler(error):
+            self._host.prepare_no_more(error)
+        is_contention = sqlstate_of(error) in ("40001", "40P01", "55P03") or is_conflict_on_unit(error)
         delay = random.uniform(0.5, 1) * 0.005 * 2 ** min(tries, 8) if is_contention else _INFRASTRUCTURE_RETRIES.delay_seconds(tries)  # noqa: S311
         log.log(
             logging.DEBUG if is_contention else logging.WARNING,
@@ -267,34 +277,47 @@ class Bodies:
             return self.call_body(call, scope, fn, (connection,) if takes_connection else ())
 
         if step.is_async:
-            async with provider.begin_async(step.isolation) as transaction:
-                if hasattr(transaction, "busy_poll"):
-                    transaction.busy_poll = self._host.busy_poll
-                protocol = transactions.attempt(execution.claim, call, encode, together=hasattr(transaction, "execute_and_commit"))
-                wanted = await transactions.drive_async(protocol, transaction, body, turns)
+            is_open = False
+            try:
+                async with provider.begin_async(step.isolation) as transaction:
+                    is_open = True
+                    if hasattr(transaction, "busy_poll"):
+                        transaction.busy_poll = self._host.busy_poll
+                    together = hasattr(transaction, "execute_and_commit")
+                    protocol = transactions.attempt(execution.claim, call, encode, together=together, is_ours=_is_of(transaction))
+                    wanted = await transactions.drive_async(protocol, transaction, body, turns)
+            except Exception as error:
+                _raise_unless_open(error, is_open)
+                raise
         else:
-            protocol = transactions.attempt(execution.claim, call, encode, together=False)
             async with turns.limited():
-                wanted = await self._in_thread(call, self._sync_transaction, provider, step, protocol, call, scope, fn, turns)
+                wanted = await self._in_thread(call, self._sync_transaction, provider, step, execution, call, scope, fn, encode, turns)
         if wanted:
             if self._host.meter is not None:
                 self._host.meter.attempt_ended(step.effect)
             self._host.wake_soon(scope.chains_to_wake, scope.lanes_made_ready)
 
     def _sync_transaction(
-        self, provider: Any, step: Any, protocol: transactions.Protocol_, call: StepCall, scope: StepScope, fn: Callable[..., Any],
-        turns: Turns,
+        self, provider: Any, step: Any, execution: Execution, call: StepCall, scope: StepScope, fn: Callable[..., Any],
+        encode: Callable[[Any], str], turns: Turns,
     ) -> bool:
         takes_connection = step.connection_parameter is not None
-        with provider.begin(step.isolation) as transaction:
-            scope.connection = transaction.connection
+        is_open = False
+        try:
+            with provider.begin(step.isolation) as transaction:
+                is_open = True
+                scope.connection = transaction.connection
 
-            def body(connection: Any) -> Any:
-                if call.spec.timeout_seconds is not None:
-                    self._loop.call_soon_threadsafe(turns.start_clock, call.spec.timeout_seconds)
-                return self._call_sync(call, scope, fn, (connection,) if takes_connection else ())
+                def body(connection: Any) -> Any:
+                    if call.spec.timeout_seconds is not None:
+                        self._loop.call_soon_threadsafe(turns.start_clock, call.spec.timeout_seconds)
+                    return self._call_sync(call, scope, fn, (connection,) if takes_connection else ())
 
-            return transactions.drive(protocol, transaction, body, TurnsFromThread(turns, self._loop))
+                protocol = transactions.attempt(execution.claim, call, encode, together=False, is_ours=_is_of(transaction))
+                return transactions.drive(protocol, transaction, body, TurnsFromThread(turns, self._loop))
+        except Exception as error:
+            _raise_unless_open(error, is_open)
+            raise
 
     # ------------------------------------------------------------ heartbeats
 
@@ -315,6 +338,29 @@ class Bodies:
         if call.details is not None:
             return json.loads(call.details)
         return await self._host.ask(calls.step_details(execution.run_id, call.number))
+
+
+def _is_of(transaction: Any) -> Callable[[BaseException], bool]:
+    """What tells whether an error comes from a transaction's connection. One of a library that does not say which it is is believed to."""
+
+    def is_ours(error: BaseException) -> bool:
+        connection = getattr(transaction, "driver_connection", None)
+        return connection is None or is_raised_on(error, connection)
+
+    return is_ours
+
+
+def _raise_unless_open(error: Exception, is_open: bool) -> None:
+    """No transaction could be opened: that is nobody's outcome."""
+    if not is_open and database_error(error) is not None:
+        raise transactions.Trouble(error) from error
+
+
+def _hold_refused(execution: Execution, call: StepCall, error: BaseException) -> None:
+    detail = {"message": clean(str(error)), "sqlstate": sqlstate_of(error), "step": call.name, "call": call.number}
+    claim = execution.claim
+    log.error("run %s is held: step %s was refused for long: %s", claim.key, call.name, said(error), extra=log_fields(claim, call))
+    execution.hold_for("refused", detail)
 
 
 async def _within(seconds: float, called: Awaitable[Any]) -> Any:

@@ -7,6 +7,11 @@ that is alone takes a direct path without a document.
 
 A batch whose answer is lost is sent again, exactly as it was, on a new connection: the careful path on the
 server says what is there already. Nothing that rests on it starts before that is known.
+
+A batch that the server refuses is sent again too, and soon run by run. Data that cannot be stored hold their
+run for a person at once. Anything else - a time-out, a function that is missing during an upgrade - is sent
+again with growing pauses, and holds up no other run; if it is refused for long while the server would take
+it that the run is held, the run is held.
 """
 
 from __future__ import annotations
@@ -23,11 +28,13 @@ from pgflow._calls import commit as calls
 from pgflow._calls.claim import ClaimRequest
 from pgflow._engine.execution import Execution
 from pgflow._engine.flush import Flush, batch_document
-from pgflow._io import Query, is_conflict_on_unit, is_infrastructure
+from pgflow._io import REFUSED_AFTER_SECONDS, Query, is_answer, is_conflict_on_unit, is_of_a_pooler, is_of_the_data, is_passing, sqlstate_of
 from pgflow._io.busypoll import BusyPoll
 from pgflow._io.connect import ConnectOptions
 from pgflow._io.wire import OwnWire, Wire, open_wire
+from pgflow._scope import log_fields
 from pgflow.errors import PgflowError
+from pgflow.failures import clean
 from pgflow.logs import said
 from pgflow.meter import Meter
 from pgflow.supervision import Failures, back_off_seconds
@@ -38,6 +45,10 @@ log = logging.getLogger("pgflow")
 MAX_BATCH_RUNS = 256
 MAX_BATCH_BYTES = 4 * 1024 * 1024
 COMMIT_TIMEOUT_SECONDS = 30.0
+TRIES_TOGETHER = 3
+"""So often a batch that the server refuses is sent as it is; then run by run."""
+
+_TROUBLE = (psycopg.Error, TimeoutError, OSError, PgflowError)
 
 Item = tuple[Execution, Flush]
 
@@ -67,8 +78,8 @@ class CommitHost(Protocol):
     def give_back(self, execution: Execution) -> None:
         """What was answered is lost, the lease is not: the run must be replayed."""
 
-    def refused(self, execution: Execution, flush: Flush, error: Exception) -> None:
-        """The server cannot store what the run wants to record."""
+    def refused(self, execution: Execution, error: Exception) -> None:
+        """The server would not store what the run wanted to record: it is held."""
 
     def not_committed(self, execution: Execution, error: BaseException) -> None:
         """What became of this flush is not known, and nobody will find out."""
@@ -93,6 +104,8 @@ class Committer:
         self._connections = connections
         self._pending: dict[int, Execution] = {}
         self._again: list[Item] = []
+        self._due: list[Item] = []  # those that were put off, and go alone
+        self._put_off = 0
         self._idle: list[asyncio.Future[None]] = []
         self._busy = 0  # lines that are awake
         self._looking = 0  # those of them that are about to look for what waits
@@ -120,7 +133,8 @@ class Committer:
 
     def _call_up(self) -> None:
         """Calls a line that rests, if none is about to look anyway and what waits is worth it."""
-        if self._idle and not self._looking and self._pending and (not self._busy or len(self._pending) >= self._limit):
+        waits = self._due or (self._pending and (not self._busy or len(self._pending) >= self._limit))
+        if self._idle and not self._looking and waits:
             self._busy += 1
             self._looking += 1
             self._idle.pop().set_result(None)
@@ -128,7 +142,7 @@ class Committer:
     @property
     def idle(self) -> bool:
         """Whether nothing waits and nothing is on its way."""
-        return not (self._pending or self._again or self._busy)
+        return not (self._pending or self._again or self._put_off or self._busy)
 
     async def close(self) -> None:
         """Ends the tasks, once what is on its way has arrived."""
@@ -185,6 +199,9 @@ class Committer:
 
     def _take_batch(self) -> list[Item]:
         """What goes next; empty if nothing does, or if the other connection should go on alone."""
+        if self._due:
+            self._put_off -= 1
+            return [self._due.pop(0)]
         again, self._again = self._again, []
         limit = self._limit
         if not again and self._busy > 1 and len(self._pending) < limit:
@@ -200,30 +217,88 @@ class Committer:
         return items
 
     async def _deliver(self, line: _Line, items: list[Item]) -> None:
-        """Commits a batch, whatever it takes."""
+        """Commits a batch, whatever it takes; a run whose part the server refuses is put off, so that it holds up no other."""
         tries = 0
         careful = any(flush.tries > 0 for _, flush in items)
         while True:
             try:
                 await self._commit(await line.connected(), items, careful=careful)
-            except (psycopg.Error, TimeoutError, OSError, PgflowError) as error:
+            except _TROUBLE as error:
                 careful = True
                 if is_conflict_on_unit(error):
                     continue
-                if isinstance(error, (TimeoutError, OSError)) or is_infrastructure(error):
-                    tries += 1
-                    if self._host.meter is not None:
-                        self._host.meter.commit_failures += 1
-                    await line.back_off(error, tries)
-                elif len(items) == 1:
-                    self._host.refused(*items[0], error)
+                is_data = isinstance(error, (psycopg.Error, PgflowError)) and is_of_the_data(error)
+                is_theirs = is_data or is_answer(error)
+                if is_theirs and len(items) == 1:
+                    await self._refused(line, items[0], error, is_data=is_data)
                     return
-                else:
+                if is_data or (is_theirs and tries >= TRIES_TOGETHER):
                     break
+                tries += 1
+                self._count_failure()
+                await line.back_off(error, tries)
             else:
                 return
-        for item in items:  # something in it cannot be stored: find out whose it is
+        for item in items:  # find out whose it is
             await self._deliver(line, [item])
+
+    def _count_failure(self) -> None:
+        if self._host.meter is not None:
+            self._host.meter.commit_failures += 1
+
+    async def _refused(self, line: _Line, item: Item, error: Exception, *, is_data: bool) -> None:
+        """The server is well, and will not commit this: holds the run if that is for good, else puts it off."""
+        flush = item[1]
+        now = asyncio.get_running_loop().time()
+        if flush.failing_since is None:
+            flush.failing_since = now
+        is_for_good = is_data or (not is_passing(error) and now - flush.failing_since >= REFUSED_AFTER_SECONDS)
+        if not (is_for_good and await self._hold(line, item, error)):
+            self._send_later(item, error)
+
+    def _send_later(self, item: Item, error: Exception) -> None:
+        execution, flush = item
+        self._count_failure()
+        flush.tries += 1
+        delay = min(5.0, 0.02 * 2 ** min(flush.tries, 8)) * random.uniform(0.5, 1)  # noqa: S311 - spreads the load
+        log.log(
+            logging.WARNING if flush.tries % 8 == 1 else logging.DEBUG, "run %s: a commit failed (%s); it is sent again in %.2f s",
+            execution.claim.key, said(error), delay, extra=log_fields(execution.claim),
+        )
+        self._put_off += 1
+        asyncio.get_running_loop().call_later(delay, self._take_up, item)
+
+    def _take_up(self, item: Item) -> None:
+        if not self._closing:
+            self._due.append(item)
+            self._call_up()
+
+    async def _hold(self, line: _Line, item: Item, error: Exception) -> bool:
+        """Holds a run for a person instead of what it wanted to record; False if the server will not have that either.
+
+        So nothing is held while the server takes nothing from anybody: what is well again goes on by itself.
+        """
+        execution, flush = item
+        held = execution.hold_instead_of(flush, {"message": clean(str(error)), "sqlstate": sqlstate_of(error)})
+        tries = 0
+        while True:
+            try:
+                answer = await (await line.connected()).ask(self._query([(execution, held)], careful=True))
+            except _TROUBLE as trouble:
+                if is_answer(trouble) or isinstance(trouble, PgflowError):
+                    return False
+                tries += 1  # it may be held: nothing else can be sent before that is known
+                self._count_failure()
+                await line.back_off(trouble, tries)
+            else:
+                break
+        if answer.bad and answer.bad.get(execution.run_id) == "busy":
+            return False
+        if not answer.bad:
+            execution.refused(held)
+            self._host.refused(execution, error)
+        self._spread([(execution, held)], answer)
+        return True
 
     async def _commit(self, wire: Wire, items: list[Item], *, careful: bool) -> None:
         ending = sum(1 for _, flush in items if flush.ending is not None)
@@ -309,6 +384,8 @@ class _Line:
     async def back_off(self, error: Exception, tries: int) -> None:
         delay = min(5.0, 0.02 * 2 ** min(tries, 8)) * random.uniform(0.5, 1)  # noqa: S311 - spreads the load
         log.warning("a commit failed (%s); it is sent again in %.2f s", said(error), delay)
-        if not isinstance(error, psycopg.errors.TransactionRollback):
+        if is_of_a_pooler(error):
+            self._options.preparing.end(error)
+        if not is_answer(error):
             await self._close()
         await asyncio.sleep(delay)

@@ -9,7 +9,7 @@ from typing import TypeVar
 
 import psycopg
 
-from pgflow._io import Query, is_infrastructure
+from pgflow._io import Query, is_infrastructure, is_of_a_pooler, is_of_the_data, sqlstate_of
 from pgflow._io.busypoll import BusyPoll
 from pgflow._io.connect import ConnectOptions
 from pgflow._io.wire import OwnWire, open_wire
@@ -48,19 +48,35 @@ class Control:
             if self._wire is None or self._wire.connection.closed:
                 await self._drop()
                 self._wire = await open_wire(self._options, self._name, CALL_TIMEOUT_SECONDS, self._busy_poll)
-            return await self._wire.ask(query)
+            try:
+                return await self._wire.ask(query)
+            except psycopg.Error as error:
+                if is_of_a_pooler(error):
+                    self._options.preparing.end(error)
+                    await self._drop()
+                raise
 
-    async def insist(self, query: Query[T]) -> T:
-        """Runs a query that may be run twice, until there is an answer."""
+    async def insist(self, query: Query[T], *, is_patient: bool = True) -> T:
+        """Runs a query that may be run twice, until there is an answer.
+
+        Args:
+            query: What to run.
+            is_patient: Whether to wait, too, while its function is missing or forbidden, as during an upgrade.
+
+        Raises:
+            psycopg.Error: It cannot be run with these arguments, or not at all and ``is_patient`` is not said.
+            PgflowError: As :meth:`ask`.
+        """
         tries = 0
         while True:
             try:
                 return await self.ask(query)
             except (psycopg.Error, OSError, TimeoutError) as error:
-                if isinstance(error, psycopg.Error) and not is_infrastructure(error):
+                is_missing = (sqlstate_of(error) or "").startswith("42") and not is_infrastructure(error)
+                if is_of_the_data(error) or (is_missing and not is_patient):
                     raise
                 tries += 1
-                log.log(logging.WARNING if tries == 3 else logging.DEBUG, "%s: %s; asked again", self._name, said(error))
+                log.log(logging.WARNING if tries == 3 or tries % 16 == 0 else logging.DEBUG, "%s: %s; asked again", self._name, said(error))
                 await asyncio.sleep(min(5.0, 0.02 * 2 ** min(tries, 8)) * random.uniform(0.5, 1))  # noqa: S311 - spreads the load
 
     @property

@@ -34,7 +34,7 @@
             ├── SchemaForeign            a schema "pgflow" that is not ours
             ├── SchemaOutdated           `pgflow migrate` has not run for this version
             ├── SchemaNewer              the database belongs to a newer version
-            ├── ServerUnsupported        the server is too old
+            ├── ServerUnsupported        the server is too old, or the database not in UTF-8
             └── EmbeddedServerError      the embedded server does not start
 
 Those with a code are raised by the stored functions under that SQLSTATE. Messages say what happened,
@@ -230,7 +230,7 @@ class SchemaNewer(SetupError):
 
 
 class ServerUnsupported(SetupError):
-    """The server is older than Postgres 15."""
+    """The server is older than Postgres 15, or the database has another encoding than UTF8."""
 
 
 class EmbeddedServerError(SetupError):

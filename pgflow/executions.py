@@ -413,12 +413,10 @@ class Executions(ABC):
             self._engine_failed(execution.claim, error)
             self.give_back(execution)
 
-    def refused(self, execution: Execution, flush: Flush, error: Exception) -> None:
-        """The server cannot store what the run wants to record: a person must look."""
+    def refused(self, execution: Execution, error: Exception) -> None:
+        """The server would not store what the run wanted to record: a person must look."""
         claim = execution.claim
         log.error("run %s is held: the server refused what it wanted to record: %s", claim.key, said(error), extra=log_fields(claim))
-        if not execution.hold_refused(flush, str(error)):
-            self.give_back(execution)
 
     async def turn_of(self, execution: Execution) -> None:
         """Waits until a step of the run may fence."""

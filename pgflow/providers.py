@@ -44,7 +44,11 @@ _prepared: WeakKeyDictionary[psycopg.AsyncConnection[Any], dict[str, bytes]] = W
 
 
 class Transaction(Protocol):
-    """An open transaction of a sync library."""
+    """An open transaction of a sync library.
+
+    It may have an attribute ``driver_connection``, psycopg's connection underneath. Then trouble that a body has with another
+    connection is told from trouble with this one; without it, all trouble of that kind is taken for this one's, and waited out.
+    """
 
     connection: Any
     """What the body of the step gets."""
@@ -64,7 +68,7 @@ class AsyncTransaction(Protocol):
 
     It may offer ``execute_and_commit(sql, params)`` too, for libraries that can send both at once: one round trip less.
     If that raises without an answer of the server, the transaction's connection must be closed. One with an attribute
-    ``busy_poll`` is told there how the worker waits for answers.
+    ``busy_poll`` is told there how the worker waits for answers. ``driver_connection`` is as for :class:`Transaction`.
     """
 
     connection: Any
@@ -110,7 +114,7 @@ def is_class(annotation: Any, *classes: type) -> bool:
 
 class _PsycopgTransaction:
     def __init__(self, connection: psycopg.Connection[Any]) -> None:
-        self.connection = connection
+        self.connection = self.driver_connection = connection
 
     def execute(self, sql: LiteralString, params: Sequence[Any]) -> list[Row]:
         with self.connection.cursor(row_factory=tuple_row) as cursor:
@@ -176,7 +180,7 @@ class _AsyncPsycopgTransaction:
 
     def _take(self, connection: psycopg.AsyncConnection[Any]) -> None:
         connection.row_factory = tuple_row  # whatever its last user liked better
-        self.connection = connection
+        self.connection = self.driver_connection = connection
         self._is_ours = True
         self._wire = self._provider.wire(connection)
 

@@ -6,23 +6,51 @@ its result, take the run's turn, fence and append, COMMIT - and, where the answe
 what is there before anything else of the run goes on.
 
 Where the library's connection allows it, the fence and COMMIT go in one round trip: the server runs COMMIT only if the fence held.
+
+The connection that the provider hands out is ours: its trouble, and that of any call of the engine's on it, is
+raised as :class:`Trouble`, which is no outcome. What a body has to do with any other connection is its own.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, NoReturn, Protocol
+
+import psycopg
 
 from pgflow._calls import transaction as calls
 from pgflow._engine.calls import StepCall
 from pgflow._engine.flush import Flush
-from pgflow._io import Query, is_ambiguous, run_by, run_on, run_on_async
+from pgflow._io import (
+    Query,
+    is_ambiguous,
+    is_conflict_on_unit,
+    is_honoured,
+    is_infrastructure,
+    is_of_the_data,
+    run_by,
+    run_on,
+    run_on_async,
+    sqlstate_of,
+)
 from pgflow.providers import AsyncTransaction, Transaction
 from pgflow.units import Claim
 
 IDLE_TIMEOUT_MS = 300_000
 """A body that leaves its transaction idle so long holds locks and the xmin horizon for nothing."""
+
+
+class Trouble(Exception):
+    """An attempt has ended for what is no fault of the body: it is made again, and nothing is recorded.
+
+    Attributes:
+        error: What was raised.
+    """
+
+    def __init__(self, error: BaseException) -> None:
+        super().__init__(str(error))
+        self.error = error
 
 
 class Turns(Protocol):
@@ -52,14 +80,26 @@ class Op:
 Protocol_ = Generator[Op, Any, bool]
 
 
-def attempt(claim: Claim, call: StepCall, encode: Callable[[Any], str], *, together: bool) -> Protocol_:
+def attempt(
+    claim: Claim, call: StepCall, encode: Callable[[Any], str], *, together: bool, is_ours: Callable[[BaseException], bool] = lambda _: True
+) -> Protocol_:
     """The protocol of one attempt, inside an open transaction. Returns False if nobody wanted the result any more.
 
-    ``together`` says that the transaction can do the fence and COMMIT in one round trip.
+    ``together`` says that the transaction can do the fence and COMMIT in one round trip; ``is_ours`` whether an error that
+    the body has raised comes from the transaction's connection.
     """
-    xid: str = yield Op("query", (calls.begin_step(claim.run_id, claim.token, call.number, IDLE_TIMEOUT_MS),))
-    text = encode((yield Op("body")))
-    yield Op("flush")
+    try:
+        xid: str = yield Op("query", (calls.begin_step(claim.run_id, claim.token, call.number, IDLE_TIMEOUT_MS),))
+    except Exception as error:  # noqa: BLE001 - judged there
+        _raise_from_engine(error)
+    try:
+        value = yield Op("body")
+        text = encode(value)
+        yield Op("flush")
+    except Exception as error:
+        if is_infrastructure(error) and is_ours(error):
+            _raise_from_connection(call, error)
+        raise
     flush: Flush | None = yield Op("turn", (call, text))
     if flush is None:
         return False
@@ -69,22 +109,51 @@ def attempt(claim: Claim, call: StepCall, encode: Callable[[Any], str], *, toget
         rows = flush.unit_rows(lambda: at)
         fence = calls.fence_step(claim.run_id, claim.token, call.number, rows, call.args_hash, has_ledger=flush.has_ledger)
         if not together:
-            at_us = yield Op("query", (fence,))
+            try:
+                at_us = yield Op("query", (fence,))
+            except Exception as error:  # noqa: BLE001 - judged there
+                _raise_from_engine(error)
         try:
             if together:
                 at_us = yield Op("last", (fence,))
             else:
                 yield Op("commit")
             committed = True
-        except Exception as error:
-            if not is_ambiguous(error):
-                raise
-            committed = yield from _resolve(claim, flush, xid)
+        except Exception as error:  # noqa: BLE001 - judged there
+            committed = is_ambiguous(error) and (yield from _resolve(claim, flush, xid))
             if not committed:
-                raise
+                _raise_from_commit(error, together=together)
     finally:
         yield Op("end", (call, flush, committed, at_us))
     return True
+
+
+def _raise_from_engine(error: Exception) -> NoReturn:
+    """A function of ours has failed: that is the body's doing if it left the transaction as no call can go on in it."""
+    state = sqlstate_of(error)
+    if is_conflict_on_unit(error):
+        raise Trouble(error) from error
+    if state is not None and not is_of_the_data(error) and state not in ("25P01", "25P02"):
+        raise Trouble(error) from error
+    if state is None and is_infrastructure(error):
+        raise Trouble(error) from error
+    raise error
+
+
+def _raise_from_connection(call: StepCall, error: Exception) -> NoReturn:
+    """Trouble of the transaction's connection, unless the body has asked for this."""
+    if is_honoured(error) and isinstance(error, call.spec.raises):
+        raise error
+    raise Trouble(error) from error
+
+
+def _raise_from_commit(error: Exception, *, together: bool) -> NoReturn:
+    """COMMIT has failed, or the fence with which it went: what the application defers to COMMIT is its own, down to its triggers."""
+    state = sqlstate_of(error) or ""
+    is_call = together and isinstance(error, psycopg.Error) and error.diag.context is None  # no trigger: the fence could not be called
+    if is_infrastructure(error) or is_conflict_on_unit(error) or state.startswith(("57014", "XX")) or (is_call and state.startswith("42")):
+        raise Trouble(error) from error
+    raise error
 
 
 def _resolve(claim: Claim, flush: Flush, xid: str) -> Generator[Op, Any, bool]:

@@ -85,6 +85,10 @@ class Worker(Claiming):
         self._seen_stamp: str | None = str(own_assets().stamp)
         self._wakes = Wakes(self, self._control)
 
+    def prepare_no_more(self, error: BaseException) -> None:
+        """A prepared statement was lost: see :class:`pgflow._io.connect.Preparing`."""
+        self._connect.preparing.end(error)
+
     def _is_quiet(self) -> bool:
         """Whether there is nothing to do while an answer is waited for."""
         return len(self.executions) <= 1
@@ -98,7 +102,7 @@ class Worker(Claiming):
         self.threads = DaemonThreads(self.options.concurrency, "pgflow-step", max_lost=self.max_lost_threads)
         self.checks = AppCalls(AT_ONCE, "pgflow-check")
         self._bodies = Bodies(self, self._loop)
-        await self._register()
+        await self._register(is_patient=False)
         code = {name: workflow.code_hash for name, workflow in self.definitions.workflows.items()}
         await self._control.insist(worker_calls.release_stuck(code))
         self._heart = Heart(self, self._connect, self.worker_id, self.options.rhythm, self._thread_id)
@@ -120,12 +124,14 @@ class Worker(Claiming):
             self.meter.worker = self
         self._claim_wanted.set()
 
-    async def _register(self) -> None:
+    async def _register(self, *, is_patient: bool = True) -> None:
+        """Registers; at the start of a worker what is missing or forbidden is said at once."""
         options = self.options
         self.worker_id = await self._control.insist(
             worker_calls.register_worker(
                 socket.gethostname(), os.getpid(), options.queues, options.concurrency, __version__, str(own_assets().stamp)
-            )
+            ),
+            is_patient=is_patient,
         )
         codes = [code_of(name, workflow) for name, workflow in self.definitions.workflows.items()]
         await self._control.insist(worker_calls.register_code(self.worker_id, codes))

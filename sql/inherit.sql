@@ -107,7 +107,7 @@ begin
     )
     select coalesce(e.seq, l.seq), l.call, case l.class when 's' then 'step' else 'transaction' end, l.name,
       case e.kind when 'c' then 'completed' when 'f' then 'failed' when 'X' then 'abandoned' else 'started' end,
-      case when l.ordinal ~ '^\d+$' then
+      case when l.ordinal ~ '^[0-9]+$' then
         pgflow.stem_at_(me.heritage->'keys', pgflow.own_stem_(me.root, me.generation), l.seq) || '/' || l.name || '/' || l.ordinal
       else l.ordinal end,
       l.args_hash, coalesce((select j.payload from journal j where j.kind = 'r' and j.call = l.call order by j.seq desc limit 1), e.payload)
@@ -125,7 +125,7 @@ begin
     from journal j where j.kind = 'k' and j.seq > cut
     union all
     -- What it was given itself, and has not asked for.
-    select c.seq, c.call, case when c.key ~ '^\d+:\d+$' then 'transaction' else 'step' end, c.name, case when c.is_done then 'completed' else 'started' end, c.key, c.args_hash, c.payload
+    select c.seq, c.call, case when c.key ~ '^[0-9]+:[0-9]+$' then 'transaction' else 'step' end, c.name, case when c.is_done then 'completed' else 'started' end, c.key, c.args_hash, c.payload
     from pgflow.carried c where c.run_id = me.run_id and c.what = 'step' and not exists (select from licence l where l.ordinal = c.key)
     union all
     select c.seq, c.call, 'effect', c.name, 'effect_confirmed', c.key, c.args_hash, c.payload

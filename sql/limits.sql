@@ -15,7 +15,7 @@ declare
 begin
   -- Strings may hold brackets too: take them out first.
   for bracket in
-    select m[1] from regexp_matches(regexp_replace(value, '"(\\.|[^"\\])*"', '', 'g'), '[][{}]', 'g') m
+    select m[1] from regexp_matches(regexp_replace(value, e'"(\\\\.|[^"\\\\])*"', '', 'g'), '[][{}]', 'g') m
   loop
     if bracket in ('[', '{') then
       depth := depth + 1;
@@ -40,7 +40,7 @@ declare
 begin
   -- Strings may hold digits too: take them out only where that can matter.
   return position(zeros in translate(value, '123456789', '000000000')) > 0
-    and position(zeros in translate(regexp_replace(value, '"(\\.|[^"\\])*"', '', 'g'), '123456789', '000000000')) > 0;
+    and position(zeros in translate(regexp_replace(value, e'"(\\\\.|[^"\\\\])*"', '', 'g'), '123456789', '000000000')) > 0;
 end
 $$;
 comment on function pgflow.has_long_number_(text) is 'Whether a JSON text holds more than 4,300 digits in a row outside of strings';

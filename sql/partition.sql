@@ -18,8 +18,8 @@ declare
 begin
   perform pg_advisory_xact_lock(hashtextextended('pgflow.add_unit_partitions', 0));
   select case when is_called then last_value else 0 end into newest from pgflow.run_id_seq;
-  select coalesce(max((regexp_match(pg_get_expr(c.relpartbound, c.oid), 'TO \(''(\d+)''\)'))[1]::bigint), 0),
-         coalesce(max((regexp_match(c.relname, '^unit_(\d+)$'))[1]::int), -1) + 1
+  select coalesce(max((regexp_match(pg_get_expr(c.relpartbound, c.oid), 'TO [(]''([0-9]+)''[)]'))[1]::bigint), 0),
+         coalesce(max((regexp_match(c.relname, '^unit_([0-9]+)$'))[1]::int), -1) + 1
   into upper_bound, next_number
   from pg_inherits i join pg_class c on c.oid = i.inhrelid
   where i.inhparent = 'pgflow.unit'::regclass;
@@ -57,7 +57,7 @@ begin
     select c.relname, b.lower, b.upper
     from pg_inherits i
     join pg_class c on c.oid = i.inhrelid
-    cross join lateral regexp_match(pg_get_expr(c.relpartbound, c.oid), 'FROM \(''(\d+)''\) TO \(''(\d+)''\)') m
+    cross join lateral regexp_match(pg_get_expr(c.relpartbound, c.oid), 'FROM [(]''([0-9]+)''[)] TO [(]''([0-9]+)''[)]') m
     cross join lateral (select m[1]::bigint as lower, m[2]::bigint as upper) b
     -- A start may have its number and not be committed yet: the partition before the newest run's stays.
     where i.inhparent = 'pgflow.unit'::regclass and b.upper + (b.upper - b.lower) <= newest

@@ -58,7 +58,7 @@ begin
     begin
       continue when rule.above is not null and not exists (
         select from jsonb_path_query_tz(request, rule.amount::jsonpath) a
-        where case when a #>> '{}' ~ '^-?[0-9]{1,100}(\.[0-9]{1,100})?$' then (a #>> '{}')::numeric > rule.above else true end
+        where case when a #>> '{}' ~ '^-?[0-9]{1,100}([.][0-9]{1,100})?$' then (a #>> '{}')::numeric > rule.above else true end
       );
       continue when rule.predicate is not null and not coalesce(jsonb_path_match_tz(request, rule.predicate::jsonpath), true);
     exception when data_exception or feature_not_supported then

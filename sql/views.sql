@@ -131,7 +131,7 @@ select r.key, f.call, f.name as step,
     -- Begun under a lease that recorded no end of it: what a kill cut off may have acted.
     + case when f.begun_by is null or coalesce(f.begun_by = any(f.ended_by), false) then 0 else 1 end as attempts,
   f.started_at, f.ended_at,
-  case when f.ordinal ~ '^\d+$' then coalesce(
+  case when f.ordinal ~ '^[0-9]+$' then coalesce(
     (select e->>1 from jsonb_array_elements(r.heritage->'keys') with ordinality as x (e, n)
       where coalesce(f.started_seq, f.ended_seq) <= (e->>0)::int order by n limit 1),
     r.root::text || case when r.generation > 1 then '~' || r.generation else '' end

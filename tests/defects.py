@@ -488,9 +488,69 @@ REPLAY = (
 
 STEPS = (
     Defect(
-        "contention recorded as an outcome", "pgflow/bodies.py",
-        "if is_infrastructure(error) or is_conflict_on_unit(error):", "if False:",
+        "contention recorded as an outcome", "pgflow/transactions.py",
+        "if is_infrastructure(error) or is_conflict_on_unit(error) or state.startswith", "if state.startswith",
         "test_transactions.py::test_a_failure_to_serialize_at_commit_is_tried_again_too",
+    ),
+    Defect(
+        "trouble of the body's own database taken for ours", "pgflow/bodies.py",
+        "return connection is None or is_raised_on(error, connection)", "return True",
+        "test_infrastructure.py::test_another_connection_in_a_transaction_is_the_body_s_own[async]",
+    ),
+    Defect(
+        "a lock that was asked for without waiting is waited for", "pgflow/transactions.py",
+        "if is_honoured(error) and isinstance(error, call.spec.raises):", "if False:",
+        "test_infrastructure.py::test_a_lock_that_is_not_to_be_had_is_an_outcome_where_the_transaction_says_so[async]",
+    ),
+    Defect(
+        "the end of an idle session recorded as an outcome", "pgflow/_io/__init__.py",
+        '|25006$|25P03$|25P04$|26000$|42P05$")', '|25006$|26000$|42P05$")',
+        "test_infrastructure.py::test_a_session_that_the_server_ends_between_fence_and_commit_is_not_the_body_s_failure[sync]",
+    ),
+    Defect(
+        "a call that cannot be made recorded as an outcome", "pgflow/transactions.py",
+        'if state is not None and not is_of_the_data(error) and state not in ("25P01", "25P02"):', "if False:",
+        "test_infrastructure.py::test_an_engine_call_of_a_transaction_that_cannot_be_made_is_waited_out[async-begin_step]",
+    ),
+    Defect(
+        "runs held for trouble of the server", "pgflow/committer.py",
+        "is_for_good = is_data or (not is_passing(error) and now - flush.failing_since >= REFUSED_AFTER_SECONDS)", "is_for_good = True",
+        "test_infrastructure.py::test_a_journal_without_room_is_waited_out_until_it_has_some",
+    ),
+    Defect(
+        "data that the server refuses sent for ever", "pgflow/committer.py",
+        "is_for_good = is_data or (not is_passing(error)", "is_for_good = (not is_passing(error)",
+        "test_infrastructure.py::test_data_that_the_server_refuses_holds_its_run_at_once",
+    ),
+    Defect(
+        "texts sent in another encoding than the session's", "pgflow/_io/connect.py",
+        '"client_encoding": "utf8",', "",
+        "test_settings.py::test_a_run_comes_to_the_same_whatever_the_database_is_set_to[latin 1]",
+    ),
+    Defect(
+        "times read in whatever style the role has", "pgflow/_io/connect.py",
+        '(connection.info.parameter_status("DateStyle") or "ISO").startswith("ISO")', "True",
+        "test_settings.py::test_a_run_comes_to_the_same_whatever_the_database_is_set_to[times]",
+    ),
+    Defect(
+        "literals that mean something else to some roles", "sql/partition.sql",
+        "'^unit_([0-9]+)$'", "'^unit_(\\d+)$'",
+        "test_settings.py::test_the_journal_gets_its_partitions_whatever_strings_mean",
+    ),
+    Defect(
+        "a schema in a database that cannot store every text", "pgflow/schema/_state.py",
+        'if found.encoding != "UTF8":', "if False:",
+        "test_settings.py::test_a_database_that_cannot_store_every_text_is_refused_in_one_line[LATIN1]",
+    ),
+    Defect(
+        "a pooler that goes unnoticed", "pgflow/_io/connect.py",
+        "if theirs in mine or len(mine) > 1:", "if False:",
+        "test_settings.py::test_a_pooler_in_transaction_mode_is_noticed_and_worked_with",
+    ),
+    Defect(
+        "what a pooler loses is prepared again", "pgflow/_io/connect.py",
+        "self.has_ended = True", "pass",
+        "test_settings.py::test_a_pooler_that_was_not_noticed_is_named_once_it_loses_what_was_prepared",
     ),
     Defect(
         "deadlocks recorded as an outcome", "pgflow/_io/__init__.py",

@@ -42,9 +42,9 @@ def after_commit(together: bool, error: Exception, *answers: Any) -> tuple[list[
     except StopIteration:
         assert remaining == []
         return ops, ended, None
-    except psycopg.Error as raised:
+    except transactions.Trouble as raised:
         assert remaining == []
-        return ops, ended, raised
+        return ops, ended, raised.error
 
 
 LOST = psycopg.OperationalError("the connection is lost")

@@ -28,7 +28,7 @@ import pgflow
 from pgflow import read, step, workflow
 from pgflow._engine.drivers import ThreadDriver
 from pgflow._engine.execution import Execution
-from pgflow._engine.flush import MAX_FLUSH_UNITS
+from pgflow._engine.flush import MAX_FLUSH_UNITS, batch_document
 from pgflow._scope import WorkflowScope, current
 from pgflow.errors import RunCancelled
 from pgflow.model import Kind
@@ -680,11 +680,14 @@ def test_a_commit_that_the_server_refuses_holds_the_run_and_keeps_what_was_durab
     worker.settle()
     worker.play("body add 1", "send 1")
     execution, flush, _ = worker.on_the_way.pop()
-    assert execution.hold_refused(flush, "no \0 room")
+    held = execution.hold_instead_of(flush, {"message": "no room"})
+    assert execution.inflight is flush, "nothing has changed before the hold is durable"
+    execution.refused(held)
+    worker.on_the_way.append((execution, held, batch_document(1, [(held, execution.estimate_us)])))
     worker.settle()
     assert run.kinds() == "s"
     assert run.held[:2] == ["stuck", "refused"]
-    assert run.held[3] == {"message": "no \ufffd room", "units": ["c"]}
+    assert run.held[3] == {"message": "no room", "units": ["c"]}
 
 
 # ---------------------------------------------------------------- pausing, draining, losing

@@ -47,10 +47,15 @@ def find_dsn(dsn: str | None, *, migrate: bool = True) -> str:
 
 
 def connect(dsn: str) -> psycopg.Connection[Any]:
-    """A connection in autocommit mode; it may be to a standby."""
+    """A connection in autocommit mode; it may be to a standby, or through a pooler. Texts and times come as they are read here."""
     import psycopg
 
-    return psycopg.connect(dsn, autocommit=True, connect_timeout=CONNECT_SECONDS, application_name="pgflow cli")
+    connection = psycopg.connect(
+        dsn, autocommit=True, connect_timeout=CONNECT_SECONDS, application_name="pgflow cli", client_encoding="utf8", prepare_threshold=None
+    )
+    if not (connection.info.parameter_status("DateStyle") or "ISO").startswith("ISO"):
+        connection.execute("set datestyle = iso")
+    return connection
 
 
 def name_of(connection: psycopg.Connection[Any]) -> str:

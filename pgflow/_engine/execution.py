@@ -29,7 +29,6 @@ from pgflow._engine.host import Host, StepResult
 from pgflow._engine.loop import Unwind
 from pgflow._engine.questions import child_row, effect_row, owed_detail, stuck, waits_of
 from pgflow._engine.release import Releases
-from pgflow.failures import clean
 from pgflow.model import Kind
 from pgflow.units import EFFECT_MARKS, Claim, Unit
 from pgflow.values import ANYTHING, Codec
@@ -58,7 +57,6 @@ class Execution(Releases):
         self.draining = False
         self.beat = False  # whether a step has reported progress: rows that the end of the run removes
         self.inflight: Flush | None = None
-        self._refused = False
         self._durable_seq = claim.last_seq
         self._linger_until_us = 0
         self._has_looked = not claim.has_mail  # a cancel that waits must not come too late for a body that gets the run stuck again
@@ -182,20 +180,21 @@ class Execution(Releases):
             not isinstance(c, StepCall) or (isinstance(c, EffectCall) and c.is_unknown) for c in self._calls.values()
         )
 
-    def hold_refused(self, flush: Flush, message: str) -> bool:
-        """The server refused what this flush records: what is durable stays, the run is held for a person.
+    def hold_instead_of(self, flush: Flush, detail: dict[str, Any]) -> Flush:
+        """What to commit in place of what the server refuses: what is durable stays, the run is held for a person.
 
-        Returns False if holding was refused too.
+        Nothing is changed by it before :meth:`refused` says that it was committed.
         """
-        if self._hold is not None:
-            return False
-        self._refused = True
-        self.inflight = None
-        self.locked = False
-        self._ending = None
-        self._continue_input = None
-        self.hold_for("refused", {"message": clean(message), "units": [str(row.kind) for row in flush.rows]})
-        return True
+        units = [str(row.kind) for row in flush.rows]
+        held = Flush(self.run_id, flush.token, flush.chain_id, flush.expected_seq, [])
+        held.question = {**self._address(held), "hold": stuck("refused", {**detail, "units": units})}
+        return held
+
+    def refused(self, held: Flush) -> None:
+        """The run was held by this instead of going on: what its code did since is nobody's history."""
+        self.inflight = held
+        self.locked = True
+        self._buffer, self._unlicensed, self._taken, self._returned, self._seq = [], [], [], [], held.last_seq
 
     @property
     def bodies(self) -> list[StepCall]:
@@ -278,7 +277,7 @@ class Execution(Releases):
             return None
         if self.renewing is not None and self.divergence is None:
             return None
-        if self.divergence is not None or self._refused:  # what the code did after that is nobody's history
+        if self.divergence is not None:  # what the code did after that is nobody's history
             self._buffer, self._unlicensed, self._taken, self._returned, self._seq = [], [], [], [], self._durable_seq
         flush = self._flush_of_buffer()
         flush.question = self._question(flush)

@@ -80,6 +80,8 @@ class Flush:
     """Signals that go back to the mailbox: a unit among its rows says so of each."""
     size_bytes: int = 0
     """About how much its units take."""
+    failing_since: float | None = None
+    """When the server first refused it, on the clock of the loop."""
 
     @property
     def last_seq(self) -> int:

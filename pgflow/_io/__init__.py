@@ -182,14 +182,23 @@ def raise_ours(error: BaseException) -> None:
     raise cls(f"{message}.{hint}" if hint else message) from error
 
 
-_INFRASTRUCTURE = re.compile(r"08|53|57P0|40001$|40P01$|55P03$|25006$")
+_INFRASTRUCTURE = re.compile(r"08|53|57P0|58|40001$|40P01$|55P03$|25006$|25P03$|25P04$|26000$|42P05$")
+_PASSING = re.compile(r"08|53|57P0|58|40|55P03$|25006$")
+_UNANSWERED = re.compile(r"08|53|57P0|58|25006$|26000$|42P05$")
+_DATA = re.compile(r"22|23|54|PF")
+_HONOURED = ("55P03",)
+_POOLED = ("26000", "42P05")
+
+REFUSED_AFTER_SECONDS = 300.0
+"""So long the server may refuse a run what is no trouble of the moment; then a person must look."""
 
 
 def is_infrastructure(error: BaseException) -> bool:
-    """Whether an error says something of the connection or server and nothing of the work.
+    """Whether an error of a connection of ours says something of the connection or server and nothing of the work.
 
-    Lost connections, serialization failures, deadlocks, lock time-outs, full disks, read-only servers and
-    shutdowns are retried and never recorded as the outcome of a step.
+    Lost connections, serialization failures, deadlocks, lock time-outs, full disks, read-only servers, shutdowns, sessions
+    that the server ends for being idle, and statements that a pooler has lost are retried and never recorded as the
+    outcome of a step. An error of a connection that a body has opened itself is the body's own.
     """
     if isinstance(error, PgflowError):
         return False
@@ -202,12 +211,75 @@ def is_infrastructure(error: BaseException) -> bool:
     return _INFRASTRUCTURE.match(cause.sqlstate) is not None
 
 
-def is_ambiguous(error: BaseException) -> bool:
-    """Whether a COMMIT that raised this may have happened: the connection broke before the answer came."""
-    cause = database_error(error)
-    if cause is None:
+def is_of_the_data(error: BaseException) -> bool:
+    """Whether a call of a function of ours failed for what it was given: sent again, it would fail again.
+
+    All else - a statement that was cancelled, a function that is missing or forbidden while an upgrade runs - says nothing
+    of the data. Neither does a journal without a partition for the run, though that is a violation of a check.
+    """
+    if isinstance(error, PgflowError):
         return True
-    return cause.sqlstate is None or cause.sqlstate.startswith(("08", "57P0"))
+    cause = database_error(error)
+    if cause is None or cause.sqlstate is None:
+        return isinstance(cause, psycopg.DataError)  # psycopg itself would not send it
+    if cause.sqlstate == "23514" and not cause.diag.constraint_name:
+        return False
+    return _DATA.match(cause.sqlstate) is not None
+
+
+def is_passing(error: BaseException) -> bool:
+    """Whether trouble is of the moment, however long that lasts: nobody need look at the run that met it."""
+    cause = database_error(error)
+    return cause is None or cause.sqlstate is None or _PASSING.match(cause.sqlstate) is not None
+
+
+def is_answer(error: BaseException) -> bool:
+    """Whether the server has answered, and is well but for this one statement: another may fare better, on the same connection."""
+    cause = database_error(error)
+    return cause is not None and cause.sqlstate is not None and _UNANSWERED.match(cause.sqlstate) is None
+
+
+def is_honoured(error: BaseException) -> bool:
+    """Whether trouble is an outcome where ``raises=`` names its class: a body may have asked for it, as by NOWAIT."""
+    return sqlstate_of(error) in _HONOURED
+
+
+def is_of_a_pooler(error: BaseException) -> bool:
+    """Whether a prepared statement is gone, or there already: somebody lends one session to many."""
+    return sqlstate_of(error) in _POOLED
+
+
+def sqlstate_of(error: BaseException) -> str | None:
+    """The SQLSTATE inside an exception of psycopg, SQLAlchemy or Django, if there is one."""
+    cause = database_error(error)
+    return None if cause is None else cause.sqlstate
+
+
+def is_raised_on(error: BaseException, connection: Any) -> bool:
+    """Whether an error comes from this connection of psycopg, a cursor of it or another part of it.
+
+    The frames that it was raised through say so: an error knows nothing of its connection, and the state of the connection
+    tells nothing once a savepoint is rolled back.
+    """
+    cause = database_error(error)
+    trace = None if cause is None else cause.__traceback__
+    while trace is not None:
+        frame = trace.tb_frame
+        if frame.f_globals.get("__name__", "").startswith("psycopg."):
+            owner = frame.f_locals.get("self")
+            if any(part is connection for part in (owner, getattr(owner, "_conn", None), getattr(owner, "connection", None))):
+                return True
+        trace = trace.tb_next
+    return False
+
+
+def is_ambiguous(error: BaseException) -> bool:
+    """Whether a COMMIT that raised this may have happened: the connection broke before the answer came, or the server broke in it."""
+    cause = database_error(error)
+    if cause is None or cause.sqlstate is None or cause.sqlstate.startswith(("08", "57P0")):
+        return True
+    # A server that breaks while it commits says so and ends, whatever it has written by then. One that ends an idle session has not.
+    return cause.diag.severity_nonlocalized in ("FATAL", "PANIC") and cause.sqlstate not in ("25P03", "25P04")
 
 
 def is_conflict_on_unit(error: BaseException) -> bool:

@@ -352,7 +352,7 @@ async def open_wire(
 ) -> OwnWire:
     """A wire on a connection of its own."""
     connection = await connect_async(options, application_name)
-    return OwnWire(connection, prepares=options.prepare_threshold is not None, timeout_seconds=timeout_seconds, busy_poll=busy_poll)
+    return OwnWire(connection, prepares=options.prepares, timeout_seconds=timeout_seconds, busy_poll=busy_poll)
 
 
 _PLACEHOLDER = re.compile(r"%[s%]")

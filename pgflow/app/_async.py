@@ -8,6 +8,7 @@ import logging
 import math
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import replace
 from types import TracebackType
 from typing import Any, ParamSpec, Self, TypeVar
 
@@ -80,7 +81,7 @@ class AsyncApp(AppBase, AsyncClient):
                 connect_options = await asyncio.to_thread(self._resolve)
                 pool = make_pool_async(connect_options, "pgflow app", CLIENT_CONNECTIONS)
                 await pool.open()
-                self._waiter = ResultWaiter(connect_options, listen=self._listen)
+                self._waiter = ResultWaiter(connect_options, listen=self.listens)
                 self._pool = pool
             return self._pool
 
@@ -240,6 +241,7 @@ class AsyncApp(AppBase, AsyncClient):
             [*self.definitions.providers, PsycopgProvider(step_pool), AsyncPsycopgProvider(async_step_pool)],
             self._interceptors, self.definitions.replacements, self.definitions.ref_checkers, self.definitions.pager,
         )
+        options = replace(options, listen=options.listen and self.listens)
         worker = Worker(self._connect, definitions, options, self._results_ended)
         try:
             await worker.start()

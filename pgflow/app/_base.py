@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from datetime import timedelta
 from types import ModuleType
 from typing import Any, TypeVar, overload
 
-from pgflow._io.connect import ConnectOptions, connect
+from pgflow._io.connect import ConnectOptions, connect, is_behind_pooler
 from pgflow.dsn import resolve_dsn
 from pgflow.durations import Duration
 from pgflow.errors import DefinitionError, NotBuiltError
@@ -21,6 +23,8 @@ from pgflow.pager import make_hook
 from pgflow.refs import make_checker
 from pgflow.schema import migrate_dsn, require_schema
 from pgflow.workflow import Workflow
+
+log = logging.getLogger("pgflow")
 
 C = TypeVar("C", bound=Callable[[Ref], Any])
 H = TypeVar("H", bound=Callable[[Page], Any])
@@ -54,8 +58,10 @@ class AppBase:
             providers: Where transactional steps get connections of other libraries from.
             errors: Classes as which recorded errors may be raised again.
             interceptors: Code around starts, workflows and steps.
-            prepare_threshold: After how many uses a statement is prepared; None behind a pooler that cannot.
-            listen: Whether LISTEN works on this connection string; False behind a pooler in transaction mode.
+            prepare_threshold: After how many uses a statement is prepared; None for never. Behind a pooler in transaction mode, which
+                is noticed, nothing is prepared.
+            listen: Whether LISTEN works on this connection string. Behind a pooler in transaction mode, which is noticed, work is
+                found by polling.
         """
         self._interceptors = list(interceptors)
         self._errors = tuple(errors)
@@ -65,6 +71,7 @@ class AppBase:
         self._dsn = dsn
         self._prepare_threshold = prepare_threshold
         self._listen = listen
+        self._is_pooled = False
         self._connect: ConnectOptions | None = None
         self._embedded: Any = None
         self._pending_chains: set[int] = set()
@@ -95,8 +102,8 @@ class AppBase:
 
     @property
     def listens(self) -> bool:
-        """Whether LISTEN works on this connection string."""
-        return self._listen
+        """Whether LISTEN works on this connection string, as far as is known."""
+        return self._listen and not self._is_pooled
 
     def include(self, *things: Workflow[..., Any] | ModuleType) -> None:
         """Adds workflows, or modules of them."""
@@ -171,6 +178,10 @@ class AppBase:
             options = ConnectOptions(dsn, self._prepare_threshold)
             with connect(options, "pgflow") as connection:
                 require_schema(connection)
+                self._is_pooled = (options.prepares or self._listen) and self._embedded is None and is_behind_pooler(connection, options)
+            if self._is_pooled:
+                tell_of_pooler(dsn)
+                options = replace(options, prepare_threshold=None)
             self._connect = options
         return self._connect
 
@@ -182,7 +193,7 @@ class AppBase:
 
     def _worker_options(self, concurrency: int, queues: Sequence[str] | None, options: dict[str, Any]) -> WorkerOptions:
         served = self.queues if queues is None else sorted(set(queues))
-        return WorkerOptions(queues=served, concurrency=concurrency, listen=self._listen, **options)
+        return WorkerOptions(queues=served, concurrency=concurrency, listen=self.listens, **options)
 
     def _note(self, chains: Iterable[int] = (), lanes: Iterable[int] = ()) -> None:
         """Remembers whom to wake once the caller has committed."""
@@ -195,6 +206,16 @@ class AppBase:
             chains, self._pending_chains = self._pending_chains, set()
             lanes, self._pending_lanes = self._pending_lanes, set()
         return sorted(chains), lanes
+
+
+_pooled: set[str] = set()
+
+
+def tell_of_pooler(dsn: str) -> None:
+    """Says once a process that nothing is prepared and nobody listens."""
+    if dsn not in _pooled:
+        _pooled.add(dsn)
+        log.warning("a pooler in transaction mode is in between: nothing is prepared, and work is found by polling")
 
 
 _apps: weakref.WeakSet[AppBase] = weakref.WeakSet()

@@ -55,6 +55,11 @@ class _DjangoTransaction(_Executor):
         super().__init__(connection)
         self.connection = connection
 
+    @property
+    def driver_connection(self) -> Any:
+        """psycopg's, once Django has connected."""
+        return self.connection.connection
+
     def flush(self) -> None:
         """Django holds nothing back."""
 

@@ -13,7 +13,7 @@ from psycopg.rows import tuple_row
 
 from pgflow.errors import SchemaNewer, SetupError
 from pgflow.schema._assets import DISTRIBUTION, Assets, SqlFile, own_assets
-from pgflow.schema._state import OWNER_ROLE, Installed, check_ground, fetch_row, place_of
+from pgflow.schema._state import OWNER_ROLE, Installed, check_ground, fetch_row, place_of, read_installed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -30,6 +30,7 @@ set local search_path = pg_catalog, pg_temp;
 set local client_min_messages = warning;
 set local statement_timeout = 0;
 set local lock_timeout = {timeout};
+set local standard_conforming_strings = on;
 select pg_catalog.pg_advisory_xact_lock({key});
 """)
 LOCK_KEY = int.from_bytes(hashlib.sha256(b"pgflow-engine migrate").digest()[:8], signed=True)
@@ -219,7 +220,7 @@ def _look(cursor: psycopg.Cursor[tuple[Any, ...]], assets: Assets) -> Installed:
     """What is there, unless it must not be touched."""
     row = fetch_row(cursor)
     assert row is not None
-    found = Installed(*row)
+    found = read_installed(row)
     check_ground(found)
     theirs, ours = found.stamp, assets.stamp
     if theirs is not None and theirs.files != ours.files and theirs.age > ours.age:

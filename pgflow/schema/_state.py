@@ -44,7 +44,8 @@ select
   exists (
     select from pgflow_role r join pg_catalog.pg_roles a on a.rolname = r.name
     where r.name <> 'pgflow_owner' and not exists (select from pg_catalog.aclexplode(n.nspacl) g where g.grantee = a.oid)
-  )
+  ),
+  pg_catalog.current_setting('server_encoding')
 from server
 join pg_catalog.pg_roles me on me.rolname = current_user
 left join pg_catalog.pg_namespace n on n.nspname = 'pgflow'
@@ -69,6 +70,7 @@ class Installed:
     may_create_schema: bool
     missing_roles: list[str]
     lacks_privileges: bool
+    encoding: str
 
     @property
     def stamp(self) -> Stamp | None:
@@ -100,7 +102,7 @@ def judge_schema(row: Sequence[Any] | None) -> None:
         ServerUnsupported, SchemaMissing, SchemaForeign, SchemaOutdated, SchemaNewer: Why this version cannot work there.
     """
     assert row is not None, "SCHEMA_QUERY returns one row"
-    found, ours = Installed(*row), own_assets().stamp
+    found, ours = read_installed(row), own_assets().stamp
     check_ground(found)
     if not found.has_schema:
         raise SchemaMissing(f"database {found.database} has no schema pgflow: run `pgflow migrate`")
@@ -138,6 +140,12 @@ def compare_stamp(comment: str | None) -> Standing:
     return Standing.NEWER if theirs.age > ours.age else Standing.OLDER
 
 
+def read_installed(row: Sequence[Any]) -> Installed:
+    """The row as what it says. Where the connection's encoding is SQL_ASCII its texts come as bytes."""
+    texts: list[Any] = [value.decode("utf-8", "replace") if isinstance(value, bytes) else value for value in row]
+    return Installed(*texts)
+
+
 def fetch_row(cursor: psycopg.Cursor[tuple[Any, ...]]) -> tuple[Any, ...] | None:
     """The row for :class:`Installed`."""
     return cursor.execute(SCHEMA_QUERY).fetchone()
@@ -152,5 +160,10 @@ def check_ground(found: Installed) -> None:
     """Raises where nothing may be done at all, neither work nor an upgrade."""
     if found.server_version < OLDEST_SERVER:
         raise ServerUnsupported(f"the server is Postgres {found.server_version // 10000}: pgflow needs 15 or newer")
+    if found.encoding != "UTF8":
+        raise ServerUnsupported(
+            f"database {found.database} has the encoding {found.encoding}, which cannot store every text: pgflow needs UTF8. "
+            "Make a database with: create database NAME encoding 'UTF8' template template0"
+        )
     if found.has_schema and not found.is_ours:
         raise SchemaForeign(f"{place_of(found)} is not of {DISTRIBUTION}: rename or drop it, or use another database")

@@ -59,9 +59,10 @@ class _Executor:
 
 
 class _SessionTransaction(_Executor):
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: Session, connection: Connection) -> None:
         super().__init__(session)
         self.connection: Any = session
+        self.driver_connection = connection.connection.driver_connection
 
     def flush(self) -> None:
         self.connection.flush()
@@ -74,6 +75,7 @@ class _ConnectionTransaction(_Executor):
     def __init__(self, connection: Connection) -> None:
         super().__init__(connection)
         self.connection: Any = connection
+        self.driver_connection = connection.connection.driver_connection
 
     def flush(self) -> None:
         """A Connection holds nothing back."""
@@ -100,8 +102,9 @@ class SessionProvider:
     def begin(self, isolation: str | None) -> Iterator[Transaction]:
         """A new session in a transaction."""
         with self._sessions() as session:
-            refuse_autocommit(session, session.connection(execution_options=isolation_options(isolation)))
-            yield _SessionTransaction(session)
+            connection = session.connection(execution_options=isolation_options(isolation))
+            refuse_autocommit(session, connection)
+            yield _SessionTransaction(session, connection)
 
 
 class EngineProvider:

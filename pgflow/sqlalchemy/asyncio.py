@@ -43,10 +43,16 @@ def _refuse_autocommit(target: AsyncSession | AsyncConnection, connection: Async
     refuse_autocommit(target, connection.sync_connection)
 
 
+def _driver_connection(connection: AsyncConnection) -> Any:
+    assert connection.sync_connection is not None, "the connection is not open"
+    return connection.sync_connection.connection.driver_connection
+
+
 class _AsyncSessionTransaction(_AsyncExecutor):
-    def __init__(self, session: AsyncSession) -> None:
+    def __init__(self, session: AsyncSession, connection: AsyncConnection) -> None:
         super().__init__(session)
         self.connection: Any = session
+        self.driver_connection = _driver_connection(connection)
 
     async def flush(self) -> None:
         await self.connection.flush()
@@ -59,6 +65,7 @@ class _AsyncConnectionTransaction(_AsyncExecutor):
     def __init__(self, connection: AsyncConnection) -> None:
         super().__init__(connection)
         self.connection: Any = connection
+        self.driver_connection = _driver_connection(connection)
 
     async def flush(self) -> None:
         """An AsyncConnection holds nothing back."""
@@ -85,8 +92,9 @@ class AsyncSessionProvider:
     async def begin_async(self, isolation: str | None) -> AsyncIterator[AsyncTransaction]:
         """A new session in a transaction."""
         async with self._sessions() as session:
-            _refuse_autocommit(session, await session.connection(execution_options=isolation_options(isolation)))
-            yield _AsyncSessionTransaction(session)
+            connection = await session.connection(execution_options=isolation_options(isolation))
+            _refuse_autocommit(session, connection)
+            yield _AsyncSessionTransaction(session, connection)
 
 
 class AsyncEngineProvider:

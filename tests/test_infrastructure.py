@@ -1,0 +1,526 @@
+"""What is trouble of the engine's own connections, and what is a body's: the first is waited out, the second is the body's outcome."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+import psycopg
+import pytest
+from records import SOON, count, run_row, steps, wait_until
+
+import pgflow
+from pgflow import App, Retries, RunFailed, decision, read, step, transaction, workflow
+from pgflow.meter import Meter
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from pgflow.testing import Harness
+
+pytestmark = pytest.mark.timeout(90)
+
+AsyncConnection = psycopg.AsyncConnection[Any]
+Connection = psycopg.Connection[Any]
+
+LONG = timedelta(seconds=60)
+AT_ONCE = timedelta(milliseconds=1)
+
+COMMIT_FUNCTIONS = ("commit_unit", "commit_units", "commit_and_claim")
+
+
+@contextmanager
+def working(dsn: str, *workflows: pgflow.Workflow[..., Any], **options: Any) -> Iterator[tuple[App, Meter]]:
+    meter = Meter()
+    with App(dsn, include=workflows) as app, app.worker(poll_seconds=0.05, meter=meter, grace_seconds=1, **options):
+        yield app, meter
+
+
+def rename(conn: psycopg.Connection, functions: tuple[str, ...], *, back: bool = False) -> None:
+    """As an upgrade does that is half-way, or the other way round."""
+    for name in functions:
+        query = "select oid::regprocedure from pg_proc where pronamespace = 'pgflow'::regnamespace and proname = %s"
+        (signature,) = conn.execute(query, (f"{name}_away" if back else name,)).fetchone()
+        conn.execute(f"alter function {signature} rename to {name if back else name + '_away'}")
+
+
+def revoke(conn: psycopg.Connection, functions: tuple[str, ...], *, back: bool = False) -> None:
+    for name in functions:
+        query = "select oid::regprocedure from pg_proc where pronamespace = 'pgflow'::regnamespace and proname = %s"
+        (signature,) = conn.execute(query, (name,)).fetchone()
+        conn.execute(f"{'grant' if back else 'revoke'} execute on function {signature} {'to' if back else 'from'} pgflow_worker")
+
+
+# ---------------------------------------------------------------- the engine's own calls
+
+
+@pytest.mark.parametrize("functions", [COMMIT_FUNCTIONS[:1], COMMIT_FUNCTIONS], ids=["one of them", "all of them"])
+def test_a_commit_whose_function_is_missing_is_sent_again_with_growing_pauses_and_its_body_does_not_run_again(
+    dsn: str, conn: psycopg.Connection, functions: tuple[str, ...]
+) -> None:
+    ran, go_on = [], threading.Event()
+
+    @step
+    def act() -> int:
+        ran.append(1)
+        go_on.wait(30)
+        return 1
+
+    @workflow
+    async def work() -> int:
+        return await act.aio()
+
+    with working(dsn, work) as (app, meter):
+        run = app.start(work)
+        wait_until(lambda: ran, "the body runs")
+        rename(conn, functions)
+        go_on.set()
+        if len(functions) > 1:
+            wait_until(lambda: meter.commit_failures >= 6, "the commit fails again and again")
+            assert count(conn, "pgflow.held") == 0
+        rename(conn, functions, back=True)
+        assert run.result(LONG) == 1
+    assert ran == [1]
+
+
+def test_a_commit_that_is_cancelled_by_a_statement_timeout_is_sent_again(dsn: str, conn: psycopg.Connection) -> None:
+    @step
+    async def act(n: int) -> int:
+        return n
+
+    @workflow
+    async def work(n: int) -> int:
+        return sum([await act(i) for i in range(n)])
+
+    with psycopg.connect(dsn, autocommit=True) as admin:
+        admin.execute("do $$ begin execute format('alter database %I set statement_timeout = 200', current_database()); end $$")
+    with working(dsn, work) as (app, meter):
+        with conn.transaction():
+            conn.execute("lock table pgflow.unit in share mode")
+            runs = app.start_many(work, [(5,) for _ in range(5)])
+            wait_until(lambda: meter.commit_failures >= 6, "commits are cancelled")
+        assert [run.result(LONG) for run in runs] == [10] * 5
+    assert count(conn, "pgflow.held") == 0
+
+
+REFUSE = """
+create function refuse() returns trigger language plpgsql as $$
+begin
+  if new.name = 'poor' then
+    raise exception using errcode = '%s', message = 'not this one';
+  end if;
+  return new;
+end $$;
+create trigger refuse before insert on pgflow.unit for each row execute function refuse();
+"""
+
+
+@step
+async def poor() -> int:
+    return 1
+
+
+@step
+async def rich() -> int:
+    return 2
+
+
+@workflow
+async def poor_work() -> int:
+    return await poor()
+
+
+@workflow
+async def rich_work() -> int:
+    return sum([await rich() for _ in range(5)])
+
+
+def test_what_is_refused_for_long_for_one_run_holds_that_run_and_no_other(
+    dsn: str, conn: psycopg.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pgflow.committer.REFUSED_AFTER_SECONDS", 0.5)
+    conn.execute(REFUSE % "P0001")
+    paged = []
+    with App(dsn, include=[poor_work, rich_work]) as app:
+        app.pager(paged.append)
+        app.start(poor_work.options(key="poor"))
+        with app.worker(poll_seconds=0.05):
+            assert [app.start(rich_work).result(SOON) for _ in range(5)] == [10] * 5
+            wait_until(lambda: paged, "a person is told")
+            assert run_row(conn, "poor", "status, reason") == ("stuck", "refused")
+            (detail,) = conn.execute("select detail from pgflow.held").fetchone()
+            assert (detail["sqlstate"], "not this one" in detail["message"]) == ("P0001", True)
+            conn.execute("drop trigger refuse on pgflow.unit")
+            conn.execute("select pgflow.retry_run('poor')")
+            wait_until(lambda: run_row(conn, "poor", "status, output") == ("completed", 1), "it goes on")
+    assert paged[0].why == detail["message"]
+
+
+def test_data_that_the_server_refuses_holds_its_run_at_once(dsn: str, conn: psycopg.Connection) -> None:
+    conn.execute(REFUSE % "22003")
+    with working(dsn, poor_work, rich_work) as (app, _):
+        app.start(poor_work.options(key="poor"))
+        wait_until(lambda: count(conn, "pgflow.held"), "it is held")
+        assert app.start(rich_work).result(SOON) == 10
+    assert run_row(conn, "poor", "status, reason") == ("stuck", "refused")
+    conn.execute("drop trigger refuse on pgflow.unit")
+
+
+def test_a_run_is_not_held_for_what_the_server_takes_when_it_is_asked_once_more(
+    dsn: str, conn: psycopg.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where nothing at all can be committed, neither can a hold: once it is well again the run goes on by itself."""
+    monkeypatch.setattr("pgflow.committer.REFUSED_AFTER_SECONDS", 0.1)
+    with working(dsn, rich_work) as (app, meter):
+        rename(conn, COMMIT_FUNCTIONS)
+        run = app.start(rich_work)
+        wait_until(lambda: meter.commit_failures >= 8, "the commit fails for longer than a run would be refused")
+        rename(conn, COMMIT_FUNCTIONS, back=True)
+        assert run.result(LONG) == 10
+
+
+def test_a_journal_without_room_is_waited_out_until_it_has_some(dsn: str, conn: psycopg.Connection) -> None:
+    """No partition for a run is trouble of ours, though Postgres calls it a violation of a check."""
+    (partition,) = conn.execute("select inhrelid::regclass::text from pg_inherits where inhparent = 'pgflow.unit'::regclass order by 1 limit 1").fetchone()
+    (bounds,) = conn.execute("select pg_get_expr(relpartbound, oid) from pg_class where oid = %s::regclass", (partition,)).fetchone()
+    with working(dsn, rich_work) as (app, meter):
+        conn.execute(f"alter table pgflow.unit detach partition {partition}")
+        run = app.start(rich_work)
+        wait_until(lambda: meter.commit_failures >= 4, "commits fail")
+        assert count(conn, "pgflow.held") == 0
+        conn.execute(f"alter table pgflow.unit attach partition {partition} {bounds}")
+        assert run.result(LONG) == 10
+
+
+# ---------------------------------------------------------------- bodies whose errors are their own
+
+
+def no_such_server() -> None:
+    psycopg.connect("host=127.0.0.1 port=1 dbname=nowhere user=nobody connect_timeout=2")
+
+
+def locked() -> None:
+    raise psycopg.errors.LockNotAvailable("could not obtain lock on row")
+
+
+@pytest.mark.parametrize("kind", ["step", "read", "decision"])
+@pytest.mark.parametrize("colour", ["async", "sync"])
+def test_trouble_with_a_database_of_the_body_s_own_is_its_failure(flow: Harness, conn: psycopg.Connection, kind: str, colour: str) -> None:
+    ran = []
+    declare: Any = {"step": step, "read": read, "decision": decision}[kind]
+
+    if colour == "async":
+        @declare(retries=Retries(max_attempts=2, first_delay=AT_ONCE))
+        async def other() -> Any:
+            ran.append(1)
+            no_such_server()
+    else:
+        @declare(retries=Retries(max_attempts=2, first_delay=AT_ONCE))
+        def other() -> Any:
+            ran.append(1)
+            no_such_server()
+
+    @workflow
+    async def work() -> str:
+        try:
+            await (other() if colour == "async" else other.aio())
+        except psycopg.OperationalError as error:
+            return type(error).__name__
+        except pgflow.StepFailed as error:
+            return error.error_type
+        return "nothing"
+
+    flow.include(work)
+    assert flow.start(work).result(SOON) == "psycopg.OperationalError"
+    assert ran == [1, 1]
+
+
+@pytest.mark.parametrize("colour", ["async", "sync"])
+def test_raises_of_a_step_counts_for_errors_of_a_database_too(flow: Harness, conn: psycopg.Connection, colour: str) -> None:
+    ran = []
+
+    @step(retries=5, raises=[psycopg.errors.LockNotAvailable])
+    async def nowait() -> None:
+        ran.append(1)
+        locked()
+
+    @step(retries=5, raises=[psycopg.errors.LockNotAvailable])
+    def nowait_sync() -> None:
+        ran.append(1)
+        locked()
+
+    @workflow
+    async def work() -> str:
+        try:
+            await (nowait() if colour == "async" else nowait_sync.aio())
+        except psycopg.errors.LockNotAvailable:
+            return "locked"
+        return "not locked"
+
+    flow.include(work)
+    run = flow.start(work)
+    assert run.result(SOON) == "locked"
+    assert ran == [1]
+
+
+# ---------------------------------------------------------------- transactions: the connection they are handed is ours, no other is
+
+
+@pytest.mark.parametrize("colour", ["async", "sync"])
+def test_another_connection_in_a_transaction_is_the_body_s_own(flow: Harness, conn: psycopg.Connection, dsn: str, colour: str) -> None:
+    ran = []
+
+    @transaction
+    async def other(mine: AsyncConnection) -> None:
+        ran.append(1)
+        await mine.execute("select 1")
+        async with await psycopg.AsyncConnection.connect(dsn) as another:
+            await another.execute("do $$ begin raise exception using errcode = '40001'; end $$")
+
+    @transaction
+    def other_sync(mine: Connection) -> None:
+        ran.append(1)
+        mine.execute("select 1")
+        with psycopg.connect(dsn) as another:
+            another.execute("do $$ begin raise exception using errcode = '40001'; end $$")
+
+    @workflow
+    async def work() -> None:
+        await (other() if colour == "async" else other_sync.aio())
+
+    flow.include(work)
+    with pytest.raises(RunFailed):
+        flow.start(work).result(SOON)
+    assert ran == [1]
+
+
+def raising(states: list[str]) -> Callable[[], str | None]:
+    """The SQLSTATEs to raise, one an attempt, then none."""
+    remaining = iter(states)
+    return lambda: next(remaining, None)
+
+
+RAISE = "select set_config('raised.state', %s, true)"
+RAISED = "do $$ begin raise exception using errcode = current_setting('raised.state'); end $$"
+
+
+@pytest.mark.parametrize("where", ["plainly", "in a savepoint", "and passed on as the body's own"])
+@pytest.mark.parametrize("state", ["40001", "40P01", "55P03", "53200", "57P01", "25P03"])
+@pytest.mark.parametrize("colour", ["async", "sync"])
+def test_trouble_of_the_transaction_s_connection_is_waited_out(
+    flow: Harness, conn: psycopg.Connection, colour: str, state: str, where: str
+) -> None:
+    ran, state_of = [], raising([state])
+
+    @transaction(raises=[ValueError])
+    async def mine(connection: AsyncConnection) -> int:
+        ran.append(1)
+        if wanted := state_of():
+            await connection.execute(RAISE, (wanted,))
+            if where == "plainly":
+                await connection.execute(RAISED)
+            elif where == "in a savepoint":
+                async with connection.transaction():
+                    await connection.execute(RAISED)
+            else:
+                try:
+                    await connection.execute(RAISED)
+                except psycopg.Error as error:
+                    raise KeyError("mine") from error
+        return len(ran)
+
+    @transaction(raises=[ValueError])
+    def mine_sync(connection: Connection) -> int:
+        ran.append(1)
+        if wanted := state_of():
+            connection.execute(RAISE, (wanted,))
+            if where == "plainly":
+                connection.execute(RAISED)
+            elif where == "in a savepoint":
+                with connection.transaction():
+                    connection.execute(RAISED)
+            else:
+                try:
+                    connection.execute(RAISED)
+                except psycopg.Error as error:
+                    raise KeyError("mine") from error
+        return len(ran)
+
+    @workflow
+    async def work() -> int:
+        return await (mine() if colour == "async" else mine_sync.aio())
+
+    flow.include(work)
+    run = flow.start(work)
+    assert run.result(SOON) == 2
+    assert steps(conn, run.key) == [("mine" if colour == "async" else "mine_sync", "completed", 1)]
+
+
+@pytest.mark.parametrize("colour", ["async", "sync"])
+def test_a_lock_that_is_not_to_be_had_is_an_outcome_where_the_transaction_says_so(flow: Harness, conn: psycopg.Connection, dsn: str, colour: str) -> None:
+    conn.execute("create table seat (n int primary key); insert into seat values (1)")
+    ran = []
+
+    @transaction(raises=[psycopg.errors.LockNotAvailable])
+    async def take(mine: AsyncConnection) -> None:
+        ran.append(1)
+        await mine.execute("select from seat for update nowait")
+
+    @transaction(raises=[psycopg.errors.LockNotAvailable])
+    def take_sync(mine: Connection) -> None:
+        ran.append(1)
+        mine.execute("select from seat for update nowait")
+
+    @workflow
+    async def work() -> str:
+        try:
+            await (take() if colour == "async" else take_sync.aio())
+        except psycopg.errors.LockNotAvailable:
+            return "taken"
+        return "free"
+
+    flow.include(work)
+    with psycopg.connect(dsn) as other:
+        other.execute("select from seat for update")
+        assert flow.start(work).result(SOON) == "taken"
+    assert ran == [1]
+
+
+@pytest.mark.parametrize("colour", ["async", "sync"])
+def test_a_lost_connection_and_a_conflict_are_no_outcome_whatever_the_transaction_says(flow: Harness, conn: psycopg.Connection, colour: str) -> None:
+    ran, state_of = [], raising(["40001", "08006"])
+
+    @transaction(raises=[psycopg.Error])
+    async def take(mine: AsyncConnection) -> int:
+        ran.append(1)
+        if wanted := state_of():
+            await mine.execute(RAISE, (wanted,))
+            await mine.execute(RAISED)
+        return len(ran)
+
+    @transaction(raises=[psycopg.Error])
+    def take_sync(mine: Connection) -> int:
+        ran.append(1)
+        if wanted := state_of():
+            mine.execute(RAISE, (wanted,))
+            mine.execute(RAISED)
+        return len(ran)
+
+    @workflow
+    async def work() -> int:
+        return await (take() if colour == "async" else take_sync.aio())
+
+    flow.include(work)
+    assert flow.start(work).result(SOON) == 3
+
+
+@pytest.mark.parametrize("name", ["begin_step", "fence_step"])
+@pytest.mark.parametrize("colour", ["async", "sync"])
+def test_an_engine_call_of_a_transaction_that_cannot_be_made_is_waited_out(
+    dsn: str, conn: psycopg.Connection, colour: str, name: str
+) -> None:
+    @transaction
+    async def take(mine: AsyncConnection) -> int:
+        return 1
+
+    @transaction
+    def take_sync(mine: Connection) -> int:
+        return 1
+
+    @workflow
+    async def work() -> int:
+        return await (take() if colour == "async" else take_sync.aio())
+
+    rename(conn, (name,))
+    with working(dsn, work) as (app, meter):
+        run = app.start(work)
+        wait_until(lambda: meter.retries["transaction", "infrastructure"] >= 2, "it is tried again")
+        rename(conn, (name,), back=True)
+        assert run.result(LONG) == 1
+        assert steps(conn, run.key) == [("take" if colour == "async" else "take_sync", "completed", 1)]
+
+
+def test_a_transaction_that_the_server_will_not_have_for_long_is_held_for_a_person(
+    dsn: str, conn: psycopg.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pgflow.bodies.REFUSED_AFTER_SECONDS", 0.3)
+
+    @transaction
+    async def take(mine: AsyncConnection) -> int:
+        return 1
+
+    @workflow
+    async def work() -> int:
+        return await take()
+
+    rename(conn, ("fence_step",))
+    with working(dsn, work) as (app, _):
+        run = app.start(work)
+        wait_until(lambda: count(conn, "pgflow.held"), "it is held")
+        assert run_row(conn, run.key, "status, reason") == ("stuck", "refused")
+        (detail,) = conn.execute("select detail from pgflow.held").fetchone()
+        assert (detail["sqlstate"], detail["step"]) == ("42883", "take")
+        rename(conn, ("fence_step",), back=True)
+        conn.execute("select pgflow.retry_run(%s)", (run.key,))
+        wait_until(lambda: run_row(conn, run.key, "status, output") == ("completed", 1), "it goes on")
+
+
+@pytest.mark.parametrize("colour", ["async", "sync"])
+def test_a_session_that_the_server_ends_between_fence_and_commit_is_not_the_body_s_failure(
+    dsn: str, conn: psycopg.Connection, colour: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The fence sets a time-out of its own for what comes after it: a client that stands still there loses its session (25P03)."""
+    from pgflow.providers import _AsyncPsycopgTransaction, _PsycopgTransaction
+
+    stood_still = []
+    gone = "select from pg_stat_activity where pid = %s"
+
+    def is_gone(pid: int) -> bool:
+        with psycopg.connect(dsn, autocommit=True) as witness:
+            return not witness.execute(gone, (pid,)).fetchall()
+
+    def stand_still(connection: Any) -> None:
+        stood_still.append(1)
+        wait_until(lambda: is_gone(connection.info.backend_pid), "the server has ended the session")
+
+    commit, execute_and_commit = _PsycopgTransaction.commit, _AsyncPsycopgTransaction.execute_and_commit
+
+    def commit_late(self: Any) -> None:
+        if not stood_still:
+            stand_still(self.connection)
+        commit(self)
+
+    async def fence_and_commit_late(self: Any, sql: Any, params: Any) -> Any:
+        if stood_still:
+            return await execute_and_commit(self, sql, params)
+        rows = (await self._rows((sql, params)))[0]
+        await asyncio.to_thread(stand_still, self.connection)
+        await self.commit()
+        return rows
+
+    monkeypatch.setattr(_PsycopgTransaction, "commit", commit_late)
+    monkeypatch.setattr(_AsyncPsycopgTransaction, "execute_and_commit", fence_and_commit_late)
+    conn.execute("create table booked (n int)")
+
+    @transaction
+    async def book(mine: AsyncConnection) -> int:
+        await mine.execute("insert into booked values (1)")
+        return 1
+
+    @transaction
+    def book_sync(mine: Connection) -> int:
+        mine.execute("insert into booked values (1)")
+        return 1
+
+    @workflow
+    async def work() -> int:
+        return await (book() if colour == "async" else book_sync.aio())
+
+    with working(dsn, work) as (app, _):
+        run = app.start(work)
+        assert run.result(LONG) == 1
+        assert [status for _, status, _ in steps(conn, run.key)] == ["completed"]
+    assert count(conn, "booked") == 1
