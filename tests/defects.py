@@ -559,7 +559,7 @@ STEPS = (
     ),
     Defect(
         "COMMIT retried blindly", "pgflow/transactions.py",
-        "if not is_ambiguous(error):", "if True:",
+        "committed = is_ambiguous(error) and (yield", "committed = False and (yield",
         "test_commit_protocol.py::test_a_unit_that_is_there_says_that_the_commit_happened",
     ),
     Defect(

@@ -795,13 +795,13 @@ function pgflow.acts_(run_id bigint, cut integer) returns TABLE(seq integer, cal
   -- What a journal did to the world after a cut: steps, transactions, effects and children, each with how far it came
   plpgsql stable
   set search_path=pg_catalog, pg_temp
-  md5 3399386824e203de74241bb1a23524b9
+  md5 073899bd96789a23f2b82bd3cc375842
 
 function pgflow.add_unit_partitions(ahead integer DEFAULT 3, width bigint DEFAULT 5000000) returns integer, owner pgflow_owner
   -- Makes partitions of the journal until so many are ahead of the newest run; answers how many it made
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
-  md5 0228ca1f2429264dc0fff8a0bf6c9467
+  md5 7ce33ece78225aaebc39c3ce5bbcfafa
   grant execute to pgflow_worker
 
 function pgflow.adopt_children_(origin bigint, cut integer, heir pgflow.run, t timestamp with time zone, INOUT seq integer) returns integer, owner pgflow_owner
@@ -1152,7 +1152,7 @@ function pgflow.drop_empty_partitions_() returns integer, owner pgflow_owner
   -- Drops partitions of the journal of which no run is left; answers how many
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 49fa33062a027428dfcc86944647c915
+  md5 665a89c8e2ef1230b1f3ff29c422fc36
 
 function pgflow.drop_history(ended_before timestamp with time zone, max integer DEFAULT 1000, after bigint DEFAULT 0) returns TABLE(runs integer, partitions integer, last_root bigint), owner pgflow_owner
   -- Removes families of runs that ended before a time, up to so many from a root on; answers the last root it looked at, null once there are none
@@ -1334,7 +1334,7 @@ function pgflow.has_long_number_(value text) returns boolean, owner pgflow_owner
   -- Whether a JSON text holds more than 4,300 digits in a row outside of strings
   plpgsql immutable strict
   set search_path=pg_catalog, pg_temp
-  md5 b372ad657a73983c775c05873c0de3f3
+  md5 668bd606befbc18b6b9a3d67cb835e0e
 
 function pgflow.heir_of_(origin pgflow.run, cut integer, input json, mode text, attempts integer, timeout_seconds double precision, t timestamp with time zone) returns pgflow.run, owner pgflow_owner
   -- The row of a run that begins with the journal of another; whose chain it is, is left to the caller
@@ -1457,7 +1457,7 @@ function pgflow.json_depth_(value text) returns integer, owner pgflow_owner
   -- How deeply a JSON text is nested
   plpgsql immutable strict
   set search_path=pg_catalog, pg_temp
-  md5 cbf5eaec1b3ec4449df33aec3e45610d
+  md5 2812c0415c9322874b89aeba477e0f30
 
 function pgflow.judge_acts(acts jsonb) returns jsonb, owner pgflow_owner
   -- What the policy in force says of acts [[name, risk, request], ...]: for each the version that wants a gate, or null
@@ -1571,7 +1571,7 @@ function pgflow.needs_(name text, risk text, request jsonb, OUT version integer,
   -- What the policy in force says of an effect: its version, and gate, nothing or null where no rule fits
   plpgsql stable
   set search_path=pg_catalog, pg_temp
-  md5 cdc765b6fc1ee7e6339f5d48ee6a33e9
+  md5 ffade4aa307b5490fa9b83e775fbfd10
 
 function pgflow.needs_person_() returns TABLE(run_id bigint, call integer, kind text, opened_at timestamp with time zone, name text, why text, effect text), owner pgflow_owner
   -- What only a person can bring on, each since when: runs that are stuck, and effects that nobody looks after
