@@ -247,33 +247,10 @@ def test_retries_that_make_no_sense_are_refused(fields: dict[str, Any]) -> None:
         Retries(**fields)
 
 
-# ---------------------------------------------------------------- infrastructure
+# ---------------------------------------------------------------- errors of databases
 
 
-async def test_failures_of_the_infrastructure_are_tried_again_and_never_recorded(aflow: AsyncHarness, conn: psycopg.Connection) -> None:
-    troubles = [
-        psycopg.errors.SerializationFailure("40001"), psycopg.errors.DeadlockDetected("40P01"), psycopg.errors.LockNotAvailable("55P03"),
-        psycopg.OperationalError("the connection is lost"),
-    ]  # fmt: skip
-
-    @step(retries=1)
-    async def shaky() -> str:
-        if troubles:
-            raise troubles.pop(0)
-        return "fine"
-
-    @workflow
-    async def lucky() -> str:
-        return await shaky()
-
-    aflow.include(lucky)
-    run = await aflow.start(lucky)
-    assert await run.result(SOON) == "fine"
-    assert steps(conn, run.key) == [("shaky", "completed", 1)]
-    assert "attempt_failed" not in dict(events(conn, run.key))
-
-
-async def test_an_error_of_the_database_that_is_not_infrastructure_is_an_outcome(aflow: AsyncHarness, dsn: str) -> None:
+async def test_an_error_of_a_database_is_an_outcome(aflow: AsyncHarness, dsn: str) -> None:
     @step(retries=1)
     async def divide() -> None:
         with psycopg.connect(dsn) as connection:
