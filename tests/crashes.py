@@ -260,8 +260,9 @@ class Driver:
     points: tuple[str, ...] = POINTS
     fork = staticmethod(fork_worker)
 
-    def __init__(self, dsn: str, kills: int, seed: int, seconds: float = 0) -> None:
+    def __init__(self, dsn: str, kills: int, seed: int, seconds: float = 0, workers_dsn: str | None = None) -> None:
         self.dsn = dsn
+        self.workers_dsn = workers_dsn or dsn
         self.wanted = kills
         self.seconds = seconds
         self.random = random.Random(seed)
@@ -277,7 +278,7 @@ class Driver:
         """Kills until every point has fired often enough and the time is over, then lets everything drain."""
         with psycopg.connect(servers.witness(self.dsn), autocommit=True) as conn:
             self._prepare(conn)
-            self.healthy = [self.fork(self.dsn, None, 0)]
+            self.healthy = [self.fork(self.workers_dsn, None, 0)]
             started = time.monotonic()
             while min(self.fired[p] for p in self.points) < self.wanted or time.monotonic() - started < self.seconds:
                 self._start_runs(conn)
@@ -313,7 +314,7 @@ class Driver:
         while len(self.victims) < 3:
             short = [p for p in self.points if self.fired[p] < self.wanted]
             point = self.random.choice(short or list(self.points))
-            self.victims[self.fork(self.dsn, point, self.random.randint(1, 6))] = point
+            self.victims[self.fork(self.workers_dsn, point, self.random.randint(1, 6))] = point
 
     def _bury(self, conn: psycopg.Connection[Any]) -> None:
         for pid in list(self.victims):
@@ -345,7 +346,7 @@ class Driver:
                 self.recoveries.append(time.monotonic() - self.pending.pop(run_id)[0])
 
     def _drain(self, conn: psycopg.Connection[Any]) -> None:
-        self.healthy.append(self.fork(self.dsn, None, 0))
+        self.healthy.append(self.fork(self.workers_dsn, None, 0))
         deadline = time.monotonic() + 120
         while conn.execute("select count(*) from pgflow.runs where status not in ('completed', 'failed', 'cancelled')").fetchone()[0]:  # type: ignore[index]
             self._observe(conn)

@@ -45,7 +45,7 @@ def _configure(folder: Path, parts: dict[str, Any], port: int, mode: str) -> Pat
     (folder / "bouncer.ini").write_text(
         f"[databases]\n{parts['dbname']} = host={parts['host']} port={parts['port']} dbname={parts['dbname']}\n"
         f"[pgbouncer]\nlisten_addr = 127.0.0.1\nlisten_port = {port}\nunix_socket_dir =\nauth_type = trust\nauth_file = {folder}/users.txt\n"
-        f"pool_mode = {mode}\nlogfile = {folder}/log\nignore_startup_parameters = extra_float_digits\nserver_round_robin = 0\n"
+        f"pool_mode = {mode}\nlogfile = {folder}/log\nignore_startup_parameters = extra_float_digits,options\nmax_client_conn = 500\nserver_round_robin = 0\n"
     )
     return folder / "bouncer.ini"
 

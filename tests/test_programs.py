@@ -62,12 +62,14 @@ class Harm:
         self._workers[victim] = self._start()
 
 
-def run_under_kills(dsn: str, seeds: list[int], max_kills: int, patience_seconds: float) -> tuple[Harm, list[str]]:
-    """Runs programs on worker processes that are harmed: the harm done, and the differences."""
+def run_under_kills(
+    dsn: str, seeds: list[int], max_kills: int, patience_seconds: float, workers_dsn: str | None = None
+) -> tuple[Harm, list[str]]:
+    """Runs programs on worker processes that are harmed: the harm done, and the differences. The workers may come as somebody else."""
     with psycopg.connect(servers.witness(dsn), autocommit=True) as conn, ExitStack() as stack:
         conn.execute(programs.SCHEMA)
         programs.start(conn, seeds)
-        harm = Harm(dsn, conn, stack, seeds[0])
+        harm = Harm(workers_dsn or dsn, conn, stack, seeds[0])
         has_sent = False
 
         def done() -> bool:

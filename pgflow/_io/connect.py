@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import select
+import time
 from dataclasses import dataclass, field
 from typing import Any, LiteralString
 
@@ -160,37 +161,95 @@ def _has_news(connection: psycopg.Connection[Any] | psycopg.AsyncConnection[Any]
     return bool(looked_at.poll(0))
 
 
-def _check(connection: psycopg.Connection[Any], options: ConnectOptions) -> None:
+def _is_alive(connection: psycopg.Connection[Any], options: ConnectOptions) -> bool:
     if not options.prepares:
         connection.prepare_threshold = None
-    if _has_news(connection):
-        ConnectionPool.check_connection(connection)
+    try:
+        if _has_news(connection):
+            ConnectionPool.check_connection(connection)
+    except psycopg.Error:
+        connection.close()
+        return False
+    return True
 
 
-async def _check_async(connection: psycopg.AsyncConnection[Any], options: ConnectOptions) -> None:
+async def _is_alive_async(connection: psycopg.AsyncConnection[Any], options: ConnectOptions) -> bool:
     if not options.prepares:
         connection.prepare_threshold = None
-    if _has_news(connection):
-        await AsyncConnectionPool.check_connection(connection)
+    try:
+        if _has_news(connection):
+            await AsyncConnectionPool.check_connection(connection)
+    except psycopg.Error:
+        await connection.close()
+        return False
+    return True
+
+
+class Pool(ConnectionPool[Any]):
+    """A pool that hands out no connection that has died while it was idle, as far as this end can know.
+
+    The pool's own ``check=`` waits for a second, two, four, before it looks at the next connection: those that it gets
+    instead of the dead may have died too by then, where the server ends idle sessions soon.
+    """
+
+    def __init__(self, options: ConnectOptions, application_name: str, max_size: int, *, is_lent: bool) -> None:
+        super().__init__(
+            options.dsn, min_size=0, max_size=max_size, open=False, kwargs=options.parameters(application_name), name=application_name,
+            configure=_set_up if is_lent else _learn,
+        )
+        self._options = options
+
+    def getconn(self, timeout: float | None = None) -> psycopg.Connection[Any]:
+        """A connection that is alive."""
+        deadline = time.monotonic() + (self.timeout if timeout is None else timeout)
+        while True:
+            connection: psycopg.Connection[Any] = super().getconn(deadline - time.monotonic())
+            try:
+                is_alive = _is_alive(connection, self._options)
+            except BaseException:
+                self.putconn(connection)
+                raise
+            if is_alive:
+                return connection
+            self.putconn(connection)
+
+
+class AsyncPool(AsyncConnectionPool[Any]):
+    """As :class:`Pool`, for async code."""
+
+    def __init__(self, options: ConnectOptions, application_name: str, max_size: int, *, is_lent: bool) -> None:
+        super().__init__(
+            options.dsn, min_size=0, max_size=max_size, open=False, kwargs=options.parameters(application_name), name=application_name,
+            configure=_set_up_async if is_lent else _learn_async,
+        )
+        self._options = options
+
+    async def getconn(self, timeout: float | None = None) -> psycopg.AsyncConnection[Any]:
+        """A connection that is alive."""
+        deadline = time.monotonic() + (self.timeout if timeout is None else timeout)
+        while True:
+            connection: psycopg.AsyncConnection[Any] = await super().getconn(deadline - time.monotonic())
+            try:
+                is_alive = await _is_alive_async(connection, self._options)
+            except BaseException:
+                await self.putconn(connection)
+                raise
+            if is_alive:
+                return connection
+            await self.putconn(connection)
 
 
 def make_pool(options: ConnectOptions, application_name: str, max_size: int, *, is_lent: bool = False) -> ConnectionPool[Any]:
-    """A closed pool for sync code. It hands out no connection that has died while it was idle, as far as this end can know.
+    """A closed pool for sync code.
 
     ``is_lent``: its connections are for the application's transactions, whose isolation level is the application's.
     """
-    return ConnectionPool(
-        options.dsn, min_size=0, max_size=max_size, open=False, kwargs=options.parameters(application_name), name=application_name,
-        check=lambda connection: _check(connection, options), configure=_set_up if is_lent else _learn,
-    )
+    return Pool(options, application_name, max_size, is_lent=is_lent)
 
 
 def make_pool_async(options: ConnectOptions, application_name: str, max_size: int, *, is_lent: bool = False) -> AsyncConnectionPool[Any]:
     """A closed pool for async code; see :func:`make_pool`."""
-    return AsyncConnectionPool(
-        options.dsn, min_size=0, max_size=max_size, open=False, kwargs=options.parameters(application_name), name=application_name,
-        check=lambda connection: _check_async(connection, options), configure=_set_up_async if is_lent else _learn_async,
-    )
+    return AsyncPool(options, application_name, max_size, is_lent=is_lent)
 
 
 def is_behind_pooler(connection: psycopg.Connection[Any], options: ConnectOptions) -> bool:

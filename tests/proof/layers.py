@@ -42,6 +42,7 @@ LAYERS = (
     Layer("commits", "commitfaults", "COMMIT itself refused, with each SQLSTATE, on every path", 45, at_any_level=True),
     Layer("programs", "programs", "random workflows under kills against a plain interpreter", 38, at_any_level=True),
     Layer("crashes", "crashes", "kill -9 at named points", 38, at_any_level=True),
+    Layer("surroundings", "surroundings", "programs and crashes behind a pooler, and by roles with settings of their own", 60),
     Layer("effects", "effectcrashes", "kill -9 around effects, with a witness outside that counts", 20, at_any_level=True),
     Layer("upgrades", "upgrades", "landed versions upgraded under work", 45),
     Layer("tests", "proof.named_tests", "tests of the suite that put one promise to the test", 100, grows=False),
