@@ -14,6 +14,7 @@ from records import SOON, count, run_row, steps, wait_until
 
 import pgflow
 from pgflow import App, Retries, RunFailed, decision, read, step, transaction, workflow
+from pgflow._io.connect import ConnectOptions, make_pool, make_pool_async
 from pgflow.meter import Meter
 
 if TYPE_CHECKING:
@@ -104,6 +105,7 @@ def test_a_commit_that_is_cancelled_by_a_statement_timeout_is_sent_again(dsn: st
             wait_until(lambda: meter.commit_failures >= 6, "commits are cancelled")
         assert [run.result(LONG) for run in runs] == [10] * 5
     assert count(conn, "pgflow.held") == 0
+    conn.execute("do $$ begin execute format('alter database %I reset all', current_database()); end $$")  # the audit takes its time
 
 
 REFUSE = """
@@ -524,3 +526,29 @@ def test_a_session_that_the_server_ends_between_fence_and_commit_is_not_the_body
         assert run.result(LONG) == 1
         assert [status for _, status, _ in steps(conn, run.key)] == ["completed"]
     assert count(conn, "booked") == 1
+
+
+@pytest.mark.parametrize("colour", ["async", "sync"])
+def test_a_pool_whose_connections_have_all_died_has_another_at_once(dsn: str, conn: psycopg.Connection, colour: str) -> None:
+    options, size = ConnectOptions(dsn), 4
+    kill = "select count(pg_terminate_backend(pid, 5000)) from pg_stat_activity where application_name = 'mortal' and datname = current_database()"
+
+    async def take_async() -> int:
+        async with make_pool_async(options, "mortal", size) as pool:
+            for connection in [await pool.getconn() for _ in range(size)]:
+                await pool.putconn(connection)
+            assert conn.execute(kill).fetchone() == (size,)
+            async with pool.connection(timeout=5) as connection:
+                (one,) = await (await connection.execute("select 1")).fetchone() or (0,)
+                return one
+
+    def take() -> int:
+        with make_pool(options, "mortal", size) as pool:
+            for connection in [pool.getconn() for _ in range(size)]:
+                pool.putconn(connection)
+            assert conn.execute(kill).fetchone() == (size,)
+            with pool.connection(timeout=5) as connection:
+                (one,) = connection.execute("select 1").fetchone() or (0,)
+                return one
+
+    assert (asyncio.run(take_async()) if colour == "async" else take()) == 1

@@ -71,8 +71,9 @@ SETTINGS = {
 
 
 def settle(conn: psycopg.Connection, settings: list[str]) -> None:
-    """Gives the database these settings, for every session that begins from now on."""
+    """Gives the database these settings and no others, for every session that begins from now on."""
     (name,) = conn.execute("select current_database()").fetchone()
+    conn.execute(f'alter database "{name}" reset all')  # the audit after the test takes its time
     for setting in settings:
         conn.execute(f'alter database "{name}" set {setting}')
 
@@ -95,6 +96,7 @@ def test_a_run_comes_to_the_same_whatever_the_database_is_set_to(dsn: str, conn:
     assert conn.execute("select labels from pgflow.runs where key = 'ü'").fetchone() == ({"ä": TEXT},)
     listed = cli(dsn, "list", "--json")
     assert {row["key"] for row in listed.data} == {"ü", stuck.key}
+    settle(conn, [])
 
 
 @workflow
