@@ -35,10 +35,12 @@ def duration(value: Any, what: str, *, least_seconds: float = 0.0) -> timedelta 
     """
     if value is None:
         return None
-    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    if not is_number and not isinstance(value, timedelta):
+    if isinstance(value, timedelta):
+        seconds = value.total_seconds()
+    elif isinstance(value, (int, float)) and not isinstance(value, bool):
+        seconds = float(value)
+    else:
         raise InvalidArgument(f"{what} must be a number of seconds or a timedelta, not {value!r}")
-    seconds = float(value) if is_number else value.total_seconds()
     if math.isnan(seconds) or not least_seconds <= seconds <= LONGEST_SECONDS:
         least = "0" if least_seconds <= 0 else f"{least_seconds:g}"
         raise InvalidArgument(f"{what} must be between {least} seconds and a hundred years, not {value!r}")

@@ -82,7 +82,7 @@ def weave_in(schema: Any) -> Any:
     return rebuild(schema, _weave_into)
 
 
-def _weave_into(part: dict[str, Any]) -> Any:
+def _weave_into(part: Any) -> Any:
     chain = _upcasters_of(part.get("cls"))
     if not chain or part.get("type") not in CONFIGURED:
         return part

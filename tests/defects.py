@@ -161,7 +161,7 @@ CLAIMS = (
     ),
     Defect(
         "calls at whatever level the database has", "pgflow/_io/connect.py",
-        "return connection.isolation_level is not None and connection.autocommit", "return False",
+        "return connection.info.transaction_status == pq.TransactionStatus.IDLE", "return False",
         "test_default_levels.py::test_the_engine_s_transactions_are_read_committed_and_steps_are_as_the_database_says[repeatable read]",
     ),
     Defect(

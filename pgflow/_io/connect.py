@@ -96,8 +96,10 @@ class ConnectOptions:
 
 
 def isolates(connection: psycopg.Connection[Any] | psycopg.AsyncConnection[Any]) -> bool:
-    """Tell whether each call on this connection of the engine's must be a transaction that says its isolation level."""
-    return connection.isolation_level is not None and connection.autocommit
+    """Tell whether a call on this connection must be a transaction of its own that says its isolation level."""
+    if connection.isolation_level is None or not connection.autocommit:
+        return False
+    return connection.info.transaction_status == pq.TransactionStatus.IDLE  # else it is part of somebody's transaction
 
 
 def _is_iso(connection: psycopg.Connection[Any] | psycopg.AsyncConnection[Any]) -> bool:
