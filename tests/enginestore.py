@@ -271,7 +271,7 @@ class Store:
 
     def append(self, run: StoredRun, rows: list[list[Any]]) -> None:
         """Inserts units as they travel; their primary key is (run, seq)."""
-        for run_id, seq, call, kind, name, payload, starts, at_us, delay, token in rows:
+        for run_id, seq, call, kind, name, payload, starts, at_us, delay, token, *_ in rows:
             assert run_id == run.run_id
             assert seq == run.last_seq + 1, f"seq {seq} after {run.last_seq}"
             due_us = None if delay is None else self.now_us + int(delay * SECOND)

@@ -69,7 +69,6 @@ WAITS = {
     "start": {"start", "start many", "child"},
     "start many": {"start", "start many", "child"},
     "child": {"start", "start many"},
-    "start swept": {"sweep keys", "drop history"},
     # What frees keys goes one after the other.
     "sweep keys": {"sweep keys", "drop history"},
     "drop history": {"sweep keys", "drop history"},

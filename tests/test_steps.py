@@ -243,7 +243,7 @@ BAD_RETRIES = [{"max_attempts": 0}, {"backoff": 0.5}, {"first_delay": timedelta(
 
 @pytest.mark.parametrize("fields", BAD_RETRIES)
 def test_retries_that_make_no_sense_are_refused(fields: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match="at least 1"):
+    with pytest.raises(ValueError, match="at least 1|between 0 seconds"):
         Retries(**fields)
 
 
