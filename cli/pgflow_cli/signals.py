@@ -29,7 +29,8 @@ def signal(
     payload: Annotated[str, typer.Argument(help="Payload in JSON, @FILE, or - for standard input.")] = "null",
     *,
     idempotency_key: Annotated[
-        str | None, typer.Option("--idempotency-key", metavar="KEY", callback=refuse_empty, help="The same key to the same run is one message.")
+        str | None,
+        typer.Option("--idempotency-key", metavar="KEY", callback=refuse_empty, help="The same key to the same run is one message."),
     ] = None,
     as_json: AsJson = False,
     dsn: Dsn = None,
