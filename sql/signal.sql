@@ -17,7 +17,9 @@ as $$
 declare
   chain bigint;
 begin
-  select chain_id into chain from pgflow.run_key where tenant = chain_of_.tenant and key = chain_of_.key;
+  -- A caller whose other arguments have another collation (session_user has "C") would hand that on, and no index fits it.
+  select chain_id into chain from pgflow.run_key
+  where tenant = chain_of_.tenant collate "default" and key = chain_of_.key collate "default";
   if chain is null then
     raise exception using errcode = 'PF001', message = format('no run has the key %s', quote_nullable(chain_of_.key)),
       hint = 'It was never started, its start was rolled back, or its history has been removed.';
@@ -179,7 +181,7 @@ volatile
 security definer
 set search_path = pg_catalog, pg_temp
 as $$
-  select p.chain_id from pgflow.post_signal(key, name, payload, tenant, coalesce(sent_by, session_user), idempotency_key) p
+  select p.chain_id from pgflow.post_signal(key, name, payload, tenant, sent_by, idempotency_key) p
 $$;
 comment on function pgflow.send_signal(text, text, json, text, text, text)
   is 'Sends a signal to a run in the caller''s transaction; answers the chain, for wake(). post_signal says what became of it too, and what an idempotency_key is. PF001 if no run has the key';

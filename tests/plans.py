@@ -410,7 +410,7 @@ CASES = [
             ),
         ),
         70,
-        uses="deadline_pkey lease_pkey outcome_pkey run_parent_idx run_pkey signal_pkey step_beat_pkey",
+        uses="deadline_pkey lease_pkey outcome_pkey run_parent_idx run_pkey signal_pkey step_beat_pkey unit_pkey",
         before=(
             "insert into pgflow.lease select run_id, 5, now(), 1, lane_id, last_seq, 1, 0, 0 from pgflow.ready where run_id = {ready} + 1002",
             "delete from pgflow.ready where run_id = {ready} + 1002",
@@ -480,7 +480,7 @@ CASES = [
         "select pgflow.commit_units(%s::jsonb)",
         lambda ids: (batch(ids, 1, 1, seq=2, question=lambda _: {"park": True}),),
         110,
-        uses="deadline_pkey lease_pkey outcome_pkey run_generation_key run_parent_idx run_pkey signal_pkey step_beat_pkey",
+        uses="deadline_pkey lease_pkey outcome_pkey run_generation_key run_parent_idx run_pkey signal_pkey step_beat_pkey unit_pkey",
         before=("select pgflow.cancel_run('key-' || ({leased} + 1), force => true)",),
     ),
     Case(
@@ -521,7 +521,7 @@ CASES = [
     Case(
         "what a step said of itself", "select pgflow.step_details(%s::bigint, 2)", lambda ids: (ids.leased + 6,), 10, uses="step_beat_pkey"
     ),
-    Case("sending a signal", "select pgflow.send_signal(%s::text, 'go', '1')", lambda ids: (parked_key(ids, 0),), 30, uses="run_key_pkey"),
+    Case("sending a signal", "select pgflow.send_signal(%s::text, 'go', '1')", lambda ids: (parked_key(ids, 0),), 40, uses="outcome_pkey run_generation_key run_key_pkey"),
     Case(
         "handing a signal over",
         "select * from pgflow.deliver_signal(%s::text, 'go', '1')",
@@ -582,7 +582,7 @@ CASES = [
         "select * from pgflow.wake(%s::bigint[])",
         lambda ids: ([ids.ready + 5002],),
         130,
-        uses="deadline_pkey held_pkey lease_pkey nudge_pkey outcome_pkey parked_pkey ready_run_id_key run_generation_key run_parent_idx run_pkey signal_pkey step_beat_pkey timer_pkey wait_pkey",
+        uses="deadline_pkey held_pkey lease_pkey nudge_pkey outcome_pkey parked_pkey ready_run_id_key run_generation_key run_parent_idx run_pkey signal_pkey step_beat_pkey timer_pkey unit_pkey wait_pkey",
         before=("select pgflow.cancel_run('key-' || ({ready} + 5002))",),
     ),
     Case(
@@ -644,7 +644,7 @@ CASES = [
     ),
     Case("leave of a worker", "select pgflow.leave_worker(2)", lambda _: (), 10, uses="lease:whole"),
     Case("trying stuck runs again", "select pgflow.release_stuck('{flow_1}', '{new}')", lambda _: (), 7200, uses="held:whole held_pkey"),
-    Case("start of a run", "select * from pgflow.start_run('flow_1', '{}', 'new-key')", lambda _: (), 30),
+    Case("start of a run", "select * from pgflow.start_run('flow_1', '{}', 'new-key')", lambda _: (), 30, uses="run_key_pkey"),
     Case(
         "start of a run that is there",
         "select * from pgflow.start_run(%s::text, '{\"n\": 1}', %s::text)",
@@ -657,12 +657,14 @@ CASES = [
         "select * from pgflow.start_run('flow_1', run_at => now() + interval '1 h', timeout_seconds => 60)",
         lambda _: (),
         50,
+        uses="run_key_pkey",
     ),
     Case(
         "start of 100 runs",
         "select * from pgflow.start_runs('flow_1', %s::jsonb)",
         lambda _: (json.dumps([[f"new-{n}", "{}"] for n in range(100)]),),
         2500,
+        uses="run_key_pkey",
     ),
     Case(
         "start of 100 runs, half of them there",
@@ -693,8 +695,8 @@ CASES = [
         "results of 100 chains",
         "select * from pgflow.results(%s::bigint[])",
         lambda ids: ([ids.finished + 100 * n for n in range(50)] + [ids.parked + 100 * n for n in range(50)],),
-        2200,
-        uses="held_pkey outcome_pkey run_generation_key",
+        2600,
+        uses="held_pkey outcome_pkey run_generation_key run_pkey",
     ),
     Case("chain of a key", "select pgflow.find_chain(%s::text)", lambda ids: (f"key-{ids.finished + 5000}",), 10, uses="run_key_pkey"),
     Case(
@@ -822,7 +824,7 @@ CASES = [
         uses="held:whole lease:whole parked:whole ready:whole",
         drained=15_000,
     ),
-    Case("all workers", "select * from pgflow.workers", lambda _: (), 150, uses="lease:whole"),
+    Case("all workers", "select * from pgflow.workers", lambda _: (), 450, uses="lease:whole"),
 ]
 
 # ---------------------------------------------------------------- what it did

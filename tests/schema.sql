@@ -926,7 +926,7 @@ function pgflow.chain_of_(tenant text, key text) returns bigint, owner pgflow_ow
   -- The chain that a key names, or PF001
   plpgsql stable
   set search_path=pg_catalog, pg_temp
-  md5 492fa829b85381824769d86778453fa8
+  md5 78859f3393fab27ede41d9406c2266e4
 
 function pgflow.check() returns TABLE(invariant text, detail text), owner pgflow_owner
   -- The invariants that do not hold, one a row; empty = sound
@@ -1640,7 +1640,7 @@ function pgflow.owe_for_parent_(children bigint[], t timestamp with time zone) r
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
-  md5 52da3f5eb45d4617fbfa82ab915f187b
+  md5 4cd49f8e4a5f07c5d75578c4fcd2ce86
 
 function pgflow.owe_left_(me bigint, reason text, t timestamp with time zone, INOUT seq integer) returns integer, owner pgflow_owner
   -- Opens a debt for each effect that a run leaves behind and nobody is going to take back
@@ -1955,7 +1955,7 @@ function pgflow.send_signal(key text, name text, payload json DEFAULT 'null'::js
   -- Sends a signal to a run in the caller's transaction; answers the chain, for wake(). post_signal says what became of it too, and what an idempotency_key is. PF001 if no run has the key
   sql volatile security definer
   set search_path=pg_catalog, pg_temp
-  md5 7ca6733201714da05e6fdc7c2461b09c
+  md5 296559999f836fbbbfd0e21612fbb5ac
   grant execute to pgflow_client
   grant execute to pgflow_operator
   grant execute to pgflow_worker
