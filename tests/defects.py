@@ -490,7 +490,7 @@ STEPS = (
     Defect(
         "contention recorded as an outcome", "pgflow/transactions.py",
         "if is_infrastructure(error) or is_conflict_on_unit(error) or state.startswith", "if state.startswith",
-        "test_transactions.py::test_a_failure_to_serialize_at_commit_is_tried_again_too",
+        "test_commitfaults.py::test_where_the_commit_itself_is_refused_the_work_is_done_once",
     ),
     Defect(
         "trouble of the body's own database taken for ours", "pgflow/bodies.py",
