@@ -654,7 +654,7 @@ SECURITY = (
     ),
     Defect(
         "key of another tenant", "sql/signal.sql",
-        "where tenant = chain_of_.tenant collate \"default\" and key", "where key",
+        'where tenant = chain_of_.tenant collate "default" and key', "where key",
         "test_sql_start.py::test_tenants_have_keys_of_their_own",
     ),
 )
