@@ -74,6 +74,8 @@ def own(schema: Any, *, to_write: bool) -> Any:
     classes: set[type] = set()
 
     def replace(part: dict[str, Any]) -> dict[str, Any]:
+        if to_write and part.get("type") == "call" and _is_named_tuple(part["function"]):
+            return _as_tuple(part)
         cls = part.get("cls")
         if part.get("type") == "model" or (part.get("type") == "dataclass" and is_pydantic_dataclass(cls)):  # type: ignore[arg-type]
             assert isinstance(cls, type)
@@ -83,6 +85,16 @@ def own(schema: Any, *, to_write: bool) -> Any:
         return part
 
     return rebuild(schema, replace)
+
+
+def _is_named_tuple(function: Any) -> bool:
+    return isinstance(function, type) and issubclass(function, tuple) and hasattr(function, "_fields")
+
+
+def _as_tuple(part: dict[str, Any]) -> dict[str, Any]:
+    """The schema that writes a named tuple. Pydantic before 2.13 has one that reads it only: a call of the class."""
+    fields = [argument["schema"] for argument in part["arguments_schema"]["arguments_schema"]]
+    return {"type": "tuple", "items_schema": fields} | {key: part[key] for key in ("ref",) if key in part}
 
 
 class _StandIn(type):
