@@ -18,9 +18,10 @@ from psycopg.pq import TransactionStatus
 from psycopg.rows import tuple_row
 
 from pgflow._io import AsyncExecutor, Executor, Row
+from pgflow._io.connect import ConnectOptions, connect
 from pgflow.errors import InvalidArgument
 
-__all__ = ["Adapted", "Row", "adapt", "numbered", "refuse_without_transaction"]
+__all__ = ["Adapted", "Row", "adapt", "connect_within", "numbered", "refuse_without_transaction"]
 
 INTEGRATIONS = {"sqlalchemy": "pgflow.sqlalchemy", "django": "pgflow.django"}
 """Module of a foreign library -> the module of ours that adapts its connections."""
@@ -70,6 +71,11 @@ def numbered(sql: str) -> tuple[str, list[str]]:
     # Every placeholder of ours is written %s::type, and "::" would clash with ":name".
     text = re.sub(r'%s::("?[a-z0-9 ]+"?(?:\[\])?)', lambda m: name(m) + m.group(1) + ")", sql)
     return text, names
+
+
+def connect_within(dsn: str, application_name: str, seconds: int) -> psycopg.Connection[Any]:
+    """A connection in autocommit mode to a server that takes writes; it is lost if that is silent for so long, and to others too."""
+    return connect(ConnectOptions(dsn, None, seconds), application_name, seconds)
 
 
 def refuse_without_transaction(connection: object) -> InvalidArgument:

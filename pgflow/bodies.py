@@ -15,8 +15,9 @@ import json
 import logging
 import random
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import Future
+from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any, NamedTuple, Protocol, cast
 
@@ -28,6 +29,8 @@ from pgflow._engine.host import StepResult
 from pgflow._engine.loop import is_interrupt
 from pgflow._io import REFUSED_AFTER_SECONDS, database_error, is_conflict_on_unit, is_of_a_pooler, is_passing, is_raised_on, sqlstate_of
 from pgflow._io.busypoll import BusyPoll
+from pgflow._io.connect import server_of
+from pgflow._io.deadlines import Cord, cut
 from pgflow._scope import StepScope, current, log_fields
 from pgflow.acts import Acts, unknown
 from pgflow.errors import LeaseLost, StepCommitted
@@ -85,6 +88,8 @@ class Bodies:
         self._loop = loop
         self._tasks: dict[StepCall, asyncio.Task[None]] = {}
         self._providers: dict[Step[Any, Any], Any] = {}
+        self._transactions: dict[StepCall, tuple[float, Callable[[], None]]] = {}
+        """When each began, and what cuts its connection."""
         self._acts = Acts(self)
         self._stopped = False
 
@@ -113,6 +118,12 @@ class Bodies:
         for task in tasks:
             task.cancel()
         return tasks
+
+    def leave(self, left_at: float) -> None:
+        """Another server is the primary since then: transactions of the old one are lost, and their bodies run again."""
+        for began_at, cut_it in list(self._transactions.values()):
+            if began_at < left_at:
+                cut_it()
 
     # ------------------------------------------------------------ one body
 
@@ -274,6 +285,7 @@ class Bodies:
 
         def body(connection: Any) -> Any:
             scope.connection = connection
+            execution.told_by = server_of(connection)
             return self.call_body(call, scope, fn, (connection,) if takes_connection else ())
 
         if step.is_async:
@@ -283,9 +295,15 @@ class Bodies:
                     is_open = True
                     if hasattr(transaction, "busy_poll"):
                         transaction.busy_poll = self._host.busy_poll
-                    together = hasattr(transaction, "execute_and_commit")
-                    protocol = transactions.attempt(execution.claim, call, encode, together=together, is_ours=_is_of(transaction))
-                    wanted = await transactions.drive_async(protocol, transaction, body, turns)
+                    protocol = transactions.attempt(
+                        execution.claim, call, encode, together=hasattr(transaction, "execute_and_commit"),
+                        is_ours=_is_of(transaction), durable_seq=execution.durable_seq,
+                    )
+                    self._transactions[call] = time.monotonic(), lambda: _cut(transaction)
+                    try:
+                        wanted = await transactions.drive_async(protocol, transaction, body, turns)
+                    finally:
+                        del self._transactions[call]
             except Exception as error:
                 _raise_unless_open(error, is_open)
                 raise
@@ -311,13 +329,32 @@ class Bodies:
                 def body(connection: Any) -> Any:
                     if call.spec.timeout_seconds is not None:
                         self._loop.call_soon_threadsafe(turns.start_clock, call.spec.timeout_seconds)
+                    execution.told_by = server_of(connection)
                     return self._call_sync(call, scope, fn, (connection,) if takes_connection else ())
 
-                protocol = transactions.attempt(execution.claim, call, encode, together=False, is_ours=_is_of(transaction))
-                return transactions.drive(protocol, transaction, body, TurnsFromThread(turns, self._loop))
+                protocol = transactions.attempt(
+                    execution.claim, call, encode, together=False, is_ours=_is_of(transaction), durable_seq=execution.durable_seq
+                )
+                with self._cord_of(call, transaction) as cord:
+                    return transactions.drive(protocol, transaction, body, TurnsFromThread(turns, self._loop), cord)
         except Exception as error:
             _raise_unless_open(error, is_open)
             raise
+
+    @contextmanager
+    def _cord_of(self, call: StepCall, transaction: Any) -> Iterator[Cord | None]:
+        """What cuts the transaction's connection while its thread waits on it."""
+        fileno = transactions.socket_of(transaction)
+        if fileno is None:
+            yield None
+            return
+        cord = Cord(fileno)
+        self._transactions[call] = time.monotonic(), cord.cut
+        try:
+            yield cord
+        finally:
+            self._transactions.pop(call, None)
+            cord.close()
 
     # ------------------------------------------------------------ heartbeats
 
@@ -361,6 +398,12 @@ def _hold_refused(execution: Execution, call: StepCall, error: BaseException) ->
     claim = execution.claim
     log.error("run %s is held: step %s was refused for long: %s", claim.key, call.name, said(error), extra=log_fields(claim, call))
     execution.hold_for("refused", detail)
+
+
+def _cut(transaction: Any) -> None:
+    fileno = transactions.socket_of(transaction)
+    if fileno is not None:
+        cut(fileno)
 
 
 async def _within(seconds: float, called: Awaitable[Any]) -> Any:

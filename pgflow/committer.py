@@ -30,7 +30,7 @@ from pgflow._engine.execution import Execution
 from pgflow._engine.flush import Flush, batch_document
 from pgflow._io import REFUSED_AFTER_SECONDS, Query, is_answer, is_conflict_on_unit, is_of_a_pooler, is_of_the_data, is_passing, sqlstate_of
 from pgflow._io.busypoll import BusyPoll
-from pgflow._io.connect import ConnectOptions
+from pgflow._io.connect import ConnectOptions, cut_if_left, server_of
 from pgflow._io.wire import OwnWire, Wire, open_wire
 from pgflow._scope import log_fields
 from pgflow.errors import PgflowError
@@ -112,6 +112,7 @@ class Committer:
         self._closing = False
         self._tasks: list[asyncio.Task[None]] = []
         self._failures = Failures()
+        self._lines: set[_Line] = set()
         self.batches = 0
         self.flushes = 0
 
@@ -144,6 +145,11 @@ class Committer:
         """Whether nothing waits and nothing is on its way."""
         return not (self._pending or self._again or self._put_off or self._busy)
 
+    def leave(self, left_at: float) -> None:
+        """Another server is the primary since then: what was sent to the old one is sent again."""
+        for line in self._lines:
+            line.leave(left_at)
+
     async def close(self) -> None:
         """Ends the tasks, once what is on its way has arrived."""
         self._closing = True
@@ -155,6 +161,7 @@ class Committer:
 
     async def _serve(self) -> None:
         async with _Line(self._options, self._busy_poll) as line:
+            self._lines.add(line)
             has_delivered = False
             while not self._closing:
                 items = self._take_batch()
@@ -222,7 +229,8 @@ class Committer:
         careful = any(flush.tries > 0 for _, flush in items)
         while True:
             try:
-                await self._commit(await line.connected(), items, careful=careful)
+                wire = await line.connected()
+                await self._commit(wire, items, careful=careful or _may_lack(wire, items))
             except _TROUBLE as error:
                 careful = True
                 if is_conflict_on_unit(error):
@@ -283,7 +291,8 @@ class Committer:
         tries = 0
         while True:
             try:
-                answer = await (await line.connected()).ask(self._query([(execution, held)], careful=True))
+                wire = await line.connected()
+                answer = await wire.ask(self._query([(execution, held)], careful=True))
             except _TROUBLE as trouble:
                 if is_answer(trouble) or isinstance(trouble, PgflowError):
                     return False
@@ -297,7 +306,7 @@ class Committer:
         if not answer.bad:
             execution.refused(held)
             self._host.refused(execution, error)
-        self._spread([(execution, held)], answer)
+        self._spread([(execution, held)], answer, server_of(wire.connection))
         return True
 
     async def _commit(self, wire: Wire, items: list[Item], *, careful: bool) -> None:
@@ -317,7 +326,7 @@ class Committer:
         self.flushes += len(items)
         if self._host.meter is not None:
             self._host.meter.committed(len(items), sum(len(flush.rows) for _, flush in items), time.perf_counter() - began)
-        self._spread(items, answer)
+        self._spread(items, answer, server_of(wire.connection))
 
     def _document(self, items: list[Item]) -> str:
         return batch_document(self._host.worker_id, ((flush, execution.estimate_us) for execution, flush in items))
@@ -334,10 +343,11 @@ class Committer:
                 )
         return calls.commit_units(self._document(items), careful=careful)
 
-    def _spread(self, items: list[Item], answer: calls.CommitAnswer) -> None:
+    def _spread(self, items: list[Item], answer: calls.CommitAnswer, server: Any) -> None:
         """Tells each run what became of its flush."""
         ended = []
         for execution, flush in items:
+            execution.told_by = server
             verdict = answer.bad.get(execution.run_id) if answer.bad else None
             if verdict is None or (verdict == "already" and flush.question is None):
                 if flush.ending is not None:
@@ -354,6 +364,15 @@ class Committer:
             self._host.wake_soon(answer.wake, set(answer.lanes))
         if ended:
             self._host.runs_ended(ended)
+
+
+def _may_lack(wire: OwnWire, items: list[Item]) -> bool:
+    """Whether the server may lack what was acknowledged of a run: another said so, or it was before this connection was opened.
+
+    Behind that may be another server, to which not everything had come. The careful path looks whether the last unit is there.
+    """
+    opened_at, server = getattr(wire.connection, "opened_at", 0.0), server_of(wire.connection)
+    return any(execution.told_at < opened_at or execution.told_by not in (None, server) for execution, _ in items)
 
 
 class _Line:
@@ -374,6 +393,10 @@ class _Line:
         if self._wire is not None:
             await self._wire.close()
             self._wire = None
+
+    def leave(self, left_at: float) -> None:
+        if self._wire is not None:
+            cut_if_left(self._wire.connection, left_at)
 
     async def connected(self) -> OwnWire:
         if self._wire is None or self._wire.connection.closed:

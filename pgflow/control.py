@@ -11,7 +11,7 @@ import psycopg
 
 from pgflow._io import Query, is_infrastructure, is_of_a_pooler, is_of_the_data, sqlstate_of
 from pgflow._io.busypoll import BusyPoll
-from pgflow._io.connect import ConnectOptions
+from pgflow._io.connect import ConnectOptions, cut_if_left
 from pgflow._io.wire import OwnWire, open_wire
 from pgflow.errors import PgflowError
 from pgflow.logs import said
@@ -26,7 +26,10 @@ CALL_TIMEOUT_SECONDS = 30.0
 class Control:
     """One connection, used by one call at a time, opened again when it is lost."""
 
-    def __init__(self, options: ConnectOptions, name: str, busy_poll: BusyPoll | None = None) -> None:
+    def __init__(
+        self, options: ConnectOptions, name: str, busy_poll: BusyPoll | None = None, timeout_seconds: float = CALL_TIMEOUT_SECONDS
+    ) -> None:
+        self._timeout_seconds = timeout_seconds
         self._options = options
         self._busy_poll = busy_poll
         self._name = name
@@ -47,7 +50,7 @@ class Control:
                 raise PgflowError(f"{self._name} has ended")
             if self._wire is None or self._wire.connection.closed:
                 await self._drop()
-                self._wire = await open_wire(self._options, self._name, CALL_TIMEOUT_SECONDS, self._busy_poll)
+                self._wire = await open_wire(self._options, self._name, self._timeout_seconds, self._busy_poll)
             try:
                 return await self._wire.ask(query)
             except psycopg.Error as error:
@@ -83,6 +86,11 @@ class Control:
     def backend_pid(self) -> int | None:
         """Server process of the connection."""
         return None if self._wire is None or self._wire.connection.closed else self._wire.connection.info.backend_pid
+
+    def leave(self, left_at: float) -> None:
+        """Another server is the primary since then: what waits for the old one is told that its connection is lost."""
+        if self._wire is not None:
+            cut_if_left(self._wire.connection, left_at)
 
     async def close(self) -> None:
         """Closes the connection for good."""

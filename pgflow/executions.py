@@ -24,6 +24,7 @@ from pgflow._engine.undo import Undoing
 from pgflow._io import Query
 from pgflow._io.busypoll import BusyPoll
 from pgflow._scope import StepScope, log_fields
+from pgflow.acknowledged import Acknowledged
 from pgflow.bodies import Bodies
 from pgflow.committer import Committer
 from pgflow.control import Control
@@ -74,6 +75,7 @@ class Executions(ABC):
         self.replacements = definitions.replacements
         self.meter = options.meter
         self.executions: dict[int, Execution] = {}
+        self.acknowledged = Acknowledged()
         self.pager: Pager | None = None
         self.finished = 0
         self._control = control
@@ -167,6 +169,7 @@ class Executions(ABC):
             execution = make_undoing(claim, self, workflow, self.definitions.errors)
         else:
             execution = Execution(claim, self, lambda e: self._driver(e, workflow), result, workflow.code_hash)
+        execution.told_at = time.monotonic()
         self.executions[claim.run_id] = execution
         if misfit is None:
             self._start(execution)
@@ -349,6 +352,12 @@ class Executions(ABC):
         if not execution.over:
             self._guard(execution, execution.poke)
 
+    def noted(self, execution: Execution, seq: int, *, has_ended: bool) -> None:
+        """Something of a run was acknowledged: units up to a seq (0 for none), its end."""
+        claim = execution.claim
+        execution.told_at = time.monotonic()
+        self.acknowledged.note(claim.run_id, claim.token, seq, claim.key, has_ended=has_ended)
+
     def hand_back(self, execution: Execution) -> None:
         """What was dropped is taken back: whoever claims the run next goes on with its code."""
         self.give_back(execution)
@@ -361,6 +370,9 @@ class Executions(ABC):
 
     def committed(self, execution: Execution, flush: Flush, answer: dict[str, Any] | None) -> None:
         """A flush is durable."""
+        execution.told_at = time.monotonic()
+        if flush.rows or flush.ending is not None:
+            self.noted(execution, flush.last_seq if flush.rows else 0, has_ended=flush.ending is not None)
         self._guard(execution, execution.flush_committed, flush, answer)
         if execution.claim.suspect and any(row.kind != Kind.STEP_STARTED for row in flush.rows):
             self.got_on(execution)

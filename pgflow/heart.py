@@ -8,25 +8,30 @@ this process was asleep - counts for nothing. The database compares the beat onc
 from __future__ import annotations
 
 import logging
+import os
 import random
+import socket
 import sys
 import threading
 import time
 import traceback
 from dataclasses import dataclass
 from types import FrameType
-from typing import Any, Protocol
+from typing import Protocol, TypeVar
 
-import psycopg
-
+from pgflow._calls import loss as loss_calls
 from pgflow._calls import worker as calls
 from pgflow._engine.execution import Execution
 from pgflow._engine.loop import WorkflowLoop
-from pgflow._io import run
-from pgflow._io.connect import ConnectOptions, connect
+from pgflow._io import Query, run
+from pgflow._io.connect import Connection, ConnectOptions, Server, connect, give_up, leave
+from pgflow._io.deadlines import Limit
+from pgflow.acknowledged import Acknowledged
 from pgflow.logs import said
 
 log = logging.getLogger("pgflow")
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -45,6 +50,11 @@ class Rhythm:
     dead_after: float = 10.0
     blocked_after: float = 1.0
 
+    @property
+    def patience(self) -> float:
+        """So long the heart waits for an answer: if the server is frozen, another must be found before we count as dead."""
+        return max(2.0, self.dead_after / 2)
+
 
 class HeartHost(Protocol):
     """What the heart tells its worker. All are called on the heart's thread."""
@@ -61,6 +71,12 @@ class HeartHost(Protocol):
     def beat_resumed(self) -> None:
         """The last sign of life is fresh again."""
 
+    def server_changed(self, left_at: float) -> None:
+        """Another server is the primary: what was opened or begun before this time (``time.monotonic``) is with the old one."""
+
+    def acknowledged_lost(self, runs: int) -> None:
+        """What was acknowledged to us of so many runs is lost."""
+
     @property
     def ticks(self) -> int:
         """A number that the worker's loop moves while it runs."""
@@ -69,14 +85,21 @@ class HeartHost(Protocol):
 class Heart:
     """See the module."""
 
-    def __init__(self, host: HeartHost, options: ConnectOptions, worker_id: int, rhythm: Rhythm, loop_thread_id: int) -> None:
+    def __init__(
+        self, host: HeartHost, options: ConnectOptions, worker_id: int, rhythm: Rhythm, loop_thread_id: int,
+        acknowledged: Acknowledged | None = None,
+    ) -> None:
         self._host = host
         self._options = options
         self._worker_id = worker_id
         self._rhythm = rhythm
         self._loop_thread_id = loop_thread_id
+        self._acknowledged = acknowledged or Acknowledged()
         self._stop = threading.Event()
-        self._connection: psycopg.Connection[Any] | None = None
+        self._connection: Connection | None = None
+        self._is_new = False  # the connection: nothing was heard on it yet
+        self._server: tuple[Server, int | None] | None = None
+        self._heard_at = time.monotonic()
         self._last_beat = time.monotonic()
         self._was_stale = False
         self._seen: dict[int, tuple[int, float]] = {}
@@ -120,6 +143,8 @@ class Heart:
         next_beat = time.monotonic()
         while not self._stop.is_set():
             try:
+                if self._is_new:
+                    next_beat = 0.0  # its answer says which server this is
                 if time.monotonic() >= next_beat:
                     self._beat()
                     next_beat = time.monotonic() + self._rhythm.beat
@@ -130,10 +155,14 @@ class Heart:
             self._stop.wait(min(self._rhythm.look, self._rhythm.beat) * random.uniform(0.8, 1.0))  # noqa: S311 - spreads the load
         self._close()
 
-    def _connected(self) -> psycopg.Connection[Any]:
+    def _ask(self, query: Query[T]) -> T:
+        """An answer within the heart's patience: a server that is silent for longer is given up."""
         if self._connection is None or self._connection.closed:
             self._connection = connect(self._options, "pgflow heart")
-        return self._connection
+            self._is_new = True
+        connection = self._connection
+        with Limit(connection.pgconn.socket, self._rhythm.patience, gave_up=lambda: give_up(connection.server)):
+            return run(connection, query)
 
     def _lose(self, error: Exception) -> None:
         log.warning("the heart of worker %s missed a beat: %s", self._worker_id, said(error))
@@ -148,7 +177,10 @@ class Heart:
 
     def _beat(self) -> None:
         sent = time.monotonic()
-        answer = run(self._connected(), calls.beat(self._worker_id, stopping=self.stopping))
+        self._acknowledged.cut()
+        answer = self._ask(calls.beat(self._worker_id, stopping=self.stopping))
+        self._notice(answer)
+        self._look_for_losses(answer)
         if not answer.alive:
             if not self._dead:
                 self._dead = True
@@ -161,11 +193,42 @@ class Heart:
         if answer.mail:
             self._host.mail_arrived(answer.mail)
 
+    def _notice(self, answer: calls.Beat) -> None:
+        """Whether it is the server that answered before: another address, or another timeline under the same."""
+        assert self._connection is not None
+        self._is_new = False
+        server, before = (self._connection.server, answer.timeline), self._server
+        self._server = server
+        if before is not None and before != server:
+            log.warning("worker %s goes on with the server at %s:%s, which has become the primary", self._worker_id, *server[0])
+            leave(before[0], time.monotonic() if before[0] != server[0] else self._heard_at)
+            self._host.server_changed(self._heard_at)
+        self._heard_at = time.monotonic()
+
+    def _look_for_losses(self, answer: calls.Beat) -> None:
+        loss = self._acknowledged.judge(answer, self._ask)
+        if loss is not None:
+            self._report(loss)
+        self._acknowledged.beaten(answer)  # not before: what cannot be written down now is judged again after the next beat
+
+    def _report(self, loss: loss_calls.Loss) -> None:
+        keys = ", ".join(run["key"] for run in loss.runs[:5]) + (", ..." if len(loss.runs) > 5 else "")
+        log.error(
+            "the server's log goes on from %X (timeline %s), and %X (timeline %s) was acknowledged %.1f s ago: of %s runs of this worker "
+            "something is lost%s. `pgflow doctor` says more",
+            loss.kept, loss.new_timeline, loss.acknowledged, loss.old_timeline, loss.age_seconds, len(loss.runs),
+            f" ({keys})" if keys else "",
+        )
+        self._ask(loss_calls.report_loss(self._worker_id, socket.gethostname(), os.getpid(), loss))
+        self._host.acknowledged_lost(len(loss.runs))
+
     # ------------------------------------------------------------ the others
 
     def _look(self) -> None:
-        beats = run(self._connected(), calls.observe_workers())
+        beats = self._ask(calls.observe_workers())
         looked = time.monotonic()
+        if not self._is_new:  # else it is not said yet whose beats these are
+            self._heard_at = looked
         gap = 0.0 if self._last_look is None else looked - self._last_look
         if gap > max(4 * self._rhythm.look, 2.0):
             gap = 0.0
@@ -180,7 +243,7 @@ class Heart:
         return silence + gap if last == beat else 0.0
 
     def _reap(self, worker_id: int, beat: int) -> None:
-        reaped = run(self._connected(), calls.reap_worker(worker_id, beat))
+        reaped = self._ask(calls.reap_worker(worker_id, beat))
         self._seen.pop(worker_id, None)
         if reaped.reclaimed or reaped.stuck:
             log.warning("worker %s is dead: %d runs go on elsewhere, %d are stuck", worker_id, reaped.reclaimed, len(reaped.stuck))

@@ -12,12 +12,12 @@ import asyncio
 import logging
 import random
 from collections.abc import Callable
-from typing import Any
 
 import psycopg
 from psycopg import sql
 
-from pgflow._io.connect import ConnectOptions, connect_async
+from pgflow._io.connect import AsyncConnection, ConnectOptions, connect_async, cut_if_left, give_up
+from pgflow._io.deadlines import BEGIN_SECONDS, Limit
 from pgflow.logs import said
 
 log = logging.getLogger("pgflow")
@@ -25,6 +25,8 @@ log = logging.getLogger("pgflow")
 WORK_CHANNEL = "pgflow_work"
 DONE_CHANNEL = "pgflow_done"
 MAX_PAYLOAD_CHARS = 7_900
+CHECK_SECONDS = 10.0
+"""After so long without a notification the server is asked whether it is there: a frozen one is as silent as one with no news."""
 
 
 class Listener:
@@ -36,6 +38,7 @@ class Listener:
         self._heard = heard
         self._connected = connected
         self._task: asyncio.Task[None] | None = None
+        self._connection: AsyncConnection | None = None
         self.listening = False
 
     def start(self) -> None:
@@ -48,25 +51,37 @@ class Listener:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
 
+    def leave(self, left_at: float) -> None:
+        """Another server is the primary since then: it is listened to at once."""
+        cut_if_left(self._connection, left_at)
+
     async def _run(self) -> None:
         tries = 0
         while True:
-            connection: psycopg.AsyncConnection[Any] | None = None
+            connection: AsyncConnection | None = None
             try:
-                connection = await connect_async(self._options, "pgflow listener")
-                await connection.execute(sql.SQL("listen {}").format(sql.Identifier(self._channel)))
+                connection = self._connection = await connect_async(self._options, "pgflow listener")
+                await self._say(connection, sql.SQL("listen {}").format(sql.Identifier(self._channel)))
                 tries, self.listening = 0, True
                 self._connected()
-                async for notification in connection.notifies():
-                    self._heard(notification.payload)
+                while True:
+                    async for notification in connection.notifies(timeout=CHECK_SECONDS):
+                        self._heard(notification.payload)
+                    await self._say(connection, sql.SQL("select 1"))
             except (psycopg.Error, OSError) as error:
                 log.log(logging.WARNING if tries == 0 else logging.DEBUG, "not listening (%s); polling goes on", said(error))
             finally:
                 self.listening = False
+                self._connection = None
                 if connection is not None:
                     await connection.close()
             tries += 1
             await asyncio.sleep(min(10.0, 0.1 * 2 ** min(tries, 7)) * random.uniform(0.5, 1))  # noqa: S311 - spreads reconnects
+
+
+    async def _say(self, connection: AsyncConnection, statement: sql.SQL | sql.Composed) -> None:
+        with Limit(connection.pgconn.socket, BEGIN_SECONDS, gave_up=lambda: give_up(connection.server)):
+            await connection.execute(statement)
 
 
 def payloads(lanes: set[int], mail: set[int]) -> list[str]:

@@ -74,6 +74,8 @@ class Meter:
         units: Units of journals written by group commits.
         commits: Group commits.
         commit_failures: Group commits that had to be sent again.
+        losses: Fail-overs that lost what was acknowledged to this worker, or a piece of the log that it knew to be durable.
+        lost_runs: Runs of which something was lost so.
         batch_runs: Runs in one group commit.
         commit_seconds: How long a group commit took.
         claim_seconds: How long a claim took that did not ride with a commit.
@@ -96,6 +98,8 @@ class Meter:
         self.units = 0
         self.commits = 0
         self.commit_failures = 0
+        self.losses = 0
+        self.lost_runs = 0
         self.batch_runs = Histogram(RUNS)
         self.commit_seconds = Histogram(SECONDS)
         self.claim_seconds = Histogram(SECONDS)

@@ -28,6 +28,7 @@ except ImportError as error:  # pragma: no cover - needs an environment without 
     raise ImportError('pgflow.prometheus needs prometheus-client: pip install "pgflow-engine[metrics]"') from error
 
 from pgflow import __version__
+from pgflow.adapters import connect_within
 from pgflow.logs import said
 from pgflow.meter import Histogram, Meter
 
@@ -63,6 +64,8 @@ class WorkerCollector(Collector):
         yield _count("pgflow_threads_lost", "Bodies that went on in their threads after a time-out or cancel", meter.threads_lost)
         yield _count("pgflow_units_committed", "Units of journals that this worker has sent with group commits", meter.units)
         yield _count("pgflow_commits", "Group commits", meter.commits)
+        yield _count("pgflow_losses", "Fail-overs that lost what was acknowledged", meter.losses)
+        yield _count("pgflow_lost_runs", "Runs of which something acknowledged was lost", meter.lost_runs)
         yield _count("pgflow_commit_failures", "Group commits that had to be sent again", meter.commit_failures)
         yield _histogram("pgflow_commit_batch_runs", "Runs in one group commit", meter.batch_runs)
         yield _histogram("pgflow_commit_seconds", "Time that a group commit took", meter.commit_seconds)
@@ -125,9 +128,8 @@ class DatabaseCollector(Collector):
 
     def _figures(self) -> Iterator[Metric]:
         with (
-            psycopg.connect(
-                self._dsn, connect_timeout=CONNECT_SECONDS, application_name="pgflow metrics", prepare_threshold=None
-            ) as connection,
+            connect_within(self._dsn, "pgflow metrics", CONNECT_SECONDS) as connection,
+            connection.transaction(),
             connection.cursor() as cursor,
         ):
             cursor.execute(_LIMITS)

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import inspect
 import typing
-from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager, contextmanager, suppress
 from typing import Any, LiteralString, Protocol, runtime_checkable
 from weakref import WeakKeyDictionary
 
@@ -21,6 +21,7 @@ from psycopg_pool import AsyncConnectionPool, ConnectionPool
 
 from pgflow._io import Row, database_error, is_infrastructure
 from pgflow._io.busypoll import BusyPoll
+from pgflow._io.deadlines import BEGIN_SECONDS, Cord, Limit
 from pgflow._io.wire import Statement, Wire
 from pgflow.errors import DefinitionError
 
@@ -48,6 +49,9 @@ class Transaction(Protocol):
 
     It may have an attribute ``driver_connection``, psycopg's connection underneath. Then trouble that a body has with another
     connection is told from trouble with this one; without it, all trouble of that kind is taken for this one's, and waited out.
+
+    It may offer ``fileno()``, the number of its connection's socket: then the engine's own statements on it have a deadline,
+    and it is cut if its server is no longer the primary. Without, a server that is frozen holds the body's thread.
     """
 
     connection: Any
@@ -68,7 +72,8 @@ class AsyncTransaction(Protocol):
 
     It may offer ``execute_and_commit(sql, params)`` too, for libraries that can send both at once: one round trip less.
     If that raises without an answer of the server, the transaction's connection must be closed. One with an attribute
-    ``busy_poll`` is told there how the worker waits for answers. ``driver_connection`` is as for :class:`Transaction`.
+    ``busy_poll`` is told there how the worker waits for answers. ``driver_connection`` and ``fileno()`` are as for
+    :class:`Transaction`.
     """
 
     connection: Any
@@ -116,6 +121,9 @@ class _PsycopgTransaction:
     def __init__(self, connection: psycopg.Connection[Any]) -> None:
         self.connection = self.driver_connection = connection
 
+    def fileno(self) -> int:
+        return self.connection.fileno()
+
     def execute(self, sql: LiteralString, params: Sequence[Any]) -> list[Row]:
         with self.connection.cursor(row_factory=tuple_row) as cursor:
             return cursor.execute(sql, params).fetchall()
@@ -146,7 +154,8 @@ class PsycopgProvider:
         finally:
             try:
                 if not connection.closed:
-                    connection.rollback()
+                    with Limit(connection.fileno(), BEGIN_SECONDS):
+                        connection.rollback()
             except psycopg.Error:
                 connection.close()  # it was lost just now; what the body came to is known by then
             finally:
@@ -158,7 +167,8 @@ class PsycopgProvider:
             connection: psycopg.Connection[Any] = self._pool.getconn()
             connection.row_factory = tuple_row  # whatever its last user liked better
             try:
-                connection.execute(begin)
+                with Limit(connection.fileno(), BEGIN_SECONDS):
+                    connection.execute(begin)
             except BaseException as error:
                 self._pool.putconn(connection)
                 if not tries_left or not (isinstance(error, psycopg.Error) and is_infrastructure(error)):
@@ -184,6 +194,9 @@ class _AsyncPsycopgTransaction:
         self._is_ours = True
         self._wire = self._provider.wire(connection)
 
+    def fileno(self) -> int:
+        return self.connection.fileno()
+
     async def close(self) -> None:
         """Rolls back what is still open, and gives the connection back, whatever happens meanwhile."""
         if not self._is_ours:
@@ -191,7 +204,8 @@ class _AsyncPsycopgTransaction:
         self._is_ours = False
         try:
             if self.connection.pgconn.transaction_status != TransactionStatus.IDLE and not self.connection.closed:
-                await self.connection.rollback()
+                with Limit(self.connection.fileno(), BEGIN_SECONDS):
+                    await self.connection.rollback()
         except psycopg.Error:
             await self.connection.close()  # it was lost just now; what the body came to is known by then
         finally:
@@ -291,6 +305,48 @@ class AsyncPsycopgProvider:
             yield transaction
         finally:
             await transaction.close()
+
+
+@contextmanager
+def in_time(fileno: int | None) -> Iterator[None]:
+    """Whoever waits for an answer on this socket in the block is told that the connection is lost, if none comes in time."""
+    with Limit(fileno, BEGIN_SECONDS):
+        yield
+
+
+@contextmanager
+def rolled_back_in_time(fileno: int | None, *, roll_back: Callable[[], None]) -> Iterator[None]:
+    """After the block what is still open is rolled back, in time: a server that is frozen would keep whoever leaves it.
+
+    Args:
+        fileno: The connection's socket, if it is known.
+        roll_back: Does nothing after a commit.
+    """
+    cord = None if fileno is None else Cord(fileno)
+    try:
+        yield
+    finally:
+        try:
+            with suppress(Exception), Limit(cord, BEGIN_SECONDS):  # what the body came to is known by then
+                roll_back()
+        finally:
+            if cord is not None:
+                cord.close()
+
+
+@asynccontextmanager
+async def rolled_back_in_time_async(fileno: int | None, *, roll_back: Callable[[], Awaitable[None]]) -> AsyncIterator[None]:
+    """As :func:`rolled_back_in_time`, for async code."""
+    cord = None if fileno is None else Cord(fileno)
+    try:
+        yield
+    finally:
+        try:
+            with suppress(Exception), Limit(cord, BEGIN_SECONDS):
+                await roll_back()
+        finally:
+            if cord is not None:
+                cord.close()
 
 
 def provider_for(step: Any, providers: Sequence[Any]) -> Any:

@@ -34,6 +34,7 @@ from pgflow._io import (
     run_on_async,
     sqlstate_of,
 )
+from pgflow._io.deadlines import BEGIN_SECONDS, COMMIT_SECONDS, Cord, Limit
 from pgflow.providers import AsyncTransaction, Transaction
 from pgflow.units import Claim
 
@@ -81,15 +82,18 @@ Protocol_ = Generator[Op, Any, bool]
 
 
 def attempt(
-    claim: Claim, call: StepCall, encode: Callable[[Any], str], *, together: bool, is_ours: Callable[[BaseException], bool] = lambda _: True
+    claim: Claim, call: StepCall, encode: Callable[[Any], str], *, together: bool,
+    is_ours: Callable[[BaseException], bool] = lambda _: True, durable_seq: int = 0,
 ) -> Protocol_:
     """The protocol of one attempt, inside an open transaction. Returns False if nobody wanted the result any more.
 
-    ``together`` says that the transaction can do the fence and COMMIT in one round trip; ``is_ours`` whether an error that
-    the body has raised comes from the transaction's connection.
+    ``together`` says that the transaction can do the fence and COMMIT in one round trip, ``is_ours`` whether an error that
+    the body has raised comes from the transaction's connection, ``durable_seq`` which unit of the run was acknowledged last:
+    a server that lacks it has lost it.
     """
     try:
-        xid: str = yield Op("query", (calls.begin_step(claim.run_id, claim.token, call.number, IDLE_TIMEOUT_MS),))
+        begun = calls.begin_step(claim.run_id, claim.token, call.number, IDLE_TIMEOUT_MS, durable_seq)
+        xid: str = yield Op("query", (begun, BEGIN_SECONDS))
     except Exception as error:  # noqa: BLE001 - judged there
         _raise_from_engine(error)
     try:
@@ -110,7 +114,7 @@ def attempt(
         fence = calls.fence_step(claim.run_id, claim.token, call.number, rows, call.args_hash, has_ledger=flush.has_ledger)
         if not together:
             try:
-                at_us = yield Op("query", (fence,))
+                at_us = yield Op("query", (fence, COMMIT_SECONDS))
             except Exception as error:  # noqa: BLE001 - judged there
                 _raise_from_engine(error)
         try:
@@ -171,19 +175,30 @@ def _resolve(claim: Claim, flush: Flush, xid: str) -> Generator[Op, Any, bool]:
         yield Op("pause", (tries,))
 
 
-def drive(protocol: Protocol_, transaction: Transaction, body: Callable[[Any], Any], turns: Turns) -> bool:
-    """Drives the protocol in sync code."""
+def socket_of(transaction: Transaction | AsyncTransaction) -> int | None:
+    """The socket of an open transaction's connection, where its provider tells it."""
+    tell: Callable[[], int | None] | None = getattr(transaction, "fileno", None)
+    try:
+        return None if tell is None else tell()
+    except Exception:  # noqa: BLE001 - a library that has lost its connection says so in its own way, and then there is nothing to cut
+        return None
+
+
+def drive(protocol: Protocol_, transaction: Transaction, body: Callable[[Any], Any], turns: Turns, cord: Cord | None = None) -> bool:
+    """Drives the protocol in sync code. By the cord, the engine's own statements have a deadline; those of the body have none."""
 
     def do(op: Op) -> Any:
         match op.what:
             case "query":
-                return run_on(transaction, op.args[0])
+                with Limit(cord, op.args[1]):
+                    return run_on(transaction, op.args[0])
             case "body":
                 return body(transaction.connection)
             case "flush":
                 return transaction.flush()
             case "commit":
-                return transaction.commit()
+                with Limit(cord, COMMIT_SECONDS):
+                    return transaction.commit()
             case "last":
                 raise AssertionError("no sync library does so")
             case "turn":
@@ -215,15 +230,18 @@ async def drive_async(protocol: Protocol_, transaction: AsyncTransaction, body: 
     async def do(op: Op) -> Any:
         match op.what:
             case "query":
-                return await run_on_async(transaction, op.args[0])
+                with Limit(socket_of(transaction), op.args[1]):
+                    return await run_on_async(transaction, op.args[0])
             case "body":
                 return await body(transaction.connection)
             case "flush":
                 return await transaction.flush()
             case "commit":
-                return await transaction.commit()
+                with Limit(socket_of(transaction), COMMIT_SECONDS):
+                    return await transaction.commit()
             case "last":
-                return await run_by(transaction.execute_and_commit, op.args[0])  # type: ignore[attr-defined]
+                with Limit(socket_of(transaction), COMMIT_SECONDS):
+                    return await run_by(transaction.execute_and_commit, op.args[0])  # type: ignore[attr-defined]
             case "turn":
                 return await turns.take_turn(*op.args)
             case "end":

@@ -25,6 +25,9 @@ class TurnsHost(Protocol):
     def got_on(self, execution: Execution) -> None:
         """What a body of the run came to is durable."""
 
+    def noted(self, execution: Execution, seq: int, *, has_ended: bool) -> None:
+        """Units of the run up to this seq were acknowledged."""
+
     async def ask(self, query: Query[Any]) -> Any:
         """Runs a query on one of the worker's connections, once there is one."""
 
@@ -64,6 +67,7 @@ class Turns:
         self._execution.end_fence(call, flush, committed=committed, at_us=at_us)
         if committed:
             self._host.got_on(self._execution)
+            self._host.noted(self._execution, flush.last_seq, has_ended=False)
         asyncio.get_running_loop().call_soon(self._host.go_on, self._execution)  # once the connection is back
 
     async def ask_elsewhere(self, query: Query[Any]) -> Any:

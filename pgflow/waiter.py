@@ -24,13 +24,15 @@ log = logging.getLogger("pgflow")
 
 FIRST_POLL_SECONDS = 0.02
 LONGEST_POLL_SECONDS = 1.0
+ANSWER_SECONDS = 10.0
+"""A question that takes longer is asked again, perhaps of another server."""
 
 
 class ResultWaiter:
     """See the module. Belongs to one event loop."""
 
     def __init__(self, connect: ConnectOptions, *, listen: bool = True) -> None:
-        self._control = Control(connect, "pgflow results")
+        self._control = Control(connect, "pgflow results", timeout_seconds=ANSWER_SECONDS)
         self._listener = Listener(connect, DONE_CHANNEL, self._heard, self._look_now)
         self._listen = listen
         self._waits: dict[int, set[asyncio.Future[calls.Ended]]] = {}

@@ -105,7 +105,7 @@ class Worker(Claiming):
         await self._register(is_patient=False)
         code = {name: workflow.code_hash for name, workflow in self.definitions.workflows.items()}
         await self._control.insist(worker_calls.release_stuck(code))
-        self._heart = Heart(self, self._connect, self.worker_id, self.options.rhythm, self._thread_id)
+        self._heart = Heart(self, self._connect, self.worker_id, self.options.rhythm, self._thread_id, self.acknowledged)
         self._heart.start()
         self._committer.start()
         self._listener = Listener(self._connect, WORK_CHANNEL, self._heard, self._claim_wanted.set)
@@ -443,6 +443,21 @@ class Worker(Claiming):
     def beat_resumed(self) -> None:
         """What was deferred may start."""
         self._loop.call_soon_threadsafe(self._start_deferred)
+
+    def server_changed(self, left_at: float) -> None:
+        """Another server is the primary: whatever waits for the old one need not wait for its deadline."""
+        self._loop.call_soon_threadsafe(self._leave_server, left_at)
+
+    def _leave_server(self, left_at: float) -> None:
+        for part in (self._committer, self._control, self._listener, self._bodies):
+            part.leave(left_at)
+        self.poll_now()
+
+    def acknowledged_lost(self, runs: int) -> None:
+        """A fail-over has lost what we were told is durable."""
+        if self.meter is not None:
+            self.meter.losses += 1
+            self.meter.lost_runs += runs
 
     def declared_dead(self) -> None:
         """Others have our runs: drop them and begin anew."""

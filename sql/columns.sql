@@ -232,3 +232,19 @@ comment on column pgflow.saga_effect.code is 'Where the effect stands in the cod
 comment on column pgflow.saga_effect.request is 'Its arguments, by name';
 comment on column pgflow.saga_effect.result is 'What it returned; null where it was accepted first';
 comment on column pgflow.saga_effect.ref is 'The counterparty''s reference under which it was accepted; null = it was not';
+
+comment on column pgflow.loss.loss_id is 'Number of the loss';
+comment on column pgflow.loss.noticed_at is 'When a worker noticed';
+comment on column pgflow.loss.acknowledged_at is 'When it last knew how far the lost server''s log was durable';
+comment on column pgflow.loss.closed_at is 'When somebody saw to it; null = it is open';
+comment on column pgflow.loss.acknowledged_bytes is 'How far that log was durable then: its position, in bytes';
+comment on column pgflow.loss.kept_bytes is 'How far of it the server at hand had come: its position, in bytes';
+comment on column pgflow.loss.old_timeline is 'Timeline of the lost log';
+comment on column pgflow.loss.new_timeline is 'Timeline of the log that goes on';
+comment on column pgflow.loss.worker_id is 'The worker that noticed';
+comment on column pgflow.loss.pid is 'Number of its process';
+comment on column pgflow.loss.run_count is 'Runs of which something is lost';
+comment on column pgflow.loss.host is 'Name of its machine';
+comment on column pgflow.loss.closed_by is 'Who saw to it';
+comment on column pgflow.loss.why is 'What they said';
+comment on column pgflow.loss.runs is 'Key, seq and end of each, up to a thousand';

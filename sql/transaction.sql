@@ -4,7 +4,7 @@
 -- calls us would deadlock with one of us that locked the lease first.
 
 drop function if exists pgflow.begin_step;
-create function pgflow.begin_step(run_id bigint, token bigint, call int, idle_timeout_ms int default 0)
+create function pgflow.begin_step(run_id bigint, token bigint, call int, idle_timeout_ms int default 0, durable_seq int default 0)
 returns text
 language plpgsql
 volatile
@@ -15,6 +15,10 @@ as $$
 begin
   if not exists (select from pgflow.lease e where e.run_id = run_id and e.token = token) then
     raise exception using errcode = 'PF004', message = format('run %s is no longer held by this worker', run_id);
+  end if;
+  -- After a fail-over that has lost it, what goes on would leave a hole in the journal.
+  if durable_seq > 0 and not exists (select from pgflow.unit u where u.run_id = run_id and u.seq = durable_seq) then
+    raise exception using errcode = 'PF004', message = format('run %s lacks the unit %s, which this worker was told is durable', run_id, durable_seq);
   end if;
   perform set_config('pgflow.step', format('%s/%s/%s', run_id, token, call), true);
   if current_setting('synchronous_commit') = 'off' then
@@ -27,8 +31,8 @@ begin
   return pg_current_xact_id()::text;
 end
 $$;
-comment on function pgflow.begin_step(bigint, bigint, int, int)
-  is 'First call of a transactional step''s transaction: checks the lease, leaves a mark that only this transaction carries, and tells its number';
+comment on function pgflow.begin_step(bigint, bigint, int, int, int)
+  is 'First call of a transactional step''s transaction: checks the lease and that the last unit is there, leaves a mark that only this transaction carries, and tells its number';
 
 drop function if exists pgflow.fence_step;
 create function pgflow.fence_step(
@@ -85,14 +89,19 @@ comment on function pgflow.read_unit(bigint, int) is 'The unit at a seq: how a w
 
 create or replace function pgflow.transaction_status(xid text)
 returns text
-language sql
+language plpgsql
 volatile
 security definer
 set search_path = pg_catalog, pg_temp
 as $$
-  select pg_xact_status(xid::xid8)
+begin
+  return pg_xact_status(xid::xid8);
+exception when invalid_parameter_value then
+  return 'aborted'; -- a number not given out yet: it was another server's, whose end this one has never seen
+end
 $$;
-comment on function pgflow.transaction_status(text) is 'committed, aborted or in progress: an ambiguous COMMIT in progress must be waited out';
+comment on function pgflow.transaction_status(text)
+  is 'committed, aborted or in progress: an ambiguous COMMIT in progress must be waited out; aborted for a number that this server never gave out';
 
 create or replace function pgflow.beat_step(run_id bigint, token bigint, call int, attempt int, details json)
 returns boolean

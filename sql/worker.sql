@@ -25,9 +25,27 @@ $$;
 comment on function pgflow.register_worker(text, int, text[], int, text, text)
   is 'A worker process announces itself, and the stamp of the schema that its code is made for; answers its number';
 
+drop function if exists pgflow.wal_;
+create function pgflow.wal_(out timeline int, out flushed bigint, out recovered_to bigint, out waits boolean)
+language plpgsql
+volatile
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+  flushed := pg_wal_lsn_diff(pg_current_wal_flush_lsn(), '0/0');
+  timeline := ('x' || left(pg_walfile_name(pg_current_wal_flush_lsn()), 8))::bit(32)::int;
+  recovered_to := pg_wal_lsn_diff(pg_last_wal_replay_lsn(), '0/0');
+  waits := current_setting('synchronous_standby_names') <> '';
+exception when feature_not_supported or insufficient_privilege or object_not_in_prerequisite_state or undefined_function then
+  null; -- a service that is not quite Postgres: its workers live without
+end
+$$;
+comment on function pgflow.wal_()
+  is 'Timeline and position of the server''s log, how far it had replayed another''s when it was promoted, and whether commits wait for a standby';
+
 drop function if exists pgflow.beat;
 create function pgflow.beat(worker_id int, stopping boolean default false)
-returns table (alive boolean, mail bigint[])
+returns table (alive boolean, mail bigint[], timeline int, flushed bigint, recovered_to bigint, waits boolean)
 language plpgsql
 volatile
 security definer
@@ -43,11 +61,12 @@ begin
     where e.worker_id = worker_id
       and exists (select from pgflow.signal s where s.chain_id = r.chain_id and s.kind in ('x', 'p', 'e') offset 0)
   );
+  select w.timeline, w.flushed, w.recovered_to, w.waits into timeline, flushed, recovered_to, waits from pgflow.wal_() w;
   return next;
 end
 $$;
 comment on function pgflow.beat(int, boolean)
-  is 'Sign of life; answers whether the worker still counts as alive and which of its runs somebody wants to cancel or pause';
+  is 'Sign of life; answers whether the worker still counts as alive, which of its runs somebody wants to cancel or pause, and where the log is';
 
 drop function if exists pgflow.count_lost_threads;
 create function pgflow.count_lost_threads(worker_id int, lost int)

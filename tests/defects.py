@@ -907,6 +907,61 @@ PROOF = (
     ),
 )
 
+SERVERS = (
+    Defect(
+        "heart that waits for a frozen server", "pgflow/heart.py",
+        "connection.pgconn.socket, self._rhythm.patience,", "connection.pgconn.socket, 3600.0,",
+        "test_deadlines.py::test_a_heart_that_hears_nothing_asks_on_another_connection",
+    ),
+    Defect(
+        "deadline on what a body asks for", "pgflow/transactions.py",
+        "                return body(transaction.connection)", "                with Limit(cord, COMMIT_SECONDS):\n                    return body(transaction.connection)",
+        "test_deadlines.py::test_what_a_body_asks_for_may_take_its_time[psycopg]",
+    ),
+    Defect(
+        "fence that waits for a frozen server", "pgflow/transactions.py",
+        """                with Limit(cord, op.args[1]):
+                    return run_on""", """                with Limit(None, op.args[1]):
+                    return run_on""",
+        "test_deadlines.py::test_the_engines_own_statements_in_a_transaction_have_a_deadline[session]",
+    ),
+    Defect(
+        "transaction left waiting for a server that is the primary no more", "pgflow/bodies.py",
+        "if began_at < left_at:", "if began_at > left_at:",
+        "test_deadlines.py::test_transactions_with_a_server_that_is_the_primary_no_more_are_cut_and_run_again[psycopg]",
+    ),
+    Defect(
+        "client's long statement given up though its server is there", "pgflow/_io/deadlines.py",
+        "            return self._is_alive()", "            return False",
+        "test_deadlines.py::test_a_long_statement_of_a_client_is_waited_for_while_its_server_is_there",
+    ),
+    Defect(
+        "hole left by a transactional step on a server that lacks what was acknowledged", "sql/transaction.sql",
+        "if durable_seq > 0 and not exists", "if durable_seq < 0 and not exists",
+        "test_losses.py::test_a_transactional_step_does_not_go_on_where_an_acknowledged_unit_is_lost",
+    ),
+    Defect(
+        "hole left by a batch on a server that lacks what was acknowledged", "pgflow/committer.py",
+        "execution.told_at < opened_at", "execution.told_at < 0",
+        "test_losses.py::test_a_run_goes_on_from_what_is_left_after_a_failover_has_lost_what_was_acknowledged",
+    ),
+    Defect(
+        "loss that nobody is told of", "pgflow/acknowledged.py",
+        "if stretch.flushed > kept:", "if False:",
+        "test_losses.py::test_what_was_acknowledged_and_is_gone_is_told_run_by_run",
+    ),
+    Defect(
+        "commands that read a standby", "pgflow/_io/connect.py",
+        '"target_session_attrs": "primary" if pq.version() >= PRIMARY_KNOWN_SINCE else "read-write",', '"target_session_attrs": "any",',
+        "test_failover.py::test_of_several_hosts_every_command_finds_the_one_that_takes_writes[sql select pg_is_in_recovery() as standby]",
+    ),
+    Defect(
+        "lost COMMIT of another server taken for a failure of the step", "sql/transaction.sql",
+        "exception when invalid_parameter_value then", "exception when division_by_zero then",
+        "test_sql_commit.py::test_a_step_and_the_writes_of_the_application_are_one_transaction",
+    ),
+)
+
 UPGRADES = (
     Defect(
         "journal pages cut by call", "sql/claim.sql",
@@ -1111,5 +1166,5 @@ LOOP = (
 )
 
 DEFECTS = (
-    *FENCES, *CLAIMS, *LOCKS, *WAKES, *CLOCKS, *REPLAY, *STEPS, *EFFECTS, *SECURITY, *UPGRADES, *SHOWN, *PROOF, *NAMES, *VALUES, *LOOP, *SUPERVISION,
+    *FENCES, *CLAIMS, *LOCKS, *WAKES, *CLOCKS, *REPLAY, *STEPS, *EFFECTS, *SECURITY, *SERVERS, *UPGRADES, *SHOWN, *PROOF, *NAMES, *VALUES, *LOOP, *SUPERVISION,
 )  # fmt: skip

@@ -36,17 +36,19 @@ class OwnServer:
     """
 
     def __init__(self, wanted: str | None = None, **settings: str) -> None:
-        self._folder = Path(tempfile.mkdtemp(prefix="pgf"))  # short: the path of a socket has a limit
-        self._pg_ctl = servers.write_pg_ctl(self._folder, wanted)
+        self.wanted = wanted
+        self.folder = Path(tempfile.mkdtemp(prefix="pgf"))  # short: the path of a socket has a limit
+        self.data = self.folder / "data"
+        self._pg_ctl = servers.write_pg_ctl(self.folder, wanted)
         self._settings = {**SETTINGS, **settings}
         self._said = settings
         self.port = 0
-        self._password = secrets.token_urlsafe()  # it listens for everybody on this machine
+        self.password = secrets.token_urlsafe()  # it listens for everybody on this machine
 
     @property
     def dsn(self) -> str:
         """A superuser's, by TCP."""
-        return f"postgresql://postgres:{self._password}@127.0.0.1:{self.port}/postgres"
+        return f"postgresql://postgres:{self.password}@127.0.0.1:{self.port}/postgres"
 
     @property
     def version(self) -> str:
@@ -65,27 +67,31 @@ class OwnServer:
         return self._settings.get("default_transaction_isolation", "read committed") != "read committed"
 
     def _run(self, *arguments: str) -> None:
-        log = self._folder / "log"
+        log = self.folder / "log"
         with log.open("a") as out:
-            done = subprocess.run([self._pg_ctl, "-D", self._folder / "data", *arguments], stdout=out, stderr=out, check=False)
+            done = subprocess.run([self._pg_ctl, "-D", self.data, *arguments], stdout=out, stderr=out, check=False)
         assert done.returncode == 0, log.read_text()[-2000:]
 
     def __enter__(self) -> Self:
         """Makes the data and starts."""
-        with socket.create_server(("127.0.0.1", 0)) as listener:
-            self.port = listener.getsockname()[1]
-        passwords = self._folder / "password"
-        passwords.write_text(self._password)
+        self.find_port()
+        passwords = self.folder / "password"
+        passwords.write_text(self.password)
         self._run("initdb", "-s", "-o", f"-U postgres -A scram-sha-256 --pwfile={passwords} -E UTF8 --locale=C --no-sync")
-        with (self._folder / "data" / "postgresql.conf").open("a") as conf:
-            conf.writelines(f"{name} = '{value}'\n" for name, value in {**self._settings, "unix_socket_directories": str(self._folder)}.items())
+        with (self.data / "postgresql.conf").open("a") as conf:
+            conf.writelines(f"{name} = '{value}'\n" for name, value in {**self._settings, "unix_socket_directories": str(self.folder)}.items())
             conf.write(f"port = {self.port}\n")
         self.start()
         return self
 
+    def find_port(self) -> None:
+        """Takes a port that is free."""
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            self.port = listener.getsockname()[1]
+
     def start(self) -> None:
         """Starts it, again if need be, and returns when it answers."""
-        self._run("-w", "-s", "-l", str(self._folder / "postgres.log"), "start")
+        self._run("-w", "-s", "-l", str(self.folder / "postgres.log"), "start")
 
     def stop(self, mode: str = "fast") -> None:
         """Stops it: `immediate` leaves recovery to the next start."""
@@ -94,4 +100,4 @@ class OwnServer:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         """Stops it and removes its data."""
         self.stop("immediate")
-        shutil.rmtree(self._folder, ignore_errors=True)
+        shutil.rmtree(self.folder, ignore_errors=True)

@@ -492,10 +492,10 @@ CASES = [
     ),
     Case(
         "begin of a transactional step",
-        "select pgflow.begin_step(%s::bigint, %s::bigint, 9)",
+        "select pgflow.begin_step(%s::bigint, %s::bigint, 9, 0, 1)",
         lambda ids: (ids.leased + 1001, (ids.leased + 1001) * 1000 + 7),
         10,
-        uses="lease_pkey",
+        uses="lease_pkey unit_pkey",
     ),
     Case(
         "fence of a transactional step",

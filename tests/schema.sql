@@ -10,6 +10,9 @@ sequence pgflow.code_code_id_seq, owner pgflow_owner
 sequence pgflow.lane_lane_id_seq, owner pgflow_owner
   as integer start 1 increment 1 cache 1
 
+sequence pgflow.loss_loss_id_seq, owner pgflow_owner
+  as bigint start 1 increment 1 cache 1
+
 sequence pgflow.nudge_id_seq, owner pgflow_owner
   -- Numbers nudges
   as bigint start 1 increment 1 cache 1
@@ -142,6 +145,25 @@ table pgflow.lease, owner pgflow_owner
   priority smallint not null -- Lower numbers are claimed first, within their lane
   suspect smallint not null -- Workers that died holding this run without a new unit
   constraint lease_pkey PRIMARY KEY (run_id)
+
+table pgflow.loss, owner pgflow_owner
+  -- Losses that workers have noticed: what was acknowledged and is not there any more
+  loss_id bigint not null generated always as identity -- Number of the loss
+  noticed_at timestamp with time zone not null -- When a worker noticed
+  acknowledged_at timestamp with time zone not null -- When it last knew how far the lost server's log was durable
+  closed_at timestamp with time zone -- When somebody saw to it; null = it is open
+  acknowledged_bytes bigint not null -- How far that log was durable then: its position, in bytes
+  kept_bytes bigint not null -- How far of it the server at hand had come: its position, in bytes
+  old_timeline integer not null -- Timeline of the lost log
+  new_timeline integer not null -- Timeline of the log that goes on
+  worker_id integer not null -- The worker that noticed
+  pid integer not null -- Number of its process
+  run_count integer not null -- Runs of which something is lost
+  host text not null -- Name of its machine
+  closed_by text -- Who saw to it
+  why text -- What they said
+  runs jsonb not null -- Key, seq and end of each, up to a thousand
+  constraint loss_pkey PRIMARY KEY (loss_id)
 
 table pgflow.migration, owner pgflow_owner
   -- pgflow-engine marker: the numbered migrations applied to this schema, each once
@@ -565,6 +587,28 @@ view pgflow.lanes, owner pgflow_owner
   grant select to pgflow_operator
   grant select to pgflow_worker
 
+view pgflow.losses, owner pgflow_owner
+  -- What fail-overs have lost of that which workers were told is durable
+  loss_id bigint -- Number of the loss, for close_loss()
+  noticed_at timestamp with time zone -- When the worker noticed
+  acknowledged_at timestamp with time zone -- When the worker last knew how far the lost server's log was durable
+  acknowledged_lsn pg_lsn -- How far it was then; more may have been acknowledged since
+  kept_lsn pg_lsn -- How far of that log the server at hand had come when it took over; at most, if it was restarted since
+  old_timeline integer -- Timeline of the lost server's log
+  new_timeline integer -- Timeline of the log that goes on
+  worker_id integer -- The worker that noticed
+  host text -- Name of its machine
+  pid integer -- Number of its process there
+  run_count integer -- Runs of which something is lost that this worker was told is durable
+  runs jsonb -- Those runs, up to a thousand: key, seq that the worker was told of (0 = none), and whether the end was
+  closed_at timestamp with time zone -- When somebody saw to it; null = it is open
+  closed_by text -- Who did
+  why text -- What they said
+  grant select to pgflow_auditor
+  grant select to pgflow_client
+  grant select to pgflow_operator
+  grant select to pgflow_worker
+
 view pgflow.messages, owner pgflow_owner
   -- Signals in the mailboxes of runs: sent, and not taken yet
   key text -- Key of the run
@@ -841,11 +885,11 @@ function pgflow.awaits_end_(run_id bigint) returns boolean, owner pgflow_owner
   set search_path=pg_catalog, pg_temp
   md5 222df0b11dbb36d10aa09a4cec3a807d
 
-function pgflow.beat(worker_id integer, stopping boolean DEFAULT false) returns TABLE(alive boolean, mail bigint[]), owner pgflow_owner
-  -- Sign of life; answers whether the worker still counts as alive and which of its runs somebody wants to cancel or pause
+function pgflow.beat(worker_id integer, stopping boolean DEFAULT false) returns TABLE(alive boolean, mail bigint[], timeline integer, flushed bigint, recovered_to bigint, waits boolean), owner pgflow_owner
+  -- Sign of life; answers whether the worker still counts as alive, which of its runs somebody wants to cancel or pause, and where the log is
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
-  md5 1382f0ce4f34cee902485e465e888078
+  md5 d701d0e7a8728f09f4701b66a6a94857
   grant execute to pgflow_worker
 
 function pgflow.beat_step(run_id bigint, token bigint, call integer, attempt integer, details json) returns boolean, owner pgflow_owner
@@ -868,11 +912,11 @@ function pgflow.begin_replacements_(max integer, t timestamp with time zone) ret
   set enable_seqscan=off
   md5 b36129122a74fbe233234d200cec4688
 
-function pgflow.begin_step(run_id bigint, token bigint, call integer, idle_timeout_ms integer DEFAULT 0) returns text, owner pgflow_owner
-  -- First call of a transactional step's transaction: checks the lease, leaves a mark that only this transaction carries, and tells its number
+function pgflow.begin_step(run_id bigint, token bigint, call integer, idle_timeout_ms integer DEFAULT 0, durable_seq integer DEFAULT 0) returns text, owner pgflow_owner
+  -- First call of a transactional step's transaction: checks the lease and that the last unit is there, leaves a mark that only this transaction carries, and tells its number
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
-  md5 e47090e8da37ed81991e9b5bc457a8e6
+  md5 92dd607785c475d7ae3b1f924d568eea
   grant execute to pgflow_worker
 
 function pgflow.book_(units jsonb, t timestamp with time zone) returns void, owner pgflow_owner
@@ -1055,6 +1099,13 @@ function pgflow.claimed_(ids bigint[]) returns TABLE(run_id bigint, token bigint
   set enable_mergejoin=off
   set plan_cache_mode=force_generic_plan
   md5 ce07665119bc04b1297da7bcdbc45ded
+
+function pgflow.close_loss(loss_id bigint, why text, by text DEFAULT SESSION_USER) returns boolean, owner pgflow_owner
+  -- Somebody has seen to a loss: doctor does not show it any more; false if there is none of this number that is open
+  plpgsql volatile security definer
+  set search_path=pg_catalog, pg_temp
+  md5 7091e8e6b0c724260e965e0074671902
+  grant execute to pgflow_operator
 
 function pgflow.commit_and_claim(batch jsonb, worker_id integer, lanes integer[], max integer, tokens bigint[], take_suspect boolean, after bigint[] DEFAULT NULL::bigint[]) returns TABLE(answer jsonb, run_id bigint, token bigint, chain_id bigint, lane_id integer, generation integer, attempt integer, suspect integer, last_seq integer, key text, root text, input text, units text, has_mail boolean, created_us bigint, now_us bigint, priority integer, extra jsonb, took_us bigint), owner pgflow_owner
   -- commit_units and then claim_runs in one transaction: what a worker that drains a queue does
@@ -1544,6 +1595,13 @@ function pgflow.look_(q jsonb, t timestamp with time zone, INOUT seq integer, OU
   set enable_seqscan=off
   md5 8d7400a9d7b554b694eaa32f4f738e5b
 
+function pgflow.lost_runs(run_ids bigint[], tokens bigint[], seqs integer[], has_ended boolean[]) returns SETOF bigint, owner pgflow_owner
+  -- Which of these runs lack the unit that this token wrote as this seq, or the outcome if they have ended
+  sql stable security definer
+  set search_path=pg_catalog, pg_temp
+  md5 359e755c79cba7c1970a9b58f42d7639
+  grant execute to pgflow_worker
+
 function pgflow.mended_(me bigint, chain bigint, place json, verb text, message bigint, name text, why text, said_by text, OUT lane_id integer) returns integer, owner pgflow_owner
   -- Lets a run go on that was stuck for want of a message, once no message is left that it could not take; answers its lane
   plpgsql volatile
@@ -1836,6 +1894,13 @@ function pgflow.replace_message(key text, message bigint, payload json, why text
   md5 c73e72c484a7a2c97bfd834c75f7680e
   grant execute to pgflow_operator
 
+function pgflow.report_loss(worker_id integer, host text, pid integer, old_timeline integer, new_timeline integer, acknowledged bigint, kept bigint, age_seconds double precision, run_count integer, runs jsonb) returns bigint, owner pgflow_owner
+  -- A worker writes down that what was acknowledged to it is lost; answers the number of the loss
+  plpgsql volatile security definer
+  set search_path=pg_catalog, pg_temp
+  md5 e4ecaa918eb91ff2b83d1a979c8ccd6c
+  grant execute to pgflow_worker
+
 function pgflow.requeue_message(key text, message bigint, to_key text DEFAULT NULL::text, why text DEFAULT 'requeued'::text, tenant text DEFAULT ''::text, sent_by text DEFAULT NULL::text, OUT chain_id bigint, OUT lane_id integer, OUT message_id bigint) returns record, owner pgflow_owner
   -- Sends a message again, behind the others of its name: to its run, or to another; a run that was stuck for want of it goes on. Answers the chain that has it now, for wake(). PF001 if there is no such message, PF006 while its run is running, or if the run that is to have it has ended
   plpgsql volatile security definer
@@ -2127,10 +2192,10 @@ function pgflow.told_heritage_(run_id bigint, heritage jsonb) returns jsonb, own
   md5 678de099fe341de1181b77dd94bddcee
 
 function pgflow.transaction_status(xid text) returns text, owner pgflow_owner
-  -- committed, aborted or in progress: an ambiguous COMMIT in progress must be waited out
-  sql volatile security definer
+  -- committed, aborted or in progress: an ambiguous COMMIT in progress must be waited out; aborted for a number that this server never gave out
+  plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
-  md5 7e55bf48a1224ee41f9bd516e754874e
+  md5 5e3fdd69d2dc2b5367569cabc2e569db
   grant execute to pgflow_worker
 
 function pgflow.unasked_(run_id bigint) returns SETOF pgflow.carried, owner pgflow_owner
@@ -2193,6 +2258,12 @@ function pgflow.wake_parked_(ids bigint[], t timestamp with time zone) returns T
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
   md5 ea24386850dd0ed62e7a69aaf4c1c75f
+
+function pgflow.wal_(OUT timeline integer, OUT flushed bigint, OUT recovered_to bigint, OUT waits boolean) returns record, owner pgflow_owner
+  -- Timeline and position of the server's log, how far it had replayed another's when it was promoted, and whether commits wait for a standby
+  plpgsql volatile
+  set search_path=pg_catalog, pg_temp
+  md5 68ccfc7939a25d85b42c7009a46b5b65
 
 function pgflow.wind_up_(run_ids bigint[], t timestamp with time zone) returns bigint[], owner pgflow_owner
   -- What the end of these runs means to others; answers the chains to wake

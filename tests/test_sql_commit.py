@@ -675,6 +675,7 @@ def test_a_step_and_the_writes_of_the_application_are_one_transaction(dsn: str, 
     assert units_of(ledger, run) == [(1, '"buffered"'), (2, "1")]
     assert one(ledger, "select pgflow.micros_(recorded_at) from pgflow.unit where seq = 2") == at_us
     assert one(ledger, "select pgflow.transaction_status(%s)", xid) == "committed"
+    assert one(ledger, "select pgflow.transaction_status((%s::text::bigint + 1000000)::text)", xid) == "aborted"  # of a server before this one
     assert one(ledger, "select n from public.ledger") == 1
 
 

@@ -21,8 +21,6 @@ Dsn = Annotated[
     ),
 ]
 
-CONNECT_SECONDS = 10
-
 
 def find_dsn(dsn: str | None, *, migrate: bool = True) -> str:
     """The database that a command works on; starts the embedded server where none is named.
@@ -47,15 +45,33 @@ def find_dsn(dsn: str | None, *, migrate: bool = True) -> str:
 
 
 def connect(dsn: str) -> psycopg.Connection[Any]:
-    """A connection in autocommit mode; it may be to a standby, or through a pooler. Texts and times come as they are read here."""
-    import psycopg
+    """A connection in autocommit mode, to a server that takes writes unless the connection string says otherwise.
 
-    connection = psycopg.connect(
-        dsn, autocommit=True, connect_timeout=CONNECT_SECONDS, application_name="pgflow cli", client_encoding="utf8", prepare_threshold=None
-    )
-    if not (connection.info.parameter_status("DateStyle") or "ISO").startswith("ISO"):
-        connection.execute("set datestyle = iso")
-    return connection
+    It may be through a pooler. Texts and times come as they are read here. Its server must answer, or at least be there: a
+    command waits for a long query, and not for a server that is frozen.
+    """
+    from pgflow._io.connect import PATIENCE_SECONDS, ConnectOptions
+    from pgflow._io.connect import connect as connect_patiently
+
+    return connect_patiently(ConnectOptions(dsn, prepare_threshold=None), "pgflow cli", PATIENCE_SECONDS)
+
+
+def connect_to_any(dsn: str) -> psycopg.Connection[Any]:
+    """The same; where no server takes writes, a connection to one that does not, for who wants to know why."""
+    import psycopg
+    from psycopg.conninfo import make_conninfo
+
+    try:
+        return connect(dsn)
+    except psycopg.OperationalError as error:
+        if not is_refused_as_standby(error):
+            raise
+    return connect(make_conninfo(dsn, target_session_attrs="any"))
+
+
+def is_refused_as_standby(error: BaseException) -> bool:
+    """Whether a server was reached, and passed over because it takes no writes: libpq says so itself, in these words."""
+    return "session is read-only" in str(error) or "server is in hot standby mode" in str(error)
 
 
 def name_of(connection: psycopg.Connection[Any]) -> str:

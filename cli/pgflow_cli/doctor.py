@@ -16,10 +16,11 @@ from pgflow_cli.checks.server import (
     check_listen,
     check_long_transactions,
     check_pooler,
+    check_replication,
     check_version,
 )
-from pgflow_cli.checks.work import check_books, check_messages, check_queues, check_stuck, check_workers
-from pgflow_cli.database import Dsn, connect, find_dsn
+from pgflow_cli.checks.work import check_books, check_losses, check_messages, check_queues, check_stuck, check_workers
+from pgflow_cli.database import Dsn, connect_to_any, find_dsn
 from pgflow_cli.failures import FAILED, Ended
 from pgflow_cli.output import AsCsv, AsJson, Form, choose_form, console, note, plain, print_rows
 
@@ -29,12 +30,13 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
 SERVER: dict[str, Callable[[Patient], Iterator[Finding]]] = {
-    "server version": check_version, "durability": check_durability, "clock": check_clock, "pooler": check_pooler, "listen": check_listen,
+    "server version": check_version, "durability": check_durability, "replication": check_replication,
+    "clock": check_clock, "pooler": check_pooler, "listen": check_listen,
     "autovacuum": check_autovacuum, "long transactions": check_long_transactions, "connections": check_connections, "schema": check_schema,
 }  # fmt: skip
 WITH_SCHEMA: dict[str, Callable[[Patient], Iterator[Finding]]] = {
     "schema drift": check_drift, "privileges": check_privileges, "workers": check_workers, "queues": check_queues,
-    "stuck runs": check_stuck, "messages": check_messages,
+    "stuck runs": check_stuck, "messages": check_messages, "losses": check_losses,
 }  # fmt: skip
 
 
@@ -52,7 +54,7 @@ def doctor(
     """
     form = choose_form(as_json=as_json, as_csv=as_csv)
     found = find_dsn(dsn)
-    with connect(found) as connection:
+    with connect_to_any(found) as connection:
         rows = examine(Patient(found, connection), deep=deep)
     if form is Form.TABLE:
         _print(rows)
@@ -86,6 +88,8 @@ def _findings(check: Callable[[Patient], Iterator[Finding]], patient: Patient) -
     except psycopg.errors.InsufficientPrivilege as error:
         remedy = "run doctor as the owner of the schema or with pg_monitor"
         return [Finding("warn", f"this role may not look: {error.diag.message_primary or error}", remedy)]
+    except psycopg.errors.ReadOnlySqlTransaction:
+        return [Finding("fail", "a standby cannot be asked this", "name the primary in the connection string")]
     except psycopg.errors.ProgrammingError as error:
         return [Finding("fail", f"this cannot be checked: {error.diag.message_primary}", "mend what is wrong with the schema first")]
 

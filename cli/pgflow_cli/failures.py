@@ -88,6 +88,8 @@ def _no_text(character: str) -> str | None:
 
 def _unreached(error: BaseException) -> str:
     """Without the question that libpq asks back: what to check is said once."""
+    if any(said in str(error) for said in ("session is read-only", "server is in hot standby mode")):
+        return "no server that is named takes writes. Name the primary, or say target_session_attrs=any to read from a standby"
     return _line(error).partition(" Is the server running ")[0]
 
 

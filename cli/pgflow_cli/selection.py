@@ -152,8 +152,10 @@ def complete_key(incomplete: str) -> list[str]:
         return []
     import psycopg
 
+    from pgflow._io.connect import ConnectOptions, connect
+
     try:
-        with psycopg.connect(dsn, autocommit=True, connect_timeout=2) as connection:
+        with connect(ConnectOptions(dsn, connect_timeout_seconds=2), "pgflow cli", 2.0) as connection:
             return [row["key"] for row in fetch_dicts(connection, _RECENT_KEYS, (_like(incomplete) + "%", 30))]
     except (psycopg.Error, UnicodeEncodeError):  # the latter: what is typed so far is no text
         return []

@@ -17,10 +17,10 @@ class Recorded(NamedTuple):
     payload: str | None
 
 
-def begin_step(run_id: int, token: int, call: int, idle_timeout_ms: int) -> Query[str]:
-    """Checks the lease and marks the transaction: its number."""
-    sql = "select pgflow.begin_step(%s::bigint, %s::bigint, %s::int, %s::int)"
-    return Query(sql, (run_id, token, call, idle_timeout_ms), lambda rows: str(rows[0][0]))
+def begin_step(run_id: int, token: int, call: int, idle_timeout_ms: int, durable_seq: int = 0) -> Query[str]:
+    """Checks the lease, and that the last unit is there, and marks the transaction: its number."""
+    sql = "select pgflow.begin_step(%s::bigint, %s::bigint, %s::int, %s::int, %s::int)"
+    return Query(sql, (run_id, token, call, idle_timeout_ms, durable_seq), lambda rows: str(rows[0][0]))
 
 
 def fence_step(run_id: int, token: int, call: int, unit_rows: str, args_hash: int, *, has_ledger: bool) -> Query[int]:

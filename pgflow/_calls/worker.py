@@ -14,6 +14,14 @@ class Beat(NamedTuple):
 
     alive: bool
     mail: list[int]
+    timeline: int | None = None
+    """Of the server's log; None where it does not say. So with the rest."""
+    flushed: int | None = None
+    """What is acknowledged by now lies before this position."""
+    recovered_to: int | None = None
+    """How far the server had come with another's log when it became a primary."""
+    waits: bool | None = None
+    """Whether a commit waits for a standby."""
 
 
 class Reaped(NamedTuple):
@@ -42,7 +50,8 @@ def read_stamp() -> Query[str | None]:
 
 def beat(worker_id: int, *, stopping: bool = False) -> Query[Beat]:
     """A sign of life."""
-    return Query("select alive, mail from pgflow.beat(%s::int, %s::boolean)", (worker_id, stopping), lambda rows: Beat(*rows[0]))
+    sql = "select alive, mail, timeline, flushed, recovered_to, waits from pgflow.beat(%s::int, %s::boolean)"
+    return Query(sql, (worker_id, stopping), lambda rows: Beat(*rows[0]))
 
 
 def observe_workers() -> Query[dict[int, int]]:

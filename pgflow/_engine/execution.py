@@ -58,6 +58,10 @@ class Execution(Releases):
         self.beat = False  # whether a step has reported progress: rows that the end of the run removes
         self.inflight: Flush | None = None
         self._durable_seq = claim.last_seq
+        self.told_at = 0.0
+        """When the host was last told of what is durable, by its own clock."""
+        self.told_by: Any = None
+        """Which server said so; None if that is not known."""
         self._linger_until_us = 0
         self._has_looked = not claim.has_mail  # a cancel that waits must not come too late for a body that gets the run stuck again
         self._driver = make_driver(self)
@@ -123,6 +127,11 @@ class Execution(Releases):
         if (self._unlicensed or self._new_children or self._new_effects) and not self.pausing:
             return True
         return self.is_idle and self._may_leave()
+
+    @property
+    def durable_seq(self) -> int:
+        """The last unit that was acknowledged."""
+        return self._durable_seq
 
     @property
     def is_idle(self) -> bool:

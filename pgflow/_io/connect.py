@@ -7,20 +7,43 @@ prepared statements need a session: a pooler in transaction mode is noticed, and
 Stored functions look again after they have waited for a lock, which one snapshot for the whole transaction
 forbids. Where the database or the role has another default than READ COMMITTED, or read-only, a connection
 knows that (:func:`isolates`), and each call is a transaction of its own that says its level.
+
+They lead to a server that takes writes, unless the connection string says otherwise: of several hosts, those that are
+standbys are passed over. The one that was found last is asked first, and the one that did not answer in time last, so that
+after a fail-over only the first to notice waits for the dead.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import select
 import time
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
-from typing import Any, LiteralString
+from typing import Any, LiteralString, TypeVar
 
 import psycopg
 from psycopg import IsolationLevel, pq
-from psycopg_pool import AsyncConnectionPool, ConnectionPool
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
+from psycopg_pool import AsyncConnectionPool, ConnectionPool, PoolTimeout
+
+from pgflow._io.deadlines import BEGIN_SECONDS, Limit, cut
+
+CONNECT_SECONDS = 10
+CONNECT_ONE_OF_SEVERAL_SECONDS = 3
+"""A host that is frozen must not keep us long from the next."""
+
+PATIENCE_SECONDS = 5.0
+"""After so long without an answer a client asks on another connection whether the server is there at all."""
+
+POOL_RECONNECT_SECONDS = 1.0
+"""A pool gives up so soon, and tries anew when asked again: its own delays grow to minutes, and a server may be back long before."""
+
+GETCONN_SECONDS = 2.0
+"""So long a pool is asked at once; who may wait for longer asks again, and the pool tries to connect again."""
 
 log = logging.getLogger("pgflow")
 
@@ -39,6 +62,8 @@ select current_setting('default_transaction_isolation') = 'read committed' and c
 
 _ISO: LiteralString = "set datestyle = iso"
 """psycopg reads no other. A pooler in transaction mode keeps this setting for each of its clients."""
+
+_ENVIRONMENT = {"target_session_attrs": "PGTARGETSESSIONATTRS", "connect_timeout": "PGCONNECT_TIMEOUT"}
 
 
 class Preparing:
@@ -62,15 +87,15 @@ class ConnectOptions:
     """How to reach the database.
 
     Attributes:
-        dsn: Connection string.
+        dsn: Connection string; what it says of time-outs and of the kind of server wins.
         prepare_threshold: After how many uses a statement is prepared; None never, for a pooler that cannot.
-        connect_timeout_seconds: How long one attempt to connect may take.
+        connect_timeout_seconds: How long one attempt to connect may take; less where there are several hosts, if not given.
         preparing: Shared by all connections, which stop preparing together.
     """
 
     dsn: str
     prepare_threshold: int | None = 3
-    connect_timeout_seconds: int = 10
+    connect_timeout_seconds: int | None = None
     preparing: Preparing = field(default_factory=Preparing, compare=False, repr=False)
 
     @property
@@ -81,18 +106,163 @@ class ConnectOptions:
     def parameters(self, application_name: str) -> dict[str, Any]:
         """Keyword arguments of psycopg's ``connect``."""
         return {
-            "autocommit": True,
+            "autocommit": True, "application_name": application_name,
             "prepare_threshold": self.prepare_threshold if self.prepares else None,
-            "connect_timeout": self.connect_timeout_seconds,
-            "application_name": application_name,
             "client_encoding": "utf8",  # whatever the role's is: what is stored is UTF-8
-            # a server that went over to another machine must not be written to while it is a standby
-            "target_session_attrs": "primary" if pq.version() >= PRIMARY_KNOWN_SINCE else "read-write",
-            "keepalives_idle": 10,
-            "keepalives_interval": 5,
-            "keepalives_count": 3,
-            "tcp_user_timeout": 20_000,
-        }
+            **connect_parameters(self.dsn, self.connect_timeout_seconds),
+        }  # fmt: skip
+
+
+def connect_parameters(dsn: str, connect_timeout_seconds: int | None = None) -> dict[str, Any]:
+    """What a connection to this database should be opened with, save what its string or the environment says itself."""
+    said = conninfo_to_dict(dsn)
+    timeout = connect_timeout_seconds or (CONNECT_ONE_OF_SEVERAL_SECONDS if len(_servers(said)) > 1 else CONNECT_SECONDS)
+    wanted = {
+        "connect_timeout": timeout,
+        # a server that went over to another machine must not be written to while it is a standby
+        "target_session_attrs": "primary" if pq.version() >= PRIMARY_KNOWN_SINCE else "read-write",
+        "keepalives_idle": 10, "keepalives_interval": 5, "keepalives_count": 3, "tcp_user_timeout": 20_000,
+    }  # fmt: skip
+    return {name: value for name, value in wanted.items() if name not in said and not os.environ.get(_ENVIRONMENT.get(name, name))}
+
+
+# ---------------------------------------------------------------- which server first
+
+Server = tuple[str, str]
+"""Host and port."""
+
+_standing: dict[Server, float] = {}
+"""When a server was last found to take writes; negative: when it was last given up."""
+
+_left: dict[Server, float] = {}
+"""What was opened before this time leads to a server that was left."""
+
+
+def _servers(parameters: Mapping[str, Any]) -> list[Server]:
+    hosts = str(parameters.get("host") or parameters.get("hostaddr") or "").split(",")
+    ports = str(parameters.get("port") or "5432").split(",")
+    return [(host, ports[n] if len(ports) > 1 and n < len(ports) else ports[0]) for n, host in enumerate(hosts)]
+
+
+def in_order(dsn: str) -> dict[str, str]:
+    """Hosts and ports of a connection string, the most promising first; empty where there is nothing to choose."""
+    said = conninfo_to_dict(dsn)
+    servers = _servers(said)
+    wanted = said.get("target_session_attrs") or os.environ.get("PGTARGETSESSIONATTRS", "read-write")
+    if len(servers) < 2 or wanted not in ("read-write", "primary") or said.get("load_balance_hosts") == "random":
+        return {}
+    order = sorted(range(len(servers)), key=lambda n: -_standing.get(servers[n], 0.0))
+    ordered = {"port": ",".join(servers[n][1] for n in order)}
+    for name in ("host", "hostaddr"):
+        values = str(said.get(name) or "").split(",")
+        if len(values) == len(servers):
+            ordered[name] = ",".join(values[n] for n in order)
+    return ordered
+
+
+def server_of(connection: object) -> Server | None:
+    """Where a connection of ours leads; None for one of somebody else."""
+    return getattr(connection, "server", None)
+
+
+def give_up(server: Server) -> None:
+    """A server did not answer in time: others are asked first, and the connections that lead there are used no more."""
+    now = time.monotonic()
+    _standing[server] = -now
+    leave(server, now)
+
+
+def leave(server: Server, before: float) -> None:
+    """Who answered under this address until then is not the primary any more: what was opened before is used no more."""
+    _left[server] = max(before, _left.get(server, 0.0))
+
+
+def cut_if_left(connection: object, left_at: float) -> None:
+    """Ends whatever waits on a connection that leads to a server that was left, or was opened before that; for the thread that owns it."""
+    ours = isinstance(connection, (Connection, AsyncConnection)) and not connection.closed
+    if ours and (is_left(connection) or connection.opened_at < left_at):  # type: ignore[attr-defined]
+        cut(connection.pgconn.socket)  # type: ignore[attr-defined]
+
+
+def is_left(connection: object) -> bool:
+    """Whether a connection leads to a server that was left since it was opened."""
+    return isinstance(connection, (Connection, AsyncConnection)) and connection.opened_at < _left.get(connection.server, 0.0)
+
+
+# ---------------------------------------------------------------- connections
+
+
+class Connection(psycopg.Connection[Any]):
+    """A connection of ours for sync code.
+
+    Attributes:
+        opened_at: When, by this machine's clock that never goes back.
+        server: Where it leads.
+        patience_seconds: After so long without an answer its server is asked on another connection; if that has no answer
+            either, this one is lost. None: it waits.
+    """
+
+    opened_at = 0.0
+    server: Server = ("", "")
+    patience_seconds: float | None = None
+
+    @classmethod
+    def connect(cls, conninfo: str = "", **kwargs: Any) -> Any:
+        """Opens one; see the module."""
+        return _opened(super().connect(conninfo, **{**kwargs, **in_order(conninfo)}))
+
+    def wait(self, *args: Any, **kwargs: Any) -> Any:
+        """Where psycopg waits for an answer."""
+        if self.patience_seconds is None:
+            return super().wait(*args, **kwargs)
+        with _patiently(self, self.patience_seconds):
+            return super().wait(*args, **kwargs)
+
+
+class AsyncConnection(psycopg.AsyncConnection[Any]):
+    """The same for async code."""
+
+    opened_at = 0.0
+    server: Server = ("", "")
+    patience_seconds: float | None = None
+
+    @classmethod
+    async def connect(cls, conninfo: str = "", **kwargs: Any) -> Any:
+        """Opens one; see the module."""
+        return _opened(await super().connect(conninfo, **{**kwargs, **in_order(conninfo)}))
+
+    async def wait(self, *args: Any, **kwargs: Any) -> Any:
+        """Where psycopg waits for an answer."""
+        if self.patience_seconds is None:
+            return await super().wait(*args, **kwargs)
+        with _patiently(self, self.patience_seconds):
+            return await super().wait(*args, **kwargs)
+
+
+_C = TypeVar("_C", Connection, AsyncConnection)
+
+
+def _opened(connection: _C) -> _C:
+    connection.opened_at = time.monotonic()
+    connection.server = (connection.info.host, str(connection.info.port))
+    _standing[connection.server] = connection.opened_at
+    return connection
+
+
+def _patiently(connection: Connection | AsyncConnection, seconds: float) -> Limit:
+    return Limit(connection.pgconn.socket, seconds, lambda: _answers(connection.info), lambda: give_up(connection.server))
+
+
+def _answers(info: psycopg.ConnectionInfo) -> bool:
+    """Whether the server of a connection takes another one. One that refuses is there, too."""
+    known = make_conninfo(info.dsn, connect_timeout=CONNECT_ONE_OF_SEVERAL_SECONDS, target_session_attrs="any")
+    try:
+        psycopg.connect(known, password=info.password, application_name="pgflow probe").close()
+    except psycopg.errors.ConnectionTimeout:
+        return False
+    except psycopg.Error:
+        return True
+    return True
 
 
 def isolates(connection: psycopg.Connection[Any] | psycopg.AsyncConnection[Any]) -> bool:
@@ -108,44 +278,49 @@ def _is_iso(connection: psycopg.Connection[Any] | psycopg.AsyncConnection[Any]) 
 
 def _set_up(connection: psycopg.Connection[Any]) -> None:
     if not _is_iso(connection):
-        connection.execute(_ISO)
+        with Limit(connection.pgconn.socket, BEGIN_SECONDS):
+            connection.execute(_ISO)
 
 
 async def _set_up_async(connection: psycopg.AsyncConnection[Any]) -> None:
     if not _is_iso(connection):
-        await connection.execute(_ISO)
+        with Limit(connection.pgconn.socket, BEGIN_SECONDS):
+            await connection.execute(_ISO)
 
 
 def _learn(connection: psycopg.Connection[Any]) -> None:
     _set_up(connection)
-    row = connection.execute(_AS_OURS).fetchone()
+    with Limit(connection.pgconn.socket, BEGIN_SECONDS):
+        row = connection.execute(_AS_OURS).fetchone()
     if row is None or not row[0]:
         connection.isolation_level, connection.read_only = IsolationLevel.READ_COMMITTED, False
 
 
 async def _learn_async(connection: psycopg.AsyncConnection[Any]) -> None:
     await _set_up_async(connection)
-    row = await (await connection.execute(_AS_OURS)).fetchone()
+    with Limit(connection.pgconn.socket, BEGIN_SECONDS):
+        row = await (await connection.execute(_AS_OURS)).fetchone()
     if row is None or not row[0]:
         await connection.set_isolation_level(IsolationLevel.READ_COMMITTED)
         await connection.set_read_only(False)
 
 
-def connect(options: ConnectOptions, application_name: str) -> psycopg.Connection[Any]:
+def connect(options: ConnectOptions, application_name: str, patience_seconds: float | None = None) -> Connection:
     """A connection for sync code."""
-    connection = psycopg.connect(options.dsn, **options.parameters(application_name))
+    connection: Connection = Connection.connect(options.dsn, **options.parameters(application_name))
     try:
         _learn(connection)
     except BaseException:
         connection.close()
         raise
+    connection.patience_seconds = patience_seconds
     return connection
 
 
-async def connect_async(options: ConnectOptions, application_name: str) -> psycopg.AsyncConnection[Any]:
+async def connect_async(options: ConnectOptions, application_name: str) -> AsyncConnection:
     """A connection for async code. If it is given up half-way, so is its socket: the server would wait for it for a minute."""
     try:
-        connection = await psycopg.AsyncConnection.connect(options.dsn, **options.parameters(application_name))
+        connection: AsyncConnection = await AsyncConnection.connect(options.dsn, **options.parameters(application_name))
         try:
             await _learn_async(connection)
         except BaseException:
@@ -154,6 +329,9 @@ async def connect_async(options: ConnectOptions, application_name: str) -> psyco
     except asyncio.CancelledError as error:
         raise error.with_traceback(None) from None  # whose frames hold what is half open, for as long as anybody holds the task
     return connection
+
+
+# ---------------------------------------------------------------- pools
 
 
 def _has_news(connection: psycopg.Connection[Any] | psycopg.AsyncConnection[Any]) -> bool:
@@ -168,11 +346,14 @@ def _is_alive(connection: psycopg.Connection[Any], options: ConnectOptions) -> b
         connection.prepare_threshold = None
     try:
         if _has_news(connection):
-            ConnectionPool.check_connection(connection)
+            with Limit(connection.pgconn.socket, BEGIN_SECONDS):
+                ConnectionPool.check_connection(connection)
     except psycopg.Error:
         connection.close()
-        return False
-    return True
+    else:
+        if is_left(connection):
+            connection.close()
+    return not connection.closed
 
 
 async def _is_alive_async(connection: psycopg.AsyncConnection[Any], options: ConnectOptions) -> bool:
@@ -180,15 +361,18 @@ async def _is_alive_async(connection: psycopg.AsyncConnection[Any], options: Con
         connection.prepare_threshold = None
     try:
         if _has_news(connection):
-            await AsyncConnectionPool.check_connection(connection)
+            with Limit(connection.pgconn.socket, BEGIN_SECONDS):
+                await AsyncConnectionPool.check_connection(connection)
     except psycopg.Error:
         await connection.close()
-        return False
-    return True
+    else:
+        if is_left(connection):
+            await connection.close()
+    return not connection.closed
 
 
 class Pool(ConnectionPool[Any]):
-    """A pool that hands out no connection that has died while it was idle, as far as this end can know.
+    """A pool that hands out no connection that has died while it was idle, as far as this end can know, and none to a server that was left.
 
     The pool's own ``check=`` waits for a second, two, four, before it looks at the next connection: those that it gets
     instead of the dead may have died too by then, where the server ends idle sessions soon.
@@ -197,7 +381,7 @@ class Pool(ConnectionPool[Any]):
     def __init__(self, options: ConnectOptions, application_name: str, max_size: int, *, is_lent: bool) -> None:
         super().__init__(
             options.dsn, min_size=0, max_size=max_size, open=False, kwargs=options.parameters(application_name), name=application_name,
-            configure=_set_up if is_lent else _learn,
+            configure=_set_up if is_lent else _learn, connection_class=Connection, reconnect_timeout=POOL_RECONNECT_SECONDS,
         )
         self._options = options
 
@@ -205,7 +389,12 @@ class Pool(ConnectionPool[Any]):
         """A connection that is alive."""
         deadline = time.monotonic() + (self.timeout if timeout is None else timeout)
         while True:
-            connection: psycopg.Connection[Any] = super().getconn(deadline - time.monotonic())
+            try:
+                connection: psycopg.Connection[Any] = super().getconn(min(GETCONN_SECONDS, deadline - time.monotonic()))
+            except PoolTimeout:
+                if time.monotonic() >= deadline:
+                    raise
+                continue
             try:
                 is_alive = _is_alive(connection, self._options)
             except BaseException:
@@ -222,7 +411,8 @@ class AsyncPool(AsyncConnectionPool[Any]):
     def __init__(self, options: ConnectOptions, application_name: str, max_size: int, *, is_lent: bool) -> None:
         super().__init__(
             options.dsn, min_size=0, max_size=max_size, open=False, kwargs=options.parameters(application_name), name=application_name,
-            configure=_set_up_async if is_lent else _learn_async,
+            configure=_set_up_async if is_lent else _learn_async, connection_class=AsyncConnection,
+            reconnect_timeout=POOL_RECONNECT_SECONDS,
         )
         self._options = options
 
@@ -230,7 +420,12 @@ class AsyncPool(AsyncConnectionPool[Any]):
         """A connection that is alive."""
         deadline = time.monotonic() + (self.timeout if timeout is None else timeout)
         while True:
-            connection: psycopg.AsyncConnection[Any] = await super().getconn(deadline - time.monotonic())
+            try:
+                connection: psycopg.AsyncConnection[Any] = await super().getconn(min(GETCONN_SECONDS, deadline - time.monotonic()))
+            except PoolTimeout:
+                if time.monotonic() >= deadline:
+                    raise
+                continue
             try:
                 is_alive = await _is_alive_async(connection, self._options)
             except BaseException:
@@ -254,6 +449,33 @@ def make_pool_async(options: ConnectOptions, application_name: str, max_size: in
     return AsyncPool(options, application_name, max_size, is_lent=is_lent)
 
 
+@contextmanager
+def lent(pool: ConnectionPool[Any], patience_seconds: float = PATIENCE_SECONDS) -> Iterator[Any]:
+    """A connection of a pool for the time of a block, whose server must answer or be there."""
+    connection = pool.getconn()
+    connection.patience_seconds = patience_seconds
+    try:
+        with connection:
+            yield connection
+    finally:
+        pool.putconn(connection)
+
+
+@asynccontextmanager
+async def lent_async(pool: AsyncConnectionPool[Any], patience_seconds: float = PATIENCE_SECONDS) -> AsyncIterator[Any]:
+    """As :func:`lent`, for async code."""
+    connection = await pool.getconn()
+    connection.patience_seconds = patience_seconds
+    try:
+        async with connection:
+            yield connection
+    finally:
+        await pool.putconn(connection)
+
+
+# ---------------------------------------------------------------- poolers
+
+
 def is_behind_pooler(connection: psycopg.Connection[Any], options: ConnectOptions) -> bool:
     """Whether a pooler is in between that gives each transaction another session, as PgBouncer does in transaction mode.
 
@@ -263,7 +485,7 @@ def is_behind_pooler(connection: psycopg.Connection[Any], options: ConnectOption
     mine = {_backend_of(connection)}
     if mine == {connection.info.backend_pid}:
         return False
-    with connect(options, "pgflow") as other:
+    with connect(options, "pgflow", PATIENCE_SECONDS) as other:
         for _ in range(POOLER_LOOKS):
             theirs = _backend_of(other)
             mine.add(_backend_of(connection))

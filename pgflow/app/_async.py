@@ -18,7 +18,7 @@ from psycopg_pool import AsyncConnectionPool
 from pgflow._calls import mail, result, start, wake
 from pgflow._calls import worker as worker_calls
 from pgflow._io import Query, is_infrastructure, run_all_async, run_async, run_on_async
-from pgflow._io.connect import make_pool, make_pool_async
+from pgflow._io.connect import lent_async, make_pool, make_pool_async
 from pgflow.adapters import Adapted, adapt
 from pgflow.app._base import CLIENT_CONNECTIONS, WAKE_AGAIN_SECONDS, AppBase, refuse_schedules
 from pgflow.client import AsyncClient, step_scope_of
@@ -101,12 +101,12 @@ class AsyncApp(AppBase, AsyncClient):
         """Sends something on a connection, and if that was lost, again (then with True) on another; but not what must be sent once."""
         pool = await self._open()
         try:
-            async with pool.connection() as connection:
+            async with lent_async(pool) as connection:
                 return await send(connection, False)
         except psycopg.Error as error:
             if once or not is_infrastructure(error):
                 raise
-            async with pool.connection() as connection:  # the other may have died while it was idle
+            async with lent_async(pool) as connection:  # the other may have died while it was idle
                 return await send(connection, True)
 
     async def _ask(self, query: Query[T], *, wakes: bool = False, once: bool = False) -> T:
@@ -159,7 +159,7 @@ class AsyncApp(AppBase, AsyncClient):
 
     async def _wake(self, chains: list[int], lanes: set[int]) -> None:
         pool = await self._open()
-        async with pool.connection() as connection:
+        async with lent_async(pool) as connection:
             here = list(self._workers)
             for delay in WAKE_AGAIN_SECONDS if chains else ():
                 await asyncio.sleep(delay)

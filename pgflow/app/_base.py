@@ -12,7 +12,7 @@ from datetime import timedelta
 from types import ModuleType
 from typing import Any, TypeVar, overload
 
-from pgflow._io.connect import ConnectOptions, connect, is_behind_pooler
+from pgflow._io.connect import PATIENCE_SECONDS, ConnectOptions, connect, is_behind_pooler
 from pgflow.dsn import resolve_dsn
 from pgflow.durations import Duration
 from pgflow.errors import DefinitionError, NotBuiltError
@@ -176,7 +176,7 @@ class AppBase:
                 dsn = self._embedded.dsn
                 migrate_dsn(dsn)
             options = ConnectOptions(dsn, self._prepare_threshold)
-            with connect(options, "pgflow") as connection:
+            with connect(options, "pgflow", PATIENCE_SECONDS) as connection:
                 require_schema(connection)
                 self._is_pooled = (options.prepares or self._listen) and self._embedded is None and is_behind_pooler(connection, options)
             if self._is_pooled:

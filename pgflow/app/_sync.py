@@ -18,7 +18,7 @@ from psycopg_pool import ConnectionPool
 from pgflow._calls import mail, result, start, wake
 from pgflow._calls import worker as worker_calls
 from pgflow._io import Query, is_infrastructure, run, run_all, run_on
-from pgflow._io.connect import make_pool
+from pgflow._io.connect import lent, make_pool
 from pgflow.adapters import Adapted, adapt
 from pgflow.app._async import AsyncApp, twin_of
 from pgflow.app._base import CLIENT_CONNECTIONS, WAKE_AGAIN_SECONDS, AppBase
@@ -148,12 +148,12 @@ class App(AppBase, Client):
         """Sends something on a connection, and if that was lost, again (then with True) on another; but not what must be sent once."""
         pool = self._open()
         try:
-            with pool.connection() as connection:
+            with lent(pool) as connection:
                 return send(connection, False)
         except psycopg.Error as error:
             if once or not is_infrastructure(error):
                 raise
-            with pool.connection() as connection:  # the other may have died while it was idle
+            with lent(pool) as connection:  # the other may have died while it was idle
                 return send(connection, True)
 
     def _ask(self, query: Query[T], *, wakes: bool = False, once: bool = False) -> T:
@@ -193,7 +193,7 @@ class App(AppBase, Client):
             log.debug("cannot wake, the next poll will: %s", said(error))
 
     def _wake(self, chains: list[int], lanes: set[int]) -> None:
-        with self._open().connection() as connection:
+        with lent(self._open()) as connection:
             wake_and_tell(connection, chains, lanes)
 
     def start_many(

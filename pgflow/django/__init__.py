@@ -31,7 +31,7 @@ from pgflow.adapters import Adapted, Row, refuse_without_transaction
 from pgflow.app import App
 from pgflow.decorators import make_transaction
 from pgflow.errors import DefinitionError
-from pgflow.providers import Transaction
+from pgflow.providers import Transaction, in_time
 from pgflow.step import SyncStep
 
 P = ParamSpec("P")
@@ -59,6 +59,10 @@ class _DjangoTransaction(_Executor):
     def driver_connection(self) -> Any:
         """psycopg's, once Django has connected."""
         return self.connection.connection
+
+    def fileno(self) -> int | None:
+        below = self.connection.connection
+        return int(below.fileno()) if hasattr(below, "fileno") else None
 
     def flush(self) -> None:
         """Django holds nothing back."""
@@ -100,12 +104,13 @@ class DjangoProvider:
     @contextmanager
     def begin(self, isolation: str | None) -> Iterator[Transaction]:
         """An ``atomic`` block on this thread's connection."""
-        close_old_connections()
         connection = connections[self._alias]
-        if connection.in_atomic_block:
-            raise DefinitionError("a transactional step cannot run inside another atomic block of the same thread")
         opened = _DjangoTransaction(connection)
-        opened.begin(isolation)
+        with in_time(_open_socket(opened)):
+            close_old_connections()  # which may ask the server whether it is there
+            if connection.in_atomic_block:
+                raise DefinitionError("a transactional step cannot run inside another atomic block of the same thread")
+            opened.begin(isolation)
         error: BaseException | None = None
         try:
             yield opened
@@ -113,8 +118,15 @@ class DjangoProvider:
             error = raised
             raise
         finally:
-            opened.close(error)
-            close_old_connections()
+            with in_time(_open_socket(opened)):
+                opened.close(error)
+                close_old_connections()
+
+
+def _open_socket(transaction: _DjangoTransaction) -> int | None:
+    """The socket of this thread's connection, if there is one that is open."""
+    below = transaction.connection.connection
+    return None if below is None or below.closed else transaction.fileno()
 
 
 def transaction(fn: Callable[P, R], /) -> SyncStep[P, R, Callable[P, R]]:

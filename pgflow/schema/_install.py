@@ -11,6 +11,7 @@ from psycopg import sql
 from psycopg.pq import TransactionStatus
 from psycopg.rows import tuple_row
 
+from pgflow._io.connect import PATIENCE_SECONDS, ConnectOptions, connect
 from pgflow.errors import SchemaNewer, SetupError
 from pgflow.schema._assets import DISTRIBUTION, Assets, SqlFile, own_assets
 from pgflow.schema._state import OWNER_ROLE, Installed, check_ground, fetch_row, place_of, read_installed
@@ -130,7 +131,7 @@ def migrate_dsn(dsn: str, *, lock_timeout_seconds: float = LOCK_TIMEOUT_SECONDS)
         SetupError: As `migrate`.
         psycopg.OperationalError: The server cannot be reached.
     """
-    with psycopg.connect(dsn, autocommit=True) as conn:
+    with connect(ConnectOptions(dsn), "pgflow migrate", PATIENCE_SECONDS) as conn:
         return migrate(conn, lock_timeout_seconds=lock_timeout_seconds)
 
 

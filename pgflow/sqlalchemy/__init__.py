@@ -22,7 +22,7 @@ from sqlalchemy.orm import Session, scoped_session, sessionmaker
 
 from pgflow.adapters import Adapted, Row, numbered, refuse_without_transaction
 from pgflow.errors import InvalidArgument
-from pgflow.providers import Transaction, is_class
+from pgflow.providers import Transaction, is_class, rolled_back_in_time
 
 __all__ = ["EngineProvider", "SessionProvider", "adapt"]
 
@@ -58,11 +58,24 @@ class _Executor:
 # ---------------------------------------------------------------- transactions for steps
 
 
+def socket_of(connection: Connection) -> int | None:
+    """The socket below a connection, where its driver tells it: psycopg, psycopg2 and asyncpg do."""
+    driver: Any = connection.connection.driver_connection
+    if hasattr(driver, "fileno"):
+        return int(driver.fileno())
+    transport = getattr(driver, "_transport", None)
+    return None if transport is None else int(transport.get_extra_info("socket").fileno())
+
+
 class _SessionTransaction(_Executor):
     def __init__(self, session: Session, connection: Connection) -> None:
         super().__init__(session)
         self.connection: Any = session
         self.driver_connection = connection.connection.driver_connection
+        self._below = connection
+
+    def fileno(self) -> int | None:
+        return socket_of(self._below)
 
     def flush(self) -> None:
         self.connection.flush()
@@ -76,6 +89,9 @@ class _ConnectionTransaction(_Executor):
         super().__init__(connection)
         self.connection: Any = connection
         self.driver_connection = connection.connection.driver_connection
+
+    def fileno(self) -> int | None:
+        return socket_of(self.connection)
 
     def flush(self) -> None:
         """A Connection holds nothing back."""
@@ -104,7 +120,8 @@ class SessionProvider:
         with self._sessions() as session:
             connection = session.connection(execution_options=isolation_options(isolation))
             refuse_autocommit(session, connection)
-            yield _SessionTransaction(session, connection)
+            with rolled_back_in_time(socket_of(connection), roll_back=session.rollback):
+                yield _SessionTransaction(session, connection)
 
 
 class EngineProvider:
@@ -127,7 +144,8 @@ class EngineProvider:
         with self._engine.connect() as connection:
             connection.execution_options(**isolation_options(isolation))
             refuse_autocommit(connection, connection)
-            yield _ConnectionTransaction(connection)
+            with rolled_back_in_time(socket_of(connection), roll_back=connection.rollback):
+                yield _ConnectionTransaction(connection)
 
 
 # ---------------------------------------------------------------- app.using(...)

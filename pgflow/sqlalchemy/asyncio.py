@@ -10,8 +10,8 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession, a
 
 from pgflow.adapters import Adapted, Row
 from pgflow.errors import InvalidArgument
-from pgflow.providers import AsyncTransaction, is_class
-from pgflow.sqlalchemy import after_commit, isolation_options, refuse_autocommit, rows_of, statement
+from pgflow.providers import AsyncTransaction, is_class, rolled_back_in_time_async
+from pgflow.sqlalchemy import after_commit, isolation_options, refuse_autocommit, rows_of, socket_of, statement
 
 __all__ = ["AsyncEngineProvider", "AsyncSessionProvider", "adapt"]
 
@@ -48,11 +48,19 @@ def _driver_connection(connection: AsyncConnection) -> Any:
     return connection.sync_connection.connection.driver_connection
 
 
+def _socket_of(connection: AsyncConnection) -> int | None:
+    return None if connection.sync_connection is None else socket_of(connection.sync_connection)
+
+
 class _AsyncSessionTransaction(_AsyncExecutor):
     def __init__(self, session: AsyncSession, connection: AsyncConnection) -> None:
         super().__init__(session)
         self.connection: Any = session
         self.driver_connection = _driver_connection(connection)
+        self._below = connection
+
+    def fileno(self) -> int | None:
+        return _socket_of(self._below)
 
     async def flush(self) -> None:
         await self.connection.flush()
@@ -66,6 +74,9 @@ class _AsyncConnectionTransaction(_AsyncExecutor):
         super().__init__(connection)
         self.connection: Any = connection
         self.driver_connection = _driver_connection(connection)
+
+    def fileno(self) -> int | None:
+        return _socket_of(self.connection)
 
     async def flush(self) -> None:
         """An AsyncConnection holds nothing back."""
@@ -94,7 +105,8 @@ class AsyncSessionProvider:
         async with self._sessions() as session:
             connection = await session.connection(execution_options=isolation_options(isolation))
             _refuse_autocommit(session, connection)
-            yield _AsyncSessionTransaction(session, connection)
+            async with rolled_back_in_time_async(_socket_of(connection), roll_back=session.rollback):
+                yield _AsyncSessionTransaction(session, connection)
 
 
 class AsyncEngineProvider:
@@ -117,7 +129,8 @@ class AsyncEngineProvider:
         async with self._engine.connect() as connection:
             await connection.execution_options(**isolation_options(isolation))
             _refuse_autocommit(connection, connection)
-            yield _AsyncConnectionTransaction(connection)
+            async with rolled_back_in_time_async(_socket_of(connection), roll_back=connection.rollback):
+                yield _AsyncConnectionTransaction(connection)
 
 
 def adapt(target: Any) -> Adapted:

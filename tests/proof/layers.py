@@ -45,6 +45,7 @@ LAYERS = (
     Layer("surroundings", "surroundings", "programs and crashes behind a pooler, and by roles with settings of their own", 60),
     Layer("effects", "effectcrashes", "kill -9 around effects, with a witness outside that counts", 20, at_any_level=True),
     Layer("upgrades", "upgrades", "landed versions upgraded under work", 45),
+    Layer("failover", "failover", "a primary killed or frozen, its standby promoted", 75),
     Layer("tests", "proof.named_tests", "tests of the suite that put one promise to the test", 100, grows=False),
 )
 

@@ -12,7 +12,10 @@ TESTS = {
     "G9": ("recorded values that are empty", ["tests/test_steps.py", "-k", "none_false_and_empty"]),
     "G15": ("lanes that are new to a worker; names that nobody serves", ["tests/test_versions.py", "tests/test_unserved.py", "-k", "lane or pinned or takes_it or refuse"]),
     "G17": ("priorities and runs that come back among fresh ones", ["tests/test_sql_claim.py", "-k", "first_in_first_out"]),
-    "G19": ("loops, threads and a heart that die", ["tests/test_heart.py", "tests/test_supervision.py"]),
+    "G19": ("loops, threads, listeners and a heart that die, or hear nothing", [
+        "tests/test_heart.py", "tests/test_supervision.py", "tests/test_deadlines.py::test_a_heart_that_hears_nothing_asks_on_another_connection",
+        "tests/test_deadlines.py::test_a_listener_whose_server_is_frozen_listens_anew",
+    ]),
     "G24": ("limits of queues, and plans that claim more than they should", ["tests/test_queues.py", "tests/test_sql_claim.py", "-k", "limit or more_than"]),
     "G31": (
         "messages sent again under their key, of the wrong type and mended, and for runs that have ended",

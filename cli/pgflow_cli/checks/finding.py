@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from pgflow_cli.database import connect, fetch_dicts
+from pgflow_cli.database import connect_to_any, fetch_dicts
 
 if TYPE_CHECKING:
     import psycopg
@@ -50,7 +50,7 @@ class Patient:
 
     def second_connection(self) -> psycopg.Connection[Any]:
         """Another connection to the same database."""
-        return connect(self.dsn)
+        return connect_to_any(self.dsn)
 
 
 def count_of(number: int, what: str) -> str:

@@ -56,6 +56,40 @@ def check_durability(patient: Patient) -> Iterator[Finding]:
         yield Finding("ok", "commits survive a power cut")
 
 
+_STANDBYS = """
+select count(*) as standbys, current_setting('synchronous_standby_names') <> '' as has_synchronous,
+  current_setting('synchronous_commit') as synchronous_commit,
+  max(pg_wal_lsn_diff(pg_current_wal_flush_lsn(), r.flush_lsn))::bigint as behind_bytes,
+  extract(epoch from max(r.flush_lag))::float8 as behind_seconds
+from pg_stat_replication r
+where r.state is distinct from 'backup'
+  and not exists (select from pg_replication_slots s where s.active_pid = r.pid and s.slot_type = 'logical')
+"""
+
+
+def check_replication(patient: Patient) -> Iterator[Finding]:
+    """What a fail-over would lose."""
+    if patient.row("select pg_is_in_recovery() as standby")["standby"]:
+        yield Finding("fail", "a standby cannot be asked this", "name the primary in the connection string")
+        return
+    row = patient.row(_STANDBYS)
+    if not row["standbys"]:
+        yield Finding("ok", "no standby follows: there is nothing to fail over to")
+        return
+    standbys = count_of(row["standbys"], "standby")
+    waits = row["has_synchronous"] and row["synchronous_commit"] not in ("off", "local")
+    if waits:
+        yield Finding("ok", f"commits wait for a standby ({standbys}): a fail-over to it loses nothing")
+        return
+    behind = "" if row["behind_bytes"] is None else f" (now {row['behind_bytes']:,} bytes, {duration(row['behind_seconds'] or 0.0)})"
+    yield Finding(
+        "warn",
+        f"commits do not wait for the {standbys}: a fail-over loses what had not reached it{behind}, your rows and pgflow's alike",
+        "alter system set synchronous_standby_names = 'ANY 1 (*)'; select pg_reload_conf() "
+        "- or accept it: workers notice such a loss and `pgflow doctor` names the runs",
+    )
+
+
 def check_clock(patient: Patient) -> Iterator[Finding]:
     """The database's clock decides; one here that differs only misleads readers of logs."""
     before = time.time()

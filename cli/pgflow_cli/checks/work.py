@@ -133,6 +133,30 @@ def check_messages(patient: Patient) -> Iterator[Finding]:
         yield Finding("ok", "every signal was taken, or waits to be")
 
 
+_LOSSES = """
+select loss_id, noticed_at, host, pid, acknowledged_lsn, kept_lsn, acknowledged_lsn - kept_lsn as bytes, run_count,
+  (select string_agg(r.run->>'key', ', ') from (select run from jsonb_array_elements(runs) run limit 5) r) as keys
+from pgflow.losses where closed_at is null order by loss_id
+"""
+
+
+def check_losses(patient: Patient) -> Iterator[Finding]:
+    """What fail-overs have lost of that which workers were told is durable."""
+    rows = patient.rows(_LOSSES)
+    for row in rows:
+        runs = "no run that it remembers lacks anything"
+        if row["run_count"]:
+            runs = f"something of {count_of(row['run_count'], 'run')} is lost: {row['keys']}{', ...' if row['run_count'] > 5 else ''}"
+        piece = f", {row['bytes']:,} bytes of the log" if row["bytes"] > 0 else ""
+        yield Finding(
+            "fail",
+            f"loss {row['loss_id']}: a fail-over lost what was acknowledged to worker {row['host']}/{row['pid']}{piece}; {runs}",
+            f"compare what was done outside with what is left, then: select pgflow.close_loss({row['loss_id']}, 'why')",
+        )
+    if not rows:
+        yield Finding("ok", "no fail-over has lost anything that workers know of")
+
+
 def check_books(patient: Patient) -> Iterator[Finding]:
     """The engine's own audit: reads everything, hence only when asked for."""
     rows = patient.rows("select invariant, detail from pgflow.check() limit 20")
