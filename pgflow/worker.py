@@ -372,6 +372,8 @@ class Worker(Claiming):
                 if time.monotonic() - partitioned > PARTITIONS_EVERY_SECONDS:
                     await self._control.ask(worker_calls.add_unit_partitions())
                     await self._control.ask(worker_calls.sweep_keys())
+                    for shrunk in await self._control.ask(worker_calls.shrink_journal()):
+                        log.info("partition %s of the journal shrunk from %d to %d bytes: %d units are left in it", *shrunk)
                     partitioned = time.monotonic()
                 if await self._control.ask(worker_calls.release_outdated(self.worker_id)):
                     self._claim_wanted.set()

@@ -12,9 +12,9 @@ declare
     "pgflow_operator": ["start_run", "start_runs", "send_signal", "post_signal", "deliver_signal", "cancel_run", "force_cancel_run", "pause_run", "resume_run", "retry_run",
       "fork_run", "rewind_run", "restart_run", "result",
       "results", "find_chain", "run_status", "run_state", "read_stream", "wake", "check", "pause_queue", "resume_queue", "limit_queue", "require_known",
-      "sweep_keys", "drop_history", "settle_effect", "confirm_effect", "set_policy", "close_loss", "drop_message", "replace_message", "requeue_message",
+      "sweep_keys", "drop_history", "shrink_journal", "settle_effect", "confirm_effect", "set_policy", "close_loss", "drop_message", "replace_message", "requeue_message",
       "export_runs", "export_units", "import_run"],
-    "pgflow_worker": ["sweep_keys", "start_run", "start_runs", "send_signal", "post_signal", "deliver_signal", "cancel_run", "result", "results", "find_chain", "run_status",
+    "pgflow_worker": ["sweep_keys", "shrink_journal", "start_run", "start_runs", "send_signal", "post_signal", "deliver_signal", "cancel_run", "result", "results", "find_chain", "run_status",
       "run_state", "read_stream", "wake", "serve_lanes", "claim_runs", "load_units", "release_runs", "release_strays", "commit_units", "commit_and_claim",
       "commit_unit", "begin_step", "fence_step", "read_unit", "transaction_status", "beat_step", "step_details", "poll",
       "idle_state", "register_worker", "beat", "lost_runs", "report_loss", "count_lost_threads", "observe_workers", "reap_worker", "leave_worker", "release_stuck", "add_unit_partitions",
@@ -34,7 +34,7 @@ begin
     execute format('revoke all on all tables in schema pgflow from %I', role_name);
     execute format('grant usage on schema pgflow to %I', role_name);
     execute format('grant select on pgflow.runs, pgflow.steps, pgflow.timeline, pgflow.queues, pgflow.lanes, pgflow.workers, pgflow.decisions, pgflow.effects,
-      pgflow.obligations, pgflow.provenance, pgflow.versions, pgflow.patches, pgflow.losses, pgflow.messages, pgflow.undelivered_messages to %I', role_name);
+      pgflow.obligations, pgflow.provenance, pgflow.versions, pgflow.patches, pgflow.losses, pgflow.messages, pgflow.undelivered_messages, pgflow.partitions to %I', role_name);
     for fn in
       select p.oid::regprocedure as signature
       from pg_catalog.pg_proc p

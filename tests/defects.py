@@ -1075,6 +1075,27 @@ NAMES = (
         "test_runs.py::test_a_worker_frees_keys_whose_retention_is_over",
     ),
     Defect(
+        "partition that one open run keeps large for good", "pgflow/worker.py",
+        "                    for shrunk in await self._control.ask(worker_calls.shrink_journal()):\n", "                    for shrunk in ():\n",
+        "test_sparse_partitions.py::test_a_worker_shrinks_what_an_open_run_keeps_and_the_run_goes_on",
+    ),
+    Defect(
+        "rows moved as new ones, which older snapshots do not see", "sql/sparse.sql",
+        "execute format('cluster pgflow.%I using %I', part.partition, part.partition || '_pkey');",
+        "execute format('create temp table kept_ as table pgflow.%1$I; truncate pgflow.%1$I; insert into pgflow.%1$I table kept_; drop table kept_', part.partition);",
+        "test_sparse_partitions.py::test_whoever_reads_with_a_snapshot_from_before_finds_the_journal",
+    ),
+    Defect(
+        "any number of rows moved while everybody waits", "sql/sparse.sql",
+        "when found_units > max_units or found_bytes > max_bytes then 'units'", "when false then 'units'",
+        "test_sparse_partitions.py::test_units_of_more_bytes_than_may_be_moved_stay",
+    ),
+    Defect(
+        "lock that is asked for again at once", "sql/sparse.sql",
+        "    continue when backing_off and part.kept_large = 'busy' and part.next_try_at > t;\n", "",
+        "test_sparse_partitions.py::test_a_lock_that_is_not_to_be_had_is_tried_again_less_and_less_often",
+    ),
+    Defect(
         "sweep that looks at the oldest keys only", "sql/retention.sql",
         "h.chain_id >= anywhere order by", "h.chain_id >= class.oldest order by",
         "test_sql_start.py::test_a_sweep_finds_what_is_over_behind_many_that_are_open_and_looks_at_few",

@@ -395,6 +395,17 @@ table pgflow.source, owner pgflow_owner
   applied_at timestamp with time zone not null default clock_timestamp() -- When it was applied last
   constraint source_pkey PRIMARY KEY (name)
 
+table pgflow.sparse_partition, owner pgflow_owner
+  -- Partitions of the journal that are nearly empty and could not be shrunk yet
+  name text not null -- Name of the table
+  noticed_at timestamp with time zone not null -- Since when it is known to be nearly empty
+  next_try_at timestamp with time zone not null -- When workers ask for its lock again
+  units bigint not null -- How many rows it is kept for, by the last look or the last vacuum
+  tries integer not null default 0 -- How often its lock was not to be had in time
+  reason text not null -- busy = its lock was not to be had in time; units = too many rows to copy under a lock; vacuum = its dead rows are still there
+  constraint sparse_partition_pkey PRIMARY KEY (name)
+  constraint sparse_partition_reason_check CHECK ((reason = ANY (ARRAY['busy'::text, 'units'::text, 'vacuum'::text])))
+
 table pgflow.step_beat, owner pgflow_owner
   -- Last sign of life of a long step, with details for its next attempt; gone when the run ends
   run_id bigint not null -- The run whose step it is
@@ -642,6 +653,22 @@ view pgflow.obligations, owner pgflow_owner
   run_id bigint -- The number of that generation
   paged_at timestamp with time zone -- When somebody was last told of it (app.pager); null = nobody, or nobody is needed
   reason text -- Why a person must see to it: forced (its run was ended by force) or parent_forced (its run has completed, its parent was ended by force); null = its run does
+  grant select to pgflow_auditor
+  grant select to pgflow_client
+  grant select to pgflow_operator
+  grant select to pgflow_worker
+
+view pgflow.partitions, owner pgflow_owner
+  -- The partitions of the journal, how large each is, and why one that is nearly empty is still large
+  partition text -- Name of the table in the schema pgflow
+  first_run_id bigint -- The first run id that belongs here
+  last_run_id bigint -- The last run id that belongs here
+  bytes bigint -- Size on disk, with indexes
+  units bigint -- Rows, by the last vacuum; null = none has been by
+  kept_large text -- Why it has not been shrunk: busy = its lock was not to be had in time, units = too many rows, vacuum = its dead rows are still there; null = it is not nearly empty
+  noticed_at timestamp with time zone -- Since when it is known to be nearly empty
+  tries integer -- How often its lock was not to be had in time
+  next_try_at timestamp with time zone -- When workers try again
   grant select to pgflow_auditor
   grant select to pgflow_client
   grant select to pgflow_operator
@@ -2066,6 +2093,20 @@ function pgflow.share_worker_(worker_id integer) returns boolean, owner pgflow_o
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
   md5 8a23ed973699b93ff91912882371dc87
+
+function pgflow.shrink_journal(max_units integer DEFAULT 10000, max_bytes bigint DEFAULT 67108864, min_bytes bigint DEFAULT 8388608, backing_off boolean DEFAULT false) returns TABLE(partition text, bytes_before bigint, bytes_after bigint, units bigint), owner pgflow_owner
+  -- Shrinks partitions of the journal that hold little after history was removed: moves what is left in each into a new file, if it is not more than that (max_bytes null = any size); answers which. Workers call it once a minute, and back off from one that others use
+  plpgsql volatile security definer
+  set search_path=pg_catalog, pg_temp
+  set lock_timeout=100ms
+  set enable_seqscan=off
+  set enable_bitmapscan=off
+  set enable_sort=off
+  set seq_page_cost=1000000
+  set max_parallel_workers_per_gather=0
+  md5 2d74dea0cbc8dbf881e5e5dae87a2617
+  grant execute to pgflow_operator
+  grant execute to pgflow_worker
 
 function pgflow.start_children_(q jsonb, t timestamp with time zone, INOUT seq integer, OUT units jsonb, OUT lanes integer[]) returns record, owner pgflow_owner
   -- Starts the children that a flush asks for, each recorded as started or refused

@@ -154,6 +154,7 @@ def build_world(conn: Conn) -> dict[str, Callable[[Conn], object]]:
         "start swept": lambda c: start(c, "done", key="done-0"),
         "sweep keys": call("sweep_keys()"),
         "drop history": call("drop_history(now())"),
+        "shrink journal": call("shrink_journal(min_bytes => 0)"),
         "wake": lambda c: wake(c, *chains),
         "sweep": wake,
         "poll": poll,

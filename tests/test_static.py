@@ -122,6 +122,7 @@ def test_squawk_would_notice_a_migration_that_stops_writers(tmp_path):
 
 DYNAMIC = {
     "partition": "names are unit_ and a number, by %I",
+    "sparse": "names are those of partitions in the catalog, by %I",
     "privileges": "names of our own roles and functions, by %I",
 }
 """Files that run statements put together from text, and why that is safe."""

@@ -19,7 +19,7 @@ from pgflow_cli.checks.server import (
     check_replication,
     check_version,
 )
-from pgflow_cli.checks.work import check_books, check_losses, check_messages, check_queues, check_stuck, check_workers
+from pgflow_cli.checks.work import check_books, check_journal, check_losses, check_messages, check_queues, check_stuck, check_workers
 from pgflow_cli.database import Dsn, connect_to_any, find_dsn
 from pgflow_cli.failures import FAILED, Ended
 from pgflow_cli.output import AsCsv, AsJson, Form, choose_form, console, note, plain, print_rows
@@ -36,7 +36,7 @@ SERVER: dict[str, Callable[[Patient], Iterator[Finding]]] = {
 }  # fmt: skip
 WITH_SCHEMA: dict[str, Callable[[Patient], Iterator[Finding]]] = {
     "schema drift": check_drift, "privileges": check_privileges, "workers": check_workers, "queues": check_queues,
-    "stuck runs": check_stuck, "messages": check_messages, "losses": check_losses,
+    "stuck runs": check_stuck, "messages": check_messages, "losses": check_losses, "journal": check_journal,
 }  # fmt: skip
 
 

@@ -21,18 +21,28 @@ if TYPE_CHECKING:
 
 OlderThan = Annotated[str, typer.Option(metavar="DURATION", help="How long ago they must have ended, like 90d.", show_default=False)]
 Batch = Annotated[int, typer.Option(min=1, max=100_000, help="So many runs in one transaction.")]
+MoveAtMost = Annotated[int, typer.Option(min=1, help="Shrink partitions of the journal that so many rows keep, or fewer.")]
 
 _OLD = "select count(*) as runs from pgflow.runs where finished_at < %s"
 _DROP = "select runs, partitions, last_root from pgflow.drop_history(%s::timestamptz, %s::int, %s::bigint)"
+_SHRINK = "select partition, bytes_before - bytes_after as freed from pgflow.shrink_journal(max_units => %s::int)"
 
 
 def prune(
-    *, older_than: OlderThan, yes: Yes = False, dry_run: DryRun = False, batch: Batch = 1000, as_json: AsJson = False, dsn: Dsn = None
+    *,
+    older_than: OlderThan,
+    yes: Yes = False,
+    dry_run: DryRun = False,
+    batch: Batch = 1000,
+    move_at_most: MoveAtMost = 10_000,
+    as_json: AsJson = False,
+    dsn: Dsn = None,
 ) -> None:
     """Removes runs that ended long ago.
 
     All that is known of them goes with them. A run goes together with what it started and continued as, once all
-    of that has ended. What is removed is written down in pgflow.dropped_history.
+    of that has ended. What is removed is written down in pgflow.dropped_history. A partition of the journal that
+    a few rows keep is shrunk to them once vacuum has been by.
     """
     age = parse_duration(older_than, "--older-than")
     with opened(dsn) as connection:
@@ -40,10 +50,12 @@ def prune(
         if dry_run or not yes:
             runs = fetch_dicts(connection, _OLD, (ended_before,))[0]["runs"]
             if dry_run:
-                _tell({"runs": runs, "partitions": 0, "ended_before": ended_before, "removed": False}, as_json=as_json)
+                _tell({"runs": runs, "partitions": 0, "shrunk": 0, "ended_before": ended_before, "removed": False}, as_json=as_json)
                 return
             _ask(runs, ended_before)
-        told = {**_drop_all(connection, ended_before, batch), "ended_before": ended_before, "removed": True}
+        gone = _drop_all(connection, ended_before, batch)
+        shrunk = fetch_dicts(connection, _SHRINK, (move_at_most,))
+        told = {**gone, "shrunk": len(shrunk), "ended_before": ended_before, "removed": True}
         _tell(told, as_json=as_json)
 
 
@@ -73,4 +85,6 @@ def _tell(told: dict[str, Any], *, as_json: bool) -> None:
     text = f"{runs} removed" if told["removed"] else f"{runs} ended before {when(told['ended_before'])}; nothing was removed"
     if told["partitions"]:
         text += f", and {many(told['partitions'], 'partition')} of the journal dropped"
+    if told["shrunk"]:
+        text += f", and {many(told['shrunk'], 'partition')} of the journal shrunk"
     print_one(choose_form(as_json=as_json), told, lambda: plain(text))

@@ -112,6 +112,21 @@ def sweep_keys() -> Query[int]:
     return Query("select pgflow.sweep_keys(wait => false)", (), lambda rows: int(rows[0][0]))
 
 
+class Shrunk(NamedTuple):
+    """A partition of the journal that is smaller now."""
+
+    partition: str
+    bytes_before: int
+    bytes_after: int
+    units: int
+
+
+def shrink_journal() -> Query[list[Shrunk]]:
+    """Shrinks partitions that hold little after history was removed, unless others have used them too much lately."""
+    query = "select partition, bytes_before, bytes_after, units from pgflow.shrink_journal(backing_off => true)"
+    return Query(query, (), lambda rows: [Shrunk(*row) for row in rows])
+
+
 def notify(channel: str, payload: str) -> Query[None]:
     """Tells whoever listens. A notification needs no disk, though its transaction has a number and so would wait for one."""
     return Query("select pg_notify(%s::text, %s::text), set_config('synchronous_commit', 'off', true)", (channel, payload), _nothing)

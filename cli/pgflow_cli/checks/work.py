@@ -157,6 +157,36 @@ def check_losses(patient: Patient) -> Iterator[Finding]:
         yield Finding("ok", "no fail-over has lost anything that workers know of")
 
 
+_KEPT_LARGE = """
+select p.partition, p.units, p.kept_large, p.tries, pg_size_pretty(p.bytes) as size
+from pgflow.partitions p where p.kept_large is not null and (p.kept_large <> 'busy' or p.tries >= 3) order by p.first_run_id
+"""
+
+
+def check_journal(patient: Patient) -> Iterator[Finding]:
+    """Partitions of the journal that stay large though history was removed from them."""
+    rows = patient.rows(_KEPT_LARGE)
+    for row in rows:
+        name, units = row["partition"], count_of(row["units"], "unit")
+        why, remedy = {
+            "busy": (
+                f"its lock was not to be had in {row['tries']} tries",
+                "workers try again; look for a transaction that reads the journal for long (pg_stat_activity)",
+            ),
+            "units": (
+                "too many to be moved while everybody waits",
+                f"when it is quiet, call pgflow.shrink_journal(max_units => {max(row['units'], 1)}, max_bytes => null)",
+            ),
+            "vacuum": (
+                "rows that were removed are still in its file",
+                f"vacuum pgflow.{name}, and look for a transaction that is held open; workers shrink it then",
+            ),
+        }[row["kept_large"]]
+        yield Finding("warn", f"partition {name} of the journal has {row['size']} for {units}: {why}", remedy)
+    if not rows:
+        yield Finding("ok", "no partition of the journal is larger than what it holds")
+
+
 def check_books(patient: Patient) -> Iterator[Finding]:
     """The engine's own audit: reads everything, hence only when asked for."""
     rows = patient.rows("select invariant, detail from pgflow.check() limit 20")
