@@ -6,8 +6,10 @@ last of the three belongs to the application, whose framework may write the sche
 
 from __future__ import annotations
 
+import difflib
 import os
 import re
+from collections.abc import Mapping
 from urllib.parse import unquote
 
 from pgflow.errors import InvalidArgument
@@ -18,6 +20,13 @@ SECRETS = ("password", "sslpassword", "oauth_client_secret", "scram_client_key",
 MASK = "***"
 
 _URL = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9.-]*)(?:\+(?P<driver>\w+))?://(?P<rest>.*)", re.DOTALL)
+_CUT_AT_A_SLASH = re.compile(r"\w+://[^/?@]*:[^/?@]*/[^?]*@")
+"""What libpq takes for host, port and database where a password holds a slash."""
+
+_UNKNOWN_NAME = re.compile(r"(?:option|parameter)[: ]+\"([^\"]*)\"")
+_PAIRS = "pass a URL (postgresql://user@host/database) or keyword=value pairs, quoting a value with a space, as in password='a b'"
+_PARTS = "in the user and the password of a URL, write @ as %40, : as %3A, / as %2F, % as %25 and a space as %20"
+
 _ANY_URL = re.compile(r"\b[A-Za-z][A-Za-z0-9.+-]*://[^\s'\"<>]+")
 # A value ends at its closing quote, or else at the next space; an unclosed quote hides the rest.
 _KEYWORD_SECRET = re.compile(rf"\b({'|'.join(SECRETS)})(\s*=\s*)('(?:[^'\\]|\\.)*'?|(?:[^\s\\]|\\.)*)", re.IGNORECASE | re.DOTALL)
@@ -48,10 +57,43 @@ def resolve_dsn(dsn: str | None = None) -> str | None:
 def _normalise(origin: str, dsn: str) -> str:
     url = _URL.fullmatch(dsn)
     if url is None:
+        _check(origin, dsn, _PAIRS)
         return dsn
     if url["scheme"].lower() not in SCHEMES:
         raise InvalidArgument(f"{origin} names a {url['scheme']} database: pgflow needs Postgres, set PGFLOW_DSN to one")
-    return f"postgresql://{url['rest']}"
+    libpqs = f"postgresql://{url['rest']}"
+    _check(origin, libpqs, _PARTS)
+    return libpqs
+
+
+def _check(origin: str, dsn: str, hint: str) -> None:
+    """Refuses a string that libpq would refuse, or take apart at a character of the password: it would say a part of that."""
+    from psycopg import ProgrammingError
+    from psycopg.conninfo import conninfo_to_dict
+
+    typo = None
+    try:
+        is_whole = _is_whole(conninfo_to_dict(dsn)) and not _CUT_AT_A_SLASH.match(dsn)
+    except ProgrammingError as error:
+        is_whole, typo = False, _typo(str(error))
+    if not is_whole:
+        why = "cannot be read as a connection string, and is not shown, since it may hold a password"
+        raise InvalidArgument(f"{origin} {why}: {typo or hint}")
+
+
+def _typo(said: str) -> str | None:
+    """A name that is nearly one of libpq's is no part of a password."""
+    from psycopg.pq import Conninfo
+
+    found = _UNKNOWN_NAME.search(said)
+    names = [option.keyword.decode() for option in Conninfo.get_defaults()]
+    near = difflib.get_close_matches(found[1], names, 1, 0.8) if found else []
+    return f"it has {found[1]!r} where {near[0]!r} may be meant" if found and near else None
+
+
+def _is_whole(said: Mapping[str, object]) -> bool:
+    hosts, ports = (str(said.get(name) or "").split(",") for name in ("host", "port"))
+    return not any("@" in host[1:] for host in hosts) and all(port.isdecimal() or not port for port in ports)
 
 
 def redact_dsn(dsn: str) -> str:

@@ -19,6 +19,7 @@ from typing import Any, Final
 import psycopg
 
 from pgflow.dsn import redact_text
+from pgflow.texts import printable, visible
 
 FIELDS: Final = ("run", "run_id", "workflow", "generation", "step", "call", "attempt")
 """Attributes of records: the run's key, its number, its workflow and generation; the step, the number of its call, which try."""
@@ -36,8 +37,22 @@ def said(error: BaseException) -> str:
     return redact_text(" ".join((primary or str(error)).split())) or type(error).__name__
 
 
+class _OneLine(logging.Filter):
+    """Makes what the engine's records quote - keys, names, errors - harmless, whatever formatter the application has."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        if isinstance(record.args, tuple):
+            record.args = tuple(visible(str(arg)) if isinstance(arg, (str, BaseException)) else arg for arg in record.args)
+        return True
+
+
+logging.getLogger("pgflow").addFilter(_OneLine())
+
+
 class TextFormatter(logging.Formatter):
     """A line for people: time, level, logger, message, and which run and step it is about.
+
+    Further lines of a message are indented, so that none of them looks like a record.
 
     Example::
 
@@ -50,7 +65,9 @@ class TextFormatter(logging.Formatter):
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - the name of the standard library
         """The line without its traceback."""
         about = " ".join(f"{name}={_word(value)}" for name in _SHOWN if (value := getattr(record, name, None)) is not None)
-        return super().formatMessage(record) + (f" [{about}]" if about else "")
+        harmless = logging.makeLogRecord(vars(record))
+        harmless.message = printable(record.message, keep="\n\t").replace("\n", "\n    ")
+        return super().formatMessage(harmless) + (f" [{about}]" if about else "")
 
     def format(self, record: logging.LogRecord) -> str:
         """The line, and the traceback if there is one."""
@@ -81,7 +98,7 @@ class JsonFormatter(logging.Formatter):
 
 def _word(value: object) -> str:
     text = str(value)
-    return text if _PLAIN.fullmatch(text) else json.dumps(text, ensure_ascii=False)
+    return text if _PLAIN.fullmatch(text) else printable(json.dumps(text, ensure_ascii=False))
 
 
 def _jsonable(value: Any) -> Any:

@@ -1186,6 +1186,25 @@ LOOP = (
     ),
 )
 
+TEXTS = (
+    Defect(
+        "record of a log in which a key begins a line", "pgflow/logs.py",
+        "visible(str(arg)) if isinstance(arg, (str, BaseException)) else arg", "arg",
+        "test_logging.py::test_a_key_with_a_newline_makes_no_second_line_whatever_the_formatter",
+    ),
+    Defect(
+        "terminal that obeys the name of a run", "cli/pgflow_cli/output.py",
+        "    from pgflow import texts\n\n    return texts.printable(text, keep=keep)", "    return text",
+        "test_cli_list.py::test_what_others_have_named_reaches_a_terminal_harmless[list-table]",
+    ),
+    Defect(
+        "password cut at a slash and said as a port", "pgflow/dsn.py",
+        "all(port.isdecimal() or not port for port in ports)", "True",
+        "test_dsn.py::test_a_string_that_libpq_would_cut_in_its_password_is_refused_and_not_repeated[postgresql://db:hunter2/x]",
+    ),
+)
+
 DEFECTS = (
     *FENCES, *CLAIMS, *LOCKS, *WAKES, *CLOCKS, *REPLAY, *STEPS, *EFFECTS, *SECURITY, *SERVERS, *UPGRADES, *SHOWN, *PROOF, *NAMES, *VALUES, *LOOP, *SUPERVISION,
+    *TEXTS,
 )  # fmt: skip

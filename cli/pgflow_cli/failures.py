@@ -65,8 +65,6 @@ def _explain_known(error: BaseException) -> tuple[int, str | None]:
         return FAILED, _line(error)
     if isinstance(error, PgflowError):
         return USAGE, _line(error)
-    if isinstance(cause, psycopg.ProgrammingError) and cause.sqlstate is None:
-        return USAGE, f"the connection string cannot be read: {_unreadable(cause)}"
     if isinstance(cause, psycopg.DataError):
         return USAGE, f"the database cannot take that: {_line(cause)}"
     if isinstance(cause, psycopg.errors.InsufficientPrivilege):
@@ -91,13 +89,6 @@ def _unreached(error: BaseException) -> str:
     if any(said in str(error) for said in ("session is read-only", "server is in hot standby mode")):
         return "no server that is named takes writes. Name the primary, or say target_session_attrs=any to read from a standby"
     return _line(error).partition(" Is the server running ")[0]
-
-
-def _unreadable(error: BaseException) -> str:
-    """Of a string that is not one, nothing is repeated: somewhere in it is a password."""
-    if 'missing "="' in str(error):
-        return "pass a URL (postgresql://user@host/database) or keyword=value pairs"
-    return _line(error)
 
 
 def _line(error: BaseException) -> str:

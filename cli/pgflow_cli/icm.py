@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pgflow_cli.declared import problem_lines, say_json, shown
+from pgflow_cli.declared import problem_lines, say_json
 from pgflow_cli.failures import FAILED, Ended, Mistake
 from pgflow_cli.help import Command, make_group
-from pgflow_cli.output import AsJson, Form, choose_form, console, many, note
+from pgflow_cli.output import AsJson, Form, choose_form, console, many, note, shown
 
 if TYPE_CHECKING:
     from pgflow.declare.icm import Plan

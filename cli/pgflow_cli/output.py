@@ -10,7 +10,7 @@ from __future__ import annotations
 import csv
 import json
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from enum import StrEnum
@@ -21,7 +21,7 @@ import typer
 from pgflow_cli.failures import Mistake
 
 if TYPE_CHECKING:
-    from rich.console import Console, JustifyMethod, RenderableType
+    from rich.console import Console, ConsoleOptions, JustifyMethod, RenderableType
     from rich.table import Table
     from rich.text import Text
 
@@ -81,13 +81,35 @@ class Column:
 def console(*, error: bool = False) -> Console:
     """Where to draw: standard output, or standard error for what is not the answer."""
     from rich.console import Console
+    from rich.segment import Segment
 
-    return Console(stderr=error, highlight=False, soft_wrap=False)
+    class Harmless(Console):
+        """A console on which no text of somebody else is obeyed by the terminal, wherever it comes from."""
+
+        def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterator[Segment]:
+            for segment in super().render(renderable, options):
+                yield segment if segment.control else Segment(printable(segment.text), segment.style)
+
+    return Harmless(stderr=error, highlight=False, soft_wrap=False)
 
 
 def note(text: str) -> None:
     """Says something that is not the answer."""
-    typer.echo(text, err=True)
+    typer.echo(printable(text), err=True)
+
+
+def shown(text: str) -> str:
+    """A text of somebody else on one line, without what a terminal would obey."""
+    return " ".join(printable(text, keep="").split())
+
+
+def printable(text: str, *, keep: str = "\n") -> str:
+    """The same on as many lines as it has."""
+    if text.isprintable() or (keep and all(line.isprintable() for line in text.split("\n"))):
+        return text
+    from pgflow import texts
+
+    return texts.printable(text, keep=keep)
 
 
 GAP = 2
@@ -156,15 +178,18 @@ def print_json_rows(rows: Sequence[Row]) -> None:
 
 
 def print_csv(names: Sequence[str], rows: Iterable[Row]) -> None:
-    """Rows as CSV with a heading."""
+    """Rows as CSV with a heading. Programs get texts as they are, a terminal gets them harmless."""
     writer = csv.writer(sys.stdout, lineterminator="\n")
     writer.writerow(names)
-    writer.writerows([_cell(row.get(name)) for name in names] for row in rows)
+    show = printable if sys.stdout.isatty() else str
+    writer.writerows([_cell(row.get(name), show) for name in names] for row in rows)
 
 
-def _cell(value: Any) -> Any:
-    if value is None or isinstance(value, (str, int)):
+def _cell(value: Any, show: Callable[[str], str]) -> Any:
+    if value is None or isinstance(value, int):
         return value
+    if isinstance(value, str):
+        return show(value)
     return value.isoformat() if isinstance(value, (date, datetime)) else dump(value).strip('"')
 
 
@@ -179,8 +204,11 @@ def print_one(form: Form, row: Row, text: Callable[[], RenderableType]) -> None:
 
 
 def dump(value: Any, *, indent: int | None = None) -> str:
-    """A value as JSON; times as ISO 8601, and what JSON does not know as text."""
-    return json.dumps(value, ensure_ascii=False, default=_plain, indent=indent)
+    """A value as JSON; times as ISO 8601, and what JSON does not know as text. What cannot be seen is escaped."""
+    text = json.dumps(value, ensure_ascii=False, default=_plain, indent=indent)
+    if all(line.isprintable() for line in text.split("\n")):
+        return text
+    return "".join(char if char == "\n" or char.isprintable() else json.dumps(char)[1:-1] for char in text)
 
 
 def _plain(value: Any) -> Any:
@@ -212,7 +240,7 @@ def plain(value: Any) -> Text:
     """Any value as text that means nothing to rich, on one line."""
     from rich.text import Text
 
-    return Text("" if value is None else " ".join(str(value).split()))
+    return Text("" if value is None else shown(str(value)))
 
 
 def short_json(value: Any) -> Text:

@@ -19,6 +19,7 @@ from pgflow_cli.output import (
     make_table,
     plain,
     short_json,
+    shown,
     styled_status,
     when,
 )
@@ -99,7 +100,7 @@ def draw(run: dict[str, Any], now: datetime, width: int) -> list[RenderableType]
     from rich.table import Table
     from rich.text import Text
 
-    head = Text.assemble((run["key"], "bold"), "  ", run["workflow"], "  ")
+    head = Text.assemble((shown(run["key"]), "bold"), "  ", shown(run["workflow"]), "  ")
     head.append_text(styled_status(run["status"]))
     facts = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 2))
     facts.add_column(style="bright_black", no_wrap=True)

@@ -24,6 +24,7 @@ from pgflow_cli.output import (
     make_table,
     plain,
     print_rows,
+    shown,
     styled_status,
     when,
 )
@@ -175,7 +176,7 @@ def _headline(history: History) -> RenderableType:
     from rich.text import Text
 
     run = history.run
-    line = Text.assemble((run["key"], "bold"), "  ", run["workflow"], "  ")
+    line = Text.assemble((shown(run["key"]), "bold"), "  ", shown(run["workflow"]), "  ")
     line.append_text(styled_status(run["status"]))
     generation = f", generation {run['generation']}" if run["generation"] > 1 else ""
     line.append(f"  started {when(run['created_at'])}, {duration((history.end - run['created_at']).total_seconds())} in all{generation}")

@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from pgflow_cli.database import Dsn, opened
-from pgflow_cli.declared import shown
 from pgflow_cli.failures import Mistake
 from pgflow_cli.orders import Keys
-from pgflow_cli.output import AsJson, Form, choose_form, dump, many, note
+from pgflow_cli.output import AsJson, Form, choose_form, dump, many, note, shown
 from pgflow_cli.selection import Filters, KeyPattern, Labels, Queues, Since, Statuses, Until, WorkflowNames, find_run
 
 if TYPE_CHECKING:

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pgflow_cli.declared import problem_lines, say_json, shown
+from pgflow_cli.declared import problem_lines, say_json
 from pgflow_cli.failures import FAILED, Ended
-from pgflow_cli.output import AsJson, Form, choose_form, console, many, note
+from pgflow_cli.output import AsJson, Form, choose_form, console, many, note, shown
 
 if TYPE_CHECKING:
     from pgflow.declare import Problem, Verdict

@@ -12,8 +12,9 @@ from dataclasses import dataclass
 
 from pgflow.declare.drawing.layout import Rect
 from pgflow.declare.drawing.sketch import Item, Mark
-from pgflow.declare.drawing.text import markup, shorten, visible, width_of, wrap
+from pgflow.declare.drawing.text import markup, shorten, width_of, wrap
 from pgflow.declare.drawing.theme import family_of
+from pgflow.texts import visible
 
 NAME_PX, TEXT_PX, SMALL_PX = 13.0, 12.0, 10.5
 CHIP_HEIGHT_PX = 17.0

@@ -11,8 +11,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from pgflow.declare.drawing.text import ELLIPSIS, visible
+from pgflow.declare.drawing.text import ELLIPSIS
 from pgflow.declare.graph import Approval, Call, Cancel, Command, Gate, Graph, Group, Loop, Node, Retry, Script, Until
+from pgflow.texts import visible
 
 MarkKind = Literal["gate", "effect", "loop", "rule", "end"]
 

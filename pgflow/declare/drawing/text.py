@@ -9,8 +9,9 @@ from __future__ import annotations
 import unicodedata
 from html import escape
 
+from pgflow.texts import JOINERS
+
 ELLIPSIS = "…"
-REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 
 MONOSPACED_EM = 0.61
 """Menlo, Consolas, DejaVu Sans Mono and Liberation Mono are 0.55 to 0.602 em wide."""
@@ -21,19 +22,6 @@ _EM = {
     **dict.fromkeys("mwMW@%", 1.01),
     **dict.fromkeys("#+<=>^~", 0.85),
 }
-_JOINERS = "\N{ZERO WIDTH JOINER}\N{ZERO WIDTH NON-JOINER}"
-
-
-def visible(text: str) -> str:
-    """A text on one line with no character in it that a reader cannot see: no controls, no reversals, no halves of pairs."""
-    return " ".join("".join(map(_seen, text)).split())
-
-
-def _seen(char: str) -> str:
-    if char.isspace():
-        return " "
-    is_hidden = unicodedata.category(char)[0] == "C" and char not in _JOINERS
-    return REPLACEMENT if is_hidden else char
 
 
 def markup(text: str) -> str:
@@ -48,7 +36,7 @@ def width_of(text: str, size_px: float, *, monospaced: bool = False, bold: bool 
 
 
 def _char_em(char: str, fixed: float | None) -> float:
-    if char in _JOINERS or unicodedata.category(char) in ("Mn", "Me"):
+    if char in JOINERS or unicodedata.category(char) in ("Mn", "Me"):
         return 0.0
     if unicodedata.east_asian_width(char) in "WF":
         return 1.25  # an emoji may be wider than a square
