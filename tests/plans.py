@@ -139,8 +139,8 @@ insert into pgflow.deadline (run_id, due_at) select r.run_id, r.deadline_at from
 """
 
 FACTS = """
-insert into pgflow.run_key (tenant, key, chain_id, root)
-select '', 'key-' || i, i, md5(i::text)::uuid from generate_series({finished}, {end} - 1) i where i < {ready} or i >= {ready} + {kin};
+insert into pgflow.run_key (tenant, key, chain_id, root, retention_seconds)
+select '', 'key-' || i, i, md5(i::text)::uuid, case when i % 50 = 3 then 3600 end from generate_series({finished}, {end} - 1) i where i < {ready} or i >= {ready} + {kin};
 
 insert into pgflow.outcome (run_id, token, finished_at, status, output, error)
 select i, i * 1000 + 7, {base} + i * interval '1 ms' + interval '1 min', case when i < {finished} + {kin} then 'continued' when i % 50 = 0 then 'failed' else 'completed' end,
@@ -305,6 +305,8 @@ def listed(name: str, filters: Filters, buffers: int, uses: str, stale: int | No
 
 
 LONG_AGO = "create or replace function pgflow.now_() returns timestamptz language sql volatile set search_path = pg_catalog, pg_temp as $$ select now() - interval '1 year' $$"
+
+REPLACE = "select * from pgflow.start_run(%s, '{\"n\": 2}', %s, if_taken => 'replace', start_id => gen_random_uuid())"
 
 CASES = [
     Case(
@@ -479,7 +481,7 @@ CASES = [
         "forced end of a leased run",
         "select pgflow.commit_units(%s::jsonb)",
         lambda ids: (batch(ids, 1, 1, seq=2, question=lambda _: {"park": True}),),
-        110,
+        130,
         uses="deadline_pkey lease_pkey outcome_pkey run_generation_key run_parent_idx run_pkey signal_pkey step_beat_pkey unit_pkey",
         before=("select pgflow.cancel_run('key-' || ({leased} + 1), force => true)",),
     ),
@@ -678,6 +680,29 @@ CASES = [
         uses="run_key_pkey run_pkey",
     ),
     Case(
+        "start that replaces a run that has ended",
+        REPLACE,
+        lambda ids: (f"flow_{(ids.finished + 5000) % 8 + 1}", f"key-{ids.finished + 5000}"),
+        150,
+        uses="held_pkey lease_pkey outcome_pkey parked_pkey ready_run_id_key run_generation_key run_key_pkey run_pkey",
+    ),
+    Case(
+        "start that replaces a run that waits",
+        REPLACE,
+        lambda ids: (f"flow_{number(parked_key(ids, 0)) % 8 + 1}", parked_key(ids, 0)),
+        190,
+        uses="held_pkey lease_pkey outcome_pkey parked_pkey ready_run_id_key run_generation_key run_key_pkey run_pkey",
+    ),
+    Case(
+        "freeing ten keys",
+        "select pgflow.sweep_keys(10, false)",
+        lambda _: (),
+        1500,
+        uses="outcome_pkey run_generation_key run_key_retention_idx",
+        stale=5000,
+    ),
+    Case("looking for partitions to shrink", "select * from pgflow.shrink_journal(backing_off => true)", lambda _: (), 60, uses="unit_pkey", stale=6000),
+    Case(
         "result",
         "select * from pgflow.result(%s::text)",
         lambda ids: (f"key-{ids.finished + 5000}",),
@@ -765,6 +790,7 @@ CASES = [
         30,
         uses="run_key_idx unit_pkey",
     ),
+    Case("steps of the newest runs", "select * from pgflow.steps order by run_id desc limit 50", lambda _: (), 900, uses="run_pkey unit_pkey"),
     Case(
         "children of a run",
         "select key, status, workflow from pgflow.runs where parent_run_id = %s::bigint order by run_id limit 100",
@@ -824,6 +850,8 @@ CASES = [
         uses="held:whole lease:whole parked:whole ready:whole",
         drained=15_000,
     ),
+    Case("all lanes", "select * from pgflow.lanes", lambda _: (), 14000, uses="ready_pkey"),
+    Case("why nobody takes the runs of a lane", "select why from pgflow.lanes where lane_id = %s::int", lambda _: (FOREIGN,), 10),
     Case("all workers", "select * from pgflow.workers", lambda _: (), 450, uses="lease:whole"),
 ]
 

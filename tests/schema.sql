@@ -2104,7 +2104,7 @@ function pgflow.shrink_journal(max_units integer DEFAULT 10000, max_bytes bigint
   set enable_sort=off
   set seq_page_cost=1000000
   set max_parallel_workers_per_gather=0
-  md5 2d74dea0cbc8dbf881e5e5dae87a2617
+  md5 bf7b33eb7ac59a9c4e6a58e799455614
   grant execute to pgflow_operator
   grant execute to pgflow_worker
 
