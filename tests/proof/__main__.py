@@ -83,12 +83,14 @@ def run(options: argparse.Namespace, seed: int) -> list[tuple[str, Findings]]:
 
 
 def tell(version: str, findings: Findings) -> None:
-    """One line for a layer that is over."""
+    """One line for a layer that is over, and what is wrong with it below."""
     runs = sum(e.runs for e in findings.evidence)
     lost = sum(e.lost for e in findings.evidence)
     doubled = sum(e.doubled for e in findings.evidence)
     verdict = "void" if findings.void else "BROKEN" if findings.broken else "ok"
     print(f"{findings.layer:10} Postgres {version:6} {findings.seconds:6.0f} s  {runs:>12,} runs  {lost} lost  {doubled} doubled  {verdict}", flush=True)
+    for line in report.broken([(version, findings)]):
+        print(f"  {line}", flush=True)
 
 
 def main() -> int:
