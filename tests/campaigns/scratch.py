@@ -23,7 +23,7 @@ class Scratch(OwnServer):
 
     def count_refusals(self) -> int:
         """How many connections it has refused because it was full."""
-        text = (self._folder / "postgres.log").read_text(errors="replace")
+        text = (self.folder / "postgres.log").read_text(errors="replace")
         return text.count("too many clients") + text.count("remaining connection slots")
 
     @contextlib.contextmanager
