@@ -12,6 +12,7 @@ from pgflow.meter import Meter
 from pgflow.model import DEFAULT_QUEUE
 from pgflow.pager import PagerHook
 from pgflow.refs import Checker
+from pgflow.startup import Hooks
 from pgflow.step import Step
 from pgflow.workflow import Workflow
 
@@ -76,3 +77,4 @@ class Definitions:
     replacements: dict[Step[Any, Any], Callable[..., Any]] = field(default_factory=dict)
     ref_checkers: dict[str, Checker] = field(default_factory=dict)
     pager: PagerHook | None = None
+    hooks: Hooks = field(default_factory=Hooks)

@@ -18,6 +18,7 @@ from alembic.autogenerate import compare_metadata
 from alembic.config import Config
 from alembic.migration import MigrationContext
 from poolers import bouncer
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from records import SOON, count
 from sqlalchemy import create_engine
 from sqlalchemy.exc import IntegrityError
@@ -99,7 +100,7 @@ REQUEST = {
     "query_string": b"", "root_path": "", "headers": [(b"content-type", b"application/json")], "client": None, "server": ("shop", 80),
 }  # fmt: skip
 
-def test_a_request_of_fastapi_is_a_transaction_and_its_answer_comes_after_the_commit(conn: psycopg.Connection) -> None:
+def test_a_request_of_fastapi_is_a_transaction_and_another_process_does_the_work(dsn: str, conn: psycopg.Connection) -> None:
     async def visit() -> None:
         transport = httpx.ASGITransport(with_fastapi.web)
         async with with_fastapi.lifespan(with_fastapi.web), httpx.AsyncClient(transport=transport, base_url="http://shop") as client:
@@ -110,6 +111,8 @@ def test_a_request_of_fastapi_is_a_transaction_and_its_answer_comes_after_the_co
             assert (answer.status_code, count(conn, "orders"), count(conn, "pgflow.runs")) == (201, 1, 1)
             [(order_id,)] = conn.execute("select order_id from orders").fetchall()
             assert answer.json() == {"run": f"order-{order_id}"}
+            worker = await asyncio.to_thread(lambda: clikit.finish(clikit.process(dsn, "tick", str(FOLDER / "with_fastapi.py"))))
+            assert (worker.code, worker.err, worker.data["completed"]) == (0, "", 1), worker
             await with_fastapi.app.get(f"order-{order_id}", with_fastapi.ship).result(SOON)
             assert (await client.get(f"/orders/{order_id}")).json() == {"state": "shipped", "run": "completed"}
             assert (await client.get("/orders/999")).status_code == 404
@@ -164,11 +167,11 @@ def manage(dsn: str, monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setenv("DATABASE_URL", dsn)
     monkeypatch.setenv("PYTHONWARNINGS", "error")
 
-    def run(*arguments: str, code: int = 0) -> str:
+    def run(*arguments: str, code: int = 0, with_errors: bool = False) -> str:
         command = [sys.executable, "manage.py", *arguments]
         ended = subprocess.run(command, cwd=FOLDER / "with_django", capture_output=True, text=True, check=False, timeout=50)
         assert ended.returncode == code, ended.stdout + ended.stderr
-        return ended.stdout + ended.stderr if code else ended.stdout
+        return ended.stdout + ended.stderr if code or with_errors else ended.stdout
 
     return run
 
@@ -221,7 +224,7 @@ print(json.dumps(said))
 def test_a_request_of_django_is_atomic_and_the_projects_own_command_works_and_looks(dsn: str, conn: psycopg.Connection, manage: Any) -> None:
     assert json.loads(manage("shell", "-v0", "-c", SET_UP + REQUESTS).splitlines()[-1]) == {"refused": 409, "placed": 201}
     assert books(conn) == PLACED
-    assert json.loads(manage("pgflow", "tick", "pgflow.django:app"))["completed"] == 1
+    assert json.loads(manage("pgflow", "tick"))["completed"] == 1
     assert books(conn) == SHIPPED
     assert are_one_transaction(conn)
     (listed,) = json.loads(manage("pgflow", "--database", "default", "list", "--status", "completed", "--json"))
@@ -238,6 +241,30 @@ def test_the_projects_command_ends_as_pgflows_does(empty_dsn: str, manage: Any, 
     assert "Usage: pgflow list" in manage("pgflow", "help", "list")
     manage("pgflow", "migrate")
     assert servers.unsound(empty_dsn) == []
+
+
+def test_migrate_of_a_project_installs_the_schema(empty_dsn: str, manage: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DATABASE_URL", empty_dsn)
+    assert "Installed pgflow's schema" in manage("migrate")
+    assert servers.unsound(empty_dsn) == []
+    assert "pgflow" not in manage("migrate").partition("Running migrations:")[2]
+
+
+def test_migrate_of_a_project_says_how_where_its_role_may_not_install(empty_dsn: str, manage: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    given: dict[str, Any] = conninfo_to_dict(empty_dsn)
+    clerk = f"clerk_{given['dbname']}"
+    with psycopg.connect(empty_dsn, autocommit=True) as conn:
+        conn.execute(f"create role {clerk} login password 'secret'; grant create on schema public to {clerk}")
+        monkeypatch.setenv("DATABASE_URL", make_conninfo(**{**given, "user": clerk, "password": "secret"}))
+        said = manage("migrate", "--traceback", with_errors=True)
+        assert "pgflow's schema was not installed: " in said
+        assert "Run `manage.py pgflow migrate`" in said
+        conn.execute(f"drop owned by {clerk}; drop role {clerk}")
+
+
+def test_the_projects_command_lists_workers_where_that_is_asked_for(manage: Any) -> None:
+    assert json.loads(manage("pgflow", "workers", "--json")) == []
+    assert json.loads(manage("pgflow", "workers", "--list")) == []
 
 
 # ---------------------------------------------------------------- Alembic

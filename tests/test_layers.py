@@ -20,7 +20,7 @@ LAYERS = [
     {"_scope", "patches", "workflow", "step", "lineage", "plan", "planned", "saga", "effect", "carry", "decorators", "context", "runinfo", "many", "sync"},
     {
         "acknowledged", "providers", "transactions", "interceptor", "adapters", "app", "client", "starts", "handles", "worker", "claiming", "executions", "options", "wakes", "front", "committer", "threads", "turns", "acts", "bodies", "heart", "listener", "control",
-        "waiter", "supervision", "pager", "refs", "replay", "histories", "rewinding", "mailbox", "undo", "schema", "dsn", "embedded", "logs", "meter",
+        "waiter", "supervision", "startup", "pager", "refs", "replay", "histories", "rewinding", "mailbox", "undo", "schema", "dsn", "embedded", "logs", "meter",
     },
     {"sqlalchemy", "django", "alembic", "otel", "prometheus", "testing", "agent", "declare", "lint", "integrations"},
     {"pgflow_cli"},

@@ -155,6 +155,16 @@ def _main(*, version: bool = typer.Option(False, "--version", callback=_version,
     """Durable execution with nothing but Postgres."""
 
 
+def needs_target(arguments: list[str]) -> bool:
+    """Whether a command line asks for work without naming the module to work on; for a front that knows which."""
+    name, *rest = arguments
+    if name not in ("workers", "tick"):
+        return False
+    given = Commands()[name].make_context(name, rest, resilient_parsing=True).params
+    lists = name == "workers" and any(given.get(option) for option in ("only_list", "as_json", "as_csv"))
+    return given["target"] is None and not lists
+
+
 def run(arguments: list[str]) -> int:
     """Runs a command line; answers its exit code. A mistake is one line on standard error."""
     try:

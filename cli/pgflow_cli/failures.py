@@ -56,12 +56,12 @@ def _explain_known(error: BaseException) -> tuple[int, str | None]:
     import psycopg
 
     from pgflow._io import database_error, is_infrastructure
-    from pgflow.errors import PgflowError, RunCancelled, RunFailed, RunStuck
+    from pgflow.errors import PgflowError, RunCancelled, RunFailed, RunStuck, WorkerFailed
 
     cause = database_error(error)
     if isinstance(error, RunStuck):
         return NEEDS_A_PERSON, _line(error)
-    if isinstance(error, (RunFailed, RunCancelled)):
+    if isinstance(error, (RunFailed, RunCancelled, WorkerFailed)):
         return FAILED, _line(error)
     if isinstance(error, PgflowError):
         return USAGE, _line(error)

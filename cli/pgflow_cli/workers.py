@@ -36,6 +36,7 @@ def workers(
         int | None, typer.Option(min=0, max=65535, help="Port of an endpoint for Prometheus; 0 for any that is free.", show_default=False)
     ] = None,
     metrics_host: Annotated[str, typer.Option(help="Address of that endpoint. It asks nobody for a password.")] = "127.0.0.1",
+    only_list: Annotated[bool, typer.Option("--list", help="List the workers, as without a module.")] = False,
     as_json: AsJson = False,
     as_csv: AsCsv = False,
 ) -> None:
@@ -45,7 +46,7 @@ def workers(
     hands back what it has, and exits 0. A second signal is a crash: nothing is handed back, and the runs go on
     elsewhere once this worker is found dead.
     """
-    if target is None:
+    if target is None or only_list:
         _list_workers(dsn, as_json=as_json, as_csv=as_csv)
         return
     from pgflow.heart import Rhythm

@@ -1,11 +1,16 @@
 """FastAPI: each request is a transaction, and the run that it starts is part of it.
 
-The lifespan opens the engine, the app and a worker on the server's own event loop; leave the worker out where
-``pgflow workers examples.embedding.with_fastapi`` runs beside the server. A dependency opens the transaction,
-another hands out pgflow's client in it. ``scope="function"`` commits before the answer is sent: without it a
-client may hear "created" of an order whose commit then fails.
+The server and the worker are two processes. Both need the engine of SQLAlchemy: the server opens it in its lifespan,
+and ``app.on_start`` opens it in the worker. A dependency opens the transaction, another hands out pgflow's client in
+it. ``scope="function"`` commits before the answer is sent: without it a client may hear "created" of an order whose
+commit then fails.
 
-Run it: ``PGFLOW_DSN=postgresql://... uvicorn examples.embedding.with_fastapi:web``
+Run it, with ``PGFLOW_DSN=postgresql://...`` in the environment of both::
+
+    uvicorn examples.embedding.with_fastapi:web
+    pgflow workers examples.embedding.with_fastapi:app
+
+A worker on the server's own event loop is one word more: ``async with app, app.worker():`` in the lifespan.
 """
 
 from __future__ import annotations
@@ -43,16 +48,27 @@ sessions = async_sessionmaker()
 app = pgflow.AsyncApp(include=[ship], providers=[AsyncSessionProvider(sessions)])
 
 
+@app.on_start
+async def connect() -> None:
+    """Opens the engine: pgflow calls this in every process that works, before the worker claims anything."""
+    sessions.configure(bind=create_async_engine(make_url(os.environ["PGFLOW_DSN"]).set(drivername="postgresql+psycopg")))
+
+
+@app.on_stop
+async def disconnect() -> None:
+    """Closes its connections, once the worker has ended."""
+    await sessions.kw["bind"].dispose()
+
+
 @asynccontextmanager
 async def lifespan(_: FastAPI) -> AsyncIterator[None]:
-    """Opens what the requests need, and works on runs meanwhile."""
-    engine = create_async_engine(make_url(os.environ["PGFLOW_DSN"]).set(drivername="postgresql+psycopg"))
-    sessions.configure(bind=engine)
-    async with engine.begin() as connection:
+    """Opens what the requests need."""
+    await connect()
+    async with sessions.kw["bind"].begin() as connection:
         await connection.run_sync(Base.metadata.create_all)
-    async with app, app.worker():
+    async with app:
         yield
-    await engine.dispose()
+    await disconnect()
 
 
 async def open_transaction() -> AsyncIterator[AsyncSession]:

@@ -242,17 +242,18 @@ class AsyncApp(AppBase, AsyncClient):
             self._interceptors, self.definitions.replacements, self.definitions.ref_checkers, self.definitions.pager,
         )
         options = replace(options, listen=options.listen and self.listens)
-        worker = Worker(self._connect, definitions, options, self._results_ended)
         try:
-            await worker.start()
-            self._workers.append(worker)
-            try:
-                yield worker
-            finally:
-                self._workers.remove(worker)
-                await worker.stop()
-                if self._waiter is not None:
-                    self._waiter.fail(None)
+            async with self.definitions.hooks.around():
+                worker = Worker(self._connect, definitions, options, self._results_ended)
+                await worker.start()
+                self._workers.append(worker)
+                try:
+                    yield worker
+                finally:
+                    self._workers.remove(worker)
+                    await worker.stop()
+                    if self._waiter is not None:
+                        self._waiter.fail(None)
         finally:
             await async_step_pool.close()
             await asyncio.to_thread(step_pool.close)

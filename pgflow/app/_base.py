@@ -28,6 +28,7 @@ log = logging.getLogger("pgflow")
 
 C = TypeVar("C", bound=Callable[[Ref], Any])
 H = TypeVar("H", bound=Callable[[Page], Any])
+F = TypeVar("F", bound=Callable[[], Any])
 
 CLIENT_CONNECTIONS = 4
 CHECK_TIMEOUT = timedelta(seconds=30)
@@ -164,6 +165,44 @@ class AppBase:
             return fn
 
         return declare if fn is None else declare(fn)
+
+    def on_start(self, fn: F) -> F:
+        """Declares a function that is called before a worker of the app claims anything.
+
+        Open there what your steps need: an engine of SQLAlchemy, an HTTP client, a model. ``pgflow workers`` and ``pgflow tick``
+        call it as ``app.worker()`` does, so a worker in a process of its own needs no code around it. Where an event loop
+        has several workers of the app, the first calls it. If it raises, no worker starts.
+
+        Args:
+            fn: The function, ``async def`` or ``def``, without parameters. An ``async def`` runs on the worker's event
+                loop, a ``def`` in a thread. Those that are declared first are called first.
+
+        Raises:
+            DefinitionError: It cannot be called without arguments.
+
+        Example::
+
+            @app.on_start
+            async def connect() -> None:
+                sessions.configure(bind=create_async_engine(os.environ["DATABASE_URL"]))
+        """
+        self.definitions.hooks.add_start(fn)
+        return fn
+
+    def on_stop(self, fn: F) -> F:
+        """Declares a function that is called when the last worker of the app on an event loop has ended.
+
+        No step of the worker is under way then, save for ``def`` bodies that went on beyond the grace. Those that are declared
+        last are called first. One that raises keeps none of the others from being called.
+
+        Args:
+            fn: The function, ``async def`` or ``def``, without parameters.
+
+        Raises:
+            DefinitionError: It cannot be called without arguments.
+        """
+        self.definitions.hooks.add_stop(fn)
+        return fn
 
     def _resolve(self) -> ConnectOptions:
         """Finds the database and makes sure that our schema is there; starts the embedded server if none is named."""

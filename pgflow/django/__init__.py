@@ -180,6 +180,12 @@ def database_dsn(alias: str | None = None) -> str:
     return make_conninfo("", **parameters)
 
 
+def migrates() -> bool:
+    """Whether ``manage.py migrate`` installs pgflow's schema: unless the settings say not to, or name a database of pgflow's own."""
+    config = _config()
+    return bool(config.get("MIGRATE", not config.get("DSN")))
+
+
 @cache
 def project_app() -> App:
     """The app made of the settings, once a process; :data:`app` is the same."""

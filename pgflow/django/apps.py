@@ -2,7 +2,16 @@
 
 from __future__ import annotations
 
+import sys
+from typing import Any, TextIO
+
+import psycopg
 from django.apps import AppConfig
+from django.db.models.signals import post_migrate
+
+from pgflow.django import database_alias, database_dsn, migrates
+from pgflow.errors import PgflowError
+from pgflow.schema import migrate_dsn
 
 
 class PgflowConfig(AppConfig):
@@ -11,3 +20,24 @@ class PgflowConfig(AppConfig):
     name = "pgflow.django"
     label = "pgflow"
     verbose_name = "pgflow"
+
+    def ready(self) -> None:
+        """Has ``manage.py migrate`` install pgflow's schema, in databases that Django makes for tests too."""
+        post_migrate.connect(_install, sender=self)
+
+
+def _install(using: str, verbosity: int = 1, stdout: TextIO = sys.stdout, **_: Any) -> None:
+    """Installs the schema, or brings it up to date; where that cannot be, says how to."""
+    if using != database_alias() or not migrates():
+        return
+    try:
+        report = migrate_dsn(database_dsn())
+    except (PgflowError, psycopg.Error) as error:
+        reason = " ".join(str(error).split()).rstrip(".")
+        sys.stderr.write(f"  pgflow's schema was not installed: {reason}. Run `manage.py pgflow migrate` as a role that may.\n")
+        return
+    if verbosity >= 1 and not report.already_current:
+        done = f"Installed pgflow's schema {report.migrations[-1]}" if report.migrations else "Renewed pgflow's functions and views"
+        stdout.write(f"  {done}\n")
+    for statement in report.advice:
+        sys.stderr.write(f"  A database administrator is to run: {statement}\n")

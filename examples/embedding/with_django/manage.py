@@ -6,9 +6,9 @@ order, ``shop/workflows.py`` ships it with the ORM. The runs are at ``/admin/pgf
 Run it, in this folder::
 
     export DATABASE_URL=postgresql://...
-    python manage.py migrate && python manage.py pgflow migrate
+    python manage.py migrate
     python manage.py runserver
-    python manage.py pgflow workers pgflow.django:app
+    python manage.py pgflow workers
 """
 
 import os

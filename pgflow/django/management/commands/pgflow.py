@@ -1,7 +1,8 @@
 """``manage.py pgflow``: pgflow's command line in the project, with its models, on its database.
 
-For instance ``python manage.py pgflow migrate``, ``... pgflow workers pgflow.django:app``, and
-``... pgflow --database reporting list --status stuck``: what follows the command's name is the command's.
+For instance ``python manage.py pgflow workers``, ``... pgflow list --status stuck``, and
+``... pgflow --database reporting doctor``: what follows the command's name is the command's. ``workers`` and ``tick``
+serve the workflows that ``PGFLOW`` includes, unless another module is named.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import argparse
 import importlib
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -17,6 +18,8 @@ from django.core.management.base import BaseCommand, CommandParser
 from django.db import connections
 
 from pgflow.django import database_dsn
+
+THE_PROJECT = "pgflow.django:app"
 
 
 class Command(BaseCommand):
@@ -35,14 +38,16 @@ class Command(BaseCommand):
         # Named, not imported: the command line stands above the integrations.
         command_line = importlib.import_module("pgflow_cli.commands")
         with _as_named(database_dsn(database)):
-            code = command_line.run(_arguments(arguments))
+            code = command_line.run(_arguments(arguments, command_line.needs_target))
         if code:
             raise SystemExit(code)
 
 
-def _arguments(typed: list[str]) -> list[str]:
-    """`help` and `help COMMAND` as everywhere in ``manage.py``."""
-    return [*typed[1:], "--help"] if typed[:1] in ([], ["help"]) else typed
+def _arguments(typed: list[str], needs_target: Callable[[list[str]], bool]) -> list[str]:
+    """`help` and `help COMMAND` as everywhere in ``manage.py``; the project's app where a command works and nothing is named."""
+    if typed[:1] in ([], ["help"]):
+        return [*typed[1:], "--help"]
+    return [typed[0], THE_PROJECT, *typed[1:]] if needs_target(typed) else typed
 
 
 @contextmanager
