@@ -34,6 +34,7 @@ def late_writers(ground: Ground) -> list[Evidence]:
         def write(thread: int) -> list[str]:
             rng = random.Random(f"{seed}/{thread}")
             with sqlkit.connect(servers.witness(dsn)) as mine:
+                mine.execute("set default_transaction_isolation = 'read committed'")  # as workers have it, whatever the database's default is
                 return [line for n in range(each) for line in _too_late(mine, f"lane {thread}", rng, n)]
 
         told = [line for lines in at_once(threads, write) for line in lines]
