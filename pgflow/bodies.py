@@ -56,6 +56,7 @@ class BodyHost(TurnsHost, Protocol):
     threads: DaemonThreads
     meter: Meter | None
     busy_poll: BusyPoll
+    transaction_idle_ms: int
 
     @property
     def around_step(self) -> Callable[[StepScope], Any] | None:
@@ -297,7 +298,7 @@ class Bodies:
                         transaction.busy_poll = self._host.busy_poll
                     protocol = transactions.attempt(
                         execution.claim, call, encode, together=hasattr(transaction, "execute_and_commit"),
-                        is_ours=_is_of(transaction), durable_seq=execution.durable_seq,
+                        is_ours=_is_of(transaction), durable_seq=execution.durable_seq, idle_ms=self._host.transaction_idle_ms,
                     )
                     self._transactions[call] = time.monotonic(), lambda: _cut(transaction)
                     try:
@@ -333,7 +334,8 @@ class Bodies:
                     return self._call_sync(call, scope, fn, (connection,) if takes_connection else ())
 
                 protocol = transactions.attempt(
-                    execution.claim, call, encode, together=False, is_ours=_is_of(transaction), durable_seq=execution.durable_seq
+                    execution.claim, call, encode, together=False, is_ours=_is_of(transaction), durable_seq=execution.durable_seq,
+                    idle_ms=self._host.transaction_idle_ms,
                 )
                 with self._cord_of(call, transaction) as cord:
                     return transactions.drive(protocol, transaction, body, TurnsFromThread(turns, self._loop), cord)

@@ -38,9 +38,6 @@ from pgflow._io.deadlines import BEGIN_SECONDS, COMMIT_SECONDS, Cord, Limit
 from pgflow.providers import AsyncTransaction, Transaction
 from pgflow.units import Claim
 
-IDLE_TIMEOUT_MS = 300_000
-"""A body that leaves its transaction idle so long holds locks and the xmin horizon for nothing."""
-
 
 class Trouble(Exception):
     """An attempt has ended for what is no fault of the body: it is made again, and nothing is recorded.
@@ -83,16 +80,16 @@ Protocol_ = Generator[Op, Any, bool]
 
 def attempt(
     claim: Claim, call: StepCall, encode: Callable[[Any], str], *, together: bool,
-    is_ours: Callable[[BaseException], bool] = lambda _: True, durable_seq: int = 0,
+    is_ours: Callable[[BaseException], bool] = lambda _: True, durable_seq: int = 0, idle_ms: int = 300_000,
 ) -> Protocol_:
     """The protocol of one attempt, inside an open transaction. Returns False if nobody wanted the result any more.
 
     ``together`` says that the transaction can do the fence and COMMIT in one round trip, ``is_ours`` whether an error that
     the body has raised comes from the transaction's connection, ``durable_seq`` which unit of the run was acknowledged last:
-    a server that lacks it has lost it.
+    a server that lacks it has lost it. After ``idle_ms`` without a statement the server ends the transaction.
     """
     try:
-        begun = calls.begin_step(claim.run_id, claim.token, call.number, IDLE_TIMEOUT_MS, durable_seq)
+        begun = calls.begin_step(claim.run_id, claim.token, call.number, idle_ms, durable_seq)
         xid: str = yield Op("query", (begun, BEGIN_SECONDS))
     except Exception as error:  # noqa: BLE001 - judged there
         _raise_from_engine(error)

@@ -32,6 +32,7 @@ from pgflow.bodies import Bodies
 from pgflow.claiming import Claiming
 from pgflow.committer import Committer
 from pgflow.control import Control
+from pgflow.durations import duration
 from pgflow.errors import WorkerFailed
 from pgflow.heart import Heart
 from pgflow.listener import WORK_CHANNEL, Listener, parse_work
@@ -49,6 +50,8 @@ log = logging.getLogger("pgflow")
 
 FLUSH_AFTER_US = 100_000
 SWEEP_SECONDS = 0.05
+LONGEST_TIMEOUT_MS = 2**31 - 1
+"""The longest that a setting of the server can say, 24 days."""
 STRAYS_EVERY_SECONDS = 5.0
 LANES_EVERY_SECONDS = 5.0
 PARTITIONS_EVERY_SECONDS = 60.0
@@ -68,6 +71,8 @@ class Worker(Claiming):
         self, connect: ConnectOptions, definitions: Definitions, options: WorkerOptions, ended: Callable[[list[int]], None] | None = None
     ) -> None:
         self.busy_poll = BusyPoll(options.busy_poll_seconds, self._is_quiet)
+        idle = duration(options.transaction_idle_seconds, "transaction_idle_seconds of a worker", least_seconds=0.001)
+        self.transaction_idle_ms = min(round(idle.total_seconds() * 1000), LONGEST_TIMEOUT_MS)
         super().__init__(definitions, options, Control(connect, "pgflow worker", self.busy_poll))
         self.ticks = 0
         self._connect = connect

@@ -999,3 +999,41 @@ async def test_a_transaction_is_found_by_the_key_that_its_body_had(aflow: AsyncH
     shown = conn.execute("select status, attempts, idempotency_key from pgflow.steps where key = %s order by call", (run.key,)).fetchall()
     assert len(set(keys)) == 4
     assert shown == [(status, 1, key) for status, key in zip(("completed", "completed", "completed", "failed"), keys, strict=True)]
+
+
+@pytest.mark.parametrize("is_sync", [False, True], ids=["async", "sync"])
+def test_a_body_that_is_idle_for_too_long_loses_its_transaction_and_runs_again(dsn: str, conn: psycopg.Connection, is_sync: bool) -> None:
+    bodies: list[int] = []
+
+    def is_over(pid: int) -> bool:
+        return count(conn, "pg_stat_activity", f"pid = {pid}") == 0
+
+    @transaction
+    async def dawdle(mine: AsyncConnection) -> int:
+        await take.fn(mine, "a", 1)
+        bodies.append(mine.info.backend_pid)
+        if len(bodies) == 1:
+            await asyncio.to_thread(wait_until, lambda: is_over(bodies[0]), "the server has ended the transaction")
+        return len(bodies)
+
+    @transaction
+    def dawdle_sync(mine: Connection) -> int:
+        take_sync.fn(mine, "a", 1)
+        bodies.append(mine.info.backend_pid)
+        if len(bodies) == 1:
+            wait_until(lambda: is_over(bodies[0]), "the server has ended the transaction")
+        return len(bodies)
+
+    @workflow
+    async def order() -> int:
+        return await (dawdle_sync.aio() if is_sync else dawdle())
+
+    with App(dsn, include=[order]) as app, app.worker(transaction_idle_seconds=0.1):
+        assert app.start(order).result(SOON) == 2
+    assert left(conn) == 9
+
+
+@pytest.mark.parametrize("idle", [0, -1, float("nan"), "5m"])
+def test_an_idle_time_that_is_none_is_refused_before_a_worker_starts(dsn: str, idle: Any) -> None:
+    with App(dsn) as app, pytest.raises(InvalidArgument, match="transaction_idle_seconds of a worker"), app.worker(transaction_idle_seconds=idle):
+        pytest.fail("it has started")

@@ -74,11 +74,13 @@ def parse_pairs(texts: list[str] | None, what: str) -> dict[str, str]:
     Raises:
         Mistake: One has no ``=``.
     """
-    pairs = {}
+    pairs: dict[str, str] = {}
     for text in texts or ():
         name, equals, value = text.partition("=")
         if not equals or not name:
             raise Mistake(f"{what} is written NAME=VALUE, not {text!r}")
+        if name in pairs:
+            raise Mistake(f"{what} {name} is given twice: {name}={pairs[name]} and {text}")
         pairs[name] = value
     return pairs
 
@@ -111,10 +113,12 @@ def parse_json(text: str, what: str) -> Any:
             raise Mistake(f"{what} cannot be read: {error}") from error
     else:
         source = ""
+    where = f" (in {source})" if source else ""
     try:
         return json.loads(text)
+    except RecursionError:
+        raise Mistake(f"{what} is nested too deeply{where}: 200 levels can be stored") from None
     except ValueError as error:
-        where = f" (in {source})" if source else ""
         example = f'"{text}"' if re.fullmatch(r"[\w.@ -]+", text) else '{"name": "Ada"}'
         raise Mistake(f"{what} is not JSON: {error}{where}. Strings need double quotes, as in '{example}'") from error
 
@@ -134,9 +138,15 @@ def parse_input(words: list[str] | None, text: str | None) -> dict[str, Any]:
         raise Mistake(
             f'--input must be an object of the workflow\'s parameters, such as \'{{"name": "Ada"}}\', not {json.dumps(value)[:40]}'
         )
+    by_name: dict[str, str] = {}
     for word in words or ():
         name, equals, rest = word.partition("=")
-        if not equals or not name.rstrip(":"):
+        is_text = not name.endswith(":")
+        name = name.removesuffix(":")
+        if not equals or not name:
             raise Mistake(f"a parameter is written NAME=TEXT or NAME:=JSON, not {word!r}")
-        value[name.removesuffix(":")] = parse_json(rest, f"parameter {name.removesuffix(':')}") if name.endswith(":") else rest
+        if name in by_name:
+            raise Mistake(f"parameter {name} is given twice, as {by_name[name]} and {word}: a list is {name}:='[...]'")
+        by_name[name] = word
+        value[name] = rest if is_text else parse_json(rest, f"parameter {name}")
     return value

@@ -29,6 +29,9 @@ def workers(
     busy_poll: Annotated[
         float, typer.Option(min=0, help="Seconds to wait awake for an answer while at most one run is worked on; 0 for never.")
     ] = 0.0005,
+    transaction_idle: Annotated[
+        float, typer.Option(min=0.001, help="Seconds a @transaction may go without a statement, locks held, before the server ends it.")
+    ] = 300.0,
     dead_after: Annotated[float, typer.Option(min=0.5, help="Seconds without a sign of life after which a worker is dead.")] = 10.0,
     log_level: LogLevel = "info",
     log_format: LogFormat = "text",
@@ -64,6 +67,7 @@ def workers(
         poll_seconds=poll,
         busy_poll_seconds=busy_poll,
         grace_seconds=grace,
+        transaction_idle_seconds=transaction_idle,
         rhythm=Rhythm(beat=dead_after / 5, look=min(0.5, dead_after / 10), dead_after=dead_after),
         listen=app.listens,
     )
