@@ -30,7 +30,7 @@ def workers(
         float, typer.Option(min=0, help="Seconds to wait awake for an answer while at most one run is worked on; 0 for never.")
     ] = 0.0005,
     transaction_idle: Annotated[
-        float, typer.Option(min=0.001, metavar="SECONDS", help="How long a @transaction may go without a statement; the server ends it then.")
+        float, typer.Option(min=0.001, metavar="SECONDS", help="How long a @transaction may be idle before the server ends it.")
     ] = 300.0,
     dead_after: Annotated[float, typer.Option(min=0.5, help="Seconds without a sign of life after which a worker is dead.")] = 10.0,
     log_level: LogLevel = "info",
