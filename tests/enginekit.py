@@ -348,6 +348,9 @@ class Worker:
     def got_on(self, execution: WatchedExecution) -> None:
         """Nobody here claims suspects one at a time."""
 
+    def noted(self, execution: WatchedExecution, seq: int, *, has_ended: bool) -> None:
+        """Nobody here compares what was acknowledged with a server that took over."""
+
     def call_soon(self, callback: Callable[..., None], *args: Any) -> None:
         """Offers the move "advance": the event loop's next turn, before which another fence may be quicker."""
         self.advances.append(lambda: callback(*args))
