@@ -32,6 +32,13 @@ MAKES_CODE = {"pickle", "marshal", "shelve", "dill", "cloudpickle", "jsonpickle"
 """Modules by which what was stored could become code."""
 CALLS = {"eval", "exec", "compile", "__import__", "import_module", "import_string", "run_module", "run_path", "spec_from_file_location", "module_from_spec"}
 
+PRIVATE = {
+    ("pgflow/sqlalchemy/__init__.py", "_transport"): "asyncpg tells its socket nowhere else; without it a wait has no deadline",
+}
+"""Private names of other libraries that we look for, and do without where they are not."""
+
+PUBLIC_ALL_THE_SAME = {"_fields"}  # of a named tuple, as documented
+
 MAY = {
     ("cli/pgflow_cli/commands.py", "import_module"): "modules of ours, from a table in the code",
     ("cli/pgflow_cli/targets.py", "import_module"): "the module that the command line names",
@@ -91,6 +98,29 @@ def test_bandit_finds_nothing_that_has_no_reason_beside_it():
     assert answer["errors"] == []
     left = [f"{f['filename']}:{f['line_number']} {f['test_id']} {f['issue_text']}" for f in answer["results"] if not accepted(f)]
     assert left == []
+
+
+def private_names(path: Path) -> Iterator[str]:
+    """Private names of other libraries that a file imports, or asks objects for by name."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.level == 0:
+            names = [f"{node.module}.{alias.name}" for alias in node.names]
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in ("getattr", "hasattr", "setattr"):
+            names = [str(given.value) for given in node.args[1:2] if isinstance(given, ast.Constant)]
+        else:
+            continue
+        for name in names:
+            first = name.partition(".")[0]
+            if first not in ("pgflow", "pgflow_cli", "__future__") and name not in PUBLIC_ALL_THE_SAME and any(re.match(r"_(?!_)", part) for part in name.split(".")):
+                yield name
+
+
+def test_no_private_name_of_a_dependency_is_used():
+    """It would tie us to a version: such names come and go without notice."""
+    found = {(path.relative_to(REPOSITORY).as_posix(), name) for path in PYTHON for name in private_names(path)}
+    assert found == set(PRIVATE)
 
 
 # ---------------------------------------------------------------- SQL as text

@@ -267,7 +267,7 @@ def is_raised_on(error: BaseException, connection: Any) -> bool:
         frame = trace.tb_frame
         if frame.f_globals.get("__name__", "").startswith("psycopg."):
             owner = frame.f_locals.get("self")
-            if any(part is connection for part in (owner, getattr(owner, "_conn", None), getattr(owner, "connection", None))):
+            if owner is connection or getattr(owner, "connection", None) is connection:
                 return True
         trace = trace.tb_next
     return False

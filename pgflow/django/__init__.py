@@ -142,7 +142,7 @@ def _config() -> dict[str, Any]:
 
 def adapt(connection: Any) -> Adapted:
     """A connection of Django as the engine uses it; pgflow calls this for ``app.using(...)``."""
-    alias = str(getattr(connection, "alias", None) or getattr(connection, "_alias", "default"))
+    alias = str(getattr(connection, "alias", "default"))
     actual = connections[alias]
     if not actual.in_atomic_block:
         raise refuse_without_transaction(actual)
