@@ -6,10 +6,11 @@ Frameworks for agents are written with it (mcp, pydantic-ai), and so is much tha
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import inspect
 import math
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import anyio
 import anyio.to_thread
@@ -279,12 +280,80 @@ async def talking() -> list[int]:
         return got
 
 
+class Session:
+    """Questions and answers over two streams, as in a client of MCP: each question has a stream that its answer comes by."""
+
+    def __init__(self, send: Any, receive: Any) -> None:
+        self._send = send
+        self._receive = receive
+        self._asked: dict[int, Any] = {}
+
+    async def __aenter__(self) -> Self:
+        self._group = anyio.create_task_group()
+        await self._group.__aenter__()
+        self._group.start_soon(self._hear)
+        return self
+
+    async def __aexit__(self, *error: object) -> bool | None:
+        self._group.cancel_scope.cancel()
+        return await self._group.__aexit__(*error)
+
+    async def _hear(self) -> None:
+        async with self._receive, self._send:
+            async for number, answer in self._receive:
+                await self._asked.pop(number).send(answer)
+
+    async def ask(self, name: str) -> str:
+        number = len(self._asked)
+        put, get = anyio.create_memory_object_stream[str](1)
+        self._asked[number] = put
+        try:
+            await self._send.send((number, name))
+            with anyio.fail_after(3600):
+                return str(await get.receive())
+        finally:
+            await put.aclose()
+            await get.aclose()
+
+
+async def serve(receive: Any, send: Any) -> None:
+    async with receive, send, anyio.create_task_group() as group:
+        limit = anyio.CapacityLimiter(2)
+
+        async def answer(number: int, name: str) -> None:
+            async with limit:
+                await send.send((number, await slowly(name)))
+
+        async for number, name in receive:
+            group.start_soon(answer, number, name)
+
+
+@workflow
+async def by_sessions() -> list[str]:
+    heard: list[str] = []
+    async with contextlib.AsyncExitStack() as stack:
+        there, at_the_server = anyio.create_memory_object_stream[tuple[int, str]](0)
+        back, at_the_client = anyio.create_memory_object_stream[tuple[int, str]](0)
+        group = await stack.enter_async_context(anyio.create_task_group())
+        group.start_soon(serve, at_the_server, back)
+        session = await stack.enter_async_context(Session(there, at_the_client))
+
+        async def use(name: str) -> None:
+            heard.append(await session.ask(name))
+
+        async with anyio.create_task_group() as calls:
+            for name in "abc":
+                calls.start_soon(use, name)
+        stack.callback(group.cancel_scope.cancel)
+    return sorted(heard)
+
+
 WORKFLOWS = {
-    in_a_group: (["a", "b", "c", "d"],), with_time_outs: (), cleaning_up: (), talking: (),
+    in_a_group: (["a", "b", "c", "d"],), with_time_outs: (), cleaning_up: (), talking: (), by_sessions: (),
 }  # fmt: skip
 RESULTS = {
     "in_a_group": ["A", "B", "C", "D"], "with_time_outs": [True, "late", False, True],
-    "cleaning_up": ["CLEAN A", "CLEAN B", "CLEAN C", "ValueError"], "talking": [0, 1, 2, 3],
+    "cleaning_up": ["CLEAN A", "CLEAN B", "CLEAN C", "ValueError"], "talking": [0, 1, 2, 3], "by_sessions": ["A", "B", "C"],
 }  # fmt: skip
 
 
