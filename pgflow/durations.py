@@ -47,5 +47,21 @@ def duration(value: Any, what: str, *, least_seconds: float = 0.0) -> timedelta 
     return timedelta(seconds=max(0.0, seconds))
 
 
+def seconds(value: Any, what: str) -> float:
+    """The same where the engine counts in seconds: a number as it is, a timedelta in seconds.
+
+    Args:
+        value: A timedelta or a number of seconds.
+        what: How an error names it.
+
+    Raises:
+        InvalidArgument: It is no duration, or out of bounds.
+    """
+    given = duration(value, what)
+    if given is None:
+        raise InvalidArgument(f"{what} must be a number of seconds or a timedelta, not None")
+    return given.total_seconds() if isinstance(value, timedelta) else float(value)
+
+
 SHORTEST = 1e-6
 """Of what must last at all, in seconds."""

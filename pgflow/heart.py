@@ -15,7 +15,7 @@ import sys
 import threading
 import time
 import traceback
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from types import FrameType
 from typing import Protocol, TypeVar
 
@@ -27,6 +27,7 @@ from pgflow._io import Query, run
 from pgflow._io.connect import Connection, ConnectOptions, Server, connect, give_up, leave
 from pgflow._io.deadlines import Limit
 from pgflow.acknowledged import Acknowledged
+from pgflow.durations import seconds
 from pgflow.logs import said
 
 log = logging.getLogger("pgflow")
@@ -49,6 +50,11 @@ class Rhythm:
     look: float = 0.5
     dead_after: float = 10.0
     blocked_after: float = 1.0
+
+    def __post_init__(self) -> None:
+        """Refuses what is no duration where it is given; a timedelta is taken for its seconds."""
+        for field in fields(self):
+            object.__setattr__(self, field.name, seconds(getattr(self, field.name), f"{field.name} of a rhythm"))
 
     @property
     def patience(self) -> float:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from pgflow.durations import seconds
 from pgflow.heart import Rhythm
 from pgflow.interceptor import Interceptor
 from pgflow.meter import Meter
@@ -67,6 +68,11 @@ class WorkerOptions:
     transaction_idle_seconds: float = 300.0
     max_lost_threads: int | None = None
     tally: Tally | None = None
+
+    def __post_init__(self) -> None:
+        """Refuses what is no duration where it is given; a timedelta is taken for its seconds."""
+        for name in ("poll_seconds", "grace_seconds", "busy_poll_seconds", "transaction_idle_seconds"):
+            setattr(self, name, seconds(getattr(self, name), f"{name} of a worker"))
 
 
 @dataclass

@@ -6,6 +6,7 @@ import inspect
 import math
 import typing
 from collections.abc import Callable, Iterator
+from dataclasses import fields
 from datetime import timedelta
 from typing import Any
 
@@ -17,6 +18,8 @@ from pgflow import App, AsyncApp, InvalidArgument, Retries, Signal, decision, ef
 from pgflow.app import AppBase
 from pgflow.durations import duration
 from pgflow.handles import AsyncRun, Run
+from pgflow.heart import Rhythm
+from pgflow.options import WorkerOptions
 from pgflow.testing import AsyncHarness, Harness
 
 pytestmark = pytest.mark.timeout(90)
@@ -57,6 +60,14 @@ GIVEN: dict[str, Callable[[Any], Any]] = {
     "AppBase.pager.again_after": lambda value: App().pager(again_after=value)(body),
 }  # fmt: skip
 """What reads a duration at once."""
+
+IN_SECONDS: dict[str, Callable[[Any], Any]] = {
+    **{f"a worker's {name}": lambda value, name=name: App()._worker_options(1, None, {name: value}) for name in (
+        "poll_seconds", "grace_seconds", "busy_poll_seconds", "transaction_idle_seconds",
+    )},
+    **{f"a rhythm's {field.name}": lambda value, name=field.name: Rhythm(**{name: value}) for field in fields(Rhythm)},
+}  # fmt: skip
+"""Where the engine counts in seconds: what is given is read at once, too."""
 
 IN_RUNS = {
     "sleep.delay", "sync.sleep.delay", "Signal.wait.timeout", "SyncSignal.wait.timeout", "Run.result.timeout", "AsyncRun.result.timeout",
@@ -120,6 +131,21 @@ def test_a_number_means_seconds_wherever_a_duration_is_declared(where, value):
 def test_what_is_no_duration_is_refused_where_it_is_declared(where, value):
     with pytest.raises((InvalidArgument, pgflow.DefinitionError), match=r"timeout|max_age|dedup_window|settle_after|first_delay|max_delay|again_after|time"):
         GIVEN[where](value)
+
+
+@pytest.mark.parametrize("where", IN_SECONDS)
+def test_options_of_a_worker_are_read_as_durations_where_they_are_given(where):
+    name = where.split()[-1]
+    for value in (3, 3.0, timedelta(seconds=3)):
+        assert getattr(IN_SECONDS[where](value), name) == 3.0
+    for wrong in ("30", None, True, math.nan, math.inf, -1, timedelta(seconds=-1)):
+        with pytest.raises(InvalidArgument, match=name):
+            IN_SECONDS[where](wrong)
+
+
+def test_every_option_of_a_worker_that_is_a_time_is_on_the_list():
+    times = {field.name for field in fields(WorkerOptions) if "seconds" in field.name}
+    assert {where.split()[-1] for where in IN_SECONDS} == times | {field.name for field in fields(Rhythm)}
 
 
 @pytest.mark.parametrize("value", [0, timedelta(0)])
