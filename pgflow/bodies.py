@@ -89,8 +89,7 @@ class Bodies:
         self._loop = loop
         self._tasks: dict[StepCall, asyncio.Task[None]] = {}
         self._providers: dict[Step[Any, Any], Any] = {}
-        self._transactions: dict[StepCall, tuple[float, Callable[[], None]]] = {}
-        """When each began, and what cuts its connection."""
+        self._transactions: dict[StepCall, _Open] = {}
         self._acts = Acts(self)
         self._stopped = False
 
@@ -122,18 +121,18 @@ class Bodies:
 
     def leave(self, left_at: float) -> None:
         """Another server is the primary since then: transactions of the old one are lost, and their bodies run again."""
-        for began_at, cut_it in list(self._transactions.values()):
-            if began_at < left_at:
-                cut_it()
+        for transaction in list(self._transactions.values()):
+            if transaction.began_at < left_at:
+                transaction.cut()
 
     # ------------------------------------------------------------ one body
 
     async def _run(self, execution: Execution, call: StepCall) -> None:
         try:
             await self._try_until_judged(execution, call)
-        except asyncio.CancelledError:
-            raise
         except BaseException as error:
+            if isinstance(error, asyncio.CancelledError) and (self._stopped or execution.over or not execution.wants(call)):
+                raise
             if self._is_the_end(call, error):
                 raise
             self._host.body_failed(execution, call, error)
@@ -143,7 +142,7 @@ class Bodies:
     def _is_the_end(self, call: StepCall, error: BaseException) -> bool:
         """Whether it is not the body that raised this: somebody ends the process, or the loop has closed this very coroutine."""
         if isinstance(error, GeneratorExit):
-            return asyncio.current_task() is not self._tasks.get(call)
+            return asyncio._get_running_loop() is None or asyncio.current_task() is not self._tasks.get(call)
         return isinstance(error, KeyboardInterrupt) and call.spec.definition.is_async and is_interrupt(error)
 
     async def _try_until_judged(self, execution: Execution, call: StepCall) -> None:
@@ -238,6 +237,10 @@ class Bodies:
     def _left_behind(self, call: StepCall, job: Future[Any]) -> None:
         """Nobody waits for a body any more, which goes on in its thread if it has begun."""
         if self._host.threads.give_up(job) and not self._stopped:
+            known = self._transactions.get(call)
+            if known is not None and not call.fencing:  # it will not commit: what it has locked is free for the next
+                known.leave_behind()
+                known.cut()
             self._host.thread_lost(call)
 
     def _call_sync(self, call: StepCall, scope: StepScope, fn: Callable[..., Any], first: tuple[Any, ...]) -> Any:
@@ -300,7 +303,7 @@ class Bodies:
                         execution.claim, call, encode, together=hasattr(transaction, "execute_and_commit"),
                         is_ours=_is_of(transaction), durable_seq=execution.durable_seq, idle_ms=self._host.transaction_idle_ms,
                     )
-                    self._transactions[call] = time.monotonic(), lambda: _cut(transaction)
+                    self._transactions[call] = _Open(time.monotonic(), lambda: _cut(transaction))
                     try:
                         wanted = await transactions.drive_async(protocol, transaction, body, turns)
                     finally:
@@ -351,11 +354,12 @@ class Bodies:
             yield None
             return
         cord = Cord(fileno)
-        self._transactions[call] = time.monotonic(), cord.cut
+        known = self._transactions[call] = _Open(time.monotonic(), cord.cut, getattr(transaction, "leave_behind", _do_nothing))
         try:
             yield cord
         finally:
-            self._transactions.pop(call, None)
+            if self._transactions.get(call) is known:  # a body that was left behind comes back when the next try has long begun
+                del self._transactions[call]
             cord.close()
 
     # ------------------------------------------------------------ heartbeats
@@ -377,6 +381,18 @@ class Bodies:
         if call.details is not None:
             return json.loads(call.details)
         return await self._host.ask(calls.step_details(execution.run_id, call.number))
+
+
+def _do_nothing() -> None:
+    """For transactions whose connection nobody else needs."""
+
+
+class _Open(NamedTuple):
+    """A transaction that a body is in: since when, what cuts its connection, and what tells its provider that the body is left behind."""
+
+    began_at: float
+    cut: Callable[[], None]
+    leave_behind: Callable[[], None] = _do_nothing
 
 
 def _is_of(transaction: Any) -> Callable[[BaseException], bool]:

@@ -11,8 +11,9 @@ import psycopg
 from pgflow._calls import claim as claim_calls
 from pgflow._calls.claim import ClaimRequest
 from pgflow._engine.execution import Execution
+from pgflow._scope import log_fields
 from pgflow.control import Control
-from pgflow.errors import LeaseLost
+from pgflow.errors import LeaseLost, PgflowError
 from pgflow.executions import Executions
 from pgflow.front import Front
 from pgflow.logs import said
@@ -143,6 +144,13 @@ class Claiming(Executions):
                 if not page:
                     break
                 claim.units.extend(page)
+        except PgflowError:
+            raise  # the worker ends
+        except Exception as error:
+            log.exception("run %s: its journal cannot be read; the run is handed back", claim.key, extra=log_fields(claim))
+            self._engine_failed(claim, error)
+            self._release_soon(claim)
+            return
         finally:
             self._claiming -= 1
         if self._stopping:

@@ -39,6 +39,7 @@ from pgflow.pager import Pager
 from pgflow.refs import find_lost, refs_in
 from pgflow.replay import make_driver
 from pgflow.runinfo import run_info
+from pgflow.supervision import is_the_end
 from pgflow.threads import AppCalls, DaemonThreads, start_daemon
 from pgflow.undo import make_undoing
 from pgflow.units import Claim
@@ -136,7 +137,9 @@ class Executions(ABC):
         """Begins a run that was claimed. What goes wrong in it is its own: the other runs of the claim and their worker go on."""
         try:
             self._begin_soundly(claim)
-        except Exception as error:
+        except BaseException as error:
+            if is_the_end(error):
+                raise
             log.exception("run %s: the engine failed; the run is handed back", claim.key, extra=log_fields(claim))
             self._engine_failed(claim, error)
             execution = self.executions.get(claim.run_id)
@@ -225,7 +228,9 @@ class Executions(ABC):
         """A move of an execution. What goes wrong in it is its own: the run is handed back, the worker goes on."""
         try:
             move(*args)
-        except Exception as error:
+        except BaseException as error:
+            if is_the_end(error):
+                raise
             log.exception("run %s: the engine failed; the run is handed back", execution.claim.key, extra=log_fields(execution.claim))
             self._engine_failed(execution.claim, error)
             self._remove(execution)

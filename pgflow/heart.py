@@ -155,9 +155,12 @@ class Heart:
                     self._beat()
                     next_beat = time.monotonic() + self._rhythm.beat
                 self._look()
-            except Exception as error:  # noqa: BLE001 - a heart that stops for whatever reason would be taken for a death
+            except BaseException as error:  # noqa: BLE001 - a heart that stops for whatever reason would be taken for a death
                 self._lose(error)
-            self._watch_loop()
+            try:
+                self._watch_loop()
+            except BaseException as error:  # noqa: BLE001 - it looks at objects of the application, which may answer anything
+                log.warning("the heart of worker %s cannot tell what its loop is at: %s", self._worker_id, said(error))
             self._stop.wait(min(self._rhythm.look, self._rhythm.beat) * random.uniform(0.8, 1.0))  # noqa: S311 - spreads the load
         self._close()
 
@@ -170,7 +173,7 @@ class Heart:
         with Limit(connection.pgconn.socket, self._rhythm.patience, gave_up=lambda: give_up(connection.server)):
             return run(connection, query)
 
-    def _lose(self, error: Exception) -> None:
+    def _lose(self, error: BaseException) -> None:
         log.warning("the heart of worker %s missed a beat: %s", self._worker_id, said(error))
         self._seen.clear()
         self._last_look = None

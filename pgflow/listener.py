@@ -19,31 +19,46 @@ from psycopg import sql
 from pgflow._io.connect import AsyncConnection, ConnectOptions, connect_async, cut_if_left, give_up
 from pgflow._io.deadlines import BEGIN_SECONDS, Limit
 from pgflow.logs import said
+from pgflow.supervision import keep_going
 
 log = logging.getLogger("pgflow")
 
 WORK_CHANNEL = "pgflow_work"
 DONE_CHANNEL = "pgflow_done"
 MAX_PAYLOAD_CHARS = 7_900
+MAX_DIGITS = 20
 CHECK_SECONDS = 10.0
 """After so long without a notification the server is asked whether it is there: a frozen one is as silent as one with no news."""
 
 
 class Listener:
-    """Listens on one channel, and comes back after every loss of its connection."""
+    """Listens on one channel, and comes back after every loss of its connection.
 
-    def __init__(self, options: ConnectOptions, channel: str, heard: Callable[[str], None], connected: Callable[[], None]) -> None:
+    Args:
+        options: How to connect.
+        channel: Which it is.
+        heard: Called with each payload.
+        connected: Called when it listens again: something may have been missed.
+        given_up: Called with its name and an error once listening fails again and again for no fault of the connection.
+    """
+
+    def __init__(
+        self, options: ConnectOptions, channel: str, heard: Callable[[str], None], connected: Callable[[], None],
+        given_up: Callable[[str, BaseException], None],
+    ) -> None:
         self._options = options
         self._channel = channel
         self._heard = heard
         self._connected = connected
+        self._given_up = given_up
         self._task: asyncio.Task[None] | None = None
         self._connection: AsyncConnection | None = None
         self.listening = False
 
     def start(self) -> None:
         """Starts listening."""
-        self._task = asyncio.create_task(self._run(), name=f"pgflow-listener-{self._channel}")
+        listening = keep_going(f"the listener on {self._channel}", self._run, self._given_up)
+        self._task = asyncio.create_task(listening, name=f"pgflow-listener-{self._channel}")
 
     async def close(self) -> None:
         """Stops listening."""
@@ -107,10 +122,15 @@ def parse_work(payload: str) -> tuple[set[int], set[int]]:
     mail: set[int] = set()
     for part in payload.split(";"):
         group = lanes if part.startswith("r") else mail
-        group.update(int(n) for n in part[1:].split(",") if n.isdigit())
+        group.update(_numbers(part[1:]))
     return lanes, mail
 
 
 def parse_done(payload: str) -> set[int]:
     """Chains of a payload on the done channel."""
-    return {int(n) for n in payload.split(",") if n.isdigit()}
+    return set(_numbers(payload))
+
+
+def _numbers(text: str) -> list[int]:
+    """Those of a text that a bigint can be: whoever may connect may notify, and say anything."""
+    return [int(n) for n in text.split(",") if len(n) < MAX_DIGITS and n.isascii() and n.isdigit()]

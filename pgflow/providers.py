@@ -8,6 +8,7 @@ with ``pgflow.django``. A provider knows nothing of the engine: it opens, runs a
 from __future__ import annotations
 
 import inspect
+import threading
 import typing
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager, contextmanager, suppress
@@ -51,7 +52,11 @@ class Transaction(Protocol):
     connection is told from trouble with this one; without it, all trouble of that kind is taken for this one's, and waited out.
 
     It may offer ``fileno()``, the number of its connection's socket: then the engine's own statements on it have a deadline,
-    and it is cut if its server is no longer the primary. Without, a server that is frozen holds the body's thread.
+    and it is cut if its server is no longer the primary, or if its body goes on though nobody waits for it any more. Without, a
+    server that is frozen holds the body's thread, and a body that hangs keeps its locks.
+
+    It may offer ``leave_behind()``: its body goes on though nobody waits for it any more, and keeps the connection meanwhile.
+    Called once, on another thread, before the connection is cut.
     """
 
     connection: Any
@@ -118,8 +123,9 @@ def is_class(annotation: Any, *classes: type) -> bool:
 
 
 class _PsycopgTransaction:
-    def __init__(self, connection: psycopg.Connection[Any]) -> None:
+    def __init__(self, connection: psycopg.Connection[Any], leave_behind: Callable[[], None]) -> None:
         self.connection = self.driver_connection = connection
+        self.leave_behind = leave_behind
 
     def fileno(self) -> int:
         return self.connection.fileno()
@@ -140,6 +146,17 @@ class PsycopgProvider:
 
     def __init__(self, pool: ConnectionPool[Any]) -> None:
         self._pool = pool
+        self._most = pool.max_size
+        self._left_behind: set[object] = set()  # connections that bodies keep for which nobody waits
+        self._lock = threading.Lock()
+
+    def _replace(self, connection: object, *, is_left: bool) -> None:
+        """The pool may have as many more connections as are left behind."""
+        with self._lock:
+            if is_left == (connection in self._left_behind):
+                return
+            (self._left_behind.add if is_left else self._left_behind.remove)(connection)
+            self._pool.resize(self._pool.min_size, self._most + len(self._left_behind))
 
     def provides(self, annotation: Any) -> bool:
         """``psycopg.Connection``."""
@@ -150,7 +167,7 @@ class PsycopgProvider:
         """Opens a transaction on a connection of the pool."""
         connection = self._begun(_BEGIN[isolation])
         try:
-            yield _PsycopgTransaction(connection)
+            yield _PsycopgTransaction(connection, lambda: self._replace(connection, is_left=True))
         finally:
             try:
                 if not connection.closed:
@@ -159,6 +176,7 @@ class PsycopgProvider:
             except psycopg.Error:
                 connection.close()  # it was lost just now; what the body came to is known by then
             finally:
+                self._replace(connection, is_left=False)
                 self._pool.putconn(connection)
 
     def _begun(self, begin: LiteralString) -> psycopg.Connection[Any]:

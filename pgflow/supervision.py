@@ -9,9 +9,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
+import threading
 import time
 from collections.abc import Awaitable, Callable
 from typing import Any
+
+from pgflow._engine.loop import is_interrupt
 
 log = logging.getLogger("pgflow")
 
@@ -41,6 +44,25 @@ class Failures:
         return self.count < MAX_FAILURES
 
 
+def is_the_end(error: BaseException) -> bool:
+    """Whether an error out of code that nothing is awaited in ends the process: Ctrl-C, or the exit that a handler of a signal asks for."""
+    return is_interrupt(error) or (isinstance(error, SystemExit) and threading.current_thread() is threading.main_thread())
+
+
+def is_own_end(error: BaseException, task: asyncio.Task[Any] | None) -> bool:
+    """Whether an error that was raised in a task is the task's own end, or the process', and not one of what it does.
+
+    Args:
+        error: The error.
+        task: The one that was running when its coroutine began.
+    """
+    if isinstance(error, asyncio.CancelledError):  # something in it may have been cancelled, and not the task
+        return task is None or task.cancelling() > 0
+    if isinstance(error, GeneratorExit):  # a coroutine that is closed has no task any more
+        return asyncio._get_running_loop() is None or asyncio.current_task() is not task
+    return is_the_end(error)
+
+
 async def keep_going(name: str, loop: Callable[[], Awaitable[Any]], give_up: Callable[[str, BaseException], None]) -> None:
     """Runs a loop until its task is cancelled.
 
@@ -50,17 +72,15 @@ async def keep_going(name: str, loop: Callable[[], Awaitable[Any]], give_up: Cal
         give_up: Called with the name and the last error once beginning again is in vain.
     """
     failures = Failures()
+    task = asyncio.current_task()
     while True:
         error: BaseException
         try:
             await loop()
             error = RuntimeError("it has ended by itself")
-        except asyncio.CancelledError as cancelled:
-            task = asyncio.current_task()
-            if task is None or task.cancelling():
+        except BaseException as failed:  # whatever it is, it must go on
+            if is_own_end(failed, task):
                 raise
-            error = cancelled  # something in it was cancelled, and not the loop
-        except Exception as failed:  # noqa: BLE001 - whatever it is, it must go on
             error = failed
         if not failures.add():
             give_up(name, error)

@@ -176,7 +176,7 @@ def _refuse_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is not JSON")
 
 
-def _first_line(error: Exception) -> str:
+def _first_line(error: BaseException) -> str:
     if isinstance(error, pydantic.ValidationError):
         first = error.errors(include_url=False, include_context=False, include_input=False)[0]
         where = ".".join(map(str, first["loc"]))
@@ -219,7 +219,9 @@ def codec_for(annotation: Any, what: str = "a value") -> Codec[Any]:
         make = _cached
     try:
         return make(annotation)
-    except Exception as error:  # a class may say how it is stored by code of its own, which may raise anything
+    except (KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException as error:  # a class may say how it is stored by code of its own, which may raise anything, as pydantic's core does
         raise DefinitionError(f"{what} cannot be stored: {_first_line(error)}") from error
 
 

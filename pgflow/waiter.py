@@ -18,7 +18,7 @@ from pgflow.control import Control
 from pgflow.errors import WorkerFailed
 from pgflow.listener import DONE_CHANNEL, Listener, parse_done
 from pgflow.logs import said
-from pgflow.supervision import Failures, back_off_seconds
+from pgflow.supervision import Failures, back_off_seconds, is_own_end
 
 log = logging.getLogger("pgflow")
 
@@ -33,12 +33,13 @@ class ResultWaiter:
 
     def __init__(self, connect: ConnectOptions, *, listen: bool = True) -> None:
         self._control = Control(connect, "pgflow results", timeout_seconds=ANSWER_SECONDS)
-        self._listener = Listener(connect, DONE_CHANNEL, self._heard, self._look_now)
+        self._listener = Listener(connect, DONE_CHANNEL, self._heard, self._look_now, self._not_listening)
         self._listen = listen
         self._waits: dict[int, set[asyncio.Future[calls.Ended]]] = {}
         self._look = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._failure: Exception | None = None
+        self._closing = False
 
     def fail(self, failure: Exception | None) -> None:
         """Nobody here works on runs any more: whoever waits for one is told, until this is taken back with None."""
@@ -52,7 +53,16 @@ class ResultWaiter:
                 if not future.done():
                     future.set_exception(failure)
 
-    def _give_up(self, error: Exception) -> None:
+    def _not_listening(self, name: str, error: BaseException) -> None:
+        log.error("%s has failed again and again: results are looked for once a second", name, exc_info=error)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        """Nobody who still waits may wait for ever, whatever has ended the looks."""
+        if self._waits and not self._closing:
+            error = asyncio.CancelledError("they were cancelled") if task.cancelled() else task.exception()
+            self._give_up(error or RuntimeError("they have ended"))
+
+    def _give_up(self, error: BaseException) -> None:
         failure = WorkerFailed(f"the looks for results have failed: {type(error).__name__}: {said(error)}")
         failure.__cause__ = error
         log.error("%s", failure, exc_info=error)
@@ -68,6 +78,7 @@ class ResultWaiter:
             if self._listen and self._task is None:
                 self._listener.start()
             self._task = asyncio.create_task(self._serve(), name="pgflow-results")
+            self._task.add_done_callback(self._ended)
         self._look.set()
         try:
             return await future
@@ -92,11 +103,13 @@ class ResultWaiter:
 
     async def _serve(self) -> None:
         """Looks until nobody waits. What goes wrong with it keeps nobody waiting for ever."""
-        failures = Failures()
+        failures, task = Failures(), asyncio.current_task()
         while self._waits:
             try:
                 await self._run()
-            except Exception as error:
+            except BaseException as error:
+                if is_own_end(error, task):
+                    raise
                 if not failures.add():
                     self._give_up(error)
                     return
@@ -124,6 +137,7 @@ class ResultWaiter:
 
     async def close(self) -> None:
         """Ends; whoever still waits is cancelled."""
+        self._closing = True
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)

@@ -41,7 +41,7 @@ from pgflow.options import Definitions, WorkerOptions
 from pgflow.pager import Pager
 from pgflow.refs import AT_ONCE
 from pgflow.schema import Standing, compare_stamp, own_assets
-from pgflow.supervision import keep_going
+from pgflow.supervision import is_own_end, keep_going
 from pgflow.threads import AppCalls, DaemonThreads
 from pgflow.wakes import Wakes
 from pgflow.workflow import Workflow
@@ -113,7 +113,7 @@ class Worker(Claiming):
         self._heart = Heart(self, self._connect, self.worker_id, self.options.rhythm, self._thread_id, self.acknowledged)
         self._heart.start()
         self._committer.start()
-        self._listener = Listener(self._connect, WORK_CHANNEL, self._heard, self._claim_wanted.set)
+        self._listener = Listener(self._connect, WORK_CHANNEL, self._heard, self._claim_wanted.set, self.fail)
         if self.options.listen:
             self._listener.start()
         loops = {
@@ -472,17 +472,21 @@ class Worker(Claiming):
 
     async def _rise_again(self) -> None:
         log.warning("worker %s was declared dead: its runs go on elsewhere; it registers anew", self.worker_id)
-        for execution in list(self.executions.values()):
-            self._remove(execution)
-        if not self._stopping:
-            try:
-                await self._register()
-            except Exception as error:  # noqa: BLE001 - without a number of its own it can do nothing
-                self.fail("it cannot register anew", error)
+        task = asyncio.current_task()
+        try:
+            for execution in list(self.executions.values()):
+                self._remove(execution)
+            if self._stopping:
                 return
-            self._lost_told = 0
-            self._heart.renew(self.worker_id)
-            self._claim_wanted.set()
+            await self._register()
+        except BaseException as error:  # without a number of its own it can do nothing
+            if is_own_end(error, task):
+                raise
+            self.fail("it cannot register anew", error)
+            return
+        self._lost_told = 0
+        self._heart.renew(self.worker_id)
+        self._claim_wanted.set()
 
 
 def code_of(name: str, workflow: Workflow[..., Any]) -> worker_calls.Code:

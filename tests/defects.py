@@ -927,7 +927,7 @@ SERVERS = (
     ),
     Defect(
         "transaction left waiting for a server that is the primary no more", "pgflow/bodies.py",
-        "if began_at < left_at:", "if began_at > left_at:",
+        "if transaction.began_at < left_at:", "if transaction.began_at > left_at:",
         "test_deadlines.py::test_transactions_with_a_server_that_is_the_primary_no_more_are_cut_and_run_again[psycopg]",
     ),
     Defect(
@@ -1129,6 +1129,53 @@ SUPERVISION = (
         "test_supervision.py::test_whatever_a_body_raises_its_run_ends_and_the_worker_goes_on",
     ),
     Defect(
+        "a listener ended by what somebody notifies", "pgflow/listener.py",
+        "if len(n) < MAX_DIGITS and n.isascii() and n.isdigit()", "if n.isdigit()",
+        "test_supervision.py::test_nothing_that_anybody_notifies_ends_a_listener",
+    ),
+    Defect(
+        "a listener that nobody begins again", "pgflow/listener.py",
+        'keep_going(f"the listener on {self._channel}", self._run, self._given_up)', "self._run()",
+        "test_supervision.py::test_a_loop_that_fails_once_begins_again_and_the_work_goes_on[news-an error]",
+    ),
+    Defect(
+        "looks for results that end and leave their callers waiting", "pgflow/waiter.py",
+        "        if self._waits and not self._closing:\n", "        if False:\n",
+        "test_supervision.py::test_looks_for_results_that_are_cancelled_leave_nobody_waiting",
+    ),
+    Defect(
+        "a cancel of something else ends the looks for results", "pgflow/waiter.py",
+        "            except BaseException as error:\n                if is_own_end(error, task):\n", "            except Exception as error:\n                if False:\n",
+        "test_supervision.py::test_a_loop_that_fails_once_begins_again_and_the_work_goes_on[results-a cancel]",
+    ),
+    Defect(
+        "a body that is cancelled by nobody is forgotten", "pgflow/bodies.py",
+        "if isinstance(error, asyncio.CancelledError) and (self._stopped or execution.over or not execution.wants(call)):",
+        "if isinstance(error, asyncio.CancelledError):",
+        "test_supervision.py::test_a_body_that_is_cancelled_before_it_begins_holds_its_run",
+    ),
+    Defect(
+        "connections lost to bodies that hang are not replaced", "pgflow/providers.py",
+        "self._most + len(self._left_behind)", "self._most",
+        "test_supervision.py::test_connections_and_locks_of_transactions_that_hang_are_replaced_and_freed",
+    ),
+    Defect(
+        "a body that was left behind keeps its locks", "pgflow/bodies.py",
+        "                known.cut()\n            self._host", "            self._host",
+        "test_supervision.py::test_connections_and_locks_of_transactions_that_hang_are_replaced_and_freed",
+    ),
+    Defect(
+        "a heart that stops at an object of the application", "pgflow/heart.py",
+        "            except BaseException as error:  # noqa: BLE001 - it looks", "            except psycopg.Error as error:  # noqa: BLE001 - it looks",
+        "test_supervision.py::test_a_heart_goes_on_whatever_holds_up_the_loop",
+        also=(("import logging\n", "import logging\nimport psycopg\n"),),
+    ),
+    Defect(
+        "a worker's times are read when they are needed", "pgflow/options.py",
+        "            setattr(self, name, seconds(", "            (self, name, lambda: seconds(",
+        "test_durations.py::test_options_of_a_worker_are_read_as_durations_where_they_are_given",
+    ),
+    Defect(
         "a loop that fails ends unseen", "pgflow/supervision.py",
         "            error = failed\n", "            log.debug('%s', failed)\n            return\n",
         "test_supervision.py::test_a_loop_that_fails_once_begins_again_and_the_work_goes_on",
@@ -1140,7 +1187,7 @@ SUPERVISION = (
     ),
     Defect(
         "an annotation's own error ends the claims", "pgflow/values.py",
-        "    except Exception as error:  # a class may say how", "    except SyntaxError as error:  # a class may say how",
+        "    except BaseException as error:  # a class may say how", "    except SyntaxError as error:  # a class may say how",
         "test_supervision.py::test_a_bad_annotation_started_from_sql_holds_its_run_and_no_other[badly_annotated]",
     ),
 )

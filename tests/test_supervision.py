@@ -4,19 +4,42 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import json
 import sys
 import threading
 from collections.abc import Callable, Iterator
 from datetime import timedelta
+from threading import Thread
 from typing import Any
 
 import psycopg
+import pydantic
 import pytest
 from records import SOON, wait_until
 
-from pgflow import App, AsyncApp, Retries, RunCancelled, RunFailed, RunStuck, WorkerFailed, effect, read, step, transaction, workflow
+from pgflow import (
+    App,
+    AsyncApp,
+    Choice,
+    Retries,
+    RunCancelled,
+    RunFailed,
+    RunStuck,
+    WorkerFailed,
+    decision,
+    effect,
+    read,
+    step,
+    transaction,
+    workflow,
+)
+from pgflow.app._async import TRANSACTION_CONNECTIONS
 from pgflow.claiming import Claiming
 from pgflow.committer import Committer
+from pgflow.heart import Heart, Rhythm
+from pgflow.listener import Listener
+from pgflow.pager import Pager
+from pgflow.providers import PsycopgProvider
 from pgflow.supervision import MAX_FAILURES, keep_going
 from pgflow.threads import DaemonThreads
 from pgflow.waiter import ResultWaiter
@@ -76,7 +99,27 @@ def in_sync_transaction(conn: psycopg.Connection, name: str) -> None:
     raise_it(name)
 
 
-BODIES = {body.name: body for body in (in_step, in_sync_step, in_read, in_transaction, in_sync_transaction)}
+@read(retries=1)
+def in_sync_read(name: str) -> None:
+    raise_it(name)
+
+
+@decision(retries=1)
+async def in_decision(name: str) -> Choice[int]:
+    raise_it(name)
+    return Choice(1)
+
+
+@decision(retries=1)
+def in_sync_decision(name: str) -> Choice[int]:
+    raise_it(name)
+    return Choice(1)
+
+
+BODIES = {
+    body.name: body
+    for body in (in_step, in_sync_step, in_read, in_sync_read, in_transaction, in_sync_transaction, in_decision, in_sync_decision)
+}
 
 
 @workflow
@@ -98,6 +141,24 @@ async def raising_itself(name: str) -> None:
 @workflow
 def raising_itself_in_a_thread(name: str) -> None:
     raise_it(name)
+
+
+holding: list[Callable[[], Any]] = []
+
+
+@step(retries=Retries(max_attempts=2, first_delay=0.01))
+async def failing_once() -> int:
+    raise ValueError
+
+
+@step
+async def holding_up() -> int:
+    return int(await holding.pop()())
+
+
+@workflow
+async def trying_twice() -> int:
+    return await failing_once()
 
 
 @pytest.fixture
@@ -160,17 +221,23 @@ async def in_effect(name: str) -> None:
     raise_it(name)
 
 
+@effect(risk="final")
+def in_sync_effect(name: str) -> None:
+    raise_it(name)
+
+
 @workflow
-async def acting(name: str) -> None:
-    await in_effect(name)
+async def acting(effect: str, name: str) -> None:
+    await (in_effect(name) if effect == "async" else in_sync_effect.aio(name))
 
 
+@pytest.mark.parametrize("effect", ["async", "sync"])
 @pytest.mark.parametrize("name", RAISES)
-def test_whatever_an_effect_raises_its_outcome_is_unknown(dsn: str, name: str) -> None:
+def test_whatever_an_effect_raises_its_outcome_is_unknown(dsn: str, effect: str, name: str) -> None:
     app = App(dsn, include=[acting, quick])
     with app, app.worker(grace_seconds=1):
         with pytest.raises(RunStuck):
-            app.start(acting, name).result(SOON)
+            app.start(acting, effect, name).result(SOON)
         assert app.start(quick).result(SOON) == 5
 
 
@@ -186,6 +253,45 @@ def test_what_cannot_be_judged_holds_its_run(dsn: str, monkeypatch: pytest.Monke
         assert app.start(quick).result(SOON) == 5
 
 
+def test_a_body_that_is_cancelled_before_it_begins_holds_its_run(dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By nobody who wanted it: something that its worker awaited was cancelled."""
+
+    async def cancelled(*_: Any) -> Any:
+        raise asyncio.CancelledError
+
+    monkeypatch.setattr("pgflow.bodies.Bodies._last_details", cancelled)
+    app = App(dsn, include=[trying_twice, quick])
+    with app, app.worker(grace_seconds=1):
+        with pytest.raises(RunStuck, match="what step failing_once came to cannot be told: CancelledError"):
+            app.start(trying_twice).result(SOON)
+        assert app.start(quick).result(SOON) == 5
+
+
+class Touchy(pydantic.BaseModel):
+    name: str
+
+    @pydantic.field_validator("name")
+    @classmethod
+    def check(cls, name: str) -> str:
+        raise_it(name)
+        return name
+
+
+@workflow
+async def reading(touchy: Touchy) -> None: ...
+
+
+@pytest.mark.parametrize("name", RAISES)
+def test_whatever_the_reading_of_an_input_raises_its_run_ends_and_the_worker_goes_on(dsn: str, conn: psycopg.Connection, name: str) -> None:
+    app = App(dsn, include=[reading, quick])
+    with app, app.worker(grace_seconds=1):
+        conn.execute("select pgflow.start_run('reading', %s, key => 'touchy')", (json.dumps({"touchy": {"name": name}}),))
+        conn.execute("select pgflow.wake()")
+        wait_until(lambda: conn.execute("select from pgflow.runs where key = 'touchy' and status in ('stuck', 'failed', 'cancelled')").fetchall(), "an end")
+        assert app.start(quick).result(SOON) == 5
+        assert worker_of(app).failure is None
+
+
 # ---------------------------------------------------------------- definitions that break
 
 
@@ -193,6 +299,14 @@ class Broken:
     @classmethod
     def __get_pydantic_core_schema__(cls, *_: Any) -> Any:
         raise RuntimeError("odd")
+
+
+class Panicking:
+    """As pydantic's core does: its panics are no Exceptions."""
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, *_: Any) -> Any:
+        raise Odd("panic")
 
 
 @workflow
@@ -205,15 +319,20 @@ async def badly_asked(value: Broken) -> int:
     return 1
 
 
-@pytest.mark.parametrize("name", ["badly_annotated", "badly_asked"])
+@workflow
+async def panicking() -> Panicking:
+    return Panicking()
+
+
+@pytest.mark.parametrize("name", ["badly_annotated", "badly_asked", "panicking"])
 def test_a_bad_annotation_started_from_sql_holds_its_run_and_no_other(dsn: str, conn: psycopg.Connection, name: str) -> None:
-    app = App(dsn, include=[badly_annotated, badly_asked, quick])
+    app = App(dsn, include=[badly_annotated, badly_asked, panicking, quick])
     with app, app.worker(grace_seconds=1):
         conn.execute("select pgflow.start_run(%s, key => 'bad')", (name,))
         conn.execute("select pgflow.wake()")
         wait_until(lambda: conn.execute("select status from pgflow.runs where key = 'bad' and status in ('stuck', 'failed')").fetchall(), "what was to come")
         assert app.start(quick).result(SOON) == 5
-        if name == "badly_annotated":
+        if name != "badly_asked":
             assert conn.execute("select reason from pgflow.runs where key = 'bad'").fetchall() == [("definition",)]
 
 
@@ -257,6 +376,12 @@ async def test_a_loop_that_fails_begins_again_and_at_last_is_given_up(monkeypatc
     assert given_up == [("it", str(MAX_FAILURES))]
 
 
+def waiter_of(app: App) -> ResultWaiter:
+    assert app._background is not None
+    assert app._background._waiter is not None
+    return app._background._waiter
+
+
 def worker_of(app: App) -> Worker:
     assert app._background is not None
     return app._background._workers[0]
@@ -265,33 +390,137 @@ def worker_of(app: App) -> Worker:
 LOOPS: dict[str, tuple[Any, str]] = {
     "claims": (Claiming, "_claim_once"), "polls": (Worker, "_poll"), "flushes": (Worker, "_flush_old"), "upkeep": (Worker, "_compare_schema"),
     "commits": (Committer, "_commit"), "results": (ResultWaiter, "_run"), "lanes": (Worker, "_look_for_lanes"),
+    "pages": (Pager, "look"), "beats": (Heart, "_look"), "the heart's look at the loop": (Heart, "_watch_loop"), "news": (Listener, "_say"),
+}  # fmt: skip
+"""What each loop, task and thread of a worker calls on its way."""
+
+FAILS: dict[str, Callable[[str], BaseException]] = {
+    "an error": lambda where: LookupError(f"in {where}"), "a cancel": lambda where: asyncio.CancelledError(f"in {where}"),
+    "a BaseException": lambda where: Odd(f"in {where}"),
 }  # fmt: skip
 
 
+@pytest.mark.parametrize("fails", FAILS)
 @pytest.mark.parametrize("loop", LOOPS)
 def test_a_loop_that_fails_once_begins_again_and_the_work_goes_on(
-    dsn: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, loop: str
+    dsn: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, loop: str, fails: str
 ) -> None:
     owner, method = LOOPS[loop]
+    if fails != "an error" and owner is Committer:
+        pytest.skip("this ends the worker: below")
     sound, failed = getattr(owner, method), threading.Event()
 
     def once(self: Any, *args: Any, **options: Any) -> Any:
         if not failed.is_set() and armed:
             failed.set()
-            raise LookupError(f"in {loop}")
+            raise FAILS[fails](loop)
         return sound(self, *args, **options)
 
     armed: list[int] = []
     monkeypatch.setattr(owner, method, once)
     monkeypatch.setattr("pgflow.worker.STRAYS_EVERY_SECONDS", 0.05)
     monkeypatch.setattr("pgflow.worker.LANES_EVERY_SECONDS", 0.05)
+    monkeypatch.setattr("pgflow.pager.LOOK_EVERY_SECONDS", 0.05)
+    monkeypatch.setattr("pgflow.listener.CHECK_SECONDS", 0.05)
     app = App(dsn, include=[quick])
+    app.pager()(print)
     with app, app.worker(grace_seconds=1, poll_seconds=0.1):
         armed.append(1)
         assert app.start(quick).result(SOON) == 5
         assert failed.wait(20)
         assert app.start(quick).result(SOON) == 5
+        wait_until(lambda: worker_of(app)._listener.listening, "listening again")
+        assert worker_of(app).failure is None
     assert f"in {loop}" in caplog.text
+
+
+@pytest.mark.parametrize("fails", ["a cancel", "a BaseException"])
+def test_a_committer_that_ends_ends_the_worker_loudly(dsn: str, monkeypatch: pytest.MonkeyPatch, fails: str) -> None:
+    owner, method = LOOPS["commits"]
+    sound, armed = getattr(owner, method), []
+
+    def broken(self: Any, *args: Any, **options: Any) -> Any:
+        if armed:
+            raise FAILS[fails]("commits")
+        return sound(self, *args, **options)
+
+    monkeypatch.setattr(owner, method, broken)
+    app = App(dsn, include=[quick])
+    with app:
+        with pytest.raises(WorkerFailed, match="the committer"), app.worker(grace_seconds=1):
+            assert app.start(quick).result(SOON) == 5
+            armed.append(1)
+            app.start(quick)
+            wait_until(lambda: worker_of(app).failed.is_set(), "a failure")
+        armed.clear()
+        with app.worker(grace_seconds=1):
+            assert app.start(quick).result(SOON) == 5
+
+
+@pytest.mark.parametrize("payload", ["r\u00b2", "r" + "9" * 5000, "m1,x," + "9" * 5000, ";;", "r\u0663"], ids=lambda text: ascii(text[:5]))
+def test_nothing_that_anybody_notifies_ends_a_listener(dsn: str, conn: psycopg.Connection, caplog: pytest.LogCaptureFixture, payload: str) -> None:
+    app = App(dsn, include=[quick])
+    with app, app.worker(grace_seconds=1, poll_seconds=60):
+        assert app.start(quick).result(SOON) == 5
+        wait_until(lambda: worker_of(app)._listener.listening, "listening")
+        for channel, text in (("pgflow_work", payload), ("pgflow_done", payload[1:])):
+            conn.execute("select pg_notify(%s, %s)", (channel, text))
+        for _ in range(3):
+            conn.execute("select pgflow.start_run('quick')")
+            conn.execute("select pgflow.wake()")
+        assert app.start(quick).result(SOON) == 5
+    assert "the listener on" not in caplog.text
+
+
+def test_looks_for_results_that_are_cancelled_leave_nobody_waiting(dsn: str) -> None:
+    app = App(dsn, include=[quick])
+    with app, app.worker(grace_seconds=1):
+        assert app.start(quick).result(SOON) == 5
+        waiting = Thread(target=lambda: outcome.append(ended_with(lambda: app.get(key, quick).result(SOON))))
+        outcome: list[str] = []
+        key = app.start(quick.options(queue="nobody")).key
+        waiting.start()
+        waiter = waiter_of(app)
+        wait_until(lambda: waiter._waits and waiter._task is not None and not waiter._task.done(), "somebody who waits")
+        assert waiter._task is not None
+        waiter._task.get_loop().call_soon_threadsafe(waiter._task.cancel)
+        waiting.join(10)
+        assert outcome == ["WorkerFailed: the looks for results have failed: CancelledError: they were cancelled"]
+        assert app.start(quick).result(SOON) == 5
+
+
+def ended_with(call: Callable[[], Any]) -> str:
+    try:
+        return str(call())
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+
+
+class Proxy:
+    """Asked for its class it fails, as such objects of web frameworks do outside of a request."""
+
+    __class__ = property(lambda _: {}["no request"])  # type: ignore[assignment]
+
+    def hold_up(self, until: Callable[[], object]) -> None:
+        wait_until(until, "what was to come")
+
+
+@workflow
+async def held_up() -> int:
+    return await holding_up()
+
+
+def test_a_heart_goes_on_whatever_holds_up_the_loop(dsn: str, caplog: pytest.LogCaptureFixture) -> None:
+    @step
+    async def hold() -> int:
+        Proxy().hold_up(lambda: "cannot tell what its loop is at" in caplog.text)
+        return 1
+
+    holding.append(hold.fn)
+    app = App(dsn, include=[held_up])
+    with app, app.worker(grace_seconds=1, rhythm=Rhythm(blocked_after=0.05, look=0.05)):
+        assert app.start(held_up).result(30) == 1
+        assert worker_of(app)._heart.is_beating
 
 
 @pytest.mark.parametrize("loop", ["claims", "polls", "flushes", "commits"])
@@ -409,6 +638,41 @@ def test_threads_lost_to_bodies_that_hang_are_replaced_and_the_world_is_told(
         released.set()
         wait_until(lambda: conn.execute("select lost_threads from pgflow.workers").fetchall() == [(0,)], "what was to come")
         assert app.start(with_a_sync_step).result(SOON) == 2
+
+
+@transaction
+def hanging_with_a_lock(conn: psycopg.Connection, lock: int) -> int:
+    conn.execute("select pg_advisory_xact_lock(%s)", (lock,))
+    released.wait(60)
+    return 1
+
+
+@transaction
+def locking(conn: psycopg.Connection, lock: int) -> int:
+    conn.execute("select pg_advisory_xact_lock(%s)", (lock,))
+    return 2
+
+
+@workflow
+def hanging_in_a_transaction(lock: int) -> int:
+    try:
+        return hanging_with_a_lock.options(timeout=0.2)(lock)
+    except TimeoutError:
+        return locking(lock)
+
+
+@pytest.mark.usefixtures("_hang")
+def test_connections_and_locks_of_transactions_that_hang_are_replaced_and_freed(dsn: str) -> None:
+    count = TRANSACTION_CONNECTIONS + 1
+    app = App(dsn, include=[hanging_in_a_transaction])
+    with app, app.worker(concurrency=count, grace_seconds=1):
+        runs = [app.start(hanging_in_a_transaction, lock) for lock in range(count)]
+        assert [run.result(30) for run in runs] == [2] * count
+        pool = next(p._pool for p in worker_of(app).providers if isinstance(p, PsycopgProvider))
+        wait_until(lambda: worker_of(app).lost_threads == count, "what was to come")
+        assert pool.max_size == TRANSACTION_CONNECTIONS + count
+        released.set()
+        wait_until(lambda: pool.max_size == TRANSACTION_CONNECTIONS, "what was to come")
 
 
 @pytest.mark.usefixtures("_hang")

@@ -11,6 +11,7 @@ Where a statement may rightly take long, its server is asked on another connecti
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import socket
 import threading
@@ -20,6 +21,8 @@ from types import TracebackType
 from typing import Self
 
 import psycopg
+
+log = logging.getLogger("pgflow")
 
 LOOK_SECONDS = 0.25
 """Between looks at the time; a deadline is met with this delay at most."""
@@ -115,10 +118,12 @@ class Limit:
     def cut(self) -> None:
         """The time is over."""
         self.was_cut = True
-        if self._gave_up is not None:
-            self._gave_up()
-        if self._cord is not None:
-            self._cord.cut()
+        try:
+            if self._gave_up is not None:
+                self._gave_up()
+        finally:
+            if self._cord is not None:
+                self._cord.cut()
 
 
 class _Watch:
@@ -134,12 +139,12 @@ class _Watch:
         self._waits[id(limit)] = limit
         if not self._wanted.is_set():
             self._wanted.set()
-        if self._thread is None:
+        if self._thread is None or not self._thread.is_alive():
             self._begin()
 
     def _begin(self) -> None:
         with self._lock:
-            if self._thread is None:
+            if self._thread is None or not self._thread.is_alive():
                 self._thread = threading.Thread(target=self._run, name="pgflow-deadlines", daemon=True)
                 self._thread.start()
 
@@ -155,7 +160,10 @@ class _Watch:
             now = time.monotonic()
             for limit in list(self._waits.values()):
                 if now >= limit.deadline:
-                    self._judge(limit)
+                    try:
+                        self._judge(limit)
+                    except Exception:  # all others have deadlines too
+                        log.exception("a deadline could not be enforced")
             if self._waits:
                 self._wanted.set()
 
