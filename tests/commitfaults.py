@@ -228,11 +228,15 @@ UNWRITTEN = ("result",)
 def findings_of(tallies: list[Tally], seed: int, seconds: float) -> Findings:
     """What the paths show of each promise."""
     findings = Findings("commit faults", seed, seconds=seconds)
+    counted: set[str] = set()
     for guarantee, fault in FAULTS.items():
         of = [t for t in tallies if guarantee in t.promises]
         wrong = tuple(f"{t.path}: {w}" for t in of for w in t.wrong)
-        runs = sum(t.refused.total() for t in of)
-        findings.evidence.append(Evidence(guarantee, fault, runs, sum(t.lost for t in of), sum(t.doubled for t in of), wrong, f"{len(of)} paths"))
+        own = sum(t.refused.total() for t in of if t.path not in counted)
+        shared = sum(t.refused.total() for t in of) - own
+        counted |= {t.path for t in of}
+        lost, doubled = sum(t.lost for t in of), sum(t.doubled for t in of)
+        findings.evidence.append(Evidence(guarantee, fault, own, lost, doubled, wrong, f"{len(of)} paths", shared))
     for t in tallies:
         findings.fired[f"commits refused: {t.path}"] = (t.refused.total(), 1)
     refused = sum((t.refused for t in tallies), Counter[str]())

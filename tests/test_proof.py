@@ -7,7 +7,9 @@ import re
 import subprocess
 import sys
 
+import commitfaults
 import pytest
+import wirecut
 from evidence import Evidence, Findings
 from proof import layers, report
 from proof.named_tests import TESTS
@@ -64,6 +66,19 @@ def test_no_sum_counts_what_two_promises_share_twice():
 def test_a_layer_that_counts_the_same_runs_under_two_promises_is_refused():
     (line,) = report.broken([("18.0", findings(Evidence("G1", "kill", 10), Evidence("G13", "kill", 10)))])
     assert "G1 and G13 count the same 10 runs (kill)" in line
+
+
+@pytest.mark.parametrize("layer", [commitfaults, wirecut], ids=lambda layer: layer.__name__)
+def test_a_path_that_is_about_several_promises_is_counted_under_one(layer):
+    def tally(path, *promises):
+        made = layer.Tally(path, promises)
+        counts = made.refused if layer is commitfaults else made.fired
+        counts["40001"] = 10
+        return made
+
+    found = layer.findings_of([tally("a", "G1", "G2", "G10"), tally("b", "G1"), tally("c", "G4", "G10")], 7, 1.0).evidence
+    assert sum(e.runs for e in found) == 30
+    assert {e.guarantee: e.runs + e.shared for e in found if e.guarantee in ("G1", "G2", "G4")} == {"G1": 20, "G2": 10, "G4": 10}
 
 
 @pytest.mark.parametrize("trees", [

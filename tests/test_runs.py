@@ -172,6 +172,8 @@ def test_runs_go_on_and_results_arrive_without_listening(dsn: str) -> None:
     with App(dsn, include=[wait_for_go], listen=False) as app, app.worker(poll_seconds=0.05):
         run = app.start(wait_for_go, 1)
         with psycopg.connect(dsn) as other:
+            # Else the run may find it when it comes to its wait, and nothing need wake it.
+            wait_until(lambda: other.execute("select from pgflow.parked").fetchall(), "a run that waits")
             App(dsn).using(other).send(run.key, go, 4)
         assert run.result(SOON) == 5
 
