@@ -28,7 +28,7 @@ from typing import Any, Generic, NoReturn, TypeVar, cast
 import pydantic
 from pydantic_core import PydanticSerializationError, SchemaSerializer, SchemaValidator, to_jsonable_python
 
-from pgflow import coreschemas, upcasters
+from pgflow import coreschemas, shapes, upcasters
 from pgflow.errors import DefinitionError, NotStorable
 
 T = TypeVar("T")
@@ -162,6 +162,11 @@ class Codec(Generic[T]):
                 except (ValueError, RecursionError):
                     pass  # how the text differs from what it should be is what the first reader said
             raise NotStorable(f"{what} does not fit its annotation {describe(self.annotation)}: {_first_line(error)}") from error
+
+    @property
+    def shape(self) -> shapes.Shape:
+        """What JSON :meth:`decode` certainly refuses."""
+        return True if self._writer is None else shapes.shape_of(upcasters.weave_in(coreschemas.lossless(_core_schema(self.annotation))))
 
     def _upcasting_reader(self) -> SchemaValidator:
         """A reader that lets upcasters try what a class does not take; made again when further ones are declared."""

@@ -492,4 +492,5 @@ class Worker(Claiming):
 def code_of(name: str, workflow: Workflow[..., Any]) -> worker_calls.Code:
     """What a worker says of a workflow that it serves under a name, which may be an old one."""
     alias_of = workflow.name if name != workflow.name else None
-    return worker_calls.Code(name, workflow.version, workflow.code_hash, workflow.is_pinned, alias_of, workflow.patches)
+    shapes = {signal.name: signal.codec.shape for signal in workflow.signals}
+    return worker_calls.Code(name, workflow.version, workflow.code_hash, workflow.is_pinned, alias_of, workflow.patches, shapes)

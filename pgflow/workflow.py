@@ -11,7 +11,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import replace
 from datetime import datetime
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Generic, Literal, NoReturn, NotRequired, ParamSpec, Self, TypeVar, get_args, overload
+from typing import TYPE_CHECKING, Any, Generic, Literal, NoReturn, NotRequired, ParamSpec, Protocol, Self, TypeVar, get_args, overload
 
 import pydantic
 from typing_extensions import TypedDict
@@ -32,6 +32,13 @@ R_co = TypeVar("R_co", covariant=True)
 MAX_NAME_BYTES = 255
 
 
+class Awaited(Protocol):
+    """What a workflow knows of a :class:`pgflow.Signal` that it waits for."""
+
+    name: str
+    codec: Codec[Any]
+
+
 class Workflow(Generic[P, R_co]):
     """A workflow of either colour. ``fn`` is the undecorated function."""
 
@@ -40,7 +47,7 @@ class Workflow(Generic[P, R_co]):
 
     def __init__(
         self, fn: Callable[..., Any], name: str | None, queue: str, timeout: Duration | None, raises: Sequence[type[Exception]],
-        version: str | None = None, pinned: bool = False, aliases: Sequence[str] = (),
+        version: str | None = None, pinned: bool = False, aliases: Sequence[str] = (), signals: Sequence[Awaited] = (),
     ) -> None:
         self.fn = fn
         self.name = name or fn.__qualname__.replace(".<locals>.", ".")
@@ -67,6 +74,7 @@ class Workflow(Generic[P, R_co]):
                     f"workflow {self.name} takes *{parameter.name}: its input is an object of parameter names, so each must be named"
                 )
         self.aliases = check_aliases(aliases, f"workflow {self.name}", MAX_NAME_BYTES)
+        self.signals = _check_signals(signals, self.name)
         self.is_pinned = pinned
         if version is not None and not is_name(version):
             raise DefinitionError(f"the version of workflow {self.name} must be a text of 1 to 255 bytes without NUL, not {version!r}")
@@ -246,8 +254,19 @@ class _Workflow:
 def _make(
     fn: Callable[..., Any], name: str | None = None, queue: str = DEFAULT_QUEUE, timeout: Duration | None = None,
     raises: Sequence[type[Exception]] = (), version: str | None = None, pinned: bool = False, aliases: Sequence[str] = (),
+    signals: Sequence[Awaited] = (),
 ) -> Any:
-    return Workflow(fn, name, queue, timeout, raises, version, pinned, aliases)
+    return Workflow(fn, name, queue, timeout, raises, version, pinned, aliases, signals)
+
+
+def _check_signals(signals: Sequence[Awaited], workflow: str) -> tuple[Awaited, ...]:
+    given = tuple(signals)
+    for signal in given:
+        if not hasattr(signal, "codec"):
+            raise DefinitionError(f"signals= of workflow {workflow} takes what pgflow.Signal(name, type) makes, not {signal!r}")
+    if len({signal.name for signal in given}) < len(given):
+        raise DefinitionError(f"signals= of workflow {workflow} names a signal twice")
+    return given
 
 
 @overload
@@ -257,7 +276,7 @@ def workflow(fn: Callable[P, R], /) -> Workflow[P, R]: ...
 @overload
 def workflow(
     *, name: str | None = None, queue: str = DEFAULT_QUEUE, timeout: Duration | None = None, raises: Sequence[type[Exception]] = (),
-    version: str | None = None, pinned: bool = False, aliases: Sequence[str] = (),
+    version: str | None = None, pinned: bool = False, aliases: Sequence[str] = (), signals: Sequence[Awaited] = (),
 ) -> _Workflow: ...
 def workflow(fn: Callable[..., Any] | None = None, /, **options: Any) -> Any:
     """Declares a workflow: a function, async or not, that orchestrates steps and survives its process.
@@ -273,6 +292,8 @@ def workflow(fn: Callable[..., Any] | None = None, /, **options: Any) -> Any:
         pinned: Whether runs stay with the version that they are started with: only workers that have it work on them. Else any
             worker that has the workflow does, and a run that its code does not fit is held.
         aliases: Names that it had before: its workers work on runs of these too.
+        signals: Signals that its code waits for. A payload that does not fit the type of one is then refused where it is sent, from
+            SQL and the command line too. One that is not named here is sent as it is; a run whose code cannot take it is stuck.
 
     Example::
 

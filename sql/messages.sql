@@ -180,6 +180,7 @@ begin
     raise exception using errcode = 'PF006', message = format('message %s of run %s waits no more: it was put aside', message, quote_literal(key)),
       hint = 'Requeue it, or send another.';
   end if;
+  perform pgflow.check_payload_(found_.me, key, found_.name, replace_message.payload);
   perform pgflow.take_out_(chain_id, message, 'replaced', nextval('pgflow.put_back_seq'), said_by, why);
   update pgflow.signal s set payload = coalesce(replace_message.payload, 'null'), refusal = null, sent_by = left(said_by, 255)
   where s.chain_id = replace_message.chain_id and s.kind = 's' and s.signal_id = message;
@@ -187,7 +188,7 @@ begin
 end
 $$;
 comment on function pgflow.replace_message(text, bigint, json, text, text, text)
-  is 'Gives a message in the mailbox of a run another payload, in its place; a run that was stuck for want of it goes on. PF001 if there is no such message, PF006 while the run is running';
+  is 'Gives a message in the mailbox of a run another payload, in its place; a run that was stuck for want of it goes on. PF001 if there is no such message, PF003 if the workflow declares the signal and takes no such payload, PF006 while the run is running';
 
 drop function if exists pgflow.requeue_message;
 create function pgflow.requeue_message(
@@ -219,6 +220,7 @@ begin
   else
     delete from pgflow.undelivered d where d.chain_id = chain and d.kind = 's' and d.signal_id = message returning d.payload, d.sent_by into moved;
   end if;
+  perform pgflow.check_payload_(pgflow.newest_run_(chain_id), coalesce(to_key, key), found_.name, moved.payload);
   message_id := pgflow.post_(chain_id, 's', found_.name, moved.payload, coalesce(moved.sent_by, said_by));
   lane_id := pgflow.mended_(found_.me, chain, found_.place, 'requeue_message', message, found_.name, why, said_by);
   if chain_id <> chain then

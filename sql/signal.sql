@@ -161,6 +161,7 @@ begin
       return;
     end if;
   end if;
+  perform pgflow.check_payload_(pgflow.newest_run_(chain_id), key, name, payload);
   message_id := pgflow.post_(chain_id, 's', name, coalesce(payload, 'null'), coalesce(sent_by, session_user));
   if idempotency_key is not null then
     perform pgflow.keep_key_(chain_id, idempotency_key, message_id);
@@ -169,7 +170,7 @@ begin
 end
 $$;
 comment on function pgflow.post_signal(text, text, json, text, text, text)
-  is 'Sends a signal to a run in the caller''s transaction; answers the chain, for wake(), the number of the message, and how the run has ended if it has: nobody takes the message then, and pgflow.undelivered_messages keeps it. The same idempotency_key to the same run is one message, for as long as the history of the run: sent again, it answers that one, and is_new = false; PF002 if it was another. PF001 if no run has the key';
+  is 'Sends a signal to a run in the caller''s transaction; answers the chain, for wake(), the number of the message, and how the run has ended if it has: nobody takes the message then, and pgflow.undelivered_messages keeps it. The same idempotency_key to the same run is one message, for as long as the history of the run: sent again, it answers that one, and is_new = false; PF002 if it was another. PF003 if the workflow declares the signal and takes no such payload. PF001 if no run has the key';
 
 drop function if exists pgflow.send_signal;
 create function pgflow.send_signal(
@@ -213,6 +214,7 @@ begin
     return;
   end if;
   newest := pgflow.newest_run_(chain_id);
+  perform pgflow.check_payload_(newest, key, name, payload);
   payload := coalesce(payload, 'null');
   -- A later statement must see what the locked row waits for now: not so in one snapshot for all.
   if current_setting('transaction_isolation') = 'read committed' then
@@ -234,4 +236,4 @@ begin
 end
 $$;
 comment on function pgflow.deliver_signal(text, text, json, text, text, boolean, text)
-  is 'Sends a signal in a transaction of its own, and makes the run ready at once if it is parked for that; answers the chain and that run''s lane, whose workers it tells unless told not to; without a lane: wake() the chain next. Also the number of the message, and how the run has ended if it has, as post_signal does. PF001 if no run has the key';
+  is 'Sends a signal in a transaction of its own, and makes the run ready at once if it is parked for that; answers the chain and that run''s lane, whose workers it tells unless told not to; without a lane: wake() the chain next. Also the number of the message, and how the run has ended if it has, as post_signal does. PF003 if the workflow declares the signal and takes no such payload. PF001 if no run has the key';

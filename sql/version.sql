@@ -49,10 +49,17 @@ begin
   cross join lateral jsonb_each_text(e->5) p
   order by c.code_id, p.key
   on conflict do nothing;
+  insert into pgflow.code_signal (code_id, signal, shape)
+  select c.code_id, p.key, p.value
+  from jsonb_array_elements(codes) e
+  join pgflow.code c on c.workflow = e->>0 and c.version = e->>1 and c.code_hash = e->>2
+  cross join lateral jsonb_each(coalesce(e->6, '{}')) p
+  order by p.key, c.code_id
+  on conflict do nothing;
 end
 $$;
 comment on function pgflow.register_code(int, jsonb)
-  is 'A worker says what code it has: [[workflow, version, hash, whether it is pinned, name now if that one is old, {patch: whether it is deprecated}], ...]';
+  is 'A worker says what code it has: [[workflow, version, hash, whether it is pinned, name now if that one is old, {patch: whether it is deprecated}, {signal: shape of its payloads}], ...]';
 
 create or replace function pgflow.leave_code_(worker_id int, t timestamptz)
 returns void
@@ -88,8 +95,10 @@ begin
     delete from pgflow.code c
     where c.last_at < least(before, coalesce(oldest, before)) and not exists (select from pgflow.worker_code w where w.code_id = c.code_id)
     returning c.code_id
+  ), patches as (
+    delete from pgflow.code_patch p using gone g where p.code_id = g.code_id
   )
-  delete from pgflow.code_patch p using gone g where p.code_id = g.code_id;
+  delete from pgflow.code_signal s using gone g where s.code_id = g.code_id;
 end
 $$;
 comment on function pgflow.drop_old_code_(timestamptz) is 'Forgets code that was last served before a time and before every run that is open';

@@ -313,6 +313,27 @@ WAKES = (
         "test_sql_wake.py::test_each_signal_goes_to_one_wait_in_the_order_of_sending",
     ),
     Defect(
+        "message of the wrong type sent", "sql/signal.sql",
+        "  perform pgflow.check_payload_(newest, key, name, payload);\n", "",
+        "test_signal_types.py::test_a_payload_of_the_wrong_type_is_refused_in_sql_python_and_on_the_command_line",
+    ),
+    Defect(
+        "message refused for the type of one worker of two", "sql/shape.sql",
+        "    if why is null then\n      return;\n    end if;\n  end loop;\n  if why", "    exit when why is not null;\n  end loop;\n  if why",
+        "test_signal_types.py::test_what_one_of_the_codes_takes_that_are_served_is_sent",
+    ),
+    Defect(
+        "message refused for the type of code that is gone", "sql/shape.sql",
+        "where c.workflow = workflow and (version = '' or c.version = version) and exists (select from pgflow.worker_code w where w.code_id = c.code_id)",
+        "where c.workflow = workflow and (version = '' or c.version = version)",
+        "test_signal_types.py::test_what_one_of_the_codes_takes_that_are_served_is_sent",
+    ),
+    Defect(
+        "number in a text refused", "pgflow/shapes.py",
+        '"is": ["number", "string", "boolean"], "like": "[0-9]", "what": "number"', '"is": ["number"]',
+        "test_signal_types.py::test_nothing_is_refused_that_the_code_would_take[<class 'int'>]",
+    ),
+    Defect(
         "message of the wrong type given to the code", "pgflow/_engine/release.py",
         "if isinstance(call, SignalCall) and isinstance(error, NotStorable) and self._is_newest():", "if False:",
         "test_messages.py::test_the_run_is_stuck_and_says_why_and_nothing_is_consumed[recorded]",

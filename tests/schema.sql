@@ -74,6 +74,15 @@ table pgflow.code_patch, owner pgflow_owner
   constraint code_patch_patch_check CHECK (((octet_length(patch) >= 1) AND (octet_length(patch) <= 255)))
   constraint code_patch_pkey PRIMARY KEY (code_id, patch)
 
+table pgflow.code_signal, owner pgflow_owner
+  -- What payloads the signals have that code waits for, as far as it declares them
+  code_id integer not null -- The code
+  signal text not null -- Name of the signal
+  shape jsonb not null -- What the code certainly refuses, see sql/shape.sql
+  constraint code_signal_signal_check CHECK (((octet_length(signal) >= 1) AND (octet_length(signal) <= 255)))
+  CREATE INDEX code_signal_code_idx ON pgflow.code_signal USING btree (code_id)
+  CREATE UNIQUE INDEX code_signal_key ON pgflow.code_signal USING btree (signal, code_id, md5((shape)::text))
+
 table pgflow.deadline, owner pgflow_owner
   -- Open runs that must be over by a certain time
   run_id bigint not null -- The open run
@@ -1072,6 +1081,13 @@ function pgflow.check_object_(value jsonb, what text) returns void, owner pgflow
   set search_path=pg_catalog, pg_temp
   md5 93257ef262849f6a169073bd58f70a1e
 
+function pgflow.check_payload_(run_id bigint, key text, name text, payload json) returns void, owner pgflow_owner
+  -- Refuses (PF003) the payload of a signal that no code a run may meet would take, as far as workers have said
+  plpgsql stable
+  set search_path=pg_catalog, pg_temp
+  set enable_seqscan=on
+  md5 ac221f1bc09e028eeccc7fb08e8e0bad
+
 function pgflow.check_start_(priority integer, run_at timestamp with time zone, timeout_seconds double precision, labels jsonb, metadata jsonb, tenant text, key_retention_seconds integer, t timestamp with time zone) returns void, owner pgflow_owner
   -- Refuses (PF003) options of a start that no run can have
   plpgsql immutable
@@ -1205,11 +1221,11 @@ function pgflow.cut_to_retry_(run_id bigint) returns integer, owner pgflow_owner
   md5 553dde82592286b007b888b13eae0642
 
 function pgflow.deliver_signal(key text, name text, payload json DEFAULT 'null'::json, tenant text DEFAULT ''::text, sent_by text DEFAULT NULL::text, tell boolean DEFAULT true, idempotency_key text DEFAULT NULL::text, OUT chain_id bigint, OUT lane_id integer, OUT message_id bigint, OUT ended_as text, OUT is_new boolean) returns record, owner pgflow_owner
-  -- Sends a signal in a transaction of its own, and makes the run ready at once if it is parked for that; answers the chain and that run's lane, whose workers it tells unless told not to; without a lane: wake() the chain next. Also the number of the message, and how the run has ended if it has, as post_signal does. PF001 if no run has the key
+  -- Sends a signal in a transaction of its own, and makes the run ready at once if it is parked for that; answers the chain and that run's lane, whose workers it tells unless told not to; without a lane: wake() the chain next. Also the number of the message, and how the run has ended if it has, as post_signal does. PF003 if the workflow declares the signal and takes no such payload. PF001 if no run has the key
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
-  md5 94055d3aaab3d30d6902fc22225f89aa
+  md5 66b0c736b79a0afa834943474461ec34
   grant execute to pgflow_client
   grant execute to pgflow_operator
   grant execute to pgflow_worker
@@ -1252,7 +1268,7 @@ function pgflow.drop_old_code_(before timestamp with time zone) returns void, ow
   -- Forgets code that was last served before a time and before every run that is open
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 1fc37c4cba6a484ecffdf3acce001413
+  md5 b75af6c0d21dc3157ab60d48f1e4444f
 
 function pgflow.edit_note_(run_id bigint, cut integer, edit json) returns jsonb, owner pgflow_owner
   -- What a result was before it was edited, and what it is: hashes of both
@@ -1640,6 +1656,12 @@ function pgflow.micros_(at timestamp with time zone) returns bigint, owner pgflo
   sql immutable strict
   md5 d41d8cd98f00b204e9800998ecf8427e
 
+function pgflow.misfit_(shape jsonb, value jsonb, place text DEFAULT ''::text) returns text, owner pgflow_owner
+  -- Why a value does not fit a shape; null = it may fit
+  plpgsql immutable
+  set search_path=pg_catalog, pg_temp
+  md5 236d73af51309b811753a169bdd52c4f
+
 function pgflow.move_owed_(origin bigint, cut integer, heir bigint) returns void, owner pgflow_owner
   -- Hands what was owed before a cut to the new generation; the rest stays owed by the old one
   sql volatile
@@ -1815,10 +1837,10 @@ function pgflow.post_settlement_(debt pgflow.owed, verdict text, value json, why
   md5 5b898012b83971ecb163352f64cc9468
 
 function pgflow.post_signal(key text, name text, payload json DEFAULT 'null'::json, tenant text DEFAULT ''::text, sent_by text DEFAULT NULL::text, idempotency_key text DEFAULT NULL::text, OUT chain_id bigint, OUT message_id bigint, OUT ended_as text, OUT is_new boolean) returns record, owner pgflow_owner
-  -- Sends a signal to a run in the caller's transaction; answers the chain, for wake(), the number of the message, and how the run has ended if it has: nobody takes the message then, and pgflow.undelivered_messages keeps it. The same idempotency_key to the same run is one message, for as long as the history of the run: sent again, it answers that one, and is_new = false; PF002 if it was another. PF001 if no run has the key
+  -- Sends a signal to a run in the caller's transaction; answers the chain, for wake(), the number of the message, and how the run has ended if it has: nobody takes the message then, and pgflow.undelivered_messages keeps it. The same idempotency_key to the same run is one message, for as long as the history of the run: sent again, it answers that one, and is_new = false; PF002 if it was another. PF003 if the workflow declares the signal and takes no such payload. PF001 if no run has the key
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
-  md5 e06ec611eb5d5fd52e740e844cfa83d0
+  md5 23e9a107d8b7802c1426159a35c736a5
   grant execute to pgflow_client
   grant execute to pgflow_operator
   grant execute to pgflow_worker
@@ -1872,10 +1894,10 @@ function pgflow.refuse_unknown_(workflow text, version text, queue text) returns
   md5 b98838a8994a1d3481ca17895f949e95
 
 function pgflow.register_code(worker_id integer, codes jsonb) returns void, owner pgflow_owner
-  -- A worker says what code it has: [[workflow, version, hash, whether it is pinned, name now if that one is old, {patch: whether it is deprecated}], ...]
+  -- A worker says what code it has: [[workflow, version, hash, whether it is pinned, name now if that one is old, {patch: whether it is deprecated}, {signal: shape of its payloads}], ...]
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
-  md5 80a851131c2dd35dd56ab5cc10b0a2bc
+  md5 031fa0dfdf2c0d71fd13dc4c7bd48bb4
   grant execute to pgflow_worker
 
 function pgflow.register_worker(host text, pid integer, queues text[], concurrency integer, version text, stamp text DEFAULT NULL::text) returns integer, owner pgflow_owner
@@ -1915,10 +1937,10 @@ function pgflow.release_stuck(workflows text[], code_hashes text[]) returns inte
   grant execute to pgflow_worker
 
 function pgflow.replace_message(key text, message bigint, payload json, why text DEFAULT 'replaced'::text, tenant text DEFAULT ''::text, sent_by text DEFAULT NULL::text, OUT chain_id bigint, OUT lane_id integer, OUT message_id bigint) returns record, owner pgflow_owner
-  -- Gives a message in the mailbox of a run another payload, in its place; a run that was stuck for want of it goes on. PF001 if there is no such message, PF006 while the run is running
+  -- Gives a message in the mailbox of a run another payload, in its place; a run that was stuck for want of it goes on. PF001 if there is no such message, PF003 if the workflow declares the signal and takes no such payload, PF006 while the run is running
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
-  md5 c73e72c484a7a2c97bfd834c75f7680e
+  md5 39cee4d2694097f67541c57afedb1910
   grant execute to pgflow_operator
 
 function pgflow.report_loss(worker_id integer, host text, pid integer, old_timeline integer, new_timeline integer, acknowledged bigint, kept bigint, age_seconds double precision, run_count integer, runs jsonb) returns bigint, owner pgflow_owner
@@ -1932,7 +1954,7 @@ function pgflow.requeue_message(key text, message bigint, to_key text DEFAULT NU
   -- Sends a message again, behind the others of its name: to its run, or to another; a run that was stuck for want of it goes on. Answers the chain that has it now, for wake(). PF001 if there is no such message, PF006 while its run is running, or if the run that is to have it has ended
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
-  md5 a1fd9b98b7a73505a913286fda6316f0
+  md5 805315ca811cf64ae5506f3234231575
   grant execute to pgflow_operator
 
 function pgflow.require_known(queue text, required boolean DEFAULT true) returns void, owner pgflow_owner

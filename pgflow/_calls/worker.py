@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from pgflow._io import Query, Row
 
@@ -95,6 +95,7 @@ class Code(NamedTuple):
     is_pinned: bool
     alias_of: str | None
     patches: dict[str, bool]
+    signals: dict[str, Any]
 
 
 def register_code(worker_id: int, codes: Sequence[Code]) -> Query[None]:

@@ -19,8 +19,8 @@ TESTS = {
     ]),
     "G24": ("limits of queues, and plans that claim more than they should", ["tests/test_queues.py", "tests/test_sql_claim.py", "-k", "limit or more_than"]),
     "G31": (
-        "messages sent again under their key, of the wrong type and mended, and for runs that have ended",
-        ["tests/test_sent_keys.py", "tests/test_messages.py", "tests/test_delivery.py"],
+        "messages sent again under their key, of the wrong type, refused or mended, and for runs that have ended",
+        ["tests/test_sent_keys.py", "tests/test_messages.py", "tests/test_delivery.py", "tests/test_signal_types.py"],
     ),
     "G33": ("code that changed under its histories", ["tests/test_engine_divergence.py", "-k", "not no_change_makes"]),
     "G34": ("tasks, groups, time-outs and cancels in every order, of asyncio and anyio", ["tests/test_loop.py", "tests/test_engine_order.py", "tests/test_anyio.py"]),
