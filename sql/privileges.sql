@@ -33,7 +33,7 @@ begin
     execute format('revoke all on all functions in schema pgflow from %I', role_name);
     execute format('revoke all on all tables in schema pgflow from %I', role_name);
     execute format('grant usage on schema pgflow to %I', role_name);
-    execute format('grant select on pgflow.runs, pgflow.steps, pgflow.timeline, pgflow.queues, pgflow.lanes, pgflow.workers, pgflow.decisions, pgflow.effects,
+    execute format('grant select on pgflow.runs, pgflow.steps, pgflow.repeated_steps, pgflow.timeline, pgflow.queues, pgflow.lanes, pgflow.workers, pgflow.decisions, pgflow.effects,
       pgflow.obligations, pgflow.provenance, pgflow.versions, pgflow.patches, pgflow.losses, pgflow.messages, pgflow.undelivered_messages, pgflow.partitions to %I', role_name);
     for fn in
       select p.oid::regprocedure as signature

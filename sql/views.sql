@@ -123,6 +123,7 @@ comment on column pgflow.timeline.run_id is 'The number of that generation';
 comment on column pgflow.timeline.token is 'Token of the lease that wrote it; 0 where no worker held the run, or where it is another run''s';
 comment on column pgflow.timeline.is_inherited is 'Whether it happened to the run whose journal this one begins with';
 
+drop view if exists pgflow.repeated_steps;
 drop view if exists pgflow.steps;
 create view pgflow.steps as
 select r.key, f.call, f.name as step,
@@ -177,6 +178,31 @@ comment on column pgflow.steps.error is 'The exception that it raised for the la
 comment on column pgflow.steps.tenant is 'Whose run it is; empty where there is only one tenant';
 comment on column pgflow.steps.run_id is 'The number of that generation';
 comment on column pgflow.steps.is_inherited is 'Whether it is a step of the run whose journal this one begins with';
+
+-- Most runs have been worked on under one lease and have recorded no failed attempt, so none of their steps was begun twice:
+-- that is found without a look at what their units allowed to start.
+create view pgflow.repeated_steps as
+select s.key, s.call, s.step, s.status, s.attempts, s.started_at, s.ended_at, s.idempotency_key, s.output, s.error, s.tenant, s.run_id, s.is_inherited
+from (
+  select u.run_id from pgflow.unit u group by u.run_id
+  having min(u.token) <> max(u.token) or bool_or(u.kind in ('a', 'r'))
+) c
+join pgflow.steps s on s.run_id = c.run_id
+where s.attempts > 1;
+comment on view pgflow.repeated_steps is 'The steps that were begun more than once, of all runs: pgflow.steps where attempts > 1, found several times as fast';
+comment on column pgflow.repeated_steps.key is 'Key of the run';
+comment on column pgflow.repeated_steps.call is 'Number of the call, in the order in which the code made them';
+comment on column pgflow.repeated_steps.step is 'Name of the step';
+comment on column pgflow.repeated_steps.status is 'started, completed, failed or abandoned';
+comment on column pgflow.repeated_steps.attempts is 'How often its body was begun, as far as is recorded: it ended, or the worker that began it was lost; more than 1 = it may have acted more than once';
+comment on column pgflow.repeated_steps.started_at is 'When its body was first allowed to start; null where no leave is needed, as for a read';
+comment on column pgflow.repeated_steps.ended_at is 'When it returned, failed for the last time or was given up; null = it has not';
+comment on column pgflow.repeated_steps.idempotency_key is 'What idempotency_key() answers in its body: the same in every attempt; null for a read';
+comment on column pgflow.repeated_steps.output is 'What it returned, of what was made anew the newest; null unless it completed';
+comment on column pgflow.repeated_steps.error is 'The exception that it raised for the last time; null unless it failed';
+comment on column pgflow.repeated_steps.tenant is 'Whose run it is; empty where there is only one tenant';
+comment on column pgflow.repeated_steps.run_id is 'The number of that generation';
+comment on column pgflow.repeated_steps.is_inherited is 'Whether it is a step of the run whose journal this one begins with';
 
 drop view if exists pgflow.queues;
 create view pgflow.queues as

@@ -96,7 +96,7 @@ async def part(key: str) -> int:
 
 DOUBLES_NOT_SHOWN = """
 select count(*) from (select idempotency_key as k from app.told group by 1 having count(*) > 1) t
-where not exists (select from pgflow.steps s where s.idempotency_key = t.k and s.attempts > 1)
+where not exists (select from pgflow.repeated_steps s where s.idempotency_key = t.k)
 """
 """Acts that the witness saw more than once, and that nobody who asks the view would find."""
 

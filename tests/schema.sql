@@ -738,6 +738,26 @@ view pgflow.queues, owner pgflow_owner
   grant select to pgflow_operator
   grant select to pgflow_worker
 
+view pgflow.repeated_steps, owner pgflow_owner
+  -- The steps that were begun more than once, of all runs: pgflow.steps where attempts > 1, found several times as fast
+  key text -- Key of the run
+  call integer -- Number of the call, in the order in which the code made them
+  step text -- Name of the step
+  status text -- started, completed, failed or abandoned
+  attempts bigint -- How often its body was begun, as far as is recorded: it ended, or the worker that began it was lost; more than 1 = it may have acted more than once
+  started_at timestamp with time zone -- When its body was first allowed to start; null where no leave is needed, as for a read
+  ended_at timestamp with time zone -- When it returned, failed for the last time or was given up; null = it has not
+  idempotency_key text -- What idempotency_key() answers in its body: the same in every attempt; null for a read
+  output json -- What it returned, of what was made anew the newest; null unless it completed
+  error json -- The exception that it raised for the last time; null unless it failed
+  tenant text -- Whose run it is; empty where there is only one tenant
+  run_id bigint -- The number of that generation
+  is_inherited boolean -- Whether it is a step of the run whose journal this one begins with
+  grant select to pgflow_auditor
+  grant select to pgflow_client
+  grant select to pgflow_operator
+  grant select to pgflow_worker
+
 view pgflow.runs, owner pgflow_owner
   -- Every chain's newest run: status, why, since when, input, output, labels
   key text -- The key it was started with, or one made up for it

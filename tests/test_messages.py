@@ -165,6 +165,8 @@ def test_a_sync_run_is_stuck_and_mended_too(flow: Harness, conn: Conn) -> None:
     assert run.result(SOON) == 5
     flow.app.send("k", paid, 6)
     (late,) = [m for m in flow.app.messages() if m.state == "ended"]
+    (found,) = [row for row in cli(flow.app.dsn, "doctor").data if row["check"] == "messages"]
+    assert (found["found"], found["do"]) == ("1 signal for a run that had ended", "pgflow messages k; then --drop or --requeue it")
     assert late.payload == 6
     flow.app.drop_message("k", late.message, why="too late")
     assert [m.state for m in flow.app.messages("k")] == ["replaced", "dropped"]

@@ -213,7 +213,19 @@ def test_a_step_that_another_worker_did_again_was_begun_more_than_once(db: Conn)
     assert rows(db, "select step, status, attempts from pgflow.steps order by call") == [
         ("cut", "completed", 2), ("whole", "completed", 1), ("failed", "completed", 2), ("both", "completed", 3),
     ]  # fmt: skip
-    assert rows(db, "select step from pgflow.steps where attempts > 1 order by call") == ["cut", "failed", "both"]
+    for repeated in ("steps where attempts > 1", "repeated_steps"):
+        assert rows(db, f"select step from pgflow.{repeated} order by call") == ["cut", "failed", "both"]
+
+
+def test_a_run_whose_only_trouble_was_a_lost_worker_has_repeated_steps(db: Conn) -> None:
+    for key, is_lost in (("lost", True), ("parked", False)):
+        first = begin(db, key=key)
+        commit(db, flush(first, unit("s", 1, "step", None, starts='[[1,"s","step",1,5]]'), *([] if is_lost else [unit("c", 1, "step", "1")])))
+        db.execute("select pgflow.release_runs(%s, %s)", ([first.run_id], [first.token]))
+        second = claim_one(db)
+        commit(db, flush(second, unit("c", 1 if is_lost else 2, "step" if is_lost else "other", "1")))
+        finish(db, second)
+    assert rows(db, "select key, step, attempts from pgflow.repeated_steps") == [("lost", "step", 2)]
 
 
 def test_a_page_of_steps_reads_the_runs_of_that_page_only(db: Conn) -> None:

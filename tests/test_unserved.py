@@ -62,7 +62,8 @@ def test_a_queued_run_says_why_nobody_takes_it(dsn: str, conn: Conn) -> None:
 def test_a_queue_may_refuse_what_no_worker_has_ever_had(flow: Harness, conn: Conn) -> None:
     flow.include(greets)
     flow.start(greets).result(SOON)
-    assert cli(flow.app.dsn, "queues", "require-known", "default").code == 0
+    answer = cli(flow.app.dsn, "queues", "require-known", "default", tty=True, width=200)
+    assert (answer.code, "known workflows only" in answer.out) == (0, True)
     assert conn.execute("select refuses_unknown from pgflow.queues where queue = 'default'").fetchone() == (True,)
     for call in ("start_run('greet')", "start_runs('greet', '[[null, \"{}\"]]')"):
         with pytest.raises(psycopg.Error, match="no worker has ever had a workflow 'greet', and queue 'default' takes known ones only") as error:

@@ -13,6 +13,7 @@ from pgflow_cli.listing import database_now
 from pgflow_cli.output import AsCsv, AsJson, Column, age, choose_form, plain, print_rows
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from datetime import datetime
 
     import psycopg
@@ -34,6 +35,7 @@ _COLUMNS = (
     "max_deaths",
     "paused_at",
     "workers",
+    "refuses_unknown",
 )
 
 _QUEUES = """
@@ -125,6 +127,11 @@ def _print(connection: psycopg.Connection[Any], queue: str | None, *, as_json: b
     print_rows(choose_form(as_json=as_json, as_csv=as_csv), columns, rows, names=_COLUMNS, empty="There are no queues yet.")
 
 
+def _state(row: Mapping[str, Any], now: datetime) -> str:
+    is_paused, knows = row["paused_at"] is not None, row["refuses_unknown"]
+    return ", ".join([f"paused for {age(row['paused_at'], now)}"] * is_paused + ["known workflows only"] * knows)
+
+
 def queue_columns(now: datetime) -> list[Column]:
     """Columns of a table of queues."""
 
@@ -143,5 +150,5 @@ def queue_columns(now: datetime) -> list[Column]:
         Column("OLDEST", lambda row: plain(age(row["oldest_queued_at"], now)), right=True),
         number("workers"),
         Column("LIMIT", lambda row: plain(row["max_running"] or ""), right=True),
-        Column("STATE", lambda row: plain(f"paused for {age(row['paused_at'], now)}" if row["paused_at"] else "")),
+        Column("STATE", lambda row: plain(_state(row, now))),
     ]  # fmt: skip

@@ -118,16 +118,17 @@ def check_stuck(patient: Patient) -> Iterator[Finding]:
 def check_messages(patient: Patient) -> Iterator[Finding]:
     """Signals that runs could not take, or had ended before they came."""
     rows = patient.rows(
-        "select reason, count(*) as messages, min(key) as example from ("
-        "  select 'that the code of its run could not take' as reason, key from pgflow.messages where refused is not null"
+        "select reason, verbs, count(*) as messages, min(key) as example from ("
+        "  select 'that the code of its run could not take' as reason, '--replace, --drop or --requeue' as verbs, key"
+        "  from pgflow.messages where refused is not null"
         "  union all"
-        "  select 'for a run that had ended', key from pgflow.undelivered_messages where reason = 'ended'"
-        ") m group by reason order by reason"
+        "  select 'for a run that had ended', '--drop or --requeue', key from pgflow.undelivered_messages where reason = 'ended'"
+        ") m group by reason, verbs order by reason"
     )
     for row in rows:
         yield Finding(
             "warn", f"{count_of(row['messages'], 'signal')} {row['reason']}",
-            f"pgflow messages {row['example']}; then --replace, --drop or --requeue it",
+            f"pgflow messages {row['example']}; then {row['verbs']} it",
         )  # fmt: skip
     if not rows:
         yield Finding("ok", "every signal was taken, or waits to be")
