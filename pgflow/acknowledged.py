@@ -3,8 +3,8 @@
 The rows that could say so are lost together with what they say. So the worker remembers for each run the last unit that was
 acknowledged, cut into stretches by the beats of the heart: each beat answers how far the server's log is durable, which is
 behind everything acknowledged before the beat was sent. A server of another timeline - or the same one, fallen back - says
-how far it had come when it took over. What was acknowledged in stretches up to there is kept. What came later may be lost,
-and the database is asked, run by run.
+how far it had come when it took over, unless it was restarted since. So of another timeline all that is remembered is asked
+for, run by run, and of the same one what came after that place.
 
 A position alone proves no loss: the log holds more than what was acknowledged, and with a synchronous standby what it lacks
 never was. So where commits wait for a standby only runs that lack something are a loss; elsewhere a piece of the log is, too,
@@ -80,7 +80,9 @@ class Acknowledged:
         assert last.flushed is not None
         assert answer.flushed is not None
         kept = answer.flushed if answer.recovered_to is None else min(answer.recovered_to, answer.flushed)
-        doubtful = {run_id: told for part in self._doubtful(kept) for run_id, told in part.items()}
+        # Where another log begins is known of a server that has run ever since. One that was restarted has forgotten it.
+        known = kept if last.timeline == answer.timeline else -1
+        doubtful = {run_id: told for part in self._doubtful(known) for run_id, told in part.items()}
         lost = self._ask_for(doubtful, ask)
         if not lost and (last.waits or kept >= last.flushed):
             return None

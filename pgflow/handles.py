@@ -43,8 +43,11 @@ class Outcome(Generic[R_co]):
 
     def check_end(self, ended: result.Ended) -> None:
         """Raises where a run has no end that could be read: it is stuck, or no more there."""
-        if ended.status == "gone":
-            raise RunNotFound(f"run {self.key!r} is gone: its history was removed, and its result with it")
+        if ended.status == "gone" or ended.key != self.key:
+            raise RunNotFound(
+                f"run {self.key!r} is gone: its history was removed, and its result with it, or a fail-over lost its start. "
+                "In doubt start it again under the same key"
+            )
         if ended.status == "stuck":
             message = ANYTHING.decode(ended.error or "{}", "an error").get("message") or ""
             raise RunStuck(f"run {self.key!r} is stuck ({ended.reason}): {message}. See it in pgflow.runs; retry_run lets it go on")
@@ -136,7 +139,7 @@ class Run(_Handle[Session, R_co]):
             RunFailed: The workflow raised; its error is the ``__cause__``.
             RunCancelled: The run was cancelled.
             RunStuck: The run cannot go on without a person.
-            RunNotFound: There is no such run: its start was rolled back, or its history was removed meanwhile.
+            RunNotFound: There is no such run: its start was rolled back or lost by a fail-over, or its history was removed meanwhile.
             TimeoutError: It has not ended in time.
         """
         chain_id = self._chain_id

@@ -49,13 +49,14 @@ comment on function pgflow.find_chain(text, text) is 'The chain that a key names
 
 drop function if exists pgflow.results;
 create function pgflow.results(chains bigint[])
-returns table (chain_id bigint, status text, reason text, output text, error text)
+returns table (chain_id bigint, status text, reason text, output text, error text, key text)
 language sql
 stable
 security definer
 set search_path = pg_catalog, pg_temp
 as $$
-  select c.id, coalesce(o.status, h.state, 'gone'), coalesce(o.reason, h.reason), o.output::text, coalesce(o.error::text, h.detail::text)
+  select c.id, coalesce(o.status, h.state, 'gone'), coalesce(o.reason, h.reason), o.output::text, coalesce(o.error::text, h.detail::text),
+    (select k.key from pgflow.run k where k.run_id = n.run_id)
   from unnest(chains) as c (id)
   cross join lateral (
     -- No run at all: its history was removed while somebody waited.

@@ -982,6 +982,39 @@ SERVERS = (
         "test_losses.py::test_what_was_acknowledged_and_is_gone_is_told_run_by_run",
     ),
     Defect(
+        "loss that a new primary hides which was restarted", "pgflow/acknowledged.py",
+        "known = kept if last.timeline == answer.timeline else -1", "known = kept",
+        "test_losses.py::test_a_loss_is_told_by_a_new_primary_that_was_restarted_and_has_forgotten_where_it_took_over[stopped]",
+    ),
+    Defect(
+        "result of the run that has the number of a lost one", "pgflow/handles.py",
+        'if ended.status == "gone" or ended.key != self.key:', 'if ended.status == "gone":',
+        "test_runs.py::test_whoever_waits_for_a_run_that_a_failover_has_lost_gets_no_other_runs_result",
+    ),
+    Defect(
+        "pool that lends connections to a server that was left", "pgflow/_io/connect.py",
+        """        if is_left(connection):
+            connection.close()
+    return""", """        pass
+    return""",
+        "test_deadlines.py::test_a_client_leaves_every_connection_to_a_server_that_is_not_there",
+    ),
+    Defect(
+        "listener that waits for a frozen server", "pgflow/listener.py",
+        "with Limit(connection.pgconn.socket, BEGIN_SECONDS, ", "with Limit(connection.pgconn.socket, 3600.0, ",
+        "test_deadlines.py::test_a_listener_whose_server_is_frozen_listens_anew",
+    ),
+    Defect(
+        "client that waits for a frozen server", "pgflow/_io/connect.py",
+        "connection = pool.getconn()\n    connection.patience_seconds = patience_seconds", "connection = pool.getconn()\n    del patience_seconds",
+        "test_deadlines.py::test_a_client_leaves_a_server_that_is_not_there",
+    ),
+    Defect(
+        "commits that are believed to reach a standby which is not here", "cli/pgflow_cli/checks/server.py",
+        'if waits and row["behind"] < row["standbys"]:', "if waits:",
+        "test_failover.py::test_doctor_says_what_a_failover_to_an_asynchronous_standby_would_lose",
+    ),
+    Defect(
         "commands that read a standby", "pgflow/_io/connect.py",
         '"target_session_attrs": "primary" if pq.version() >= PRIMARY_KNOWN_SINCE else "read-write",', '"target_session_attrs": "any",',
         "test_failover.py::test_of_several_hosts_every_command_finds_the_one_that_takes_writes[sql select pg_is_in_recovery() as standby]",

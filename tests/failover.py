@@ -19,7 +19,6 @@ import tempfile
 import threading
 import time
 from dataclasses import dataclass, field
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -100,8 +99,8 @@ class Clients:
                 key = self.started[n][0]
                 while not self._stop.is_set():
                     try:
-                        app.get(key, failover_jobs.tale).result(timeout=timedelta(seconds=2))
-                    except (psycopg.OperationalError, TimeoutError):
+                        app.get(key, failover_jobs.tale).result()  # no time-out: nobody but the engine leaves the old primary
+                    except psycopg.OperationalError:
                         continue
                     except Exception:  # noqa: BLE001 - a run whose start was lost is not there; the judge counts it
                         break

@@ -2000,11 +2000,11 @@ function pgflow.result(key text, tenant text DEFAULT ''::text, OUT status text, 
   grant execute to pgflow_operator
   grant execute to pgflow_worker
 
-function pgflow.results(chains bigint[]) returns TABLE(chain_id bigint, status text, reason text, output text, error text), owner pgflow_owner
+function pgflow.results(chains bigint[]) returns TABLE(chain_id bigint, status text, reason text, output text, error text, key text), owner pgflow_owner
   -- Those of these chains that have ended, are stuck, or are gone with their history, with output or error: what a waiting client asks
   sql stable security definer
   set search_path=pg_catalog, pg_temp
-  md5 869b6efdf9ed2e0c6df7246c26dfc45b
+  md5 eabd46d2c8f9b7cb933255956e4b430c
   grant execute to pgflow_client
   grant execute to pgflow_operator
   grant execute to pgflow_worker

@@ -180,6 +180,18 @@ def test_a_client_leaves_a_server_that_is_not_there(dsn: str, monkeypatch: pytes
             assert connection.execute("select 1").fetchone() == (1,)
 
 
+def test_a_client_leaves_every_connection_to_a_server_that_is_not_there(dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pgflow._io.connect._answers", lambda info: False)
+    pool = make_pool(ConnectOptions(dsn), "pgflow", 2)
+    with pool:
+        with lent(pool) as one, lent(pool) as other:
+            idle = {one.info.backend_pid, other.info.backend_pid}
+        with pytest.raises(psycopg.OperationalError), lent(pool, 0.2) as connection:
+            connection.execute("select pg_sleep(600)")
+        with lent(pool) as one, lent(pool) as other:
+            assert idle.isdisjoint({one.info.backend_pid, other.info.backend_pid})
+
+
 def test_a_wait_that_is_over_cuts_nothing_any_more(conn: psycopg.Connection) -> None:
     with deadlines.Limit(conn.fileno(), 0.0):
         pass

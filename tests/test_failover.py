@@ -62,6 +62,10 @@ def test_doctor_says_what_a_failover_to_an_asynchronous_standby_would_lose(lasti
         admin.execute("alter system set synchronous_standby_names = 'standby'")
         admin.execute("select pg_reload_conf()")
         servers.wait_until(lambda: findings(lasting.dsn())["replication"][0][0] == "ok", "commits wait for the standby")
+        admin.execute("alter system set synchronous_standby_names = 'elsewhere'")
+        admin.execute("select pg_reload_conf()")
+        absent = "no standby is synchronous, though synchronous_standby_names has some (1 standby)"
+        servers.wait_until(lambda: findings(lasting.dsn())["replication"][0][1].startswith(absent), "commits wait for nobody who is here")
         admin.execute("alter system reset synchronous_standby_names")
         admin.execute("select pg_reload_conf()")
 

@@ -75,7 +75,8 @@ def test_a_transactional_step_does_not_go_on_where_an_acknowledged_unit_is_lost(
 
 def test_what_was_acknowledged_and_is_gone_is_told_run_by_run(conn: psycopg.Connection) -> None:
     kept, gone, early = begin(conn), begin(conn), begin(conn)
-    commit(conn, flush(kept, unit()))
+    for claim in (kept, early):
+        commit(conn, flush(claim, unit()))
     told = Acknowledged()
     told.note(early.run_id, early.token, 1, "early", has_ended=False)
     beat_of(told, timeline=1, flushed=500)
@@ -87,7 +88,20 @@ def test_what_was_acknowledged_and_is_gone_is_told_run_by_run(conn: psycopg.Conn
     loss = told.judge(Beat(True, [], 2, 1200, 900, False), lambda query: ask(conn, query))
     assert loss is not None
     assert (loss.old_timeline, loss.new_timeline, loss.acknowledged, loss.kept) == (1, 2, 1000, 900)
-    assert [run["key"] for run in loss.runs] == ["gone"]  # what the new server's log reaches beyond is not even asked for
+    assert [run["key"] for run in loss.runs] == ["gone"]
+
+
+@pytest.mark.parametrize("recovered_to", [None, 1100], ids=["stopped", "crashed"])
+def test_a_loss_is_told_by_a_new_primary_that_was_restarted_and_has_forgotten_where_it_took_over(
+    conn: psycopg.Connection, recovered_to: int | None
+) -> None:
+    gone = begin(conn)
+    told = Acknowledged()
+    told.note(gone.run_id, gone.token, 1, "gone", has_ended=False)
+    beat_of(told, timeline=1, flushed=1000)
+    loss = told.judge(Beat(True, [], 2, 1200, recovered_to, False), lambda query: ask(conn, query))
+    assert loss is not None
+    assert [run["key"] for run in loss.runs] == ["gone"]
 
 
 @pytest.mark.parametrize(

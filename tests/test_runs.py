@@ -334,6 +334,19 @@ async def test_whoever_waits_for_a_run_that_is_pruned_meanwhile_is_told_that_it_
         await run.result(SOON)
 
 
+async def test_whoever_waits_for_a_run_that_a_failover_has_lost_gets_no_other_runs_result(aflow: AsyncHarness, conn: psycopg.Connection) -> None:
+    aflow.include(total)
+    lost = await aflow.start(total, 1)
+    await lost.result(SOON)
+    conn.execute("select pgflow.drop_history(clock_timestamp())")
+    conn.execute("select setval('pgflow.run_id_seq', %s, false)", (lost._chain_id,))  # the standby that takes over had come so far
+    other = await aflow.start(total, 2)
+    assert other._chain_id == lost._chain_id
+    await other.result(SOON)
+    with pytest.raises(RunNotFound, match=f"run '{lost.key}' is gone: .* a fail-over lost its start"):
+        await lost.result(SOON)
+
+
 def test_a_sync_handle_of_a_pruned_run_is_told_too(flow: Harness, conn: psycopg.Connection) -> None:
     flow.include(total)
     run = flow.start(total, 1)

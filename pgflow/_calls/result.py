@@ -16,6 +16,8 @@ class Ended(NamedTuple):
     reason: str | None
     output: str | None
     error: str | None
+    key: str | None
+    """Of the run that has this number: where a fail-over lost the start of a run, another may have it now."""
 
 
 def find_chain(key: str, tenant: str = "") -> Query[int]:
@@ -25,7 +27,7 @@ def find_chain(key: str, tenant: str = "") -> Query[int]:
 
 def results(chains: Sequence[int]) -> Query[dict[int, Ended]]:
     """Those of these chains that have ended or are stuck."""
-    sql = "select chain_id, status, reason, output, error from pgflow.results(%s::bigint[])"
+    sql = "select chain_id, status, reason, output, error, key from pgflow.results(%s::bigint[])"
     return Query(sql, (list(chains),), lambda rows: {row[0]: Ended(*row) for row in rows})
 
 

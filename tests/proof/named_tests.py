@@ -26,6 +26,13 @@ TESTS = {
     "G34": ("tasks, groups, time-outs and cancels in every order, of asyncio and anyio", ["tests/test_loop.py", "tests/test_engine_order.py", "tests/test_anyio.py"]),
     "G35": ("runs ended by force, with what they had done, begun and handed on", ["tests/test_forced.py"]),
     "G37": ("signals and timers across generations", ["tests/test_continue_as_new.py"]),
+    "G38": (
+        "waits for servers that are frozen or replaced, in every library; new primaries that are behind, restarted or have given out a number again",
+        [
+            "tests/test_losses.py", "tests/test_failover.py", "tests/test_deadlines.py",
+            "tests/test_runs.py::test_whoever_waits_for_a_run_that_a_failover_has_lost_gets_no_other_runs_result",
+        ],
+    ),
     "G41": ("a snapshot held while thousands of runs are claimed, in pages read", ["tests/test_held_snapshot.py", "tests/test_front.py"]),
     "G42": ("installers at once, killed midway; older and newer workers", ["tests/test_schema.py", "-k", "installer or upgrade or newer or older"]),
     "G44": ("code in threads, forks under a pool", ["tests/test_sync_workflows.py"]),

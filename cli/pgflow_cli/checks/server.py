@@ -59,6 +59,7 @@ def check_durability(patient: Patient) -> Iterator[Finding]:
 _STANDBYS = """
 select count(*) as standbys, current_setting('synchronous_standby_names') <> '' as has_synchronous,
   current_setting('synchronous_commit') as synchronous_commit,
+  count(*) filter (where r.sync_state in ('async', 'potential')) as behind,
   max(pg_wal_lsn_diff(pg_current_wal_flush_lsn(), r.flush_lsn))::bigint as behind_bytes,
   extract(epoch from max(r.flush_lag))::float8 as behind_seconds
 from pg_stat_replication r
@@ -78,8 +79,16 @@ def check_replication(patient: Patient) -> Iterator[Finding]:
         return
     standbys = count_of(row["standbys"], "standby")
     waits = row["has_synchronous"] and row["synchronous_commit"] not in ("off", "local")
+    if waits and row["behind"] < row["standbys"]:
+        others = f", one to any of the {row['behind']} others may" if row["behind"] else ""
+        yield Finding("ok", f"commits wait for a standby ({standbys}): a fail-over to it loses nothing{others}")
+        return
     if waits:
-        yield Finding("ok", f"commits wait for a standby ({standbys}): a fail-over to it loses nothing")
+        yield Finding(
+            "warn",
+            f"no standby is synchronous, though synchronous_standby_names has some ({standbys}): commits wait for one that is not here",
+            "start that standby, or name one that follows (pg_stat_replication.application_name)",
+        )
         return
     behind = "" if row["behind_bytes"] is None else f" (now {row['behind_bytes']:,} bytes, {duration(row['behind_seconds'] or 0.0)})"
     yield Finding(
