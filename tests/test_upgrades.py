@@ -133,7 +133,7 @@ def test_workers_of_a_landed_version_go_on_while_its_schema_is_upgraded(server_d
     assert figures["completed_by_old_workers_alone"] >= 10
 
 
-def test_the_newest_states_of_the_history_become_a_fresh_install(server_dsn):
+def test_the_newest_states_of_the_history_become_a_fresh_install_and_their_runs_go_on(server_dsn):
     assert upgrades.upgrade_history(server_dsn, 2)[1] == []
 
 
