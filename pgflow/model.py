@@ -374,11 +374,11 @@ class Admit:
 
 @dataclass(frozen=True)
 class MapResult(Generic[T, R_co]):
-    """What ``map()`` brought back.
+    """Results and failures of ``map()``.
 
     Attributes:
         values: Results of the items that succeeded, in the order of the items.
-        failed: Items that did not, with their errors.
+        failed: Items that did not, each a pair of the item and its error, in the order of the items.
     """
 
     values: list[R_co] = field(default_factory=list)

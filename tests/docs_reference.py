@@ -80,8 +80,10 @@ def _methods(cls: type) -> list[tuple[str, Any]]:
     return list(found.items())
 
 
-INTERNAL = {"ask", "wait", "definitions", "listens", "on"}
-"""Public in the language's sense only."""
+INTERNAL = {"ask", "wait", "definitions", "listens", "on"} | {
+    "declared", "timeout_", "spec", "issue", "has_compensation", "code", "issue_compensation", "issue_by_hand", "read_request",
+}  # fmt: skip
+"""Public in the language's sense only; the second set is what the engine asks of an effect."""
 
 
 def _method(name: str, member: Any) -> str | None:

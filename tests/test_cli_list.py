@@ -133,7 +133,7 @@ def test_watching_answers_again_when_something_has_changed(dsn, conn):
 def test_everything_about_a_run(prepared):
     run = pgflow(prepared, "show", "order-2").data
     assert (run["status"], run["input"], run["state"]) == ("waiting", {"order": {"sku": "desk", "amount": 2}}, {"phase": "paying"})
-    assert [(step["step"], step["status"], step["attempts"]) for step in run["steps"]] == [("price", "completed", 1), ("charge", "completed", 2)]
+    assert [(call["name"], call["status"], call["attempts"]) for call in run["calls"]] == [("price", "completed", 1), ("charge", "completed", 2)]
     shown = pgflow(prepared, "show", "order-2", tty=True).out
     assert "pgflow signal order-2 paid JSON" in shown
     assert re.search(r"charge +completed +2 ", shown)

@@ -132,15 +132,15 @@ def audit(
     key: Key,
     *,
     as_html: Annotated[bool, typer.Option("--html", help="Answer with a page for the browser.")] = False,
-    as_json: AsJson = False,
+    as_json: AsJson = None,
     dsn: Dsn = None,
 ) -> None:
     """Tells what a run decided and did, why, and what it owes.
 
     Every line is a unit of the run's journal: nothing of it was written for this story, and nothing of it can be changed.
     """
-    if as_html and as_json:
-        raise Mistake("--html and --json exclude each other: pass one of them")
+    if as_html and as_json is not None:
+        raise Mistake(f"--html and --{'json' if as_json else 'table'} exclude each other: pass one of them")
     with opened(dsn) as connection:
         story = read_story(connection, key)
     if as_html:

@@ -30,7 +30,7 @@ SAYS = {
 def bench(
     *,
     seconds: Annotated[float, typer.Option(min=0.5, max=600, help="How long to measure, in all.")] = 10.0,
-    as_json: AsJson = False,
+    as_json: AsJson = None,
     as_csv: AsCsv = False,
     dsn: Dsn = None,
 ) -> None:

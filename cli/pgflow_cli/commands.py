@@ -44,7 +44,10 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
     },
     "Look": {
         "list": ("listing:list_runs", "Lists runs, the newest first."),
-        "show": ("showing:show", "Shows a run: where it is and why, input, result, steps."),
+        "show": ("showing:show", "Shows a run: where it is and why, input, result, calls."),
+        "wait": ("waiting:wait", "Waits until runs have ended, or are stuck."),
+        "result": ("waiting:result", "Waits for a run, and prints its result as JSON."),
+        "logs": ("following:logs", "Tells what happened to a run, line by line."),
         "timeline": ("timeline:timeline", "Draws what a run did and waited for."),
         "owed": ("owing:owed", "Lists what is owed: effects that are not closed."),
         "audit": ("auditing:audit", "Tells what a run decided and did, why, and what it owes."),
@@ -161,7 +164,7 @@ def needs_target(arguments: list[str]) -> bool:
     if name not in ("workers", "tick"):
         return False
     given = Commands()[name].make_context(name, rest, resilient_parsing=True).params
-    lists = name == "workers" and any(given.get(option) for option in ("only_list", "as_json", "as_csv"))
+    lists = name == "workers" and (given.get("only_list") or given.get("as_csv") or given.get("as_json") is not None)
     return given["target"] is None and not lists
 
 

@@ -43,7 +43,7 @@ WITH_SCHEMA: dict[str, Callable[[Patient], Iterator[Finding]]] = {
 def doctor(
     *,
     deep: Annotated[bool, typer.Option("--deep", help="Also prove every invariant, which reads all runs.")] = False,
-    as_json: AsJson = False,
+    as_json: AsJson = None,
     as_csv: AsCsv = False,
     dsn: Dsn = None,
 ) -> None:

@@ -28,7 +28,7 @@ Message = Annotated[str, typer.Option(help="What the person says who starts the 
 Inputs = Annotated[list[str] | None, typer.Option("--input", help="An input: NAME=TEXT or NAME:=JSON; may be repeated.")]
 
 
-def dry_run(file: File, *, stubs: Stubs = None, message: Message = "", inputs: Inputs = None, as_json: AsJson = False) -> None:
+def dry_run(file: File, *, stubs: Stubs = None, message: Message = "", inputs: Inputs = None, as_json: AsJson = None) -> None:
     """Tells what a run would do; nothing is run."""
     from pgflow.declare import dry_run as play
     from pgflow.declare.dryrun import EndlessDryRun

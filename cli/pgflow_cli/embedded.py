@@ -35,7 +35,7 @@ def start(home: Home = None) -> None:
 
 
 @pg.command(cls=Command)
-def status(home: Home = None, *, as_json: AsJson = False) -> None:
+def status(home: Home = None, *, as_json: AsJson = None) -> None:
     """Says whether the server is up, and where."""
     from dataclasses import asdict
 

@@ -25,7 +25,7 @@ class _Words:
         params: list[Any] = super().get_params(ctx)  # type: ignore[misc]
         for param in params:
             param.metavar = param.metavar or param.name.upper()
-            if getattr(param, "is_flag", False) and param.default is None:
+            if getattr(param, "is_flag", False) and param.default is None and not param.secondary_opts:
                 param.default = False
         return params
 

@@ -28,7 +28,7 @@ def init(
     directory: Annotated[Path, typer.Argument(metavar="DIRECTORY", help="The workspace.", show_default=False)],
     *,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be written, and write nothing.")] = False,
-    as_json: AsJson = False,
+    as_json: AsJson = None,
 ) -> None:
     """Writes the workflow.yaml and frontmatter that are missing."""
     from pgflow.declare.icm import plan_missing, write_missing

@@ -24,7 +24,7 @@ from pgflow_cli.output import (
     print_rows,
     styled_status,
 )
-from pgflow_cli.selection import Filters, KeyPattern, Labels, Queues, Since, Statuses, Until, WorkflowNames
+from pgflow_cli.selection import Filters, KeyPattern, KeyPatterns, Labels, Queues, Since, Statuses, Until, WorkflowNames
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -52,6 +52,7 @@ _COUNT = "select status, count(*) as runs from pgflow.runs where {condition} gro
 
 
 def list_runs(
+    patterns: KeyPatterns = None,
     *,
     status: Statuses = None,
     workflow: WorkflowNames = None,
@@ -64,13 +65,13 @@ def list_runs(
     count: Annotated[bool, typer.Option("--count", help="Only how many there are of each status.")] = False,
     watch: Annotated[bool, typer.Option("--watch", help="Look again and again, until Ctrl-C.")] = False,
     every: Annotated[float, typer.Option(min=0.1, help="With --watch: seconds between looks.")] = 2.0,
-    as_json: AsJson = False,
+    as_json: AsJson = None,
     as_csv: AsCsv = False,
     dsn: Dsn = None,
 ) -> None:
     """Lists runs, the newest first."""
     form = choose_form(as_json=as_json, as_csv=as_csv)
-    filters = Filters(status, workflow, queue, label, key, since, until)
+    filters = Filters(status, workflow, queue, label, key, since, until, patterns=patterns or [])
     with opened(dsn) as connection:
 
         def look() -> list[dict[str, Any]]:
@@ -150,7 +151,7 @@ def _watch(connection: psycopg.Connection[Any], look: Any, form: Form, every: fl
         if form is Form.TABLE and sys.stdout.isatty():
             _watch_table(connection, look, every, count=count)
         else:
-            _watch_changes(look, every)
+            _watch_changes(connection, look, form, every, count=count)
     except KeyboardInterrupt:
         return
 
@@ -177,15 +178,18 @@ def _watch_table(connection: psycopg.Connection[Any], look: Any, every: float, *
             live.update(draw(), refresh=True)
 
 
-def _watch_changes(look: Any, every: float) -> None:
-    """For a pipe: the whole answer on one line, whenever it has changed."""
+def _watch_changes(connection: psycopg.Connection[Any], look: Any, form: Form, every: float, *, count: bool) -> None:
+    """For a pipe or a log: the whole answer whenever it has changed, JSON on one line."""
     last = None
     while True:
-        text = dump(look())
-        if text != last:
+        rows = look()
+        text = dump(rows)
+        if text != last and form is Form.TABLE:
+            print_rows(form, COUNT_COLUMNS if count else run_columns(rows, database_now(connection)), rows)
+        elif text != last:
             typer.echo(text)
-            sys.stdout.flush()
-            last = text
+        sys.stdout.flush()
+        last = text
         time.sleep(every)
         if not _is_read():
             return

@@ -44,7 +44,7 @@ def messages(
     ] = None,
     to: Annotated[str | None, typer.Option("--to", metavar="KEY", help="With --requeue: the run that is to have it.")] = None,
     why: Annotated[str | None, typer.Option(help="The reason, kept with the message or in the run's history.")] = None,
-    as_json: AsJson = False,
+    as_json: AsJson = None,
     as_csv: AsCsv = False,
     dsn: Dsn = None,
 ) -> None:
@@ -86,7 +86,7 @@ def messages(
     print_one(choose_form(as_json=as_json), said, lambda: plain(f"Message {chosen[0]} was {past}: run {said['key']} is {status}."))
 
 
-def _list(key: str | None, dsn: str | None, *, as_json: bool, as_csv: bool) -> None:
+def _list(key: str | None, dsn: str | None, *, as_json: bool | None, as_csv: bool) -> None:
     form = choose_form(as_json=as_json, as_csv=as_csv)
     with opened(dsn) as connection:
         if key is not None:

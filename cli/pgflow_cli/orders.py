@@ -85,7 +85,7 @@ def cancel(
     force: Annotated[bool, typer.Option("--force", help="End it without running any more of its code.")] = False,
     yes: Yes = False,
     dry_run: DryRun = False,
-    as_json: AsJson = False,
+    as_json: AsJson = None,
     as_csv: AsCsv = False,
     dsn: Dsn = None,
 ) -> None:
@@ -115,7 +115,7 @@ def _command(order: Order, explained: str) -> Callable[..., None]:
         why: Why = None,
         yes: Yes = False,
         dry_run: DryRun = False,
-        as_json: AsJson = False,
+        as_json: AsJson = None,
         as_csv: AsCsv = False,
         dsn: Dsn = None,
     ) -> None:
@@ -147,7 +147,7 @@ def retry(
     why: Why = None,
     yes: Yes = False,
     dry_run: DryRun = False,
-    as_json: AsJson = False,
+    as_json: AsJson = None,
     as_csv: AsCsv = False,
     dsn: Dsn = None,
 ) -> None:

@@ -1,6 +1,6 @@
 """How a command says what it found: a table for people, JSON and CSV for machines.
 
-On a terminal the default is a table, into a pipe or a file JSON. JSON is an array with one row a line, so
+For people the default is a table (`readers`), for programs JSON. JSON is an array with one row a line, so
 that both ``jq`` and ``grep`` work; a single thing is one object. What is not the answer - notes, progress,
 questions - goes to standard error, so that the answer can always be piped.
 """
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import csv
 import json
+import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -25,7 +26,13 @@ if TYPE_CHECKING:
     from rich.table import Table
     from rich.text import Text
 
-AsJson = Annotated[bool, typer.Option("--json", help="Answer in JSON; the default where standard output is not a terminal.")]
+AsJson = Annotated[
+    bool | None,
+    typer.Option(
+        "--json/--table", show_default=False,
+        help="Answer in JSON or in a table; else people get a table (a terminal, a log of GitHub Actions, cron's mail), programs JSON.",
+    ),
+]  # fmt: skip
 AsCsv = Annotated[bool, typer.Option("--csv", help="Answer in CSV.")]
 LogLevel = Annotated[str, typer.Option(help="How much to log: debug, info, warning or error.")]
 LogFormat = Annotated[str, typer.Option(help="How to log: text, or json, one object a line.")]
@@ -46,15 +53,17 @@ class Form(StrEnum):
     CSV = "csv"
 
 
-def choose_form(*, as_json: bool = False, as_csv: bool = False) -> Form:
-    """The form that was asked for, else the one that fits where the answer goes."""
-    if as_json and as_csv:
-        raise Mistake("--json and --csv exclude each other: pass one of them")
-    if as_json:
-        return Form.JSON
+def choose_form(*, as_json: bool | None = None, as_csv: bool = False) -> Form:
+    """Return the form that was asked for, else the one that fits whoever reads the answer."""
+    if as_csv and as_json is not None:
+        raise Mistake(f"--{'json' if as_json else 'table'} and --csv exclude each other: pass one of them")
     if as_csv:
         return Form.CSV
-    return Form.TABLE if sys.stdout.isatty() else Form.JSON
+    if as_json is None:
+        from pgflow_cli import readers
+
+        as_json = not readers.is_person()
+    return Form.JSON if as_json else Form.TABLE
 
 
 @dataclass(frozen=True)
@@ -90,7 +99,10 @@ def console(*, error: bool = False) -> Console:
             for segment in super().render(renderable, options):
                 yield segment if segment.control else Segment(printable(segment.text), segment.style)
 
-    return Harmless(stderr=error, highlight=False, soft_wrap=False)
+    out = Harmless(stderr=error, highlight=False, soft_wrap=False)
+    if not out.is_terminal and not os.environ.get("COLUMNS"):
+        out.width = LOG_WIDTH  # a log and a mail have no width of their own
+    return out
 
 
 def note(text: str) -> None:
@@ -114,6 +126,8 @@ def printable(text: str, *, keep: str = "\n") -> str:
 
 GAP = 2
 LEAST = 10
+LOG_WIDTH = 140
+"""Of tables that go to no terminal."""
 
 
 def make_table(columns: Sequence[Column], rows: Iterable[Row], width: int) -> Table:

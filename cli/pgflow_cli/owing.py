@@ -28,7 +28,7 @@ def owed(
     state: Annotated[
         str | None, typer.Option(help="Only effects that are intended, unknown, absent, accepted or uncompensated.")
     ] = None,
-    as_json: AsJson = False,
+    as_json: AsJson = None,
     as_csv: AsCsv = False,
     dsn: Dsn = None,
 ) -> None:
@@ -81,7 +81,7 @@ def settle(
     ] = False,
     stands: Annotated[bool, typer.Option("--stands", help="It is uncompensated: it need not be taken back.")] = False,
     why: Annotated[str | None, typer.Option(help="How this is known; kept in the ledger.")] = None,
-    as_json: AsJson = False,
+    as_json: AsJson = None,
     dsn: Dsn = None,
 ) -> None:
     """Says what became of an effect whose outcome is unknown.

@@ -35,7 +35,7 @@ def prune(
     dry_run: DryRun = False,
     batch: Batch = 1000,
     move_at_most: MoveAtMost = 10_000,
-    as_json: AsJson = False,
+    as_json: AsJson = None,
     dsn: Dsn = None,
 ) -> None:
     """Removes runs that ended long ago.
@@ -80,7 +80,7 @@ def _drop_all(connection: psycopg.Connection[Any], ended_before: datetime, batch
     return gone
 
 
-def _tell(told: dict[str, Any], *, as_json: bool) -> None:
+def _tell(told: dict[str, Any], *, as_json: bool | None) -> None:
     runs = many(told["runs"], "run")
     text = f"{runs} removed" if told["removed"] else f"{runs} ended before {when(told['ended_before'])}; nothing was removed"
     if told["partitions"]:

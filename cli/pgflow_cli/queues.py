@@ -45,7 +45,7 @@ from pgflow.queues q where %(queue)s::text is null or q.queue = %(queue)s order 
 
 
 @queues.callback()
-def list_queues(context: typer.Context, *, as_json: AsJson = False, as_csv: AsCsv = False, dsn: Dsn = None) -> None:
+def list_queues(context: typer.Context, *, as_json: AsJson = None, as_csv: AsCsv = False, dsn: Dsn = None) -> None:
     """Shows queues, or pauses, resumes and limits one."""
     if context.invoked_subcommand is None:
         with opened(dsn) as connection:
@@ -53,13 +53,13 @@ def list_queues(context: typer.Context, *, as_json: AsJson = False, as_csv: AsCs
 
 
 @queues.command("pause", cls=Command)
-def pause_queue(queue: Name, *, as_json: AsJson = False, dsn: Dsn = None) -> None:
+def pause_queue(queue: Name, *, as_json: AsJson = None, dsn: Dsn = None) -> None:
     """Stops claims from a queue; what is running goes on."""
     _change(dsn, queue, "select pgflow.pause_queue(%(queue)s)", {}, as_json=as_json)
 
 
 @queues.command("resume", cls=Command)
-def resume_queue(queue: Name, *, as_json: AsJson = False, dsn: Dsn = None) -> None:
+def resume_queue(queue: Name, *, as_json: AsJson = None, dsn: Dsn = None) -> None:
     """Lets claims from a paused queue go on."""
     _change(dsn, queue, "select pgflow.resume_queue(%(queue)s)", {}, as_json=as_json)
 
@@ -75,7 +75,7 @@ def limit_queue(
     max_deaths: Annotated[
         int | None, typer.Option(min=1, max=1000, help="After so many dead workers a run is stuck.", show_default=False)
     ] = None,
-    as_json: AsJson = False,
+    as_json: AsJson = None,
     dsn: Dsn = None,
 ) -> None:
     """Limits runs at once, and dead workers, of a queue.
@@ -101,7 +101,7 @@ def require_known(
     queue: Name,
     *,
     off: Annotated[bool, typer.Option("--off", help="Take starts of unknown workflows again.")] = False,
-    as_json: AsJson = False,
+    as_json: AsJson = None,
     dsn: Dsn = None,
 ) -> None:
     """Refuses starts of workflows that no worker has ever had.
@@ -112,7 +112,7 @@ def require_known(
     _change(dsn, queue, "select pgflow.require_known(%(queue)s, not %(off)s)", {"off": off}, as_json=as_json)
 
 
-def _change(dsn: str | None, queue: str, call: str, params: dict[str, Any], *, as_json: bool) -> None:
+def _change(dsn: str | None, queue: str, call: str, params: dict[str, Any], *, as_json: bool | None) -> None:
     with opened(dsn) as connection:
         if not fetch_dicts(connection, "select 1 from pgflow.queues where queue = %s", (queue,)):
             names = [row["queue"] for row in fetch_dicts(connection, "select queue from pgflow.queues order by queue")]
@@ -121,7 +121,7 @@ def _change(dsn: str | None, queue: str, call: str, params: dict[str, Any], *, a
         _print(connection, queue, as_json=as_json, as_csv=False)
 
 
-def _print(connection: psycopg.Connection[Any], queue: str | None, *, as_json: bool, as_csv: bool) -> None:
+def _print(connection: psycopg.Connection[Any], queue: str | None, *, as_json: bool | None, as_csv: bool) -> None:
     rows = fetch_dicts(connection, _QUEUES, {"queue": queue})
     columns = queue_columns(database_now(connection))
     print_rows(choose_form(as_json=as_json, as_csv=as_csv), columns, rows, names=_COLUMNS, empty="There are no queues yet.")

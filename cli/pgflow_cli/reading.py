@@ -36,7 +36,7 @@ def sql(
     *,
     limit: Annotated[int, typer.Option("--limit", "-n", min=0, help="At most so many rows; 0 for all.")] = 1000,
     timeout: Annotated[str, typer.Option(help="Give up after 90s, 10m...")] = "60s",
-    as_json: AsJson = False,
+    as_json: AsJson = None,
     as_csv: AsCsv = False,
     dsn: Dsn = None,
 ) -> None:

@@ -48,7 +48,7 @@ def replay(
     key: KeyPattern = None,
     since: Since = None,
     until: Until = None,
-    as_json: AsJson = False,
+    as_json: AsJson = None,
     dsn: Dsn = None,
 ) -> None:
     """Replays recorded runs against the code at hand.

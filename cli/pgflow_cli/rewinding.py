@@ -58,7 +58,7 @@ def fork(
     attempts: Attempts = None,
     deadline: Deadline = None,
     why: Why = None,
-    as_json: AsJson = False,
+    as_json: AsJson = None,
     dsn: Dsn = None,
 ) -> None:
     """Starts a run that begins with another's journal.
@@ -89,7 +89,7 @@ def rewind(
     attempts: Attempts = None,
     deadline: Deadline = None,
     why: Why = None,
-    as_json: AsJson = False,
+    as_json: AsJson = None,
     dsn: Dsn = None,
 ) -> None:
     """Takes a run back to an earlier point.
@@ -118,7 +118,7 @@ def restart(
     attempts: Attempts = None,
     deadline: Deadline = None,
     why: Why = None,
-    as_json: AsJson = False,
+    as_json: AsJson = None,
     dsn: Dsn = None,
 ) -> None:
     """Begins a run anew, with its key.
@@ -170,7 +170,7 @@ select distinct chain_id from pgflow.runs where parent_run_id = %s and status no
 
 
 def _do(
-    verb: str, key: str, query: Callable[[PlaceOptions], Query[Started]], shared: PlaceOptions, *, as_json: bool, dsn: str | None
+    verb: str, key: str, query: Callable[[PlaceOptions], Query[Started]], shared: PlaceOptions, *, as_json: bool | None, dsn: str | None
 ) -> None:
     from pgflow._io import run
 

@@ -20,7 +20,7 @@ def migrate(
     *,
     sql: Annotated[bool, typer.Option("--sql", help="Print what would run, for psql, and change nothing.")] = False,
     lock_timeout: Annotated[float, typer.Option(min=0, help="Seconds to wait for another installer.")] = 60.0,
-    as_json: AsJson = False,
+    as_json: AsJson = None,
 ) -> None:
     """Installs the schema, or brings it up to date."""
     form = choose_form(as_json=as_json)
@@ -57,7 +57,7 @@ def init(
     folder: Annotated[Path, typer.Argument(help="Folder of the project; made if it is not there.")] = Path(),
     *,
     no_migrate: Annotated[bool, typer.Option("--no-migrate", help="Do not touch a database.")] = False,
-    as_json: AsJson = False,
+    as_json: AsJson = None,
     dsn: Dsn = None,
 ) -> None:
     """Begins a project: installs the schema, writes flows.py."""

@@ -38,6 +38,9 @@ Queues = Annotated[list[str] | None, typer.Option("--queue", "-q", help="Only ru
 Labels = Annotated[
     list[str] | None, typer.Option("--label", "-l", metavar="NAME=VALUE", help="Only runs with this label; may be given again.")
 ]
+KeyPatterns = Annotated[
+    list[str] | None, typer.Argument(metavar="[KEY]...", help="Only runs with these keys; * stands for anything.", show_default=False)
+]
 KeyPattern = Annotated[str | None, typer.Option("--key", "-k", help="Only runs whose key is this; * stands for anything.")]
 Since = Annotated[str | None, typer.Option(help="Only runs created since: 2h, 7d, or a time.")]
 Until = Annotated[str | None, typer.Option(help="Only runs created until: 2h (ago), or a time.")]
@@ -55,6 +58,7 @@ class Filters:
     since: str | None = None
     until: str | None = None
     keys: list[str] = field(default_factory=list)
+    patterns: list[str] = field(default_factory=list)
 
     def __bool__(self) -> bool:
         """Whether anything was asked for."""
@@ -77,6 +81,8 @@ class Filters:
             parts.append(("labels @> %s::jsonb", dump(parse_pairs(self.label, "--label"))))
         if self.key is not None:
             parts.append(("key like %s", _like(self.key)) if "*" in self.key else ("key = %s", self.key))
+        if self.patterns:
+            parts.append(_any_key(self.patterns))
         if self.since is not None:
             parts.append(_created(">=", self.since, "--since"))
         if self.until is not None:
@@ -92,6 +98,13 @@ def _known_statuses(statuses: list[str]) -> list[str]:
             hint = f" Did you mean {close[0]}?" if close else ""
             raise Mistake(f"there is no status {word!r}.{hint} There are {', '.join(STATUSES)}")
     return words
+
+
+def _any_key(patterns: list[str]) -> tuple[str, list[str]]:
+    """An exact key is looked up by its index."""
+    if any("*" in pattern for pattern in patterns):
+        return "key like any(%s)", [_like(pattern) for pattern in patterns]
+    return "key = any(%s)", patterns
 
 
 def _like(pattern: str) -> str:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
+import typer
+
+from pgflow_cli.calls import call_columns, read_calls
 from pgflow_cli.database import Dsn, fetch_dicts, opened
 from pgflow_cli.history import describe_error
 from pgflow_cli.listing import WHY, database_now
@@ -30,29 +33,37 @@ if TYPE_CHECKING:
 
     import psycopg
     from rich.console import RenderableType
-    from rich.text import Text
 
 _RUN = f"""key, status, workflow, queue, version, priority, labels, {WHY}, attempt, worker_id, generation,
     created_at, since, run_at, deadline_at, finished_at, input, output, error, run_id, parent_run_id,
     origin_key, origin_generation, origin_seq"""
 
-_STEPS = """
-select call, step, status, attempts, started_at, ended_at, idempotency_key, output, error
-from pgflow.steps where run_id = %s order by call
-"""
-
 _CHILDREN = "select key, status, workflow from pgflow.runs where parent_run_id = %s order by run_id limit 100"
 _PARENT = "select key from pgflow.runs where run_id = %s"
 _STATE = "select pgflow.run_state(%s::text) as state"
 
-_STEP_ENDS = {"completed": "green", "failed": "red", "abandoned": "red"}
+DEFAULT_LIMIT = 30
 
 
-def show(key: Key, *, as_json: AsJson = False, dsn: Dsn = None) -> None:
-    """Shows a run: where it is and why, input, result, steps."""
+def show(
+    key: Key,
+    *,
+    limit: Annotated[
+        int | None,
+        typer.Option("--limit", "-n", min=0, show_default=False, help="At most so many calls; 0 for each. A table has 30, JSON all."),
+    ] = None,
+    as_json: AsJson = None,
+    dsn: Dsn = None,
+) -> None:
+    """Shows a run: where it is and why, input, result, calls.
+
+    Calls are steps, decisions and effects. Of a run with more of them than the limit, many calls of one name are one line, which
+    counts them by status.
+    """
     form = choose_form(as_json=as_json)
+    most = (DEFAULT_LIMIT if form is Form.TABLE else 0) if limit is None else limit
     with opened(dsn) as connection:
-        run = read_run(connection, key)
+        run = read_run(connection, key, most or None)
         now = database_now(connection)
     if form is Form.JSON:
         print_object(run)
@@ -64,13 +75,16 @@ def show(key: Key, *, as_json: AsJson = False, dsn: Dsn = None) -> None:
 
 def print_object(run: dict[str, Any]) -> None:
     """The run for machines."""
-    import typer
-
     typer.echo(dump(run, indent=2))
 
 
-def read_run(connection: psycopg.Connection[Any], key: str) -> dict[str, Any]:
-    """A run with its steps, its children and what it said of itself.
+def read_run(connection: psycopg.Connection[Any], key: str, limit: int | None = None) -> dict[str, Any]:
+    """Return a run with its calls, its children and what it said of itself.
+
+    Args:
+        connection: To the database.
+        key: Of the run.
+        limit: At most so many calls, see `read_calls`; None for all.
 
     Raises:
         Mistake: No run has the key.
@@ -81,7 +95,7 @@ def read_run(connection: psycopg.Connection[Any], key: str) -> dict[str, Any]:
     run["parent"] = parent[0]["key"] if parent else None
     run["state"] = _read_state(connection, key)
     run["children"] = fetch_dicts(connection, _CHILDREN, (run_id,))
-    run["steps"] = fetch_dicts(connection, _STEPS, (run_id,))
+    run["calls"], run["more_calls"] = read_calls(connection, run_id, limit)
     return run
 
 
@@ -108,11 +122,13 @@ def draw(run: dict[str, Any], now: datetime, width: int) -> list[RenderableType]
     for name, value in _facts(run, now):
         facts.add_row(name, value)
     parts: list[RenderableType] = [head, facts]
-    if run["steps"]:
-        parts += ["", make_table(_step_columns(), run["steps"], width)]
+    if run["calls"]:
+        parts += ["", make_table(call_columns(), run["calls"], width)]
+    if run["more_calls"]:
+        parts.append(plain(f"… and {run['more_calls']:,} more: --limit 0 shows each call"))
     if run["children"]:
         parts += ["", make_table(_CHILD_COLUMNS, run["children"], width)]
-    parts += ["", plain(f"More: pgflow timeline {run['key']}")] if run["steps"] else []
+    parts += ["", plain(f"More: pgflow timeline {run['key']}")] if run["calls"] else []
     return parts
 
 
@@ -128,7 +144,7 @@ def _facts(run: dict[str, Any], now: datetime) -> list[tuple[str, RenderableType
         ("worker", plain(f"{run['worker_id']}, claim {run['attempt']}") if run["worker_id"] is not None else None),
         ("created", plain(f"{when(run['created_at'])}, {age(run['created_at'], now)} ago")),
         (run["status"] if not ended else "ended", plain(f"{when(run['since'])}, {age(run['since'], now)} ago{took}")),
-        ("starts at", plain(when(run["run_at"])) if run["run_at"] and not run["steps"] and not ended else None),
+        ("starts at", plain(when(run["run_at"])) if run["run_at"] and not run["calls"] and not ended else None),
         ("deadline", plain(when(run["deadline_at"])) if run["deadline_at"] else None),
         ("generation", plain(run["generation"]) if run["generation"] > 1 else None),
         ("begun", plain(_origin(run)) if run["origin_seq"] is not None else None),
@@ -171,24 +187,6 @@ def _traceback(error: Any) -> RenderableType | None:
         return None
     text = error["traceback"]
     return Text((text if isinstance(text, str) else "\n".join(map(str, text))).rstrip(), style="bright_black")
-
-
-def _step_columns() -> list[Column]:
-    from rich.text import Text
-
-    return [
-        Column("CALL", lambda row: plain(row["call"]), right=True),
-        Column("STEP", lambda row: plain(row["step"]), most=40),
-        Column("STATUS", lambda row: Text(row["status"], style=_STEP_ENDS.get(row["status"], "yellow"))),
-        Column("TRIES", lambda row: plain(row["attempts"]), right=True),
-        Column("ENDED", lambda row: plain(when(row["ended_at"])), from_width=110),
-        Column("IDEMPOTENCY KEY", lambda row: plain(row["idempotency_key"]), from_width=150, most=70),
-        Column("RESULT", _result, takes_rest=True, most=200),
-    ]
-
-
-def _result(row: Any) -> Text:
-    return plain(describe_error(row["error"])) if row["error"] else short_json(row["output"]) if row["status"] == "completed" else plain("")
 
 
 _CHILD_COLUMNS = [

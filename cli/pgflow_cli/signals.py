@@ -32,7 +32,7 @@ def signal(
         str | None,
         typer.Option("--idempotency-key", metavar="KEY", callback=refuse_empty, help="The same key to the same run is one message."),
     ] = None,
-    as_json: AsJson = False,
+    as_json: AsJson = None,
     dsn: Dsn = None,
 ) -> None:
     """Sends a signal to a run.

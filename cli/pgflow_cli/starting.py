@@ -64,7 +64,7 @@ def start(
         IfTaken, typer.Option("--if-taken", help="With --key: what to do if a run has it. match: the same input is the same run.")
     ] = IfTaken.MATCH,
     new: Annotated[bool, typer.Option("--new", help="The name is right although the database has never seen it.")] = False,
-    as_json: AsJson = False,
+    as_json: AsJson = None,
     dsn: Dsn = None,
 ) -> None:
     """Starts a run; workers do the rest."""
@@ -212,7 +212,7 @@ def run(
         str | None, typer.Option(help="Stop waiting after 90s, 10m...: exit code 3, and the run goes on with the next worker.")
     ] = None,
     log_level: Annotated[str, typer.Option(help="debug, info, warning or error.")] = "warning",
-    as_json: AsJson = False,
+    as_json: AsJson = None,
     dsn: Dsn = None,
 ) -> None:
     """Starts a run, works on it here, and waits for its result.

@@ -38,7 +38,7 @@ def tick(
     dead_after: Annotated[float, typer.Option(min=0.5, help="Seconds without a sign of life after which a worker is dead.")] = 10.0,
     log_level: LogLevel = "warning",
     log_format: LogFormat = "text",
-    as_json: AsJson = False,
+    as_json: AsJson = None,
     dsn: Dsn = None,
 ) -> None:
     """Drains queues once, for cron: ends when nothing is ready.

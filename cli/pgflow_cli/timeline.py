@@ -66,7 +66,7 @@ def timeline(
         int | None, typer.Option(min=1, help="An earlier one of a run that was continued as new; else the newest.")
     ] = None,
     units: Annotated[bool, typer.Option("--units", help="The units of its journal, as they are numbered for fork and rewind.")] = False,
-    as_json: AsJson = False,
+    as_json: AsJson = None,
     as_csv: AsCsv = False,
     dsn: Dsn = None,
 ) -> None:

@@ -110,7 +110,7 @@ def _children(connection: psycopg.Connection[Any], parents: list[int]) -> list[i
     return [row[0] for row in connection.execute(query, (parents,))]
 
 
-def import_runs(file: File, *, as_json: AsJson = False, dsn: Dsn = None) -> None:
+def import_runs(file: File, *, as_json: AsJson = None, dsn: Dsn = None) -> None:
     """Inserts exported runs as history that nothing can run.
 
     All of them or none: a key or a run that is here already refuses the file. A run that was open is cancelled here, with the

@@ -25,7 +25,7 @@ Paths = Annotated[
 ]
 
 
-def validate(paths: Paths, *, as_json: AsJson = False) -> None:
+def validate(paths: Paths, *, as_json: AsJson = None) -> None:
     """Says everything that is wrong with workflow files."""
     from pgflow.declare import validate as verdicts_on
 

@@ -23,7 +23,7 @@ VERSION_NAMES = ("workflow", "version", "pinned", "pinned_runs", "begun_runs", "
 PATCH_NAMES = ("workflow", "patch", "new_side", "old_side", "marked", "workers", "deprecated", "safe_to_deprecate", "safe_to_remove")
 
 
-def versions(workflow: WorkflowNames = None, *, as_json: AsJson = False, as_csv: AsCsv = False, dsn: Dsn = None) -> None:
+def versions(workflow: WorkflowNames = None, *, as_json: AsJson = None, as_csv: AsCsv = False, dsn: Dsn = None) -> None:
     """Shows which versions open runs need, and who serves them.
 
     PINNED counts open runs that only workers of this version claim, BEGUN others that its code may have worked on. A version
@@ -60,7 +60,7 @@ def _verdict(row: Any) -> str:
     return "yes" if row["safe_to_remove"] else "no: the code must fit these runs"
 
 
-def patches(workflow: WorkflowNames = None, *, as_json: AsJson = False, as_csv: AsCsv = False, dsn: Dsn = None) -> None:
+def patches(workflow: WorkflowNames = None, *, as_json: AsJson = None, as_csv: AsCsv = False, dsn: Dsn = None) -> None:
     """Shows patches, and whether their old sides may go.
 
     NEW counts open runs that took the new side, OLD those that may have passed before the change.

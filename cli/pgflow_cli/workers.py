@@ -40,7 +40,7 @@ def workers(
     ] = None,
     metrics_host: Annotated[str, typer.Option(help="Address of that endpoint. It asks nobody for a password.")] = "127.0.0.1",
     only_list: Annotated[bool, typer.Option("--list", help="List the workers, as without a module.")] = False,
-    as_json: AsJson = False,
+    as_json: AsJson = None,
     as_csv: AsCsv = False,
 ) -> None:
     """Works on runs until SIGTERM, or lists the workers.
@@ -79,7 +79,7 @@ def workers(
 _COLUMNS = ("worker_id", "host", "pid", "queues", "concurrency", "running", "stopping", "version", "started_at", "beat_at", "is_outdated")
 
 
-def _list_workers(dsn: str | None, *, as_json: bool, as_csv: bool) -> None:
+def _list_workers(dsn: str | None, *, as_json: bool | None, as_csv: bool) -> None:
     form = choose_form(as_json=as_json, as_csv=as_csv)
     with opened(dsn) as connection:
         rows = fetch_dicts(connection, f"select {', '.join(_COLUMNS)} from pgflow.workers order by worker_id")  # noqa: S608 - our own columns

@@ -18,7 +18,7 @@ OURS = "---\nname: pgflow\n"
 def install_skill(
     *,
     to: Annotated[Path, typer.Option("--to", help="Folder of skills; pgflow/SKILL.md is written into it.")] = Path(".agents/skills"),
-    as_json: AsJson = False,
+    as_json: AsJson = None,
 ) -> None:
     """Writes the skill for coding assistants, or renews it."""
     form = choose_form(as_json=as_json)

@@ -1,0 +1,239 @@
+"""`pgflow show` of runs with many calls, decisions and effects; `wait`, `result` and `logs`; who gets a table."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import cli_jobs
+import clikit
+import pytest
+from clikit import TESTS, pgflow
+
+import pgflow as flow
+from pgflow import AsyncApp, Choice, decision, effect, step, workflow
+
+pytestmark = pytest.mark.timeout(90)
+
+ITEMS = 40
+
+
+class Refused(Exception):
+    """The other side's no."""
+
+
+@step(retries=1, raises=[Refused])
+async def fetch(number: int) -> int:
+    if number % 10 == 9:
+        raise Refused(f"no {number}")
+    return number
+
+
+@decision()
+async def pick() -> Choice[str]:
+    return Choice("lamp", why="it is dark")
+
+
+@effect(risk="irreversible")
+async def order(what: str) -> str:
+    return f"order of a {what}"
+
+
+@workflow
+async def busy(items: int) -> str:
+    done = await flow.map(fetch, range(items), tolerated_failures=items)
+    chosen = await pick()
+    return f"{await order.because(chosen)(chosen.value)}, {len(done.values)} fetched"
+
+
+@pytest.fixture
+def worked(dsn: str) -> str:
+    """A database with one long run and one short one."""
+
+    async def work() -> None:
+        app = AsyncApp(dsn, include=[busy])
+        async with app, app.worker(poll_seconds=0.1):
+            for key, items in (("long-1", ITEMS), ("short-1", 2)):
+                await (await app.start(busy.options(key=key), items)).result()
+
+    asyncio.run(work())
+    return dsn
+
+
+def test_a_run_shows_its_decisions_and_effects_among_its_steps(worked):
+    calls = pgflow(worked, "show", "short-1").data["calls"]
+    assert [(call["kind"], call["name"], call["status"]) for call in calls] == [
+        ("step", "fetch", "completed"), ("step", "fetch", "completed"), ("decision", "pick", "completed"), ("effect", "order", "confirmed"),
+    ]  # fmt: skip
+    assert calls[3]["idempotency_key"].endswith("/order/1")
+    assert [call["output"] for call in calls] == [0, 1, "lamp", "order of a lamp"]
+    shown = pgflow(worked, "show", "short-1", tty=True, width=160).out
+    assert re.search(r"^ +\d+ +decision: pick +completed +1 .*\"lamp\"", shown, re.MULTILINE)
+    assert re.search(r"^ +\d+ +effect: order +confirmed +1 .*\"order of a lamp\"", shown, re.MULTILINE)
+
+
+def test_many_calls_of_one_name_are_one_line_that_counts_them(worked):
+    shown = pgflow(worked, "show", "long-1", tty=True).out
+    assert re.search(rf"^ +1 +fetch x {ITEMS} +36 done, 4 failed +{ITEMS} ", shown, re.MULTILINE)
+    assert re.search(r"^ +\d+ +effect: order +confirmed ", shown, re.MULTILINE)
+    assert len(re.findall(r"^ +\d+ +fetch", shown, re.MULTILINE)) == 1
+
+
+def test_a_limit_of_nothing_shows_each_call(worked):
+    shown = pgflow(worked, "show", "long-1", "--limit", "0", tty=True).out
+    assert len(re.findall(r"^ +\d+ +fetch +(?:completed|failed) ", shown, re.MULTILINE)) == ITEMS
+    assert "Refused: no 19" in shown
+
+
+def test_more_lines_than_the_limit_are_counted(worked):
+    run = pgflow(worked, "show", "long-1", "--limit", "2").data
+    assert [(call["name"], call.get("counts")) for call in run["calls"]] == [("fetch", {"completed": 36, "failed": 4}), ("pick", None)]
+    assert run["more_calls"] == 1
+    assert "… and 1 more: --limit 0 shows each call" in pgflow(worked, "show", "long-1", "-n", "2", tty=True).out
+    assert len(pgflow(worked, "show", "long-1").data["calls"]) == ITEMS + 2, "a program gets all unless it asks for less"
+
+
+# ---------------------------------------------------------------- list KEY
+
+
+def test_keys_may_be_listed_by_name_and_by_pattern(worked):
+    assert [row["key"] for row in pgflow(worked, "list", "long-1", "nobody").data] == ["long-1"]
+    assert [row["key"] for row in pgflow(worked, "list", "short-*", "long-1").data] == ["short-1", "long-1"]
+    assert pgflow(worked, "list", "long_1", "short_*").data == []
+
+
+# ---------------------------------------------------------------- wait, result
+
+
+def test_waiting_ends_with_the_runs(worked):
+    answer = pgflow(worked, "wait", "long-1", "short-1")
+    assert (answer.code, [(row["key"], row["status"]) for row in answer.data]) == (0, [("long-1", "completed"), ("short-1", "completed")])
+    assert pgflow(worked, "result", "short-1").out == '"order of a lamp, 2 fetched"\n'
+
+
+def test_what_has_not_ended_in_time_is_exit_code_three(dsn, conn):
+    conn.execute("""select pgflow.start_run('greet', '{"name": "Ada"}', 'slow-1')""")
+    answer = pgflow(dsn, "wait", "slow-1", "--timeout", "200ms")
+    assert (answer.code, answer.data[0]["status"], answer.err) == (3, "queued", "1 of 1 runs have not ended.\n")
+    answer = pgflow(dsn, "result", "slow-1", "--timeout", "200ms")
+    assert (answer.code, answer.out) == (3, "")
+    assert answer.err.startswith("pgflow: run 'slow-1' is queued: ")
+
+
+def test_a_run_that_ends_while_somebody_waits_is_told_at_once(dsn, conn):
+    conn.execute("""select pgflow.start_run('greet', '{"name": "Ada"}', 'late-1')""")
+    waiting = clikit.process(dsn, "result", "late-1", "--timeout", "60s")
+
+    async def work() -> None:
+        app = AsyncApp(dsn, include=[cli_jobs])
+        async with app, app.worker(poll_seconds=0.1):
+            await app.get("late-1", cli_jobs.greet).result()
+
+    try:
+        asyncio.run(work())
+        answer = clikit.finish(waiting)
+    finally:
+        waiting.kill()
+        waiting.communicate()
+    assert (answer.code, answer.out, answer.err) == (0, '"Hello Ada"\n', "")
+
+
+def test_a_run_that_failed_or_is_stuck_has_its_exit_code(dsn, conn):
+    clikit.make_stuck(conn, "stuck-1")
+    conn.execute("""select pgflow.start_run('greet', '{"name": "gone"}', 'gone-1')""")
+    conn.execute("select pgflow.cancel_run('gone-1', 'not needed')")
+    conn.execute("select pgflow.wake()")
+    assert pgflow(dsn, "wait", "gone-1").code == 1
+    assert pgflow(dsn, "wait", "gone-1", "stuck-1").code == 4
+    answer = pgflow(dsn, "result", "stuck-1")
+    assert (answer.code, answer.out) == (4, "")
+    assert answer.err.startswith("pgflow: run 'stuck-1' is stuck: poison")
+    assert pgflow(dsn, "result", "gone-1").err == "pgflow: run 'gone-1' is cancelled: not needed\n"
+
+
+# ---------------------------------------------------------------- logs
+
+
+def test_logs_are_the_journal_line_by_line(worked):
+    lines = pgflow(worked, "logs", "short-1", "--table").out.splitlines()
+    assert re.match(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\dZ +#\d+ ", lines[0])
+    assert any(re.search(r"#3 decision recorded pick ", line) for line in lines)
+    assert pgflow(worked, "logs", "short-1", "--table", "--tail", "2").out.splitlines() == lines[-2:]
+    assert len(pgflow(worked, "logs", "short-1").out.splitlines()) == len(lines), "JSON has an object a line"
+
+
+def test_following_goes_on_until_the_run_has_ended(dsn, conn):
+    conn.execute("""select pgflow.start_run('counting', '{"n": 1}', 'count-1')""")
+    following = clikit.process(dsn, "logs", "count-1", "--follow", "--table", "--every", "0.1")
+
+    async def work() -> None:
+        app = AsyncApp(dsn, include=[cli_jobs])
+        async with app, app.worker(poll_seconds=0.1):
+            await app.get("count-1", cli_jobs.counting).result()
+
+    try:
+        asyncio.run(work())
+        answer = clikit.finish(following)
+    finally:
+        following.kill()
+        following.communicate()
+    assert answer.code == 0
+    assert answer.out.splitlines()[-1] == "completed"
+    assert "step completed rest" in answer.out
+
+
+# ---------------------------------------------------------------- who reads
+
+
+def in_a_shell(dsn: str, script: str, **variables: str) -> str:
+    """What a log has of a script in which ``pgflow`` is this one."""
+    command = f'pgflow() {{ "{sys.executable}" -m pgflow_cli "$@"; }}\n{textwrap.dedent(script)}'
+    env = {name: value for name, value in os.environ.items() if name not in ("DATABASE_URL", "GITHUB_ACTIONS")}
+    done = subprocess.run(
+        ["bash", "-c", command], env=env | {"PGFLOW_DSN": dsn} | variables, cwd=TESTS, capture_output=True, text=True, timeout=80, check=True
+    )
+    return done.stdout
+
+
+@pytest.fixture
+def begun(dsn, conn):
+    """A database with a run."""
+    conn.execute("""select pgflow.start_run('greet', '{"name": "Ada"}', 'hello-1')""")
+    return dsn
+
+
+def test_a_pipe_gets_json_unless_a_table_is_asked_for(begun):
+    assert pgflow(begun, "queues", "--table").out.startswith("QUEUE ")
+    assert pgflow(begun, "queues").out.startswith("[")
+    assert pgflow(begun, "list", "--table", "--csv").err == "pgflow: --table and --csv exclude each other: pass one of them\n"
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="who reads a pipe is known from /proc")
+def test_the_log_of_an_action_gets_a_table_and_a_pipe_in_it_json(begun):
+    script = """
+        pgflow queues
+        pgflow queues | cat
+        echo "$(pgflow queues)"
+        (pgflow queues)
+        pgflow queues --json
+    """
+    first, piped, substituted, nested, asked = re.findall(r"(QUEUE .*|\[.*)\n(?:\{|default)", in_a_shell(begun, script, GITHUB_ACTIONS="true"))
+    assert (first[:5], piped, substituted, nested[:5], asked) == ("QUEUE", "[", "[", "QUEUE", "[")
+    assert in_a_shell(begun, "pgflow queues").startswith("[")
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="who reads a pipe is known from /proc")
+def test_the_mail_of_cron_gets_a_table(begun, tmp_path):
+    cron = tmp_path / "crond"
+    cron.write_text(f"#!{sys.executable}\nimport subprocess, sys\nsubprocess.run(['sh', '-c', sys.argv[1]], check=True)\n")
+    cron.chmod(0o755)
+    command = f"{sys.executable} -m pgflow_cli queues; {sys.executable} -m pgflow_cli queues | cat"
+    env = {**os.environ, "PGFLOW_DSN": begun}
+    env.pop("GITHUB_ACTIONS", None)
+    mail = subprocess.run([cron, command], env=env, cwd=TESTS, capture_output=True, text=True, timeout=80, check=True).stdout
+    assert re.match(r"QUEUE .*\ndefault .*\n\[\n", mail)
