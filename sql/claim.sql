@@ -51,7 +51,7 @@ language plpgsql
 volatile
 set search_path = pg_catalog, pg_temp
 set enable_seqscan = off
-set enable_sort = off -- within a lane: statistics from when the table was empty would have it read and sort the whole backlog
+set enable_bitmapscan = off -- which has no order: statistics from when the table was empty would have it read and sort the whole backlog of a lane
 as $$
 declare
   picked tid[];

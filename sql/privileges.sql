@@ -2,6 +2,10 @@
 -- rights of the schema's owner, and through views. Where the roles do not exist - they belong to the
 -- whole cluster, and an installer may lack the right to make them - the owner alone may call; the
 -- installer then prints the statements that a database administrator runs.
+--
+-- What may be called from outside is never compiled, nor is what it calls (`jit = off`). A server with LLVM
+-- decides by the estimated cost of a plan, which for tables that fill and drain may be anything, and takes
+-- longer to compile than any of our statements takes to run.
 -- Applied last, whenever any file changed.
 
 do $$
@@ -24,6 +28,13 @@ declare
   role_name text;
   fn record;
 begin
+  for fn in
+    select p.oid::regprocedure as signature
+    from pg_catalog.pg_proc p
+    where p.pronamespace = 'pgflow'::regnamespace and p.prosecdef and not coalesce('jit=off' = any(p.proconfig), false)
+  loop
+    execute format('alter function %s set jit = off', fn.signature);
+  end loop;
   revoke all on all functions in schema pgflow from public;
   revoke all on all tables in schema pgflow from public;
   revoke all on all sequences in schema pgflow from public;

@@ -654,6 +654,16 @@ SECURITY = (
         "test_schema.py::test_only_what_is_called_from_outside_runs_with_the_owners_rights",
     ),
     Defect(
+        "functions that a server compiles", "sql/privileges.sql",
+        "execute format('alter function %s set jit = off', fn.signature);", "null;",
+        "test_schema.py::test_nothing_that_is_called_from_outside_is_ever_compiled",
+    ),
+    Defect(
+        "a pooler's session changed for others", "pgflow/_io/connect.py",
+        "case when pg_backend_pid() = %s then", "case when %s > 0 then",
+        "test_jit.py::test_a_session_that_a_pooler_lends_to_others_is_left_as_it_is",
+    ),
+    Defect(
         "tables that workers may write", "sql/privileges.sql",
         "execute format('grant usage on schema pgflow to %I', role_name);", "execute format('grant usage on schema pgflow to %1$I; grant insert on all tables in schema pgflow to %1$I', role_name);",
         "test_schema.py::test_a_role_may_read_the_views_and_touch_no_table",

@@ -6,9 +6,9 @@ with statistics from when the tables were nearly empty (``small``), of now (``fr
 are worked off were dead (``drained``), and from when all were empty (``empty``), with generic and with custom plans; everything is rolled back.
 
 A call passes if it reads large tables only in the ways that it names (by addresses of rows it always may), and touches
-no more buffers (of 8 KiB) than its bound. `lease` may be read from end to end by what looks for the runs of a worker or
-of a queue with a limit: it has as many rows as all workers hold runs, and every claim would pay for a further index.
-`queues` counts every open run.
+no more buffers (of 8 KiB) than its bound, by plans that cost less than those that a server with LLVM compiles (`jit`).
+`lease` may be read from end to end by what looks for the runs of a worker or of a queue with a limit: it has as many
+rows as all workers hold runs, and every claim would pay for a further index. `queues` counts every open run.
 
 `prove` puts it into words for the proof, `tests/test_plans.py` asserts it, and `python -m tests.plans DSN` prints it all.
 """
@@ -41,6 +41,8 @@ STATISTICS = ("small", "fresh", "drained", "empty")
 """In this order: those of nearly empty tables cannot be had again once the tables are full."""
 PLANS = ("force_generic_plan", "force_custom_plan")
 
+JIT_ABOVE_COST = 100_000
+"""A server with LLVM compiles a statement whose plan costs more, by default, each time before it runs it."""
 LARGE_ROWS = 5_000
 """A table with more rows than this is never to be read from end to end."""
 
@@ -245,6 +247,8 @@ class Case:
     """Asked for by a person, with the values in the statement, so that its plan is never a generic one; not while tables seem drained."""
     stale: int | None = None
     """For what people ask: the bound, instead of `buffers` and `uses`, until autovacuum has seen the tables full."""
+    is_dear: bool = False
+    """Its function forbids ways to read on purpose, by settings that price them, and is called so seldom that a high cost does not matter."""
     drained: int | None = None
     """The bound, instead of `buffers` and `uses`, while statistics say that there is no row: for what reads many rows in any case."""
 
@@ -701,7 +705,15 @@ CASES = [
         uses="outcome_pkey run_generation_key run_key_retention_idx",
         stale=5000,
     ),
-    Case("looking for partitions to shrink", "select * from pgflow.shrink_journal(backing_off => true)", lambda _: (), 60, uses="unit_pkey", stale=6000),
+    Case(
+        "looking for partitions to shrink",
+        "select * from pgflow.shrink_journal(backing_off => true)",
+        lambda _: (),
+        60,
+        uses="unit_pkey",
+        stale=6000,
+        is_dear=True,
+    ),
     Case(
         "result",
         "select * from pgflow.result(%s::text)",
@@ -875,7 +887,18 @@ class Measured:
     plans: str
     buffers: int
     seconds: float
+    outer_cost: float
+    """Of the call itself, as the planner reckons."""
+    inner_cost: float
+    """Of the dearest statement in the functions that it calls."""
+    compiled: tuple[str, ...]
+    """Statements in those that the server has compiled."""
     scans: tuple[Scan, ...]
+
+    @property
+    def cost(self) -> float:
+        """That is bounded. What reads a view is planned for whoever asks: without statistics its cost may be anything."""
+        return max(self.outer_cost, self.inner_cost) if self.statistics == "fresh" else self.inner_cost
 
     @property
     def complaints(self) -> list[str]:
@@ -884,6 +907,9 @@ class Measured:
         excused = (self.case.drained if self.statistics == "drained" else None) or (self.case.stale if self.statistics != "fresh" else None)
         bound = excused or self.case.buffers
         said = [f"{how}: {self.buffers} buffers, more than {bound}"] if self.buffers > bound else []
+        if self.cost >= JIT_ABOVE_COST and not self.case.is_dear:
+            said.append(f"{how}: a plan that costs {self.cost:,.0f}, which a server with LLVM compiles each time")
+        said += [f"{how}: compiled: {query[:200]}" for query in self.compiled]
         if excused is None:
             said += [f"{how}: reads by {scan.way} in: {scan.query[:200]}" for scan in self.scans if scan.way not in self.case.uses.split()]
         return said
@@ -951,7 +977,12 @@ def measure(
             outer = explained.plans[-1]["Plan"]
             buffers = min(buffers, outer["Shared Hit Blocks"] + outer["Shared Read Blocks"])
     found = {scan for plan in explained.plans for scan in _scans(plan["Plan"], " ".join(plan["Query Text"].split()), large)}
-    return Measured(case, statistics, plans, buffers, seconds, tuple(sorted(found)))
+    *inside, call = explained.plans
+    cost = max((plan["Plan"]["Total Cost"] for plan in inside), default=0.0)
+    compiled = {" ".join(plan["Query Text"].split()) for plan in inside if "JIT" in plan}
+    return Measured(
+        case, statistics, plans, buffers, seconds, call["Plan"]["Total Cost"], cost, tuple(sorted(compiled)), tuple(sorted(found))
+    )
 
 
 DRAINED_STATISTICS = """
@@ -1020,8 +1051,11 @@ def prove(server_dsn: str, seconds: float, seed: int, sizes: Sizes | None = None
     sizes = sizes or Sizes()
     begin = time.monotonic()
     found = run(server_dsn, sizes)
-    claims = max(one.buffers for one in found if one.case.name == "claim of ten from eight lanes")
-    figure = f"{sizes.finished:,} finished, {sizes.unclaimable + sizes.ready:,} ready, {sizes.parked:,} parked runs; a claim of ten touches at most {claims} pages"
+    claims = [one for one in found if one.case.name == "claim of ten from eight lanes"]
+    figure = (
+        f"{sizes.finished:,} finished, {sizes.unclaimable + sizes.ready:,} ready, {sizes.parked:,} parked runs; "
+        f"a claim of ten touches at most {max(one.buffers for one in claims)} pages, by plans that cost at most {max(one.cost for one in claims):,.0f}"
+    )
     evidence = Evidence(
         "G50", "statistics of empty, drained and nearly empty tables, generic and custom plans", len(found),
         wrong=tuple(line for one in found for line in one.complaints), figure=figure,
@@ -1033,6 +1067,6 @@ def prove(server_dsn: str, seconds: float, seed: int, sizes: Sizes | None = None
 if __name__ == "__main__":
     for one in run(sys.argv[1], Sizes()):
         print(
-            f"{one.buffers:7} of {one.case.buffers:6} {one.seconds * 1000:7.1f} ms  {one.statistics:5} {one.plans[6:13]:7} {one.case.name}"
+            f"{one.buffers:7} of {one.case.buffers:6} {one.seconds * 1000:7.1f} ms  cost {one.cost:12,.0f}  {one.statistics:5} {one.plans[6:13]:7} {one.case.name}"
         )
         print("\n".join(one.complaints), end="\n" if one.complaints else "")

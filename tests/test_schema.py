@@ -615,6 +615,14 @@ def test_only_what_is_called_from_outside_runs_with_the_owners_rights(installed)
     assert installed.execute(query).fetchall() == []
 
 
+def test_nothing_that_is_called_from_outside_is_ever_compiled(installed):
+    query = """
+        select p.oid::regprocedure::text from pg_proc p
+        where p.pronamespace = 'pgflow'::regnamespace and p.prosecdef and not coalesce('jit=off' = any(p.proconfig), false)
+    """
+    assert installed.execute(query).fetchall() == []
+
+
 def test_every_table_view_and_sequence_says_what_it_is(installed):
     query = """
         select c.oid::regclass::text from pg_class c

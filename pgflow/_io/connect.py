@@ -1,8 +1,10 @@
 """Opening connections.
 
-The engine's own connections are in autocommit mode and use nothing of a session - no SET, no session
+The engine's own connections are in autocommit mode and need nothing of a session - no SET, no session
 locks, no temporary tables - so that they work through a pooler in transaction mode. Only LISTEN and
 prepared statements need a session: a pooler in transaction mode is noticed, and then neither is used.
+Where the session is ours alone, nothing is compiled in it (`jit`), for the sake of views whose estimated cost
+is high. Stored functions see to that themselves, whoever calls them.
 
 Stored functions look again after they have waited for a lock, which one snapshot for the whole transaction
 forbids. Where the database or the role has another default than READ COMMITTED, or read-only, a connection
@@ -57,8 +59,10 @@ BEGIN: LiteralString = "begin isolation level read committed read write"
 """Before each call of the engine's, where that is not the default."""
 
 _AS_OURS: LiteralString = """
-select current_setting('default_transaction_isolation') = 'read committed' and current_setting('default_transaction_read_only') = 'off'
+select current_setting('default_transaction_isolation') = 'read committed' and current_setting('default_transaction_read_only') = 'off',
+  case when pg_backend_pid() = %s then set_config('jit', 'off', false) end
 """
+"""A pooler answers with a process id of its own, and lends its sessions to others."""
 
 _ISO: LiteralString = "set datestyle = iso"
 """psycopg reads no other. A pooler in transaction mode keeps this setting for each of its clients."""
@@ -291,7 +295,7 @@ async def _set_up_async(connection: psycopg.AsyncConnection[Any]) -> None:
 def _learn(connection: psycopg.Connection[Any]) -> None:
     _set_up(connection)
     with Limit(connection.pgconn.socket, BEGIN_SECONDS):
-        row = connection.execute(_AS_OURS).fetchone()
+        row = connection.execute(_AS_OURS, (connection.info.backend_pid,)).fetchone()
     if row is None or not row[0]:
         connection.isolation_level, connection.read_only = IsolationLevel.READ_COMMITTED, False
 
@@ -299,7 +303,7 @@ def _learn(connection: psycopg.Connection[Any]) -> None:
 async def _learn_async(connection: psycopg.AsyncConnection[Any]) -> None:
     await _set_up_async(connection)
     with Limit(connection.pgconn.socket, BEGIN_SECONDS):
-        row = await (await connection.execute(_AS_OURS)).fetchone()
+        row = await (await connection.execute(_AS_OURS, (connection.info.backend_pid,))).fetchone()
     if row is None or not row[0]:
         await connection.set_isolation_level(IsolationLevel.READ_COMMITTED)
         await connection.set_read_only(False)

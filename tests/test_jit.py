@@ -1,0 +1,130 @@
+"""A server with LLVM compiles what its planner takes for dear. It never compiles a statement of the engine.
+
+On a server of our own, which compiles everything that it is not kept from but what is cheapest, and counts what it has compiled.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, NamedTuple
+
+import psycopg
+import pytest
+import servers
+from ownserver import OwnServer
+from poolers import bouncer
+
+import pgflow
+from pgflow import AsyncApp
+from pgflow._io.connect import ConnectOptions, connect
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+COMPILED = """
+select query, toplevel from pg_stat_statements s join pg_database d on d.oid = s.dbid
+where d.datname = current_database() and s.jit_functions > 0 order by query
+"""
+
+
+GO = pgflow.Signal("go", int)
+
+
+@pgflow.transaction
+async def add(conn: psycopg.AsyncConnection, number: int) -> int:
+    cursor = await conn.execute("select sum(n * %s) as the_bodys_own from generate_series(1, 300) n where n < 4", (number,))
+    return int((await cursor.fetchone())[0])
+
+
+@pgflow.step
+async def double(number: int) -> int:
+    return 2 * number
+
+
+@pgflow.workflow
+async def child(number: int) -> int:
+    return await double(number)
+
+
+@pgflow.workflow
+async def parent(number: int) -> int:
+    await pgflow.sleep(0.01)
+    told = await GO.wait()
+    return await pgflow.run_child(child, number) + await add(number) + told
+
+
+class Compiling(NamedTuple):
+    """A database of a server that compiles whatever it may, and a connection that has switched that off for itself."""
+
+    dsn: str
+    conn: psycopg.Connection
+
+    def forget(self) -> None:
+        self.conn.execute("select pg_stat_statements_reset()")
+
+    def compiled(self) -> list[tuple[str, bool]]:
+        """What was compiled since, and whether a client said it."""
+        return self.conn.execute(COMPILED).fetchall()
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[OwnServer]:
+    settings = {"jit": "on", "jit_above_cost": "1", "pg_stat_statements.track": "all"}
+    with OwnServer(str(servers.find_programs_with_llvm()), **settings) as server:
+        yield server
+
+
+@pytest.fixture
+def compiling(server: OwnServer) -> Iterator[Compiling]:
+    name = servers.create_database(server.dsn)
+    dsn = servers.dsn_of(server.dsn, name)
+    quick = f"{dsn}?options=-c%20jit%3Doff"
+    servers.install_schema(quick)
+    with psycopg.connect(quick, autocommit=True) as conn:
+        conn.execute("create extension pg_stat_statements")
+        compiling = Compiling(dsn, conn)
+        compiling.forget()
+        yield compiling
+        assert conn.execute("select * from pgflow.check()").fetchall() == []
+    servers.drop_database(server.dsn, name)
+
+
+@pytest.mark.anyio
+async def test_what_the_engine_says_is_not_compiled_and_what_a_body_says_is_as_ever(compiling):
+    app = AsyncApp(compiling.dsn, include=[parent, child])
+    async with app, app.worker():
+        runs = [await app.start(parent, n) for n in range(5)]
+        for run in runs:
+            await run.send(GO, 7)
+        assert await asyncio.gather(*(run.result() for run in runs)) == [2 * n + 6 * n + 7 for n in range(5)]
+    found = compiling.compiled()
+    assert [query for query, _ in found if "the_bodys_own" in query] != []
+    assert [query for query, _ in found if "the_bodys_own" not in query] == []
+
+
+def test_who_calls_a_function_by_sql_waits_for_no_compiler(compiling):
+    with psycopg.connect(compiling.dsn, autocommit=True) as conn:
+        assert conn.execute("select count(*) as mine from generate_series(1, 300)").fetchone() == (300,)
+        for n in range(3):
+            conn.execute("select pgflow.start_run('parent', '{\"number\": 1}', %s)", (f"run-{n}",))
+            conn.execute("select pgflow.send_signal(%s, 'go', '1')", (f"run-{n}",))
+        conn.execute("select * from pgflow.wake()")
+        conn.execute("select * from pgflow.result('run-1')")
+        conn.execute("select pgflow.run_status('run-1')")
+        conn.execute("select pgflow.cancel_run('run-2', 'enough')")
+    found = compiling.compiled()
+    assert [query for query, is_said in found if is_said and "mine" in query] != []
+    assert [query for query, is_said in found if not is_said] == []
+
+
+def test_a_session_of_ours_reads_views_uncompiled(compiling):
+    with connect(ConnectOptions(compiling.dsn), "test") as ours:
+        assert ours.execute("select * from pgflow.runs order by run_id desc limit 50").fetchall() == []
+    assert compiling.compiled() == []
+
+
+def test_a_session_that_a_pooler_lends_to_others_is_left_as_it_is(dsn):
+    with bouncer(dsn, "transaction") as pooled, connect(ConnectOptions(pooled, prepare_threshold=None), "test") as ours:
+        assert ours.execute("select current_setting('jit')").fetchone() == ("on",)
+    with connect(ConnectOptions(dsn), "test") as ours:
+        assert ours.execute("select current_setting('jit')").fetchone() == ("off",)
