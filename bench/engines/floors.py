@@ -23,7 +23,6 @@ from pgflow._io.busypoll import BusyPoll
 from pgflow._io.connect import ConnectOptions, connect_async
 from pgflow._io.wire import OwnWire, Wire, open_wire
 from pgflow.options import WorkerOptions
-from pgflow.transactions import IDLE_TIMEOUT_MS
 from pgflow.units import Claim
 
 STEPS_A_RUN = 10
@@ -110,13 +109,14 @@ async def transactions(dsn: str, workflow: str, runs: int) -> kit.Span:
     """Runs of ten transactional steps, one at a time; there are as many."""
     connection = await connect_async(ConnectOptions(dsn), "bench")
     application = Wire(connection, prepares=True, busy_poll=_awake())
+    idle_ms = round(WorkerOptions().transaction_idle_seconds * 1000)
     async with _worker(dsn, workflow) as (wire, request, first):
         with kit.Span() as span:
             run: Claim | None = first
             for left in reversed(range(runs)):
                 assert run is not None
                 for call in range(1, STEPS_A_RUN + 1):
-                    begin = begin_step(run.run_id, run.token, call, IDLE_TIMEOUT_MS)
+                    begin = begin_step(run.run_id, run.token, call, idle_ms)
                     await application.rows(("begin", ()), (begin.sql, begin.params))
                     await connection.execute("insert into bench_app (v) values (%s)", ('{"a": 1}',))
                     unit = f'[{run.run_id},{call},{call},"c","insert","1",null,{run.now_us},null,{run.token}]'
