@@ -175,7 +175,7 @@ def test_a_client_leaves_a_server_that_is_not_there(dsn: str, monkeypatch: pytes
     pool = make_pool(ConnectOptions(dsn), "pgflow", 2)
     with pool:
         with pytest.raises(psycopg.OperationalError, match="no answer of the server in 0.2 s"), lent(pool, 0.2) as connection:
-            connection.execute("select pg_sleep(600)")
+            connection.execute("select pg_sleep(10)")
         with lent(pool) as connection:
             assert connection.execute("select 1").fetchone() == (1,)
 
@@ -187,7 +187,7 @@ def test_a_client_leaves_every_connection_to_a_server_that_is_not_there(dsn: str
         with lent(pool) as one, lent(pool) as other:
             idle = {one.info.backend_pid, other.info.backend_pid}
         with pytest.raises(psycopg.OperationalError), lent(pool, 0.2) as connection:
-            connection.execute("select pg_sleep(600)")
+            connection.execute("select pg_sleep(10)")
         with lent(pool) as one, lent(pool) as other:
             assert idle.isdisjoint({one.info.backend_pid, other.info.backend_pid})
 
