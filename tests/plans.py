@@ -98,6 +98,10 @@ insert into pgflow.lane (queue, workflow) select 'default', 'flow_' || n from ge
 insert into pgflow.lane (queue, workflow) values ('elsewhere', 'foreign'), ('paused', 'resting'), ('limited', 'few'), ('default', 'rare');
 insert into pgflow.worker (pid, beat, beat_at, started_at, concurrency, host, version, queues)
 select n, 0, now(), now(), 100, 'host', 'test', '{default}' from generate_series(1, 50) n;
+insert into pgflow.code (first_at, last_at, is_pinned, workflow, version, code_hash)
+select now(), now(), false, 'flow_' || n, 'v', 'h' from generate_series(1, 8) n;
+insert into pgflow.worker_code (worker_id, code_id) select w.worker_id, c.code_id from pgflow.worker w cross join pgflow.code c;
+insert into pgflow.code_signal (code_id, signal, shape) select code_id, 'go', '{"is": ["number"], "whole": true}' from pgflow.code;
 """
 
 # The first `kin` ready runs go on where the first finished ones ended; the next are children of the first leased ones.
@@ -527,13 +531,13 @@ CASES = [
     Case(
         "what a step said of itself", "select pgflow.step_details(%s::bigint, 2)", lambda ids: (ids.leased + 6,), 10, uses="step_beat_pkey"
     ),
-    Case("sending a signal", "select pgflow.send_signal(%s::text, 'go', '1')", lambda ids: (parked_key(ids, 0),), 40, uses="outcome_pkey run_generation_key run_key_pkey"),
+    Case("sending a signal", "select pgflow.send_signal(%s::text, 'go', '1')", lambda ids: (parked_key(ids, 0),), 40, uses="outcome_pkey run_generation_key run_key_pkey run_pkey"),
     Case(
         "handing a signal over",
         "select * from pgflow.deliver_signal(%s::text, 'go', '1')",
         lambda ids: (parked_key(ids, 0),),
         60,
-        uses="parked_pkey run_generation_key run_key_pkey signal_pkey timer_pkey wait_pkey",
+        uses="parked_pkey run_generation_key run_key_pkey run_pkey signal_pkey timer_pkey wait_pkey",
     ),
     Case("cancel", "select pgflow.cancel_run(%s::text)", lambda ids: (parked_key(ids, 0),), 30, uses="run_key_pkey"),
     Case(
