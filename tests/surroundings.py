@@ -49,6 +49,7 @@ SETTINGS: dict[str, dict[str, str]] = {
     },
     "serializable": {"default_transaction_isolation": "serializable", "default_transaction_deferrable": "on"},
     "repeatable read": {"default_transaction_isolation": "repeatable read"},
+    "read only": {"default_transaction_read_only": "on"},
     "row_security": {"row_security": "off"},
     "search_path": {"search_path": "nowhere"},
     "jit": {"jit": "on", "jit_above_cost": "0", "jit_inline_above_cost": "0", "jit_optimize_above_cost": "0"},
