@@ -524,6 +524,16 @@ STEPS = (
         "test_infrastructure.py::test_a_lock_that_is_not_to_be_had_is_an_outcome_where_the_transaction_says_so[async]",
     ),
     Defect(
+        "a sender told that it failed where nobody could be woken", "pgflow/app/_sync.py",
+        "log.log(logging.DEBUG if is_passing(error) else logging.WARNING", "if not is_passing(error): raise\n            log.log(logging.DEBUG",
+        "test_infrastructure.py::test_who_has_sent_something_is_not_told_that_it_failed_because_nobody_could_be_woken[sync-missing]",
+    ),
+    Defect(
+        "a signal of the command line that fails where nobody could be woken", "cli/pgflow_cli/mail.py",
+        "    except psycopg.Error as error:\n        note(", "    except psycopg.OperationalError as error:\n        note(",
+        "test_infrastructure.py::test_a_signal_of_the_command_line_is_sent_though_nobody_could_be_woken",
+    ),
+    Defect(
         "the end of an idle session recorded as an outcome", "pgflow/_io/__init__.py",
         '|25006$|25P03$|25P04$|26000$|42P05$")', '|25006$|26000$|42P05$")',
         "test_infrastructure.py::test_a_session_that_the_server_ends_between_fence_and_commit_is_not_the_body_s_failure[sync]",

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import secrets
 import threading
+from collections.abc import Callable
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import psycopg
 import pytest
+from clikit import pgflow as cli
+from psycopg.conninfo import make_conninfo
 from records import SOON, count, run_row, steps, wait_until
 
 import pgflow
@@ -18,7 +22,7 @@ from pgflow._io.connect import ConnectOptions, make_pool, make_pool_async
 from pgflow.meter import Meter
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
     from pgflow.testing import Harness
 
@@ -55,12 +59,25 @@ def revoke(conn: psycopg.Connection, functions: tuple[str, ...], *, back: bool =
         conn.execute(f"{'grant' if back else 'revoke'} execute on function {signature} {'to' if back else 'from'} pgflow_worker")
 
 
+@pytest.fixture
+def worker_dsn(dsn: str, conn: psycopg.Connection) -> Iterator[str]:
+    """As a role that may do what workers may, and nothing else."""
+    role = f"worker_{secrets.token_hex(5)}"
+    conn.execute(f"create role {role} login password 'secret'; grant pgflow_worker to {role}")
+    yield make_conninfo(dsn, user=role, password="secret")
+    conn.execute(f"drop role {role}")
+
+
+TAKE_AWAY: dict[str, Callable[..., None]] = {"missing": rename, "forbidden": revoke}
+
+
 # ---------------------------------------------------------------- the engine's own calls
 
 
+@pytest.mark.parametrize("how", TAKE_AWAY)
 @pytest.mark.parametrize("functions", [COMMIT_FUNCTIONS[:1], COMMIT_FUNCTIONS], ids=["one of them", "all of them"])
-def test_a_commit_whose_function_is_missing_is_sent_again_with_growing_pauses_and_its_body_does_not_run_again(
-    dsn: str, conn: psycopg.Connection, functions: tuple[str, ...]
+def test_a_commit_whose_function_is_not_to_be_had_is_sent_again_with_growing_pauses_and_its_body_does_not_run_again(
+    worker_dsn: str, conn: psycopg.Connection, functions: tuple[str, ...], how: str
 ) -> None:
     ran, go_on = [], threading.Event()
 
@@ -74,15 +91,15 @@ def test_a_commit_whose_function_is_missing_is_sent_again_with_growing_pauses_an
     async def work() -> int:
         return await act.aio()
 
-    with working(dsn, work) as (app, meter):
+    with working(worker_dsn, work) as (app, meter):
         run = app.start(work)
         wait_until(lambda: ran, "the body runs")
-        rename(conn, functions)
+        TAKE_AWAY[how](conn, functions)
         go_on.set()
         if len(functions) > 1:
             wait_until(lambda: meter.commit_failures >= 6, "the commit fails again and again")
             assert count(conn, "pgflow.held") == 0
-        rename(conn, functions, back=True)
+        TAKE_AWAY[how](conn, functions, back=True)
         assert run.result(LONG) == 1
     assert ran == [1]
 
@@ -195,6 +212,40 @@ def test_a_journal_without_room_is_waited_out_until_it_has_some(dsn: str, conn: 
         assert count(conn, "pgflow.held") == 0
         conn.execute(f"alter table pgflow.unit attach partition {partition} {bounds}")
         assert run.result(LONG) == 10
+
+
+@pytest.mark.parametrize("how", TAKE_AWAY)
+@pytest.mark.parametrize("colour", ["async", "sync"])
+def test_who_has_sent_something_is_not_told_that_it_failed_because_nobody_could_be_woken(
+    worker_dsn: str, conn: psycopg.Connection, colour: str, how: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What was sent is committed, and would be sent twice."""
+    go = pgflow.Signal("go", int)
+    TAKE_AWAY[how](conn, ("wake",))
+
+    async def send_async() -> None:
+        async with pgflow.AsyncApp(worker_dsn, include=[rich_work]) as app:
+            await app.start(rich_work.options(key="r"))
+            await app.send("r", go, 1)
+
+    if colour == "async":
+        asyncio.run(send_async())
+    else:
+        with App(worker_dsn, include=[rich_work]) as app:
+            app.start(rich_work.options(key="r"))
+            app.send("r", go, 1)
+    assert count(conn, "pgflow.signal") == 1
+    assert "cannot wake" in caplog.text
+    TAKE_AWAY[how](conn, ("wake",), back=True)
+
+
+def test_a_signal_of_the_command_line_is_sent_though_nobody_could_be_woken(dsn: str, conn: psycopg.Connection) -> None:
+    with App(dsn, include=[rich_work]) as app:
+        app.start(rich_work.options(key="r"))
+    rename(conn, ("wake",))
+    answer = cli(dsn, "signal", "r", "go", "1")
+    assert (answer.code, count(conn, "pgflow.signal")) == (0, 1)
+    assert "nobody could be woken" in answer.err
 
 
 # ---------------------------------------------------------------- bodies whose errors are their own

@@ -22,11 +22,21 @@ def operator() -> str:
 
 
 def wake(connection: psycopg.Connection[Any], chains: Sequence[int], lanes: Sequence[int] = ()) -> None:
-    """Wakes runs that have mail, and tells workers, after the commit that gave a reason to."""
+    """Wakes runs that have mail, and tells workers, after the commit that gave a reason to.
+
+    If that fails, what was sent is committed all the same, and must not be sent again.
+    """
+    import psycopg
+
     from pgflow._calls.worker import notify
     from pgflow._io import run
     from pgflow.app import wake_and_tell
     from pgflow.listener import DONE_CHANNEL, chunks
+    from pgflow.logs import said
+    from pgflow_cli.output import note
 
-    for text in chunks(set(wake_and_tell(connection, chains, lanes))):
-        run(connection, notify(DONE_CHANNEL, text))
+    try:
+        for text in chunks(set(wake_and_tell(connection, chains, lanes))):
+            run(connection, notify(DONE_CHANNEL, text))
+    except psycopg.Error as error:
+        note(f"nobody could be woken, the next poll of a worker will: {said(error)}")

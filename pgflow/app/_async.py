@@ -17,7 +17,7 @@ from psycopg_pool import AsyncConnectionPool
 
 from pgflow._calls import mail, result, start, wake
 from pgflow._calls import worker as worker_calls
-from pgflow._io import Query, is_infrastructure, run_all_async, run_async, run_on_async
+from pgflow._io import Query, is_infrastructure, is_passing, run_all_async, run_async, run_on_async
 from pgflow._io.connect import lent_async, make_pool, make_pool_async
 from pgflow.adapters import Adapted, adapt
 from pgflow.app._base import CLIENT_CONNECTIONS, WAKE_AGAIN_SECONDS, AppBase, refuse_schedules
@@ -153,9 +153,7 @@ class AsyncApp(AppBase, AsyncClient):
             await self._wake(chains, lanes)
         except psycopg.Error as error:
             # What was sent is committed: whoever sent it must not be told that it failed, and the next poll wakes too.
-            if not is_infrastructure(error):
-                raise
-            log.debug("cannot wake, the next poll will: %s", said(error))
+            log.log(logging.DEBUG if is_passing(error) else logging.WARNING, "cannot wake, the next poll will: %s", said(error))
 
     async def _wake(self, chains: list[int], lanes: set[int]) -> None:
         pool = await self._open()

@@ -17,7 +17,7 @@ from psycopg_pool import ConnectionPool
 
 from pgflow._calls import mail, result, start, wake
 from pgflow._calls import worker as worker_calls
-from pgflow._io import Query, is_infrastructure, run, run_all, run_on
+from pgflow._io import Query, is_infrastructure, is_passing, run, run_all, run_on
 from pgflow._io.connect import lent, make_pool
 from pgflow.adapters import Adapted, adapt
 from pgflow.app._async import AsyncApp, twin_of
@@ -188,9 +188,7 @@ class App(AppBase, Client):
             self._wake(chains, lanes)
         except psycopg.Error as error:
             # As in the async app: what was sent is committed.
-            if not is_infrastructure(error):
-                raise
-            log.debug("cannot wake, the next poll will: %s", said(error))
+            log.log(logging.DEBUG if is_passing(error) else logging.WARNING, "cannot wake, the next poll will: %s", said(error))
 
     def _wake(self, chains: list[int], lanes: set[int]) -> None:
         with lent(self._open()) as connection:
