@@ -19,6 +19,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
 from datetime import timedelta
+from functools import partial
 from typing import Any, NamedTuple, Protocol, cast
 
 from pgflow import transactions
@@ -154,7 +155,7 @@ class Bodies:
         if isinstance(call, EffectCall):
             await self._try_effect(execution, call, scope)
             return
-        tries, began = 0, time.monotonic()
+        tries, failing_since = 0, None
         while True:
             try:
                 await self._attempt(execution, call, scope)
@@ -167,7 +168,10 @@ class Bodies:
             except StepCommitted as error:
                 execution.hold_for("committed_outside", {"message": str(error), "step": call.name, "call": call.number})
             except transactions.Trouble as trouble:
-                if not is_passing(trouble.error) and time.monotonic() - began >= REFUSED_AFTER_SECONDS:
+                now = time.monotonic()
+                if failing_since is None:
+                    failing_since = now
+                elif not is_passing(trouble.error) and now - failing_since >= REFUSED_AFTER_SECONDS:
                     _hold_refused(execution, call, trouble.error)
                     return
                 tries += 1
@@ -301,7 +305,9 @@ class Bodies:
                         transaction.busy_poll = self._host.busy_poll
                     protocol = transactions.attempt(
                         execution.claim, call, encode, together=hasattr(transaction, "execute_and_commit"),
-                        is_ours=_is_of(transaction), durable_seq=execution.durable_seq, idle_ms=self._host.transaction_idle_ms,
+                        is_ours=_is_of(transaction), has_closed=partial(_has_closed, transaction),
+                        has_hooks=getattr(transaction, "has_hooks", True), durable_seq=execution.durable_seq,
+                        idle_ms=self._host.transaction_idle_ms,
                     )
                     self._transactions[call] = _Open(time.monotonic(), lambda: _cut(transaction))
                     try:
@@ -337,8 +343,9 @@ class Bodies:
                     return self._call_sync(call, scope, fn, (connection,) if takes_connection else ())
 
                 protocol = transactions.attempt(
-                    execution.claim, call, encode, together=False, is_ours=_is_of(transaction), durable_seq=execution.durable_seq,
-                    idle_ms=self._host.transaction_idle_ms,
+                    execution.claim, call, encode, together=False, is_ours=_is_of(transaction),
+                    has_closed=partial(_has_closed, transaction), has_hooks=getattr(transaction, "has_hooks", True),
+                    durable_seq=execution.durable_seq, idle_ms=self._host.transaction_idle_ms,
                 )
                 with self._cord_of(call, transaction) as cord:
                     return transactions.drive(protocol, transaction, body, TurnsFromThread(turns, self._loop), cord)
@@ -403,6 +410,12 @@ def _is_of(transaction: Any) -> Callable[[BaseException], bool]:
         return connection is None or is_raised_on(error, connection)
 
     return is_ours
+
+
+def _has_closed(transaction: Any) -> bool:
+    """Whether a body has closed the connection of its transaction: one that is lost is broken."""
+    connection = getattr(transaction, "driver_connection", None)
+    return bool(getattr(connection, "closed", False)) and not getattr(connection, "broken", True)
 
 
 def _raise_unless_open(error: Exception, is_open: bool) -> None:

@@ -57,6 +57,9 @@ class Transaction(Protocol):
 
     It may offer ``leave_behind()``: its body goes on though nobody waits for it any more, and keeps the connection meanwhile.
     Called once, on another thread, before the connection is cut.
+
+    What ``commit()`` raises may come from hooks that the library runs behind COMMIT: the journal is asked then whether the
+    transaction has committed. ``has_hooks = False`` says that there are none, and an error of the server that its COMMIT failed.
     """
 
     connection: Any
@@ -77,8 +80,8 @@ class AsyncTransaction(Protocol):
 
     It may offer ``execute_and_commit(sql, params)`` too, for libraries that can send both at once: one round trip less.
     If that raises without an answer of the server, the transaction's connection must be closed. One with an attribute
-    ``busy_poll`` is told there how the worker waits for answers. ``driver_connection`` and ``fileno()`` are as for
-    :class:`Transaction`.
+    ``busy_poll`` is told there how the worker waits for answers. ``driver_connection``, ``fileno()`` and
+    ``has_hooks`` are as for :class:`Transaction`.
     """
 
     connection: Any
@@ -123,6 +126,8 @@ def is_class(annotation: Any, *classes: type) -> bool:
 
 
 class _PsycopgTransaction:
+    has_hooks = False
+
     def __init__(self, connection: psycopg.Connection[Any], leave_behind: Callable[[], None]) -> None:
         self.connection = self.driver_connection = connection
         self.leave_behind = leave_behind
@@ -200,6 +205,7 @@ class _AsyncPsycopgTransaction:
     """Opened with its first statement, in the same round trip; so the connection may still be another until then."""
 
     busy_poll: BusyPoll | None = None
+    has_hooks = False
 
     def __init__(self, provider: AsyncPsycopgProvider, connection: psycopg.AsyncConnection[Any], begin: LiteralString) -> None:
         self._provider = provider

@@ -13,6 +13,7 @@ raised as :class:`Trouble`, which is no outcome. What a body has to do with any 
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from typing import Any, Literal, NoReturn, Protocol
@@ -35,8 +36,12 @@ from pgflow._io import (
     sqlstate_of,
 )
 from pgflow._io.deadlines import BEGIN_SECONDS, COMMIT_SECONDS, Cord, Limit
+from pgflow.errors import StepCommitted
+from pgflow.logs import said
 from pgflow.providers import AsyncTransaction, Transaction
 from pgflow.units import Claim
+
+log = logging.getLogger("pgflow")
 
 
 class Trouble(Exception):
@@ -80,13 +85,15 @@ Protocol_ = Generator[Op, Any, bool]
 
 def attempt(
     claim: Claim, call: StepCall, encode: Callable[[Any], str], *, together: bool,
-    is_ours: Callable[[BaseException], bool] = lambda _: True, durable_seq: int = 0, idle_ms: int = 300_000,
+    is_ours: Callable[[BaseException], bool] = lambda _: True, has_closed: Callable[[], bool] = lambda: False, has_hooks: bool = False,
+    durable_seq: int = 0, idle_ms: int = 300_000,
 ) -> Protocol_:
     """The protocol of one attempt, inside an open transaction. Returns False if nobody wanted the result any more.
 
     ``together`` says that the transaction can do the fence and COMMIT in one round trip, ``is_ours`` whether an error that
-    the body has raised comes from the transaction's connection, ``durable_seq`` which unit of the run was acknowledged last:
-    a server that lacks it has lost it. After ``idle_ms`` without a statement the server ends the transaction.
+    the body has raised comes from the transaction's connection, ``has_closed`` whether the body has closed that, ``has_hooks``
+    whether more than COMMIT may run where it commits, ``durable_seq`` which unit of the run was acknowledged last: a server
+    that lacks it has lost it. After ``idle_ms`` without a statement the server ends the transaction.
     """
     try:
         begun = calls.begin_step(claim.run_id, claim.token, call.number, idle_ms, durable_seq)
@@ -95,6 +102,8 @@ def attempt(
         _raise_from_engine(error)
     try:
         value = yield Op("body")
+        if has_closed():
+            _raise_closed(claim, call)
         text = encode(value)
         yield Op("flush")
     except Exception as error:
@@ -121,9 +130,11 @@ def attempt(
                 yield Op("commit")
             committed = True
         except Exception as error:  # noqa: BLE001 - judged there
-            committed = is_ambiguous(error) and (yield from _resolve(claim, flush, xid))
+            committed = (has_hooks or is_ambiguous(error)) and (yield from _resolve(claim, flush, xid))
             if not committed:
                 _raise_from_commit(error, together=together)
+            if has_hooks:
+                log.warning("step %s has committed, but its commit raised (%s): hooks behind it may not have run", call.name, said(error))
     finally:
         yield Op("end", (call, flush, committed, at_us))
     return True
@@ -139,6 +150,13 @@ def _raise_from_engine(error: Exception) -> NoReturn:
     if state is None and is_infrastructure(error):
         raise Trouble(error) from error
     raise error
+
+
+def _raise_closed(claim: Claim, call: StepCall) -> NoReturn:
+    raise StepCommitted(
+        f"the body of call {call.number} of run {claim.key} closed the connection of its transaction, which has ended with it; "
+        "whether it committed something before cannot be known"
+    )
 
 
 def _raise_from_connection(call: StepCall, error: Exception) -> NoReturn:

@@ -524,6 +524,31 @@ STEPS = (
         "test_infrastructure.py::test_a_lock_that_is_not_to_be_had_is_an_outcome_where_the_transaction_says_so[async]",
     ),
     Defect(
+        "an error of a hook behind COMMIT taken for one of COMMIT", "pgflow/transactions.py",
+        "committed = (has_hooks or is_ambiguous(error)) and", "committed = is_ambiguous(error) and",
+        "test_sqlalchemy.py::test_an_error_of_what_listens_to_the_commit_is_none_of_the_commit[OperationalError]",
+    ),
+    Defect(
+        "a transaction held for its first trouble", "pgflow/bodies.py",
+        "elif not is_passing(trouble.error) and now - failing_since", "if not is_passing(trouble.error) and now - failing_since",
+        "test_infrastructure.py::test_a_transaction_is_not_held_for_its_first_trouble_however_long_its_body_took",
+    ),
+    Defect(
+        "a conflict lost for ever", "pgflow/_io/__init__.py",
+        '_PASSING = re.compile(r"08|53|57P0|58|55P03$|25006$")', '_PASSING = re.compile(r"08|53|57P0|58|40|55P03$|25006$")',
+        "test_infrastructure.py::test_what_is_refused_for_long_for_one_run_holds_that_run_and_no_other[40001]",
+    ),
+    Defect(
+        "a body that closes its connection run for ever", "pgflow/transactions.py",
+        "if has_closed():", "if False:",
+        "test_infrastructure.py::test_a_body_that_closes_its_connection_is_not_run_again_and_again[async]",
+    ),
+    Defect(
+        "a pool without room recorded as an outcome", "pgflow/sqlalchemy/__init__.py",
+        "raise psycopg.OperationalError(str(error)) from error", "raise",
+        "test_sqlalchemy.py::test_a_pool_that_has_no_connection_in_time_is_waited_out[sync]",
+    ),
+    Defect(
         "a sender told that it failed where nobody could be woken", "pgflow/app/_sync.py",
         "log.log(logging.DEBUG if is_passing(error) else logging.WARNING", "if not is_passing(error): raise\n            log.log(logging.DEBUG",
         "test_infrastructure.py::test_who_has_sent_something_is_not_told_that_it_failed_because_nobody_could_be_woken[sync-missing]",
@@ -590,7 +615,7 @@ STEPS = (
     ),
     Defect(
         "COMMIT retried blindly", "pgflow/transactions.py",
-        "committed = is_ambiguous(error) and (yield", "committed = False and (yield",
+        "(has_hooks or is_ambiguous(error)) and (yield", "False and (yield",
         "test_commit_protocol.py::test_a_unit_that_is_there_says_that_the_commit_happened",
     ),
     Defect(

@@ -133,6 +133,32 @@ def test_a_commit_that_the_server_refuses_is_tried_again_and_not_recorded(flow: 
     assert "step_failed" not in [event for event, _ in events(conn, run.key)]
 
 
+@pytest.mark.parametrize("sqlstate", ["23505", "40001", "42883"])
+def test_an_error_of_what_is_registered_on_commit_is_none_of_the_commit(flow: Harness, conn: psycopg.Connection, sqlstate: str) -> None:
+    bodies = []
+
+    def fail() -> None:
+        with connection.cursor() as cursor:
+            cursor.execute(f"do $$ begin raise exception using errcode = '{sqlstate}'; end $$")
+
+    @pgflow.django.transaction
+    def sell() -> int:
+        bodies.append(1)
+        take.fn("a", 1)
+        transaction.on_commit(fail)
+        return 1
+
+    @workflow
+    def order_one() -> int:
+        return sell()
+
+    flow.include(order_one)
+    run = flow.start(order_one)
+    assert run.result(SOON) == 1
+    assert (left(), bodies) == (9, [1])
+    assert [event for event, _ in events(conn, run.key)] == ["step_completed"]
+
+
 def test_what_is_registered_on_commit_in_the_body_happens_after_it(flow: Harness) -> None:
     seen = []
 

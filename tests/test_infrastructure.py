@@ -17,7 +17,7 @@ from psycopg.conninfo import make_conninfo
 from records import SOON, count, run_row, steps, wait_until
 
 import pgflow
-from pgflow import App, Retries, RunFailed, decision, read, step, transaction, workflow
+from pgflow import App, Retries, RunFailed, RunStuck, decision, read, step, transaction, workflow
 from pgflow._io.connect import ConnectOptions, make_pool, make_pool_async
 from pgflow.meter import Meter
 
@@ -157,11 +157,12 @@ async def rich_work() -> int:
     return sum([await rich() for _ in range(5)])
 
 
+@pytest.mark.parametrize("state", ["P0001", "40001", "57014"])
 def test_what_is_refused_for_long_for_one_run_holds_that_run_and_no_other(
-    dsn: str, conn: psycopg.Connection, monkeypatch: pytest.MonkeyPatch
+    dsn: str, conn: psycopg.Connection, monkeypatch: pytest.MonkeyPatch, state: str
 ) -> None:
     monkeypatch.setattr("pgflow.committer.REFUSED_AFTER_SECONDS", 0.5)
-    conn.execute(REFUSE % "P0001")
+    conn.execute(REFUSE % state)
     paged = []
     with App(dsn, include=[poor_work, rich_work]) as app:
         app.pager(paged.append)
@@ -171,7 +172,7 @@ def test_what_is_refused_for_long_for_one_run_holds_that_run_and_no_other(
             wait_until(lambda: paged, "a person is told")
             assert run_row(conn, "poor", "status, reason") == ("stuck", "refused")
             (detail,) = conn.execute("select detail from pgflow.held").fetchone()
-            assert (detail["sqlstate"], "not this one" in detail["message"]) == ("P0001", True)
+            assert (detail["sqlstate"], "not this one" in detail["message"]) == (state, True)
             conn.execute("drop trigger refuse on pgflow.unit")
             conn.execute("select pgflow.retry_run('poor')")
             wait_until(lambda: run_row(conn, "poor", "status, output") == ("completed", 1), "it goes on")
@@ -521,6 +522,57 @@ def test_a_transaction_that_the_server_will_not_have_for_long_is_held_for_a_pers
         wait_until(lambda: run_row(conn, run.key, "status, output") == ("completed", 1), "it goes on")
 
 
+def test_a_transaction_is_not_held_for_its_first_trouble_however_long_its_body_took(
+    flow: Harness, conn: psycopg.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pgflow.bodies.REFUSED_AFTER_SECONDS", 0.0)
+    ran, state_of = [], raising(["25P03"])
+
+    @transaction
+    async def long(mine: AsyncConnection) -> int:
+        ran.append(1)
+        if wanted := state_of():
+            await mine.execute(RAISE, (wanted,))
+            await mine.execute(RAISED)
+        return len(ran)
+
+    @workflow
+    async def work() -> int:
+        return await long()
+
+    flow.include(work)
+    assert flow.start(work).result(SOON) == 2
+
+
+@pytest.mark.parametrize(("state", "is_held"), [("40001", True), ("55P03", False)])
+def test_a_transaction_that_loses_every_conflict_for_long_is_held_and_one_that_waits_for_a_lock_is_not(
+    flow: Harness, conn: psycopg.Connection, monkeypatch: pytest.MonkeyPatch, state: str, is_held: bool
+) -> None:
+    monkeypatch.setattr("pgflow.bodies.REFUSED_AFTER_SECONDS", 0.0)
+    ran = []
+
+    @transaction
+    async def unlucky(mine: AsyncConnection) -> int:
+        ran.append(1)
+        if len(ran) < 5:
+            await mine.execute(RAISE, (state,))
+            await mine.execute(RAISED)
+        return len(ran)
+
+    @workflow
+    async def work() -> int:
+        return await unlucky()
+
+    flow.include(work)
+    run = flow.start(work)
+    if is_held:
+        with pytest.raises(RunStuck, match="refused"):
+            run.result(SOON)
+        assert ran == [1, 1]
+    else:
+        assert run.result(SOON) == 5
+
+
 @pytest.mark.parametrize("colour", ["async", "sync"])
 def test_a_session_that_the_server_ends_between_fence_and_commit_is_not_the_body_s_failure(
     dsn: str, conn: psycopg.Connection, colour: str, monkeypatch: pytest.MonkeyPatch
@@ -603,3 +655,28 @@ def test_a_pool_whose_connections_have_all_died_has_another_at_once(dsn: str, co
                 return one
 
     assert (asyncio.run(take_async()) if colour == "async" else take()) == 1
+
+
+@pytest.mark.parametrize("colour", ["async", "sync"])
+def test_a_body_that_closes_its_connection_is_not_run_again_and_again(flow: Harness, conn: psycopg.Connection, colour: str) -> None:
+    """It has ended its transaction itself: whether it has committed before, nobody can tell."""
+    ran = []
+
+    @transaction
+    async def close(mine: AsyncConnection) -> None:
+        ran.append(1)
+        await mine.close()
+
+    @transaction
+    def close_sync(mine: Connection) -> None:
+        ran.append(1)
+        mine.close()
+
+    @workflow
+    async def work() -> None:
+        await (close() if colour == "async" else close_sync.aio())
+
+    flow.include(work)
+    with pytest.raises(RunStuck, match="committed_outside"):
+        flow.start(work).result(SOON)
+    assert ran == [1]

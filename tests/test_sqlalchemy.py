@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, Any
 
 import psycopg
 import pytest
-from records import SOON, count, events, wait_until
+from records import SOON, count, events, eventually, wait_until
 from sqlalchemy import Connection, Engine, create_engine, event, text
+from sqlalchemy.exc import DBAPIError, IntegrityError, OperationalError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession, async_sessionmaker, create_async_engine
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column, scoped_session, sessionmaker
 from sqlalchemy.pool import NullPool
 
 import pgflow
 from pgflow import App, InvalidArgument, RunFailed, RunNotFound, RunStuck, Signal, transaction, workflow
+from pgflow.meter import Meter
 from pgflow.sqlalchemy import EngineProvider, SessionProvider
 from pgflow.sqlalchemy.asyncio import AsyncEngineProvider, AsyncSessionProvider
 
@@ -322,6 +325,121 @@ def test_what_a_transaction_starts_shares_its_fate(
             flow.app.get("other", wait_for_go).status()
     else:
         assert flow.app.get("other", wait_for_go).result(SOON) == 3
+
+
+# ---------------------------------------------------------------- COMMIT itself, and what comes behind it
+
+KINDS = {
+    "session": take_with_session, "connection": take_with_connection,
+    "async session": take_with_async_session, "async connection": take_with_async_connection,
+}  # fmt: skip
+
+REFUSE_COMMITS = """
+create sequence commits;
+create function refuse() returns trigger language plpgsql as $$
+begin
+  if nextval('commits') <= %s then
+    raise exception using errcode = '%s', message = 'refused by the commit';
+  end if;
+  return null;
+end $$;
+create constraint trigger refuse after update on stock deferrable initially deferred for each row execute function refuse();
+"""
+
+
+@pytest.mark.parametrize("sqlstate", ["40001", "23505"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_commit_that_the_server_refuses_is_waited_out_if_it_is_trouble_and_else_the_outcome(
+    flow: Harness, engine: Engine, async_engine: AsyncEngine, conn: psycopg.Connection, kind: str, sqlstate: str
+) -> None:
+    conn.execute(REFUSE_COMMITS % (2, sqlstate))
+    take: Any = KINDS[kind]
+
+    @workflow
+    async def order_one() -> int:
+        return await (take("a", 1) if "async" in kind else take.aio("a", 1))
+
+    flow.app.definitions.providers += [
+        SessionProvider(sessionmaker(engine)), EngineProvider(engine),
+        AsyncSessionProvider(async_sessionmaker(async_engine)), AsyncEngineProvider(async_engine),
+    ]  # fmt: skip
+    flow.include(order_one)
+    run = flow.start(order_one)
+    if sqlstate == "40001":
+        assert run.result(SOON) == 9
+        assert [event for event, _ in events(conn, run.key)] == ["step_completed"]
+    else:
+        with pytest.raises(RunFailed, match="refused by the commit"):
+            run.result(SOON)
+        assert (left(conn), count(conn, "stock")) == (10, 2)
+        assert [event for event, _ in events(conn, run.key)] == ["step_failed"]
+
+
+@pytest.mark.parametrize("error", [IntegrityError, OperationalError])
+def test_an_error_of_what_listens_to_the_commit_is_none_of_the_commit(
+    flow: Harness, engine: Engine, conn: psycopg.Connection, error: type[DBAPIError]
+) -> None:
+    bodies = []
+    cause = psycopg.errors.UniqueViolation if error is IntegrityError else psycopg.errors.SerializationFailure
+
+    def fail(_: Session) -> None:
+        raise error("elsewhere", None, cause("elsewhere"))
+
+    @transaction
+    def take_and_tell(session: Session) -> int:
+        bodies.append(1)
+        session.get_one(Stock, "a").n -= 1
+        event.listen(session, "after_commit", fail)
+        return 1
+
+    @workflow
+    def order_one() -> int:
+        return take_and_tell()
+
+    flow.app.definitions.providers.append(SessionProvider(sessionmaker(engine)))
+    flow.include(order_one)
+    run = flow.start(order_one)
+    assert run.result(SOON) == 1
+    assert (left(conn), bodies) == (9, [1])
+    assert [event for event, _ in events(conn, run.key)] == ["step_completed"]
+
+
+@pytest.mark.parametrize("colour", ["async", "sync"])
+def test_a_pool_that_has_no_connection_in_time_is_waited_out(dsn: str, url: str, engine: Engine, conn: psycopg.Connection, colour: str) -> None:
+    narrow = create_engine(url, pool_size=1, max_overflow=0, pool_timeout=0.05)
+    async_narrow = create_async_engine(url, pool_size=1, max_overflow=0, pool_timeout=0.05)
+    providers = [EngineProvider(narrow), AsyncEngineProvider(async_narrow)]
+    is_free, is_taken = asyncio.Event(), asyncio.Event()
+
+    @workflow
+    async def order_one() -> int:
+        return await (take_with_async_connection("a", 1) if colour == "async" else take_with_connection.aio("a", 1))
+
+    async def occupy() -> None:
+        if colour == "sync":
+            with narrow.connect():
+                is_taken.set()
+                await is_free.wait()
+            return
+        async with async_narrow.connect():
+            is_taken.set()
+            await is_free.wait()
+
+    async def main() -> tuple[int, list[tuple[str, str | None]]]:
+        meter = Meter()
+        async with pgflow.AsyncApp(dsn, include=[order_one], providers=providers) as app, app.worker(meter=meter):
+            occupied = asyncio.create_task(occupy())
+            await is_taken.wait()
+            run = await app.start(order_one)
+            await eventually(lambda: meter.retries["transaction", "infrastructure"] >= 2, "it is tried again")
+            is_free.set()
+            answer = await run.result(SOON)
+            await occupied
+            await async_narrow.dispose()
+            return answer, await asyncio.to_thread(events, conn, run.key)
+
+    assert asyncio.run(main()) == (9, [("step_completed", f"take_with_{'async_' * (colour == 'async')}connection")])
+    narrow.dispose()
 
 
 # ---------------------------------------------------------------- what a start joins

@@ -183,7 +183,7 @@ def raise_ours(error: BaseException) -> None:
 
 
 _INFRASTRUCTURE = re.compile(r"08|53|57P0|58|40001$|40P01$|55P03$|25006$|25P03$|25P04$|26000$|42P05$")
-_PASSING = re.compile(r"08|53|57P0|58|40|55P03$|25006$")
+_PASSING = re.compile(r"08|53|57P0|58|55P03$|25006$")
 _UNANSWERED = re.compile(r"08|53|57P0|58|25006$|26000$|42P05$")
 _DATA = re.compile(r"22|23|54|PF")
 _HONOURED = ("55P03",)
@@ -228,7 +228,10 @@ def is_of_the_data(error: BaseException) -> bool:
 
 
 def is_passing(error: BaseException) -> bool:
-    """Whether trouble is of the moment, however long that lasts: nobody need look at the run that met it."""
+    """Whether trouble is of the moment, however long that lasts: nobody need look at the run that met it.
+
+    A conflict is not: whoever is left to lose one for minutes, time after time, will not win by himself.
+    """
     cause = database_error(error)
     return cause is None or cause.sqlstate is None or _PASSING.match(cause.sqlstate) is not None
 

@@ -17,7 +17,9 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, LiteralString
 
+import psycopg
 from sqlalchemy import Connection, Engine, event, text
+from sqlalchemy.exc import TimeoutError as NoRoom
 from sqlalchemy.orm import Session, scoped_session, sessionmaker
 
 from pgflow.adapters import Adapted, Row, numbered, refuse_without_transaction
@@ -65,6 +67,15 @@ def socket_of(connection: Connection) -> int | None:
         return int(driver.fileno())
     transport = getattr(driver, "_transport", None)
     return None if transport is None else int(transport.get_extra_info("socket").fileno())
+
+
+@contextmanager
+def no_room_is_trouble() -> Iterator[None]:
+    """A pool that has no connection in time says nothing of the step: as psycopg's own pool does, whose error this becomes."""
+    try:
+        yield
+    except NoRoom as error:
+        raise psycopg.OperationalError(str(error)) from error
 
 
 class _SessionTransaction(_Executor):
@@ -118,7 +129,8 @@ class SessionProvider:
     def begin(self, isolation: str | None) -> Iterator[Transaction]:
         """A new session in a transaction."""
         with self._sessions() as session:
-            connection = session.connection(execution_options=isolation_options(isolation))
+            with no_room_is_trouble():
+                connection = session.connection(execution_options=isolation_options(isolation))
             refuse_autocommit(session, connection)
             with rolled_back_in_time(socket_of(connection), roll_back=session.rollback):
                 yield _SessionTransaction(session, connection)
@@ -141,7 +153,9 @@ class EngineProvider:
     @contextmanager
     def begin(self, isolation: str | None) -> Iterator[Transaction]:
         """A connection in a transaction."""
-        with self._engine.connect() as connection:
+        with no_room_is_trouble():
+            opened = self._engine.connect()
+        with opened as connection:
             connection.execution_options(**isolation_options(isolation))
             refuse_autocommit(connection, connection)
             with rolled_back_in_time(socket_of(connection), roll_back=connection.rollback):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any, LiteralString
 
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession, async_sessionmaker
@@ -11,7 +11,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession, a
 from pgflow.adapters import Adapted, Row
 from pgflow.errors import InvalidArgument
 from pgflow.providers import AsyncTransaction, is_class, rolled_back_in_time_async
-from pgflow.sqlalchemy import after_commit, isolation_options, refuse_autocommit, rows_of, socket_of, statement
+from pgflow.sqlalchemy import after_commit, isolation_options, no_room_is_trouble, refuse_autocommit, rows_of, socket_of, statement
 
 __all__ = ["AsyncEngineProvider", "AsyncSessionProvider", "adapt"]
 
@@ -103,7 +103,8 @@ class AsyncSessionProvider:
     async def begin_async(self, isolation: str | None) -> AsyncIterator[AsyncTransaction]:
         """A new session in a transaction."""
         async with self._sessions() as session:
-            connection = await session.connection(execution_options=isolation_options(isolation))
+            with no_room_is_trouble():
+                connection = await session.connection(execution_options=isolation_options(isolation))
             _refuse_autocommit(session, connection)
             async with rolled_back_in_time_async(_socket_of(connection), roll_back=session.rollback):
                 yield _AsyncSessionTransaction(session, connection)
@@ -126,7 +127,9 @@ class AsyncEngineProvider:
     @asynccontextmanager
     async def begin_async(self, isolation: str | None) -> AsyncIterator[AsyncTransaction]:
         """A connection in a transaction."""
-        async with self._engine.connect() as connection:
+        async with AsyncExitStack() as opened:
+            with no_room_is_trouble():
+                connection = await opened.enter_async_context(self._engine.connect())
             await connection.execution_options(**isolation_options(isolation))
             _refuse_autocommit(connection, connection)
             async with rolled_back_in_time_async(_socket_of(connection), roll_back=connection.rollback):

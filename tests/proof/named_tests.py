@@ -10,6 +10,14 @@ TESTS = {
     "G8": ("fields called as parts of schemas are, unions, classes of every make", ["tests/test_values.py", "-k", "any_name or tags_of or any_make or nearest"]),
     "G4": ("keys that are taken, by every policy; defaults; starts sent again", ["tests/test_taken_keys.py"]),
     "G9": ("recorded values that are empty", ["tests/test_steps.py", "-k", "none_false_and_empty"]),
+    "G3": ("hooks behind COMMIT that raise", ["tests/test_sqlalchemy.py", "tests/test_django.py", "-k", "none_of_the_commit"]),
+    "G10": (
+        "functions missing or forbidden, time-outs, pools without room, databases of bodies' own, closed connections, odd settings",
+        [
+            "tests/test_infrastructure.py", "tests/test_settings.py", "tests/test_sqlalchemy.py",
+            "-k", "test_infrastructure or test_settings or refuses or in_time",
+        ],
+    ),
     "G13": ("partitions of the journal shrunk under an open run: commits, kills, old snapshots, locks", ["tests/test_sparse_partitions.py"]),
     "G15": ("lanes that are new to a worker; names that nobody serves", ["tests/test_versions.py", "tests/test_unserved.py", "-k", "lane or pinned or takes_it or refuse"]),
     "G17": ("priorities and runs that come back among fresh ones", ["tests/test_sql_claim.py", "-k", "first_in_first_out"]),
