@@ -324,7 +324,7 @@ def test_setting_a_limit_keeps_the_number_of_deaths_unless_told(db: Conn) -> Non
 
 
 def test_a_limit_is_never_exceeded_at_any_instant(dsn: str, conn: Conn) -> None:
-    most, workers, turns = 5, 4, 60
+    most, workers, turns = 5, 4, 20
     for workflow in ("a", "b"):
         start_many(conn, [(None, "{}")] * (workers * turns * workers), workflow)
     limit(conn, most)
