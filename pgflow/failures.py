@@ -21,7 +21,7 @@ from typing import Any
 
 from pgflow import errors as pgflow_errors
 from pgflow.errors import PgflowError, StepFailed
-from pgflow.values import depth_of
+from pgflow.values import is_deeper
 
 MAX_MESSAGE_CHARS = 16_384
 MAX_ARGUMENT_BYTES = 65_536
@@ -63,7 +63,7 @@ def _as_json(value: Any) -> tuple[Any, int] | None:
         text = json.dumps(value, allow_nan=False, ensure_ascii=False)
         text.encode()
         size = len(text) if text.isascii() else len(json.dumps(value))
-        if size > MAX_ARGUMENT_BYTES or "\\u0000" in text or depth_of(text) > MAX_ARGUMENT_DEPTH:
+        if size > MAX_ARGUMENT_BYTES or "\\u0000" in text or is_deeper(text, MAX_ARGUMENT_DEPTH):
             return None
         return json.loads(text), size
     except Exception:  # noqa: BLE001 - values may have methods, and these may raise anything

@@ -40,16 +40,17 @@ MAX_DIGITS = 4300  # CPython refuses to read a longer integer (sys.int_info.defa
 quote_json = json.encoder.encode_basestring
 """JSON string of a Python string, without escaping what is not ASCII."""
 
-_LONG_NUMBER = re.compile(rf"\d{{{MAX_DIGITS + 1}}}")
 _NUL = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")
-_STRING = re.compile(r'"(?:\\.|[^"\\])*"')
+_CONSTANT = re.compile("NaN|Infinity")
+_DIGITS = re.compile(r"[0-9]+")
+_TO_SQUARE = bytes.maketrans(b"{}", b"[]")
+_NO_BRACKETS = bytes(byte for byte in range(256) if byte not in b"[]{}")
 
 
 def check_text(text: str, what: str) -> str:
     """Returns the JSON text if it can be stored and read back by everybody, else raises NotStorable.
 
-    The common case costs three scans at C speed: each limit is tested exactly only where a bound on
-    it has been crossed.
+    The common case costs a few scans at C speed: each limit is tested exactly only where a bound on it has been crossed.
     """
     size = len(text)
     if not text.isascii():
@@ -61,20 +62,40 @@ def check_text(text: str, what: str) -> str:
         raise NotStorable(f"{what} is {size:,} bytes of JSON; the limit is 1 MiB: store it elsewhere and pass a reference")
     if "\\u0000" in text and _NUL.search(text):
         raise NotStorable(f"{what} holds the character NUL, which text in Postgres cannot")
-    if size > MAX_DEPTH and text.count("[") + text.count("{") > MAX_DEPTH and depth_of(text) > MAX_DEPTH:
+    if size > MAX_DEPTH and text.count("[") + text.count("{") > MAX_DEPTH and is_deeper(text, MAX_DEPTH):
         raise NotStorable(f"{what} is nested more than {MAX_DEPTH} levels deep")
-    if size > MAX_DIGITS and _LONG_NUMBER.search(_STRING.sub('""', text)):
+    if size > MAX_DIGITS and _has_long_run(text) and _has_long_run(_outside_strings(text)):
         raise NotStorable(f"{what} holds a number of more than {MAX_DIGITS:,} digits")
     return text
 
 
-def depth_of(text: str) -> int:
-    """How deeply a JSON text is nested."""
-    depth = deepest = 0
-    for char in re.findall(r"[][{}]", _STRING.sub("", text)):
-        depth += 1 if char in "[{" else -1
-        deepest = max(deepest, depth)
-    return deepest
+def is_deeper(text: str, most: int) -> bool:
+    """Whether a JSON text is nested more than so many levels deep: the innermost brackets are taken away, level by level."""
+    brackets = _outside_strings(text).encode().translate(_TO_SQUARE, _NO_BRACKETS)
+    levels = 0
+    while brackets and levels < most:
+        brackets = brackets.replace(b"[]", b"")
+        levels += 1
+    return bool(brackets)
+
+
+def _outside_strings(text: str) -> str:
+    """Return what stands between the strings of a JSON text: without escapes, every second part between quotes."""
+    if "\\" in text:
+        text = text.replace("\\\\", "").replace('\\"', "")
+    return "".join(text.split('"')[::2])
+
+
+def _has_long_run(text: str) -> bool:
+    """Whether more than MAX_DIGITS digits stand side by side: so many cover one of the places that are looked at."""
+    for place in range(MAX_DIGITS, len(text), MAX_DIGITS + 1):
+        if "0" <= text[place] <= "9":
+            before = text[place - MAX_DIGITS : place]
+            first = place - (len(before) - len(before.rstrip("0123456789")))
+            run = _DIGITS.match(text, first, first + MAX_DIGITS + 1)
+            if run is not None and run.end() - first > MAX_DIGITS:
+                return True
+    return False
 
 
 def _plain(value: Any) -> Any:
@@ -130,7 +151,7 @@ class Codec(Generic[T]):
             return encode_plain(value, what)
         try:
             text = self._writer.to_json(value, warnings=False, by_alias=False, round_trip=True).decode()
-            if "NaN" in text or "Infinity" in text:
+            if ("NaN" in text or "Infinity" in text) and _CONSTANT.search(_outside_strings(text)):
                 json.loads(text, parse_constant=_refuse_constant)
         except (PydanticSerializationError, TypeError, ValueError, RecursionError, AttributeError) as error:
             _refuse(what, error)

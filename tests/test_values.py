@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, make_dataclass
 from datetime import UTC, date, datetime, time, timedelta, timezone
 from decimal import Decimal
 from pathlib import Path
+from time import thread_time
 from typing import Annotated, Any, Generic, Literal, NamedTuple, TypeVar
 
 import psycopg
@@ -29,7 +30,7 @@ from typing_extensions import TypedDict
 
 from pgflow import coreschemas
 from pgflow.errors import DefinitionError, NotStorable
-from pgflow.values import ANYTHING, MAX_BYTES, MAX_DEPTH, MAX_DIGITS, Codec, codec_for, encode_plain, hash_arguments
+from pgflow.values import ANYTHING, MAX_BYTES, MAX_DEPTH, MAX_DIGITS, Codec, check_text, codec_for, encode_plain, hash_arguments
 
 T = TypeVar("T")
 
@@ -624,6 +625,94 @@ def test_brackets_in_texts_are_no_depth():
 
 def test_digits_in_texts_are_no_number():
     assert there_and_back(ANYTHING, ['"', "1" * 5000]) == ['"', "1" * 5000]
+
+
+def char_by_char(text: str) -> set[str]:
+    """Which limits a JSON text exceeds, found by reading it one character after the other."""
+    found = set()
+    in_string = is_escaped = False
+    depth = digits = 0
+    for char in text:
+        if in_string:
+            if is_escaped:
+                is_escaped = False
+            elif char == "\\":
+                is_escaped = True
+            elif char == '"':
+                in_string = False
+            continue
+        in_string = char == '"'
+        depth += (char in "[{") - (char in "]}")
+        digits = digits + 1 if char in "0123456789" else 0
+        if depth > MAX_DEPTH:
+            found.add("levels deep")
+        if digits > MAX_DIGITS:
+            found.add("digits")
+    return found
+
+
+hard_texts = st.text(st.sampled_from('\\"[]{}0189,:u\n\u00e9\U0001f600 '), max_size=30)
+long_runs = st.builds(lambda n, around: around + "7" * n + around, st.integers(MAX_DIGITS - 2, MAX_DIGITS + 3), hard_texts)
+long_numbers = st.builds(lambda n, sign: sign * (10**n - 1), st.integers(MAX_DIGITS - 5, MAX_DIGITS), st.sampled_from([1, -1]))
+deep = st.builds(lambda n, inner: nest(inner, n), st.integers(MAX_DEPTH - 6, MAX_DEPTH + 3), hard_texts)
+hard_values = st.recursive(
+    hard_texts | long_runs | long_numbers | deep | st.floats(allow_nan=False, allow_infinity=False) | st.none(),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(hard_texts, inner, max_size=4),
+    max_leaves=12,
+)
+
+
+def nest(value: Any, levels: int) -> Any:
+    for level in range(levels):
+        value = {'"[\\': value} if level % 3 else [value]
+    return value
+
+
+@often
+@given(hard_values, st.integers(0, MAX_DIGITS + 1), st.booleans())
+def test_a_text_is_judged_as_by_reading_it_one_character_after_the_other(value, shift, longer):
+    text = json.dumps([" " * shift, value], ensure_ascii=False, separators=(",", ":"))
+    if longer:  # one digit more than Python itself would write
+        text = text.replace("9" * MAX_DIGITS, "9" * (MAX_DIGITS + 1))
+    found = char_by_char(text)
+    if not found:
+        assert check_text(text, "it") is text
+        return
+    with pytest.raises(NotStorable, match="|".join(found)):
+        check_text(text, "it")
+
+
+@pytest.mark.parametrize("before", [0, 1, 2, 4299, 4300, 4301, 8600, 8601])
+@pytest.mark.parametrize("too_many", [0, 1])
+def test_a_long_number_is_found_wherever_it_stands(before, too_many):
+    text = f'["{"x" * before}",{"9" * (MAX_DIGITS + too_many)},"{"1" * 9000}"]'
+    if not too_many:
+        assert check_text(text, "it") == text
+        return
+    with pytest.raises(NotStorable, match="it holds a number of more than 4,300 digits"):
+        check_text(text, "it")
+
+
+@pytest.mark.parametrize("annotation", [str, dict[str, str], Any])
+@pytest.mark.parametrize("word", ["NaN", 'he said "NaN"', "Infinity and -Infinity"])
+def test_the_words_for_what_is_no_number_are_texts_like_others(annotation, word):
+    value = word if annotation is str else {word: word}
+    assert there_and_back(codec_for(annotation), value) == value
+
+
+@pytest.mark.parametrize("text", ['"' + "A line of prose, 42.\\n" * 8000 + '"', json.dumps([{"a": "b", "n": i} for i in range(8000)])])
+def test_looking_at_a_text_takes_little_beside_writing_it(text):
+    value = json.loads(text)
+
+    def least(work):
+        times = []
+        for _ in range(7):
+            began = thread_time()
+            work()
+            times.append(thread_time() - began)
+        return min(times)
+
+    assert least(lambda: check_text(text, "it")) < 2 * least(lambda: json.dumps(value, ensure_ascii=False))
 
 
 @pytest.mark.parametrize("annotation", [Any, int])
