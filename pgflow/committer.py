@@ -316,7 +316,7 @@ class Committer:
         began = time.perf_counter()
         try:
             if request is not None:
-                answer, claims = await wire.ask(calls.commit_and_claim(self._document(items), request))
+                answer, claims = await wire.ask(self._claiming_query(items, request))
             else:
                 answer = await wire.ask(self._query(items, careful=careful))
         finally:
@@ -328,8 +328,12 @@ class Committer:
             self._host.meter.committed(len(items), sum(len(flush.rows) for _, flush in items), time.perf_counter() - began)
         self._spread(items, answer, server_of(wire.connection))
 
-    def _document(self, items: list[Item]) -> str:
-        return batch_document(self._host.worker_id, ((flush, execution.estimate_us) for execution, flush in items))
+    def _document(self, items: list[Item], apart: list[str]) -> str:
+        return batch_document(self._host.worker_id, ((flush, execution.estimate_us) for execution, flush in items), apart)
+
+    def _claiming_query(self, items: list[Item], request: ClaimRequest) -> Query[tuple[calls.CommitAnswer, list[Claim]]]:
+        apart: list[str] = []
+        return calls.commit_and_claim(self._document(items, apart), request, apart)
 
     def _query(self, items: list[Item], *, careful: bool) -> Query[calls.CommitAnswer]:
         """The direct path for a lone unit, else the batch."""
@@ -341,7 +345,8 @@ class Committer:
                     self._host.worker_id, flush.run_id, flush.token, row.seq, row.call, row.kind, row.name, row.payload,
                     flush.licences(0), row.at_us,
                 )
-        return calls.commit_units(self._document(items), careful=careful)
+        apart: list[str] = []
+        return calls.commit_units(self._document(items, apart), apart, careful=careful)
 
     def _spread(self, items: list[Item], answer: calls.CommitAnswer, server: Any) -> None:
         """Tells each run what became of its flush."""

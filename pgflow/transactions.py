@@ -116,8 +116,9 @@ def attempt(
     committed, at_us = False, 0
     try:
         at = flush.rows[-1].at_us
-        rows = flush.unit_rows(lambda: at)
-        fence = calls.fence_step(claim.run_id, claim.token, call.number, rows, call.args_hash, has_ledger=flush.has_ledger)
+        apart: list[str] = []
+        rows = flush.unit_rows(lambda: at, apart)
+        fence = calls.fence_step(claim.run_id, claim.token, call.number, rows, call.args_hash, apart, has_ledger=flush.has_ledger)
         if not together:
             try:
                 at_us = yield Op("query", (fence, COMMIT_SECONDS))

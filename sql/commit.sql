@@ -4,14 +4,16 @@
 -- The batch is one JSON document; each text inside it that is itself JSON travels as a string, so that
 -- its exact characters are stored (jsonb would change key order, -0.0 and 1e22):
 --   r  [[run_id, token, expected last seq], ...]  sorted by run_id
---   u  [[run_id, seq, call, kind, name, payload, starts, at in microseconds, delay in seconds, token, key], ...]
---   o  [[run_id, status, reason, output, error, chain_id, token], ...]   runs that end
+--   u  [[run_id, seq, call, kind, name, payload, starts, at in microseconds, delay in seconds, token, key, apart], ...]
+--   o  [[run_id, status, reason, output, error, chain_id, token, apart], ...]   runs that end
 --   f  [run_id, ...]   those of `o` that have a parent, children, a deadline or beats of steps
 --   l  true            if units of the effect ledger are among `u`
 --   x  [{...}, ...]    runs with a question or a change of place: see settle_
 --   m  [[run_id, chain_id, name, signal_id], ...]   signals that are taken: each has its unit among `u`
 --   b  [[run_id, chain_id, call, seq, error], ...]   signals that were taken and go back: see put_signals_back_
 --   w  the worker      whose leases they are
+-- Long payloads and outputs travel beside the document, in `payloads`: their element is null, and `apart` is
+-- their place there. So nobody escapes them or reads them as part of another text.
 -- The leases are locked first, in the order of run_id and skipping what is locked elsewhere: `busy`,
 -- to be tried in the next batch. Everything else happens in later statements, which see what was
 -- committed while a lock was waited for. No other run is locked, nor the lease of another holder: a
@@ -103,7 +105,7 @@ $$;
 comment on function pgflow.take_mail_(jsonb) is 'Deletes the signals that a batch records as taken; refuses (PF006) those that are not there';
 
 drop function if exists pgflow.commit_units;
-create function pgflow.commit_units(batch jsonb, careful boolean default false)
+create function pgflow.commit_units(batch jsonb, careful boolean default false, payloads json[] default null)
 returns jsonb
 language plpgsql
 volatile
@@ -183,7 +185,7 @@ begin
   end if;
 
   insert into pgflow.unit (run_id, seq, call, kind, name, payload, starts, token, at, recorded_at, due_at, key)
-  select (e->0)::bigint, (e->1)::int, (e->2)::int, (e->>3)::"char", e->>4, (e->>5)::json, (e->>6)::json,
+  select (e->0)::bigint, (e->1)::int, (e->2)::int, (e->>3)::"char", e->>4, coalesce((e->>5)::json, payloads[(e->>11)::int]), (e->>6)::json,
     (e->9)::bigint, timestamptz 'epoch' + (e->7)::bigint * interval '1 microsecond', t,
     t + (e->>8)::float8 * interval '1 second', e->>10
   from jsonb_array_elements(batch->'u') e;
@@ -216,7 +218,7 @@ begin
 
   if batch ? 'o' then
     insert into pgflow.outcome (run_id, token, finished_at, status, reason, output, error)
-    select (e->0)::bigint, (e->6)::bigint, t, e->>1, e->>2, (e->>3)::json, (e->>4)::json
+    select (e->0)::bigint, (e->6)::bigint, t, e->>1, e->>2, coalesce((e->>3)::json, payloads[(e->>7)::int]), (e->>4)::json
     from jsonb_array_elements(batch->'o') e;
     select array_agg((e->0)::bigint), array_agg((e->5)::bigint) into ended, chains from jsonb_array_elements(batch->'o') e;
     delete from pgflow.lease where run_id = any(ended);
@@ -234,12 +236,13 @@ begin
   return jsonb_build_object('bad', bad, 'x', answers, 'wake', to_jsonb(to_wake), 'lanes', to_jsonb(new_lanes));
 end
 $$;
-comment on function pgflow.commit_units(jsonb, boolean)
+comment on function pgflow.commit_units(jsonb, boolean, json[])
   is 'Commits units, outcomes and changes of place of many runs, each fenced by its lease; null = all well';
 
 drop function if exists pgflow.commit_and_claim;
 create function pgflow.commit_and_claim(
-  batch jsonb, worker_id int, lanes int[], max int, tokens bigint[], take_suspect boolean, after bigint[] default null
+  batch jsonb, worker_id int, lanes int[], max int, tokens bigint[], take_suspect boolean, after bigint[] default null,
+  payloads json[] default null
 )
 returns table (
   answer jsonb,
@@ -256,7 +259,7 @@ declare
   began timestamptz;
   ids bigint[];
 begin
-  answer := pgflow.commit_units(batch);
+  answer := pgflow.commit_units(batch, payloads => payloads);
   began := clock_timestamp();
   ids := pgflow.claim_(worker_id, lanes, max, tokens, take_suspect, after);
   took_us := pgflow.micros_(clock_timestamp()) - pgflow.micros_(began);
@@ -266,7 +269,7 @@ begin
   end if;
 end
 $$;
-comment on function pgflow.commit_and_claim(jsonb, int, int[], int, bigint[], boolean, bigint[])
+comment on function pgflow.commit_and_claim(jsonb, int, int[], int, bigint[], boolean, bigint[], json[])
   is 'commit_units and then claim_runs in one transaction: what a worker that drains a queue does';
 
 drop function if exists pgflow.commit_unit;

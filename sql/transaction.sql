@@ -36,7 +36,8 @@ comment on function pgflow.begin_step(bigint, bigint, int, int, int)
 
 drop function if exists pgflow.fence_step;
 create function pgflow.fence_step(
-  run_id bigint, token bigint, call int, units jsonb, args_hash bigint default null, has_ledger boolean default true
+  run_id bigint, token bigint, call int, units jsonb, args_hash bigint default null, has_ledger boolean default true,
+  payloads json[] default null
 )
 returns bigint
 language plpgsql
@@ -63,7 +64,7 @@ begin
   perform set_config('idle_in_transaction_session_timeout', '5000', true);
   t := pgflow.now_();
   insert into pgflow.unit (run_id, seq, call, kind, name, payload, starts, token, at, recorded_at, due_at, key, args_hash)
-  select (e->0)::bigint, (e->1)::int, (e->2)::int, (e->>3)::"char", e->>4, (e->>5)::json, (e->>6)::json,
+  select (e->0)::bigint, (e->1)::int, (e->2)::int, (e->>3)::"char", e->>4, coalesce((e->>5)::json, payloads[(e->>11)::int]), (e->>6)::json,
     (e->9)::bigint, timestamptz 'epoch' + (e->7)::bigint * interval '1 microsecond', t,
     t + (e->>8)::float8 * interval '1 second', e->>10, case when (e->2)::int = call then args_hash end
   from jsonb_array_elements(units) e;
@@ -73,7 +74,7 @@ begin
   return pgflow.micros_(t);
 end
 $$;
-comment on function pgflow.fence_step(bigint, bigint, int, jsonb, bigint, boolean)
+comment on function pgflow.fence_step(bigint, bigint, int, jsonb, bigint, boolean, json[])
   is 'Last call of a transactional step''s transaction: fences the lease, appends the buffered units and the step''s own, which may be of the ledger of effects; the time in microseconds';
 
 create or replace function pgflow.read_unit(run_id bigint, seq int)

@@ -193,7 +193,8 @@ def _arm_commit(name: str) -> None:
         if concerned and before:
             _reach(name)
         if concerned and not before and _Point.remaining <= 1:
-            await wire.ask(commit_calls.commit_units(self._document(items), careful=careful))
+            apart: list[str] = []
+            await wire.ask(commit_calls.commit_units(self._document(items, apart), apart, careful=careful))
         if concerned and not before:
             _reach(name)
         await original(self, wire, items, careful=careful)

@@ -9,7 +9,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from enginekit import SECOND, Worker, divergence, make_driver, replay, saw
+from enginekit import SECOND, Worker, divergence, document_of, make_driver, replay, saw
 from enginestore import Store, StoredRun
 from exampleflows import (
     add,
@@ -28,7 +28,7 @@ import pgflow
 from pgflow import read, step, workflow
 from pgflow._engine.drivers import ThreadDriver
 from pgflow._engine.execution import Execution
-from pgflow._engine.flush import MAX_FLUSH_UNITS, batch_document
+from pgflow._engine.flush import MAX_FLUSH_UNITS
 from pgflow._scope import WorkflowScope, current
 from pgflow.errors import RunCancelled
 from pgflow.model import Kind
@@ -683,7 +683,7 @@ def test_a_commit_that_the_server_refuses_holds_the_run_and_keeps_what_was_durab
     held = execution.hold_instead_of(flush, {"message": "no room"})
     assert execution.inflight is flush, "nothing has changed before the hold is durable"
     execution.refused(held)
-    worker.on_the_way.append((execution, held, batch_document(1, [(held, execution.estimate_us)])))
+    worker.on_the_way.append((execution, held, document_of(held, execution.estimate_us)))
     worker.settle()
     assert run.kinds() == "s"
     assert run.held[:2] == ["stuck", "refused"]

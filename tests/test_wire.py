@@ -14,7 +14,7 @@ import pytest
 from wirekit import asleep, on_wire, query, sleeps
 
 from pgflow import InvalidArgument, RunNotFound
-from pgflow._io import is_ambiguous, is_infrastructure
+from pgflow._io import JsonTexts, is_ambiguous, is_infrastructure
 from pgflow._io.connect import ConnectOptions, connect_async
 from pgflow._io.wire import OwnWire, Wire, open_wire
 
@@ -50,6 +50,21 @@ def test_a_statement_is_prepared_once(dsn):
         return await wire.ask(query("select count(*) from pg_prepared_statements where statement = 'select $1::int'"))
 
     assert on_wire(dsn, use) == [(1,)]
+
+
+@pytest.mark.parametrize("prepares", [True, False])
+@pytest.mark.parametrize("texts", [['{"a": "\\\\ \\" \\n é"}', "[1, 2.50]", "null", '"NULL"'], ["1"], []])
+def test_texts_of_json_go_out_as_they_are(dsn, prepares, texts):
+    async def use(wire: Wire) -> Any:
+        return await wire.ask(query("select %s::int, array(select t::text from unnest(%s::json[]) t), %s::text", 7, JsonTexts(texts), "x"))
+
+    assert beside_psycopg(dsn, use, prepares=prepares) == [(7, texts, "x")]
+
+
+@pytest.mark.parametrize("text", ["{", '"\0"', ""])
+def test_a_text_that_is_no_json_is_refused_as_the_callers_mistake(dsn, text):
+    with pytest.raises(InvalidArgument):
+        on_wire(dsn, lambda wire: wire.ask(query("select %s::json[]", JsonTexts(["1", text]))))
 
 
 def test_no_rows_are_an_empty_list(dsn):

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, LiteralString
 
 from pgflow._calls.claim import ARGUMENTS, COLUMNS, ClaimRequest, read_claims
-from pgflow._io import Query, Row
+from pgflow._io import JsonTexts, Query, Row
 from pgflow.units import Claim
 
 
@@ -34,13 +35,19 @@ def _answer(data: dict[str, Any] | None) -> CommitAnswer:
     )
 
 
-def commit_units(document: str, *, careful: bool = False) -> Query[CommitAnswer]:
-    """Commits a batch."""
+def commit_units(document: str, apart: Sequence[str] = (), *, careful: bool = False) -> Query[CommitAnswer]:
+    """Commits a batch; ``apart``: the long values beside its document."""
+    if apart:
+        sql: LiteralString = "select pgflow.commit_units(%s::jsonb, %s::boolean, %s::json[])"
+        return Query(sql, (document, careful, JsonTexts(apart)), lambda rows: _answer(rows[0][0]))
     return Query("select pgflow.commit_units(%s::jsonb, %s::boolean)", (document, careful), lambda rows: _answer(rows[0][0]))
 
 
-def commit_and_claim(document: str, request: ClaimRequest) -> Query[tuple[CommitAnswer, list[Claim]]]:
-    """Commits a batch and claims runs."""
+def commit_and_claim(document: str, request: ClaimRequest, apart: Sequence[str] = ()) -> Query[tuple[CommitAnswer, list[Claim]]]:
+    """Commits a batch and claims runs; ``apart``: the long values beside the document."""
+    if apart:
+        sql = f"select answer, {COLUMNS} from pgflow.commit_and_claim(%s::jsonb, {ARGUMENTS}, %s::json[])"  # noqa: S608 - names of columns
+        return Query(sql, (document, *request.params(), JsonTexts(apart)), _read_both)
     sql = f"select answer, {COLUMNS} from pgflow.commit_and_claim(%s::jsonb, {ARGUMENTS})"  # noqa: S608 - names of columns
     return Query(sql, (document, *request.params()), _read_both)
 

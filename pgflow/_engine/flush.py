@@ -1,7 +1,8 @@
 """What leaves an execution in one commit, and the document it travels in.
 
 The document is built by joining text: rows are small, a worker builds tens of thousands a second, and
-each value is JSON text already. ``sql/commit.sql`` says what the document holds.
+each value is JSON text already. ``sql/commit.sql`` says what the document holds. Long values travel beside
+it, as they are: inside it they would be escaped here and read twice by the server.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ from pgflow.values import quote_json
 MAX_FLUSH_UNITS = 64
 MAX_FLUSH_BYTES = 256 * 1024
 MAX_FLUSH_STARTS = 1000
+APART_CHARS = 1000
+"""Values from this length on travel beside the document."""
 
 
 class Row(NamedTuple):
@@ -96,9 +99,18 @@ class Flush:
             calls = [carried, *calls]
         return f"[{','.join(map(_licence, calls))}]" if calls else None
 
-    def unit_rows(self, now_us: Callable[[], int]) -> str:
-        """The rows of ``u``, joined; ``now_us`` is asked for the run's time if there is a delay that has begun before."""
+    def unit_rows(self, now_us: Callable[[], int], apart: list[str]) -> str:
+        """The rows of ``u``, joined.
+
+        Args:
+            now_us: Is asked for the run's time if there is a delay that has begun before.
+            apart: Takes the long values. The ledger of effects reads its own in the document.
+        """
         last = len(self.rows) - 1
+        if not self.has_ledger:
+            for r in self.rows:
+                if r.payload is not None and len(r.payload) >= APART_CHARS:
+                    return ",".join([self._unit_row(i, row, now_us, apart) for i, row in enumerate(self.rows)])
         return ",".join([
             f'[{self.run_id},{r.seq},{r.call},"{r.kind}",{"null" if r.name is None else quote_json(r.name)},'
             f'{"null" if r.payload is None else quote_json(r.payload)},'
@@ -108,13 +120,32 @@ class Flush:
             for i, r in enumerate(self.rows)
         ])
 
-    def ending_row(self) -> str:
-        """The row of ``o``."""
+    def _unit_row(self, index: int, row: Row, now_us: Callable[[], int], apart: list[str]) -> str:
+        """One row of a flush with long values."""
+        number = _put_apart(row.payload, apart)
+        delay = "null" if row.delay_seconds is None else max(0.0, row.delay_seconds - (now_us() - row.at_us) / 1e6)
+        return (
+            f'[{self.run_id},{row.seq},{row.call},"{row.kind}",{_quoted(row.name)},{"null" if number else _quoted(row.payload)},'
+            f"{_quoted(self.licences(index))},{row.at_us},{delay},{self.token},{_quoted(row.key)},{number or 'null'}]"
+        )
+
+    def ending_row(self, apart: list[str]) -> str:
+        """The row of ``o``; ``apart`` takes a long output."""
         assert self.ending is not None
         status, reason, output, error = self.ending
+        number = _put_apart(output, apart)
         return (
-            f'[{self.run_id},"{status}",{_quoted(reason)},{_quoted(output)},{_quoted(error)},{self.chain_id},{self.token}]'
+            f'[{self.run_id},"{status}",{_quoted(reason)},{"null" if number else _quoted(output)},{_quoted(error)},'
+            f'{self.chain_id},{self.token}{f",{number}" if number else ""}]'
         )
+
+
+def _put_apart(text: str | None, apart: list[str]) -> int:
+    """Return the place, from 1, that a long value has beside the document; 0 for one that goes inside."""
+    if text is None or len(text) < APART_CHARS:
+        return 0
+    apart.append(text)
+    return len(apart)
 
 
 def _licence(call: StepCall) -> str:
@@ -126,17 +157,23 @@ def _quoted(text: str | None) -> str:
     return "null" if text is None else quote_json(text)
 
 
-def batch_document(worker_id: int, flushes: Iterable[tuple[Flush, Callable[[], int]]]) -> str:
-    """The document of ``commit_units`` for flushes of a worker, each with what tells its run's time in microseconds."""
+def batch_document(worker_id: int, flushes: Iterable[tuple[Flush, Callable[[], int]]], apart: list[str]) -> str:
+    """Return the document of ``commit_units`` for flushes of a worker.
+
+    Args:
+        worker_id: The worker.
+        flushes: Each with what tells its run's time in microseconds.
+        apart: Takes the long values, which travel beside the document.
+    """
     runs, units, endings, kin, questions, taken, returned = [], [], [], [], [], [], []
     has_ledger = False
     for flush, now_us in sorted(flushes, key=lambda pair: pair[0].run_id):
         runs.append(f"[{flush.run_id},{flush.token},{flush.expected_seq}]")
         if flush.rows:
-            units.append(flush.unit_rows(now_us))
+            units.append(flush.unit_rows(now_us, apart))
             has_ledger = has_ledger or flush.has_ledger
         if flush.ending is not None:
-            endings.append(flush.ending_row())
+            endings.append(flush.ending_row(apart))
             if flush.has_kin:
                 kin.append(str(flush.run_id))
         taken += [f"[{flush.run_id},{flush.chain_id},{quote_json(o.name)},{o.signal_id}]" for o in flush.taken]

@@ -23,6 +23,10 @@ T = TypeVar("T")
 Row = tuple[Any, ...]
 
 
+class JsonTexts(list[str]):
+    """An argument of type ``json[]``: on a wire its texts travel as they are, without the escapes of an array's text."""
+
+
 @dataclass(frozen=True)
 class Query(Generic[T]):
     """A call of a stored function, with psycopg's placeholders; every argument is cast to its exact type."""
@@ -129,8 +133,13 @@ class AsyncExecutor(Protocol):
 
 def run_on(executor: Executor, query: Query[T]) -> T:
     """Runs a query through a foreign library."""
+    return run_through(executor.execute, query)
+
+
+def run_through(execute: Callable[[LiteralString, Sequence[Any]], list[Row]], query: Query[T]) -> T:
+    """As :func:`run_on`, by this way of executing it."""
     try:
-        return query.read(executor.execute(query.sql, query.params))
+        return query.read(execute(query.sql, query.params))
     except Exception as error:
         raise_ours(error)
         raise

@@ -13,6 +13,8 @@ from __future__ import annotations
 import asyncio
 import itertools
 import re
+import select
+import struct
 from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
@@ -21,7 +23,7 @@ import psycopg
 from psycopg import pq
 from psycopg.adapt import PyFormat, Transformer
 
-from pgflow._io import Query, Row, T, raise_ours
+from pgflow._io import JsonTexts, Query, Row, T, raise_ours
 from pgflow._io.busypoll import BusyPoll
 from pgflow._io.connect import BEGIN, ConnectOptions, connect_async, isolates
 from pgflow.errors import PgflowError
@@ -29,6 +31,10 @@ from pgflow.errors import PgflowError
 Statement = tuple[str, Sequence[Any]]
 """SQL with psycopg's placeholders (``%s``, and ``%%`` for a percent sign), and its arguments."""
 
+_Sent = tuple[bytes, list[bytes | None], list[int] | None]
+
+_OID_OF_JSON = psycopg.postgres.types["json"].oid
+_ARRAY, _LENGTH = struct.Struct("!5i"), struct.Struct("!i")
 CANCEL_TIMEOUT_SECONDS = 5.0
 _numbers = itertools.count()
 _BEGIN: Statement = (BEGIN, ())
@@ -39,7 +45,64 @@ _STREAMS = (pq.ExecStatus.COPY_IN, pq.ExecStatus.COPY_OUT, pq.ExecStatus.COPY_BO
 _LOST = "the connection was lost in the middle of an answer"
 
 
-class Wire:
+class _Spoken:
+    """What both colours of a wire say and understand."""
+
+    _pgconn: pq.abc.PGconn
+    _prepares: bool
+    _names: dict[str, bytes]
+    _adapter: Any
+
+    def _send(self, name: bytes, params: list[bytes | None], formats: list[int] | None) -> None:
+        if self._prepares:
+            self._pgconn.send_query_prepared(name, params, formats)
+        else:
+            self._pgconn.send_query_params(name, params, param_formats=formats)
+
+    def _dump(self, params: Sequence[Any]) -> tuple[list[bytes | None], list[int] | None]:
+        """The arguments as bytes, and the format of each where not all are text."""
+        dumped = [self._dumped(param) for param in params]
+        if not any(type(param) is JsonTexts for param in params):
+            return dumped, None
+        return dumped, [pq.Format.BINARY if type(param) is JsonTexts else pq.Format.TEXT for param in params]
+
+    def _dumped(self, param: Any) -> bytes | None:
+        kind = type(param)
+        if kind is str:
+            if "\0" in param:
+                raise psycopg.DataError("PostgreSQL text fields cannot contain NUL (0x00) bytes")
+            return bytes(param, "utf-8")
+        if kind is int:
+            return b"%d" % param
+        if param is None:
+            return None
+        if kind is list and all(type(item) is int for item in param):
+            return b"{%b}" % b",".join([b"%d" % item for item in param])
+        if kind is JsonTexts:
+            return _binary(param)
+        dumped = self._adapter.dump_sequence((param,), (PyFormat.TEXT,))[0]
+        return None if dumped is None else bytes(dumped)
+
+    def _load(self, result: pq.abc.PGresult) -> list[Row]:
+        if not result.ntuples:
+            return []
+        self._adapter.set_pgresult(result)
+        rows: list[Row] = self._adapter.load_rows(0, result.ntuples, tuple)
+        return rows
+
+    @staticmethod
+    def _judged(pgconn: pq.abc.PGconn, failed: pq.abc.PGresult | None) -> None:
+        """Raises what was wrong, once the server waits for the next call."""
+        if failed is not None:
+            raise psycopg.errors.error_from_result(failed, encoding="utf-8")
+        if pgconn.status != pq.ConnStatus.OK:
+            raise psycopg.OperationalError(_LOST)
+
+    def _give_up(self) -> None:
+        self._pgconn.finish()
+
+
+class Wire(_Spoken):
     """A connection of psycopg's, for statements whose results are small. One call at a time.
 
     Args:
@@ -81,7 +144,7 @@ class Wire:
             raise
 
     async def _rows(self, statements: Sequence[Statement]) -> list[list[Row]]:
-        sent = [(await self._name(sql), self._dump(params)) for sql, params in statements]
+        sent = [(await self._name(sql), *self._dump(params)) for sql, params in statements]
         if len(sent) == 1:
             self._send(*sent[0])
             results = await self._answered()
@@ -92,10 +155,10 @@ class Wire:
             raise psycopg.InternalError(f"{len(sent)} statements had {len(results)} answers")
         return [self._load(result) for result in results]
 
-    async def _pipelined(self, sent: list[tuple[bytes, list[bytes | None]]]) -> list[pq.abc.PGresult]:
+    async def _pipelined(self, sent: list[_Sent]) -> list[pq.abc.PGresult]:
         self._pgconn.enter_pipeline_mode()
-        for name, params in sent:
-            self._send(name, params)
+        for one in sent:
+            self._send(*one)
         self._pgconn.pipeline_sync()
         try:
             return await self._answered()
@@ -117,37 +180,7 @@ class Wire:
             self._names[sql] = name
         return name
 
-    def _send(self, name: bytes, params: list[bytes | None]) -> None:
-        if self._prepares:
-            self._pgconn.send_query_prepared(name, params)
-        else:
-            self._pgconn.send_query_params(name, params)
-
-    def _dump(self, params: Sequence[Any]) -> list[bytes | None]:
-        return [self._dumped(param) for param in params]
-
-    def _dumped(self, param: Any) -> bytes | None:
-        kind = type(param)
-        if kind is str:
-            if "\0" in param:
-                raise psycopg.DataError("PostgreSQL text fields cannot contain NUL (0x00) bytes")
-            return bytes(param, "utf-8")
-        if kind is int:
-            return b"%d" % param
-        if param is None:
-            return None
-        if kind is list and all(type(item) is int for item in param):
-            return b"{%b}" % b",".join([b"%d" % item for item in param])
-        dumped = self._adapter.dump_sequence((param,), (PyFormat.TEXT,))[0]
-        return None if dumped is None else bytes(dumped)
-
     # ------------------------------------------------------------ what comes back
-
-    def _load(self, result: pq.abc.PGresult) -> list[Row]:
-        if not result.ntuples:
-            return []
-        self._adapter.set_pgresult(result)
-        return self._adapter.load_rows(0, result.ntuples, tuple)
 
     async def _answered(self) -> list[pq.abc.PGresult]:
         """Reads the server's answer to its end and returns one result a statement.
@@ -210,10 +243,7 @@ class Wire:
                 raise psycopg.InternalError("a statement wants to copy, which nothing that goes this way does")
             elif failed is None:
                 failed = result
-        if failed is not None:
-            raise psycopg.errors.error_from_result(failed, encoding="utf-8")
-        if pgconn.status != pq.ConnStatus.OK:
-            raise psycopg.OperationalError(_LOST)
+        self._judged(pgconn, failed)
 
     async def _ready(self, *, writing: bool) -> None:
         """Waits until there is something to read, and takes it; with ``writing``, or until more can be written."""
@@ -230,13 +260,113 @@ class Wire:
                 loop.remove_writer(socket)
         self._pgconn.consume_input()
 
-    def _give_up(self) -> None:
-        self._pgconn.finish()
+
+def _binary(texts: JsonTexts) -> bytes:
+    """An array of type json[] in the binary format: one dimension, no nulls."""
+    parts = [_ARRAY.pack(1, 0, _OID_OF_JSON, len(texts), 1)]
+    for text in texts:
+        data = bytes(text, "utf-8")
+        parts += (_LENGTH.pack(len(data)), data)
+    return b"".join(parts)
 
 
 def _done(ready: asyncio.Future[None]) -> None:
     if not ready.done():
         ready.set_result(None)
+
+
+class SyncWire(_Spoken):
+    """As :class:`Wire`, for a sync connection: its caller's thread waits."""
+
+    def __init__(self, connection: psycopg.Connection[Any], *, prepares: bool, names: dict[str, bytes] | None = None) -> None:
+        self.connection = connection
+        self._pgconn = connection.pgconn
+        self._prepares = prepares
+        self._names = {} if names is None else names
+        self._adapter = Transformer(connection)
+
+    def rows(self, *statements: Statement) -> list[list[Row]]:
+        """As :meth:`Wire.rows`."""
+        try:
+            with self.connection.lock:
+                return self._rows(statements)
+        except (psycopg.Error, UnicodeEncodeError) as error:
+            raise_ours(error)
+            raise
+
+    def _rows(self, statements: Sequence[Statement]) -> list[list[Row]]:
+        pgconn = self._pgconn
+        sent = [(self._name(sql), *self._dump(params)) for sql, params in statements]
+        if len(sent) == 1:
+            self._send(*sent[0])
+            results = self._answered()
+        else:
+            pgconn.enter_pipeline_mode()
+            for one in sent:
+                self._send(*one)
+            pgconn.pipeline_sync()
+            try:
+                results = self._answered()
+            finally:
+                if pgconn.status == pq.ConnStatus.OK:
+                    pgconn.exit_pipeline_mode()
+        if len(results) != len(sent):
+            self._give_up()
+            raise psycopg.InternalError(f"{len(sent)} statements had {len(results)} answers")
+        return [self._load(result) for result in results]
+
+    def _name(self, sql: str) -> bytes:
+        if not self._prepares:
+            return _numbered(sql)
+        name = self._names.get(sql)
+        if name is None:
+            name = b"_pgflow_%d" % next(_numbers)
+            self._pgconn.send_prepare(name, _numbered(sql))
+            self._answered()
+            self._names[sql] = name
+        return name
+
+    def _answered(self) -> list[pq.abc.PGresult]:
+        """As :meth:`Wire._answered`; whatever interrupts it closes the connection."""
+        results: list[pq.abc.PGresult] = []
+        try:
+            self._collect(results)
+        except BaseException:
+            if self._pgconn.transaction_status == pq.TransactionStatus.ACTIVE:
+                self._give_up()
+            raise
+        return results
+
+    def _collect(self, results: list[pq.abc.PGresult]) -> None:
+        pgconn = self._pgconn
+        poll = select.poll()
+        poll.register(pgconn.socket, select.POLLIN | select.POLLOUT)
+        while pgconn.flush():
+            poll.poll()
+            pgconn.consume_input()
+        poll.modify(pgconn.socket, select.POLLIN)
+        is_pipeline = pgconn.pipeline_status != pq.PipelineStatus.OFF
+        failed: pq.abc.PGresult | None = None
+        while True:
+            while pgconn.is_busy():
+                poll.poll()
+                pgconn.consume_input()
+            result = pgconn.get_result()
+            if result is None:
+                if not is_pipeline or pgconn.status != pq.ConnStatus.OK:
+                    break
+                continue
+            status = result.status
+            if status in _ANSWERS:
+                results.append(result)
+            elif status == pq.ExecStatus.PIPELINE_SYNC:
+                break
+            elif status in _STREAMS:
+                self._give_up()
+                raise psycopg.InternalError("a statement wants to copy, which nothing that goes this way does")
+            elif failed is None:
+                failed = result
+        self._judged(pgconn, failed)
 
 
 class OwnWire(Wire):
