@@ -1179,12 +1179,12 @@ function pgflow.close_loss(loss_id bigint, why text, by text DEFAULT SESSION_USE
   md5 7091e8e6b0c724260e965e0074671902
   grant execute to pgflow_operator
 
-function pgflow.commit_and_claim(batch jsonb, worker_id integer, lanes integer[], max integer, tokens bigint[], take_suspect boolean, after bigint[] DEFAULT NULL::bigint[]) returns TABLE(answer jsonb, run_id bigint, token bigint, chain_id bigint, lane_id integer, generation integer, attempt integer, suspect integer, last_seq integer, key text, root text, input text, units text, has_mail boolean, created_us bigint, now_us bigint, priority integer, extra jsonb, took_us bigint), owner pgflow_owner
+function pgflow.commit_and_claim(batch jsonb, worker_id integer, lanes integer[], max integer, tokens bigint[], take_suspect boolean, after bigint[] DEFAULT NULL::bigint[], payloads json[] DEFAULT NULL::json[]) returns TABLE(answer jsonb, run_id bigint, token bigint, chain_id bigint, lane_id integer, generation integer, attempt integer, suspect integer, last_seq integer, key text, root text, input text, units text, has_mail boolean, created_us bigint, now_us bigint, priority integer, extra jsonb, took_us bigint), owner pgflow_owner
   -- commit_units and then claim_runs in one transaction: what a worker that drains a queue does
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 27bcef8ef34efc5a146c085f7258e0e1
+  md5 2607e4ea1d68206a8213eaaef41fd9dd
   grant execute to pgflow_worker
 
 function pgflow.commit_unit(run_id bigint, token bigint, seq integer, call integer, kind "char", name text, payload json, starts json, at_us bigint, worker_id integer DEFAULT NULL::integer) returns text, owner pgflow_owner
@@ -1196,14 +1196,14 @@ function pgflow.commit_unit(run_id bigint, token bigint, seq integer, call integ
   md5 f3bf765d50c2ccc3c85b56cb368446a5
   grant execute to pgflow_worker
 
-function pgflow.commit_units(batch jsonb, careful boolean DEFAULT false) returns jsonb, owner pgflow_owner
+function pgflow.commit_units(batch jsonb, careful boolean DEFAULT false, payloads json[] DEFAULT NULL::json[]) returns jsonb, owner pgflow_owner
   -- Commits units, outcomes and changes of place of many runs, each fenced by its lease; null = all well
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
   set plan_cache_mode=force_generic_plan
   set jit=off
-  md5 50da867435ba973f9ee36d64b16da302
+  md5 78dc39337636bc992ee5281834e46bea
   grant execute to pgflow_worker
 
 function pgflow.confirm_effect(ref text, verdict text DEFAULT 'confirmed'::text, value json DEFAULT 'null'::json, why text DEFAULT NULL::text, sent_by text DEFAULT NULL::text) returns bigint, owner pgflow_owner
@@ -1376,13 +1376,13 @@ function pgflow.families_(roots bigint[]) returns TABLE(root bigint, run_id bigi
   set enable_seqscan=off
   md5 a456b4e2fc9c46e3395eece4b6ecf0e7
 
-function pgflow.fence_step(run_id bigint, token bigint, call integer, units jsonb, args_hash bigint DEFAULT NULL::bigint, has_ledger boolean DEFAULT true) returns bigint, owner pgflow_owner
+function pgflow.fence_step(run_id bigint, token bigint, call integer, units jsonb, args_hash bigint DEFAULT NULL::bigint, has_ledger boolean DEFAULT true, payloads json[] DEFAULT NULL::json[]) returns bigint, owner pgflow_owner
   -- Last call of a transactional step's transaction: fences the lease, appends the buffered units and the step's own, which may be of the ledger of effects; the time in microseconds
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
   set jit=off
-  md5 a8934798b99b6dd1ca6e68547f8c7dd3
+  md5 1c5ecc29b47698dd2ee0e2791e08ec2b
   grant execute to pgflow_worker
 
 function pgflow.find_chain(key text, tenant text DEFAULT ''::text) returns bigint, owner pgflow_owner
