@@ -15,12 +15,11 @@ import json
 import logging
 import random
 import time
-from collections.abc import Awaitable, Callable, Iterator
-from concurrent.futures import Future
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable
+from concurrent.futures import CancelledError as FutureCancelled
 from datetime import timedelta
 from functools import partial
-from typing import Any, NamedTuple, Protocol, cast
+from typing import Any, NamedTuple, Protocol, Self, cast
 
 from pgflow import transactions
 from pgflow._calls import transaction as calls
@@ -41,7 +40,7 @@ from pgflow.meter import Meter
 from pgflow.model import Choice, Retries
 from pgflow.providers import provider_for
 from pgflow.step import Step
-from pgflow.threads import DaemonThreads
+from pgflow.threads import DaemonThreads, Job, Posts
 from pgflow.turns import Turns, TurnsFromThread, TurnsHost
 
 log = logging.getLogger("pgflow")
@@ -55,6 +54,7 @@ class BodyHost(TurnsHost, Protocol):
     providers: list[Any]
     replacements: dict[Step[Any, Any], Callable[..., Any]]
     threads: DaemonThreads
+    posts: Posts
     meter: Meter | None
     busy_poll: BusyPoll
     transaction_idle_ms: int
@@ -88,7 +88,7 @@ class Bodies:
     def __init__(self, host: BodyHost, loop: asyncio.AbstractEventLoop) -> None:
         self._host = host
         self._loop = loop
-        self._tasks: dict[StepCall, asyncio.Task[None]] = {}
+        self._tasks: dict[StepCall, asyncio.Task[None] | Job] = {}
         self._providers: dict[Step[Any, Any], Any] = {}
         self._transactions: dict[StepCall, _Open] = {}
         self._acts = Acts(self)
@@ -104,27 +104,82 @@ class Bodies:
 
     def start(self, execution: Execution, call: StepCall) -> None:
         """Runs a body."""
-        self._tasks[call] = self._loop.create_task(self._run(execution, call))
+        if _is_plain(execution, call):
+            self._start_in_thread(execution, call)
+        else:
+            self._tasks[call] = self._loop.create_task(self._run(execution, call))
 
     def stop(self, call: StepCall) -> None:
         """Nobody waits for it any more: a task is cancelled, a thread left to finish; past its fence it goes on."""
         task = self._tasks.get(call)
-        if task is not None and not call.fencing:
+        if type(task) is Job:
+            del self._tasks[call]
+            self._left_behind(call, task)
+        elif isinstance(task, asyncio.Task) and not call.fencing:
             task.cancel()
 
     def stop_all(self) -> list[asyncio.Task[None]]:
         """Cancels every task, for the end of the process: what they would have done is done elsewhere."""
         self._stopped = True
-        tasks = list(self._tasks.values())
-        for task in tasks:
+        for call in list(self._tasks):
+            self.stop_now(call)
+        return [task for task in self._tasks.values() if isinstance(task, asyncio.Task)]
+
+    def stop_now(self, call: StepCall) -> None:
+        """As :meth:`stop`, past its fence too."""
+        task = self._tasks[call]
+        if isinstance(task, asyncio.Task):
             task.cancel()
-        return tasks
+        else:
+            self.stop(call)
 
     def leave(self, left_at: float) -> None:
         """Another server is the primary since then: transactions of the old one are lost, and their bodies run again."""
         for transaction in list(self._transactions.values()):
             if transaction.began_at < left_at:
                 transaction.cut()
+
+    # ------------------------------------------------------------ a body in a thread that needs nothing but the thread
+
+    def _start_in_thread(self, execution: Execution, call: StepCall) -> None:
+        """Without a task of the loop, which would cost more than the thread: what the body comes to is told by its thread."""
+        scope = StepScope(execution.claim, call, 1, lambda details: self._beat(execution, call, details))
+        step: Step[Any, Any] = call.spec.definition
+        fn: Callable[..., Any] = self._host.replacements.get(step.origin) or step.fn
+        context = contextvars.copy_context()
+        context.run(current.set, scope)
+        self._tasks[call] = self._host.threads.start(
+            partial(context.run, self._come_to, call, scope, fn), partial(self._host.posts.post, self._body_ended, execution, call)
+        )
+
+    def _come_to(self, call: StepCall, scope: StepScope, fn: Callable[..., Any]) -> StepResult | BaseException:
+        """In its thread: what the body returned, encoded, or raised."""
+        try:
+            return self._encoded(call, self._call_sync(call, scope, fn, ()))
+        except BaseException as error:  # noqa: BLE001 - whatever a body raises is its outcome
+            return error
+
+    def _body_ended(self, execution: Execution, call: StepCall, outcome: StepResult | BaseException) -> None:
+        if self._tasks.pop(call, None) is None:  # nobody waits for it any more
+            return
+        if isinstance(outcome, StepResult):
+            self._host.returned(execution, outcome)
+            return
+        try:
+            self._body_raised(execution, call, _as_raised(outcome))
+        except Exception as error:  # noqa: BLE001 - told to a person
+            self._host.body_failed(execution, call, error)
+
+    def _body_raised(self, execution: Execution, call: StepCall, error: BaseException) -> None:
+        """Judges what a body has raised that was not stopped by anybody."""
+        if isinstance(error, asyncio.CancelledError):
+            self._host.returned(execution, StepResult(call, None, encode_error(asyncio.CancelledError("the body cancelled itself"))))
+        elif isinstance(error, LeaseLost):
+            self._host.discard(execution, str(error))
+        elif isinstance(error, StepCommitted):
+            execution.hold_for("committed_outside", {"message": str(error), "step": call.name, "call": call.number})
+        else:
+            self._host.returned(execution, _judge(call, error))
 
     # ------------------------------------------------------------ one body
 
@@ -162,11 +217,7 @@ class Bodies:
             except asyncio.CancelledError:
                 if self._stopped or execution.over or not execution.wants(call):
                     raise
-                self._host.returned(execution, StepResult(call, None, encode_error(asyncio.CancelledError("the body cancelled itself"))))
-            except LeaseLost as error:
-                self._host.discard(execution, str(error))
-            except StepCommitted as error:
-                execution.hold_for("committed_outside", {"message": str(error), "step": call.name, "call": call.number})
+                self._body_raised(execution, call, asyncio.CancelledError())
             except transactions.Trouble as trouble:
                 now = time.monotonic()
                 if failing_since is None:
@@ -180,7 +231,7 @@ class Bodies:
             except BaseException as error:  # whatever a body raises is its outcome
                 if self._is_the_end(call, error):
                     raise
-                self._host.returned(execution, _judge(call, error))
+                self._body_raised(execution, call, error)
             return
 
     async def wait_out(self, execution: Execution, call: StepCall, error: BaseException, tries: int) -> None:
@@ -205,10 +256,13 @@ class Bodies:
             return
         fn: Callable[..., Any] = self._host.replacements.get(step.origin) or step.fn
         value = await self.call_body(call, scope, fn, ())
-        if step.effect == "d" and not isinstance(value, Choice):
+        self._host.returned(execution, self._encoded(call, value))
+
+    @staticmethod
+    def _encoded(call: StepCall, value: Any) -> StepResult:
+        if call.spec.effect == "d" and not isinstance(value, Choice):
             raise TypeError(f"decision {call.name} must return a pgflow.Choice, not {type(value).__name__}")
-        text = call.spec.result.encode(value, f"the result of step {call.name}")
-        self._host.returned(execution, StepResult(call, text, None))
+        return StepResult(call, call.spec.result.encode(value, f"the result of step {call.name}"), None)
 
     def call_body(self, call: StepCall, scope: StepScope, fn: Callable[..., Any], first: tuple[Any, ...]) -> Awaitable[Any]:
         """What is awaited for the body's result. Plain functions give it: each coroutine around a body costs as much as its bookkeeping."""
@@ -230,15 +284,18 @@ class Bodies:
 
     async def _in_thread(self, call: StepCall, work: Callable[..., Any], *args: Any) -> Any:
         context = contextvars.copy_context()
-        job = self._host.threads.submit(context.run, _with_outcome, work, *args)
-        future = asyncio.wrap_future(job, loop=self._loop)
-        future.add_done_callback(lambda done: self._left_behind(call, job) if done.cancelled() else None)
-        outcome = await future
+        ended: asyncio.Future[Any] = self._loop.create_future()
+        job = self._host.threads.start(partial(context.run, _with_outcome, work, *args), partial(self._host.posts.post, _tell, ended))
+        try:
+            outcome = await ended
+        except asyncio.CancelledError:
+            self._left_behind(call, job)
+            raise
         if type(outcome) is _Raised:
             raise outcome.error
         return outcome
 
-    def _left_behind(self, call: StepCall, job: Future[Any]) -> None:
+    def _left_behind(self, call: StepCall, job: Job) -> None:
         """Nobody waits for a body any more, which goes on in its thread if it has begun."""
         if self._host.threads.give_up(job) and not self._stopped:
             known = self._transactions.get(call)
@@ -330,44 +387,30 @@ class Bodies:
         encode: Callable[[Any], str], turns: Turns,
     ) -> bool:
         takes_connection = step.connection_parameter is not None
+        thread_turns = TurnsFromThread(turns, self._host.posts)
         is_open = False
+
+        def body(connection: Any) -> Any:
+            scope.connection = connection
+            if call.spec.timeout_seconds is not None:
+                self._host.posts.post(turns.start_clock, call.spec.timeout_seconds)
+            execution.told_by = server_of(connection)
+            return self._call_sync(call, scope, fn, (connection,) if takes_connection else ())
+
         try:
-            with provider.begin(step.isolation) as transaction:
+            with provider.begin(step.isolation) as transaction, _Cords(self._transactions, call, transaction) as cords:
                 is_open = True
-                scope.connection = transaction.connection
-
-                def body(connection: Any) -> Any:
-                    if call.spec.timeout_seconds is not None:
-                        self._loop.call_soon_threadsafe(turns.start_clock, call.spec.timeout_seconds)
-                    execution.told_by = server_of(connection)
-                    return self._call_sync(call, scope, fn, (connection,) if takes_connection else ())
-
                 protocol = transactions.attempt(
-                    execution.claim, call, encode, together=False, is_ours=_is_of(transaction),
+                    execution.claim, call, encode, together=hasattr(transaction, "execute_and_commit"), is_ours=_is_of(transaction),
                     has_closed=partial(_has_closed, transaction), has_hooks=getattr(transaction, "has_hooks", True),
                     durable_seq=execution.durable_seq, idle_ms=self._host.transaction_idle_ms,
                 )
-                with self._cord_of(call, transaction) as cord:
-                    return transactions.drive(protocol, transaction, body, TurnsFromThread(turns, self._loop), cord)
+                return transactions.drive(protocol, transaction, body, thread_turns, cords.current)
         except Exception as error:
             _raise_unless_open(error, is_open)
             raise
-
-    @contextmanager
-    def _cord_of(self, call: StepCall, transaction: Any) -> Iterator[Cord | None]:
-        """What cuts the transaction's connection while its thread waits on it."""
-        fileno = transactions.socket_of(transaction)
-        if fileno is None:
-            yield None
-            return
-        cord = Cord(fileno)
-        known = self._transactions[call] = _Open(time.monotonic(), cord.cut, getattr(transaction, "leave_behind", _do_nothing))
-        try:
-            yield cord
         finally:
-            if self._transactions.get(call) is known:  # a body that was left behind comes back when the next try has long begun
-                del self._transactions[call]
-            cord.close()
+            thread_turns.tell_end()
 
     # ------------------------------------------------------------ heartbeats
 
@@ -400,6 +443,50 @@ class _Open(NamedTuple):
     began_at: float
     cut: Callable[[], None]
     leave_behind: Callable[[], None] = _do_nothing
+
+
+class _Cords:
+    """What cuts a transaction's connection while its thread waits on it, for as long as the transaction is open.
+
+    Args:
+        known: Where it is put down, under its call, with the time at which the transaction began.
+        call: Of the step.
+        transaction: May change its connection until its first statement has been executed.
+    """
+
+    def __init__(self, known: dict[StepCall, _Open], call: StepCall, transaction: Any) -> None:
+        self._known = known
+        self._call = call
+        self._transaction = transaction
+        self._began = time.monotonic()
+        self._cord: Cord | None = None
+        self._connection: Any = None
+        self._open: _Open | None = None
+
+    def __enter__(self) -> Self:
+        self.current()
+        return self
+
+    def current(self) -> Cord | None:
+        """That of its connection now; None if its provider does not tell the socket."""
+        connection = getattr(self._transaction, "driver_connection", None)
+        if self._cord is None or connection is not self._connection:
+            fileno = transactions.socket_of(self._transaction)
+            if fileno is not None:
+                self._close()
+                self._cord, self._connection = Cord(fileno), connection
+                left = getattr(self._transaction, "leave_behind", _do_nothing)
+                self._open = self._known[self._call] = _Open(self._began, self._cord.cut, left)
+        return self._cord
+
+    def _close(self) -> None:
+        if self._known.get(self._call) is self._open:  # a body that was left behind comes back when the next try has long begun
+            self._known.pop(self._call, None)
+        if self._cord is not None:
+            self._cord.close()
+
+    def __exit__(self, *_: object) -> None:
+        self._close()
 
 
 def _is_of(transaction: Any) -> Callable[[BaseException], bool]:
@@ -443,7 +530,7 @@ async def _within(seconds: float, called: Awaitable[Any]) -> Any:
 
 
 class _Raised(NamedTuple):
-    """An error that means something else where it comes out of a future: that of another coroutine's end, or that it is closed."""
+    """What a body in a thread has raised."""
 
     error: BaseException
 
@@ -451,10 +538,28 @@ class _Raised(NamedTuple):
 def _with_outcome(work: Callable[..., Any], *args: Any) -> Any:
     try:
         return work(*args)
-    except (StopIteration, StopAsyncIteration) as error:  # as a coroutine that raises it
-        return _Raised(RuntimeError(f"the body raised {type(error).__name__}"))
-    except GeneratorExit as error:
-        return _Raised(error)
+    except BaseException as error:  # noqa: BLE001 - raised where it is waited for
+        return _Raised(_as_raised(error))
+
+
+def _as_raised(error: BaseException) -> BaseException:
+    """An error of a body in a thread, as a coroutine in its place would raise it."""
+    if isinstance(error, (StopIteration, StopAsyncIteration)):
+        return RuntimeError(f"the body raised {type(error).__name__}")
+    return asyncio.CancelledError(*error.args) if isinstance(error, FutureCancelled) else error
+
+
+def _tell(ended: asyncio.Future[Any], outcome: Any) -> None:
+    if not ended.done():
+        ended.set_result(outcome)
+
+
+def _is_plain(execution: Execution, call: StepCall) -> bool:
+    """Whether a body needs nothing but a thread: no time-out, no word of an earlier try, no transaction."""
+    return (
+        type(call) is StepCall and not call.spec.definition.is_async and call.spec.effect != "t" and call.spec.timeout_seconds is None
+        and call.failed_attempts == 0 and not execution.claim.has_beats
+    )  # fmt: skip
 
 
 def _judge(call: StepCall, error: BaseException) -> StepResult:

@@ -9,7 +9,6 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Coroutine
 from contextlib import AbstractContextManager
-from functools import partial
 from typing import Any
 
 import psycopg
@@ -40,7 +39,7 @@ from pgflow.refs import find_lost, refs_in
 from pgflow.replay import make_driver
 from pgflow.runinfo import run_info
 from pgflow.supervision import is_the_end
-from pgflow.threads import AppCalls, DaemonThreads, start_daemon
+from pgflow.threads import AppCalls, DaemonThreads, Posts, SpareThreads
 from pgflow.undo import make_undoing
 from pgflow.units import Claim
 from pgflow.values import ANYTHING
@@ -66,6 +65,8 @@ class Executions(ABC):
     _heart: Heart
     _wakes: Wakes
     threads: DaemonThreads
+    code_threads: SpareThreads
+    posts: Posts
     checks: AppCalls
     busy_poll: BusyPoll
 
@@ -207,11 +208,11 @@ class Executions(ABC):
 
     def _driver(self, execution: Execution, workflow: Workflow[..., Any]) -> Driver:
         def yield_control() -> None:
-            self._loop.call_soon_threadsafe(self._thread_stands, execution)
+            self.posts.post(self._thread_stands, execution)
 
         definitions = self.definitions
         return make_driver(
-            execution, workflow, definitions.errors, definitions.interceptors, partial(start_daemon, name="pgflow-workflow"), yield_control
+            execution, workflow, definitions.errors, definitions.interceptors, self.code_threads.run, yield_control
         )
 
     def _thread_stands(self, execution: Execution) -> None:
@@ -289,7 +290,7 @@ class Executions(ABC):
     def stop_body(self, execution: Execution, call: StepCall) -> None:
         """Nobody waits for a body any more."""
         if threading.get_ident() != self._thread_id:
-            self._loop.call_soon_threadsafe(self.stop_body, execution, call)
+            self.posts.post(self.stop_body, execution, call)
             return
         self._deferred = [pair for pair in self._deferred if pair != (execution, call)]
         self._bodies.stop(call)
@@ -297,7 +298,7 @@ class Executions(ABC):
     def retry_body_later(self, execution: Execution, call: StepCall, delay_seconds: float) -> None:
         """The next try of a body, if the run is still here by then."""
         if threading.get_ident() != self._thread_id:
-            self._loop.call_soon_threadsafe(self.retry_body_later, execution, call, delay_seconds)
+            self.posts.post(self.retry_body_later, execution, call, delay_seconds)
             return
         self._loop.call_later(delay_seconds, self._retry_due, execution, call)
 
@@ -340,7 +341,7 @@ class Executions(ABC):
         if threading.get_ident() == self._thread_id:
             self._committer.submit(execution)
         else:
-            self._loop.call_soon_threadsafe(self._committer.submit, execution)
+            self.posts.post(self._committer.submit, execution)
 
     def look_later(self, execution: Execution, delay_seconds: float) -> None:
         """Asks the database again after a delay; the earliest wish counts."""
@@ -435,9 +436,14 @@ class Executions(ABC):
         claim = execution.claim
         log.error("run %s is held: the server refused what it wanted to record: %s", claim.key, said(error), extra=log_fields(claim))
 
+    @staticmethod
+    def has_turn(execution: Execution) -> bool:
+        """Whether a step of the run may fence at once, or its run is over."""
+        return execution.over or execution.may_fence
+
     async def turn_of(self, execution: Execution) -> None:
         """Waits until a step of the run may fence."""
-        while not (execution.over or execution.may_fence):
+        while not self.has_turn(execution):
             turn = self._loop.create_future()
             self._turns.setdefault(execution, []).append(turn)
             await turn

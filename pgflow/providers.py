@@ -20,10 +20,10 @@ from psycopg.pq import TransactionStatus
 from psycopg.rows import tuple_row
 from psycopg_pool import AsyncConnectionPool, ConnectionPool
 
-from pgflow._io import Row, database_error, is_infrastructure
+from pgflow._io import Row, database_error
 from pgflow._io.busypoll import BusyPoll
 from pgflow._io.deadlines import BEGIN_SECONDS, Cord, Limit
-from pgflow._io.wire import Statement, Wire
+from pgflow._io.wire import Statement, SyncWire, Wire
 from pgflow.errors import DefinitionError
 
 _BEGIN: dict[str | None, LiteralString] = {
@@ -41,7 +41,7 @@ connection when it rolls back; a pool whose connections are reset by DISCARD ALL
 _NOT_AS_PREPARED = (psycopg.errors.InvalidSqlStatementName, psycopg.errors.DuplicatePreparedStatement)
 """Deallocated, or prepared by another process: a pooler gives each transaction another session."""
 
-_prepared: WeakKeyDictionary[psycopg.AsyncConnection[Any], dict[str, bytes]] = WeakKeyDictionary()
+_prepared: WeakKeyDictionary[psycopg.AsyncConnection[Any] | psycopg.Connection[Any], dict[str, bytes]] = WeakKeyDictionary()
 """What the engine has prepared on connections that others use too."""
 
 
@@ -60,10 +60,12 @@ class Transaction(Protocol):
 
     What ``commit()`` raises may come from hooks that the library runs behind COMMIT: the journal is asked then whether the
     transaction has committed. ``has_hooks = False`` says that there are none, and an error of the server that its COMMIT failed.
+
+    It may offer ``execute_and_commit(sql, params)``, as :class:`AsyncTransaction` says.
     """
 
     connection: Any
-    """What the body of the step gets."""
+    """What the body of the step gets, once a first statement was executed."""
 
     def execute(self, sql: LiteralString, params: Sequence[Any]) -> list[Row]:
         """Runs a statement (psycopg's placeholders) inside it."""
@@ -125,80 +127,163 @@ def is_class(annotation: Any, *classes: type) -> bool:
     return inspect.isclass(origin) and issubclass(origin, classes)
 
 
+class _Preparing:
+    """Whether the engine prepares its statements on connections of a pool, which the application uses too."""
+
+    def __init__(self) -> None:
+        self._prepares = True
+        self._begun = self._missed = 0
+
+    def _names(self, connection: Any) -> dict[str, bytes] | None:
+        """What is prepared there; None if nothing may be."""
+        self._begun += 1
+        may_prepare = self._prepares and connection.prepare_threshold is not None
+        return _prepared.setdefault(connection, {}) if may_prepare else None
+
+    def _missing(self, connection: Any) -> None:
+        """What was prepared there turned out to be gone; where that is the rule, nothing more is prepared."""
+        _prepared.pop(connection, None)
+        self._missed += 1
+        if self._missed > MISSES_FORGIVEN + self._begun // 8:
+            self.stop_preparing()
+
+    def stop_preparing(self) -> None:
+        """Something deallocates what is prepared while it is needed."""
+        self._prepares = False
+
+
+_LOST_TO_THE_BODY = "the body has deallocated what the engine had prepared; it runs again"
+
+
 class _PsycopgTransaction:
+    """Opened with its first statement, in the same round trip; so the connection may still be another until then."""
+
     has_hooks = False
 
-    def __init__(self, connection: psycopg.Connection[Any], leave_behind: Callable[[], None]) -> None:
+    def __init__(self, provider: PsycopgProvider, connection: psycopg.Connection[Any], begin: LiteralString) -> None:
+        self._provider = provider
+        self._begin: LiteralString | None = begin
+        self._take(connection)
+
+    def _take(self, connection: psycopg.Connection[Any]) -> None:
+        connection.row_factory = tuple_row  # whatever its last user liked better
         self.connection = self.driver_connection = connection
-        self.leave_behind = leave_behind
+        self._is_ours = True
+        self._wire = self._provider.wire(connection)
 
     def fileno(self) -> int:
         return self.connection.fileno()
 
+    def close(self) -> None:
+        """Rolls back what is still open, and gives the connection back, whatever happens meanwhile."""
+        if not self._is_ours:
+            return
+        self._is_ours = False
+        try:
+            if self.connection.pgconn.transaction_status != TransactionStatus.IDLE and not self.connection.closed:
+                with Limit(self.connection.fileno(), BEGIN_SECONDS):
+                    self.connection.rollback()
+        except psycopg.Error:
+            self.connection.close()  # it was lost just now; what the body came to is known by then
+        finally:
+            self._provider.replace(self.connection, is_left=False)
+            self._provider.pool.putconn(self.connection)
+
+    def leave_behind(self) -> None:
+        """Its body goes on though nobody waits for it: the pool may open another connection meanwhile."""
+        self._provider.replace(self.connection, is_left=True)
+
     def execute(self, sql: LiteralString, params: Sequence[Any]) -> list[Row]:
-        with self.connection.cursor(row_factory=tuple_row) as cursor:
-            return cursor.execute(sql, params).fetchall()
+        if self._begin is None:
+            return self._rows((sql, params))[0]
+        begin, self._begin = self._begin, None
+        return self._begun((begin, ()), (sql, params))[1]
+
+    def _begun(self, *statements: Statement) -> list[list[Row]]:
+        """A connection that died while idle is found out here, without a look before each use: another is taken."""
+        pool = self._provider.pool
+        has_missed, is_first = False, True
+        for tries_left in reversed(range(pool.max_size + 3)):
+            try:
+                with Limit(None if is_first else self.connection.fileno(), BEGIN_SECONDS):  # whoever calls has put the first down
+                    return self._wire.rows(*statements)
+            except _NOT_AS_PREPARED:
+                self.connection.rollback()
+                if has_missed:
+                    self._provider.stop_preparing()
+                has_missed = True
+                self._wire = self._provider.wire_anew(self.connection)
+            except psycopg.Error:
+                if not (tries_left and self.connection.closed):
+                    raise
+                self.close()
+                self._take(pool.getconn())
+                is_first = False
+        raise AssertionError
+
+    def _rows(self, *statements: Statement) -> list[list[Row]]:
+        try:
+            return self._wire.rows(*statements)
+        except _NOT_AS_PREPARED as error:
+            self._provider.stop_preparing()
+            raise psycopg.errors.SerializationFailure(_LOST_TO_THE_BODY) from error
 
     def flush(self) -> None:
         """Psycopg holds nothing back."""
 
     def commit(self) -> None:
-        self.connection.execute("commit")
+        self._rows(("commit", ()))
+
+    def execute_and_commit(self, sql: LiteralString, params: Sequence[Any]) -> list[Row]:
+        """As that of the async transaction."""
+        try:
+            return self._rows((sql, params), ("commit", ()))[0]
+        except Exception as error:
+            if getattr(database_error(error), "sqlstate", None) is None:
+                self.connection.close()
+            raise
 
 
-class PsycopgProvider:
+class PsycopgProvider(_Preparing):
     """psycopg connections for ``def`` steps, from a pool."""
 
     def __init__(self, pool: ConnectionPool[Any]) -> None:
-        self._pool = pool
+        super().__init__()
+        self.pool = pool
         self._most = pool.max_size
         self._left_behind: set[object] = set()  # connections that bodies keep for which nobody waits
         self._lock = threading.Lock()
 
-    def _replace(self, connection: object, *, is_left: bool) -> None:
+    def replace(self, connection: object, *, is_left: bool) -> None:
         """The pool may have as many more connections as are left behind."""
         with self._lock:
             if is_left == (connection in self._left_behind):
                 return
             (self._left_behind.add if is_left else self._left_behind.remove)(connection)
-            self._pool.resize(self._pool.min_size, self._most + len(self._left_behind))
+            self.pool.resize(self.pool.min_size, self._most + len(self._left_behind))
 
     def provides(self, annotation: Any) -> bool:
         """``psycopg.Connection``."""
         return is_class(annotation, psycopg.Connection)
 
+    def wire(self, connection: psycopg.Connection[Any]) -> SyncWire:
+        """The engine's own calls on a connection of the pool."""
+        names = self._names(connection)
+        return SyncWire(connection, prepares=names is not None, names=names)
+
+    def wire_anew(self, connection: psycopg.Connection[Any]) -> SyncWire:
+        """The same after what was prepared there turned out to be gone."""
+        self._missing(connection)
+        return self.wire(connection)
+
     @contextmanager
     def begin(self, isolation: str | None) -> Iterator[Transaction]:
         """Opens a transaction on a connection of the pool."""
-        connection = self._begun(_BEGIN[isolation])
+        transaction = _PsycopgTransaction(self, self.pool.getconn(), _BEGIN[isolation])
         try:
-            yield _PsycopgTransaction(connection, lambda: self._replace(connection, is_left=True))
+            yield transaction
         finally:
-            try:
-                if not connection.closed:
-                    with Limit(connection.fileno(), BEGIN_SECONDS):
-                        connection.rollback()
-            except psycopg.Error:
-                connection.close()  # it was lost just now; what the body came to is known by then
-            finally:
-                self._replace(connection, is_left=False)
-                self._pool.putconn(connection)
-
-    def _begun(self, begin: LiteralString) -> psycopg.Connection[Any]:
-        """A connection on which BEGIN worked: one that died while idle is found out here, without a look before each use."""
-        for tries_left in reversed(range(self._pool.max_size + 1)):
-            connection: psycopg.Connection[Any] = self._pool.getconn()
-            connection.row_factory = tuple_row  # whatever its last user liked better
-            try:
-                with Limit(connection.fileno(), BEGIN_SECONDS):
-                    connection.execute(begin)
-            except BaseException as error:
-                self._pool.putconn(connection)
-                if not tries_left or not (isinstance(error, psycopg.Error) and is_infrastructure(error)):
-                    raise
-            else:
-                return connection
-        raise AssertionError
+            transaction.close()
 
 
 class _AsyncPsycopgTransaction:
@@ -270,7 +355,7 @@ class _AsyncPsycopgTransaction:
             return await self._ask(*statements)
         except _NOT_AS_PREPARED as error:
             self._provider.stop_preparing()
-            raise psycopg.errors.SerializationFailure("the body has deallocated what the engine had prepared; it runs again") from error
+            raise psycopg.errors.SerializationFailure(_LOST_TO_THE_BODY) from error
 
     async def flush(self) -> None:
         """Psycopg holds nothing back."""
@@ -291,13 +376,12 @@ class _AsyncPsycopgTransaction:
             raise
 
 
-class AsyncPsycopgProvider:
+class AsyncPsycopgProvider(_Preparing):
     """psycopg connections for ``async def`` steps, from a pool."""
 
     def __init__(self, pool: AsyncConnectionPool[Any]) -> None:
+        super().__init__()
         self.pool = pool
-        self._prepares = True
-        self._begun = self._missed = 0
 
     def provides(self, annotation: Any) -> bool:
         """``psycopg.AsyncConnection``."""
@@ -305,21 +389,13 @@ class AsyncPsycopgProvider:
 
     def wire(self, connection: psycopg.AsyncConnection[Any]) -> Wire:
         """The engine's own calls on a connection of the pool."""
-        self._begun += 1
-        prepares = self._prepares and connection.prepare_threshold is not None
-        return Wire(connection, prepares=prepares, names=_prepared.setdefault(connection, {}))
+        names = self._names(connection)
+        return Wire(connection, prepares=names is not None, names=names)
 
     def wire_anew(self, connection: psycopg.AsyncConnection[Any]) -> Wire:
-        """The same after what was prepared there turned out to be gone; where that is the rule, nothing more is prepared."""
-        _prepared.pop(connection, None)
-        self._missed += 1
-        if self._missed > MISSES_FORGIVEN + self._begun // 8:
-            self.stop_preparing()
+        """The same after what was prepared there turned out to be gone."""
+        self._missing(connection)
         return self.wire(connection)
-
-    def stop_preparing(self) -> None:
-        """Something deallocates what is prepared while it is needed."""
-        self._prepares = False
 
     @asynccontextmanager
     async def begin_async(self, isolation: str | None) -> AsyncIterator[AsyncTransaction]:

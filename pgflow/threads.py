@@ -7,20 +7,89 @@ that hangs would keep a worker alive that has already handed its runs back.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import contextvars
 import inspect
 import threading
+from collections import deque
 from collections.abc import Callable, Hashable
 from concurrent.futures import Executor, Future
 from queue import Empty, SimpleQueue
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, Literal, ParamSpec, TypeVar
 
 from pgflow._engine.loop import is_interrupt
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
-Job = tuple["Future[Any]", Callable[[], Any]]
+class Job:
+    """Work for one of the threads; what it comes to is told there.
+
+    Args:
+        work: Is called in the thread; raises nothing.
+        tell: Is called with what it has returned, once the thread counts as free.
+    """
+
+    __slots__ = ("_outcome", "_tell", "_work", "state")
+
+    def __init__(self, work: Callable[[], Any], tell: Callable[[Any], None]) -> None:
+        self._work = work
+        self._tell = tell
+        self._outcome: Any = None
+        self.state: Literal["waiting", "running", "done", "given up", "lost"] = "waiting"
+
+    def may_begin(self) -> bool:
+        """Whether anybody still waits for it; asked once, under the lock of the threads."""
+        return self.state == "waiting"
+
+    def cancel(self) -> None:
+        """It will not begin."""
+        self.state = "given up"
+
+    def run(self) -> None:
+        """Does the work."""
+        self._outcome = self._work()
+
+    def tell(self) -> None:
+        """Tells what it came to."""
+        self._tell(self._outcome)
+
+
+class _Promise(Future[Any]):
+    """A future that knows its job."""
+
+    job: _Promised
+
+
+class _Promised(Job):
+    """A job whose outcome is that of a future."""
+
+    __slots__ = ("_call", "_error", "_future")
+
+    def __init__(self, future: _Promise, call: Callable[[], Any]) -> None:
+        super().__init__(lambda: None, lambda _: None)
+        self._future = future
+        self._call = call
+        self._error: BaseException | None = None
+
+    def may_begin(self) -> bool:
+        return self.state == "waiting" and self._future.set_running_or_notify_cancel()
+
+    def cancel(self) -> None:
+        super().cancel()
+        self._future.cancel()
+
+    def run(self) -> None:
+        try:
+            self._outcome = self._call()
+        except BaseException as error:  # noqa: BLE001 - whatever it raises is its outcome
+            self._error = error
+
+    def tell(self) -> None:
+        if self._error is not None:
+            self._future.set_exception(self._error)
+        else:
+            self._future.set_result(self._outcome)
 
 
 class DaemonThreads(Executor):
@@ -41,27 +110,36 @@ class DaemonThreads(Executor):
         self._lock = threading.Lock()
         self._count = 0  # threads, without the lost ones
         self._unfinished = 0  # jobs that wait for one of them, or run in one
-        self._running: set[Future[Any]] = set()
-        self._lost: set[Future[Any]] = set()
+        self._lost: set[Job] = set()
         self._closed = False
         self.max_lost = max_lost
 
     def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
         """Runs a function in one of the threads, a new one if all are busy and there may be more."""
-        future: Future[T] = Future()
+        future = _Promise()
+        future.job = _Promised(future, lambda: fn(*args, **kwargs))
+        self._begin(future.job)
+        return future
+
+    def start(self, work: Callable[[], Any], tell: Callable[[Any], None]) -> Job:
+        """As :meth:`submit`, without a future: a good part of what a short job costs. See :class:`Job`."""
+        job = Job(work, tell)
+        self._begin(job)
+        return job
+
+    def _begin(self, job: Job) -> None:
         with self._lock:
             if self._closed:
                 raise RuntimeError("the threads have been shut down")
-            self._jobs.put((future, lambda: fn(*args, **kwargs)))
+            self._jobs.put(job)
             self._unfinished += 1
             self._start_another()
-        return future
 
     def _start_another(self) -> None:
-        replaceable = min(len(self._lost), self.max_lost)
-        if self._closed:
+        if self._closed or self._unfinished <= self._count:
             return
-        if self._unfinished > self._count and self._count < self._max_workers - len(self._lost) + replaceable:
+        replaceable = min(len(self._lost), self.max_lost)
+        if self._count < self._max_workers - len(self._lost) + replaceable:
             self._count += 1
             start_daemon(self._work, self._name)
 
@@ -70,13 +148,16 @@ class DaemonThreads(Executor):
         """How many threads are still at jobs that nobody waits for."""
         return len(self._lost)
 
-    def give_up(self, future: Future[Any]) -> bool:
+    def give_up(self, what: Job | Future[Any]) -> bool:
         """Nobody waits for this job any more; answers whether that has cost a thread."""
+        job = what if isinstance(what, Job) else what.job if isinstance(what, _Promise) else None
         with self._lock:
-            if future not in self._running or future.done():  # it never began, or has ended
+            if job is None or job.state != "running":  # it has ended, or never begins
+                if job is not None and job.state == "waiting":
+                    job.state = "given up"
                 return False
-            self._running.discard(future)
-            self._lost.add(future)
+            job.state = "lost"
+            self._lost.add(job)
             self._count -= 1
             self._unfinished -= 1
             self._start_another()
@@ -84,26 +165,26 @@ class DaemonThreads(Executor):
 
     def _work(self) -> None:
         while (job := self._jobs.get()) is not None:
-            future, call = job
             with self._lock:
-                begins = future.set_running_or_notify_cancel()
+                begins = job.may_begin()
                 if begins:
-                    self._running.add(future)
-            if begins:
-                try:
-                    result = call()
-                except BaseException as error:  # noqa: BLE001 - whatever it raises is its outcome
-                    future.set_exception(error)
+                    job.state = "running"
                 else:
-                    future.set_result(result)
-            with self._lock:
-                self._running.discard(future)
-                if future in self._lost:  # another thread has taken this one's place
-                    self._lost.discard(future)
-                    self._start_another()
+                    self._unfinished -= 1
+            if begins:
+                job.run()
+                with self._lock:
+                    is_lost = job.state == "lost"
+                    job.state = "done"
+                    if is_lost:  # another thread has taken this one's place
+                        self._lost.discard(job)
+                        self._start_another()
+                    else:
+                        self._unfinished -= 1
+                job.tell()
+                if is_lost:
                     return
-                self._unfinished -= 1
-            del job, future, call
+            del job
 
     def shutdown(self, wait: bool = False, *, cancel_futures: bool = False) -> None:
         """Lets the threads end with the job that they are at; never waits for them."""
@@ -116,9 +197,136 @@ class DaemonThreads(Executor):
                 except Empty:
                     break
                 if job is not None:
-                    job[0].cancel()
+                    job.cancel()
             for _ in range(self._count):
                 self._jobs.put(None)
+
+
+class SpareThreads:
+    """Daemon threads for work that may stand still for long: as many as there is work, of which some are kept for the next.
+
+    Args:
+        most: How many are kept.
+        name: What the threads are called.
+    """
+
+    def __init__(self, most: int, name: str) -> None:
+        self._most = most
+        self._name = name
+        self._idle: list[SimpleQueue[Callable[[], None] | None]] = []
+        self._closed = False
+
+    def run(self, work: Callable[[], None]) -> None:
+        """Does work, which raises nothing, in a thread of its own until it returns."""
+        try:
+            inbox = self._idle.pop()
+        except IndexError:
+            start_daemon(lambda: self._work(work), self._name)
+        else:
+            inbox.put(work)
+
+    def _work(self, work: Callable[[], None] | None) -> None:
+        inbox: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+        thread = threading.current_thread()
+        while work is not None:
+            thread.name = self._name
+            work()
+            work = None  # what it holds must not wait for the next
+            if len(self._idle) >= self._most:
+                return
+            thread.name = f"{self._name}, spare"
+            self._idle.append(inbox)
+            if self._closed:
+                self.close()
+            work = inbox.get()
+
+    def close(self) -> None:
+        """Keeps none any more."""
+        self._closed = True
+        while self._idle:
+            with contextlib.suppress(IndexError):
+                self._idle.pop().put(None)
+
+
+class Posts:
+    """Calls that threads leave for an event loop. All that are there are made in one turn of it, in their order: it is woken once.
+
+    Args:
+        loop: Of the thread that makes this.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._calls: deque[tuple[Callable[..., object], tuple[Any, ...]]] = deque()
+        self._is_told = False
+
+    def post(self, call: Callable[..., object], *args: Any) -> None:
+        """Has a call made by the loop; it must not raise. Nothing happens once the loop is closed."""
+        self._calls.append((call, args))
+        if not self._is_told:  # it is unset before the calls are counted: whoever sees it set is counted
+            self._is_told = True
+            with contextlib.suppress(RuntimeError):
+                self._loop.call_soon_threadsafe(self._make)
+
+    def _make(self) -> None:
+        self._is_told = False
+        try:
+            for _ in range(len(self._calls)):
+                call, args = self._calls.popleft()
+                call(*args)
+        finally:
+            if self._calls and not self._is_told:
+                self._is_told = True
+                self._loop.call_soon(self._make)
+
+    def ask(self, call: Callable[..., object], *args: Any) -> Any:
+        """In another thread: has a call made that is given one more argument, an :class:`Answer`, and waits for that.
+
+        Raises:
+            RuntimeError: The loop is closed, or ends before it answers.
+        """
+        answer = Answer()
+        self.post(call, *args, answer)
+        while not answer.arrives_within(LOOK_SECONDS):
+            if self._loop.is_closed():
+                raise RuntimeError("the event loop is closed")
+        return answer.take()
+
+
+LOOK_SECONDS = 1.0
+"""How often a thread that waits for an event loop looks whether there still is one."""
+
+
+class Answer:
+    """What a thread waits for."""
+
+    __slots__ = ("_error", "_lock", "_value")
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._lock.acquire()
+        self._value: Any = None
+        self._error: BaseException | None = None
+
+    def give(self, value: Any) -> None:
+        """Answers; once."""
+        self._value = value
+        self._lock.release()
+
+    def fail(self, error: BaseException) -> None:
+        """Answers with an error, which is raised where it is waited for; once."""
+        self._error = error
+        self._lock.release()
+
+    def arrives_within(self, seconds: float) -> bool:
+        """Waits for it."""
+        return self._lock.acquire(timeout=seconds)
+
+    def take(self) -> Any:
+        """The value, or the error raised."""
+        if self._error is not None:
+            raise self._error
+        return self._value
 
 
 class AppCalls:

@@ -33,6 +33,7 @@ from pgflow._io import (
     run_by,
     run_on,
     run_on_async,
+    run_through,
     sqlstate_of,
 )
 from pgflow._io.deadlines import BEGIN_SECONDS, COMMIT_SECONDS, Cord, Limit
@@ -200,23 +201,26 @@ def socket_of(transaction: Transaction | AsyncTransaction) -> int | None:
         return None
 
 
-def drive(protocol: Protocol_, transaction: Transaction, body: Callable[[Any], Any], turns: Turns, cord: Cord | None = None) -> bool:
+def drive(
+    protocol: Protocol_, transaction: Transaction, body: Callable[[Any], Any], turns: Turns, cord: Callable[[], Cord | None] = lambda: None
+) -> bool:
     """Drives the protocol in sync code. By the cord, the engine's own statements have a deadline; those of the body have none."""
 
     def do(op: Op) -> Any:
         match op.what:
             case "query":
-                with Limit(cord, op.args[1]):
+                with Limit(cord(), op.args[1]):
                     return run_on(transaction, op.args[0])
             case "body":
                 return body(transaction.connection)
             case "flush":
                 return transaction.flush()
             case "commit":
-                with Limit(cord, COMMIT_SECONDS):
+                with Limit(cord(), COMMIT_SECONDS):
                     return transaction.commit()
             case "last":
-                raise AssertionError("no sync library does so")
+                with Limit(cord(), COMMIT_SECONDS):
+                    return run_through(transaction.execute_and_commit, op.args[0])  # type: ignore[attr-defined]
             case "turn":
                 return turns.take_turn(*op.args)
             case "end":

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Coroutine
+from concurrent.futures import CancelledError as FutureCancelled
 from contextlib import asynccontextmanager
 from typing import Any, Protocol
 
@@ -11,10 +12,14 @@ from pgflow._engine.calls import StepCall
 from pgflow._engine.execution import Execution
 from pgflow._engine.flush import Flush
 from pgflow._io import Query
+from pgflow.threads import Answer, Posts
 
 
 class TurnsHost(Protocol):
     """What turns need of the worker."""
+
+    def has_turn(self, execution: Execution) -> bool:
+        """Whether a step of the run may fence at once, or its run is over."""
 
     async def turn_of(self, execution: Execution) -> None:
         """Waits until a step of the run may fence, or its run is over."""
@@ -63,7 +68,30 @@ class Turns:
         await self._host.turn_of(self._execution)
         return self._execution.begin_fence(call, text)
 
+    def take_turn_for(self, call: StepCall, text: str, answer: Answer) -> None:
+        """The same for a thread, without a task of the loop where the turn is free."""
+        if not self._over and not self._host.has_turn(self._execution):
+            self.answer(self.take_turn(call, text), answer)
+            return
+        if self._limit is not None and not self._over:
+            self._limit.reschedule(None)
+        try:
+            answer.give(None if self._over else self._execution.begin_fence(call, text))
+        except BaseException as error:
+            answer.fail(error)
+            raise
+
+    def answer(self, coroutine: Coroutine[Any, Any, Any], answer: Answer) -> None:
+        """Has a thread told what a coroutine comes to."""
+        task = asyncio.get_running_loop().create_task(_answered(coroutine, answer))
+        _answering.add(task)
+        task.add_done_callback(_answering.discard)
+
     async def end_turn(self, call: StepCall, flush: Flush, committed: bool, at_us: int) -> None:
+        self.turn_ended(call, flush, committed, at_us)
+
+    def turn_ended(self, call: StepCall, flush: Flush, committed: bool, at_us: int) -> None:
+        """The turn is over."""
         self._execution.end_fence(call, flush, committed=committed, at_us=at_us)
         if committed:
             self._host.got_on(self._execution)
@@ -77,21 +105,47 @@ class Turns:
         await asyncio.sleep(min(0.01 * 2**tries, 0.5))
 
 
+_answering: set[asyncio.Task[None]] = set()
+"""What threads wait for; a loop keeps no reference to its tasks."""
+
+
+async def _answered(coroutine: Coroutine[Any, Any, Any], answer: Answer) -> None:
+    try:
+        value = await coroutine
+    except asyncio.CancelledError as error:
+        answer.fail(FutureCancelled(*error.args))  # the thread itself is not cancelled: to it this is an error like others
+        raise
+    except Exception as error:  # noqa: BLE001 - raised in the thread
+        answer.fail(error)
+    else:
+        answer.give(value)
+
+
 class TurnsFromThread:
     """The same for a body in a thread: each move is made on the worker's loop."""
 
-    def __init__(self, turns: Turns, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, turns: Turns, posts: Posts) -> None:
         self._turns = turns
-        self._loop = loop
+        self._posts = posts
+        self._committed: tuple[StepCall, Flush, bool, int] | None = None
 
     def take_turn(self, call: StepCall, text: str) -> Flush | None:
-        return asyncio.run_coroutine_threadsafe(self._turns.take_turn(call, text), self._loop).result()
+        flush: Flush | None = self._posts.ask(self._turns.take_turn_for, call, text)
+        return flush
 
     def end_turn(self, call: StepCall, flush: Flush, committed: bool, at_us: int) -> None:
-        asyncio.run_coroutine_threadsafe(self._turns.end_turn(call, flush, committed, at_us), self._loop).result()
+        if committed:  # told with the end of the body, once the connection is back
+            self._committed = call, flush, committed, at_us
+        else:
+            self._posts.post(self._turns.turn_ended, call, flush, committed, at_us)
+
+    def tell_end(self) -> None:
+        """Tells the loop of a turn that ended with a commit; the connection is back by now."""
+        if self._committed is not None:
+            self._posts.post(self._turns.turn_ended, *self._committed)
 
     def ask_elsewhere(self, query: Query[Any]) -> Any:
-        return asyncio.run_coroutine_threadsafe(self._turns.ask_elsewhere(query), self._loop).result()
+        return self._posts.ask(lambda answer: self._turns.answer(self._turns.ask_elsewhere(query), answer))
 
     def pause(self, tries: int) -> None:
-        asyncio.run_coroutine_threadsafe(self._turns.pause(tries), self._loop).result()
+        self._posts.ask(lambda answer: self._turns.answer(self._turns.pause(tries), answer))

@@ -42,7 +42,7 @@ from pgflow.pager import Pager
 from pgflow.refs import AT_ONCE
 from pgflow.schema import Standing, compare_stamp, own_assets
 from pgflow.supervision import is_own_end, keep_going
-from pgflow.threads import AppCalls, DaemonThreads
+from pgflow.threads import AppCalls, DaemonThreads, Posts, SpareThreads
 from pgflow.wakes import Wakes
 from pgflow.workflow import Workflow
 
@@ -104,6 +104,8 @@ class Worker(Claiming):
         """Registers, and begins to work."""
         self._loop = asyncio.get_running_loop()
         self._thread_id = threading.get_ident()
+        self.posts = Posts(self._loop)
+        self.code_threads = SpareThreads(self.options.concurrency, "pgflow-workflow")
         self.threads = DaemonThreads(self.options.concurrency, "pgflow-step", max_lost=self.max_lost_threads)
         self.checks = AppCalls(AT_ONCE, "pgflow-check")
         self._bodies = Bodies(self, self._loop)
@@ -224,6 +226,7 @@ class Worker(Claiming):
         await self._committer.close()
         await asyncio.to_thread(self._heart.stop)
         self.threads.shutdown(cancel_futures=True)
+        self.code_threads.close()
         self.checks.close()
         if self.pager is not None:
             self.pager.close()

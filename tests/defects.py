@@ -625,7 +625,7 @@ STEPS = (
     ),
     Defect(
         "bodies stopped with their worker recorded as failed", "pgflow/bodies.py",
-        "raise\n                self._host.returned(execution, StepResult", "pass\n                self._host.returned(execution, StepResult",
+        "raise\n                self._body_raised(execution, call, asyncio", "pass\n                self._body_raised(execution, call, asyncio",
         "test_recovery.py::test_steps_that_do_not_end_in_time_are_given_up_when_their_worker_stops_and_run_again[async]",
     ),
     Defect(
@@ -996,7 +996,7 @@ SERVERS = (
     ),
     Defect(
         "fence that waits for a frozen server", "pgflow/transactions.py",
-        """                with Limit(cord, op.args[1]):
+        """                with Limit(cord(), op.args[1]):
                     return run_on""", """                with Limit(None, op.args[1]):
                     return run_on""",
         "test_deadlines.py::test_the_engines_own_statements_in_a_transaction_have_a_deadline[session]",

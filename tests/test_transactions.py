@@ -28,8 +28,8 @@ from pgflow import (
     transaction,
     workflow,
 )
-from pgflow._io.connect import ConnectOptions, make_pool_async
-from pgflow.providers import AsyncPsycopgProvider
+from pgflow._io.connect import ConnectOptions, make_pool, make_pool_async
+from pgflow.providers import AsyncPsycopgProvider, PsycopgProvider
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -262,6 +262,79 @@ def test_a_body_may_roll_back_to_a_savepoint_and_commit_the_rest(flow: Harness, 
     assert left(conn) == 3
     assert bodies_in_savepoints == [4, 99, 99, 3, 98]  # once more, where it took away what the engine had prepared; never again
     assert steps(conn, run.key) == [("take_in_a_savepoint", "completed", 1)] * 4
+
+
+def test_a_body_in_a_thread_may_roll_back_to_a_savepoint_and_commit_the_rest(flow: Harness, conn: psycopg.Connection) -> None:
+    bodies = []
+
+    @transaction
+    def take_what_there_is(mine: Connection, n: int) -> int:
+        bodies.append(n)
+        for _ in range(6):
+            mine.execute("select %s::int", (n,))
+        try:
+            with mine.transaction():
+                mine.execute(TAKE, (n, "a"))
+        except psycopg.errors.CheckViolation:
+            return 0
+        return n
+
+    @workflow
+    def order_in_turn() -> list[int]:
+        return [take_what_there_is(n) for n in (4, 99, 3, 98)]
+
+    flow.include(order_in_turn)
+    run = flow.start(order_in_turn)
+    assert run.result(SOON) == [4, 0, 3, 0]
+    assert left(conn) == 3
+    assert bodies == [4, 99, 99, 3, 98]
+    assert steps(conn, run.key) == [("take_what_there_is", "completed", 1)] * 4
+
+
+def test_a_connection_of_the_pool_that_died_is_replaced_before_the_body_begins(dsn: str, conn: psycopg.Connection) -> None:
+    with make_pool(ConnectOptions(dsn), "three connections", 3) as pool:
+        pool.wait()
+        provider = PsycopgProvider(pool)
+        conn.execute("select pg_terminate_backend(pid) from pg_stat_activity where application_name = 'three connections'")
+        with provider.begin(None) as transaction:
+            assert transaction.execute("select %s::int", (1,)) == [(1,)]
+            transaction.connection.execute(TAKE, (1, "a"))
+            assert transaction.execute_and_commit("select %s::text", ("x",)) == [("x",)]
+    assert left(conn) == 9
+
+
+def test_a_last_statement_that_fails_commits_nothing(dsn: str, conn: psycopg.Connection) -> None:
+    with make_pool(ConnectOptions(dsn), "one connection", 1) as pool:
+        provider = PsycopgProvider(pool)
+        with provider.begin("serializable") as transaction:
+            assert transaction.execute("select current_setting('transaction_isolation')", ()) == [("serializable",)]
+            transaction.connection.execute(TAKE, (1, "a"))
+            with pytest.raises(psycopg.errors.DivisionByZero):
+                transaction.execute_and_commit("select 1 / %s::int", (0,))
+        with provider.begin(None) as transaction:
+            assert transaction.execute("select n from stock where sku = %s::text", ("a",)) == [(10,)]
+
+
+@pytest.mark.parametrize("reset", [None, "deallocate all", "discard all"])
+def test_what_the_engine_prepares_in_a_thread_is_prepared_once_unless_it_is_taken_away(dsn: str, reset: Any) -> None:
+    with make_pool(ConnectOptions(dsn), "one connection", 1) as pool:
+        provider = PsycopgProvider(pool)
+        seen = []
+        for n in range(40):
+            with provider.begin(None) as transaction:
+                assert transaction.execute("select %s::int", (n,)) == [(n,)]
+                assert transaction.execute_and_commit("select %s::text", (str(n),)) == [(str(n),)]
+            with pool.connection() as connection:
+                cursor = connection.execute("select name from pg_prepared_statements where name like '\\_pgflow%'", prepare=False)
+                seen.append(sorted(name for name, in cursor.fetchall()))
+                if reset is not None:
+                    connection.execute(reset, prepare=False)
+    if reset is None:
+        assert seen == [seen[0]] * 40
+        assert len(seen[0]) == 4
+    else:
+        assert seen[0] != seen[1] != []
+        assert seen[-1] == []
 
 
 @pytest.mark.parametrize("reset", [None, "deallocate all", "discard all"])

@@ -7,6 +7,7 @@ run until nothing of the code can go on; only then is the next outcome handed in
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import contextvars
 import sys
 import threading
@@ -194,7 +195,8 @@ class ThreadDriver:
         self._yield_control = yield_control
         self._main = main
         self._context = context
-        self._go = threading.Semaphore(0)
+        self._go = threading.Lock()  # free once the thread may go on
+        self._go.acquire()
         self._waiting: Sequence[Call] = ()
         self._any_suffices = False
         self._thread_id: int | None = None
@@ -218,6 +220,7 @@ class ThreadDriver:
         except BaseException as error:  # noqa: BLE001 - whatever it raised is its outcome
             result = (None, error)
         self._result = result
+        self._thread_id = None  # it may run other code by the time somebody asks
         if not self._closing:
             self._yield_control()
 
@@ -278,7 +281,8 @@ class ThreadDriver:
     def close(self) -> None:
         """The wait at which the thread stands, or its next, raises Unwind."""
         self._closing = True
-        self._go.release()  # whether it waits already or is about to
+        with contextlib.suppress(RuntimeError):  # it has just been told to go on, and sees this then
+            self._go.release()  # whether it waits already or is about to
 
     def where(self) -> list[str]:
         """Lines at which the thread stands."""
