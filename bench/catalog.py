@@ -188,6 +188,22 @@ SCENARIOS = (
     ),
     Scenario("fanout", {"children": 1000}, {"children": 200}, (rate("children_per_second", "runs", "a parent with 1,000 children"),), work=("children",)),
     Scenario(
+        "payloads", {"runs_of_1_kb": 1280, "runs_of_5_kb": 1280, "runs_of_100_kb": 256, "runs_of_900_kb": 32},
+        {"runs_of_1_kb": 128, "runs_of_5_kb": 128, "runs_of_100_kb": 16, "runs_of_900_kb": 2},
+        tuple(
+            rate(f"steps_per_second_of_{kb}_kb", "steps", f"runs of 10 steps that return {kb} kB of text, 128 at once")
+            for kb in (1, 5, 100, 900)
+        ),
+    ),
+    Scenario(
+        "colours", {"runs_at_128": 1000, "runs_at_100": 200}, {"runs_at_128": 128, "runs_at_100": 20},
+        (
+            rate("def_steps_per_second_at_128", "steps", "runs of 10 steps whose code and bodies are plain functions in threads, 128 at once"),
+            rate("transactional_steps_per_second_at_100", "steps", "transactional steps, 100 runs at once"),
+            rate("def_transactional_steps_per_second_at_100", "steps", "transactional steps that are plain functions, 100 runs at once"),
+        ),
+    ),
+    Scenario(
         "recovery", {"runs": 40, "dead_after": 10.0}, {"runs": 10, "dead_after": 1.0},
         (cost("recovery_beyond_timeout_seconds", "s", "kill -9 to its runs going on elsewhere, beyond the time-out"),),
         quick_peers=False,

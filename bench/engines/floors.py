@@ -62,7 +62,7 @@ async def _worker(dsn: str, workflow: str) -> AsyncIterator[tuple[OwnWire, claim
 async def _end(wire: OwnWire, run: Claim, last: list[Row], request: claim_calls.ClaimRequest, *, is_last: bool) -> Claim | None:
     """Ends a run, and claims the next if there is one."""
     end = Flush(run.run_id, run.token, run.chain_id, STEPS_A_RUN, last, ending=Ending("completed", None, "10", None))
-    document = batch_document(request.worker_id, [(end, lambda: 0)])
+    document = batch_document(request.worker_id, [(end, lambda: 0)], [])
     if is_last:
         await wire.ask(commit_units(document))
         return None

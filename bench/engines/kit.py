@@ -10,6 +10,7 @@ from __future__ import annotations
 import gc
 import json
 import os
+import random
 import resource
 import subprocess
 import sys
@@ -123,6 +124,25 @@ def quantile(values: list[float], share: float) -> float:
 def latency(name: str, seconds: list[float]) -> Figures:
     """Two figures of many delays, in milliseconds."""
     return {f"{name}_p50_ms": quantile(seconds, 0.5) * 1000, f"{name}_p99_ms": quantile(seconds, 0.99) * 1000}
+
+
+# ---------------------------------------------------------------- long values
+
+KB = (1, 5, 100, 900)
+"""Sizes of what a step returns, in thousands of characters."""
+
+
+def prose(kb: int) -> str:
+    """Text as a language model writes it, as far as encoders and compression mind: words, some numbers, quotes and ends of lines."""
+    chance = random.Random(kb)
+    words = ["".join(chance.choices("abcdefghijklmnopqrstuvwxyz", k=chance.randint(2, 9))) for _ in range(4000)]
+    ends = [" "] * 16 + [".\n", ", ", ' "', '" ']
+    parts: list[str] = []
+    size = 0
+    while size < kb * 1000:
+        parts += (chance.choice(words) if chance.random() < 0.98 else str(chance.randint(0, 99_999)), chance.choice(ends))
+        size += len(parts[-1]) + len(parts[-2])
+    return "".join(parts)[: kb * 1000]
 
 
 # ---------------------------------------------------------------- what the server has to do

@@ -59,6 +59,47 @@ async def ten_transactions(x: int) -> int:
     return x
 
 
+@transaction
+def insert_sync(conn: psycopg.Connection[Any], i: int) -> int:
+    conn.execute("insert into bench_app (v) values (%s)", ('{"a": 1}',))
+    return i
+
+
+@workflow
+def ten_sync_transactions(x: int) -> int:
+    for i in range(10):
+        insert_sync(i)
+    return x
+
+
+@step
+def small_sync(i: int) -> dict[str, int]:
+    return {"i": i}
+
+
+@workflow
+def ten_sync_steps(x: int) -> int:
+    for i in range(10):
+        small_sync(i)
+    return x
+
+
+TEXTS: dict[int, str] = {}
+"""What a language model would answer, by its size; made before anything is timed."""
+
+
+@step
+async def write(kb: int) -> dict[str, str]:
+    return {"text": TEXTS[kb]}
+
+
+@workflow
+async def ten_texts(kb: int) -> int:
+    for _ in range(10):
+        await write(kb)
+    return kb
+
+
 @workflow
 async def job(payload: dict[str, float]) -> None:
     jobs.body(payload)
@@ -129,7 +170,7 @@ async def family(children: int) -> int:
     return len((await pgflow.map(child, range(children))).values)
 
 
-FLOWS = [ten_steps, ten_transactions, job, stamp, poked, long, nap, ten_slow_steps, held, child, family]
+FLOWS = [ten_steps, ten_transactions, ten_sync_transactions, ten_sync_steps, ten_texts, job, stamp, poked, long, nap, ten_slow_steps, held, child, family]
 
 
 def app_of(bench: kit.Bench) -> AsyncApp:
@@ -163,10 +204,10 @@ async def until_finished(worker: Worker, count: int) -> None:
         await asyncio.sleep(0.01)
 
 
-async def work_off(bench: kit.Bench, workflow: Any, runs: int, concurrency: int, **options: Any) -> kit.Span:
-    """What this process needs for so many runs that are there already."""
+async def work_off(bench: kit.Bench, workflow: Any, runs: int, concurrency: int, *, given: Any = None, **options: Any) -> kit.Span:
+    """What this process needs for so many runs that are there already, each given its number, or this."""
     async with app_of(bench) as app:
-        await start_all(app, workflow, [({"x": i} if workflow is job else i,) for i in range(runs)])
+        await start_all(app, workflow, [({"x": i} if workflow is job else i if given is None else given,) for i in range(runs)])
         async with worker_of(app, concurrency, **options) as worker:
             with kit.Span() as span:
                 await until_finished(worker, runs)
@@ -226,6 +267,38 @@ def transactional(bench: kit.Bench) -> kit.Figures:
     with kit.settings_of(bench, "bench_app"):
         asyncio.run(work_off(bench, ten_transactions, 1, 1))
     return {"transactional_steps_per_second": runs * 10 / span.seconds}
+
+
+def payloads(bench: kit.Bench) -> kit.Figures:
+    """Ten steps a run that return long texts, 128 runs at once."""
+    figures: kit.Figures = {}
+    given = 0
+    for kb in kit.KB:
+        TEXTS[kb] = kit.prose(kb)
+        runs = bench[f"runs_of_{kb}_kb"]
+        span = asyncio.run(work_off(bench, ten_texts, runs, 128, given=kb))
+        given += runs
+        bench.counted.clear()
+        bench.check("steps recorded", STEPS_RECORDED, given * 10)
+        figures[f"steps_per_second_of_{kb}_kb"] = runs * 10 / span.seconds
+    with kit.settings_of(bench, "pgflow.unit"):
+        asyncio.run(work_off(bench, ten_texts, 2, 2, given=1))
+    return figures
+
+
+def colours(bench: kit.Bench) -> kit.Figures:
+    """Workflows and bodies that are plain functions, and transactional steps of both colours, many at once."""
+    steps, runs = bench["runs_at_128"], bench["runs_at_100"]
+    span = asyncio.run(work_off(bench, ten_sync_steps, steps, 128))
+    bench.check("steps recorded", STEPS_RECORDED, steps * 10)
+    figures = {"def_steps_per_second_at_128": steps * 10 / span.seconds}
+    for name, flow in (("transactional", ten_transactions), ("def_transactional", ten_sync_transactions)):
+        span = asyncio.run(work_off(bench, flow, runs, 100))
+        figures[f"{name}_steps_per_second_at_100"] = runs * 10 / span.seconds
+    bench.check("rows of the application", "select count(*) from bench_app", runs * 20)
+    with kit.settings_of(bench, "bench_app"):
+        asyncio.run(work_off(bench, ten_sync_transactions, 1, 1))
+    return figures
 
 
 def accounts(bench: kit.Bench) -> kit.Figures:

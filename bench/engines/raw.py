@@ -5,6 +5,7 @@ No engine can be faster than this on the same server and still have every step o
 
 from __future__ import annotations
 
+import json
 import time
 from typing import Any
 
@@ -14,6 +15,8 @@ from bench.engines import jobs, kit
 
 COLUMNS = "(run_id, token, at, recorded_at, seq, call, kind, name, payload, starts)"
 STEP = f"insert into step {COLUMNS} values (%s, 1, now(), now(), %s, %s, 'c', 'small', '{{\"i\": 1}}', '[[1, \"s\", \"small\", 1, 7]]')"
+COMPRESSION = """do $$ begin alter table step alter column payload set compression lz4; exception when feature_not_supported then null; end $$"""
+"""As the journal's, where the server was built with it."""
 STEPS = (
     f"insert into step {COLUMNS} select r, 1, now(), now(), %s, %s, 'c', 'small', '{{\"i\": 1}}', '[[1, \"s\", \"small\", 1, 7]]' "
     "from unnest(%s::bigint[]) r"
@@ -64,6 +67,35 @@ def _rates(concurrency: int, runs: int, span: kit.Span) -> kit.Figures:
         f"steps_per_second_at_{concurrency}": runs * 10 / span.seconds,
         f"client_cpu_seconds_per_1000_steps_at_{concurrency}": span.cpu_seconds / runs * 100,
     }
+
+
+TEXT = f"insert into step {COLUMNS} values (%s, 1, now(), now(), %s, %s, 'c', 'write', %s::json, '[[1, \"s\", \"write\", 1, 7]]')"
+MAX_BATCH_BYTES = 4 * 1024 * 1024
+"""So much goes into one commit, as of the engine's."""
+
+
+def payloads(bench: kit.Bench) -> kit.Figures:
+    """Rows with long texts, those of 64 runs a commit as far as they fit, each commit in one round trip."""
+    figures: kit.Figures = {}
+    first_run = 0
+    with _prepared(bench) as conn:
+        conn.execute(COMPRESSION)
+        for kb in kit.KB:
+            text = json.dumps({"text": kit.prose(kb)}, ensure_ascii=False)
+            runs = bench[f"runs_of_{kb}_kb"]
+            group = min(64, -(-MAX_BATCH_BYTES // len(text)), max(1, runs // 2))
+            with kit.Span() as span:
+                for first in range(first_run, first_run + runs, group):
+                    for seq in range(10):
+                        with conn.pipeline(), conn.transaction():
+                            for run in range(first, min(first + group, first_run + runs)):
+                                conn.execute(TEXT, (run, seq, seq, text))
+            figures[f"steps_per_second_of_{kb}_kb"] = runs * 10 / span.seconds
+            first_run += runs
+    bench.check("steps recorded", "select count(*) from step", first_run * 10)
+    with kit.settings_of(bench, "step"), _prepared(bench) as conn:
+        conn.execute(STEP, (-1, 0, 0))
+    return figures
 
 
 def transactional(bench: kit.Bench) -> kit.Figures:
