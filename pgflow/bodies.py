@@ -149,7 +149,7 @@ class Bodies:
         context = contextvars.copy_context()
         context.run(current.set, scope)
         self._tasks[call] = self._host.threads.start(
-            partial(context.run, self._come_to, call, scope, fn), partial(self._host.posts.post, self._body_ended, execution, call)
+            lambda: context.run(self._come_to, call, scope, fn), partial(self._host.posts.post, self._body_ended, execution, call)
         )
 
     def _come_to(self, call: StepCall, scope: StepScope, fn: Callable[..., Any]) -> StepResult | BaseException:
