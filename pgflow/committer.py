@@ -3,7 +3,8 @@
 While one batch is on its way, what other runs want committed piles up, and goes as one. At most half of
 the active runs go in one batch, and the second connection sets out only when half are waiting: with one
 connection client and server would work in lockstep, with a free-for-all the batches would be crumbs. A run
-that is alone takes a direct path without a document.
+that is alone takes a direct path without a document. One connection is kept where nothing is to do, and the
+other closed after a while.
 
 A batch whose answer is lost is sent again, exactly as it was, on a new connection: the careful path on the
 server says what is there already. Nothing that rests on it starts before that is known.
@@ -45,6 +46,8 @@ log = logging.getLogger("pgflow")
 MAX_BATCH_RUNS = 256
 MAX_BATCH_BYTES = 4 * 1024 * 1024
 COMMIT_TIMEOUT_SECONDS = 30.0
+IDLE_SECONDS = 30.0
+"""So long a second connection is kept that nothing needs."""
 TRIES_TOGETHER = 3
 """So often a batch that the server refuses is sent as it is; then run by run."""
 
@@ -167,7 +170,7 @@ class Committer:
                 items = self._take_batch()
                 if not items:
                     # What the last batch has let go on may have something at once: bodies that wait for nothing.
-                    await (asyncio.sleep(0) if has_delivered else self._rest())
+                    await (asyncio.sleep(0) if has_delivered else self._rest(line))
                     has_delivered = False
                     continue
                 has_delivered = True
@@ -191,13 +194,24 @@ class Committer:
             self._host.fail("the committer", error)
         await asyncio.sleep(back_off_seconds(self._failures.count))
 
-    async def _rest(self) -> None:
+    async def _rest(self, line: _Line) -> None:
         """Waits to be called up: if all rest, by the first that has something to commit."""
         self._busy -= 1
         self._looking -= 1
-        called = asyncio.get_running_loop().create_future()
+        loop = asyncio.get_running_loop()
+        called = loop.create_future()
         self._idle.append(called)
+        line.rests_since = loop.time()
         await called
+        line.rests_since = None
+
+    async def close_idle(self) -> None:
+        """Closes the connections that have rested for long, but for one: who comes first after a rest should not wait for it."""
+        since = asyncio.get_running_loop().time() - IDLE_SECONDS
+        opened = [line for line in self._lines if line.is_open]
+        rested = [line for line in opened if line.rests_since is not None and line.rests_since <= since]
+        for line in rested[: len(opened) - 1]:
+            await line.close()
 
     @property
     def _limit(self) -> int:
@@ -387,17 +401,22 @@ class _Line:
         self._options = options
         self._busy_poll = busy_poll
         self._wire: OwnWire | None = None
+        self.rests_since: float | None = None
 
     async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        await self._close()
+        await self.close()
 
-    async def _close(self) -> None:
-        if self._wire is not None:
-            await self._wire.close()
-            self._wire = None
+    @property
+    def is_open(self) -> bool:
+        return self._wire is not None
+
+    async def close(self) -> None:
+        wire, self._wire = self._wire, None
+        if wire is not None:
+            await wire.close()
 
     def leave(self, left_at: float) -> None:
         if self._wire is not None:
@@ -405,7 +424,7 @@ class _Line:
 
     async def connected(self) -> OwnWire:
         if self._wire is None or self._wire.connection.closed:
-            await self._close()
+            await self.close()
             self._wire = await open_wire(self._options, "pgflow committer", COMMIT_TIMEOUT_SECONDS, self._busy_poll)
         return self._wire
 
@@ -415,5 +434,5 @@ class _Line:
         if is_of_a_pooler(error):
             self._options.preparing.end(error)
         if not is_answer(error):
-            await self._close()
+            await self.close()
         await asyncio.sleep(delay)

@@ -52,6 +52,8 @@ class WorkerOptions:
             the processor rest: a run that is alone goes on sooner, at the price of that processor time. 0 for never.
         transaction_idle_seconds: How long the body of a `@transaction` may go without a statement. Then the server ends the transaction,
             and the body runs again. A process that stands still keeps its locks on rows so long.
+        transaction_connections: How many `@transaction`s of `async def` steps may be open at once, each on a connection of its own,
+            and how many of `def` steps; the others wait. A body that waits for something else keeps its connection meanwhile.
         max_lost_threads: How many threads are replaced that are lost to `def` bodies which go on after their time-out or cancel. A
             worker that has lost so many for the grace hands its runs back and ends. As many as `concurrency` if not given, and at least 32.
         tally: Remembers which runs this worker takes, and may limit them; None for a worker that goes on and on.
@@ -66,6 +68,7 @@ class WorkerOptions:
     meter: Meter | None = None
     busy_poll_seconds: float = 0.0005
     transaction_idle_seconds: float = 300.0
+    transaction_connections: int = 4
     max_lost_threads: int | None = None
     tally: Tally | None = None
 

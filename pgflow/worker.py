@@ -2,7 +2,8 @@
 
 One event loop does all of it but the heart, which has its own thread, and the bodies of ``def`` steps and
 workflows. The worker holds five connections: two that commit, one for claims, polls and wakes, one that
-listens, one of the heart. However many runs it works on, it needs no more.
+listens, one of the heart; four where nothing is to do. However many runs it works on, it needs no more but
+for transactional steps, which have a pool.
 """
 
 from __future__ import annotations
@@ -376,6 +377,7 @@ class Worker(Claiming):
             try:
                 if not self._heart.is_beating:
                     self.fail("its heart has stopped")
+                await self._committer.close_idle()
                 self._compare_schema(await self._control.ask(worker_calls.read_stamp()))
                 if time.monotonic() - partitioned > PARTITIONS_EVERY_SECONDS:
                     await self._control.ask(worker_calls.add_unit_partitions())

@@ -569,6 +569,11 @@ STEPS = (
         "test_infrastructure.py::test_an_engine_call_of_a_transaction_that_cannot_be_made_is_waited_out[async-begin_step]",
     ),
     Defect(
+        "connections kept while nothing is to do", "pgflow/committer.py",
+        "for line in rested[: len(opened) - 1]:", "for line in rested[:0]:",
+        "test_connections.py::test_a_worker_that_rests_keeps_one_connection_for_commits_and_none_for_transactions",
+    ),
+    Defect(
         "runs held for trouble of the server", "pgflow/committer.py",
         "is_for_good = is_data or (not is_passing(error) and now - flush.failing_since >= REFUSED_AFTER_SECONDS)", "is_for_good = True",
         "test_infrastructure.py::test_a_journal_without_room_is_waited_out_until_it_has_some",

@@ -118,6 +118,15 @@ def test_a_transaction_that_holds_the_dead_rows(dsn, monkeypatch):
         assert found[0][2] == f"end it: select pg_terminate_backend({other.info.backend_pid})"
 
 
+def test_workers_that_may_want_more_connections_than_there_are(dsn, conn, monkeypatch):
+    monkeypatch.setattr(server, "CONNECTIONS_OF_A_WORKER", 1_000_000)
+    assert findings(dsn)[0]["connections"][0][1].endswith("in use")
+    conn.execute("select pgflow.register_worker('far', 7, '{default}', 3, '0')")
+    ((level, found, do),) = only(dsn, "connections")
+    assert (level, found.partition("; ")[2]) == ("warn", "1 worker may want 1000000, up to 1000000 each")
+    assert "max_connections" in do
+
+
 def test_a_hot_table_without_its_vacuum_settings(dsn, conn):
     conn.execute("alter table pgflow.ready set (autovacuum_enabled = false)")
     ((level, found, do),) = only(dsn, "autovacuum")

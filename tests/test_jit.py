@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import psycopg
 import pytest
 import servers
+from clikit import pgflow as command
 from ownserver import OwnServer
 from poolers import bouncer
 
@@ -121,6 +122,21 @@ def test_a_session_of_ours_reads_views_uncompiled(compiling):
     with connect(ConnectOptions(compiling.dsn), "test") as ours:
         assert ours.execute("select * from pgflow.runs order by run_id desc limit 50").fetchall() == []
     assert compiling.compiled() == []
+
+
+def test_doctor_says_which_looks_at_views_are_compiled(compiling):
+    def found() -> tuple[str, str]:
+        (row,) = [row for row in command(compiling.dsn, "doctor").data if row["check"] == "compiling"]
+        return row["level"], row["found"]
+
+    level, said = found()
+    assert level == "warn"
+    assert "pgflow.runs, pgflow.steps" in said
+    database = compiling.conn.info.dbname
+    compiling.conn.execute(f"alter database {database} set jit_above_cost = 100000")
+    assert found() == ("ok", "looks at runs, steps, effects, decisions, queues and workers are not compiled (jit)")
+    compiling.conn.execute(f"alter database {database} set jit = off")
+    assert found() == ("ok", "this server compiles nothing (jit)")
 
 
 def test_a_session_that_a_pooler_lends_to_others_is_left_as_it_is(dsn):

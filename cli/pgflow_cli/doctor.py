@@ -11,6 +11,7 @@ from pgflow_cli.checks.schema import check_drift, check_privileges, check_schema
 from pgflow_cli.checks.server import (
     check_autovacuum,
     check_clock,
+    check_compiling,
     check_connections,
     check_durability,
     check_listen,
@@ -37,6 +38,7 @@ SERVER: dict[str, Callable[[Patient], Iterator[Finding]]] = {
 WITH_SCHEMA: dict[str, Callable[[Patient], Iterator[Finding]]] = {
     "schema drift": check_drift, "privileges": check_privileges, "workers": check_workers, "queues": check_queues,
     "stuck runs": check_stuck, "messages": check_messages, "losses": check_losses, "journal": check_journal,
+    "compiling": check_compiling,
 }  # fmt: skip
 
 

@@ -32,6 +32,9 @@ def workers(
     transaction_idle: Annotated[
         float, typer.Option(min=0.001, metavar="SECONDS", help="How long a @transaction may be idle before the server ends it.")
     ] = 300.0,
+    transactions: Annotated[
+        int, typer.Option(min=1, metavar="COUNT", help="How many @transactions may be open at once, on as many connections.")
+    ] = 4,
     dead_after: Annotated[float, typer.Option(min=0.5, help="Seconds without a sign of life after which a worker is dead.")] = 10.0,
     log_level: LogLevel = "info",
     log_format: LogFormat = "text",
@@ -68,6 +71,7 @@ def workers(
         busy_poll_seconds=busy_poll,
         grace_seconds=grace,
         transaction_idle_seconds=transaction_idle,
+        transaction_connections=transactions,
         rhythm=Rhythm(beat=dead_after / 5, look=min(0.5, dead_after / 10), dead_after=dead_after),
         listen=app.listens,
     )

@@ -44,6 +44,9 @@ PATIENCE_SECONDS = 5.0
 POOL_RECONNECT_SECONDS = 1.0
 """A pool gives up so soon, and tries anew when asked again: its own delays grow to minutes, and a server may be back long before."""
 
+POOL_IDLE_SECONDS = 10.0
+"""Of the connections that nothing has needed for so long a pool closes one, and after as long another."""
+
 GETCONN_SECONDS = 2.0
 """So long a pool is asked at once; who may wait for longer asks again, and the pool tries to connect again."""
 
@@ -385,6 +388,7 @@ class Pool(ConnectionPool[Any]):
     def __init__(self, options: ConnectOptions, application_name: str, max_size: int, *, is_lent: bool) -> None:
         super().__init__(
             options.dsn, min_size=0, max_size=max_size, open=False, kwargs=options.parameters(application_name), name=application_name,
+            max_idle=POOL_IDLE_SECONDS,
             configure=_set_up if is_lent else _learn, connection_class=Connection, reconnect_timeout=POOL_RECONNECT_SECONDS,
         )
         self._options = options
@@ -415,6 +419,7 @@ class AsyncPool(AsyncConnectionPool[Any]):
     def __init__(self, options: ConnectOptions, application_name: str, max_size: int, *, is_lent: bool) -> None:
         super().__init__(
             options.dsn, min_size=0, max_size=max_size, open=False, kwargs=options.parameters(application_name), name=application_name,
+            max_idle=POOL_IDLE_SECONDS,
             configure=_set_up_async if is_lent else _learn_async, connection_class=AsyncConnection,
             reconnect_timeout=POOL_RECONNECT_SECONDS,
         )

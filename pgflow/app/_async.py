@@ -40,8 +40,6 @@ P = ParamSpec("P")
 R = TypeVar("R")
 T = TypeVar("T")
 
-TRANSACTION_CONNECTIONS = 8
-
 
 class AsyncApp(AppBase, AsyncClient):
     """An app for async code; see :class:`AppBase` for its arguments.
@@ -230,8 +228,8 @@ class AsyncApp(AppBase, AsyncClient):
     async def _run_worker(self, options: WorkerOptions) -> AsyncIterator[Worker]:
         await self._open()
         assert self._connect is not None
-        step_pool = make_pool(self._connect, "pgflow step", TRANSACTION_CONNECTIONS, is_lent=True)
-        async_step_pool = make_pool_async(self._connect, "pgflow step", TRANSACTION_CONNECTIONS, is_lent=True)
+        step_pool = make_pool(self._connect, "pgflow step", options.transaction_connections, is_lent=True)
+        async_step_pool = make_pool_async(self._connect, "pgflow step", options.transaction_connections, is_lent=True)
         step_pool.open(wait=False)
         await async_step_pool.open(wait=False)
         definitions = Definitions(

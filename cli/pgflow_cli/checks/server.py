@@ -18,6 +18,8 @@ OLDEST, NEWEST = 15, 18
 LONG_SECONDS = 300
 CLOCK_SECONDS = 2.0
 LISTEN_SECONDS = 3.0
+CONNECTIONS_OF_A_WORKER = 9
+"""Five, and four for transactional steps, unless it was told otherwise."""
 
 
 def check_version(patient: Patient) -> Iterator[Finding]:
@@ -241,15 +243,63 @@ def check_long_transactions(patient: Patient) -> Iterator[Finding]:
 
 _ROOM = """
 select current_setting('max_connections')::int - current_setting('superuser_reserved_connections')::int as room,
-  (select count(*) from pg_stat_activity where backend_type = 'client backend') as used
+  count(*) as used,
+  count(*) filter (
+    where datname = current_database()
+      and application_name in ('pgflow worker', 'pgflow committer', 'pgflow listener', 'pgflow heart', 'pgflow step')
+  ) as of_workers,
+  to_regclass('pgflow.workers') is not null as has_workers
+from pg_stat_activity where backend_type = 'client backend'
 """
 
 
 def check_connections(patient: Patient) -> Iterator[Finding]:
-    """A worker holds up to five connections, and more for transactional steps."""
+    """Workers open connections as they need them: whether there is room if all do at once."""
     row = patient.row(_ROOM)
+    workers = patient.row("select count(*) as workers from pgflow.workers")["workers"] if row["has_workers"] else 0
+    most = workers * CONNECTIONS_OF_A_WORKER
     text = f"{count_of(row['used'], 'connection')} of {row['room']} in use"
+    remedy = "raise max_connections, or put a pooler in front of the application"
     if row["used"] > 0.9 * row["room"]:
-        yield Finding("warn", text, "raise max_connections, or put a pooler in front of the application")
+        yield Finding("warn", text, remedy)
+    elif row["used"] - row["of_workers"] + most > row["room"]:
+        yield Finding(
+            "warn",
+            f"{text}; {count_of(workers, 'worker')} may want {most}, up to {CONNECTIONS_OF_A_WORKER} each",
+            f"{remedy}, or `pgflow workers --transactions` with less than 4",
+        )
     else:
         yield Finding("ok", text)
+
+
+_JIT = """
+select pg_jit_available() and reset_val = 'on' as is_on, current_setting('jit_above_cost')::float8 as above
+from pg_settings where name = 'jit'
+"""
+"""`reset_val` is how sessions of this role begin; our own does without, and is told then that it is not available."""
+
+_LOOKED_AT = {
+    name: f"select * from pgflow.{name}{' order by run_id desc limit 50' if name in ('runs', 'steps', 'effects', 'decisions') else ''}"  # noqa: S608
+    for name in ("runs", "steps", "effects", "decisions", "queues", "workers")
+}
+"""By whoever has a dashboard. `lanes` costs too much in an empty database: the few rows that it reads are never counted."""
+
+
+def check_compiling(patient: Patient) -> Iterator[Finding]:
+    """Whether a look at a view is compiled first. What pgflow itself says never is."""
+    with patient.connection.transaction():
+        patient.connection.execute("set local jit = on")
+        row = patient.row(_JIT)
+    if not row["is_on"] or row["above"] < 0:
+        yield Finding("ok", "this server compiles nothing (jit)")
+        return
+    plans = {name: patient.row(f"explain (format json) {query}")["QUERY PLAN"][0]["Plan"] for name, query in _LOOKED_AT.items()}
+    dear = [name for name, plan in plans.items() if plan["Total Cost"] > row["above"]]
+    if dear:
+        yield Finding(
+            "warn",
+            f"psql and dashboards wait for a compiler (jit) before they see {', '.join(f'pgflow.{name}' for name in dear)}",
+            "alter role NAME set jit = off, for the role that looks; if these tables have just been filled: vacuum analyze",
+        )
+    else:
+        yield Finding("ok", "looks at runs, steps, effects, decisions, queues and workers are not compiled (jit)")

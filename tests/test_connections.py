@@ -1,0 +1,110 @@
+"""How many connections a worker holds: few, whatever it works on, and fewer while nothing is to do."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import psycopg
+import pytest
+
+import pgflow
+from pgflow import AsyncApp
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+pytestmark = pytest.mark.anyio
+
+HELD = """
+select application_name, count(*) from pg_stat_activity
+where datname = current_database() and application_name like 'pgflow%' and application_name not in ('pgflow app', 'pgflow results') group by 1
+"""
+"""Those of workers; the app that starts runs and waits for them has its own."""
+
+
+class Gate:
+    """Where bodies wait inside their transaction."""
+
+    inside: set[int]
+    go_on: asyncio.Event
+
+
+@pgflow.transaction
+async def hold(conn: psycopg.AsyncConnection, number: int) -> int:
+    await conn.execute("select 1")
+    Gate.inside.add(number)
+    await Gate.go_on.wait()
+    return number
+
+
+@pgflow.step
+async def note(number: int) -> int:
+    return number
+
+
+@pgflow.workflow
+async def holding(number: int) -> int:
+    return await hold(number)
+
+
+@pgflow.workflow
+async def noting(number: int) -> int:
+    for _ in range(5):
+        await note(number)
+    return number
+
+
+@pytest.fixture(autouse=True)
+def shut() -> None:
+    Gate.inside, Gate.go_on = set(), asyncio.Event()
+
+
+def held(conn: psycopg.Connection) -> dict[str, int]:
+    return dict(conn.execute(HELD).fetchall())
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(60):
+        while not condition():
+            await asyncio.sleep(0.02)
+
+
+async def test_many_runs_want_no_more_than_five(conn, dsn):
+    app = AsyncApp(dsn, include=[noting])
+    async with app, app.worker():
+        runs = await app.start_many(noting, [(n,) for n in range(200)])
+        most = 0
+        while await runs[-1].status() != "completed":
+            most = max(most, sum(held(conn).values()))
+        assert [await run.result() for run in runs] == list(range(200))
+    assert most == 5
+
+
+async def test_a_worker_that_rests_keeps_one_connection_for_commits_and_none_for_transactions(conn, dsn, monkeypatch):
+    monkeypatch.setattr("pgflow.committer.IDLE_SECONDS", 0.1)
+    monkeypatch.setattr("pgflow.worker.STRAYS_EVERY_SECONDS", 0.1)
+    monkeypatch.setattr("pgflow._io.connect.POOL_IDLE_SECONDS", 0.1)
+    app = AsyncApp(dsn, include=[noting, holding])
+    rests = {"pgflow worker": 1, "pgflow committer": 1, "pgflow listener": 1, "pgflow heart": 1}
+    Gate.go_on.set()
+    async with app, app.worker():
+        for workflow in (holding, noting):
+            await app.start_many(workflow, [(n,) for n in range(50)])
+        await until(lambda: held(conn).get("pgflow step", 0) > 0 and held(conn).get("pgflow committer", 0) == 2)
+        await until(lambda: held(conn) == rests)
+        run = await app.start(noting, 7)
+        assert await run.result() == 7
+
+
+@pytest.mark.parametrize(("options", "most"), [({}, 4), ({"transaction_connections": 2}, 2)], ids=["as it is", "two"])
+async def test_only_so_many_transactions_are_open_at_once_and_the_others_come_next(conn, dsn, options, most):
+    app = AsyncApp(dsn, include=[holding])
+    async with app, app.worker(**options):
+        runs = await app.start_many(holding, [(n,) for n in range(20)])
+        await until(lambda: len(Gate.inside) == most)
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert len(Gate.inside) == held(conn)["pgflow step"] == most
+        Gate.go_on.set()
+        assert [await run.result() for run in runs] == list(range(20))
