@@ -26,6 +26,7 @@ def read_options() -> argparse.Namespace:
     names = [OURSELVES, LIMIT, *read_peers()]
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--dsn", help="a server on which databases may be made; else a new one, with settings as in production")
+    parser.add_argument("--postgres", metavar="VERSION[,NAME=VALUE...]", help="programs and settings of that new server: 15,jit=on for one with LLVM")
     parser.add_argument("--only", help=f"engines, with commas: {', '.join(names)}")
     parser.add_argument("--scenarios", help=f"with commas: {', '.join(s.name for s in SCENARIOS)}")
     parser.add_argument("--quick", action="store_true", help="small sizes, one round, at most 90 seconds")
@@ -75,7 +76,7 @@ def main() -> int:
         _draw(options.plot, records)
         return _judge("goal", records) if options.goals else 0
     plan, peers = plan_of(options), read_peers()
-    with open_server(options.dsn) as server:
+    with open_server(options.dsn, options.postgres) as server:
         if options.counts:
             return _count(server, options.json)
         settings = server.settings()

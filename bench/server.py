@@ -6,6 +6,7 @@ import os
 import platform
 import secrets
 import shutil
+import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -79,10 +80,24 @@ class Server:
 
 
 @contextmanager
-def open_server(dsn: str | None) -> Iterator[Server]:
-    """The server of a DSN; else a new one from the programs of the embedded server, which is gone afterwards."""
+def open_server(dsn: str | None, spec: str | None = None) -> Iterator[Server]:
+    """The server of a DSN; else a new one, which is gone afterwards.
+
+    Args:
+        dsn: Of a server that runs.
+        spec: Version or folder of programs and settings of a new one, as ``python -m tests.proof`` takes them; those of the
+            embedded server, if neither is given.
+    """
     if dsn is not None:
         yield Server(dsn)
+        return
+    if spec is not None:
+        sys.path.append(str(Path(__file__).parents[1] / "tests"))
+        from ownserver import OwnServer
+
+        wanted, *settings = spec.split(",")
+        with OwnServer(wanted, **{**SETTINGS, **dict(setting.split("=", 1) for setting in settings)}) as own:
+            yield Server(own.dsn)
         return
     from pgflow.embedded import acquire, stop
 
