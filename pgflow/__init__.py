@@ -32,6 +32,7 @@ from pgflow.context import (
     uuid,
 )
 from pgflow.decorators import Connection, decision, effect, read, step, transaction
+from pgflow.dynamic import call
 from pgflow.effect import AsyncEffect, SyncEffect
 from pgflow.errors import (
     BudgetExceeded,
@@ -100,7 +101,7 @@ from pgflow.model import (
 )
 from pgflow.plan import PlannedCall, PlannedSql, UndoRequest
 from pgflow.providers import AsyncTransaction, AsyncTransactionProvider, Transaction, TransactionProvider
-from pgflow.runinfo import RunInfo, logger, run_info
+from pgflow.runinfo import RunInfo, in_workflow, logger, run_info
 from pgflow.saga import saga
 from pgflow.step import AsyncStep, Step, SyncStep
 from pgflow.upcasters import upcaster
@@ -116,8 +117,9 @@ __all__ = [
     "PlannedSql", "Ref", "Reject", "Rejected", "Retries", "Risk", "Run", "RunCancelled", "RunFailed", "RunInfo", "RunNotFound",
     "RunStuck", "SetupError", "Signal", "Slot", "Stale", "StartOptions", "Status", "Step", "StepCommitted", "StepFailed",
     "StillUnknown", "SyncEffect", "SyncSignal", "SyncStep", "TooManyFailures", "Transaction", "TransactionProvider", "UndoRequest",
-    "Usage", "Verdict", "WorkerFailed", "Workflow", "WrongColourError", "WrongState", "__version__", "as_completed", "because",
+    "Usage", "Verdict", "WorkerFailed", "Workflow", "WrongColourError", "WrongState", "__version__", "as_completed", "because", "call",
     "charge", "close_stream", "continue_as_new", "decision", "deprecate_patch", "effect", "emit", "fingerprint", "gate",
-    "heartbeat", "heartbeat_details", "idempotency_key", "logger", "map", "now", "owe", "patched", "random", "read", "run_child",
+    "heartbeat", "heartbeat_details", "idempotency_key", "in_workflow", "logger", "map", "now", "owe", "patched", "random", "read",
+    "run_child",
     "run_info", "saga", "schedule", "set_state", "sleep", "step", "sync", "transaction", "upcaster", "uuid", "workflow",
 ]  # fmt: skip

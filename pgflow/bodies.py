@@ -19,6 +19,7 @@ from collections.abc import Awaitable, Callable
 from concurrent.futures import CancelledError as FutureCancelled
 from datetime import timedelta
 from functools import partial
+from types import CoroutineType
 from typing import Any, NamedTuple, Protocol, Self, cast
 
 from pgflow import transactions
@@ -149,17 +150,27 @@ class Bodies:
         context = contextvars.copy_context()
         context.run(current.set, scope)
         self._tasks[call] = self._host.threads.start(
-            lambda: context.run(self._come_to, call, scope, fn), partial(self._host.posts.post, self._body_ended, execution, call)
+            lambda: context.run(self._come_to, call, scope, fn), partial(self._host.posts.post, self._body_ended, execution, call, context)
         )
 
-    def _come_to(self, call: StepCall, scope: StepScope, fn: Callable[..., Any]) -> StepResult | BaseException:
-        """In its thread: what the body returned, encoded, or raised."""
+    def _come_to(self, call: StepCall, scope: StepScope, fn: Callable[..., Any]) -> StepResult | CoroutineType[Any, Any, Any] | BaseException:
+        """In its thread: what the body returned, encoded, or raised; what it hands on to the loop."""
         try:
-            return self._encoded(call, self._call_sync(call, scope, fn, ()))
+            value = self._call_sync(call, scope, fn, ())
+            return value if type(value) is CoroutineType else self._encoded(call, value)
         except BaseException as error:  # noqa: BLE001 - whatever a body raises is its outcome
             return error
 
-    def _body_ended(self, execution: Execution, call: StepCall, outcome: StepResult | BaseException) -> None:
+    def _body_ended(
+        self, execution: Execution, call: StepCall, context: contextvars.Context,
+        outcome: StepResult | CoroutineType[Any, Any, Any] | BaseException,
+    ) -> None:
+        if isinstance(outcome, CoroutineType):
+            if call in self._tasks:
+                self._tasks[call] = self._loop.create_task(self._handed_on(execution, call, outcome), context=context)
+            else:
+                outcome.close()
+            return
         if self._tasks.pop(call, None) is None:  # nobody waits for it any more
             return
         if isinstance(outcome, StepResult):
@@ -169,6 +180,19 @@ class Bodies:
             self._body_raised(execution, call, _as_raised(outcome))
         except Exception as error:  # noqa: BLE001 - told to a person
             self._host.body_failed(execution, call, error)
+
+    async def _handed_on(self, execution: Execution, call: StepCall, rest: CoroutineType[Any, Any, Any]) -> None:
+        """The rest of a body that is a lambda, or a def, and has called an async def."""
+        try:
+            self._host.returned(execution, self._encoded(call, await rest))
+        except BaseException as error:
+            if isinstance(error, asyncio.CancelledError) and (self._stopped or execution.over or not execution.wants(call)):
+                raise
+            if self._is_the_end(call, error):
+                raise
+            self._body_raised(execution, call, _as_raised(error))
+        finally:
+            self._tasks.pop(call, None)
 
     def _body_raised(self, execution: Execution, call: StepCall, error: BaseException) -> None:
         """Judges what a body has raised that was not stopped by anybody."""
@@ -293,6 +317,8 @@ class Bodies:
             raise
         if type(outcome) is _Raised:
             raise outcome.error
+        if type(outcome) is CoroutineType:  # a lambda, or a def, that hands on what an async def is to do
+            return await outcome
         return outcome
 
     def _left_behind(self, call: StepCall, job: Job) -> None:

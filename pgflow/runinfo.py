@@ -82,6 +82,15 @@ def run_info() -> RunInfo:
     )
 
 
+def in_workflow() -> bool:
+    """Whether the code that asks is the code of a workflow: for helpers and adapters that are used elsewhere too.
+
+    Returns:
+        True in the code of a workflow, replays included; False in the body of a step, and outside of runs.
+    """
+    return isinstance(current.get(), WorkflowScope)
+
+
 class _RunLogger(logging.LoggerAdapter[logging.Logger]):
     """Logs with run, step and attempt; silent while a workflow replays what it has logged before."""
 

@@ -171,12 +171,14 @@ class Step(Generic[P, R_co]):
     async def _plain_async(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> R_co:
         if self.is_async:
             return await self.fn(*args, **kwargs)  # type: ignore[no-any-return]
-        return await asyncio.to_thread(self.fn, *args, **kwargs)
+        value = await asyncio.to_thread(self.fn, *args, **kwargs)
+        return await value if asyncio.iscoroutine(value) else value  # type: ignore[no-any-return]
 
     def _plain_sync(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> R_co:
         if self.is_async:
             return asyncio.run(self.fn(*args, **kwargs))  # type: ignore[no-any-return]
-        return self.fn(*args, **kwargs)  # type: ignore[no-any-return]
+        value = self.fn(*args, **kwargs)
+        return asyncio.run(value) if asyncio.iscoroutine(value) else value  # type: ignore[no-any-return]
 
 
 class AsyncStep(Step[P, R_co], Generic[P, R_co, F]):

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from contextlib import AbstractContextManager
-from typing import Any, ParamSpec, TypeVar, cast, overload
+from typing import Any, ParamSpec, TypeVar, TypeVarTuple, cast, overload
 
+from pgflow import dynamic
 from pgflow._engine.calls import Call, ChildCall
-from pgflow._scope import sync_scope
+from pgflow._scope import WorkflowScope, current, sync_scope
 from pgflow.context import Verdict, issue_child, seconds_of
 from pgflow.durations import Duration
-from pgflow.errors import NotBuiltError
+from pgflow.errors import NotBuiltError, WrongColourError
 from pgflow.many import Tally
-from pgflow.model import Decision, GateRequest, MapResult
+from pgflow.model import Decision, GateRequest, MapResult, Retries
 from pgflow.saga import give_up_child_sync, sync_saga
 from pgflow.step import Step
 from pgflow.workflow import Workflow
@@ -22,6 +23,7 @@ T = TypeVar("T")
 A = TypeVar("A")
 R = TypeVar("R")
 P = ParamSpec("P")
+Ts = TypeVarTuple("Ts")
 
 
 def sleep(delay: Duration) -> None:
@@ -36,6 +38,25 @@ def sleep(delay: Duration) -> None:
     except asyncio.CancelledError:
         scope.execution.cancel_call(call)
         raise
+
+
+@overload
+def call(
+    name: str, fn: Callable[[*Ts], Coroutine[Any, Any, R]], /, *args: *Ts, returns: Any = None, retries: Retries | int = 3,
+    timeout: Duration | None = None, raises: Sequence[type[Exception]] = (),
+) -> R: ...
+@overload
+def call(
+    name: str, fn: Callable[[*Ts], R], /, *args: *Ts, returns: Any = None, retries: Retries | int = 3,
+    timeout: Duration | None = None, raises: Sequence[type[Exception]] = (),
+) -> R: ...
+def call(name: str, fn: Callable[..., Any], /, *args: Any, **options: Any) -> Any:  # type: ignore[misc]  # mypy on TypeVarTuple
+    """Calls a function as a step that is named here; see :func:`pgflow.call`."""
+    step = dynamic.make(name, fn, **options)
+    scope = current.get()
+    if isinstance(scope, WorkflowScope) and scope.thread is None:
+        raise WrongColourError("pgflow.sync.call() is for sync workflows: in this async one, await pgflow.call()")
+    return step.sync(*args)
 
 
 def run_child(workflow: Workflow[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:

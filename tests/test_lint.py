@@ -778,6 +778,34 @@ CASES: dict[str, str] = {
         def main() -> None:
             print(time.time())
     """,
+    "functions that a dynamic step is made of are bodies": """
+        import time
+        from pgflow import call
+        from pgflow.sync import call as call_sync
+
+        async def ask() -> float:
+            return time.time()
+
+        @workflow
+        async def agent(model: str) -> None:
+            def now() -> float:
+                return time.time()
+
+            async def later() -> float:
+                return time.time()
+
+            await pgflow.call(f"model:{model}", ask)
+            await pgflow.call("now", now)
+            await call("now", lambda: time.time())
+            now()
+            pgflow.call("now", later)  # <- PF203
+            await pgflow.call("at", ask, time.time())  # <- PF101
+
+        @workflow
+        def agent_sync() -> None:
+            pgflow.sync.call("now", lambda: time.time())
+            call_sync("now", ask)
+    """,
     "what workflows use is workflow code": """
         import dataclasses, time, uuid
 

@@ -1,6 +1,7 @@
 """The types of the public surface: what must be accepted, what must be an error, and that the programs really run.
 
-`typing_programs.py` and `typing_wrong.py` are the specification's own; only their imports differ. Each line of
+`typing_programs.py` and `typing_wrong.py` are the specification's own; only their imports differ, and what stands in them of the
+surface that came after it. Each line of
 the latter that is marked `# E` must be an error, and no other line may be one.
 """
 

@@ -17,6 +17,9 @@ async def wrong(aflow: AsyncHarness) -> None:
     aflow.replace(post_to_slack, fake)            # E fake's signature
     await pgflow.map(thumbnail, [1, 2])          # E item type
     await pgflow.gate("x", 1, notify=greet)      # E notify's parameter
+    pgflow.call("x", greet, "Ada")               # E forgotten await
+    await pgflow.call("x", greet.fn, 1)          # E argument type
+    await pgflow.call("x", greet.fn)             # E too few arguments
 
 @charge.settle   # E wrong value type
 async def s(card: str, cents: int) -> Confirmed[int] | Absent | StillUnknown: ...

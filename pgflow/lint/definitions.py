@@ -36,6 +36,9 @@ DECORATORS: dict[str, Kind] = {
 }
 """Kinds by the dotted path of the decorator."""
 
+DYNAMIC = frozenset({"pgflow.call", "pgflow.sync.call", "pgflow.dynamic.call"})
+"""What is called with a name and a function, and makes a step of that."""
+
 WITHOUT_CONNECTION = "pgflow.django.transaction"
 """A decorator of transactions that take no connection."""
 
@@ -172,15 +175,19 @@ class Definitions:
             self.bodies.add(found.body)
 
     def _hooked(self, node: Function | ast.Call) -> None:
-        """``@charge.settle`` above a function, or ``charge.settle(fn)``."""
+        """``@charge.settle`` above a function, or ``charge.settle(fn)``, or ``pgflow.call("name", fn)``."""
         if isinstance(node, FUNCTIONS):
             for decorator in node.decorator_list:
                 if self._is_hook(decorator):
                     self.bodies.add(node)
-        elif node.args and self._is_hook(node.func):
-            function = self._function(node.args[0])
-            if function is not None:
-                self.bodies.add(function)
+        elif (passed := self._passed(node)) is not None and (function := self._function(passed)) is not None:
+            self.bodies.add(function)
+
+    def _passed(self, call: ast.Call) -> ast.expr | None:
+        """What a call makes the body of something."""
+        if call.args and self._is_hook(call.func):
+            return call.args[0]
+        return call.args[1] if len(call.args) > 1 and self._names.resolve(call.func) in DYNAMIC else None
 
     def _is_hook(self, node: ast.expr) -> bool:
         if not isinstance(node, ast.Attribute) or node.attr not in HOOKS:
