@@ -9,7 +9,9 @@ from pgflow._version import __version__
 from pgflow.app import App, AsyncApp
 from pgflow.client import Answer, AsyncClient, Client
 from pgflow.context import (
+    Child,
     Signal,
+    SyncChild,
     SyncSignal,
     Verdict,
     because,
@@ -29,6 +31,7 @@ from pgflow.context import (
     run_child,
     set_state,
     sleep,
+    start_child,
     uuid,
 )
 from pgflow.decorators import Connection, decision, effect, read, step, transaction
@@ -109,17 +112,16 @@ from pgflow.workflow import Workflow, schedule, workflow
 
 __all__ = [
     "Absent", "Accepted", "Admit", "Answer", "App", "Approve", "Approved", "AsyncApp", "AsyncClient", "AsyncEffect", "AsyncRun",
-    "AsyncStep", "AsyncTransaction", "AsyncTransactionProvider", "BudgetExceeded", "Choice", "Client", "Confirmed", "Connection",
-    "Decision", "DefinitionError", "Delivery", "Diverged", "EffectFailed", "Escalate", "Escalated", "Expired", "GateRequest",
-    "HasActed", "Interceptor", "InvalidArgument", "KeyConflict", "LeaseLost", "MapResult", "Message", "NeedsGate",
-    "NonDeterminismError",
-    "NotAllowed", "NotBuiltError", "NotInRunError", "NotInWorkflowError", "NotStorable", "Page", "PgflowError", "PlannedCall",
-    "PlannedSql", "Ref", "Reject", "Rejected", "Retries", "Risk", "Run", "RunCancelled", "RunFailed", "RunInfo", "RunNotFound",
-    "RunStuck", "SetupError", "Signal", "Slot", "Stale", "StartOptions", "Status", "Step", "StepCommitted", "StepFailed",
-    "StillUnknown", "SyncEffect", "SyncSignal", "SyncStep", "TooManyFailures", "Transaction", "TransactionProvider", "UndoRequest",
-    "Usage", "Verdict", "WorkerFailed", "Workflow", "WrongColourError", "WrongState", "__version__", "as_completed", "because", "call",
-    "charge", "close_stream", "continue_as_new", "decision", "deprecate_patch", "effect", "emit", "fingerprint", "gate",
-    "heartbeat", "heartbeat_details", "idempotency_key", "in_workflow", "logger", "map", "now", "owe", "patched", "random", "read",
-    "run_child",
-    "run_info", "saga", "schedule", "set_state", "sleep", "step", "sync", "transaction", "upcaster", "uuid", "workflow",
+    "AsyncStep", "AsyncTransaction", "AsyncTransactionProvider", "BudgetExceeded", "Child", "Choice", "Client", "Confirmed",
+    "Connection", "Decision", "DefinitionError", "Delivery", "Diverged", "EffectFailed", "Escalate", "Escalated", "Expired",
+    "GateRequest", "HasActed", "Interceptor", "InvalidArgument", "KeyConflict", "LeaseLost", "MapResult", "Message", "NeedsGate",
+    "NonDeterminismError", "NotAllowed", "NotBuiltError", "NotInRunError", "NotInWorkflowError", "NotStorable", "Page",
+    "PgflowError", "PlannedCall", "PlannedSql", "Ref", "Reject", "Rejected", "Retries", "Risk", "Run", "RunCancelled", "RunFailed",
+    "RunInfo", "RunNotFound", "RunStuck", "SetupError", "Signal", "Slot", "Stale", "StartOptions", "Status", "Step", "StepCommitted",
+    "StepFailed", "StillUnknown", "SyncChild", "SyncEffect", "SyncSignal", "SyncStep", "TooManyFailures", "Transaction",
+    "TransactionProvider", "UndoRequest", "Usage", "Verdict", "WorkerFailed", "Workflow", "WrongColourError", "WrongState",
+    "__version__", "as_completed", "because", "call", "charge", "close_stream", "continue_as_new", "decision", "deprecate_patch",
+    "effect", "emit", "fingerprint", "gate", "heartbeat", "heartbeat_details", "idempotency_key", "in_workflow", "logger", "map",
+    "now", "owe", "patched", "random", "read", "run_child", "run_info", "saga", "schedule", "set_state", "sleep", "start_child",
+    "step", "sync", "transaction", "upcaster", "uuid", "workflow",
 ]  # fmt: skip

@@ -79,6 +79,18 @@ Scope = WorkflowScope | StepScope
 current: contextvars.ContextVar[Scope | None] = contextvars.ContextVar("pgflow_scope", default=None)
 
 
+_OURS = 2
+"""So many context variables of a workflow may be pgflow's own."""
+
+
+def variables() -> tuple[tuple[contextvars.ContextVar[Any], Any], ...]:
+    """The context variables of the code that calls, without pgflow's own. A context would refer to the run, and that to its calls."""
+    context = contextvars.copy_context()
+    if len(context) <= _OURS and all(var is current or var is resting for var in context):
+        return ()
+    return tuple((var, value) for var, value in context.items() if var is not current and var is not resting)
+
+
 def workflow_scope(what: str) -> WorkflowScope:
     """The workflow whose code calls, or NotInRunError."""
     scope = current.get()

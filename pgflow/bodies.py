@@ -229,6 +229,8 @@ class Bodies:
         attempt = call.attempts if isinstance(call, EffectCall) else call.failed_attempts + 1
         scope = StepScope(execution.claim, call, attempt, lambda details: self._beat(execution, call, details))
         current.set(scope)
+        for variable, value in call.variables:
+            variable.set(value)
         if call.failed_attempts > 0 or execution.claim.has_beats:
             scope.last_details = await self._last_details(execution, call)
         if isinstance(call, EffectCall):

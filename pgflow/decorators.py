@@ -73,7 +73,7 @@ def step(fn: Callable[..., Any] | None = None, /, **options: Any) -> Any:
     """Declares an idempotent write to the outside: after a crash the body runs again under the same key.
 
     Args:
-        name: Its name in the journal, at most 64 characters; the function's own if not given.
+        name: Its name in the journal, at most 255 bytes; the function's own if not given.
         retries: Tries in all (3 if not given), or how to space them.
         timeout: How long one try may take.
         raises: Errors that are final: never tried again, and raised in the workflow as themselves.
@@ -101,7 +101,7 @@ def read(fn: Callable[..., Any] | None = None, /, **options: Any) -> Any:
     """Declares a pure read: it may run again freely, and its result needs no commit of its own.
 
     Args:
-        name: Its name in the journal, at most 64 characters; the function's own if not given.
+        name: Its name in the journal, at most 255 bytes; the function's own if not given.
         retries: Tries in all (3 if not given), or how to space them.
         timeout: How long one try may take.
         max_age: How old the newest result of this read may be when an effect is intended after it; where it is older, nothing is
@@ -216,7 +216,7 @@ def effect(
             if not given. An attempt that could only begin in the second half of that slack is not begun.
         keyed: Whether the counterparty deduplicates by key; an effect it does not is only tried again by a person's word.
         timeout: How long one attempt may take; five minutes if not given.
-        name: Its name in the ledger, at most 64 characters; the function's own if not given.
+        name: Its name in the ledger, at most 255 bytes; the function's own if not given.
         settle_retries: How often and at what intervals it is settled before a person must; some nine hours if not given.
         aliases: Names that it had before: journals that know it by one of them fit, and its keys stay what they are.
         writes: Tables of the application's database that it writes, as in ``shop.orders``: all that SQL in a plan may write that takes

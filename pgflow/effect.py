@@ -19,15 +19,15 @@ import pydantic
 from typing_extensions import TypedDict
 
 from pgflow._engine.calls import EffectCall, EffectTerms, StepSpec
-from pgflow._engine.requests import Resting
-from pgflow._scope import WorkflowScope
+from pgflow._engine.requests import MAX_KEY_NAME_CHARS, Resting
+from pgflow._scope import WorkflowScope, variables
 from pgflow.durations import Duration
 from pgflow.errors import DefinitionError, InvalidArgument, NotStorable
 from pgflow.fingerprints import is_fingerprint
 from pgflow.lineage import Table, table_named
 from pgflow.model import Absent, Accepted, Admit, Confirmed, Retries, Risk, StillUnknown
 from pgflow.saga import enlist
-from pgflow.step import MAX_NAME_CHARS, AsyncStep, Step, SyncStep
+from pgflow.step import AsyncStep, Step, SyncStep
 from pgflow.units import SagaEntry
 from pgflow.values import Codec, codec_for, encode_plain
 
@@ -168,6 +168,7 @@ class EffectStep(Step[P, R_co]):
         call = scope.execution.issue_effect(
             self.spec(scope.app_errors), args, kwargs, self._request(args, kwargs), self.resting(), expected=self.expected
         )
+        call.variables = variables()
         enlist(scope, self, call)
         return call
 
@@ -320,7 +321,7 @@ def _awaited(effect: EffectCall) -> EffectCall | None:
 
 
 def _compensation_name(effect: str) -> str:
-    return f"{effect[: MAX_NAME_CHARS - 11]}.compensate"
+    return f"{effect[: MAX_KEY_NAME_CHARS - 11]}.compensate"
 
 
 class AsyncEffect(EffectStep[P, R_co], AsyncStep[P, R_co, F]):

@@ -16,7 +16,7 @@ from typing import Any, Generic, ParamSpec, Self, TypeVar
 
 from pgflow._engine.calls import Effect, StepCall, StepSpec
 from pgflow._engine.requests import Resting
-from pgflow._scope import WorkflowScope, current, resting
+from pgflow._scope import WorkflowScope, current, resting, variables
 from pgflow.durations import SHORTEST, Duration, duration
 from pgflow.errors import DefinitionError, InvalidArgument, NotBuiltError, NotInRunError, WrongColourError
 from pgflow.failures import ErrorClasses
@@ -28,7 +28,6 @@ R = TypeVar("R")
 R_co = TypeVar("R_co", covariant=True)
 F = TypeVar("F")
 
-MAX_NAME_CHARS = 64
 
 
 class Step(Generic[P, R_co]):
@@ -47,15 +46,15 @@ class Step(Generic[P, R_co]):
         self.retries = retries if isinstance(retries, Retries) else Retries(max_attempts=retries)
         self.timeout = duration(timeout, f"timeout of step {self.name}", least_seconds=SHORTEST)
         self.raises = tuple(raises)
-        self.aliases = check_aliases(aliases, f"step {self.name}", MAX_NAME_CHARS)
+        self.aliases = check_aliases(aliases, f"step {self.name}")
         self.is_async = inspect.iscoroutinefunction(fn)
         self.origin: Step[Any, Any] = self
         self._specs: dict[tuple[type[Exception], ...], StepSpec] = {}
         self._hints: dict[str, Any] | None = None
         self._rests_on: Resting | None = None
         self.max_age: timedelta | None = None
-        if not 1 <= len(self.name) <= MAX_NAME_CHARS:
-            raise DefinitionError(f"the name of step {self.name!r} must be 1 to {MAX_NAME_CHARS} characters long: pass name=")
+        if not is_name(self.name):
+            raise DefinitionError(f"the name of step {self.name!r} must be a text of 1 to 255 bytes without NUL: pass name=")
         self.__doc__ = fn.__doc__
         self.__wrapped__ = fn
 
@@ -158,7 +157,9 @@ class Step(Generic[P, R_co]):
 
     def issue(self, scope: WorkflowScope, args: tuple[Any, ...], kwargs: dict[str, Any]) -> StepCall:
         """Asks the engine to run the body."""
-        return scope.execution.issue_step(self.spec(scope.app_errors), args, kwargs, self._rests_on or resting.get())
+        call = scope.execution.issue_step(self.spec(scope.app_errors), args, kwargs, self._rests_on or resting.get())
+        call.variables = variables()
+        return call
 
     async def _call_async(self, scope: WorkflowScope, args: tuple[Any, ...], kwargs: dict[str, Any]) -> R_co:
         call = self.issue(scope, args, kwargs)
@@ -217,14 +218,14 @@ def resting_on(decision: Decision[Any], item: str | int | None) -> Resting:
     return decision.id, item
 
 
-def check_aliases(aliases: Sequence[str], whose: str, most: int) -> tuple[str, ...]:
+def check_aliases(aliases: Sequence[str], whose: str) -> tuple[str, ...]:
     """Old names, as they were declared.
 
     Raises:
         DefinitionError: One of them can never have been a name.
     """
-    if isinstance(aliases, str) or not all(isinstance(alias, str) and 1 <= len(alias) <= most for alias in aliases):
-        raise DefinitionError(f"the aliases of {whose} must be a sequence of names of 1 to {most} characters, not {aliases!r}")
+    if isinstance(aliases, str) or not all(isinstance(alias, str) and is_name(alias) for alias in aliases):
+        raise DefinitionError(f"the aliases of {whose} must be a sequence of names of 1 to 255 bytes, not {aliases!r}")
     return tuple(aliases)
 
 

@@ -10,7 +10,7 @@ from typing import Any, ParamSpec, TypeVar, TypeVarTuple, cast, overload
 from pgflow import dynamic
 from pgflow._engine.calls import Call, ChildCall
 from pgflow._scope import WorkflowScope, current, sync_scope
-from pgflow.context import Verdict, issue_child, seconds_of
+from pgflow.context import SyncChild, Verdict, issue_child, seconds_of
 from pgflow.durations import Duration
 from pgflow.errors import NotBuiltError, WrongColourError
 from pgflow.many import Tally
@@ -69,6 +69,20 @@ def run_child(workflow: Workflow[P, R], /, *args: P.args, **kwargs: P.kwargs) ->
         give_up_child_sync(scope, call)
         raise
     return cast("R", call.waiter.take())  # type: ignore[union-attr]
+
+
+def start_child(workflow: Workflow[P, R], /, *args: P.args, **kwargs: P.kwargs) -> SyncChild[R]:
+    """Starts another workflow as a child of this run and goes on as soon as it exists; see :func:`pgflow.start_child`."""
+    scope, thread = sync_scope("pgflow.sync.start_child()", "pgflow.start_child()")
+    call = issue_child(scope, workflow, args, kwargs, waits_for_start=True)
+    if call.start is not None:
+        try:
+            thread.block([call.start])
+        except asyncio.CancelledError:
+            give_up_child_sync(scope, call)
+            raise
+        call.start.waiter.take()  # type: ignore[union-attr]
+    return SyncChild(scope, call)
 
 
 def map(  # noqa: A001 - the field's word; users write pgflow.sync.map

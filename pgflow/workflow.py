@@ -29,9 +29,6 @@ R = TypeVar("R")
 R_co = TypeVar("R_co", covariant=True)
 
 
-MAX_NAME_BYTES = 255
-
-
 class Awaited(Protocol):
     """What a workflow knows of a :class:`pgflow.Signal` that it waits for."""
 
@@ -73,7 +70,7 @@ class Workflow(Generic[P, R_co]):
                 raise DefinitionError(
                     f"workflow {self.name} takes *{parameter.name}: its input is an object of parameter names, so each must be named"
                 )
-        self.aliases = check_aliases(aliases, f"workflow {self.name}", MAX_NAME_BYTES)
+        self.aliases = check_aliases(aliases, f"workflow {self.name}")
         self.signals = _check_signals(signals, self.name)
         self.is_pinned = pinned
         if version is not None and not is_name(version):

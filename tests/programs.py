@@ -276,6 +276,9 @@ async def perform(part: Part, seed: int, generation: int) -> int:
             return mix([task.result() for task in tasks])
         case "map":
             return mix((await pgflow.map(look, [part.n + i for i in range(part.n % 4)], max_parallel=2)).values)
+        case "child" if part.n % 2:
+            child = await pgflow.start_child(branch, seed, generation, part.path)
+            return await child.result()
         case "child":
             return await pgflow.run_child(branch, seed, generation, part.path)
         case "thread":

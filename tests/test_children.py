@@ -456,3 +456,222 @@ async def test_the_faster_of_two_children_wins(aflow: AsyncHarness) -> None:
     await aflow.until_idle()
     await aflow.app.send("fast", go, 1)
     assert await run.result(SOON) == [1]
+
+
+# ---------------------------------------------------------------- handles
+
+
+async def test_a_child_that_was_started_has_a_key_and_is_waited_for_later(aflow: AsyncHarness, conn: psycopg.Connection) -> None:
+    @workflow
+    async def parent(n: int) -> list[Any]:
+        child = await pgflow.start_child(double, n)
+        named = await pgflow.start_child(double.options(key="named"), n + 1)
+        extra = await add(n, 0)
+        return [child.key != "", named.key, named.workflow, extra, await named.result(), await child.result(), await child.result()]
+
+    aflow.include(parent, double)
+    run = await aflow.start(parent, 4)
+    assert await run.result(SOON) == [True, "named", "double", 4, 10, 8, 8]
+    assert run_row(conn, "named", "status, output") == ("completed", 10)
+
+
+def test_a_sync_workflow_starts_children_and_waits_for_them_later(flow: Harness) -> None:
+    @workflow
+    def parent(n: int) -> list[Any]:
+        first = pgflow.sync.start_child(double, n)
+        second = pgflow.sync.start_child(double.options(key="second"), n + 1)
+        return [second.key, second.workflow, second.result(), first.result(), first.result()]
+
+    flow.include(parent, double)
+    assert flow.start(parent, 4).result(SOON) == ["second", "double", 10, 8, 8]
+
+
+async def test_a_start_that_was_waited_for_is_replayed_in_its_place(aflow: AsyncHarness, conn: psycopg.Connection) -> None:
+    """What the code does between a start and the outcome comes after the start in the journal, on first runs and replays alike."""
+    seen: list[list[str]] = []
+
+    @workflow
+    async def parent() -> list[str]:
+        said: list[str] = []
+        seen.append(said)
+
+        async def one(key: str) -> None:
+            child = await pgflow.start_child(wait_for_go.options(key=key), 0)
+            said.append(f"{child.key} started")
+            pgflow.set_state(**{key: "started"})
+            said.append(f"{child.key} {await child.result()}")
+
+        async def other() -> None:
+            for n in range(3):
+                await add(n, n)
+                said.append(f"step {n}")
+
+        async with asyncio.TaskGroup() as group:
+            group.create_task(one("a"))
+            group.create_task(other())
+            group.create_task(one("b"))
+        return said
+
+    aflow.include(parent, wait_for_go)
+    run = await aflow.start(parent)
+    for key, n in [("b", 1), ("a", 2)]:
+        await aflow.until_idle()
+        await aflow.crash()
+        await aflow.until_idle()
+        await aflow.app.send(key, go, n)
+    await aflow.until_idle()
+    said = await run.result(SOON)
+    assert len(said) == 7
+    assert said[-2:] == ["b 1", "a 2"]
+    assert len(seen) == 3
+    assert all(said[: len(part)] == part for part in seen)
+
+
+async def test_a_child_that_outlives_its_parent_has_started_when_that_ends(aflow: AsyncHarness, conn: psycopg.Connection) -> None:
+    @workflow
+    async def parent() -> str:
+        return (await pgflow.start_child(wait_for_go.options(key="orphan", when_parent_ends="abandon"))).key
+
+    aflow.include(parent, wait_for_go)
+    run = await aflow.start(parent)
+    assert await run.result(SOON) == "orphan"
+    await aflow.until_idle()
+    assert run_row(conn, "orphan", "status") == ("waiting",)
+
+
+async def test_a_child_that_nobody_waits_for_ends_with_its_parent(aflow: AsyncHarness, conn: psycopg.Connection) -> None:
+    @workflow
+    async def parent() -> None:
+        await pgflow.start_child(wait_for_go.options(key="child"))
+
+    aflow.include(parent, wait_for_go)
+    await (await aflow.start(parent)).result(SOON)
+    await aflow.until_idle()
+    assert run_row(conn, "child", "status") == ("cancelled",)
+
+
+async def test_a_start_under_a_taken_key_raises_and_brings_no_child(aflow: AsyncHarness) -> None:
+    @workflow
+    async def parent() -> str:
+        try:
+            await pgflow.start_child(double.options(key="taken"), 1)
+        except KeyConflict as error:
+            return str(error)
+        return "started"
+
+    @workflow
+    def parent_sync() -> str:
+        try:
+            pgflow.sync.start_child(double.options(key="taken"), 1)
+        except KeyConflict as error:
+            return str(error)
+        return "started"
+
+    aflow.include(parent, parent_sync, double)
+    await (await aflow.start(double.options(key="taken"), 7)).result(SOON)
+    for flow in (parent, parent_sync):
+        assert "taken" in await (await aflow.start(flow)).result(SOON)
+
+
+async def test_a_child_is_cancelled_by_its_handle_and_its_result_says_so(aflow: AsyncHarness, conn: psycopg.Connection) -> None:
+    @workflow
+    async def parent() -> str:
+        child = await pgflow.start_child(wait_for_go.options(key="child"))
+        child.cancel()
+        child.cancel()
+        try:
+            await child.result()
+        except RunCancelled:
+            await go.wait()
+            return "cancelled"
+        return "completed"
+
+    aflow.include(parent, wait_for_go)
+    run = await aflow.start(parent)
+    await aflow.until_idle()
+    assert run_row(conn, "child", "status") == ("cancelled",)
+    await aflow.crash()
+    await run.send(go, 1)
+    await aflow.until_idle()
+    assert await run.result(SOON) == "cancelled"
+
+
+def test_a_child_is_cancelled_by_its_handle_in_a_sync_workflow(flow: Harness) -> None:
+    @workflow
+    def parent() -> str:
+        child = pgflow.sync.start_child(wait_for_go)
+        child.cancel()
+        try:
+            child.result()
+        except RunCancelled:
+            return "cancelled"
+        return "completed"
+
+    flow.include(parent, wait_for_go)
+    assert flow.start(parent).result(SOON) == "cancelled"
+
+
+async def test_a_child_that_outlives_its_parent_is_not_its_parents_to_cancel(aflow: AsyncHarness) -> None:
+    @workflow
+    async def parent() -> str:
+        child = await pgflow.start_child(double.options(when_parent_ends="abandon"), 1)
+        try:
+            child.cancel()
+        except pgflow.InvalidArgument as error:
+            return str(error).partition(" ")[2]
+        return ""
+
+    aflow.include(parent, double)
+    assert "app.cancel(" in await (await aflow.start(parent)).result(SOON)
+
+
+async def test_giving_up_the_wait_for_a_result_does_not_cancel_the_child(aflow: AsyncHarness) -> None:
+    @workflow
+    async def parent() -> int:
+        child = await pgflow.start_child(wait_for_go.options(key="child"))
+        try:
+            async with asyncio.timeout(60):
+                await child.result()
+        except TimeoutError:
+            return await child.result()
+        return 0
+
+    aflow.include(parent, wait_for_go)
+    run = await aflow.start(parent)
+    await aflow.until_idle()
+    await aflow.skip(timedelta(minutes=2))
+    await aflow.app.send("child", go, 5)
+    await aflow.until_idle()
+    assert await run.result(SOON) == 5
+
+
+async def test_the_failure_of_a_child_that_nobody_asks_for_is_no_noise(aflow: AsyncHarness, caplog: pytest.LogCaptureFixture) -> None:
+    @workflow
+    async def parent() -> str:
+        await pgflow.start_child(sell, "sku-7")
+        await go.wait()
+        return "coped"
+
+    aflow.include(parent, sell)
+    run = await aflow.start(parent)
+    await aflow.until_idle()
+    await run.send(go, 1)
+    assert await run.result(SOON) == "coped"
+    assert "never retrieved" not in caplog.text
+
+
+async def test_a_start_that_is_given_up_before_it_has_happened_starts_nothing(aflow: AsyncHarness, conn: psycopg.Connection) -> None:
+    @workflow
+    async def parent() -> str:
+        task = asyncio.create_task(pgflow.start_child(double, 1))
+        await asyncio.sleep(0)
+        task.cancel()
+        try:
+            await task
+        except asyncio.CancelledError:
+            return "given up"
+        return "started"
+
+    aflow.include(parent, double)
+    assert await (await aflow.start(parent)).result(SOON) == "given up"
+    assert count(conn, "pgflow.run") == 1

@@ -1064,8 +1064,53 @@ async def test_workflow_code_cannot_reach_the_world_and_is_told_which_decorator_
 
 
 def test_a_step_whose_name_is_too_long_is_refused() -> None:
-    with pytest.raises(DefinitionError, match="64 characters"):
-        step(name="s" * 65)(add.fn)
+    for name in ("s" * 256, "ä" * 128, "nul \0"):
+        with pytest.raises(DefinitionError, match="255 bytes"):
+            step(name=name)(add.fn)
+
+
+async def test_a_long_name_is_recorded_whole_and_stands_in_keys_by_its_beginning_and_a_hash(
+    aflow: AsyncHarness, conn: psycopg.Connection
+) -> None:
+    """Whoever deduplicates by key takes some 255 characters. Two long names that begin alike have different keys."""
+    names = [f"tool:{'x' * 240}{n}" for n in range(2)]
+    longest = "ä" * 127
+    keys: list[str] = []
+
+    async def body() -> None:
+        keys.append(pgflow.idempotency_key())
+        if len(keys) == 1:
+            raise ConnectionError("again")
+
+    once = step(name=longest, retries=Retries(2, first_delay=AT_ONCE))(body)
+
+    @pgflow.effect(risk="reversible", name=names[0])
+    async def act() -> None:
+        keys.append(pgflow.idempotency_key())
+
+    @workflow
+    async def flow() -> str:
+        await once()
+        for name in [*names, names[0]]:
+            await pgflow.call(name, body)
+        await act()
+        await go.wait()
+        return "done"
+
+    aflow.include(flow)
+    run = await aflow.start(flow)
+    await aflow.until_idle()
+    await aflow.crash()
+    await run.send(go, 1)
+    await aflow.until_idle()
+    assert await run.result(SOON) == "done"
+    called = conn.execute("select step, idempotency_key from pgflow.steps where key = %s order by call", (run.key,)).fetchall()
+    (owned,) = conn.execute("select effect from pgflow.effects where key = %s", (run.key,)).fetchone()
+    assert [name for name, _ in called] == [longest, *names, names[0]]
+    assert keys == [called[0][1], *(key for _, key in called), owned]
+    assert len({*keys}) == 5
+    assert all(len(key) <= 125 for key in keys)
+    assert [key.rpartition("/")[2] for key in keys] == ["1", "1", "1", "1", "2", "3"]
 
 
 def test_annotations_that_name_nothing_are_refused_with_the_place() -> None:

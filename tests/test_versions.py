@@ -498,7 +498,7 @@ def test_an_alias_that_is_taken_is_refused() -> None:
         AsyncApp(include=[make("1"), workflow(name="x", aliases=["flow"])(note.fn)])
 
 
-@pytest.mark.parametrize("aliases", ["name", [""], [1], ["x" * 65]])
+@pytest.mark.parametrize("aliases", ["name", [""], [1], ["x" * 256]])
 def test_aliases_are_names(aliases: Any) -> None:
     with pytest.raises(DefinitionError, match="the aliases of step note must be a sequence of names"):
         step(aliases=aliases)(note.fn)

@@ -17,6 +17,7 @@ async def wrong(aflow: AsyncHarness) -> None:
     aflow.replace(post_to_slack, fake)            # E fake's signature
     await pgflow.map(thumbnail, [1, 2])          # E item type
     await pgflow.gate("x", 1, notify=greet)      # E notify's parameter
+    await pgflow.start_child(hello, 1)           # E argument type
     pgflow.call("x", greet, "Ada")               # E forgotten await
     await pgflow.call("x", greet.fn, 1)          # E argument type
     await pgflow.call("x", greet.fn)             # E too few arguments

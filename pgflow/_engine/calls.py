@@ -123,6 +123,8 @@ class StepCall(Call):
     details: str | None = None
     carried: str | None = None
     max_attempts: int | None = None
+    variables: tuple[tuple[Any, Any], ...] = ()
+    """Context variables of the code that called it, with their values."""
     key: str = ""
     """Idempotency key, for calls of the ledgers and those that rest on a decision; others make it when they are asked for it."""
 
@@ -233,6 +235,12 @@ class ChildCall(Call):
     errors: ErrorClasses = field(kw_only=True)
     chain_id: int = 0
     """The child's chain, once it has started."""
+    key: str = ""
+    """The child's key, once it has started, if its start is waited for."""
+    start: Call | None = None
+    """The wait for its start alone: then that is an outcome too, which is released to the code."""
+    has_started: bool = False
+    """Whether that is over."""
     is_unwanted: bool = False
     """Whether it was asked to end, and the code waits until it has."""
     take_over: Callable[[dict[str, Any], int], None] = lambda _left, _call: None

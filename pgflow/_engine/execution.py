@@ -16,7 +16,6 @@ takes such neighbours as one group too.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from typing import Any, NoReturn
 
@@ -400,7 +399,9 @@ class Execution(Releases):
                 self._linger_until_us = self.estimate_us() + LINGER_CHILDREN_US
             if kind == Kind.CHILD_STARTED:
                 assert isinstance(call, ChildCall)
-                call.chain_id = json.loads(payload)["run_id"]
+                self._note_start(call, unit)
+                if self._is_start(unit):
+                    self._decided.append(unit)
                 continue
             if call is not None:
                 call.state = "decided"

@@ -174,11 +174,30 @@ class History(ABC):
     def _skip_marks(self, *, only_of_known: bool = False, upto_patch: str | None = None) -> None:
         journal = self.journal
         while (unit := journal.peek()) is not None and unit.is_mark and not (only_of_known and not self._knows(unit.call)):
+            if self._is_start(unit):
+                return
             if unit.kind == Kind.PATCHED and unit.name == upto_patch:
                 return
             self._seq = unit.seq
             journal.take()
             self._take_mark(unit)
+
+    def _is_start(self, unit: Unit) -> bool:
+        """Whether the code waits for this start of a child, to which it is an outcome."""
+        call = self._calls.get(unit.call)
+        return unit.kind == Kind.CHILD_STARTED and isinstance(call, ChildCall) and call.start is not None and not call.has_started
+
+    def _tell_start(self, call: ChildCall) -> None:
+        """The code need not wait for the start any more."""
+        assert call.start is not None
+        call.has_started = True
+        waiter = call.start.waiter
+        if waiter is not None and not waiter.done():
+            waiter.set_result(None)
+
+    def _note_start(self, call: ChildCall, unit: Unit) -> None:
+        started = json.loads(unit.payload or "{}")
+        call.chain_id, call.key = started["run_id"], started.get("key") or ""
 
     def _knows(self, number: int) -> bool:
         """Whether the code has asked for this call, and more of it may come."""
@@ -191,7 +210,7 @@ class History(ABC):
             call.failed_attempts += 1
             call.retry_seq, call.retry_due_us = unit.seq, unit.due_us
         elif unit.kind == Kind.CHILD_STARTED and isinstance(call, ChildCall) and call.answers_to(unit.name):
-            call.chain_id = json.loads(unit.payload or "{}")["run_id"]
+            self._note_start(call, unit)
         elif unit.kind in (Kind.ATTEMPT_FAILED, Kind.CHILD_STARTED):
             self.diverge(f"the journal has {unit}, the code has {call or 'no such call'}")
 

@@ -22,7 +22,7 @@ from pgflow._engine.history import NEVER
 from pgflow._engine.host import EffectResult, Host
 from pgflow._engine.marks import CHANGED, GUARDED, read_mark, still_accepted
 from pgflow._engine.outcomes import decode_result
-from pgflow._engine.requests import Requests, Resting
+from pgflow._engine.requests import Requests, Resting, name_in_key
 from pgflow.errors import NeedsGate, NotStorable, PgflowError, Stale
 from pgflow.failures import ErrorData, encode_error
 from pgflow.model import Accepted, Kind
@@ -162,9 +162,9 @@ class Ledgers(Requests):
         if heritage is None or call.compensates is not None or call.is_undo:
             return None
         place, _, item = place_of(call.key).rpartition("/")
-        place = place.removesuffix(call.name)
+        place = place.removesuffix(name_in_key(call.name))
         for name in (call.name, *call.aliases):
-            known = heritage.effects.get((f"{place}{name}/{item}", call.args_hash))
+            known = heritage.effects.get((f"{place}{name_in_key(name)}/{item}", call.args_hash))
             if known is not None:
                 return known
         return None

@@ -118,19 +118,21 @@ class Releases(Renewals):
         if unit is None:
             self._go_live()
             return
-        if not unit.is_outcome:
+        if not (unit.is_outcome or self._is_start(unit)):
             self.diverge(f"the journal has {unit} here, which the code no longer does; {self._standing()}")
         while True:
             self._seq = unit.seq
             self._decided.append(self.journal.take())
             call = self._calls.get(unit.call)
-            if call is not None:
+            if isinstance(call, ChildCall) and unit.kind == Kind.CHILD_STARTED:
+                self._note_start(call, unit)
+            elif call is not None:
                 call.state = "decided"
-            if not unit.is_answer:
+            if not (unit.is_answer or unit.kind == Kind.CHILD_STARTED):
                 return
             self._skip_marks(only_of_known=True)
             unit = self.journal.peek()
-            if unit is None or not unit.is_answer or (unit.call not in self._calls and unit.call != 0):
+            if unit is None or not (unit.is_answer or self._is_start(unit)) or (unit.call not in self._calls and unit.call != 0):
                 return
 
     def _standing(self) -> str:
@@ -205,7 +207,9 @@ class Releases(Renewals):
             self._cancel_run(unit)
             return
         call = self._calls.get(unit.call)
-        if call is None:
+        if unit.kind == Kind.CHILD_STARTED:
+            self._release_start(call)
+        elif call is None:
             self.diverge(f"the journal has {unit}, which the code never asked for; {self._standing()}")
         elif not fits(unit, call):
             self.diverge(f"the journal has {unit}, the code asks for {call}")
@@ -231,6 +235,12 @@ class Releases(Renewals):
             if isinstance(call, ChildCall) and (left := json.loads(unit.payload or "{}").get("saga")):
                 call.take_over(left, call.number)
             self._deliver(call, value, error)
+
+    def _release_start(self, call: Call | None) -> None:
+        """A child has started; what was released before may have had the code give it up."""
+        if isinstance(call, ChildCall) and call.start is not None:
+            self._tell_start(call)
+            self._driver.resume()
 
     def _is_newest(self) -> bool:
         """Whether nothing rests on the outcome that is being released."""
@@ -265,6 +275,9 @@ class Releases(Renewals):
         self._drop(call)
         if isinstance(call, EffectCall):
             self._close_effect(call, value, error)
+        if isinstance(call, ChildCall) and call.start is not None and not call.has_started:  # it was refused
+            call.has_started = True
+            call = call.start
         if call.waiter is not None and not call.waiter.done():
             if error is None:
                 call.waiter.set_result(value)

@@ -24,6 +24,8 @@ Resting = tuple[str, str | int | None]
 """Key of a decision, and the item of it that a call is about."""
 
 MAX_KEY_BYTES = 255
+MAX_KEY_NAME_CHARS = 64
+"""Of the name of a step, in its idempotency keys: others allow 255 characters for a key, and its other parts take a hundred."""
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -87,6 +89,9 @@ class Requests(History):
             return call
         if rests_on is None and spec.effect != "d":
             call.ordinal = self.next_ordinal(spec.name)
+            if len(spec.name) > MAX_KEY_NAME_CHARS:  # what journals and views make of a number would have all of the name
+                started = self.journal.starts.get(number)
+                call.ordinal = f"{self.claim.stem}/{name_in_key(spec.name)}/{call.ordinal}" if started is None else started.ordinal
         else:
             self._name_key(call, rests_on)
         if spec.effect in ("s", "t") and (number not in self.journal.ended or self._carried):
@@ -105,7 +110,9 @@ class Requests(History):
             call.name = known
         if rests_on is None:
             call.ordinal = self.next_ordinal(call.name)
-            call.key = f"{self.claim.stem}/{call.name}/{call.ordinal}"
+            call.key = f"{self.claim.stem}/{name_in_key(call.name)}/{call.ordinal}"
+            if len(call.name) > MAX_KEY_NAME_CHARS:
+                call.ordinal = call.key
         else:
             self._name_resting(call, rests_on)
         started = self.journal.starts.get(call.number)
@@ -114,11 +121,11 @@ class Requests(History):
 
     def _name_compensation(self, call: EffectCall, effect_key: str) -> None:
         """What takes an effect back has a key made of that effect's, whichever run or generation does it."""
-        stem = f"{effect_key}/{call.name}"
+        stem = f"{effect_key}/{name_in_key(call.name)}"
         ordinal = self.next_ordinal(stem)
         key = f"{stem}/{ordinal}"
         if len(key.encode()) > MAX_KEY_BYTES:
-            key = f"{self.claim.root}/{call.name}/{uuid.uuid5(uuid.NAMESPACE_OID, effect_key)}/{ordinal}"
+            key = f"{self.claim.root}/{name_in_key(call.name)}/{uuid.uuid5(uuid.NAMESPACE_OID, effect_key)}/{ordinal}"
         started = self.journal.starts.get(call.number)
         if started is not None and started.effect == "e" and isinstance(started.ordinal, str):
             key = started.ordinal
@@ -126,7 +133,7 @@ class Requests(History):
 
     def _name_resting(self, call: StepCall, rests_on: Resting) -> None:
         decision, item = rests_on
-        stem = f"{decision}/{call.name}"
+        stem = f"{decision}/{name_in_key(call.name)}"
         call.key = call.ordinal = f"{stem}/{self.next_ordinal(stem) if item is None else item}"
         if call.key in self._items:
             raise InvalidArgument(f"{call.name} has been called before because of {decision} for item {item!r}: each item once")
@@ -220,8 +227,10 @@ class Requests(History):
         self._ask_wanted = True
         return call
 
-    def issue_child(self, request: ChildRequest, result: Codec[Any], errors: ErrorClasses) -> ChildCall:
-        """Starts a child run and waits for its result."""
+    def issue_child(
+        self, request: ChildRequest, result: Codec[Any], errors: ErrorClasses, waits_for_start: bool = False
+    ) -> ChildCall:
+        """Starts a child run and waits for its result, and perhaps first for its start."""
         call = ChildCall(
             self._next_call(), request.workflow, self._driver.waiter(), request=request, result=result, errors=errors,
             aliases=request.aliases,
@@ -231,6 +240,10 @@ class Requests(History):
         self._take_over(call)
         self._calls[call.number] = call
         self.has_children = True
+        if waits_for_start:
+            call.start = Call(call.number, call.name, self._driver.waiter())
+            if call.chain_id:
+                self._tell_start(call)
         if call.chain_id:
             self._ask_wanted = True
         elif not self.replaying:
@@ -246,6 +259,8 @@ class Requests(History):
             if is_same and json.loads(call.request.input) == json.loads(known.input):
                 self._children.remove(known)
                 call.number, call.chain_id = known.call, known.chain_id
+                started = [u for u in self.claim.units if u.call == known.call and u.kind == Kind.CHILD_STARTED]
+                call.key = json.loads(started[-1].payload or "{}").get("key", "") if started else known.key or ""
                 return
 
     def patched(self, patch_id: str) -> bool:
@@ -320,6 +335,14 @@ class Requests(History):
         elif isinstance(call, ChildCall) and call.chain_id and call.request.close_policy == "c":
             self._unwanted_children.append(call.chain_id)
 
+    def ask_to_end(self, call: ChildCall) -> None:
+        """Cancels a child that has started, and goes on waiting for what becomes of it."""
+        if self.closing or self._calls.get(call.number) is not call:
+            return
+        if not (self.replaying or call.is_unwanted or call.state == "decided"):
+            self._unwanted_children.append(call.chain_id)
+        call.is_unwanted = True
+
     def unwant(self, call: ChildCall) -> Waiter | None:
         """Asks a child to end, and goes on waiting for it: a place for its outcome; None if there is nothing to wait for."""
         if self.closing or self._calls.get(call.number) is not call or call.request.close_policy != "c":
@@ -362,6 +385,11 @@ class Requests(History):
                 self._ask_wanted = True
                 if isinstance(call, ChildCall) and call.is_unwanted:
                     self._unwanted_children.append(call.chain_id)
+
+
+def name_in_key(name: str) -> str:
+    """A name as idempotency keys have it: a long one by its beginning and a hash."""
+    return name if len(name) <= MAX_KEY_NAME_CHARS else f"{name[:31]}~{uuid.uuid5(uuid.NAMESPACE_OID, name).hex}"
 
 
 NOT_COMPARABLE = -1

@@ -160,19 +160,20 @@ SCHEDULED = ("create_task", "ensure_future")
 PGFLOW = frozenset(
     {"App", "AsyncApp", "Signal", "Retries", "as_completed", "because", "call", "charge", "continue_as_new", "decision", "effect"}
     | {"emit", "gate", "idempotency_key", "in_workflow", "logger", "map", "now", "owe", "patched", "random", "read", "run_child"}
-    | {"run_info", "saga", "schedule"}
+    | {"run_info", "saga", "schedule", "start_child"}
     | {"set_state", "sleep", "step", "sync", "transaction", "uuid", "workflow", "Choice"}
     | {"Absent", "Accepted", "Confirmed", "Decision", "StillUnknown", "deprecate_patch", "upcaster"}
 )
 
 WAITING = frozenset(
     {"pgflow.sleep", "pgflow.run_child", "pgflow.map", "pgflow.gate", "pgflow.Signal().wait", "pgflow.call", "pgflow.dynamic.call"}
+    | {"pgflow.start_child", "pgflow.context.start_child"}
     | {"pgflow.many.map", "pgflow.context.sleep", "pgflow.context.run_child", "pgflow.context.gate", "pgflow.context.Signal().wait"}
     | {"asyncio.sleep", "asyncio.wait", "asyncio.wait_for"}
 )
 """Coroutine functions that do nothing unless they are awaited."""
 
-SYNC_TWINS = {"pgflow.sleep": "pgflow.sync.sleep", "pgflow.call": "pgflow.sync.call",
+SYNC_TWINS = {"pgflow.start_child": "pgflow.sync.start_child", "pgflow.sleep": "pgflow.sync.sleep", "pgflow.call": "pgflow.sync.call",
               "pgflow.run_child": "pgflow.sync.run_child", "pgflow.map": "pgflow.sync.map",
               "pgflow.Signal().wait": ".sync.wait"}  # fmt: skip
 

@@ -10,8 +10,7 @@ from pgflow.lint.findings import Finding
 from pgflow.lint.module import Module
 from pgflow.lint.rules.base import Rule
 
-MAX_STEP_CHARS = 64
-MAX_WORKFLOW_BYTES = 255
+MAX_BYTES = 255
 STEPS = tuple(kind for kind in Kind if kind is not Kind.WORKFLOW)
 
 
@@ -109,7 +108,11 @@ class LongName(Rule):
     instead = "pass a shorter name="
     bad = """import pgflow
 
-@pgflow.step(name="ask the carrier that is responsible for this postal code for a parcel")
+@pgflow.step(
+    name="ask the carrier that is responsible for this postal code for a parcel of the size that the order needs, "
+    "on the first day on which somebody is at home to take it, and if there is none in this week, "
+    "on any day of the next one, and tell the customer about it by mail, or by phone where there is no address"
+)
 async def book(code: str) -> str:
     return code
 """
@@ -121,15 +124,13 @@ async def book(code: str) -> str:
 """
 
     def check(self, module: Module) -> Iterator[Finding]:
-        """Names of steps of more than 64 characters, and of workflows of more than 255 bytes."""
+        """Names of more than 255 bytes."""
         for found in module.definitions.declared.values():
             name = found.label
             if not isinstance(found.options.get("name", ast.Constant(name)), ast.Constant):
                 continue  # made at run time
-            if found.kind is Kind.WORKFLOW and len(name.encode("utf-8", "surrogatepass")) > MAX_WORKFLOW_BYTES:
-                yield self.at(module, found.at, f"the name of workflow {name} has more than 255 bytes: {self.why}; {self.instead}")
-            elif found.kind is not Kind.WORKFLOW and len(name) > MAX_STEP_CHARS:
-                yield self.at(module, found.at, f"the name of {found.kind} {name} has more than 64 characters: {self.why}; {self.instead}")
+            if len(name.encode("utf-8", "surrogatepass")) > MAX_BYTES:
+                yield self.at(module, found.at, f"the name of {found.kind} {name} has more than 255 bytes: {self.why}; {self.instead}")
 
 
 class NestedStep(Rule):
