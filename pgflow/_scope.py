@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextvars
 import threading
+import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -62,6 +63,19 @@ class StepScope:
     chains_to_wake: list[int] = field(default_factory=list)
     lanes_made_ready: set[int] = field(default_factory=set)
     connection: Any = None
+    emit: Callable[[str, str], None] = lambda _stream, _text: None
+    """Takes what the body emits: a stream, and a value as JSON text."""
+    emitted: list[tuple[str, str]] = field(default_factory=list)
+    """What this try has emitted."""
+    try_id: str = ""
+
+    def begin_try(self) -> None:
+        """What an earlier try has emitted is void."""
+        self.emitted, self.try_id = [], uuid.uuid4().hex[:16]
+
+    def succeeded(self) -> None:
+        """What this try has emitted counts."""
+        self.call.emitted, self.call.try_id = tuple(self.emitted), self.try_id
 
     @property
     def key(self) -> str:

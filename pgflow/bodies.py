@@ -34,6 +34,7 @@ from pgflow._io.connect import server_of
 from pgflow._io.deadlines import Cord, cut
 from pgflow._scope import StepScope, current, log_fields
 from pgflow.acts import Acts, unknown
+from pgflow.drafts import Drafts
 from pgflow.errors import LeaseLost, StepCommitted
 from pgflow.failures import clean, encode_error
 from pgflow.logs import said
@@ -145,29 +146,34 @@ class Bodies:
     def _start_in_thread(self, execution: Execution, call: StepCall) -> None:
         """Without a task of the loop, which would cost more than the thread: what the body comes to is told by its thread."""
         scope = StepScope(execution.claim, call, 1, lambda details: self._beat(execution, call, details))
+        scope.emit = Drafts(self._host, self._loop, execution, scope).emit
+        scope.begin_try()
         step: Step[Any, Any] = call.spec.definition
         fn: Callable[..., Any] = self._host.replacements.get(step.origin) or step.fn
         context = contextvars.copy_context()
         context.run(current.set, scope)
+        for variable, value in call.variables:
+            context.run(variable.set, value)
         self._tasks[call] = self._host.threads.start(
-            lambda: context.run(self._come_to, call, scope, fn), partial(self._host.posts.post, self._body_ended, execution, call, context)
+            lambda: context.run(self._come_to, call, scope, fn),
+            partial(self._host.posts.post, self._body_ended, execution, call, scope, context),
         )
 
     def _come_to(self, call: StepCall, scope: StepScope, fn: Callable[..., Any]) -> StepResult | CoroutineType[Any, Any, Any] | BaseException:
         """In its thread: what the body returned, encoded, or raised; what it hands on to the loop."""
         try:
             value = self._call_sync(call, scope, fn, ())
-            return value if type(value) is CoroutineType else self._encoded(call, value)
+            return value if type(value) is CoroutineType else self._encoded(call, scope, value)
         except BaseException as error:  # noqa: BLE001 - whatever a body raises is its outcome
             return error
 
     def _body_ended(
-        self, execution: Execution, call: StepCall, context: contextvars.Context,
+        self, execution: Execution, call: StepCall, scope: StepScope, context: contextvars.Context,
         outcome: StepResult | CoroutineType[Any, Any, Any] | BaseException,
     ) -> None:
         if isinstance(outcome, CoroutineType):
             if call in self._tasks:
-                self._tasks[call] = self._loop.create_task(self._handed_on(execution, call, outcome), context=context)
+                self._tasks[call] = self._loop.create_task(self._handed_on(execution, call, scope, outcome), context=context)
             else:
                 outcome.close()
             return
@@ -181,10 +187,10 @@ class Bodies:
         except Exception as error:  # noqa: BLE001 - told to a person
             self._host.body_failed(execution, call, error)
 
-    async def _handed_on(self, execution: Execution, call: StepCall, rest: CoroutineType[Any, Any, Any]) -> None:
+    async def _handed_on(self, execution: Execution, call: StepCall, scope: StepScope, rest: CoroutineType[Any, Any, Any]) -> None:
         """The rest of a body that is a lambda, or a def, and has called an async def."""
         try:
-            self._host.returned(execution, self._encoded(call, await rest))
+            self._host.returned(execution, self._encoded(call, scope, await rest))
         except BaseException as error:
             if isinstance(error, asyncio.CancelledError) and (self._stopped or execution.over or not execution.wants(call)):
                 raise
@@ -228,6 +234,7 @@ class Bodies:
     async def _try_until_judged(self, execution: Execution, call: StepCall) -> None:
         attempt = call.attempts if isinstance(call, EffectCall) else call.failed_attempts + 1
         scope = StepScope(execution.claim, call, attempt, lambda details: self._beat(execution, call, details))
+        scope.emit = Drafts(self._host, self._loop, execution, scope).emit
         current.set(scope)
         for variable, value in call.variables:
             variable.set(value)
@@ -277,18 +284,21 @@ class Bodies:
 
     async def _attempt(self, execution: Execution, call: StepCall, scope: StepScope) -> None:
         step: Step[Any, Any] = call.spec.definition
+        scope.begin_try()
         if step.effect == "t":
             await self._transactional_attempt(execution, call, scope, step)
             return
         fn: Callable[..., Any] = self._host.replacements.get(step.origin) or step.fn
         value = await self.call_body(call, scope, fn, ())
-        self._host.returned(execution, self._encoded(call, value))
+        self._host.returned(execution, self._encoded(call, scope, value))
 
     @staticmethod
-    def _encoded(call: StepCall, value: Any) -> StepResult:
+    def _encoded(call: StepCall, scope: StepScope, value: Any) -> StepResult:
         if call.spec.effect == "d" and not isinstance(value, Choice):
             raise TypeError(f"decision {call.name} must return a pgflow.Choice, not {type(value).__name__}")
-        return StepResult(call, call.spec.result.encode(value, f"the result of step {call.name}"), None)
+        text = call.spec.result.encode(value, f"the result of step {call.name}")
+        scope.succeeded()
+        return StepResult(call, text, None)
 
     def call_body(self, call: StepCall, scope: StepScope, fn: Callable[..., Any], first: tuple[Any, ...]) -> Awaitable[Any]:
         """What is awaited for the body's result. Plain functions give it: each coroutine around a body costs as much as its bookkeeping."""
@@ -343,6 +353,7 @@ class Bodies:
     async def _try_effect(self, execution: Execution, call: EffectCall, scope: StepScope) -> None:
         """One attempt at an effect, or one question to the counterparty. Whatever happens in it is told, and nothing of it repeated."""
         turn = call.turn
+        scope.begin_try()
         began = time.monotonic()
         try:
             result = await (self._acts.act(execution, call, scope) if call.phase == "act" else self._acts.inquire(call, scope))
@@ -354,6 +365,8 @@ class Bodies:
             if self._is_the_end(call, error):
                 raise
             result = unknown(call, "it raised" if call.phase == "act" else "asking failed", error)
+        if call.phase == "act":
+            scope.succeeded()
         result.turn = turn
         result.took_seconds = time.monotonic() - began
         self._host.returned(execution, result)
@@ -374,6 +387,7 @@ class Bodies:
             what = f"the result of step {call.name}"
             text = call.spec.result.encode(value, what)
             call.spec.result.decode(text, what)  # what the workflow could not read must not be committed
+            scope.succeeded()
             return text
 
         def body(connection: Any) -> Any:

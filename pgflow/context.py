@@ -358,13 +358,25 @@ def set_state(**state: Any) -> None:
 def emit(stream: str, value: Any) -> None:
     """Appends a value to an output stream of this run, readable with ``run.stream(name)`` once durable.
 
+    In the body of a step it counts if the step's try succeeds, and is durable together with its result. Readers who ask for
+    ``run.stream(name, live=True)`` get it while the body runs. What a try that fails has emitted is void.
+
+    Args:
+        stream: Name of the stream.
+        value: Anything JSON.
+
     Raises:
         WrongState: :func:`close_stream` has ended it.
     """
-    scope = workflow_scope("pgflow.emit()")
+    scope: WorkflowScope | StepScope | None = current.get()
+    if not isinstance(scope, StepScope):
+        scope = workflow_scope("pgflow.emit()")
     if not is_name(stream):
         raise InvalidArgument(f"the name of a stream must be a text of 1 to 255 bytes without NUL, not {stream!r}")
     text = encode_plain(value, f"a value of stream {stream!r}")
+    if isinstance(scope, StepScope):
+        scope.emit(stream, text)
+        return
     if stream in scope.closed_streams:
         raise WrongState(f"stream {stream!r} of this run is closed: emit before close_stream({stream!r}), or to another stream")
     scope.execution.emit(stream, text)

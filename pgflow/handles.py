@@ -61,19 +61,35 @@ class _Position:
         self._stream = stream
         self._after = (0, 0)
         self._skip = offset
+        self._drafts: set[str] = set()
+        self.has_moved = False
+        """Whether the last page had a value, even if that had been read before it was durable."""
         self.is_at_end = False
         """Whether the stream ends here unless there is a further value: it was closed, or its run has ended."""
 
     def query(self) -> Query[list[result.Emitted]]:
         return result.read_stream(self._key, self._stream, self._after, self._skip, STREAM_PAGE)
 
+    def draft_query(self) -> Query[list[tuple[str, str]]]:
+        return result.read_drafts(self._key, self._stream)
+
+    def take_drafts(self, drafts: list[tuple[str, str]]) -> list[Any]:
+        """The values that running steps have emitted meanwhile; they are passed over once they are durable."""
+        new = [(draft, value) for draft, value in drafts if draft not in self._drafts]
+        self._drafts.update(draft for draft, _ in new)
+        return [ANYTHING.decode(value, "a value of a stream") for _, value in new]
+
     def take(self, page: list[result.Emitted]) -> list[Any]:
         """The values of a page; the mark of a close says that none may follow, and is read again as long as none does."""
         values = []
+        self.has_moved = any(item.value is not None for item in page)
         for item in page:
             self.is_at_end = item.value is None
             if item.value is not None:
                 self._after, self._skip = (item.run_id, item.seq), 0
+                if item.draft is not None and item.draft in self._drafts:
+                    self._drafts.discard(item.draft)
+                    continue
                 values.append(ANYTHING.decode(item.value, "a value of a stream"))
         return values
 
@@ -163,7 +179,7 @@ class Run(_Handle[Session, R_co]):
         """What the run last said of itself with ``set_state``."""
         return self._session.ask(result.run_state(self.key))
 
-    def stream(self, name: str, *, offset: int = 0) -> Iterator[Any]:
+    def stream(self, name: str, *, offset: int = 0, live: bool = False) -> Iterator[Any]:
         """Yields what the run emits to a stream, from an offset, until the run closes it or has ended.
 
         What a rewind has dropped is not yielded; a reader that is ahead of it goes on with what the new generation emits.
@@ -171,6 +187,8 @@ class Run(_Handle[Session, R_co]):
         Args:
             name: The stream.
             offset: How many values to skip.
+            live: Whether to yield what the bodies of running steps emit before their steps have completed. If a try then fails, its
+                values are void, and those of the next try come after them: each value that counts comes at least once.
 
         Raises:
             RunStuck: The run cannot go on without a person, and all that it emitted has been read.
@@ -178,9 +196,9 @@ class Run(_Handle[Session, R_co]):
         """
         position = _Position(self.key, name, offset)
         while True:
-            values = position.take(self._session.ask(position.query()))
-            yield from values
-            if not values:
+            yield from position.take(self._session.ask(position.query()))
+            if not position.has_moved:
+                yield from position.take_drafts(self._session.ask(position.draft_query())) if live else ()
                 if position.is_at_end:
                     return
                 position.is_at_end = self._has_ended()
@@ -238,14 +256,15 @@ class AsyncRun(_Handle[AsyncSession, R_co]):
         """What the run last said of itself with ``set_state``."""
         return await self._session.ask(result.run_state(self.key))
 
-    async def stream(self, name: str, *, offset: int = 0) -> AsyncIterator[Any]:
+    async def stream(self, name: str, *, offset: int = 0, live: bool = False) -> AsyncIterator[Any]:
         """Yields what the run emits to a stream; see :meth:`Run.stream`."""
         position = _Position(self.key, name, offset)
         while True:
-            values = position.take(await self._session.ask(position.query()))
-            for value in values:
+            for value in position.take(await self._session.ask(position.query())):
                 yield value
-            if not values:
+            if not position.has_moved:
+                for value in position.take_drafts(await self._session.ask(position.draft_query())) if live else ():
+                    yield value
                 if position.is_at_end:
                     return
                 position.is_at_end = await self._has_ended()

@@ -75,8 +75,10 @@ class Unit(NamedTuple):
 
     @property
     def is_mark(self) -> bool:
-        """Whether a replay reads it and does not expect it of the code; the marker of a patch is one once that is deprecated (call 0)."""
-        return self.kind in MARKS or (self.call == 0 and self.kind == Kind.PATCHED)
+        """Whether a replay reads it and does not expect it of the code; of those of no call, the marker of a patch is
+        one once that is deprecated, and a value is one that the body of a step emitted.
+        """
+        return self.kind in MARKS or (self.call == 0 and self.kind in (Kind.PATCHED, Kind.EMITTED))
 
     @property
     def is_outcome(self) -> bool:

@@ -173,6 +173,9 @@ begin
   select 'beats of steps are of open runs', format('run %s', b.run_id)
   from pgflow.step_beat b where exists (select from pgflow.outcome o where o.run_id = b.run_id)
   union all
+  select 'drafts are of open runs', format('run %s', d.run_id)
+  from pgflow.draft d where exists (select from pgflow.outcome o where o.run_id = d.run_id)
+  union all
   select 'a run begins with the journal of its origin', format('unit %s of run %s', coalesce(u.seq, o.seq), r.run_id)
   from pgflow.run r
   join pgflow.run g on g.run_id = r.origin_run_id

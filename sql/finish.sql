@@ -87,6 +87,7 @@ begin
     select k.ctid from pgflow.deadline k where k.run_id = any(run_ids) for update skip locked
   )) and d.run_id = any(run_ids);
   delete from pgflow.step_beat where run_id = any(run_ids);
+  delete from pgflow.draft where run_id = any(run_ids);
   perform pgflow.owe_for_parent_(run_ids, t);
   return pgflow.tell_parents_(run_ids, t) || pgflow.cancel_children_(run_ids, t);
 end

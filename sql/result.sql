@@ -104,16 +104,16 @@ comment on function pgflow.run_state(text, text) is 'What the run last said of i
 
 drop function if exists pgflow.read_stream;
 create function pgflow.read_stream(key text, stream text, after_run bigint default 0, after_seq int default 0, skip int default 0, max int default 1000, tenant text default '')
-returns table (run_id bigint, seq int, value text)
+returns table (run_id bigint, seq int, value text, draft text)
 language sql
 stable
 security definer
 set search_path = pg_catalog, pg_temp
 as $$
   -- Who skips values is told all the same where the stream was closed.
-  select v.run_id, v.seq, v.value
+  select v.run_id, v.seq, v.value, v.key
   from (
-    select u.run_id, u.seq, u.payload::text as value, count(u.payload) over (order by u.run_id, u.seq) as n
+    select u.run_id, u.seq, u.payload::text as value, u.key::text as key, count(u.payload) over (order by u.run_id, u.seq) as n
     from (select pgflow.chain_of_(read_stream.tenant, read_stream.key) as id) c
     cross join lateral (
       -- What a generation has from the one before has been read there; what the one after it has not taken over is history, and no more the run's.
@@ -142,4 +142,21 @@ as $$
   where v.value is null or v.n > skip
   order by v.run_id, v.seq limit max
 $$;
-comment on function pgflow.read_stream(text, text, bigint, int, int, int, text) is 'Values that a run emitted to a stream, in order, over its generations, without those that a rewind has dropped; null = the stream was closed there';
+comment on function pgflow.read_stream(text, text, bigint, int, int, int, text) is 'Values that a run emitted to a stream, in order, over its generations, without those that a rewind has dropped; null = the stream was closed there. `draft` names the value as read_drafts() did while its step ran';
+
+drop function if exists pgflow.read_drafts;
+create function pgflow.read_drafts(key text, stream text, tenant text default '')
+returns table (draft text, value text)
+language sql
+stable
+security definer
+set search_path = pg_catalog, pg_temp
+as $$
+  select d.call || ':' || d.try || ':' || d.n, d.value::text
+  from pgflow.draft d
+  where d.run_id = pgflow.newest_run_(pgflow.chain_of_(read_drafts.tenant, read_drafts.key)) and d.stream = read_drafts.stream
+    -- The end of a try is a unit of its call, and the values are in the journal then, or void.
+    and not exists (select from pgflow.unit u where u.run_id = d.run_id and u.seq > d.after_seq and u.call = d.call)
+  order by d.call, d.n
+$$;
+comment on function pgflow.read_drafts(text, text, text) is 'Values that running steps of a run have emitted to a stream, and that do not count yet';

@@ -138,3 +138,34 @@ as $$
   select b.details::text from pgflow.step_beat b where b.run_id = step_details.run_id and b.call = step_details.call
 $$;
 comment on function pgflow.step_details(bigint, int) is 'What the last attempt of a step said of its progress';
+
+create or replace function pgflow.emit_drafts(run_id bigint, token bigint, call int, try text, after_seq int, first_n int, emitted jsonb)
+returns boolean
+language plpgsql
+volatile
+security definer
+set search_path = pg_catalog, pg_temp
+as $$
+#variable_conflict use_variable
+begin
+  perform set_config('synchronous_commit', 'off', true);
+  -- As for beats: whoever ends the run then finds the drafts and removes them.
+  perform from pgflow.lease e where e.run_id = run_id and e.token = token for key share;
+  if not found then
+    return false;
+  end if;
+  if first_n = 0 then
+    delete from pgflow.draft d where d.run_id = run_id and (d.call = call or exists (
+      select from pgflow.unit u where u.run_id = run_id and u.seq > d.after_seq and u.call = d.call
+    ));
+    -- By which a later claim of the run knows that there is something to be removed at its end.
+    insert into pgflow.step_beat (run_id, call, attempt, beat_at) values (run_id, call, 1, pgflow.now_())
+    on conflict on constraint step_beat_pkey do nothing;
+  end if;
+  insert into pgflow.draft (run_id, call, n, after_seq, try, stream, value)
+  select run_id, call, first_n + i.n::int - 1, after_seq, try, i.e->>0, (i.e->>1)::json
+  from jsonb_array_elements(emitted) with ordinality as i (e, n);
+  return true;
+end
+$$;
+comment on function pgflow.emit_drafts(bigint, bigint, int, text, int, int, jsonb) is 'A running step emits values, [[stream, value as text], ...], that count once it has completed; false if the lease is lost';

@@ -90,6 +90,19 @@ table pgflow.deadline, owner pgflow_owner
   constraint deadline_pkey PRIMARY KEY (run_id)
   CREATE INDEX deadline_due_idx ON pgflow.deadline USING btree (due_at)
 
+table pgflow.draft, owner pgflow_owner
+  -- Values that bodies of steps have emitted and whose steps have not completed; gone with the next try, the next step that emits, or the run
+  run_id bigint not null -- The run whose step emits
+  call integer not null -- Number of the step's call
+  n integer not null -- Which value of this try it is, from 0
+  after_seq integer not null -- The last unit of the run when it was emitted: a later one of the same call ends the try, and this value with it
+  try text not null -- Which try it is of
+  stream text not null -- Name of the stream
+  value pgflow.run_value not null -- The value
+  constraint draft_pkey PRIMARY KEY (run_id, call, n)
+  constraint draft_stream_check CHECK (((octet_length(stream) >= 1) AND (octet_length(stream) <= 255)))
+  constraint draft_try_check CHECK ((octet_length(try) <= 64))
+
 table pgflow.dropped_history, owner pgflow_owner
   -- What of the history has been removed, by whom: one row a batch
   dropped_at timestamp with time zone not null -- When it was removed
@@ -1037,8 +1050,7 @@ function pgflow.check() returns TABLE(invariant text, detail text), owner pgflow
   -- The invariants that do not hold, one a row; empty = sound
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
-  set jit=off
-  md5 ad5fbf5befee8bcf05279b31008e6d44
+  md5 f6b055d56b8f5f6b3083e39ca8e57e08
   grant execute to pgflow_operator
 
 function pgflow.check_acts_(run_id bigint, cut integer, effects text, is_fork boolean) returns text, owner pgflow_owner
@@ -1331,6 +1343,13 @@ function pgflow.effects_after_(run_id bigint, cut integer) returns TABLE(seq int
   set search_path=pg_catalog, pg_temp
   md5 555eb4c18a605b577c238ba27fee8813
 
+function pgflow.emit_drafts(run_id bigint, token bigint, call integer, try text, after_seq integer, first_n integer, emitted jsonb) returns boolean, owner pgflow_owner
+  -- A running step emits values, [[stream, value as text], ...], that count once it has completed; false if the lease is lost
+  plpgsql volatile security definer
+  set search_path=pg_catalog, pg_temp
+  md5 65177a73ad6ca0fb010ba98ded7beeac
+  grant execute to pgflow_worker
+
 function pgflow.end_by_force_(me bigint, chain bigint, last_seq integer, token bigint, t timestamp with time zone) returns void, owner pgflow_owner
   -- Writes the outcome of a run that is cancelled without its code, who did it, and what it leaves owed
   plpgsql volatile
@@ -1622,7 +1641,7 @@ function pgflow.leave_(me bigint, why text, t timestamp with time zone) returns 
   -- Ends a generation whose place is locked, or that has ended, as continued by another
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 e2ec18ca7c90e992f14fd7341c3e1e76
+  md5 ef48ea32ba084e5cf4c079dfe0732a31
 
 function pgflow.leave_code_(worker_id integer, t timestamp with time zone) returns void, owner pgflow_owner
   -- A worker is gone: what code it had was served until now
@@ -1921,12 +1940,20 @@ function pgflow.put_signals_back_(returned jsonb) returns void, owner pgflow_own
   set enable_seqscan=off
   md5 eed93907ac7eef7106f876487f945266
 
-function pgflow.read_stream(key text, stream text, after_run bigint DEFAULT 0, after_seq integer DEFAULT 0, skip integer DEFAULT 0, max integer DEFAULT 1000, tenant text DEFAULT ''::text) returns TABLE(run_id bigint, seq integer, value text), owner pgflow_owner
-  -- Values that a run emitted to a stream, in order, over its generations, without those that a rewind has dropped; null = the stream was closed there
+function pgflow.read_drafts(key text, stream text, tenant text DEFAULT ''::text) returns TABLE(draft text, value text), owner pgflow_owner
+  -- Values that running steps of a run have emitted to a stream, and that do not count yet
   sql stable security definer
   set search_path=pg_catalog, pg_temp
-  set jit=off
-  md5 0242a339407141cbc746cbed01dd1587
+  md5 24737805585c0de31d4a8763e6e24c83
+  grant execute to pgflow_client
+  grant execute to pgflow_operator
+  grant execute to pgflow_worker
+
+function pgflow.read_stream(key text, stream text, after_run bigint DEFAULT 0, after_seq integer DEFAULT 0, skip integer DEFAULT 0, max integer DEFAULT 1000, tenant text DEFAULT ''::text) returns TABLE(run_id bigint, seq integer, value text, draft text), owner pgflow_owner
+  -- Values that a run emitted to a stream, in order, over its generations, without those that a rewind has dropped; null = the stream was closed there. `draft` names the value as read_drafts() did while its step ran
+  sql stable security definer
+  set search_path=pg_catalog, pg_temp
+  md5 75aa1671e4397078357f6222d93eab06
   grant execute to pgflow_client
   grant execute to pgflow_operator
   grant execute to pgflow_worker
@@ -2422,7 +2449,7 @@ function pgflow.wind_up_(run_ids bigint[], t timestamp with time zone) returns b
   -- What the end of these runs means to others; answers the chains to wake
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 b31c61bcac2e0df2bd87ca16052597d0
+  md5 de45e4d2fec1868a0f1293cab272986b
 
 function pgflow.withdraw_(me bigint, shown text) returns void, owner pgflow_owner
   -- Takes the result of a child back from its parent's mailbox; refuses (PF006) if the parent has taken it, or ever had its effects

@@ -19,7 +19,7 @@ LAYERS = [
     {"_engine"},
     {"_scope", "patches", "workflow", "step", "lineage", "plan", "planned", "saga", "effect", "carry", "decorators", "dynamic", "context", "runinfo", "many", "sync"},
     {
-        "acknowledged", "providers", "transactions", "interceptor", "adapters", "app", "client", "starts", "handles", "worker", "claiming", "executions", "options", "wakes", "front", "committer", "threads", "turns", "acts", "bodies", "heart", "listener", "control",
+        "acknowledged", "providers", "transactions", "interceptor", "adapters", "app", "client", "starts", "handles", "worker", "claiming", "executions", "options", "wakes", "front", "committer", "threads", "turns", "acts", "drafts", "bodies", "heart", "listener", "control",
         "waiter", "supervision", "startup", "pager", "refs", "replay", "histories", "rewinding", "mailbox", "undo", "schema", "dsn", "embedded", "logs", "meter",
     },
     {"sqlalchemy", "django", "alembic", "otel", "prometheus", "testing", "agent", "declare", "lint", "integrations"},

@@ -438,3 +438,211 @@ async def test_code_that_closes_where_it_emitted_diverges(aflow: AsyncHarness) -
     closes = False
     await aflow.app.retry("k")
     await run.result(SOON)
+
+
+# ---------------------------------------------------------------- emitted by bodies of steps
+
+
+class Gate:
+    """Lets a body go on when the test says so, in either colour."""
+
+    def __init__(self) -> None:
+        self._open = threading.Event()
+
+    def open(self) -> None:
+        self._open.set()
+
+    async def passed(self) -> None:
+        await asyncio.to_thread(self._open.wait, 20)
+
+    def passed_sync(self) -> None:
+        self._open.wait(20)
+
+
+async def test_what_a_body_emits_is_read_while_it_runs_and_once_more_by_nobody(aflow: AsyncHarness, conn: psycopg.Connection) -> None:
+    gate = Gate()
+
+    @step
+    async def tokens() -> str:
+        for word in ("a", "b", "c"):
+            pgflow.emit("tokens", word)
+        await gate.passed()
+        pgflow.emit("tokens", "d")
+        return "abcd"
+
+    @workflow
+    async def talks() -> str:
+        pgflow.emit("tokens", "first")
+        said = await tokens()
+        pgflow.emit("tokens", "last")
+        await go.wait()
+        return said
+
+    aflow.include(talks)
+    run = await aflow.start(talks)
+    live = run.stream("tokens", live=True)
+    assert [await anext(live) for _ in range(4)] == ["first", "a", "b", "c"]
+    assert count(conn, "pgflow.timeline", "event = 'emitted'") == 1
+    gate.open()
+    assert [await anext(live) for _ in range(2)] == ["d", "last"]
+    await aflow.until_idle()
+    await aflow.crash()
+    await run.send(go, 1)
+    await aflow.until_idle()
+    assert [value async for value in live] == []
+    assert [value async for value in run.stream("tokens")] == ["first", "a", "b", "c", "d", "last"]
+    assert [value async for value in run.stream("tokens", offset=3)] == ["c", "d", "last"]
+    assert [value async for value in run.stream("tokens", live=True)] == ["first", "a", "b", "c", "d", "last"]
+    assert count(conn, "pgflow.draft") == 0
+
+
+def test_what_a_sync_body_emits_is_read_while_it_runs(flow: Harness) -> None:
+    gate = Gate()
+
+    @step
+    def tokens() -> None:
+        pgflow.emit("tokens", 1)
+        gate.passed_sync()
+        pgflow.emit("tokens", 2)
+
+    @workflow
+    def talks() -> None:
+        tokens()
+
+    flow.include(talks)
+    run = flow.start(talks)
+    live = run.stream("tokens", live=True)
+    assert next(live) == 1
+    gate.open()
+    assert list(live) == [2]
+    assert list(run.stream("tokens")) == [1, 2]
+
+
+async def test_what_a_try_that_failed_has_emitted_is_void(aflow: AsyncHarness, conn: psycopg.Connection) -> None:
+    gate = Gate()
+    tries = []
+
+    @step(retries=pgflow.Retries(2, first_delay=0.001))
+    async def tokens() -> None:
+        tries.append(1)
+        pgflow.emit("tokens", f"of try {len(tries)}")
+        if len(tries) == 1:
+            await gate.passed()
+            raise ConnectionError("again")
+
+    @workflow
+    async def talks() -> None:
+        await tokens()
+
+    aflow.include(talks)
+    run = await aflow.start(talks)
+    live = run.stream("tokens", live=True)
+    assert await anext(live) == "of try 1"
+    gate.open()
+    assert [value async for value in live] == ["of try 2"]
+    assert [value async for value in run.stream("tokens")] == ["of try 2"]
+
+
+async def test_what_a_killed_worker_has_emitted_is_void_and_its_successor_emits_it_anew(aflow: AsyncHarness) -> None:
+    gate = Gate()
+    tries = []
+
+    @step
+    async def tokens() -> None:
+        tries.append(1)
+        pgflow.emit("tokens", f"of try {len(tries)}")
+        if len(tries) == 1:
+            await asyncio.Event().wait()
+        await gate.passed()
+
+    @workflow
+    async def talks() -> None:
+        await tokens()
+
+    aflow.include(talks)
+    run = await aflow.start(talks)
+    live = run.stream("tokens", live=True)
+    assert await anext(live) == "of try 1"
+    await aflow.crash()
+    waiting = asyncio.create_task(aflow.until_idle())
+    assert await anext(live) == "of try 2"
+    gate.open()
+    await waiting
+    assert [value async for value in live] == []
+    assert [value async for value in run.stream("tokens")] == ["of try 2"]
+
+
+async def test_transactions_effects_and_decisions_emit_what_counts_with_their_outcome(aflow: AsyncHarness, conn: psycopg.Connection) -> None:
+    tries = []
+
+    @pgflow.transaction
+    async def book(conn: psycopg.AsyncConnection[Any]) -> None:
+        tries.append(1)
+        pgflow.emit("log", f"book {len(tries)}")
+        if len(tries) == 1:
+            await conn.execute("do $$ begin raise exception using errcode = '40001'; end $$")
+
+    @pgflow.effect(risk="reversible")
+    async def charge() -> str:
+        pgflow.emit("log", "charge")
+        return "ch_1"
+
+    @pgflow.decision()
+    async def decide() -> pgflow.Choice[int]:
+        pgflow.emit("log", "decide")
+        return pgflow.Choice(1, why="one")
+
+    @workflow
+    async def talks() -> None:
+        await book()
+        await charge()
+        await decide()
+        await note("x")
+        await go.wait()
+
+    aflow.include(talks)
+    run = await aflow.start(talks)
+    await aflow.until_idle()
+    await aflow.crash()
+    await run.send(go, 1)
+    await aflow.until_idle()
+    assert [value async for value in run.stream("log")] == ["book 2", "charge", "decide"]
+
+
+async def test_a_step_that_fails_for_good_has_emitted_nothing(aflow: AsyncHarness) -> None:
+    @step(retries=1)
+    async def tokens() -> None:
+        pgflow.emit("tokens", 1)
+        raise ValueError("no")
+
+    @workflow
+    async def talks() -> str:
+        try:
+            await tokens()
+        except ValueError:
+            pgflow.emit("tokens", "after")
+        return "done"
+
+    aflow.include(talks)
+    run = await aflow.start(talks)
+    assert await run.result(SOON) == "done"
+    assert [value async for value in run.stream("tokens")] == ["after"]
+
+
+async def test_a_body_cannot_emit_what_could_not_be_stored(aflow: AsyncHarness) -> None:
+    @step(retries=1)
+    async def tokens() -> list[str]:
+        said = []
+        for stream, value in (("", 1), ("x" * 256, 1), ("tokens", object())):
+            try:
+                pgflow.emit(stream, value)
+            except (InvalidArgument, NotStorable) as error:
+                said.append(type(error).__name__)
+        return said
+
+    @workflow
+    async def talks() -> list[str]:
+        return await tokens()
+
+    aflow.include(talks)
+    assert await (await aflow.start(talks)).result(SOON) == ["InvalidArgument", "InvalidArgument", "NotStorable"]

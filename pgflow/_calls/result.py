@@ -47,6 +47,8 @@ class Emitted(NamedTuple):
     run_id: int
     seq: int
     value: str | None
+    draft: str | None = None
+    """What it was called while its step ran."""
 
 
 def read_stream(key: str, stream: str, after: tuple[int, int], skip: int, count: int, tenant: str = "") -> Query[list[Emitted]]:
@@ -55,5 +57,11 @@ def read_stream(key: str, stream: str, after: tuple[int, int], skip: int, count:
     def read(rows: list[Row]) -> list[Emitted]:
         return [Emitted(*row) for row in rows]
 
-    sql = "select run_id, seq, value from pgflow.read_stream(%s::text, %s::text, %s::bigint, %s::int, %s::int, %s::int, %s::text)"
+    sql = "select run_id, seq, value, draft from pgflow.read_stream(%s::text, %s::text, %s::bigint, %s::int, %s::int, %s::int, %s::text)"
     return Query(sql, (key, stream, *after, skip, count, tenant), read)
+
+
+def read_drafts(key: str, stream: str, tenant: str = "") -> Query[list[tuple[str, str]]]:
+    """What running steps have emitted to a stream, each by its name."""
+    sql = "select draft, value from pgflow.read_drafts(%s::text, %s::text, %s::text)"
+    return Query(sql, (key, stream, tenant), lambda rows: [(str(row[0]), str(row[1])) for row in rows])

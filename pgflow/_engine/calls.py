@@ -125,6 +125,10 @@ class StepCall(Call):
     max_attempts: int | None = None
     variables: tuple[tuple[Any, Any], ...] = ()
     """Context variables of the code that called it, with their values."""
+    emitted: tuple[tuple[str, str], ...] = ()
+    """What the try that succeeded has emitted: streams and values."""
+    try_id: str = ""
+    """Which try that was."""
     key: str = ""
     """Idempotency key, for calls of the ledgers and those that rest on a decision; others make it when they are asked for it."""
 

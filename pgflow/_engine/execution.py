@@ -254,8 +254,10 @@ class Execution(Releases):
         assert self.may_fence
         self.locked = True
         call.fencing = True
+        emitted = self._record_emitted(call)
         self._record(call.number, Kind.STEP_COMPLETED, call.name, text, key=call.key or str(call.ordinal))
         self.inflight = self._flush_of_buffer()
+        self.inflight.own_rows = emitted + 1
         return self.inflight
 
     def end_fence(self, call: StepCall, flush: Flush, *, committed: bool, at_us: int = 0) -> None:
@@ -271,11 +273,11 @@ class Execution(Releases):
             self._licensed(flush)
             self._decided.append(Unit(row.seq, row.call, row.kind, row.name, row.payload, None, row.at_us, None))
         else:
-            self._buffer = flush.rows[:-1] + self._buffer
+            self._buffer = flush.rows[: -flush.own_rows] + self._buffer
             self._buffer_bytes = sum(map(size_of, self._buffer))
             self._unlicensed = flush.starts + self._unlicensed
             self._has_ledger_rows = self._has_ledger_rows or flush.has_ledger
-            self._seq -= 1
+            self._seq -= flush.own_rows
 
     # ================================================================ flushing
 

@@ -83,6 +83,8 @@ class Flush:
     """Signals that go back to the mailbox: a unit among its rows says so of each."""
     size_bytes: int = 0
     """About how much its units take."""
+    own_rows: int = 0
+    """How many of the last rows a transactional step adds itself: they are forgotten if its transaction is rolled back."""
     failing_since: float | None = None
     """When the server first refused it, on the clock of the loop."""
 

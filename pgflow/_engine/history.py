@@ -156,6 +156,12 @@ class History(ABC):
             self._want_flush()
         return row
 
+    def _record_emitted(self, call: StepCall) -> int:
+        """Puts what a body has emitted before its outcome, and says how much that was. A replay passes over it: it has no call."""
+        for n, (stream, text) in enumerate(call.emitted):
+            self._record(0, Kind.EMITTED, stream, text, key=f"{call.number}:{call.try_id}:{n}")
+        return len(call.emitted)
+
     @property
     def oldest_unflushed_us(self) -> int | None:
         """When the oldest unit that is not on its way was recorded."""

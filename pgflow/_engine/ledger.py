@@ -268,6 +268,7 @@ class Ledgers(Requests):
                 return False
             if call.phase == "ask":
                 self._record_effect_unit(call, Kind.EFFECT_SETTLED, '{"verdict":"confirmed","by":"settle"}')
+            self._record_emitted(call)
             self._now_us = self._record_effect_unit(call, Kind.EFFECT_CONFIRMED, text).at_us
             self._deliver(call, value, None)
         elif result.verdict == "accepted":

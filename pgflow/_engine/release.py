@@ -179,6 +179,8 @@ class Releases(Renewals):
             return False
         value, error, text = decode_result(call, result)
         carried = None if call.carried is None else call
+        if error is None:
+            self._record_emitted(call)
         if error is not None:
             own = call.key or str(call.ordinal) if call.spec.effect == "t" else None  # a transaction has no licence that names it
             row = self._record(call.number, Kind.STEP_FAILED, call.name, text, key=own, carried=carried)

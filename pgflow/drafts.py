@@ -1,0 +1,86 @@
+"""What the body of a step emits while it runs, on its way to those who read along.
+
+It counts only once the step has completed, and is recorded then. Until that it is kept where it may be lost, and a
+little late: values of a few hundredths of a second go in one statement.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Any, Protocol, TypeVar
+
+from pgflow._calls import transaction as calls
+from pgflow._engine.execution import Execution
+from pgflow._io import Query
+from pgflow._scope import StepScope, log_fields
+from pgflow.logs import said
+
+log = logging.getLogger("pgflow")
+
+T = TypeVar("T")
+
+SEND_AFTER_SECONDS = 0.03
+MAX_DRAFTS = 500
+"""So many values go in one statement at most."""
+
+
+class DraftHost(Protocol):
+    """What drafts need of the worker."""
+
+    async def ask(self, query: Query[T]) -> T:
+        """Runs a query."""
+
+    def discard(self, execution: Execution, why: str) -> None:
+        """Takes an execution apart."""
+
+
+class Drafts:
+    """Takes what one body emits, in whichever thread it runs."""
+
+    def __init__(self, host: DraftHost, loop: asyncio.AbstractEventLoop, execution: Execution, scope: StepScope) -> None:
+        self._host = host
+        self._loop = loop
+        self._execution = execution
+        self._scope = scope
+        self._sent = 0
+        self._try_id = ""
+        self._sending: asyncio.Task[None] | None = None
+
+    def emit(self, stream: str, text: str) -> None:
+        """Takes a value."""
+        self._scope.emitted.append((stream, text))
+        self._execution.beat = True  # rows that the end of the run removes
+        self._loop.call_soon_threadsafe(self._begin)
+
+    def _begin(self) -> None:
+        if self._sending is None or self._sending.done():
+            self._sending = self._loop.create_task(self._send())
+
+    async def _send(self) -> None:
+        """Sends what there is, and what has come meanwhile, as long as somebody waits for the body."""
+        scope, execution = self._scope, self._execution
+        while True:
+            await asyncio.sleep(SEND_AFTER_SECONDS)
+            if self._try_id != scope.try_id:
+                self._try_id, self._sent = scope.try_id, 0
+            values = scope.emitted[self._sent : self._sent + MAX_DRAFTS]
+            if not values or execution.over or scope.call.state != "running" or scope.call.number not in self._running():
+                return
+            query = calls.emit_drafts(
+                execution.run_id, execution.claim.token, scope.call.number, self._try_id, execution.durable_seq, self._sent, values
+            )
+            try:
+                if not await self._host.ask(query):
+                    self._host.discard(execution, "another worker holds it")
+                    return
+            except Exception as error:  # noqa: BLE001 - readers get it when the step has completed
+                log.warning(
+                    "what step %s emitted is not read before it completes: %s", scope.call.name, said(error),
+                    extra=log_fields(execution.claim, scope.call),
+                )
+                return
+            self._sent += len(values)
+
+    def _running(self) -> Any:
+        return [call.number for call in self._execution.bodies]
