@@ -24,6 +24,7 @@ from pgflow.context import (
     heartbeat,
     heartbeat_details,
     idempotency_key,
+    inline,
     now,
     owe,
     patched,
@@ -67,6 +68,7 @@ from pgflow.errors import (
     WrongColourError,
     WrongState,
 )
+from pgflow.failures import register_errors
 from pgflow.fingerprints import fingerprint
 from pgflow.handles import AsyncRun, Run
 from pgflow.interceptor import Interceptor
@@ -121,7 +123,7 @@ __all__ = [
     "StepFailed", "StillUnknown", "SyncChild", "SyncEffect", "SyncSignal", "SyncStep", "TooManyFailures", "Transaction",
     "TransactionProvider", "UndoRequest", "Usage", "Verdict", "WorkerFailed", "Workflow", "WrongColourError", "WrongState",
     "__version__", "as_completed", "because", "call", "charge", "close_stream", "continue_as_new", "decision", "deprecate_patch",
-    "effect", "emit", "fingerprint", "gate", "heartbeat", "heartbeat_details", "idempotency_key", "in_workflow", "logger", "map",
-    "now", "owe", "patched", "random", "read", "run_child", "run_info", "saga", "schedule", "set_state", "sleep", "start_child",
-    "step", "sync", "transaction", "upcaster", "uuid", "workflow",
+    "effect", "emit", "fingerprint", "gate", "heartbeat", "heartbeat_details", "idempotency_key", "in_workflow", "inline", "logger",
+    "map", "now", "owe", "patched", "random", "read", "register_errors", "run_child", "run_info", "saga", "schedule", "set_state",
+    "sleep", "start_child", "step", "sync", "transaction", "upcaster", "uuid", "workflow",
 ]  # fmt: skip

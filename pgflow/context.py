@@ -17,6 +17,7 @@ from typing import Any, Generic, Literal, Never, ParamSpec, TypeVar, cast, overl
 
 from pgflow._engine.calls import ChildCall, ChildRequest
 from pgflow._engine.host import ContinueAsNew
+from pgflow._engine.loop import inlining
 from pgflow._scope import (
     StepScope,
     WorkflowScope,
@@ -460,6 +461,29 @@ def _step_scope(what: str) -> StepScope:
     if not isinstance(scope, StepScope):
         raise NotInRunError(f"{what} works only in the body of a step that a workflow called")
     return scope
+
+
+@contextmanager
+def inline() -> Iterator[None]:
+    """What a framework hands to a thread inside is run at once, as code of the workflow: for its helpers that are a ``def``.
+
+    In async workflows ``asyncio.to_thread()`` and ``loop.run_in_executor()`` are refused, since a replay would start such a
+    thread again. Many frameworks use them for every ``def`` that they are given, to keep the loop free. Inside this
+    block these functions run in the workflow itself, and again at every replay. So they must do the same again: what touches
+    the world belongs into a step.
+
+    Outside of workflows, and in sync ones, it changes nothing.
+
+    Example::
+
+        with pgflow.inline():
+            state = await graph.ainvoke(state)
+    """
+    token = inlining.set(True)
+    try:
+        yield
+    finally:
+        inlining.reset(token)
 
 
 @contextmanager

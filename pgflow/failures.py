@@ -20,7 +20,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from pgflow import errors as pgflow_errors
-from pgflow.errors import PgflowError, StepFailed
+from pgflow.errors import DefinitionError, PgflowError, StepFailed
 from pgflow.values import is_deeper
 
 MAX_MESSAGE_CHARS = 16_384
@@ -180,8 +180,29 @@ def _builtin_errors() -> dict[str, type[Exception]]:
 _BUILTIN = _builtin_errors()
 
 
+_registered: dict[str, type[Exception]] = {}
+
+
+def register_errors(*classes: type[Exception]) -> None:
+    """Registers classes as which recorded errors may be raised again, in every app of this process: for integrations.
+
+    Call it where the module of the integration is imported: whoever uses it imports that, in every process that
+    works on such runs. For errors of your own there are ``raises=`` of a step and ``errors=`` of an app.
+
+    Args:
+        *classes: The classes. They are known by module and name, and never constructed through their ``__init__``.
+
+    Raises:
+        DefinitionError: One of them is not a class of exceptions.
+    """
+    for cls in classes:
+        if not (isinstance(cls, type) and issubclass(cls, Exception)) or issubclass(cls, _STEERING):
+            raise DefinitionError(f"register_errors() takes classes of exceptions, not {cls!r}")
+    _registered.update({_name(cls): cls for cls in classes})
+
+
 class ErrorClasses:
-    """The classes as which errors may be rebuilt: builtins, pgflow's own, and those given."""
+    """The classes as which errors may be rebuilt: builtins, pgflow's own, those registered, and those given."""
 
     __slots__ = ("_given",)
 
@@ -192,7 +213,7 @@ class ErrorClasses:
 
     def nearest(self, mro: Sequence[str]) -> type[Exception] | None:
         """The first known class of an MRO."""
-        known = (self._given.get(name) or _BUILTIN.get(name) for name in mro)
+        known = (self._given.get(name) or _registered.get(name) or _BUILTIN.get(name) for name in mro)
         return next((cls for cls in known if cls is not None), None)
 
 

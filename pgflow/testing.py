@@ -44,9 +44,10 @@ from pgflow._calls import worker as worker_calls
 from pgflow.app import App, AsyncApp
 from pgflow.app._base import collect_workflows
 from pgflow.durations import Duration, duration
-from pgflow.errors import InvalidArgument, NonDeterminismError
+from pgflow.errors import InvalidArgument, NonDeterminismError, WrongState
 from pgflow.handles import AsyncRun, Run
 from pgflow.histories import Replayed
+from pgflow.interceptor import Interceptor
 from pgflow.options import Definitions, WorkerOptions
 from pgflow.replay import replay
 from pgflow.step import AsyncStep, Step, SyncStep
@@ -83,6 +84,28 @@ class AsyncHarness:
     async def __aexit__(self, *details: object) -> None:
         """Stops the worker, and closes the app."""
         await self._stack.__aexit__(*details)  # type: ignore[arg-type]
+
+    def __call__(
+        self, *, errors: Sequence[type[Exception]] = (), interceptors: Sequence[Interceptor] = (), providers: Sequence[Any] = ()
+    ) -> Self:
+        """Gives the app more of what it could have been made with, before anything is started.
+
+        Args:
+            errors: As ``errors=`` of an app.
+            interceptors: As ``interceptors=`` of an app, inside those that it has.
+            providers: As ``providers=`` of an app.
+
+        Returns:
+            The harness itself.
+
+        Raises:
+            WrongState: Its worker is at work already.
+        """
+        if self._worker is not None:
+            raise WrongState("the harness is at work: give it errors, interceptors and providers before the first start()")
+        _equip(self.app, errors, interceptors)
+        self.app.definitions.providers.extend(providers)
+        return self
 
     def include(self, *things: Workflow[..., Any] | ModuleType) -> None:
         """Adds workflows, or modules of them, before anything is started."""
@@ -165,6 +188,14 @@ class Harness:
         self._harness.app = background
         self._portal.call(self._harness.__aenter__())
 
+    def __call__(
+        self, *, errors: Sequence[type[Exception]] = (), interceptors: Sequence[Interceptor] = (), providers: Sequence[Any] = ()
+    ) -> Self:
+        """Gives the app more of what it could have been made with, before anything is started; see :class:`AsyncHarness`."""
+        self._harness(errors=errors, interceptors=interceptors, providers=providers)
+        _equip(self.app, errors, interceptors)
+        return self
+
     def close(self) -> None:
         """Stops the worker, and closes the app."""
         self._portal.call(self._harness.__aexit__(None, None, None))
@@ -198,6 +229,13 @@ class Harness:
     def crash(self) -> None:
         """Kills the worker and lets its death be noticed; the next call starts another."""
         self._portal.call(self._harness.crash())
+
+
+def _equip(app: App | AsyncApp, errors: Sequence[type[Exception]], interceptors: Sequence[Interceptor]) -> None:
+    app._errors = app.definitions.errors = tuple(dict.fromkeys((*app._errors, *errors)))
+    app._interceptors.extend(interceptors)
+    if app.definitions.interceptors is not app._interceptors:
+        app.definitions.interceptors = list(app._interceptors)
 
 
 class ReplayHistories:

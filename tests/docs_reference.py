@@ -26,10 +26,10 @@ PARTS: list[tuple[str, str, list[Any]]] = [
     ("Options of a start", "", [pgflow.Workflow.options, pgflow.StartOptions]),
     ("Workers", "What `app.worker(...)` takes beyond `concurrency` and `queues`.", [options.WorkerOptions, options.Tally]),
     ("In workflow code: what waits", "Coroutines, for async workflows. The twins for sync ones are in `pgflow.sync`.", [pgflow.sleep, pgflow.call, pgflow.run_child, pgflow.start_child, pgflow.Child, pgflow.SyncChild, pgflow.map, pgflow.MapResult, pgflow.as_completed, pgflow.continue_as_new]),
-    ("In workflow code: what does not", "Plain calls in both colours.", [pgflow.now, pgflow.random, pgflow.uuid, pgflow.patched, pgflow.deprecate_patch, pgflow.set_state, pgflow.emit, pgflow.close_stream, pgflow.run_info, pgflow.RunInfo, pgflow.in_workflow]),
+    ("In workflow code: what does not", "Plain calls in both colours.", [pgflow.now, pgflow.random, pgflow.uuid, pgflow.patched, pgflow.deprecate_patch, pgflow.set_state, pgflow.emit, pgflow.close_stream, pgflow.run_info, pgflow.RunInfo, pgflow.in_workflow, pgflow.inline]),
     ("In a step", "`idempotency_key` and `run_info` work in workflow code too.", [pgflow.idempotency_key, pgflow.heartbeat, pgflow.heartbeat_details]),
     ("Effects and decisions", "See [Charge, book, send](../how-to/effects.md).", [pgflow.effect, pgflow.AsyncEffect, pgflow.Accepted, pgflow.Confirmed, pgflow.Absent, pgflow.StillUnknown, pgflow.fingerprint, pgflow.Ref, pgflow.Page, pgflow.saga, pgflow.UndoRequest, pgflow.PlannedCall, pgflow.PlannedSql, pgflow.decision, pgflow.Choice, pgflow.Decision, pgflow.Usage, pgflow.because]),
-    ("Around runs", "", [pgflow.Interceptor, providers.TransactionProvider, providers.AsyncTransactionProvider]),
+    ("Around runs", "", [pgflow.Interceptor, pgflow.register_errors, providers.TransactionProvider, providers.AsyncTransactionProvider]),
     ("Testing", "See [Test workflows](../how-to/testing.md).", [testing.AsyncHarness, testing.Harness, testing.ReplayHistories]),
     ("Declared, not built yet", "Each raises `NotBuiltError` when it is used, or, for a schedule, when a worker would have to keep it.", [pgflow.schedule, pgflow.gate, pgflow.charge, pgflow.owe]),
 ]  # fmt: skip

@@ -358,3 +358,67 @@ async def test_in_workflow_tells_workflow_code_from_everything_else(aflow: Async
 def test_in_workflow_is_false_where_there_is_an_app_and_no_run(dsn: str) -> None:
     with App(dsn):
         assert not pgflow.in_workflow()
+
+
+# ---------------------------------------------------------------- helpers that a framework hands to a thread
+
+
+async def test_inside_inline_what_is_handed_to_a_thread_is_code_of_the_workflow(aflow: AsyncHarness) -> None:
+    seen: list[bool] = []
+
+    def helper(n: int) -> int:
+        seen.append(pgflow.in_workflow())
+        if n < 0:
+            raise LookupError(str(n))
+        return n + 1
+
+    @workflow
+    async def agent() -> list[Any]:
+        said: list[Any] = []
+        with pgflow.inline():
+            said.append(await asyncio.to_thread(helper, 1))
+            said.append(await asyncio.get_running_loop().run_in_executor(None, helper, 2))
+            said.append(await asyncio.create_task(asyncio.to_thread(helper, 3)))
+            for fails in (lambda: helper(-1), lambda: next(iter([]))):
+                try:
+                    await asyncio.to_thread(fails)
+                except Exception as error:
+                    said.append(type(error).__name__)
+        try:
+            await asyncio.to_thread(helper, 4)
+        except pgflow.NotInWorkflowError:
+            said.append("refused")
+        await go.wait()
+        return said
+
+    aflow.include(agent)
+    run = await aflow.start(agent)
+    await aflow.until_idle()
+    await aflow.crash()
+    await run.send(go, 1)
+    await aflow.until_idle()
+    assert await run.result(SOON) == [2, 3, 4, "LookupError", "RuntimeError", "refused"]
+    assert seen
+    assert all(seen)
+
+
+def test_outside_of_workflows_inline_changes_nothing() -> None:
+    async def main() -> bool:
+        with pgflow.inline():
+            return await asyncio.to_thread(threading.get_ident) != threading.get_ident()
+
+    assert asyncio.run(main())
+
+
+async def test_bodies_of_steps_have_threads_inside_inline_too(aflow: AsyncHarness) -> None:
+    @step
+    async def body() -> bool:
+        return await asyncio.to_thread(threading.get_ident) != threading.get_ident()
+
+    @workflow
+    async def agent() -> bool:
+        with pgflow.inline():
+            return await body()
+
+    aflow.include(agent)
+    assert await (await aflow.start(agent)).result(SOON) is True

@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import pgflow
 from pgflow import errors as pgflow_errors
 from pgflow.errors import NotStorable, PgflowError, RunFailed, StepFailed
 from pgflow.failures import MAX_MESSAGE_CHARS, ErrorClasses, clean, encode_error, rebuild_error
@@ -444,3 +445,27 @@ def test_a_huge_text_is_cut():
     data = through_json(ValueError("x" * 1_000_000))
     assert len(data["message"]) == MAX_MESSAGE_CHARS
     assert data["message"].endswith("…")
+
+
+# ---------------------------------------------------------------- registered by an integration
+
+
+class OfAnIntegration(Exception):
+    pass
+
+
+def test_what_an_integration_has_registered_is_rebuilt_in_every_app(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pgflow.failures._registered", {})
+    data = through_json(OfAnIntegration("no"))
+    assert type(rebuild_error(data, NOBODY)) is StepFailed
+    pgflow.register_errors(OfAnIntegration, Declined)
+    error = rebuild_error(data, NOBODY)
+    assert type(error) is OfAnIntegration
+    assert error.args == ("no",)
+    assert type(rebuild_error(through_json(DeclinedForever(402, reason="x")), NOBODY)) is Declined
+
+
+@pytest.mark.parametrize("wrong", [ValueError("an instance"), int, KeyboardInterrupt, StopIteration, "pgflow.errors"])
+def test_only_classes_of_exceptions_are_registered(wrong: Any) -> None:
+    with pytest.raises(pgflow_errors.DefinitionError, match="register_errors"):
+        pgflow.register_errors(wrong)

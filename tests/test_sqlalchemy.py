@@ -150,7 +150,7 @@ def test_objects_are_flushed_before_the_result_is_recorded_so_a_failing_flush_is
     def order_twice() -> None:
         add_twice()
 
-    flow.app.definitions.providers.append(SessionProvider(sessionmaker(engine)))
+    flow(providers=[SessionProvider(sessionmaker(engine))])
     flow.include(order_twice)
     run = flow.start(order_twice)
     with pytest.raises(RunFailed, match="IntegrityError"):
@@ -183,7 +183,7 @@ def test_a_body_that_raises_leaves_nothing(
             return str(error)
         return ""
 
-    flow.app.definitions.providers += [SessionProvider(sessionmaker(engine)), AsyncSessionProvider(async_sessionmaker(async_engine))]
+    flow(providers=[SessionProvider(sessionmaker(engine)), AsyncSessionProvider(async_sessionmaker(async_engine))])
     flow.include(order_nothing)
     assert flow.start(order_nothing).result(SOON) == "no"
     assert left(conn) == 10

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import threading
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -387,3 +388,53 @@ def test_the_replay_and_the_audit_at_the_end_really_fail_a_test(tmp_path: Path, 
         assert f"ERROR test_gambling.py::test_{name} - " in ran.stdout
     assert "ERROR test_gambling.py::test_a_database_that_is_unsound - AssertionError" in ran.stdout
     assert "ERROR test_gambling.py::test_a_steady_workflow" not in ran.stdout
+
+
+# ---------------------------------------------------------------- what else an app is made with
+
+
+class NotFoundThere(Exception):
+    """An error that no step declares."""
+
+
+class Labels(pgflow.Interceptor):
+    def start(self, workflow: str, options: pgflow.StartOptions) -> pgflow.StartOptions:
+        return replace(options, labels={**options.labels, "by": workflow})
+
+
+@step(retries=1)
+async def looks_there() -> None:
+    raise NotFoundThere("nothing")
+
+
+@workflow
+async def searches() -> str:
+    try:
+        await looks_there()
+    except NotFoundThere as error:
+        return f"{type(error).__name__}: {error}"
+    except pgflow.StepFailed as error:
+        return type(error).__name__
+    return ""
+
+
+async def test_aflow_is_given_errors_and_interceptors(aflow: AsyncHarness, conn: psycopg.Connection) -> None:
+    assert aflow(errors=[NotFoundThere], interceptors=[Labels()]) is aflow
+    aflow.include(searches)
+    run = await aflow.start(searches)
+    assert await run.result(SOON) == "NotFoundThere: nothing"
+    assert conn.execute("select labels from pgflow.runs").fetchall() == [({"by": "searches"},)]
+    with pytest.raises(pgflow.WrongState, match="before the first start"):
+        aflow(errors=[ValueError])
+
+
+def test_flow_is_given_errors_and_interceptors(flow: Harness, conn: psycopg.Connection) -> None:
+    flow(errors=[NotFoundThere], interceptors=[Labels()]).include(searches)
+    assert flow.start(searches).result(SOON) == "NotFoundThere: nothing"
+    assert conn.execute("select labels from pgflow.runs").fetchall() == [({"by": "searches"},)]
+
+
+async def test_without_being_given_them_there_are_none(aflow: AsyncHarness, conn: psycopg.Connection) -> None:
+    aflow.include(searches)
+    assert await (await aflow.start(searches)).result(SOON) == "StepFailed"
+    assert conn.execute("select labels from pgflow.runs").fetchall() == [(None,)]

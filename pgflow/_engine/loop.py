@@ -122,6 +122,9 @@ class WorkflowTask(asyncio.Task[T]):
             loop._cancelling = None
 
 
+inlining: contextvars.ContextVar[bool] = contextvars.ContextVar("pgflow_inline", default=False)
+"""Whether what is handed to an executor is run at once: ``with pgflow.inline()``."""
+
 _ADVICE = {
     "run_in_executor": "asyncio.to_thread() and executors, which start threads",
     "call_soon_threadsafe": "other threads",
@@ -413,6 +416,21 @@ class WorkflowLoop(_RefusingLoop):  # type: ignore[misc]
         if handler is not None and not callable(handler):
             raise TypeError(f"a callable object or None is expected, not {handler!r}")
         self._exception_handler = handler
+
+    def run_in_executor(self, executor: Any, func: Callable[..., T], *args: Any) -> asyncio.Future[T]:  # type: ignore[override]
+        """Runs a function at once, as code of the workflow, inside ``with pgflow.inline()``; refuses it elsewhere."""
+        if not inlining.get():
+            return super().run_in_executor(executor, func, *args)  # type: ignore[no-any-return]  # which refuses it
+        future: asyncio.Future[T] = self.create_future()
+        try:
+            result = func(*args)
+        except StopIteration as error:  # no future takes it
+            future.set_exception(RuntimeError(f"a function raised {type(error).__name__}"))
+        except Exception as error:  # noqa: BLE001 - whoever awaits it is told
+            future.set_exception(error)
+        else:
+            future.set_result(result)
+        return future
 
     def get_task_factory(self) -> None:
         """None: tasks are made by the loop itself."""
