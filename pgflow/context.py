@@ -35,6 +35,7 @@ from pgflow.model import Approved, Decision, Escalated, Expired, GateRequest, Re
 from pgflow.runinfo import EPOCH, run_info
 from pgflow.saga import check_carried, give_up_child
 from pgflow.step import Step, resting_on
+from pgflow.unbuilt import declared_only
 from pgflow.values import MAX_BYTES, codec_for, encode_plain
 from pgflow.workflow import Workflow
 
@@ -201,6 +202,7 @@ def issue_child(
 
 def child_request(scope: WorkflowScope, workflow: Workflow[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> ChildRequest:
     """A child run as the database is asked for it."""
+    workflow.check_built()
     options = workflow.start_options
     for interceptor in scope.interceptors:
         options = interceptor.start_child(run_info(), workflow.name, options)
@@ -304,6 +306,7 @@ async def gate(
     name: str, request: Any, *, answer: type[A], approvers: Sequence[str] = (), quorum: int = 1, timeout: Duration | None = None,
     on_timeout: Literal["expire", "reject", "escalate", "approve"] = "expire", notify: Step[[GateRequest], Any] | None = None,
 ) -> Verdict[A]: ...
+@declared_only("gates")
 async def gate(name: str, request: Any, **options: Any) -> Any:  # noqa: ARG001 - the surface stands, the gate does not
     """Waits for an authorised answer. Declared now; gates are not built yet."""
     raise NotBuiltError(f"gates are not built yet: gate({name!r})")
@@ -505,11 +508,13 @@ def because(decision: Decision[Any], item: str | int | None = None) -> Iterator[
 # ---------------------------------------------------------------- declared, not built
 
 
+@declared_only("budgets")
 def charge(*, usd: Decimal = Decimal(0), tokens: int = 0) -> None:
     """Charges a budget. Declared now; budgets are not built yet."""
     raise NotBuiltError(f"budgets are not built yet: charge(usd={usd}, tokens={tokens})")
 
 
+@declared_only("obligations")
 def owe(what: str, *, to: str = "", by: Duration | None = None) -> None:
     """Opens an obligation. Declared now; obligations are not built yet."""
     raise NotBuiltError(f"obligations are not built yet: owe({what!r}, to={to!r}, by={by})")

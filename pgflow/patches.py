@@ -18,24 +18,30 @@ _FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef
 
 def find_patches(fn: Callable[..., Any]) -> dict[str, bool]:
     """Names of patches, each with whether only ``deprecate_patch`` names it; none where the source cannot be read."""
+    found: dict[str, bool] = {}
+    for node in functions_reached(fn):
+        for patch, is_deprecated in _calls(node):
+            found[patch] = found.get(patch, True) and is_deprecated
+    return found
+
+
+def functions_reached(fn: Callable[..., Any]) -> Iterator[ast.AST]:
+    """The source of a function, of the functions of its module that it names, and so on; nothing where it cannot be read."""
     module = inspect.getmodule(fn)
     try:
         functions = _functions(inspect.getsource(module) if module is not None else "")
     except (OSError, TypeError, SyntaxError):
-        return {}
+        return
     line = fn.__code__.co_firstlineno
     pending = [node for nodes in functions.values() for node in nodes if _first_line(node) == line]
     seen: set[int] = set()
-    found: dict[str, bool] = {}
     while pending:
         node = pending.pop()
         if id(node) in seen:
             continue
         seen.add(id(node))
-        for patch, is_deprecated in _calls(node):
-            found[patch] = found.get(patch, True) and is_deprecated
+        yield node
         pending += [other for name in _names(node) for other in functions.get(name, ())]
-    return found
 
 
 @lru_cache(maxsize=256)

@@ -17,6 +17,7 @@ from pgflow.many import Tally
 from pgflow.model import Decision, GateRequest, MapResult, Retries
 from pgflow.saga import give_up_child_sync, sync_saga
 from pgflow.step import Step
+from pgflow.unbuilt import declared_only
 from pgflow.workflow import Workflow
 
 T = TypeVar("T")
@@ -135,6 +136,7 @@ def gate(
     name: str, request: Any, *, answer: type[A], approvers: Sequence[str] = (), quorum: int = 1, timeout: Duration | None = None,
     notify: Step[[GateRequest], Any] | None = None,
 ) -> Verdict[A]: ...
+@declared_only("gates")
 def gate(name: str, request: Any, **options: Any) -> Any:  # noqa: ARG001 - the surface stands, the gate does not
     """Waits for an authorised answer. Declared now; gates are not built yet."""
     raise NotBuiltError(f"gates are not built yet: gate({name!r})")

@@ -17,10 +17,11 @@ import pydantic
 from typing_extensions import TypedDict
 
 from pgflow.durations import Duration, duration
-from pgflow.errors import DefinitionError, InvalidArgument, NotStorable
+from pgflow.errors import DefinitionError, InvalidArgument, NotBuiltError, NotStorable
 from pgflow.model import DEFAULT_QUEUE, IfTaken, Slot, StartOptions, is_name
 from pgflow.patches import find_patches
 from pgflow.step import check_aliases, resolve_hints
+from pgflow.unbuilt import find_unbuilt
 from pgflow.upcasters import Upcast
 from pgflow.values import Codec, codec_for
 
@@ -166,9 +167,21 @@ class Workflow(Generic[P, R_co]):
 
         Raises:
             DefinitionError: They cannot.
+            NotBuiltError: Its code uses what is declared and not built, or it has a schedule, so that no worker serves it.
         """
+        self.check_built()
         assert self.input_codec is not None
         assert self.result_codec is not None
+
+    def check_built(self) -> None:
+        """Makes sure that its code uses nothing that is only declared, as far as that is written in its module."""
+        if self.origin.schedule_options is not None:
+            raise NotBuiltError(
+                f"workflow {self.name} cannot be started: schedules are not built yet, and no worker serves a workflow that has one. "
+                "Remove @pgflow.schedule and start it from cron"
+            )
+        if self.origin.unbuilt is not None:
+            raise NotBuiltError(f"workflow {self.name} cannot be started: {self.origin.unbuilt}")
 
     def encode_input(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
         """The input as JSON text, checked to be readable by the workflow.
@@ -224,6 +237,11 @@ class Workflow(Generic[P, R_co]):
     def patches(self) -> dict[str, bool]:
         """Names of the patches written in its code, each with whether that only deprecates it."""
         return find_patches(self.fn)
+
+    @cached_property
+    def unbuilt(self) -> str | None:
+        """What its code uses that is declared and not built."""
+        return find_unbuilt(self.fn)
 
     @cached_property
     def code_hash(self) -> str:

@@ -17,7 +17,7 @@ LAYERS = [
     {"_io"},
     {"_calls"},
     {"_engine"},
-    {"_scope", "patches", "workflow", "step", "lineage", "plan", "planned", "saga", "effect", "carry", "decorators", "dynamic", "context", "runinfo", "many", "sync"},
+    {"_scope", "patches", "unbuilt", "workflow", "step", "lineage", "plan", "planned", "saga", "effect", "carry", "decorators", "dynamic", "context", "runinfo", "many", "sync"},
     {
         "acknowledged", "providers", "transactions", "interceptor", "adapters", "app", "client", "starts", "handles", "worker", "claiming", "executions", "options", "wakes", "front", "committer", "threads", "turns", "acts", "drafts", "bodies", "heart", "listener", "control",
         "waiter", "supervision", "startup", "pager", "refs", "replay", "histories", "rewinding", "mailbox", "undo", "schema", "dsn", "embedded", "logs", "meter",

@@ -741,6 +741,28 @@ CASES: dict[str, str] = {
                 return times
             return made
     """,
+    "what is declared and not built": """
+        from pgflow import gate, owe as owes, Admit
+
+        @pgflow.schedule("* * * * *")  # <- PF306
+        @workflow
+        async def nightly() -> None: ...
+
+        @step
+        async def costs() -> None:
+            pgflow.charge(tokens=3)  # <- PF306
+
+        @workflow
+        async def flow() -> None:
+            await gate("a", 1)  # <- PF306
+            owes("a refund")  # <- PF306
+            await act.options(admit=Admit(tokens=3))()  # <- PF306
+            await act.options(retries=3)()
+
+        @workflow
+        def flow_sync() -> None:
+            pgflow.sync.gate("a", 1)  # <- PF306
+    """,
     "bodies of steps and of effects may do anything": """
         import time, random, os
         from pgflow.decorators import read as look
@@ -877,7 +899,7 @@ CASES: dict[str, str] = {
         async def a(): time.time()  # <- PF101
         @durable(queue="q")
         async def b(): time.time()  # <- PF101
-        @pgflow.schedule("0 2 * * *")
+        @pgflow.schedule("0 2 * * *")  # <- PF306
         @pgflow.workflow
         async def c(): time.time()  # <- PF101
         @deep

@@ -6,7 +6,9 @@ import asyncio
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
+import psycopg
 import pytest
+from records import SOON, count
 
 import pgflow
 from pgflow import (
@@ -20,6 +22,7 @@ from pgflow import (
     Slot,
     decision,
     effect,
+    owe,
     step,
     workflow,
 )
@@ -87,3 +90,81 @@ def test_a_worker_does_not_pretend_to_keep_a_schedule(dsn: str) -> None:
     with pytest.raises(NotBuiltError, match="schedule"):
         with App(dsn, include=[every_minute]) as app, app.worker():
             pass
+
+
+# ---------------------------------------------------------------- refused before there is a run
+
+
+async def asks_ada() -> object:
+    return await pgflow.gate("approve", 1)
+
+
+@workflow
+async def gated() -> str:
+    await act()
+    return str(await asks_ada())
+
+
+@workflow
+def gated_sync() -> str:
+    return str(pgflow.sync.gate("approve", 1))
+
+
+@workflow
+async def owing() -> None:
+    owe("a refund")
+
+
+@step
+async def paid() -> None:
+    pgflow.charge(tokens=3)
+
+
+@workflow
+async def charging() -> None:
+    await paid()
+
+
+@workflow
+async def admitted() -> int:
+    return await act.options(admit=Admit(tokens=1))()
+
+
+@workflow
+async def of_gated() -> str:
+    return await pgflow.run_child(gated)
+
+
+@pgflow.schedule("* * * * *")
+@workflow
+async def scheduled() -> None: ...
+
+
+@workflow
+async def built() -> int:
+    gate = [await act()]  # only a name
+    return gate[0]
+
+
+UNBUILT = [gated, gated_sync, owing, charging, admitted, of_gated, scheduled]
+
+
+@pytest.mark.parametrize("unbuilt", UNBUILT, ids=lambda w: w.name)
+def test_a_workflow_that_uses_what_is_not_built_is_refused_at_its_start(unbuilt: Any, dsn: str, conn: psycopg.Connection) -> None:
+    with App(dsn, include=[*UNBUILT, built]) as app:
+        for start in (lambda: app.start(unbuilt), lambda: app.start(unbuilt.options(key="k")), lambda: app.start_many(unbuilt, [()])):
+            with pytest.raises(NotBuiltError, match=rf"workflow {unbuilt.name} cannot be started: .* not built yet"):
+                start()
+
+    async def main() -> None:
+        async with AsyncApp(dsn, include=[unbuilt]) as app:
+            with pytest.raises(NotBuiltError, match="cannot be started"):
+                await app.start(unbuilt)
+
+    asyncio.run(main())
+    assert count(conn, "pgflow.run") == 0
+
+
+def test_a_workflow_that_uses_what_is_built_is_started(dsn: str) -> None:
+    with App(dsn, include=[built]) as app, app.worker(poll_seconds=0.1):
+        assert app.start(built).result(SOON) == 1

@@ -9,7 +9,7 @@ from pgflow.lint.rules.base import Rule
 from pgflow.lint.rules.calls import BodyCalled, MissingAwait, WorkflowCalled
 from pgflow.lint.rules.cleanup import SideEffectInCleanup, SwallowedUnwind
 from pgflow.lint.rules.comments import UnknownIgnore, UnusedIgnore
-from pgflow.lint.rules.declarations import CompensableWithoutCompensate, EffectWithoutSettle, LongName, NestedStep
+from pgflow.lint.rules.declarations import CompensableWithoutCompensate, EffectWithoutSettle, LongName, NestedStep, NotBuilt
 from pgflow.lint.rules.order import BareAsCompleted, Identity, SetIteration
 from pgflow.lint.rules.outside import BlockingSleep, Chance, Clock, Environment, Output, Outside, Threads
 from pgflow.lint.rules.state import ModuleState
@@ -18,7 +18,7 @@ from pgflow.lint.rules.values import NotStorableAnnotation
 RULES: tuple[Rule, ...] = (
     Clock(), Chance(), Environment(), Outside(), BlockingSleep(), Threads(), SetIteration(), ModuleState(), Identity(), Output(),
     BareAsCompleted(), SideEffectInCleanup(), SwallowedUnwind(), MissingAwait(), WorkflowCalled(), BodyCalled(),
-    NotStorableAnnotation(), EffectWithoutSettle(), CompensableWithoutCompensate(), LongName(), NestedStep(), UnknownIgnore(),
+    NotStorableAnnotation(), EffectWithoutSettle(), CompensableWithoutCompensate(), LongName(), NestedStep(), NotBuilt(), UnknownIgnore(),
     UnusedIgnore(),
 )  # fmt: skip
 

@@ -175,6 +175,47 @@ async def fulfil(order: int) -> str:
                 yield self.at(module, node, f"a lambda is no {kind}: it has no name for the journal; define a function")
 
 
+NOT_BUILT = {
+    **dict.fromkeys(("pgflow.gate", "pgflow.sync.gate", "pgflow.context.gate"), "gates"),
+    **dict.fromkeys(("pgflow.charge", "pgflow.context.charge"), "budgets"),
+    **dict.fromkeys(("pgflow.owe", "pgflow.context.owe"), "obligations"),
+    **dict.fromkeys(("pgflow.schedule", "pgflow.workflow.schedule"), "schedules"),
+}
+"""What is declared and not built, by dotted path."""
+
+
+class NotBuilt(Rule):
+    """PF306."""
+
+    code = "PF306"
+    title = "not built yet"
+    why = "it is declared and not built: it raises NotBuiltError, and a run that needs it is not started"
+    instead = "do without it until it is built"
+    bad = """import pgflow
+
+@pgflow.workflow
+async def ship(order: int) -> None:
+    await pgflow.gate("approve", order)
+"""
+    good = """import pgflow
+
+approved = pgflow.Signal("approved", bool)
+
+@pgflow.workflow
+async def ship(order: int) -> None:
+    await approved.wait()
+"""
+
+    def check(self, module: Module) -> Iterator[Finding]:
+        """Calls of what is only declared, wherever they are."""
+        for node in module.names.calls:
+            what = NOT_BUILT.get(module.names.resolve(node.func) or "")
+            if what is None and isinstance(node.func, ast.Attribute) and node.func.attr == "options" and module.callee(node.func.value):
+                what = "budgets" if any(keyword.arg == "admit" for keyword in node.keywords) else None
+            if what is not None:
+                yield self.at(module, node, f"{ast.unparse(node.func)}(): {what} are not built yet, so {self.why.partition(': ')[2]}")
+
+
 def _kind_of_lambda(node: ast.Call, module: Module) -> Kind | None:
     match node:
         case ast.Call(func=function, args=[ast.Lambda(), *_]):
