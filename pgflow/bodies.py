@@ -20,7 +20,7 @@ from concurrent.futures import CancelledError as FutureCancelled
 from datetime import timedelta
 from functools import partial
 from types import CoroutineType
-from typing import Any, NamedTuple, Protocol, Self, cast
+from typing import Any, NamedTuple, Protocol, Self, TypeAlias, cast
 
 from pgflow import transactions
 from pgflow._calls import transaction as calls
@@ -159,7 +159,7 @@ class Bodies:
             partial(self._host.posts.post, self._body_ended, execution, call, scope, context),
         )
 
-    def _come_to(self, call: StepCall, scope: StepScope, fn: Callable[..., Any]) -> StepResult | CoroutineType[Any, Any, Any] | BaseException:
+    def _come_to(self, call: StepCall, scope: StepScope, fn: Callable[..., Any]) -> _CameTo:
         """In its thread: what the body returned, encoded, or raised; what it hands on to the loop."""
         try:
             value = self._call_sync(call, scope, fn, ())
@@ -168,8 +168,7 @@ class Bodies:
             return error
 
     def _body_ended(
-        self, execution: Execution, call: StepCall, scope: StepScope, context: contextvars.Context,
-        outcome: StepResult | CoroutineType[Any, Any, Any] | BaseException,
+        self, execution: Execution, call: StepCall, scope: StepScope, context: contextvars.Context, outcome: _CameTo
     ) -> None:
         if isinstance(outcome, CoroutineType):
             if call in self._tasks:
@@ -192,9 +191,7 @@ class Bodies:
         try:
             self._host.returned(execution, self._encoded(call, scope, await rest))
         except BaseException as error:
-            if isinstance(error, asyncio.CancelledError) and (self._stopped or execution.over or not execution.wants(call)):
-                raise
-            if self._is_the_end(call, error):
+            if self._is_stopped(execution, call, error) or self._is_the_end(call, error):
                 raise
             self._body_raised(execution, call, _as_raised(error))
         finally:
@@ -217,13 +214,15 @@ class Bodies:
         try:
             await self._try_until_judged(execution, call)
         except BaseException as error:
-            if isinstance(error, asyncio.CancelledError) and (self._stopped or execution.over or not execution.wants(call)):
-                raise
-            if self._is_the_end(call, error):
+            if self._is_stopped(execution, call, error) or self._is_the_end(call, error):
                 raise
             self._host.body_failed(execution, call, error)
         finally:
             self._tasks.pop(call, None)
+
+    def _is_stopped(self, execution: Execution, call: StepCall, error: BaseException) -> bool:
+        """Whether somebody has cancelled the body, who wants nothing of it any more."""
+        return isinstance(error, asyncio.CancelledError) and (self._stopped or execution.over or not execution.wants(call))
 
     def _is_the_end(self, call: StepCall, error: BaseException) -> bool:
         """Whether it is not the body that raised this: somebody ends the process, or the loop has closed this very coroutine."""
@@ -582,6 +581,9 @@ def _with_outcome(work: Callable[..., Any], *args: Any) -> Any:
         return work(*args)
     except BaseException as error:  # noqa: BLE001 - raised where it is waited for
         return _Raised(_as_raised(error))
+
+
+_CameTo: TypeAlias = "StepResult | CoroutineType[Any, Any, Any] | BaseException"
 
 
 def _as_raised(error: BaseException) -> BaseException:

@@ -1264,8 +1264,8 @@ SUPERVISION = (
     ),
     Defect(
         "a body that is cancelled by nobody is forgotten", "pgflow/bodies.py",
-        "if isinstance(error, asyncio.CancelledError) and (self._stopped or execution.over or not execution.wants(call)):",
-        "if isinstance(error, asyncio.CancelledError):",
+        "return isinstance(error, asyncio.CancelledError) and (self._stopped or execution.over or not execution.wants(call))",
+        "return isinstance(error, asyncio.CancelledError)",
         "test_supervision.py::test_a_body_that_is_cancelled_before_it_begins_holds_its_run",
     ),
     Defect(

@@ -1050,6 +1050,7 @@ function pgflow.check() returns TABLE(invariant text, detail text), owner pgflow
   -- The invariants that do not hold, one a row; empty = sound
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
+  set jit=off
   md5 f6b055d56b8f5f6b3083e39ca8e57e08
   grant execute to pgflow_operator
 
@@ -1347,6 +1348,7 @@ function pgflow.emit_drafts(run_id bigint, token bigint, call integer, try text,
   -- A running step emits values, [[stream, value as text], ...], that count once it has completed; false if the lease is lost
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
+  set jit=off
   md5 65177a73ad6ca0fb010ba98ded7beeac
   grant execute to pgflow_worker
 
@@ -1944,6 +1946,7 @@ function pgflow.read_drafts(key text, stream text, tenant text DEFAULT ''::text)
   -- Values that running steps of a run have emitted to a stream, and that do not count yet
   sql stable security definer
   set search_path=pg_catalog, pg_temp
+  set jit=off
   md5 24737805585c0de31d4a8763e6e24c83
   grant execute to pgflow_client
   grant execute to pgflow_operator
@@ -1953,6 +1956,7 @@ function pgflow.read_stream(key text, stream text, after_run bigint DEFAULT 0, a
   -- Values that a run emitted to a stream, in order, over its generations, without those that a rewind has dropped; null = the stream was closed there. `draft` names the value as read_drafts() did while its step ran
   sql stable security definer
   set search_path=pg_catalog, pg_temp
+  set jit=off
   md5 75aa1671e4397078357f6222d93eab06
   grant execute to pgflow_client
   grant execute to pgflow_operator
