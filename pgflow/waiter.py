@@ -58,7 +58,7 @@ class ResultWaiter:
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         """Nobody who still waits may wait for ever, whatever has ended the looks."""
-        if self._waits and not self._closing:
+        if self._waits and task is self._task and not self._closing:  # else somebody who came just now has begun others
             error = asyncio.CancelledError("they were cancelled") if task.cancelled() else task.exception()
             self._give_up(error or RuntimeError("they have ended"))
 

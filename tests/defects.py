@@ -1254,8 +1254,13 @@ SUPERVISION = (
     ),
     Defect(
         "looks for results that end and leave their callers waiting", "pgflow/waiter.py",
-        "        if self._waits and not self._closing:\n", "        if False:\n",
+        "        if self._waits and task is self._task and not self._closing:", "        if False:",
         "test_supervision.py::test_looks_for_results_that_are_cancelled_leave_nobody_waiting",
+    ),
+    Defect(
+        "looks for results that end whoever waits for the next", "pgflow/waiter.py",
+        "if self._waits and task is self._task and not self._closing:", "if self._waits and not self._closing:",
+        "test_supervision.py::test_who_asks_for_a_result_as_the_looks_for_another_end_gets_it",
     ),
     Defect(
         "a cancel of something else ends the looks for results", "pgflow/waiter.py",

@@ -33,11 +33,11 @@ from pgflow import (
     transaction,
     workflow,
 )
-from pgflow.app._async import TRANSACTION_CONNECTIONS
 from pgflow.claiming import Claiming
 from pgflow.committer import Committer
 from pgflow.heart import Heart, Rhythm
 from pgflow.listener import Listener
+from pgflow.options import WorkerOptions
 from pgflow.pager import Pager
 from pgflow.providers import PsycopgProvider
 from pgflow.supervision import MAX_FAILURES, keep_going
@@ -489,6 +489,25 @@ def test_looks_for_results_that_are_cancelled_leave_nobody_waiting(dsn: str) -> 
         assert app.start(quick).result(SOON) == 5
 
 
+@in_a_loop
+async def test_who_asks_for_a_result_as_the_looks_for_another_end_gets_it(dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    app = AsyncApp(dsn, include=[quick])
+    async with app, app.worker(grace_seconds=1):
+        runs = [await app.start(quick) for _ in range(3)]
+        assert [await run.result(SOON) for run in runs] == [5, 5, 5]
+        waiter = app._waiter
+        assert waiter is not None
+        ask = waiter._control.ask
+
+        async def news_meanwhile(query: Any) -> Any:
+            answer = await ask(query)
+            waiter._look_now()
+            return answer
+
+        monkeypatch.setattr(waiter._control, "ask", news_meanwhile)
+        assert [await run.result(SOON) for run in runs] == [5, 5, 5]
+
+
 def ended_with(call: Callable[[], Any]) -> str:
     try:
         return str(call())
@@ -663,16 +682,16 @@ def hanging_in_a_transaction(lock: int) -> int:
 
 @pytest.mark.usefixtures("_hang")
 def test_connections_and_locks_of_transactions_that_hang_are_replaced_and_freed(dsn: str) -> None:
-    count = TRANSACTION_CONNECTIONS + 1
+    count = WorkerOptions.transaction_connections + 1
     app = App(dsn, include=[hanging_in_a_transaction])
     with app, app.worker(concurrency=count, grace_seconds=1):
         runs = [app.start(hanging_in_a_transaction, lock) for lock in range(count)]
         assert [run.result(30) for run in runs] == [2] * count
         pool = next(p._pool for p in worker_of(app).providers if isinstance(p, PsycopgProvider))
         wait_until(lambda: worker_of(app).lost_threads == count, "what was to come")
-        assert pool.max_size == TRANSACTION_CONNECTIONS + count
+        assert pool.max_size == WorkerOptions.transaction_connections + count
         released.set()
-        wait_until(lambda: pool.max_size == TRANSACTION_CONNECTIONS, "what was to come")
+        wait_until(lambda: pool.max_size == WorkerOptions.transaction_connections, "what was to come")
 
 
 @pytest.mark.usefixtures("_hang")
