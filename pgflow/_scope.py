@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextvars
 import threading
-import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -68,10 +67,11 @@ class StepScope:
     emitted: list[tuple[str, str]] = field(default_factory=list)
     """What this try has emitted."""
     try_id: str = ""
+    """Made by its first emit."""
 
     def begin_try(self) -> None:
         """What an earlier try has emitted is void."""
-        self.emitted, self.try_id = [], uuid.uuid4().hex[:16]
+        self.emitted, self.try_id = [], ""
 
     def succeeded(self) -> None:
         """What this try has emitted counts."""
@@ -100,8 +100,12 @@ _OURS = 2
 def variables() -> tuple[tuple[contextvars.ContextVar[Any], Any], ...]:
     """The context variables of the code that calls, without pgflow's own. A context would refer to the run, and that to its calls."""
     context = contextvars.copy_context()
-    if len(context) <= _OURS and all(var is current or var is resting for var in context):
-        return ()
+    if len(context) <= _OURS:
+        for var in context:
+            if var is not current and var is not resting:
+                break
+        else:
+            return ()
     return tuple((var, value) for var, value in context.items() if var is not current and var is not resting)
 
 

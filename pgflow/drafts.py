@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import uuid
 from typing import Any, Protocol, TypeVar
 
 from pgflow._calls import transaction as calls
@@ -49,6 +50,8 @@ class Drafts:
 
     def emit(self, stream: str, text: str) -> None:
         """Takes a value."""
+        if not self._scope.try_id:
+            self._scope.try_id = uuid.uuid4().hex[:16]
         self._scope.emitted.append((stream, text))
         self._execution.beat = True  # rows that the end of the run removes
         self._loop.call_soon_threadsafe(self._begin)

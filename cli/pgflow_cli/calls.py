@@ -111,7 +111,7 @@ def call_columns() -> list[Column]:
     """Columns of a table of calls."""
     return [
         Column("CALL", lambda row: plain(row["call"]), right=True),
-        Column("STEP", _name, most=40),
+        Column("NAME", _name, most=40),
         Column("STATUS", _status),
         Column("TRIES", lambda row: plain(row["attempts"]), right=True),
         Column("ENDED", lambda row: plain(when(row["ended_at"])), from_width=110),
