@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import inspect
 import time
 from datetime import timedelta
@@ -21,6 +22,16 @@ SOON = timedelta(seconds=10)
 HOUR = timedelta(hours=1)
 
 wait_until = servers.wait_until
+
+
+def in_a_loop(test: Callable[..., Any]) -> Callable[..., None]:
+    """Runs a test with asyncio.run, whose handler of Ctrl-C is in place then."""
+
+    @functools.wraps(test)
+    def run(*args: Any, **fixtures: Any) -> None:
+        asyncio.run(test(*args, **fixtures))
+
+    return run
 
 
 async def eventually(condition: Callable[[], Any], what: str, patience_seconds: float = 10) -> None:

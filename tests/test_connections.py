@@ -7,14 +7,13 @@ from typing import TYPE_CHECKING
 
 import psycopg
 import pytest
+from records import in_a_loop
 
 import pgflow
 from pgflow import AsyncApp
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-pytestmark = pytest.mark.anyio
 
 HELD = """
 select application_name, count(*) from pg_stat_activity
@@ -70,6 +69,7 @@ async def until(condition: Callable[[], bool]) -> None:
             await asyncio.sleep(0.02)
 
 
+@in_a_loop
 async def test_many_runs_want_no_more_than_five(conn, dsn):
     app = AsyncApp(dsn, include=[noting])
     async with app, app.worker():
@@ -81,6 +81,7 @@ async def test_many_runs_want_no_more_than_five(conn, dsn):
     assert most == 5
 
 
+@in_a_loop
 async def test_a_worker_that_rests_keeps_one_connection_for_commits_and_none_for_transactions(conn, dsn, monkeypatch):
     monkeypatch.setattr("pgflow.committer.IDLE_SECONDS", 0.1)
     monkeypatch.setattr("pgflow.worker.STRAYS_EVERY_SECONDS", 0.1)
@@ -98,6 +99,7 @@ async def test_a_worker_that_rests_keeps_one_connection_for_commits_and_none_for
 
 
 @pytest.mark.parametrize(("options", "most"), [({}, 4), ({"transaction_connections": 2}, 2)], ids=["as it is", "two"])
+@in_a_loop
 async def test_only_so_many_transactions_are_open_at_once_and_the_others_come_next(conn, dsn, options, most):
     app = AsyncApp(dsn, include=[holding])
     async with app, app.worker(**options):

@@ -14,6 +14,7 @@ import servers
 from clikit import pgflow as command
 from ownserver import OwnServer
 from poolers import bouncer
+from records import in_a_loop
 
 import pgflow
 from pgflow import AsyncApp
@@ -90,7 +91,7 @@ def compiling(server: OwnServer) -> Iterator[Compiling]:
     servers.drop_database(server.dsn, name)
 
 
-@pytest.mark.anyio
+@in_a_loop
 async def test_what_the_engine_says_is_not_compiled_and_what_a_body_says_is_as_ever(compiling):
     app = AsyncApp(compiling.dsn, include=[parent, child])
     async with app, app.worker():

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import functools
 import json
 import sys
 import threading
@@ -15,7 +14,7 @@ from typing import Any
 import psycopg
 import pydantic
 import pytest
-from records import SOON, wait_until
+from records import SOON, in_a_loop, wait_until
 
 from pgflow import (
     App,
@@ -46,16 +45,6 @@ from pgflow.waiter import ResultWaiter
 from pgflow.worker import Worker
 
 pytestmark = pytest.mark.timeout(90)
-
-
-def in_a_loop(test: Callable[..., Any]) -> Callable[..., None]:
-    """Runs a test with asyncio.run, whose handler of Ctrl-C is in place then."""
-
-    @functools.wraps(test)
-    def run(*args: Any, **fixtures: Any) -> None:
-        asyncio.run(test(*args, **fixtures))
-
-    return run
 
 
 class Odd(BaseException):
