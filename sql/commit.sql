@@ -8,7 +8,7 @@
 --   o  [[run_id, status, reason, output, error, chain_id, token, apart], ...]   runs that end
 --   f  [run_id, ...]   those of `o` that have a parent, children, a deadline or beats of steps
 --   l  true            if units of the effect ledger are among `u`
---   x  [{...}, ...]    runs with a question or a change of place: see settle_
+--   x  [{...}, ...]    runs with a question or a change of place: see settle_all_
 --   m  [[run_id, chain_id, name, signal_id], ...]   signals that are taken: each has its unit among `u`
 --   b  [[run_id, chain_id, call, seq, error], ...]   signals that were taken and go back: see put_signals_back_
 --   w  the worker      whose leases they are
@@ -29,7 +29,7 @@
 -- of an earlier try was lost) before it looks at the lease or the outcome.
 --
 -- The answer is null where all is well and nothing is to be told, else
---   {"bad": [[run_id, "already" | "lost" | "busy"], ...], "x": [answers of settle_], "wake": [chains], "lanes": [lanes]}
+--   {"bad": [[run_id, "already" | "lost" | "busy"], ...], "x": [answers of settle_all_], "wake": [chains], "lanes": [lanes]}
 
 create or replace function pgflow.verdict_(p_run_id bigint, p_token bigint, p_expected int, is_locked boolean, held_token bigint)
 returns text
@@ -125,9 +125,7 @@ declare
   chains bigint[];
   to_wake bigint[] := '{}';
   new_lanes int[] := '{}';
-  answer jsonb;
   answers jsonb := '[]';
-  one jsonb;
   t timestamptz;
 begin
   if current_setting('synchronous_commit') = 'off' then
@@ -208,12 +206,7 @@ begin
     if batch->'x' @? '$[*].children[*][4] ? (@ != null)' then
       perform pgflow.take_keys_(batch->'x');
     end if;
-    for one in select * from jsonb_array_elements(batch->'x') loop
-      answer := pgflow.settle_(one, t);
-      to_wake := to_wake || array(select jsonb_array_elements_text(answer->'wake')::bigint);
-      new_lanes := new_lanes || array(select jsonb_array_elements_text(answer->'lanes')::int);
-      answers := answers || jsonb_build_array(answer - 'wake' - 'lanes');
-    end loop;
+    select s.answers, s.to_wake, s.lanes into answers, to_wake, new_lanes from pgflow.settle_all_(batch->'x', t) s;
   end if;
 
   if batch ? 'o' then
@@ -263,7 +256,8 @@ begin
   began := clock_timestamp();
   ids := pgflow.claim_(worker_id, lanes, max, tokens, take_suspect, after);
   took_us := pgflow.micros_(clock_timestamp()) - pgflow.micros_(began);
-  return query select answer, c.*, took_us from pgflow.claimed_(ids) c;
+  -- Once, with the first: what a parent is told of its children is long.
+  return query select case when row_number() over () = 1 then answer end, c.*, took_us from pgflow.claimed_(ids) c;
   if not found then
     return next;
   end if;

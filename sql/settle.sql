@@ -1,12 +1,15 @@
--- What the database decides about one run, in the transaction that commits its units: which children
--- exist, which message a wait takes, which timer is due - and, where nothing is left to do, the change
--- of its place. Called by commit_units with the lease locked and the units of the flush inserted.
+-- What the database decides about runs, in the transaction that commits their units: which children exist, which message
+-- a wait takes, which timer is due - and, where nothing is left to do, the change of their place. Called by commit_units
+-- with the leases locked and the units of the flushes inserted, once for all runs of a batch that ask something: what
+-- most of them need is one statement for all of them, what few need goes run by run, in the order of the batch.
 --
--- Of everything that has happened, what happened first comes first: a signal by the time at which it
+-- Of everything that has happened to a run, what happened first comes first: a signal by the time at which it
 -- was sent, a timer by the time at which it was due, however late a worker looks. Results of children
 -- and due timers are recorded in one go, since nobody else could want them. A signal or a cancel is
 -- taken only as the first of its look: what the code does about an earlier event may give up the wait
 -- for it, and a message once taken cannot be put back.
+--
+-- Which runs have mail is looked for once, and what comes later is found by the wake of its sender: the leases are locked.
 --
 -- A question is an object:
 --   run, token, chain     whose
@@ -15,7 +18,7 @@
 --   signals               [[call, name], ...]         waits for a signal
 --   timers                [[call, seq of its start, "T" or "W"], ...]   sleeps (T) and time-outs of waits (W)
 --   retries               [[call, seq of its failed attempt], ...]      reasons to wake, never an answer
---   child_calls           [call, ...]                 calls that wait for a child
+--   child_calls           {[call,call],...}           ranges, as text, of calls that wait for a child; or [call, ...]
 --   unwanted              [chain, ...]                children whose calls the code has given up: cancel them
 --   cancelled             true once a cancel was delivered: further ones are dropped
 --   idle                  true if no body runs and none may start: the run may be paused
@@ -51,218 +54,217 @@ stable
 return jsonb_build_array(seq, call, kind, name, payload::text);
 comment on function pgflow.unit_json_(int, int, "char", text, json) is 'A unit as it travels in an answer, its payload as exact text';
 
-create or replace function pgflow.take_lanes_(questions jsonb)
-returns void
-language sql
-volatile
-set search_path = pg_catalog, pg_temp
-as $$
-  select pgflow.intern_lane_(g.queue, g.workflow, g.version)
-  from (
-    select distinct c->>2 as queue, c->>1 as workflow, coalesce(c->>11, '') as version
-    from jsonb_array_elements(questions) q cross join lateral jsonb_array_elements(q->'children') c
-    order by 1, 2, 3
-  ) g
-$$;
-comment on function pgflow.take_lanes_(jsonb)
-  is 'Makes what lanes the children of a batch need in one order, ahead of their runs, so that two batches wait and never deadlock';
+-- What landed versions called for one run at a time.
+drop function if exists pgflow.look_(jsonb, timestamptz, int);
+drop function if exists pgflow.park_(jsonb, int, timestamptz);
+drop function if exists pgflow.settle_(jsonb, timestamptz);
 
-create or replace function pgflow.take_keys_(questions jsonb)
-returns void
-language plpgsql
-volatile
-set search_path = pg_catalog, pg_temp
-as $$
-begin
-  perform pgflow.free_key_(r.tenant, r.run_id, c->>4)
-  from jsonb_array_elements(questions) q
-  cross join lateral (select n.* from pgflow.run n where n.run_id = (q->'run')::bigint and n.heritage is not null offset 0) r
-  cross join lateral jsonb_array_elements(q->'children') c
-  where c->>4 is not null
-  order by r.tenant, c->>4;
-  -- Numbered in the order in which the code started them.
-  insert into pgflow.run_key (tenant, key, chain_id, root)
-  select r.tenant, g.key, g.id, pgflow.uuid7_()
-  from (
-    select (q->'run')::bigint as parent, c->>4 as key, nextval('pgflow.run_id_seq') as id
-    from jsonb_array_elements(questions) q cross join lateral jsonb_array_elements(q->'children') c
-    where c->>4 is not null
-  ) g
-  cross join lateral (select n.tenant from pgflow.run n where n.run_id = g.parent offset 0) r
-  order by r.tenant, g.key
-  on conflict do nothing;
-end
-$$;
-comment on function pgflow.take_keys_(jsonb)
-  is 'Takes the keys of all children of a batch in the order of keys, ahead of their runs, so that two batches wait and never deadlock';
-
-create or replace function pgflow.leave_keys_(q jsonb)
-returns void
-language sql
-volatile
-set search_path = pg_catalog, pg_temp
-as $$
-  delete from pgflow.run_key k
-  using pgflow.run r, jsonb_array_elements(q->'children') c
-  where r.run_id = (q->'run')::bigint and k.tenant = r.tenant and k.key = c->>4
-    and not exists (select from pgflow.run x where x.run_id = k.chain_id)
-$$;
-comment on function pgflow.leave_keys_(jsonb) is 'Gives back keys that this transaction has taken for children that will not be';
-
-create or replace function pgflow.start_children_(q jsonb, t timestamptz, inout seq int, out units jsonb, out lanes int[])
-language plpgsql
-volatile
-set search_path = pg_catalog, pg_temp
-as $$
-declare
-  parent record;
-  child record;
-  c jsonb;
-  payload json;
-  kind "char";
-  me bigint := (q->'run')::bigint;
-begin
-  units := '[]';
-  lanes := '{}';
-  select r.tenant, r.deadline_at, r.root_run_id, r.metadata into strict parent from pgflow.run r where r.run_id = me;
-  for c in select * from jsonb_array_elements(q->'children') loop
-    select i.* into child
-    from pgflow.insert_run_(
-      parent.tenant, c->>4, c->>1, c->>2, coalesce(c->>11, ''), coalesce((c->>5)::int, 0), (c->>3)::json,
-      timestamptz 'epoch' + (c->>6)::bigint * interval '1 microsecond',
-      coalesce(greatest(t, timestamptz 'epoch' + (c->>6)::bigint * interval '1 microsecond') + (c->>7)::float8 * interval '1 second', parent.deadline_at),
-      nullif(c->8, 'null'), coalesce(nullif(c->9, 'null'), parent.metadata), me, (c->0)::int, (c->>10)::"char", parent.root_run_id
-    ) i;
-    seq := seq + 1;
-    if child.clash is null then
-      kind := 'k';
-      payload := json_build_object('run_id', child.run_id, 'key', child.run_key);
-      lanes := lanes || child.lane_id;
-    else
-      kind := 'K';
-      payload := json_build_object('status', 'refused', 'error', json_build_object(
-        'type', 'pgflow.errors.KeyConflict', 'mro', json_build_array('pgflow.errors.KeyConflict'),
-        'args', json_build_array(child.clash), 'message', child.clash));
-    end if;
-    perform pgflow.append_(me, seq, (c->0)::int, kind, c->>1, payload, (q->'token')::bigint, t, t);
-    units := units || jsonb_build_array(pgflow.unit_json_(seq, (c->0)::int, kind, c->>1, payload));
-  end loop;
-end
-$$;
-comment on function pgflow.start_children_(jsonb, timestamptz, int) is 'Starts the children that a flush asks for, each recorded as started or refused';
-
-create or replace function pgflow.look_(q jsonb, t timestamptz, inout seq int, out units jsonb, out pause boolean)
+create or replace function pgflow.hear_(questions jsonb, mailed int[])
+returns int[]
 language plpgsql
 volatile
 set search_path = pg_catalog, pg_temp
 set enable_seqscan = off
 as $$
 declare
-  me bigint := (q->'run')::bigint;
-  chain bigint := (q->'chain')::bigint;
-  last_word bigint;
-  happening record;
-  payload json;
-  saga jsonb;
+  pausing int[];
+  heard bigint[];
+  last_words bigint[];
 begin
-  units := '[]';
   -- Of what people asked for while a worker held the run, the last word counts.
-  select coalesce((array_agg(s.kind order by s.signal_id desc))[1] = 'p', false), max(s.signal_id) into pause, last_word
-  from pgflow.signal s where s.chain_id = chain and s.kind in ('p', 'r', 't');
-  if not pause then
-    delete from pgflow.signal s where s.chain_id = chain and s.kind in ('p', 'r', 't') and s.signal_id <= last_word;
-  end if;
-  for happening in
-    select h.* from (
-      select s.kind, 0 as call, s.name, s.sent_at as at, s.signal_id, s.payload, s.sent_by, false as is_refused
-      from pgflow.signal s where s.chain_id = chain and s.kind = 'x'
-      union all
-      select 'S', (w->0)::int, w->>1, s.sent_at, s.signal_id, s.payload, s.sent_by, s.refusal is not null
-      from jsonb_array_elements(q->'signals') w
+  select array_agg(w.pos) filter (where w.is_pause), array_agg(w.chain) filter (where not w.is_pause), array_agg(w.last_word) filter (where not w.is_pause)
+  into pausing, heard, last_words
+  from (
+    select m.pos, m.chain, max(s.signal_id) as last_word, (array_agg(s.kind order by s.signal_id desc))[1] = 'p' as is_pause
+    from (
+      select a.pos::int as pos, (a.q->'chain')::bigint as chain from jsonb_array_elements(questions) with ordinality as a (q, pos) where a.pos = any(mailed)
+    ) m
+    cross join lateral (select o.kind, o.signal_id from pgflow.signal o where o.chain_id = m.chain and o.kind in ('p', 'r', 't') offset 0) s
+    group by m.pos, m.chain
+  ) w;
+  if heard is not null then
+    delete from pgflow.signal s where s.ctid = any(array(
+      select o.ctid from unnest(heard, last_words) as w (chain, last_word)
       cross join lateral (
-        select * from pgflow.signal m
-        where m.chain_id = chain and m.kind = 's' and m.name = w->>1
+        select m.ctid from pgflow.signal m where m.chain_id = w.chain and m.kind in ('p', 'r', 't') and m.signal_id <= w.last_word offset 0
+      ) o
+    ));
+  end if;
+  -- One that was cancelled before hears of no further cancel.
+  if questions @? '$[*] ? (@.cancelled == true)' then
+    delete from pgflow.signal s where s.ctid = any(array(
+      select o.ctid from jsonb_array_elements(questions) with ordinality as a (q, pos)
+      cross join lateral (select m.ctid from pgflow.signal m where m.chain_id = (a.q->'chain')::bigint and m.kind = 'x' offset 0) o
+      where a.pos = any(mailed) and (a.q->'cancelled')::boolean
+    ));
+  end if;
+  return coalesce(pausing, '{}');
+end
+$$;
+comment on function pgflow.hear_(jsonb, int[])
+  is 'Which of the runs of a batch that have mail people want to pause; what was asked before they wanted it to go on is dropped';
+
+create or replace function pgflow.calls_of_(calls jsonb)
+returns int4multirange
+language sql
+immutable
+return case jsonb_typeof(calls)
+  when 'string' then (calls #>> '{}')::int4multirange
+  when 'array' then (select range_agg(int4range(e::int, e::int, '[]')) from jsonb_array_elements(calls) e)
+end;
+comment on function pgflow.calls_of_(jsonb) is 'Numbers of calls as a worker names them: ranges as text, or [call, ...]';
+
+drop function if exists pgflow.look_all_;
+create function pgflow.look_all_(questions jsonb, positions int[], seqs int[], has_mail int[], t timestamptz)
+returns table (pos int, seq int, units jsonb)
+language plpgsql
+volatile
+set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
+as $$
+#variable_conflict use_column
+declare
+  at_positions int[];
+  last_seqs int[];
+  found_units jsonb[];
+  child_sagas bigint[];
+  messages int;
+  gone int;
+  child bigint;
+begin
+  with asked as materialized (
+    select a.pos::int as pos, a.q, (a.q->'run')::bigint as me, (a.q->'chain')::bigint as chain, (a.q->'token')::bigint as token, a.pos = any(has_mail) as has_mail
+    from jsonb_array_elements(questions) with ordinality as a (q, pos)
+    where a.pos = any(positions) and (a.q ? 'timers' or a.pos = any(has_mail))
+  ), happened as (
+    select a.pos, a.me, a.token, h.*,
+      row_number() over (partition by a.pos order by h.is_refused, h.at, h.call, h.signal_id) as nth -- what the code could not take before stands in nobody's way
+    from asked a
+    cross join lateral (
+      select s.kind, 0 as call, s.name, s.sent_at as at, s.signal_id, s.payload, s.sent_by, false as is_refused, s.ctid as address
+      from pgflow.signal s
+      where a.has_mail and not coalesce((a.q->'cancelled')::boolean, false) and s.chain_id = a.chain and s.kind = 'x'
+      union all
+      select 'S', (w->>0)::int, w->>1, s.sent_at, s.signal_id, s.payload, s.sent_by, s.refusal is not null, s.address
+      from jsonb_array_elements(a.q->'signals') w
+      cross join lateral (
+        select m.*, m.ctid as address from pgflow.signal m
+        where a.has_mail and m.chain_id = a.chain and m.kind = 's' and m.name = w->>1
         order by m.signal_id limit 1
       ) s
       union all
-      select 'K', s.call, s.name, s.sent_at, s.signal_id, s.payload, s.sent_by, false
-      from pgflow.signal s
-      where q ? 'child_calls' and s.chain_id = chain and s.kind = 'c' and s.run_id = me
-        and s.call = any(array(select e::int from jsonb_array_elements(q->'child_calls') e))
+      select 'K', s.call, s.name, s.sent_at, s.signal_id, s.payload, s.sent_by, false, s.address
+      from (select pgflow.calls_of_(a.q->'child_calls') as calls where a.has_mail and a.q ? 'child_calls' offset 0) w
+      cross join lateral (
+        select m.*, m.ctid as address from pgflow.signal m where m.chain_id = a.chain and m.kind = 'c' offset 0
+      ) s
+      where s.run_id = a.me and s.call <@ w.calls
       union all
-      select (w->>2)::"char", (w->0)::int, u.name, u.due_at, null, null, null, false
-      from jsonb_array_elements(q->'timers') w
-      join pgflow.unit u on u.run_id = me and u.seq = (w->1)::int
+      select (w->>2)::"char", (w->>0)::int, u.name, u.due_at, null, null, null, false, null
+      from jsonb_array_elements(a.q->'timers') w
+      cross join lateral (select n.name, n.due_at from pgflow.unit n where n.run_id = a.me and n.seq = (w->>1)::int offset 0) u
       where u.due_at <= t
     ) h
-    order by h.is_refused, h.at, h.call, h.signal_id -- what the code could not take before stands in nobody's way
-  loop
-    if happening.kind in ('x', 'S') then
-      exit when units <> '[]';
-      delete from pgflow.signal s
-      where s.chain_id = chain and s.kind = case when happening.kind = 'S' then 's' else 'x' end::"char"
-        and s.name = happening.name and s.signal_id = happening.signal_id;
-      continue when happening.kind = 'x' and (q->'cancelled')::boolean;
-    elsif happening.kind = 'K' then
-      delete from pgflow.signal s
-      where s.chain_id = chain and s.kind = 'c' and s.name = happening.name and s.signal_id = happening.signal_id;
-    end if;
-    payload := case happening.kind
-      when 'x' then json_build_object('why', happening.payload->'why', 'by', happening.sent_by)
-      when 'S' then coalesce(happening.payload, 'null')
-      when 'K' then happening.payload
-    end;
-    if happening.kind = 'K' then
-      select l.workflow into happening.name
-      from pgflow.run r join pgflow.lane l on l.lane_id = r.lane_id where r.run_id = (payload->>'run_id')::bigint;
-      saga := case when payload->>'status' = 'completed' and payload->'saga' is null then pgflow.child_saga_(me, (payload->>'run_id')::bigint) end;
-      if saga is not null then
-        perform pgflow.hand_on_debts_((payload->>'run_id')::bigint, null, null, 'its parent has its result', t);
-        payload := json_build_object('status', payload->'status', 'reason', payload->'reason', 'output', payload->'output', 'error', payload->'error',
-          'run_id', payload->'run_id', 'saga', saga);
-      end if;
-    end if;
-    seq := seq + 1;
-    perform pgflow.append_(me, seq, happening.call, happening.kind, happening.name, payload, (q->'token')::bigint, t, t);
-    units := units || jsonb_build_array(pgflow.unit_json_(seq, happening.call, happening.kind, happening.name, payload));
-    exit when happening.kind in ('x', 'S');
+  ), chosen as (
+    -- A signal or a cancel is taken only as the first of its look.
+    select h.*, case when h.kind = 'K' then (h.payload->>'run_id')::bigint end as child
+    from (
+      select g.*, min(g.nth) filter (where g.kind in ('x', 'S')) over (partition by g.pos) as first_single from happened g
+    ) h
+    where case when h.kind in ('x', 'S') then h.nth = 1 else h.nth < coalesce(h.first_single, h.nth + 1) end
+  ), taken as materialized (
+    select c.pos, c.me, c.token, (seqs[c.pos] + c.nth)::int as seq, c.call, c.kind, case when c.kind = 'K' then k.workflow else c.name end as name,
+      case
+        when c.kind = 'x' then json_build_object('why', c.payload->'why', 'by', c.sent_by)
+        when c.kind = 'S' then coalesce(c.payload, 'null')
+        when k.saga is not null then json_build_object('status', c.payload->'status', 'reason', c.payload->'reason', 'output', c.payload->'output',
+          'error', c.payload->'error', 'run_id', c.payload->'run_id', 'saga', k.saga)
+        else c.payload
+      end as payload, c.address, case when k.saga is not null then c.child end as saga_of
+    from chosen c
+    left join lateral (
+      select l.workflow, case
+        when c.payload->>'status' = 'completed' and c.payload->'saga' is null and (
+          exists (select from pgflow.unit u where u.run_id = c.child and u.kind in ('i', 'K'))
+          or exists (select from pgflow.saga_effect e where e.chain_id = r.chain_id)
+        ) then pgflow.child_saga_(c.me, c.child)
+      end as saga
+      from pgflow.run r join pgflow.lane l on l.lane_id = r.lane_id where r.run_id = c.child
+      offset 0
+    ) k on c.kind = 'K'
+  ), gone as (
+    delete from pgflow.signal s where s.ctid = any(array(select m.address from taken m where m.address is not null)) returning s.signal_id
+  ), noted as (
+    insert into pgflow.unit (run_id, seq, call, kind, name, payload, token, at, recorded_at)
+    select n.me, n.seq, n.call, n.kind, n.name, n.payload, n.token, t, t from taken n
+  )
+  select array_agg(g.pos), array_agg(g.seq), array_agg(g.units), (select array_agg(s.saga_of) from taken s where s.saga_of is not null),
+    (select count(m.address) from taken m), (select count(*) from gone)
+  into at_positions, last_seqs, found_units, child_sagas, messages, gone
+  from (
+    select n.pos, max(n.seq) as seq, jsonb_agg(pgflow.unit_json_(n.seq, n.call, n.kind, n.name, n.payload) order by n.seq) as units
+    from taken n group by n.pos
+  ) g;
+  -- Only the holder of a run takes its mail: a message that is gone was taken, and would be taken twice.
+  if gone <> messages then
+    raise exception using errcode = 'PF006', message = format('%s of %s messages are no longer in their mailboxes', messages - gone, messages);
+  end if;
+  foreach child in array coalesce(child_sagas, '{}') loop
+    perform pgflow.hand_on_debts_(child, null, null, 'its parent has its result', t);
   end loop;
+  return query select f.p, f.s, f.u from unnest(at_positions, last_seqs, found_units) as f (p, s, u);
 end
 $$;
-comment on function pgflow.look_(jsonb, timestamptz, int) is 'Takes what has happened to a run, in the order in which it happened, and records it';
+comment on function pgflow.look_all_(jsonb, int[], int[], int[], timestamptz)
+  is 'Takes what has happened to runs of a batch, of each in the order in which it happened, and records it: of each position with news the last seq then, and its units';
 
-create or replace function pgflow.park_(q jsonb, seq int, t timestamptz)
-returns boolean
+drop function if exists pgflow.park_all_;
+create function pgflow.park_all_(questions jsonb, positions int[], seqs int[], t timestamptz)
+returns bigint[]
 language plpgsql
 volatile
 set search_path = pg_catalog, pg_temp
 set enable_seqscan = off
 as $$
 declare
-  me bigint := (q->'run')::bigint;
-  chain bigint := (q->'chain')::bigint;
+  ids bigint[];
+  chains bigint[];
+  last_seqs int[];
 begin
-  with gone as (
-    delete from pgflow.lease e where e.run_id = me returning *
-  )
+  select array_agg((a.q->'run')::bigint order by a.pos), array_agg((a.q->'chain')::bigint order by a.pos), array_agg(seqs[a.pos] order by a.pos)
+  into ids, chains, last_seqs
+  from jsonb_array_elements(questions) with ordinality as a (q, pos) where a.pos = any(positions);
   insert into pgflow.parked (run_id, chain_id, token, parked_at, lane_id, last_seq, priority)
-  select g.run_id, chain, g.token, t, g.lane_id, park_.seq, g.priority from gone g;
-  insert into pgflow.wait (run_id, call, kind, name)
-  select me, (w->0)::int, 's', w->>1 from jsonb_array_elements(q->'signals') w;
-  if jsonb_array_length(coalesce(q->'child_calls', '[]')) > 0 then
-    insert into pgflow.wait (run_id, call, kind, name, calls)
-    values (me, (q->'child_calls'->0)::int, 'c', 'child', array(select e::int from jsonb_array_elements(q->'child_calls') e));
-  end if;
-  insert into pgflow.wait (run_id, call, kind, name)
-  select me, e::int, 'e', 'effect' from jsonb_array_elements(q->'open_effects') e;
+  select a.me, a.chain, e.token, t, e.lane_id, a.seq, e.priority
+  from unnest(ids, chains, last_seqs) as a (me, chain, seq)
+  cross join lateral (select l.* from pgflow.lease l where l.run_id = a.me offset 0) e;
+  delete from pgflow.lease e where e.run_id = any(ids);
+  insert into pgflow.wait (run_id, call, kind, name, calls)
+  select (a.q->'run')::bigint, w.*
+  from jsonb_array_elements(questions) with ordinality as a (q, pos)
+  cross join lateral (
+    select (s->0)::int, 's'::"char", s->>1, null::int[] from jsonb_array_elements(a.q->'signals') s
+    union all
+    select lower(c.calls), 'c', 'child', array(select n from unnest(c.calls) r cross join lateral generate_series(lower(r), upper(r) - 1) n)
+    from (select pgflow.calls_of_(a.q->'child_calls') as calls offset 0) c where not isempty(c.calls)
+    union all
+    select e::int, 'e', 'effect', null from jsonb_array_elements(a.q->'open_effects') e
+  ) w
+  where a.pos = any(positions);
   insert into pgflow.timer (due_at, run_id, call)
-  select u.due_at, me, (w->0)::int
-  from jsonb_array_elements(coalesce(q->'timers', '[]') || coalesce(q->'retries', '[]')) w
-  join pgflow.unit u on u.run_id = me and u.seq = (w->1)::int;
-  return exists (select from pgflow.wait w where w.run_id = me);
+  select u.due_at, (a.q->'run')::bigint, (w->0)::int
+  from jsonb_array_elements(questions) with ordinality as a (q, pos)
+  cross join lateral jsonb_array_elements(coalesce(a.q->'timers', '[]') || coalesce(a.q->'retries', '[]')) w
+  cross join lateral (select n.due_at from pgflow.unit n where n.run_id = (a.q->'run')::bigint and n.seq = (w->1)::int offset 0) u
+  where a.pos = any(positions);
+  return array(
+    select (a.q->'chain')::bigint from jsonb_array_elements(questions) with ordinality as a (q, pos)
+    where a.pos = any(positions) and a.q ?| array['signals', 'child_calls', 'open_effects'] order by a.pos
+  );
 end
 $$;
-comment on function pgflow.park_(jsonb, int, timestamptz) is 'Lease -> parked, with the reasons to wake; true if a message that crossed it should be looked for at once';
+comment on function pgflow.park_all_(jsonb, int[], int[], timestamptz)
+  is 'Lease -> parked, for runs of a batch, with their reasons to wake; answers the chains for which a message that crossed it should be looked for at once';
 
 create or replace function pgflow.hold_(q jsonb, seq int, t timestamptz)
 returns void
@@ -347,83 +349,165 @@ end
 $$;
 comment on function pgflow.continue_(jsonb, int, timestamptz) is 'Ends a run as the next generation of its chain, which is ready at once; answers the lane';
 
-create or replace function pgflow.settle_(q jsonb, t timestamptz)
-returns jsonb
+drop function if exists pgflow.settle_all_;
+create function pgflow.settle_all_(questions jsonb, t timestamptz, out answers jsonb, out to_wake bigint[], out lanes int[])
 language plpgsql
 volatile
 set search_path = pg_catalog, pg_temp
 set enable_seqscan = off
 as $$
 declare
-  seq int := (q->'seq')::int;
-  units jsonb := '[]';
-  more jsonb;
-  wants_pause boolean := false;
-  place text := 'leased';
-  lanes int[] := '{}';
-  to_wake bigint[] := '{}';
-  refused jsonb := '[]';
-  words jsonb := '[]';
-  me bigint := (q->'run')::bigint;
-  chain bigint := (q->'chain')::bigint;
+  -- Of each run, by its position in the batch.
+  seqs int[];
+  units jsonb[];
+  refused jsonb[];
+  places text[];
+  -- Positions.
+  present int[];
+  mailed int[];
+  looking int[];
+  quiet int[];
+  pausing int[] := '{}';
+  parking int[];
+  one record;
+  done record;
 begin
-  if exists (select from pgflow.signal s where s.chain_id = chain and s.kind = 'x' and s.name = 'force') then
-    perform pgflow.end_by_force_(me, chain, seq, (q->'token')::bigint, t);
-    delete from pgflow.lease where run_id = me;
-    if q ? 'children' then
-      perform pgflow.leave_keys_(q);
-    end if;
-    return jsonb_build_object('run', me, 'units', units, 'place', 'ended', 'at', pgflow.micros_(t), 'wake', to_jsonb(pgflow.wind_up_(array[me], t)));
+  to_wake := '{}';
+  lanes := '{}';
+  select array_agg((a.q->'seq')::int order by a.pos), array_agg(jsonb '[]'), array_agg(null::jsonb), array_agg(text 'leased'), array_agg(a.pos::int order by a.pos),
+    coalesce(array_agg(a.pos::int order by a.pos) filter (where exists (select from pgflow.signal s where s.chain_id = (a.q->'chain')::bigint offset 0)), '{}')
+  into seqs, units, refused, places, present, mailed
+  from jsonb_array_elements(questions) with ordinality as a (q, pos);
+
+  if mailed <> '{}' then
+    for one in
+      select a.pos::int as pos, a.q, (a.q->'run')::bigint as me, (a.q->'chain')::bigint as chain from jsonb_array_elements(questions) with ordinality as a (q, pos)
+      where a.pos = any(mailed) and exists (select from pgflow.signal s where s.chain_id = (a.q->'chain')::bigint and s.kind = 'x' and s.name = 'force' offset 0)
+      order by a.pos
+    loop
+      perform pgflow.end_by_force_(one.me, one.chain, seqs[one.pos], (one.q->'token')::bigint, t);
+      delete from pgflow.lease where run_id = one.me;
+      if one.q ? 'children' then
+        perform pgflow.leave_keys_(one.q);
+      end if;
+      to_wake := to_wake || pgflow.wind_up_(array[one.me], t);
+      places[one.pos] := 'ended';
+      present := array_remove(present, one.pos);
+      mailed := array_remove(mailed, one.pos);
+    end loop;
   end if;
 
-  if q ? 'unwanted' then
-    perform pgflow.post_(c.id::bigint, 'x', 'cancel', json_build_object('why', 'the parent gave up waiting for it'), 'pgflow')
-    from jsonb_array_elements_text(q->'unwanted') c (id);
-    to_wake := array(select c.id::bigint from jsonb_array_elements_text(q->'unwanted') c (id));
+  if questions @? '$[*].unwanted[*]' then
+    for one in
+      select c.id::bigint as chain from jsonb_array_elements(questions) with ordinality as a (q, pos)
+      cross join lateral jsonb_array_elements_text(a.q->'unwanted') c (id) where a.pos = any(present) order by a.pos
+    loop
+      perform pgflow.post_(one.chain, 'x', 'cancel', json_build_object('why', 'the parent gave up waiting for it'), 'pgflow');
+      to_wake := to_wake || one.chain;
+    end loop;
   end if;
-  if q ? 'children' then
-    select s.seq, s.units, s.lanes into seq, units, lanes from pgflow.start_children_(q, t, seq) s;
+  if questions @? '$[*].children[*]' then
+    for done in select c.* from pgflow.start_children_(questions, present, seqs, t) c loop
+      seqs[done.pos] := done.seq;
+      units[done.pos] := done.units;
+      lanes := lanes || done.lanes;
+    end loop;
   end if;
-  -- What somebody has said of an effect comes before it could be tried again, and before the run could be held for want of it.
-  if not (q ? 'continue' or q ? 'hold') and exists (
-    select from pgflow.signal s where s.chain_id = chain and s.kind = 'e' and s.run_id = me
-  ) then
-    select w.seq, w.units into seq, words from pgflow.take_words_(me, chain, (q->'token')::bigint, t, false, seq) w;
-    units := units || words;
-  end if;
-  if q ? 'effects' then
-    select i.seq, i.units, i.refused into seq, more, refused from pgflow.intend_(q, t, seq) i;
-    units := units || more;
-  end if;
-  if q ? 'hold' then
-    perform pgflow.hold_(case when q ? 'refused' then pgflow.note_refused_(q) else q end, seq, t);
-    to_wake := to_wake || pgflow.nudge_asked_(array[chain]);
-    place := 'held';
-  elsif q ? 'continue' then
-    lanes := lanes || pgflow.continue_(q, seq, t);
-    to_wake := to_wake || pgflow.wind_up_(array[me], t) || pgflow.nudge_asked_(array[chain]);
-    place := 'ended';
-  else
-    select l.seq, l.units, l.pause into seq, more, wants_pause from pgflow.look_(q, t, seq) l;
-    units := units || more;
-    more := words || more;
-    if more = '[]' and wants_pause and (q->'idle')::boolean then
-      select p.seq into seq from pgflow.pause_(q, t, seq) p;
-      to_wake := to_wake || pgflow.nudge_asked_(array[chain]);
-      place := 'held';
-    elsif more = '[]' and not wants_pause and (q->'park')::boolean and q ? 'stuck' then
-      perform pgflow.hold_(q || jsonb_build_object('hold', q->'stuck'), seq, t);
-      to_wake := to_wake || pgflow.nudge_asked_(array[chain]);
-      place := 'held';
-    elsif more = '[]' and not wants_pause and (q->'park')::boolean then
-      if pgflow.park_(q, seq, t) then
-        to_wake := to_wake || chain;
+
+  looking := array(
+    select a.pos::int from jsonb_array_elements(questions) with ordinality as a (q, pos)
+    where a.pos = any(present) and not a.q ?| array['hold', 'continue'] order by a.pos
+  );
+  quiet := looking;
+  if mailed <> '{}' then
+    -- What somebody has said of an effect comes before it could be tried again, and before the run could be held for want of it.
+    for one in
+      select a.pos::int as pos, a.q, (a.q->'run')::bigint as me, (a.q->'chain')::bigint as chain from jsonb_array_elements(questions) with ordinality as a (q, pos)
+      where a.pos = any(looking) and a.pos = any(mailed)
+        and exists (select from pgflow.signal s where s.chain_id = (a.q->'chain')::bigint and s.kind = 'e' and s.run_id = (a.q->'run')::bigint offset 0)
+      order by a.pos
+    loop
+      select w.seq, w.units into done from pgflow.take_words_(one.me, one.chain, (one.q->'token')::bigint, t, false, seqs[one.pos]) w;
+      seqs[one.pos] := done.seq;
+      units[one.pos] := units[one.pos] || done.units;
+      if done.units <> '[]' then
+        quiet := array_remove(quiet, one.pos);
       end if;
-      place := 'parked';
-    end if;
+    end loop;
   end if;
-  return jsonb_build_object('run', me, 'units', units, 'place', place, 'at', pgflow.micros_(t), 'pause', wants_pause,
-    'refused', nullif(refused, '[]'), 'wake', to_jsonb(to_wake), 'lanes', to_jsonb(lanes));
+  if questions @? '$[*].effects[*]' then
+    for one in
+      select a.pos::int as pos, a.q from jsonb_array_elements(questions) with ordinality as a (q, pos) where a.pos = any(present) and a.q ? 'effects' order by a.pos
+    loop
+      select i.seq, i.units, i.refused into done from pgflow.intend_(one.q, t, seqs[one.pos]) i;
+      seqs[one.pos] := done.seq;
+      units[one.pos] := units[one.pos] || done.units;
+      refused[one.pos] := nullif(done.refused, '[]');
+    end loop;
+  end if;
+
+  if cardinality(looking) < cardinality(present) then
+    for one in
+      select a.pos::int as pos, a.q, (a.q->'run')::bigint as me, (a.q->'chain')::bigint as chain from jsonb_array_elements(questions) with ordinality as a (q, pos)
+      where a.pos = any(present) and a.q ?| array['hold', 'continue'] order by a.pos
+    loop
+      if one.q ? 'hold' then
+        perform pgflow.hold_(case when one.q ? 'refused' then pgflow.note_refused_(one.q) else one.q end, seqs[one.pos], t);
+        places[one.pos] := 'held';
+      else
+        lanes := lanes || pgflow.continue_(one.q, seqs[one.pos], t);
+        to_wake := to_wake || pgflow.wind_up_(array[one.me], t);
+        places[one.pos] := 'ended';
+      end if;
+      to_wake := to_wake || pgflow.nudge_asked_(array[one.chain]);
+    end loop;
+  end if;
+
+  if mailed <> '{}' then
+    pausing := pgflow.hear_(questions, array(select m from unnest(mailed) m where m = any(looking)));
+  end if;
+  if mailed <> '{}' or questions @? '$[*].timers[*]' then
+    for done in select l.* from pgflow.look_all_(questions, looking, seqs, mailed, t) l loop
+      seqs[done.pos] := done.seq;
+      units[done.pos] := units[done.pos] || done.units;
+      quiet := array_remove(quiet, done.pos);
+    end loop;
+  end if;
+
+  if pausing <> '{}' or questions @? '$[*].stuck' then
+    for one in
+      select a.pos::int as pos, a.q, (a.q->'chain')::bigint as chain, a.pos = any(pausing) as is_pause from jsonb_array_elements(questions) with ordinality as a (q, pos)
+      where a.pos = any(quiet)
+        and case when a.pos = any(pausing) then (a.q->'idle')::boolean else (a.q->'park')::boolean and a.q ? 'stuck' end
+      order by a.pos
+    loop
+      if one.is_pause then
+        perform pgflow.pause_(one.q, t, seqs[one.pos]);
+      else
+        perform pgflow.hold_(one.q || jsonb_build_object('hold', one.q->'stuck'), seqs[one.pos], t);
+      end if;
+      to_wake := to_wake || pgflow.nudge_asked_(array[one.chain]);
+      places[one.pos] := 'held';
+    end loop;
+  end if;
+  parking := array(
+    select a.pos::int from jsonb_array_elements(questions) with ordinality as a (q, pos)
+    where a.pos = any(quiet) and a.pos <> all(pausing) and (a.q->'park')::boolean and not a.q ? 'stuck' order by a.pos
+  );
+  if parking <> '{}' then
+    to_wake := to_wake || pgflow.park_all_(questions, parking, seqs, t);
+  end if;
+
+  select jsonb_agg(case
+      when g.refused is null then jsonb_build_object('run', g.run, 'units', g.units, 'place', g.place, 'at', pgflow.micros_(t), 'pause', g.is_pause)
+      else jsonb_build_object('run', g.run, 'units', g.units, 'place', g.place, 'at', pgflow.micros_(t), 'pause', g.is_pause, 'refused', g.refused)
+    end order by g.pos)
+  into answers
+  from (
+    select a.pos, a.q->'run' as run, units[a.pos] as units, refused[a.pos] as refused, a.pos = any(pausing) as is_pause,
+      case when a.pos = any(parking) then 'parked' else places[a.pos] end as place
+    from jsonb_array_elements(questions) with ordinality as a (q, pos)
+  ) g;
 end
 $$;
-comment on function pgflow.settle_(jsonb, timestamptz) is 'Answers one run''s questions and changes its place, within commit_units';
+comment on function pgflow.settle_all_(jsonb, timestamptz) is 'Answers the questions of the runs of a batch and changes their places, within commit_units';

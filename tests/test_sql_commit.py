@@ -630,6 +630,15 @@ def test_the_answer_of_the_commit_comes_though_nothing_is_claimed(db: Conn) -> N
     assert claims == []
 
 
+def test_the_answer_of_the_commit_comes_once_however_many_runs_are_claimed(db: Conn) -> None:
+    parent, done = begin(db), begin(db)
+    sqlkit.start(db, "child")
+    document_ = document(flush(parent, children=[sqlkit.child(call) for call in (1, 2, 3)]), flush(done, outcome=("completed", None, "1", None)))
+    query = "select answer, run_id from pgflow.commit_and_claim(%s, %s, %s, 3, %s, true)"
+    found = db.execute(query, (document_, register(db), sqlkit.all_lanes(db), sqlkit.tokens(3))).fetchall()
+    assert [(answer is not None, run_id is not None) for answer, run_id in found] == [(True, True), (False, True), (False, True)]
+
+
 def test_a_run_that_a_commit_makes_ready_can_be_claimed_in_the_same_call(db: Conn) -> None:
     run = begin(db)
     _, claims = commit_and_claim(db, register(db), 5, flush(run, **{"continue": '{"n": 2}'}))

@@ -920,6 +920,60 @@ def test_only_the_child_that_is_waited_for_is_heard(db: Conn) -> None:
     assert [u[1] for u in commit(db, flush(again, child_calls=[1, 2])).units_of(again)] == [2, 1]
 
 
+def test_children_are_waited_for_by_ranges_of_their_calls(db: Conn) -> None:
+    parent = begin(db, "parent")
+    commit(db, flush(parent, children=[child(call) for call in (1, 2, 3, 5)]))
+    kids = claim(db, 4)
+    finish(db, kids[2])
+    answer = commit(db, flush(parent, child_calls="{[1,2],[5,5]}", park=True, idle=True))
+    assert (answer.place_of(parent), answer.units_of(parent)) == ("parked", [])
+    assert one(db, "select call, calls from pgflow.wait") == (1, [1, 2, 5])
+    wake(db, *answer.wake)
+    assert status(db, parent.run_id) == "waiting"
+    wake(db, *finish(db, kids[3]).wake)
+    again = claim_one(db)
+    assert [u[1] for u in commit(db, flush(again, child_calls="{[1,2],[5,5]}")).units_of(again)] == [5]
+    assert [u[1] for u in commit(db, flush(again, child_calls="{[1,3]}")).units_of(again)] == [3]
+
+
+def test_children_of_many_parents_start_in_the_order_of_their_calls_whatever_their_keys(db: Conn) -> None:
+    parents = [begin(db, "parent") for _ in range(3)]
+    start(db, "child", key="elsewhere")
+    children = [child(4), child(5, key="shared"), child(6, key="elsewhere"), child(7), child(8, key="shared")]
+    answer = commit(db, *(flush(parent, unit(call=1), children=children) for parent in parents))
+    for place, parent in enumerate(parents):
+        found = answer.units_of(parent)
+        assert [u[0] for u in found] == [2, 3, 4, 5, 6]
+        assert [u[1] for u in found] == [4, 5, 6, 7, 8]
+        # A key is the first one's: of the parent that stands first in the batch, and of its first call.
+        assert "".join(u[2] for u in found) == ("kkKkK" if place == 0 else "kKKkK")
+        assert kinds(db, parent)[1:] == [(u[2], u[1]) for u in found]
+        first, second = (json.loads(u[4])["run_id"] for u in found if u[1] in (4, 7))
+        assert first < second
+    assert count(db, "run") == 3 + 1 + 3 * 2 + 1
+    assert count(db, "run_key") == count(db, "run")
+
+
+def test_what_a_batch_is_answered_is_what_its_runs_would_be_answered_alone(db: Conn) -> None:
+    set_clock(db, T0)
+    runs = [begin(db, key=f"k{n}") for n in range(6)]
+    asleep, due, told, paused, forced, asking = runs
+    commit(db, *(flush(run, unit("t", 1, None, None, delay_seconds=1 if run is due else 100)) for run in runs))
+    set_clock(db, T0 + seconds(5))
+    send(db, "k2", "go", '{"b": 1}')
+    db.execute("select pgflow.pause_run('k3')")
+    cancel(db, "k4", force=True)
+    question = {"timers": [[1, 1, "T"]], "signals": [[2, "go"]], "idle": True}
+    answer = commit(db, *(flush(run, **question, park=run is not asking) for run in runs))
+    assert {run.key: answer.place_of(run) for run in runs} == {
+        "k0": "parked", "k1": "leased", "k2": "leased", "k3": "held", "k4": "ended", "k5": "leased",
+    }  # fmt: skip
+    assert [[u[1:3] for u in answer.units_of(run)] for run in runs] == [[], [[1, "T"]], [[2, "S"]], [], [], []]
+    assert sorted(answer.wake) == sorted([asleep.chain_id])
+    assert count(db, "parked") == count(db, "held") == 1
+    assert (told.run_id, paused.run_id, forced.run_id) == (runs[2].run_id, runs[3].run_id, runs[4].run_id)
+
+
 @pytest.mark.parametrize("how", ["completed", "failed", "continued", "force"])
 def test_the_end_of_a_parent_cancels_the_children_that_are_not_abandoned(db: Conn, how: str) -> None:
     parent = begin(db, "parent", key="p")

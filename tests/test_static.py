@@ -242,7 +242,7 @@ MUST_BE_VOLATILE = {
 KNOWN = (
     ("target type is different type than source type", "claim_", "an empty array as the first value of a variable"),
     ("target type is different type than source type", "commit_units", "as in claim_"),
-    ("target type is different type than source type", "settle_", "as in claim_"),
+    ("target type is different type than source type", "settle_all_", "as in claim_"),
     ('cast "bigint" value to "integer"', "", "a count of rows that are there, into an int"),
     ('cast "numeric" value to "double precision"', "poll", "seconds until a timer"),
     ("unreachable code", "insert_run_", "after a loop that is left by EXIT WHEN"),
