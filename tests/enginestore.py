@@ -358,7 +358,7 @@ class Store:
         for m in mine:
             if m.kind == "x":
                 yield m.sent_us, 0, m.mail_id, m.kind, m.name, m
-            elif m.kind == "c" and m.run_id == run.run_id and m.call in q.get("child_calls", ()):
+            elif m.kind == "c" and m.run_id == run.run_id and _is_in(m.call, q.get("child_calls", "{}")):
                 yield m.sent_us, m.call, m.mail_id, Kind.CHILD_FINISHED, m.name, m
         for call, name in q.get("signals", ()):
             first = next((m for m in mine if m.kind == "s" and m.name == name), None)
@@ -402,3 +402,8 @@ class Store:
         for child in list(self.runs.values()):
             if child.parent is not None and child.parent[0] == run.run_id and child.place != "ended" and child.close_policy == "c":
                 self._post(child.chain_id, "x", "cancel", json.dumps({"why": "the parent run ended"}), sent_by="pgflow")
+
+
+def _is_in(number: int | None, ranges: str) -> bool:
+    """Whether a number is in ranges as a question writes them: ``{[1,3],[7,7]}``."""
+    return any(number is not None and first <= number <= last for first, last in json.loads(f"[{ranges[1:-1]}]"))

@@ -28,7 +28,7 @@ import pgflow
 from pgflow import read, step, workflow
 from pgflow._engine.drivers import ThreadDriver
 from pgflow._engine.execution import Execution
-from pgflow._engine.flush import MAX_FLUSH_UNITS
+from pgflow._engine.flush import MAX_FLUSH_CHILDREN, MAX_FLUSH_UNITS
 from pgflow._scope import WorkflowScope, current
 from pgflow.errors import RunCancelled
 from pgflow.model import Kind
@@ -726,6 +726,26 @@ def test_a_resume_that_overtakes_the_pause_lets_the_run_go_on():
 async def then_a_child() -> str:
     await look_up("a")
     return await pgflow.run_child(charged_child, 1)
+
+
+@workflow
+async def with_many_children(count: int) -> int:
+    return len((await pgflow.map(charged_child, range(count))).values)
+
+
+def test_many_children_start_in_commits_of_some_hundreds_each():
+    store = Store(with_many_children, charged_child)
+    run = store.start(with_many_children, MAX_FLUSH_CHILDREN + 1)
+    worker = Worker(store)
+    worker.play("claim 1")
+    started = []
+    while len(store.runs) <= MAX_FLUSH_CHILDREN + 1:
+        known = len(store.runs)
+        for move in ("send 1", "commit 1", "ack 1"):
+            worker.play(move)
+        started.append(len(store.runs) - known)
+    assert started == [MAX_FLUSH_CHILDREN, 1]
+    assert [u.call for u in run.units] == list(range(1, MAX_FLUSH_CHILDREN + 2))
 
 
 def test_a_paused_run_starts_no_child():

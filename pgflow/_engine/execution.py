@@ -16,13 +16,13 @@ takes such neighbours as one group too.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any, NoReturn
 
 from pgflow._engine import mypyc_attr
-from pgflow._engine.calls import ChildCall, EffectCall, SignalCall, StepCall, TimerCall
+from pgflow._engine.calls import Call, ChildCall, EffectCall, SignalCall, StepCall, TimerCall
 from pgflow._engine.drivers import ClosedDriver, Driver
-from pgflow._engine.flush import MAX_FLUSH_STARTS, Ending, Flush
+from pgflow._engine.flush import MAX_FLUSH_CHILDREN, MAX_FLUSH_STARTS, Ending, Flush
 from pgflow._engine.history import size_of
 from pgflow._engine.host import Host, StepResult
 from pgflow._engine.loop import Unwind
@@ -37,6 +37,9 @@ LINGER_TIMER_US = 1_000_000
 
 LINGER_CHILDREN_US = 50_000
 """So long a parent waits in memory for children that have just started, or for more results after one."""
+
+LINGER_CHILDREN_US_A_UNIT = 50
+"""So much longer for each unit of its journal: about what a replay of it takes, should it park."""
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -145,13 +148,17 @@ class Execution(Releases):
             return True
         now_us = self.estimate_us()
         soon_us = now_us + LINGER_TIMER_US
-        looks = [c.due_us for c in self._calls.values() if isinstance(c, (TimerCall, SignalCall)) and c.due_us and c.due_us < soon_us]
+        looks = [c.due_us for c in self._beside_children() if isinstance(c, (TimerCall, SignalCall)) and c.due_us and c.due_us < soon_us]
         if self._linger_until_us > now_us:
             looks.append(self._linger_until_us)
         if looks:
             self._host.look_later(self, max(0, min(looks) - now_us) / 1e6 + 0.0002)
             return False
-        return not any(isinstance(c, StepCall) and (c.retry_due_us or soon_us) < soon_us for c in self._calls.values())
+        return not any(isinstance(c, StepCall) and (c.retry_due_us or soon_us) < soon_us for c in self._beside_children())
+
+    def _beside_children(self) -> Collection[Call]:
+        """The open calls, without children if there is nothing else."""
+        return self._calls.values() if len(self._calls) > len(self._open_children) else ()
 
     def poke(self) -> None:
         """There may be mail, or a timer may be due: look, when the code next stands still."""
@@ -333,13 +340,13 @@ class Execution(Releases):
         idle = self.is_idle and not flush.starts
         leaving = idle and self._may_leave()
         asked, self._ask_wanted = self._ask_wanted, False
-        children = [] if self.pausing else self._new_children
+        children = [] if self.pausing else self._new_children[:MAX_FLUSH_CHILDREN]
         effects = [] if self.pausing else self._new_effects
         if not (asked or children or effects or self._unwanted_children or leaving):
             return None
         question = self._address(flush)
         self.claim.offer = None  # the answer may take it
-        waits = waits_of(self._calls.values(), self._accepted)
+        waits = waits_of(self._beside_children(), self._open_children.values(), self._accepted)
         if waits.keys() == {"open_effects"} and (owed := [c for c in self._calls.values() if c.state == "owed"]):
             question["stuck"] = stuck("effect", owed_detail(owed))
         if self._unwanted_children:
@@ -351,7 +358,7 @@ class Execution(Releases):
             self._new_effects = []
         if children:
             question["children"] = [child_row(call) for call in children]
-            self._new_children = []
+            self._new_children = self._new_children[len(children) :]
         elif waits and not (self.pausing or effects):  # a pause holds, if it still stands; if not, there may be more to do than to wait
             question["park"] = leaving
         elif not (self.pausing or asked or effects or "unwanted" in question):
@@ -390,6 +397,7 @@ class Execution(Releases):
         self._has_looked = True
         self._sync_clock(at_us)
         self.pausing = bool(answer.get("pause"))
+        has_children = False
         for seq, number, kind, name, payload, *due_us in answer["units"]:
             unit = Unit(seq, number, kind, name, payload, None, at_us, due_us[0] if due_us else None)
             self._seq = self._durable_seq = seq
@@ -398,7 +406,7 @@ class Execution(Releases):
                 continue
             call = self._calls.get(number)
             if isinstance(call, ChildCall):
-                self._linger_until_us = self.estimate_us() + LINGER_CHILDREN_US
+                has_children = True
             if kind == Kind.CHILD_STARTED:
                 assert isinstance(call, ChildCall)
                 self._note_start(call, unit)
@@ -408,6 +416,8 @@ class Execution(Releases):
             if call is not None:
                 call.state = "decided"
             self._decided.append(unit)
+        if has_children:
+            self._linger_until_us = self.estimate_us() + LINGER_CHILDREN_US + self._seq * LINGER_CHILDREN_US_A_UNIT
         for number, version, stale in answer.get("refused") or ():
             self._refuse_effect(number, version, stale)
         self.over = answer["place"] != "leased"

@@ -192,6 +192,7 @@ class WorkflowLoop(_RefusingLoop):  # type: ignore[misc]
         self._ready: deque[asyncio.Handle] = deque()
         self._tasks: list[WorkflowTask[Any]] = []
         self._generators: list[tuple[AsyncGenerator[Any, Any], contextvars.Context]] = []
+        self._crowded = 64  # so many tasks are gone through for those that are done
         self._ordinals = 0
         self._task_names = 0
         # Unique over runs, so that asyncio's own tables of tasks do not fill with equal hashes, and above
@@ -374,8 +375,9 @@ class WorkflowLoop(_RefusingLoop):  # type: ignore[misc]
         return task
 
     def _keep(self, task: WorkflowTask[Any]) -> None:
-        if len(self._tasks) >= 64 and len(self._tasks) & 63 == 0 and not self._closing:
+        if len(self._tasks) >= self._crowded and not self._closing:
             self._tasks = [kept for kept in self._tasks if not kept.done()]
+            self._crowded = max(64, 2 * len(self._tasks))
         self._tasks.append(task)
 
     def _keep_generator(self, generator: AsyncGenerator[Any, Any]) -> None:

@@ -9,12 +9,11 @@ from pgflow._engine.calls import Call, ChildCall, EffectCall, SignalCall, StepCa
 from pgflow.model import Kind
 
 
-def waits_of(calls: Iterable[Call], accepted: Iterable[int] = ()) -> dict[str, Any]:
-    """What only the database can bring, as a question names it."""
+def waits_of(calls: Iterable[Call], children: Iterable[ChildCall], accepted: Iterable[int] = ()) -> dict[str, Any]:
+    """What only the database can bring, as a question names it, for children and for calls beside them."""
     signals: list[Any] = []
     timers: list[Any] = []
     retries: list[Any] = []
-    children: list[Any] = []
     effects: list[int] = list(accepted)
     for call in calls:
         if call.state in ("decided", "misfit"):
@@ -25,14 +24,26 @@ def waits_of(calls: Iterable[Call], accepted: Iterable[int] = ()) -> dict[str, A
                 timers.append([call.number, call.started_seq, Kind.WAIT_TIMED_OUT])
         elif isinstance(call, TimerCall):
             timers.append([call.number, call.started_seq, Kind.TIMER_FIRED])
-        elif isinstance(call, ChildCall):
-            children.append(call.number)
         elif isinstance(call, StepCall) and call.state == "backoff":
             retries.append([call.number, call.retry_seq])
         if isinstance(call, EffectCall) and call.state in ("backoff", "owed"):
             effects.append(call.number)
-    waits = {"signals": signals, "timers": timers, "retries": retries, "child_calls": children, "open_effects": effects}
+    waits: dict[str, Any] = {"signals": signals, "timers": timers, "retries": retries, "open_effects": effects}
+    if numbers := [child.number for child in children if child.state != "decided"]:
+        waits["child_calls"] = ranges_of(numbers)
     return {name: rows for name, rows in waits.items() if rows}
+
+
+def ranges_of(numbers: list[int]) -> str:
+    """Numbers as Postgres writes a multirange: a parent asks for thousands of children at once, again and again."""
+    ranges = []
+    first = last = numbers[0]
+    for number in numbers:
+        if number > last + 1 or number < last:
+            ranges.append(f"[{first},{last}]")
+            first = number
+        last = number
+    return f"{{{','.join(ranges)}{',' if ranges else ''}[{first},{last}]}}"
 
 
 def child_row(call: ChildCall) -> list[Any]:

@@ -234,7 +234,7 @@ class Releases(Renewals):
                 return
             if error is None:
                 self._note_age(call, unit.seq)
-            if isinstance(call, ChildCall) and (left := json.loads(unit.payload or "{}").get("saga")):
+            if isinstance(call, ChildCall) and '"saga"' in (unit.payload or "") and (left := json.loads(unit.payload or "{}").get("saga")):
                 call.take_over(left, call.number)
             self._deliver(call, value, error)
 

@@ -39,6 +39,8 @@ class Requests(History):
         self._startable: list[StepCall] = []
         self._running: set[int] = set()
         self._new_children: list[ChildCall] = []
+        self._open_children: dict[int, ChildCall] = {}
+        """Those of the open calls that are children: a family may have ten thousand, which are not gone through for each of them."""
         self._new_effects: list[EffectCall] = []
         self._inbox: deque[StepResult] = deque()
         self._items: set[str] = set()
@@ -238,7 +240,7 @@ class Requests(History):
         if call.number == NEVER:
             return call
         self._take_over(call)
-        self._calls[call.number] = call
+        self._calls[call.number] = self._open_children[call.number] = call
         self.has_children = True
         if waits_for_start:
             call.start = Call(call.number, call.name, self._driver.waiter())
@@ -365,7 +367,12 @@ class Requests(History):
     def _drop(self, call: Call) -> None:
         call.state = "over"
         self._calls.pop(call.number, None)
-        for group in (self._unlicensed, self._startable, self._new_children, self._new_effects):
+        if isinstance(call, ChildCall):
+            self._open_children.pop(call.number, None)
+            if not call.chain_id and call in self._new_children:
+                self._new_children.remove(call)
+            return
+        for group in (self._unlicensed, self._startable, self._new_effects):
             if call in group:
                 group.remove(call)  # type: ignore[arg-type]
 
