@@ -204,6 +204,35 @@ SCENARIOS = (
         ),
     ),
     Scenario(
+        "sleeps", {"runs": 3000}, {"runs": 300},
+        (
+            rate("sleeps_per_second", "sleeps", "runs of 10 sleeps of a millisecond, 128 at once"),
+            cost("client_cpu_ms_per_sleep", "ms", "client CPU per sleep"),
+        ),
+        quick_peers=False,
+    ),
+    Scenario(
+        "parks", {"runs": 20_000}, {"runs": 2000},
+        (
+            rate("parks_per_second", "runs", "runs that come to a wait for a signal and park, 200 at once"),
+            rate("signalled_runs_per_second", "runs", "parked runs whose signals have come, to their ends"),
+        ),
+        quick_peers=False,
+    ),
+    Scenario(
+        "children", {"runs": 1000, "children": 10_000}, {"runs": 100, "children": 1000},
+        (
+            rate("children_in_turn_per_second", "runs", "children one after the other, of 128 parents at once"),
+            rate("children_at_once_per_second", "runs", "a map over 10,000 children"),
+        ),
+        quick_peers=False,
+    ),
+    Scenario(
+        "awaiting", {"runs": 2000}, {"runs": 300},
+        (rate("awaiting_steps_per_second", "steps", "steps whose bodies await 10 ms, 100 runs at once: at most 10,000"),),
+        quick_peers=False,
+    ),
+    Scenario(
         "recovery", {"runs": 40, "dead_after": 10.0}, {"runs": 10, "dead_after": 1.0},
         (cost("recovery_beyond_timeout_seconds", "s", "kill -9 to its runs going on elsewhere, beyond the time-out"),),
         quick_peers=False,

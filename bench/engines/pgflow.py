@@ -30,6 +30,7 @@ STEPS_RECORDED = "select count(*) from pgflow.unit where kind = 'c'"
 RUNS_FINISHED = "select count(*) from pgflow.outcome where status = 'completed'"
 
 poke = Signal("poke", float)
+word = Signal("word", int)
 seen: set[float] = set()
 """Times of sending that were seen: a workflow's code runs again on every replay, and only its first run counts."""
 
@@ -116,6 +117,11 @@ async def poked() -> None:
 
 
 @workflow
+async def waiting(_x: int) -> int:
+    return await word.wait()
+
+
+@workflow
 async def long(steps: int, times: int) -> None:
     for i in range(steps):
         await small(i)
@@ -150,6 +156,33 @@ async def ten_slow_steps(x: int) -> int:
 
 
 @step
+async def brief(i: int) -> int:
+    await asyncio.sleep(0.01)
+    return i
+
+
+@workflow
+async def ten_brief_steps(x: int) -> int:
+    for i in range(10):
+        await brief(i)
+    return x
+
+
+@workflow
+async def ten_naps(x: int) -> int:
+    for _ in range(10):
+        await pgflow.sleep(0.001)
+    return x
+
+
+@workflow
+async def ten_children(x: int) -> int:
+    for i in range(10):
+        await pgflow.run_child(child, i)
+    return x
+
+
+@step
 async def hold(i: int) -> int:
     await asyncio.sleep(3600)
     return i
@@ -170,7 +203,10 @@ async def family(children: int) -> int:
     return len((await pgflow.map(child, range(children))).values)
 
 
-FLOWS = [ten_steps, ten_transactions, ten_sync_transactions, ten_sync_steps, ten_texts, job, stamp, poked, long, nap, ten_slow_steps, held, child, family]
+FLOWS = [
+    ten_steps, ten_transactions, ten_sync_transactions, ten_sync_steps, ten_texts, job, stamp, poked, waiting, long, nap, ten_slow_steps,
+    ten_brief_steps, ten_naps, ten_children, held, child, family,
+]  # fmt: skip
 
 
 def app_of(bench: kit.Bench) -> AsyncApp:
@@ -204,13 +240,15 @@ async def until_finished(worker: Worker, count: int) -> None:
         await asyncio.sleep(0.01)
 
 
-async def work_off(bench: kit.Bench, workflow: Any, runs: int, concurrency: int, *, given: Any = None, **options: Any) -> kit.Span:
-    """What this process needs for so many runs that are there already, each given its number, or this."""
+async def work_off(
+    bench: kit.Bench, workflow: Any, runs: int, concurrency: int, *, kin: int = 0, given: Any = None, **options: Any
+) -> kit.Span:
+    """What this process needs for so many runs that are there already, each given its number, or this, and each with so many children."""
     async with app_of(bench) as app:
         await start_all(app, workflow, [({"x": i} if workflow is job else i if given is None else given,) for i in range(runs)])
         async with worker_of(app, concurrency, **options) as worker:
             with kit.Span() as span:
-                await until_finished(worker, runs)
+                await until_finished(worker, runs * (1 + kin))
     return span
 
 
@@ -369,6 +407,65 @@ def processes(bench: kit.Bench) -> kit.Figures:
         figures[f"lock_waits_percent_of_{count}_workers"] = waits.percent("Lock")
     bench.check("steps recorded", STEPS_RECORDED, finished * 10)
     return figures
+
+
+# ---------------------------------------------------------------- waits
+
+
+def sleeps(bench: kit.Bench) -> kit.Figures:
+    """Ten sleeps of a millisecond a run, 128 runs at once."""
+    span = asyncio.run(work_off(bench, ten_naps, bench["runs"], 128))
+    bench.check("sleeps recorded", "select count(*) from pgflow.unit where kind = 'T'", bench["runs"] * 10)
+    return {"sleeps_per_second": bench["runs"] * 10 / span.seconds, "client_cpu_ms_per_sleep": span.cpu_seconds / bench["runs"] * 100}
+
+
+def parks(bench: kit.Bench) -> kit.Figures:
+    """Runs that park for a signal, and that are ended by it."""
+    parks, wakes = asyncio.run(_parks(bench, bench["runs"]))
+    bench.check("runs finished", RUNS_FINISHED, bench["runs"])
+    return {"parks_per_second": bench["runs"] / parks.seconds, "signalled_runs_per_second": bench["runs"] / wakes.seconds}
+
+
+def children(bench: kit.Bench) -> kit.Figures:
+    """Children one after the other, of 128 parents at once, and at once, of one parent."""
+    runs, many = bench["runs"], bench["children"]
+    in_turn = asyncio.run(work_off(bench, ten_children, runs, 128, kin=10))
+    at_once = asyncio.run(_family(bench, many))
+    bench.check("runs finished", RUNS_FINISHED, runs * 11 + many + 1)
+    return {"children_in_turn_per_second": runs * 10 / in_turn.seconds, "children_at_once_per_second": many / at_once.seconds}
+
+
+def awaiting(bench: kit.Bench) -> kit.Figures:
+    """Ten steps a run whose bodies await 10 ms, 100 runs at once: the clock allows 10,000 a second."""
+    span = asyncio.run(work_off(bench, ten_brief_steps, bench["runs"], 100))
+    bench.check("steps recorded", STEPS_RECORDED, bench["runs"] * 10)
+    return {"awaiting_steps_per_second": bench["runs"] * 10 / span.seconds}
+
+
+async def _family(bench: kit.Bench, children: int) -> kit.Span:
+    """How long a worker takes for a parent that maps over so many children."""
+    async with app_of(bench) as app:
+        await start_all(app, family, [(children,)])
+        async with worker_of(app, 128) as worker:
+            with kit.Span() as span:
+                await until_finished(worker, children + 1)
+    return span
+
+
+async def _parks(bench: kit.Bench, runs: int) -> tuple[kit.Span, kit.Span]:
+    """How long a worker takes to come to the waits of so many runs, and to end them once each has its signal."""
+    parked = "select count(*) from pgflow.parked"
+    async with app_of(bench) as app:
+        await start_all(app, waiting, [(i,) for i in range(runs)])
+        async with worker_of(app, 200) as worker:
+            with kit.Span() as parks:
+                await asyncio.to_thread(bench.wait_for, parked, runs)
+        with bench.connect() as conn:
+            conn.execute("select pgflow.send_signal(key, 'word', '1') from pgflow.run where run_id in (select run_id from pgflow.parked)")
+        async with worker_of(app, 200) as worker:
+            with kit.Span() as wakes:
+                await until_finished(worker, runs)
+    return parks, wakes
 
 
 # ---------------------------------------------------------------- as a queue
