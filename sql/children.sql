@@ -105,6 +105,7 @@ set enable_seqscan = off
 as $$
 #variable_conflict use_column
 declare
+  began timestamptz := pgflow.now_(); -- a key may have been waited for since the commit read it
   stems uuid[];
   made_at int[];
   made_seqs int[];
@@ -154,19 +155,19 @@ begin
       run_id, chain_id, root_run_id, parent_run_id, created_at, run_at, deadline_at, root, generation, lane_id,
       parent_call, priority, close_policy, tenant, key, input, labels, metadata
     )
-    select f.run_id, f.run_id, f.root_run_id, f.me, t, f.run_at, f.deadline_at, f.stem, 1, f.lane_id,
+    select f.run_id, f.run_id, f.root_run_id, f.me, began, f.run_at, f.deadline_at, f.stem, 1, f.lane_id,
       (f.c->0)::int, coalesce((f.c->>5)::int, 0), (f.c->>10)::"char", f.tenant, f.run_key, (f.c->>3)::json, nullif(f.c->8, 'null'), f.metadata
     from fresh f
   ), limited as (
     insert into pgflow.deadline (run_id, due_at) select f.run_id, f.deadline_at from fresh f where f.deadline_at is not null
   ), early as (
     insert into pgflow.parked (run_id, chain_id, parked_at, lane_id, last_seq, priority)
-    select f.run_id, f.run_id, t, f.lane_id, 0, coalesce((f.c->>5)::int, 0) from fresh f where f.run_at > t
+    select f.run_id, f.run_id, began, f.lane_id, 0, coalesce((f.c->>5)::int, 0) from fresh f where f.run_at > began
   ), timed as (
-    insert into pgflow.timer (due_at, run_id, call) select f.run_at, f.run_id, 0 from fresh f where f.run_at > t
+    insert into pgflow.timer (due_at, run_id, call) select f.run_at, f.run_id, 0 from fresh f where f.run_at > began
   ), placed as (
     insert into pgflow.ready (run_id, ready_at, lane_id, last_seq, attempt, priority)
-    select f.run_id, t, f.lane_id, 0, 0, coalesce((f.c->>5)::int, 0) from fresh f where f.run_at is null or f.run_at <= t
+    select f.run_id, began, f.lane_id, 0, 0, coalesce((f.c->>5)::int, 0) from fresh f where f.run_at is null or f.run_at <= began
   ), noted as (
     insert into pgflow.unit (run_id, seq, call, kind, name, payload, token, at, recorded_at)
     select f.me, f.seq, (f.c->0)::int, 'k', f.c->>1, json_build_object('run_id', f.run_id, 'key', f.run_key), f.token, t, t from fresh f

@@ -154,8 +154,9 @@ begin
     from unnest(children) as i (id)
     cross join lateral (select r.parent_run_id, r.close_policy from pgflow.run r where r.run_id = i.id offset 0) r
     cross join lateral (select o.status from pgflow.outcome o where o.run_id = i.id offset 0) o
-    cross join lateral (select p.run_id from pgflow.outcome p where p.run_id = r.parent_run_id and p.status = 'cancelled' offset 0) p
-    where r.close_policy = 'c' and o.status = 'completed' and pgflow.is_forced_(p.run_id)
+    cross join lateral (select p.status from pgflow.outcome p where p.run_id = r.parent_run_id offset 0) p
+    -- Only of a parent that was cancelled it is looked for how: the journal of any other need not be read.
+    where r.close_policy = 'c' and o.status = 'completed' and case when p.status = 'cancelled' then pgflow.is_forced_(r.parent_run_id) end
     order by i.id
   loop
     perform pgflow.owe_left_(child, 'parent_forced', t, coalesce((select max(u.seq) from pgflow.unit u where u.run_id = child), 0));

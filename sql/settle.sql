@@ -189,9 +189,9 @@ begin
           or exists (select from pgflow.saga_effect e where e.chain_id = r.chain_id)
         ) then pgflow.child_saga_(c.me, c.child)
       end as saga
-      from pgflow.run r join pgflow.lane l on l.lane_id = r.lane_id where r.run_id = c.child
+      from pgflow.run r join pgflow.lane l on l.lane_id = r.lane_id where c.kind = 'K' and r.run_id = c.child
       offset 0
-    ) k on c.kind = 'K'
+    ) k on true
   ), gone as (
     delete from pgflow.signal s where s.ctid = any(array(select m.address from taken m where m.address is not null)) returning s.signal_id
   ), noted as (

@@ -435,14 +435,14 @@ CASES = [
             ),
         ),
         720,
-        uses="lease_pkey signal_pkey unit_pkey wait_pkey",
+        uses="lease_pkey run_pkey signal_pkey unit_pkey wait_pkey",
     ),
     Case(
         "park that finds a message",
         "select pgflow.commit_units(%s::jsonb)",
         lambda ids: (batch(ids, 1001, 10, question=lambda _: {"signals": [[3, "go"]], "child_calls": [2], "park": True, "idle": True}),),
         480,
-        uses="lease_pkey signal_pkey unit_pkey",
+        uses="lease_pkey run_pkey signal_pkey unit_pkey",
         before=(
             "insert into pgflow.signal (chain_id, sent_at, kind, name) select r, now(), 's', 'go' from generate_series({leased} + 1001, {leased} + 1010) r",
         ),
@@ -452,7 +452,7 @@ CASES = [
         "select pgflow.commit_units(%s::jsonb)",
         lambda ids: (batch(ids, 1001, 1, question=lambda _: {"signals": [[3, "go"]], "park": True, "idle": True}),),
         90,
-        uses="lease_pkey signal_pkey unit_pkey",
+        uses="lease_pkey run_pkey signal_pkey unit_pkey",
         before=("select pgflow.pause_run('key-' || ({leased} + 1001))",),
     ),
     Case(
