@@ -1005,6 +1005,11 @@ function pgflow.bring_up_(heir pgflow.run, cut integer, edit json, note jsonb, w
   set search_path=pg_catalog, pg_temp
   md5 c96ed696faa22b6d907c86602d1a1b26
 
+function pgflow.calls_of_(calls jsonb) returns int4multirange, owner pgflow_owner
+  -- Numbers of calls as a worker names them: ranges as text, or [call, ...]
+  sql immutable
+  md5 d41d8cd98f00b204e9800998ecf8427e
+
 function pgflow.cancel_children_(run_ids bigint[], t timestamp with time zone) returns bigint[], owner pgflow_owner
   -- Posts a cancel to the open children that end with these runs; answers their chains
   plpgsql volatile
@@ -1197,7 +1202,7 @@ function pgflow.commit_and_claim(batch jsonb, worker_id integer, lanes integer[]
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 2607e4ea1d68206a8213eaaef41fd9dd
+  md5 80f4655865d712ff80d95c528d6c4420
   grant execute to pgflow_worker
 
 function pgflow.commit_unit(run_id bigint, token bigint, seq integer, call integer, kind "char", name text, payload json, starts json, at_us bigint, worker_id integer DEFAULT NULL::integer) returns text, owner pgflow_owner
@@ -1216,7 +1221,7 @@ function pgflow.commit_units(batch jsonb, careful boolean DEFAULT false, payload
   set enable_seqscan=off
   set plan_cache_mode=force_generic_plan
   set jit=off
-  md5 78dc39337636bc992ee5281834e46bea
+  md5 25b7eb0efc7d11bbdba88e2428fb747f
   grant execute to pgflow_worker
 
 function pgflow.confirm_effect(ref text, verdict text DEFAULT 'confirmed'::text, value json DEFAULT 'null'::json, why text DEFAULT NULL::text, sent_by text DEFAULT NULL::text) returns bigint, owner pgflow_owner
@@ -1494,6 +1499,13 @@ function pgflow.has_long_number_(value text) returns boolean, owner pgflow_owner
   set search_path=pg_catalog, pg_temp
   md5 668bd606befbc18b6b9a3d67cb835e0e
 
+function pgflow.hear_(questions jsonb, mailed integer[]) returns integer[], owner pgflow_owner
+  -- Which of the runs of a batch that have mail people want to pause; what was asked before they wanted it to go on is dropped
+  plpgsql volatile
+  set search_path=pg_catalog, pg_temp
+  set enable_seqscan=off
+  md5 6b2dbe2f106d9e9d62d5a93235086476
+
 function pgflow.heir_of_(origin pgflow.run, cut integer, input json, mode text, attempts integer, timeout_seconds double precision, t timestamp with time zone) returns pgflow.run, owner pgflow_owner
   -- The row of a run that begins with the journal of another; whose chain it is, is left to the caller
   plpgsql volatile
@@ -1701,12 +1713,12 @@ function pgflow.lock_chain_(chain bigint) returns void, owner pgflow_owner
   set search_path=pg_catalog, pg_temp
   md5 6cacfbaeac9e132c027c0350338116a4
 
-function pgflow.look_(q jsonb, t timestamp with time zone, INOUT seq integer, OUT units jsonb, OUT pause boolean) returns record, owner pgflow_owner
-  -- Takes what has happened to a run, in the order in which it happened, and records it
+function pgflow.look_all_(questions jsonb, positions integer[], seqs integer[], has_mail integer[], t timestamp with time zone) returns TABLE(pos integer, seq integer, units jsonb), owner pgflow_owner
+  -- Takes what has happened to runs of a batch, of each in the order in which it happened, and records it: of each position with news the last seq then, and its units
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
-  md5 8d7400a9d7b554b694eaa32f4f738e5b
+  md5 685edf67c259a73f930b6a154139b38a
 
 function pgflow.lost_runs(run_ids bigint[], tokens bigint[], seqs integer[], has_ended boolean[]) returns SETOF bigint, owner pgflow_owner
   -- Which of these runs lack the unit that this token wrote as this seq, or the outcome if they have ended
@@ -1819,7 +1831,7 @@ function pgflow.owe_for_parent_(children bigint[], t timestamp with time zone) r
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
-  md5 4cd49f8e4a5f07c5d75578c4fcd2ce86
+  md5 21a29824af90c53d5fdc362a968f113d
 
 function pgflow.owe_left_(me bigint, reason text, t timestamp with time zone, INOUT seq integer) returns integer, owner pgflow_owner
   -- Opens a debt for each effect that a run leaves behind and nobody is going to take back
@@ -1849,12 +1861,12 @@ function pgflow.page_sent(run_id bigint, call integer, kind text, leased_until t
   md5 024fac7ca3b41cc2910c93bed46cf3d9
   grant execute to pgflow_worker
 
-function pgflow.park_(q jsonb, seq integer, t timestamp with time zone) returns boolean, owner pgflow_owner
-  -- Lease -> parked, with the reasons to wake; true if a message that crossed it should be looked for at once
+function pgflow.park_all_(questions jsonb, positions integer[], seqs integer[], t timestamp with time zone) returns bigint[], owner pgflow_owner
+  -- Lease -> parked, for runs of a batch, with their reasons to wake; answers the chains for which a message that crossed it should be looked for at once
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
-  md5 3cc1eea80268c37ddd438c44bcb346d6
+  md5 295b0765eb0a71355a5f06728f0fc7d0
 
 function pgflow.parted_(run_id bigint, cut integer) returns TABLE(seq integer, what text, name text, taken_back_at integer), owner pgflow_owner
   -- Effects before a cut, and children started before it, that were taken back after it, or begun to be: nobody may go on from there as if they were done
@@ -2201,12 +2213,12 @@ function pgflow.set_policy(rules jsonb, why text, set_by text DEFAULT NULL::text
   md5 2d739e950bcaa80061087237ade02116
   grant execute to pgflow_operator
 
-function pgflow.settle_(q jsonb, t timestamp with time zone) returns jsonb, owner pgflow_owner
-  -- Answers one run's questions and changes its place, within commit_units
+function pgflow.settle_all_(questions jsonb, t timestamp with time zone, OUT answers jsonb, OUT to_wake bigint[], OUT lanes integer[]) returns record, owner pgflow_owner
+  -- Answers the questions of the runs of a batch and changes their places, within commit_units
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
-  md5 c8cffe56dd04d9d6632a1e886736ce91
+  md5 af8c407bd14c7d54ac3806548ac37150
 
 function pgflow.settle_by_word_(me bigint, call integer, payload json, sent_by text, token bigint, t timestamp with time zone, is_over boolean, INOUT seq integer, OUT units jsonb) returns record, owner pgflow_owner
   -- Records what somebody said became of an effect, and its outcome, if the effect is still open and not under way
@@ -2245,11 +2257,18 @@ function pgflow.shrink_journal(max_units integer DEFAULT 10000, max_bytes bigint
   grant execute to pgflow_operator
   grant execute to pgflow_worker
 
-function pgflow.start_children_(q jsonb, t timestamp with time zone, INOUT seq integer, OUT units jsonb, OUT lanes integer[]) returns record, owner pgflow_owner
-  -- Starts the children that a flush asks for, each recorded as started or refused
+function pgflow.start_children_(questions jsonb, positions integer[], seqs integer[], t timestamp with time zone) returns TABLE(pos integer, seq integer, units jsonb, lanes integer[]), owner pgflow_owner
+  -- Starts the children that runs of a batch ask for, each recorded as started or refused: of each position of the batch the last seq then, its units, and lanes
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 1f9688c448e3729d1d81d7439eaebf17
+  set enable_seqscan=off
+  md5 7dd6961cf41be08e85cf7c549bcf8414
+
+function pgflow.start_known_(me bigint, c jsonb, t timestamp with time zone, OUT kind "char", OUT payload json, OUT lane_id integer) returns record, owner pgflow_owner
+  -- Starts one child whose key may name a run already: what is recorded of it, started or refused
+  plpgsql volatile
+  set search_path=pg_catalog, pg_temp
+  md5 6f811801e974ba01f06889857dbfbe4e
 
 function pgflow.start_run(workflow text, input json DEFAULT '{}'::json, key text DEFAULT NULL::text, queue text DEFAULT 'default'::text, priority integer DEFAULT 0, run_at timestamp with time zone DEFAULT NULL::timestamp with time zone, timeout_seconds double precision DEFAULT NULL::double precision, labels jsonb DEFAULT NULL::jsonb, metadata jsonb DEFAULT NULL::jsonb, tenant text DEFAULT ''::text, key_retention_seconds integer DEFAULT NULL::integer, version text DEFAULT ''::text, if_taken text DEFAULT 'match'::text, defaults json DEFAULT NULL::json, start_id uuid DEFAULT NULL::uuid, OUT run_key text, OUT run_id bigint, OUT is_new boolean, OUT lane_id integer, OUT replaced bigint) returns record, owner pgflow_owner
   -- Starts a run in the caller's transaction, or finds the one that the key already names (PF002 if that one differs); with a version it waits for workers that have it. if_taken: match, reject (PF002 for any run), attach (that run, whatever its input) or replace (cancels that run, answers its chain for wake(), and begins once it has ended). defaults: what the workflow takes for parameters that are left out. start_id: a UUID by which a start that is sent again knows its own run
