@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextvars
 import threading
+import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -62,12 +63,19 @@ class StepScope:
     chains_to_wake: list[int] = field(default_factory=list)
     lanes_made_ready: set[int] = field(default_factory=set)
     connection: Any = None
-    emit: Callable[[str, str], None] = lambda _stream, _text: None
-    """Takes what the body emits: a stream, and a value as JSON text."""
+    tell: Callable[[StepScope], None] = lambda _scope: None
+    """Is called when the body has emitted something. Does not refer to the scope, which is gone without the garbage collector."""
     emitted: list[tuple[str, str]] = field(default_factory=list)
     """What this try has emitted."""
     try_id: str = ""
     """Made by its first emit."""
+
+    def emit(self, stream: str, text: str) -> None:
+        """Takes what the body emits: a stream, and a value as JSON text."""
+        if not self.try_id:
+            self.try_id = uuid.uuid4().hex[:16]
+        self.emitted.append((stream, text))
+        self.tell(self)
 
     def begin_try(self) -> None:
         """What an earlier try has emitted is void."""

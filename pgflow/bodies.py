@@ -146,7 +146,7 @@ class Bodies:
     def _start_in_thread(self, execution: Execution, call: StepCall) -> None:
         """Without a task of the loop, which would cost more than the thread: what the body comes to is told by its thread."""
         scope = StepScope(execution.claim, call, 1, lambda details: self._beat(execution, call, details))
-        scope.emit = Drafts(self._host, self._loop, execution, scope).emit
+        scope.tell = Drafts(self._host, self._loop, execution).tell
         scope.begin_try()
         step: Step[Any, Any] = call.spec.definition
         fn: Callable[..., Any] = self._host.replacements.get(step.origin) or step.fn
@@ -233,7 +233,7 @@ class Bodies:
     async def _try_until_judged(self, execution: Execution, call: StepCall) -> None:
         attempt = call.attempts if isinstance(call, EffectCall) else call.failed_attempts + 1
         scope = StepScope(execution.claim, call, attempt, lambda details: self._beat(execution, call, details))
-        scope.emit = Drafts(self._host, self._loop, execution, scope).emit
+        scope.tell = Drafts(self._host, self._loop, execution).tell
         current.set(scope)
         for variable, value in call.variables:
             variable.set(value)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import uuid
 from typing import Any, Protocol, TypeVar
 
 from pgflow._calls import transaction as calls
@@ -39,30 +38,26 @@ class DraftHost(Protocol):
 class Drafts:
     """Takes what one body emits, in whichever thread it runs."""
 
-    def __init__(self, host: DraftHost, loop: asyncio.AbstractEventLoop, execution: Execution, scope: StepScope) -> None:
+    def __init__(self, host: DraftHost, loop: asyncio.AbstractEventLoop, execution: Execution) -> None:
         self._host = host
         self._loop = loop
         self._execution = execution
-        self._scope = scope
         self._sent = 0
         self._try_id = ""
         self._sending: asyncio.Task[None] | None = None
 
-    def emit(self, stream: str, text: str) -> None:
-        """Takes a value."""
-        if not self._scope.try_id:
-            self._scope.try_id = uuid.uuid4().hex[:16]
-        self._scope.emitted.append((stream, text))
+    def tell(self, scope: StepScope) -> None:
+        """The body has emitted something."""
         self._execution.beat = True  # rows that the end of the run removes
-        self._loop.call_soon_threadsafe(self._begin)
+        self._loop.call_soon_threadsafe(self._begin, scope)
 
-    def _begin(self) -> None:
+    def _begin(self, scope: StepScope) -> None:
         if self._sending is None or self._sending.done():
-            self._sending = self._loop.create_task(self._send())
+            self._sending = self._loop.create_task(self._send(scope))
 
-    async def _send(self) -> None:
+    async def _send(self, scope: StepScope) -> None:
         """Sends what there is, and what has come meanwhile, as long as somebody waits for the body."""
-        scope, execution = self._scope, self._execution
+        execution = self._execution
         while True:
             await asyncio.sleep(SEND_AFTER_SECONDS)
             if self._try_id != scope.try_id:
