@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import math
 import typing
@@ -48,6 +49,8 @@ EFFECT = effect(risk="irreversible")(abody)
 GIVEN: dict[str, Callable[[Any], Any]] = {
     "step.timeout": lambda value: step(timeout=value)(body), "read.timeout": lambda value: read(timeout=value)(body),
     "read.max_age": lambda value: read(max_age=value)(body),
+    "call.timeout": lambda value: asyncio.run(pgflow.call("named", abody, timeout=value)),
+    "sync.call.timeout": lambda value: pgflow.sync.call("named", body, timeout=value),
     "decision.timeout": lambda value: decision(timeout=value)(body), "Step.options.timeout": lambda value: plain.options(timeout=value),
     "effect.timeout": lambda value: effect(risk="irreversible", timeout=value)(abody),
     "effect.dedup_window": lambda value: effect(risk="irreversible", dedup_window=value)(abody),

@@ -104,6 +104,7 @@ MUTATIONS: dict[str, list[list[str]]] = {
     "a finished run has no place": [[READY.format(run="%(done)s", seq=1)], [LEASE.format(run="%(heard)s")]],
     "a place belongs to a run": [[READY.format(run="%(nobody)s", seq=0)], [LEASE.format(run="%(nobody)s")]],
     "a place stands in a lane": [["update pgflow.ready set lane_id = 999999 where run_id = %(ready)s"]],
+    "drafts are of open runs": [["insert into pgflow.draft values (%(done)s, 1, 0, 0, 'try', 'stream', '1')"]],
     "an outcome belongs to a run": [[OUTCOME.format(run="%(nobody)s", status="completed")]],
     "the units of a run are dense from 1": [
         ["delete from pgflow.unit where run_id = %(leased)s and seq = 1"],

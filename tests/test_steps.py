@@ -975,7 +975,7 @@ async def test_a_transaction_or_a_wait_in_the_body_of_a_step_is_refused_by_name(
     @step(retries=1)
     async def confused() -> list[str]:
         said = []
-        for forbidden in (write.aio, pgflow.now, pgflow.uuid, lambda: pgflow.emit("s", 1)):
+        for forbidden in (write.aio, pgflow.now, pgflow.uuid, lambda: pgflow.close_stream("s")):
             try:
                 forbidden()
             except NotInRunError as error:

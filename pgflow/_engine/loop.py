@@ -419,9 +419,9 @@ class WorkflowLoop(_RefusingLoop):  # type: ignore[misc]
             raise TypeError(f"a callable object or None is expected, not {handler!r}")
         self._exception_handler = handler
 
-    def run_in_executor(self, executor: Any, func: Callable[..., T], *args: Any) -> asyncio.Future[T]:
+    def run_in_executor(self, executor: Any = None, func: Callable[..., T] | None = None, *args: Any) -> asyncio.Future[T]:
         """Runs a function at once, as code of the workflow, inside ``with pgflow.inline()``; refuses it elsewhere."""
-        if not inlining.get():
+        if func is None or not inlining.get():
             return super().run_in_executor(executor, func, *args)  # type: ignore[no-any-return]  # which refuses it
         future: asyncio.Future[T] = self.create_future()
         try:
