@@ -141,7 +141,7 @@ def test_everything_of_a_worker_leaves_a_server_that_is_the_primary_no_more(app:
 def test_a_heart_that_hears_nothing_asks_on_another_connection(dsn: str, conn: psycopg.Connection, caplog: pytest.LogCaptureFixture) -> None:
     pid = "select pid from pg_stat_activity where application_name = 'pgflow heart'"
     with App(dsn, include=[waiting]) as app, app.worker(rhythm=Rhythm(beat=0.1, look=0.1, dead_after=1.0)):
-        wait_until(lambda: conn.execute(pid).fetchone(), "the heart beats")
+        wait_until(lambda: conn.execute("select 1 from pgflow.worker where beat > 1").fetchone(), "the heart beats")
         (before,) = conn.execute(pid).fetchone()  # type: ignore[misc]
         os.kill(before, signal.SIGSTOP)
         try:

@@ -57,7 +57,8 @@ def wait_for_go_sync(n: int) -> int:
 
 def workflow_threads() -> int:
     """Threads but those of pools, which keep what they once needed for a while."""
-    return sum(not thread.name.startswith(("pgflow-workflow_", "pgflow-step_", "pool-", "asyncio_")) for thread in threading.enumerate())
+    names = [thread.name for thread in threading.enumerate()]
+    return sum(not name.startswith(("pgflow-workflow_", "pgflow-step_", "pool-", "asyncio_")) and not name.endswith(", spare") for name in names)
 
 
 @pytest.mark.parametrize("colour", ["async", "sync"])

@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
+import os
 import random
 import signal
 import subprocess
@@ -197,15 +198,31 @@ class Upgrade:
         self._migrate(ours)
 
     def _kill_one(self) -> int:
-        """Kills an old worker while it holds runs; how many."""
-        pids = [process.pid for process in self.fleet.old]
-        query = "select w.pid, w.running from pgflow.workers w where w.pid = any(%s) and w.running > 0 order by w.running desc limit 1"
-        self._wait(lambda: self.conn.execute(query, (pids,)).fetchone() is not None, "an old worker holds runs")
-        found = self.conn.execute(query, (pids,)).fetchone() or (self.random.choice(pids), 0)
-        victim = next(process for process in self.fleet.old if process.pid == found[0])
+        """Kills an old worker while it holds runs, none of which is amid an effect, which a person would have to settle; how many."""
+        query = "select w.worker_id, w.pid, w.running from pgflow.workers w where w.pid = any(%s) and w.running > 0 order by w.running desc limit 1"
+        amid = """
+            select 1 from pgflow.effects e join pgflow.runs r on r.run_id = e.run_id
+            where r.worker_id = %s and e.status in ('intended', 'unknown') limit 1
+        """
+        caught: list[tuple[subprocess.Popen[bytes], int]] = []
+
+        def catch() -> bool:
+            found = self.conn.execute(query, ([process.pid for process in self.fleet.old],)).fetchone()
+            if found is None:
+                return False
+            worker_id, pid, running = found
+            os.kill(pid, signal.SIGSTOP)
+            if self.conn.execute(amid, (worker_id,)).fetchone() is not None:
+                os.kill(pid, signal.SIGCONT)
+                return False
+            caught.append((next(process for process in self.fleet.old if process.pid == pid), running))
+            return True
+
+        self._wait(catch, "an old worker holds runs")
+        victim, running = caught[0]
         self.fleet.old.remove(victim)
         self.fleet.stop([victim], signal.SIGKILL)
-        return int(found[1])
+        return running
 
     # ------------------------------------------------------------ looks
 
