@@ -569,7 +569,7 @@ CASES = [
         lambda ids: ([ids.leased + 1001, ids.finished + 5000],),
         150,
         uses="held_pkey lease_pkey nudge_pkey outcome_pkey parked_pkey ready_run_id_key run_generation_key signal_pkey timer_pkey wait_pkey",
-        before=("select pgflow.send_signal('key-' || n, 'go') from unnest(array[{leased} + 1001, {finished} + 5000]) n",),
+        before=("select pgflow.send_signal('key-' || n, 'go', '1') from unnest(array[{leased} + 1001, {finished} + 5000]) n",),
     ),
     Case(
         "wake of a continued chain",
@@ -577,7 +577,7 @@ CASES = [
         lambda ids: ([ids.finished + 7],),
         70,
         uses="held_pkey lease_pkey nudge_pkey outcome_pkey parked_pkey ready_run_id_key run_generation_key signal_pkey timer_pkey wait_pkey",
-        before=("select pgflow.send_signal('key-' || ({finished} + 7), 'go')",),
+        before=("select pgflow.send_signal('key-' || ({finished} + 7), 'go', '1')",),
     ),
     Case(
         "wake that cancels a parked run",
