@@ -531,12 +531,12 @@ CASES = [
     Case(
         "what a step said of itself", "select pgflow.step_details(%s::bigint, 2)", lambda ids: (ids.leased + 6,), 10, uses="step_beat_pkey"
     ),
-    Case("sending a signal", "select pgflow.send_signal(%s::text, 'go', '1')", lambda ids: (parked_key(ids, 0),), 40, uses="outcome_pkey run_generation_key run_key_pkey run_pkey"),
+    Case("sending a signal", "select pgflow.send_signal(%s::text, 'go', '1')", lambda ids: (parked_key(ids, 0),), 44, uses="outcome_pkey run_generation_key run_key_pkey run_pkey"),
     Case(
         "handing a signal over",
         "select * from pgflow.deliver_signal(%s::text, 'go', '1')",
         lambda ids: (parked_key(ids, 0),),
-        60,
+        66,
         uses="parked_pkey run_generation_key run_key_pkey run_pkey signal_pkey timer_pkey wait_pkey",
     ),
     Case("cancel", "select pgflow.cancel_run(%s::text)", lambda ids: (parked_key(ids, 0),), 30, uses="run_key_pkey"),
@@ -822,7 +822,7 @@ CASES = [
         uses="held_pkey lease_pkey outcome_pkey parked_pkey ready_run_id_key run_pkey timer_pkey wait_pkey",
         stale=1200,
     ),
-    listed("newest queued runs", Filters(status=["queued"]), 3600, uses="ready_run_id_key run_pkey"),
+    listed("newest queued runs", Filters(status=["queued"]), 11000, uses="ready_run_id_key run_pkey"),
     listed("newest running runs", Filters(status=["running"]), 440, uses="lease_pkey run_pkey"),
     listed("newest waiting runs", Filters(status=["waiting"]), 1000, uses="parked_pkey run_pkey timer_pkey wait_pkey"),
     listed("newest paused runs", Filters(status=["paused"]), 310, uses="held_pkey run_pkey", stale=43000),
@@ -840,7 +840,7 @@ CASES = [
     listed(
         "newest queued runs of a workflow",
         Filters(workflow=["flow_3"], status=["queued"]),
-        3500,
+        11000,
         uses="ready_run_id_key run_pkey",
         stale=67000,
     ),
@@ -854,7 +854,7 @@ CASES = [
     listed(
         "newest runs of a label",
         Filters(label=["customer=c77"]),
-        560,
+        800,
         uses="held_pkey lease_pkey outcome_pkey parked_pkey ready_run_id_key run_labels_idx timer_pkey wait_pkey",
         stale=40000,
     ),
@@ -911,7 +911,9 @@ class Measured:
         excused = (self.case.drained if self.statistics == "drained" else None) or (self.case.stale if self.statistics != "fresh" else None)
         bound = excused or self.case.buffers
         said = [f"{how}: {self.buffers} buffers, more than {bound}"] if self.buffers > bound else []
-        if self.cost >= JIT_ABOVE_COST and not self.case.is_dear:
+        # Over empty statistics the estimates of what a batch asks are of no use; the functions run with jit = off in any case.
+        is_batch = self.statistics == "empty" and "commit_units" in self.case.query
+        if self.cost >= JIT_ABOVE_COST and not self.case.is_dear and not is_batch:
             said.append(f"{how}: a plan that costs {self.cost:,.0f}, which a server with LLVM compiles each time")
         said += [f"{how}: compiled: {query[:200]}" for query in self.compiled]
         if excused is None:
