@@ -19,7 +19,7 @@ from psycopg import sql
 from pgflow._io.connect import AsyncConnection, ConnectOptions, connect_async, cut_if_left, give_up
 from pgflow._io.deadlines import BEGIN_SECONDS, Limit
 from pgflow.logs import said
-from pgflow.supervision import keep_going
+from pgflow.supervision import cancel, keep_going
 
 log = logging.getLogger("pgflow")
 
@@ -63,8 +63,7 @@ class Listener:
     async def close(self) -> None:
         """Stops listening."""
         if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+            await cancel([self._task])
 
     def leave(self, left_at: float) -> None:
         """Another server is the primary since then: it is listened to at once."""

@@ -11,7 +11,7 @@ import logging
 import random
 import threading
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Any
 
 from pgflow._engine.loop import is_interrupt
@@ -22,6 +22,8 @@ MAX_FAILURES = 8
 """So many failures in a row are the end: about ten seconds of beginning again."""
 HEALTHY_SECONDS = 60.0
 """After so long without a failure, the next is the first again."""
+CANCEL_AGAIN_SECONDS = 1.0
+"""How long a cancelled task is waited for until it is told again."""
 
 
 def back_off_seconds(failures: int) -> float:
@@ -88,3 +90,18 @@ async def keep_going(name: str, loop: Callable[[], Awaitable[Any]], give_up: Cal
         delay = back_off_seconds(failures.count)
         log.error("%s failed, and begins again in %.2f s", name, delay, exc_info=error)
         await asyncio.sleep(delay)
+
+
+async def cancel(tasks: Iterable[asyncio.Task[Any]]) -> None:
+    """Cancels tasks, and waits until they have ended; their errors are nobody's any more.
+
+    A cancel may be lost: ``asyncio.wait_for`` of Python 3.11, in which psycopg 3.2 waits for its socket, drops one that
+    meets the end of what it waits for (python/cpython#86296). So it is said again.
+    """
+    asked = list(tasks)
+    left = set(asked)
+    while left:
+        for task in left:
+            task.cancel()
+        _, left = await asyncio.wait(left, timeout=CANCEL_AGAIN_SECONDS)
+    await asyncio.gather(*asked, return_exceptions=True)

@@ -18,7 +18,7 @@ from pgflow.control import Control
 from pgflow.errors import WorkerFailed
 from pgflow.listener import DONE_CHANNEL, Listener, parse_done
 from pgflow.logs import said
-from pgflow.supervision import Failures, back_off_seconds, is_own_end
+from pgflow.supervision import Failures, back_off_seconds, cancel, is_own_end
 
 log = logging.getLogger("pgflow")
 
@@ -139,7 +139,6 @@ class ResultWaiter:
         """Ends; whoever still waits is cancelled."""
         self._closing = True
         if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+            await cancel([self._task])
         await self._listener.close()
         await self._control.close()

@@ -42,7 +42,7 @@ from pgflow.options import Definitions, WorkerOptions
 from pgflow.pager import Pager
 from pgflow.refs import AT_ONCE
 from pgflow.schema import Standing, compare_stamp, own_assets
-from pgflow.supervision import is_own_end, keep_going
+from pgflow.supervision import cancel, is_own_end, keep_going
 from pgflow.threads import AppCalls, DaemonThreads, Posts, SpareThreads
 from pgflow.wakes import Wakes
 from pgflow.workflow import Workflow
@@ -219,10 +219,7 @@ class Worker(Claiming):
         for handle in self._looks.values():
             handle.cancel()
         await self._wakes.send()
-        tasks = list(self._tasks)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await cancel(self._tasks)
         await self._listener.close()
         await self._committer.close()
         await asyncio.to_thread(self._heart.stop)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -32,6 +33,7 @@ from pgflow import (
     transaction,
     workflow,
 )
+from pgflow._io.connect import ConnectOptions
 from pgflow.claiming import Claiming
 from pgflow.committer import Committer
 from pgflow.heart import Heart, Rhythm
@@ -732,3 +734,40 @@ def test_a_job_that_never_began_costs_no_thread() -> None:
     assert first.result(10)
     assert threads.submit(lambda: 3).result(10) == 3
     threads.shutdown()
+
+
+@pytest.mark.parametrize("ticks", range(6))
+def test_a_listener_ends_though_its_cancel_meets_a_notification(dsn, ticks):
+    """A cancel in one turn of the loop with news: asyncio.wait_for of Python 3.11, in which psycopg 3.2 waits, drops it."""
+
+    async def play() -> None:
+        loop = asyncio.get_running_loop()
+        news, heard, closing = asyncio.Event(), [], []
+        listener = Listener(ConnectOptions(dsn), "met", heard.append, news.set, lambda *failed: None)
+        listener.start()
+        await news.wait()
+        assert listener._connection is not None
+        beside = os.dup(listener._connection.pgconn.socket)
+
+        def after(turns: int) -> None:
+            if turns:
+                loop.call_soon(after, turns - 1)
+            else:
+                closing.append(loop.create_task(listener.close()))
+
+        def readable() -> None:
+            loop.remove_reader(beside)
+            after(ticks)
+
+        loop.add_reader(beside, readable)
+        try:
+            async with await psycopg.AsyncConnection.connect(dsn, autocommit=True) as other:
+                await other.execute("notify met, 'news'")
+            async with asyncio.timeout(10):
+                while not closing:
+                    await asyncio.sleep(0)
+                await closing[0]
+        finally:
+            os.close(beside)
+
+    asyncio.run(play())
