@@ -54,11 +54,6 @@ stable
 return jsonb_build_array(seq, call, kind, name, payload::text);
 comment on function pgflow.unit_json_(int, int, "char", text, json) is 'A unit as it travels in an answer, its payload as exact text';
 
--- What landed versions called for one run at a time.
-drop function if exists pgflow.look_(jsonb, timestamptz, int);
-drop function if exists pgflow.park_(jsonb, int, timestamptz);
-drop function if exists pgflow.settle_(jsonb, timestamptz);
-
 create or replace function pgflow.hear_(questions jsonb, mailed int[])
 returns int[]
 language plpgsql

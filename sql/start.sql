@@ -464,7 +464,7 @@ comment on function pgflow.keys_as_uuids_(jsonb) is 'The keys of a batch as UUID
 drop function if exists pgflow.take_runs_;
 create function pgflow.take_runs_(
   tenant text, keys text[], are_new boolean, ids bigint[], stems uuid[], inputs text[], lane int, priority int,
-  run_at timestamptz, due timestamptz, labels jsonb, metadata jsonb, start_id uuid
+  run_at timestamptz, due timestamptz, labels jsonb, metadata jsonb, start_id uuid default null
 )
 returns bigint[]
 language plpgsql

@@ -1713,6 +1713,12 @@ function pgflow.lock_chain_(chain bigint) returns void, owner pgflow_owner
   set search_path=pg_catalog, pg_temp
   md5 6cacfbaeac9e132c027c0350338116a4
 
+function pgflow.look_(q jsonb, t timestamp with time zone, INOUT seq integer, OUT units jsonb, OUT pause boolean) returns record, owner pgflow_owner
+  -- As hear_ and look_all_, of one run; for calls that an upgrade has overtaken
+  plpgsql volatile
+  set search_path=pg_catalog, pg_temp
+  md5 40bd3aab277529140613c37d3c2b17ae
+
 function pgflow.look_all_(questions jsonb, positions integer[], seqs integer[], has_mail integer[], t timestamp with time zone) returns TABLE(pos integer, seq integer, units jsonb), owner pgflow_owner
   -- Takes what has happened to runs of a batch, of each in the order in which it happened, and records it: of each position with news the last seq then, and its units
   plpgsql volatile
@@ -1860,6 +1866,12 @@ function pgflow.page_sent(run_id bigint, call integer, kind text, leased_until t
   set jit=off
   md5 024fac7ca3b41cc2910c93bed46cf3d9
   grant execute to pgflow_worker
+
+function pgflow.park_(q jsonb, seq integer, t timestamp with time zone) returns boolean, owner pgflow_owner
+  -- As park_all_, of one run; for calls that an upgrade has overtaken
+  sql volatile
+  set search_path=pg_catalog, pg_temp
+  md5 f4e6c7497044341e66e26b225e634859
 
 function pgflow.park_all_(questions jsonb, positions integer[], seqs integer[], t timestamp with time zone) returns bigint[], owner pgflow_owner
   -- Lease -> parked, for runs of a batch, with their reasons to wake; answers the chains for which a message that crossed it should be looked for at once
@@ -2213,6 +2225,12 @@ function pgflow.set_policy(rules jsonb, why text, set_by text DEFAULT NULL::text
   md5 2d739e950bcaa80061087237ade02116
   grant execute to pgflow_operator
 
+function pgflow.settle_(q jsonb, t timestamp with time zone) returns jsonb, owner pgflow_owner
+  -- As settle_all_, of one run; for calls that an upgrade has overtaken
+  plpgsql volatile
+  set search_path=pg_catalog, pg_temp
+  md5 200ec5b3329b5957c29db2d20220711a
+
 function pgflow.settle_all_(questions jsonb, t timestamp with time zone, OUT answers jsonb, OUT to_wake bigint[], OUT lanes integer[]) returns record, owner pgflow_owner
   -- Answers the questions of the runs of a batch and changes their places, within commit_units
   plpgsql volatile
@@ -2256,6 +2274,12 @@ function pgflow.shrink_journal(max_units integer DEFAULT 10000, max_bytes bigint
   md5 bf7b33eb7ac59a9c4e6a58e799455614
   grant execute to pgflow_operator
   grant execute to pgflow_worker
+
+function pgflow.start_children_(q jsonb, t timestamp with time zone, INOUT seq integer, OUT units jsonb, OUT lanes integer[]) returns record, owner pgflow_owner
+  -- As the one of batches, of one run; for calls that an upgrade has overtaken
+  sql volatile
+  set search_path=pg_catalog, pg_temp
+  md5 27293c0f03ac9d9f18beceadc87b0c79
 
 function pgflow.start_children_(questions jsonb, positions integer[], seqs integer[], t timestamp with time zone) returns TABLE(pos integer, seq integer, units jsonb, lanes integer[]), owner pgflow_owner
   -- Starts the children that runs of a batch ask for, each recorded as started or refused: of each position of the batch the last seq then, its units, and lanes
@@ -2361,7 +2385,7 @@ function pgflow.take_out_(chain bigint, message bigint, why_moved text, number b
   set search_path=pg_catalog, pg_temp
   md5 d7ad3820b01bb211e6eaf3d9c5e2656c
 
-function pgflow.take_runs_(tenant text, keys text[], are_new boolean, ids bigint[], stems uuid[], inputs text[], lane integer, priority integer, run_at timestamp with time zone, due timestamp with time zone, labels jsonb, metadata jsonb, start_id uuid) returns bigint[], owner pgflow_owner
+function pgflow.take_runs_(tenant text, keys text[], are_new boolean, ids bigint[], stems uuid[], inputs text[], lane integer, priority integer, run_at timestamp with time zone, due timestamp with time zone, labels jsonb, metadata jsonb, start_id uuid DEFAULT NULL::uuid) returns bigint[], owner pgflow_owner
   -- Inserts the runs whose keys are free, in the order of keys (new ones: all of them); answers whose each key is, null for one that was freed meanwhile
   plpgsql volatile
   set search_path=pg_catalog, pg_temp

@@ -79,6 +79,26 @@ def test_a_call_that_is_gone_is_named(state, empty):
     ]  # fmt: skip
 
 
+FUNCTIONS = """
+    select p.proname, string_to_array(p.proargtypes::text, ' ')::oid[]::regtype[]::text[], p.pronargs - p.pronargdefaults
+    from pg_proc p where p.pronamespace = 'pgflow'::regnamespace
+"""
+
+
+def test_what_functions_of_a_landed_version_call_stays(state, empty):
+    """A call that waits for the installer's locks goes on in the text it began with, and asks for the functions of then."""
+    schema.install(empty, state.assets)
+    landed = empty.execute(FUNCTIONS).fetchall()
+    assert len(landed) > 100
+    schema.migrate(empty)
+    ours = empty.execute(FUNCTIONS).fetchall()
+    gone = [
+        f"{name}({', '.join(types)})" for name, types, _ in landed
+        if not any(n == name and t[: len(types)] == types and needed <= len(types) for n, t, needed in ours)
+    ]  # fmt: skip
+    assert gone == []
+
+
 VIEWS = """
     select c.relname, a.attname, a.atttypid::regtype::text from pg_class c join pg_attribute a on a.attrelid = c.oid and a.attnum > 0
     where c.relnamespace = 'pgflow'::regnamespace and c.relkind = 'v'
