@@ -363,7 +363,8 @@ begin
   );
   delete from pgflow.nudge n using unnest(nudged, nudges) as g (chain, id)
   where n.chain_id = g.chain and n.nudge_id = g.id and g.chain <> all(keep);
-  busy := cardinality(keep);
+  -- Of those that were not read, a full sweep knows only that there may be some: whoever sweeps looks again soon.
+  busy := cardinality(keep) + (chains is null and cardinality(nudged) >= max)::int;
   if tell and (lanes <> '{}' or mail <> '{}') then
     perform pgflow.tell_workers_(lanes, mail);
   end if;

@@ -2466,7 +2466,7 @@ function pgflow.wake(chains bigint[] DEFAULT NULL::bigint[], max integer DEFAULT
   set enable_seqscan=off
   set plan_cache_mode=force_generic_plan
   set jit=off
-  md5 11b809b5d33b335bb62a2872aaf98792
+  md5 9f703300789aafcd4128526aa6e3e2d6
   grant execute to pgflow_client
   grant execute to pgflow_operator
   grant execute to pgflow_worker

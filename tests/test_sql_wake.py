@@ -630,6 +630,14 @@ def test_a_run_locked_elsewhere_is_not_waited_for_and_keeps_its_nudge(dsn: str, 
     assert count(conn, "nudge") == 0
 
 
+def test_a_sweep_that_takes_as_many_nudges_as_it_may_says_that_there_may_be_more(db: Conn) -> None:
+    for key in ("a", "b", "c"):
+        park(db, key=key)
+        send(db, key, "paid")
+    polls = [poll(db, 2) for _ in range(2)]
+    assert [(len(polled.lanes), polled.busy) for polled in polls] == [(2, 1), (1, 0)]
+
+
 def test_a_nudge_that_came_after_the_look_is_kept(dsn: str, conn: Conn) -> None:
     run = park(conn, key="k")
     with connect(dsn) as waker, waker.transaction():
