@@ -353,6 +353,10 @@ class Executions(ABC):
             known.cancel()
         self._looks[execution] = self._loop.call_at(when, self._look_due, execution)
 
+    def has_room(self) -> bool:
+        """Whether a run may wait for its children in memory: not where such runs take most of the room that children need."""
+        return len(self.executions) < self.concurrency or 2 * len(self._looks) <= self.concurrency
+
     def _look_due(self, execution: Execution) -> None:
         self._looks.pop(execution, None)
         if not execution.over:

@@ -49,6 +49,10 @@ class _NoHost:
     def look_later(self, execution: Execution, delay_seconds: float) -> None:
         """Not in a replay."""
 
+    def has_room(self) -> bool:
+        """Nobody waits for it."""
+        return True
+
     def hand_back(self, execution: Execution) -> None:
         """Not in a replay."""
 

@@ -193,6 +193,7 @@ class Worker:
         self.durable: list[tuple[WatchedExecution, Flush, dict[str, Any] | None]] = []
         self.retries: list[tuple[int, WatchedExecution, StepCall]] = []
         self.looks: dict[WatchedExecution, int] = {}
+        self.is_roomy = True
         self.advances: list[Callable[[], None]] = []
         self.keys: dict[tuple[int, int], tuple[str, str, str]] = {}
         self.bodies_run: list[tuple[int, str, str]] = []
@@ -219,6 +220,10 @@ class Worker:
         """Offers the move "look", once it is time."""
         due_us = self.store.now_us + int(delay_seconds * SECOND)
         self.looks[execution] = min(due_us, self.looks.get(execution, due_us))
+
+    def has_room(self) -> bool:
+        """Whether parents may wait for their children in memory."""
+        return self.is_roomy
 
     def retry_body_later(self, execution: WatchedExecution, call: StepCall, delay_seconds: float) -> None:
         """Offers the move "retry", once it is time."""
@@ -538,6 +543,9 @@ class NoHost:
     def retry_body_later(self, execution: Execution, call: StepCall, delay_seconds: float) -> None: ...
     def want_flush(self, execution: Execution) -> None: ...
     def look_later(self, execution: Execution, delay_seconds: float) -> None: ...
+    def has_room(self) -> bool:
+        return True
+
     def hand_back(self, execution: Execution) -> None: ...
     def monotonic_us(self) -> int:
         return 0

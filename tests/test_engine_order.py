@@ -728,6 +728,22 @@ async def then_a_child() -> str:
     return await pgflow.run_child(charged_child, 1)
 
 
+@pytest.mark.parametrize("is_roomy", [True, False])
+def test_a_parent_waits_for_its_child_in_memory_only_where_there_is_room(is_roomy: bool):
+    store = Store(then_a_child, charged_child)
+    run = store.start(then_a_child)
+    worker = Worker(store)
+    worker.is_roomy = is_roomy
+    for move in ("claim 1", "body look_up 1", "send 1", "commit 1", "ack 1"):  # the child is started
+        worker.play(move)
+    assert len(store.runs) == 2
+    if not is_roomy:
+        worker.play("send 1")
+        worker.play("commit 1")
+    assert [label for label, _ in worker.moves() if label == "send 1"] == []
+    assert run.place == ("leased" if is_roomy else "parked")
+
+
 @workflow
 async def with_many_children(count: int) -> int:
     return len((await pgflow.map(charged_child, range(count))).values)

@@ -149,7 +149,7 @@ class Execution(Releases):
         now_us = self.estimate_us()
         soon_us = now_us + LINGER_TIMER_US
         looks = [c.due_us for c in self._beside_children() if isinstance(c, (TimerCall, SignalCall)) and c.due_us and c.due_us < soon_us]
-        if self._linger_until_us > now_us:
+        if self._linger_until_us > now_us and self._host.has_room():
             looks.append(self._linger_until_us)
         if looks:
             self._host.look_later(self, max(0, min(looks) - now_us) / 1e6 + 0.0002)

@@ -73,6 +73,9 @@ class Host(Protocol[E_contra]):
     def look_later(self, execution: E_contra, delay_seconds: float) -> None:
         """Calls ``poke`` after a delay."""
 
+    def has_room(self) -> bool:
+        """Whether a run may wait for its children in memory, where it keeps others from running."""
+
     def hand_back(self, execution: E_contra) -> None:
         """The run is to be taken up anew, by its own code."""
 
