@@ -60,8 +60,7 @@ $$;
 comment on function pgflow.undone_from_(bigint, int)
   is 'Keys of effects that a run took back after a cut, or a later generation of its chain did, or began to, each with whether it is done';
 
-drop function if exists pgflow.effects_after_;
-create function pgflow.effects_after_(run_id bigint, cut int)
+create or replace function pgflow.effects_after_(run_id bigint, cut int)
 returns table (
   seq int, call int, name text, key text, args_hash bigint, request json, risk text, code text, decision text, compensates text,
   state text, outcome "char", result json, is_undo boolean, is_undone boolean, is_foreign boolean, origin jsonb

@@ -23,8 +23,7 @@ as $$
 $$;
 comment on function pgflow.is_handed_on_(bigint, int) is 'Whether what a unit opened is owed by another run: the generation that took it over, or the origin of a fork';
 
-drop function if exists pgflow.check;
-create function pgflow.check()
+create or replace function pgflow.check()
 returns table (invariant text, detail text)
 language plpgsql -- which keeps its plan; before Postgres 18 a function of language sql plans anew at every call
 volatile

@@ -94,8 +94,7 @@ $$;
 comment on function pgflow.start_known_(bigint, jsonb, timestamptz)
   is 'Starts one child whose key may name a run already: what is recorded of it, started or refused';
 
-drop function if exists pgflow.start_children_(jsonb, int[], int[], timestamptz);
-create function pgflow.start_children_(questions jsonb, positions int[], seqs int[], t timestamptz)
+create or replace function pgflow.start_children_(questions jsonb, positions int[], seqs int[], t timestamptz)
 returns table (pos int, seq int, units jsonb, lanes int[])
 language plpgsql
 volatile

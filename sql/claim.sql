@@ -44,8 +44,7 @@ as $$
 $$;
 comment on function pgflow.load_units(bigint, int) is 'The next page of a journal that was too long for the answer of the claim; null at its end';
 
-drop function if exists pgflow.pick_heads_;
-create function pgflow.pick_heads_(lanes int[], max int, suspects boolean, after bigint[])
+create or replace function pgflow.pick_heads_(lanes int[], max int, suspects boolean, after bigint[])
 returns tid[]
 language plpgsql
 volatile
@@ -91,8 +90,7 @@ $$;
 comment on function pgflow.pick_heads_(int[], int, boolean, bigint[])
   is 'Where the first rows of these lanes stand, or the first behind {priority, run}, in the order of claiming; of one lane, locked';
 
-drop function if exists pgflow.take_heads_;
-create function pgflow.take_heads_(lanes int[], max int, suspects boolean, worker_id int, tokens bigint[], after bigint[] default null)
+create or replace function pgflow.take_heads_(lanes int[], max int, suspects boolean, worker_id int, tokens bigint[], after bigint[] default null)
 returns bigint[]
 language plpgsql
 volatile
@@ -141,8 +139,7 @@ end
 $$;
 comment on function pgflow.take_heads_(int[], int, boolean, int, bigint[], bigint[]) is 'Moves up to max rows of `ready` to `lease`';
 
-drop function if exists pgflow.claim_;
-create function pgflow.claim_(worker_id int, lanes int[], max int, tokens bigint[], take_suspect boolean, after bigint[])
+create or replace function pgflow.claim_(worker_id int, lanes int[], max int, tokens bigint[], take_suspect boolean, after bigint[])
 returns bigint[]
 language plpgsql
 volatile
@@ -231,8 +228,7 @@ end
 $$;
 comment on function pgflow.heritage_(bigint, jsonb) is 'What a worker must know of a run that begins with the journal of another; null of any other run';
 
-drop function if exists pgflow.claimed_;
-create function pgflow.claimed_(ids bigint[])
+create or replace function pgflow.claimed_(ids bigint[])
 returns table (
   run_id bigint, token bigint, chain_id bigint, lane_id int, generation int, attempt int, suspect int, last_seq int,
   key text, root text, input text, units text, has_mail boolean, created_us bigint, now_us bigint, priority int, extra jsonb
@@ -283,8 +279,7 @@ end
 $$;
 comment on function pgflow.claimed_(bigint[]) is 'What a worker must know of the runs it has just claimed, with the first page of each journal';
 
-drop function if exists pgflow.claim_runs;
-create function pgflow.claim_runs(
+create or replace function pgflow.claim_runs(
   worker_id int, lanes int[], max int, tokens bigint[], take_suspect boolean default true, after bigint[] default null
 )
 returns table (

@@ -104,8 +104,7 @@ end
 $$;
 comment on function pgflow.take_mail_(jsonb) is 'Deletes the signals that a batch records as taken; refuses (PF006) those that are not there';
 
-drop function if exists pgflow.commit_units;
-create function pgflow.commit_units(batch jsonb, careful boolean default false, payloads json[] default null)
+create or replace function pgflow.commit_units(batch jsonb, careful boolean default false, payloads json[] default null)
 returns jsonb
 language plpgsql
 volatile
@@ -232,8 +231,7 @@ $$;
 comment on function pgflow.commit_units(jsonb, boolean, json[])
   is 'Commits units, outcomes and changes of place of many runs, each fenced by its lease; null = all well';
 
-drop function if exists pgflow.commit_and_claim;
-create function pgflow.commit_and_claim(
+create or replace function pgflow.commit_and_claim(
   batch jsonb, worker_id int, lanes int[], max int, tokens bigint[], take_suspect boolean, after bigint[] default null,
   payloads json[] default null
 )
@@ -266,8 +264,7 @@ $$;
 comment on function pgflow.commit_and_claim(jsonb, int, int[], int, bigint[], boolean, bigint[], json[])
   is 'commit_units and then claim_runs in one transaction: what a worker that drains a queue does';
 
-drop function if exists pgflow.commit_unit;
-create function pgflow.commit_unit(
+create or replace function pgflow.commit_unit(
   run_id bigint, token bigint, seq int, call int, kind "char", name text, payload json, starts json, at_us bigint, worker_id int default null
 )
 returns text

@@ -2,8 +2,7 @@
 -- the run, and exactly one order of the two is recorded. The next wake applies it - a worker's within
 -- its poll, or the caller's own `select pgflow.wake()` after the commit.
 
-drop function if exists pgflow.cancel_run;
-create function pgflow.cancel_run(key text, why text default 'cancelled', tenant text default '', sent_by text default null, force boolean default false)
+create or replace function pgflow.cancel_run(key text, why text default 'cancelled', tenant text default '', sent_by text default null, force boolean default false)
 returns bigint
 language plpgsql
 volatile
@@ -24,8 +23,7 @@ $$;
 comment on function pgflow.cancel_run(text, text, text, text, boolean)
   is 'Cancels a run: its code may clean up; force does what force_cancel_run does, if the caller may (else PF021)';
 
-drop function if exists pgflow.pause_run;
-create function pgflow.pause_run(key text, why text default 'paused', tenant text default '', sent_by text default null)
+create or replace function pgflow.pause_run(key text, why text default 'paused', tenant text default '', sent_by text default null)
 returns bigint
 language plpgsql
 volatile
@@ -41,8 +39,7 @@ end
 $$;
 comment on function pgflow.pause_run(text, text, text, text) is 'Holds a run: bodies that run finish, nothing new starts until resume_run';
 
-drop function if exists pgflow.resume_run;
-create function pgflow.resume_run(key text, why text default 'resumed', tenant text default '', sent_by text default null)
+create or replace function pgflow.resume_run(key text, why text default 'resumed', tenant text default '', sent_by text default null)
 returns bigint
 language plpgsql
 volatile
@@ -58,8 +55,7 @@ end
 $$;
 comment on function pgflow.resume_run(text, text, text, text) is 'Lets a paused or stuck run go on';
 
-drop function if exists pgflow.retry_run;
-create function pgflow.retry_run(
+create or replace function pgflow.retry_run(
   key text, why text default 'retried', tenant text default '', sent_by text default null,
   from_step text default null, attempts int default null, effects text default null, children text default 'refuse'
 )

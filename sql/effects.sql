@@ -136,8 +136,7 @@ end
 $$;
 comment on function pgflow.book_(jsonb, timestamptz) is 'Keeps what is owed equal to the effect units that a commit appends';
 
-drop function if exists pgflow.settle_by_word_;
-create function pgflow.settle_by_word_(
+create or replace function pgflow.settle_by_word_(
   me bigint, call int, payload json, sent_by text, token bigint, t timestamptz, is_over boolean, inout seq int, out units jsonb
 )
 language plpgsql
@@ -186,8 +185,7 @@ $$;
 comment on function pgflow.settle_by_word_(bigint, int, json, text, bigint, timestamptz, boolean, int)
   is 'Records what somebody said became of an effect, and its outcome, if the effect is still open and not under way';
 
-drop function if exists pgflow.take_words_;
-create function pgflow.take_words_(me bigint, chain bigint, token bigint, t timestamptz, is_over boolean, inout seq int, out units jsonb)
+create or replace function pgflow.take_words_(me bigint, chain bigint, token bigint, t timestamptz, is_over boolean, inout seq int, out units jsonb)
 language plpgsql
 volatile
 set search_path = pg_catalog, pg_temp
@@ -265,8 +263,7 @@ $$;
 comment on function pgflow.find_debt_(text, text)
   is 'The open effect that a key names, or that was accepted under a reference, locked; null = there is none. PF003 if several were accepted under it';
 
-drop function if exists pgflow.post_settlement_;
-create function pgflow.post_settlement_(debt pgflow.owed, verdict text, value json, why text, sent_by text)
+create or replace function pgflow.post_settlement_(debt pgflow.owed, verdict text, value json, why text, sent_by text)
 returns bigint
 language plpgsql
 volatile
@@ -306,8 +303,7 @@ $$;
 comment on function pgflow.post_settlement_(pgflow.owed, text, json, text, text)
   is 'Tells a run what became of one of its effects, or records it if the run has ended; answers the chain';
 
-drop function if exists pgflow.settle_effect;
-create function pgflow.settle_effect(effect_key text, verdict text, value json default 'null', why text default null, sent_by text default null)
+create or replace function pgflow.settle_effect(effect_key text, verdict text, value json default 'null', why text default null, sent_by text default null)
 returns bigint
 language plpgsql
 volatile
@@ -336,8 +332,7 @@ $$;
 comment on function pgflow.settle_effect(text, text, json, text, text)
   is 'Says what became of an effect whose outcome is unknown, or that was accepted: confirmed with its result, failed, or absent (then it may be tried again). Of one that is uncompensated: taken_back, or stands. PF001 if no open effect has the key, PF006 while it is under way';
 
-drop function if exists pgflow.confirm_effect;
-create function pgflow.confirm_effect(ref text, verdict text default 'confirmed', value json default 'null', why text default null, sent_by text default null)
+create or replace function pgflow.confirm_effect(ref text, verdict text default 'confirmed', value json default 'null', why text default null, sent_by text default null)
 returns bigint
 language plpgsql
 volatile

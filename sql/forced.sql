@@ -218,8 +218,7 @@ $$;
 comment on function pgflow.hand_on_debts_(bigint, int, text, text, timestamptz)
   is 'Closes the debts of a run for what another takes back from now on: the generation that begins with its journal up to a cut, or, without a cut, its parent';
 
-drop function if exists pgflow.force_cancel_run;
-create function pgflow.force_cancel_run(key text, why text default 'cancelled', tenant text default '', sent_by text default null)
+create or replace function pgflow.force_cancel_run(key text, why text default 'cancelled', tenant text default '', sent_by text default null)
 returns bigint
 language plpgsql
 volatile

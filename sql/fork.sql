@@ -100,8 +100,7 @@ end
 $$;
 comment on function pgflow.withdraw_(bigint, text) is 'Takes the result of a child back from its parent''s mailbox; refuses (PF006) if the parent has taken it, or ever had its effects';
 
-drop function if exists pgflow.drop_children_;
-create function pgflow.drop_children_(me bigint, cut int, children text, are_reused boolean, t timestamptz)
+create or replace function pgflow.drop_children_(me bigint, cut int, children text, are_reused boolean, t timestamptz)
 returns void
 language plpgsql
 volatile
@@ -454,8 +453,7 @@ $$;
 comment on function pgflow.begin_again_(text, bigint, int, text, json, json, text, text, int, float8, text, text)
   is 'Puts a new generation in the place of a chain''s newest one, with its journal up to a cut';
 
-drop function if exists pgflow.rewind_run;
-create function pgflow.rewind_run(
+create or replace function pgflow.rewind_run(
   key text, to_seq int default null, from_step text default null, edit json default null, effects text default null,
   children text default 'refuse', attempts int default null, timeout_seconds float8 default null,
   why text default 'rewound', tenant text default '', sent_by text default null,
@@ -475,8 +473,7 @@ $$;
 comment on function pgflow.rewind_run(text, int, text, json, text, text, int, float8, text, text, text)
   is 'Takes a run back to a unit of its journal, or before a step, and lets it go on from there as its next generation; PF006 while it runs, PF020 if what is dropped has acted';
 
-drop function if exists pgflow.restart_run;
-create function pgflow.restart_run(
+create or replace function pgflow.restart_run(
   key text, input json default null, effects text default null, children text default 'refuse', attempts int default null,
   timeout_seconds float8 default null, why text default 'restarted', tenant text default '', sent_by text default null,
   out run_id bigint, out generation int, out lane_id int
@@ -495,8 +492,7 @@ $$;
 comment on function pgflow.restart_run(text, json, text, text, int, float8, text, text, text)
   is 'Begins a run anew as its next generation, with the same input or another; PF006 while it runs, PF020 if it has acted';
 
-drop function if exists pgflow.fork_run;
-create function pgflow.fork_run(
+create or replace function pgflow.fork_run(
   key text, new_key text default null, at_seq int default null, from_step text default null, edit json default null, input json default null,
   effects text default null, with_mail boolean default false, generation int default null, labels jsonb default null, attempts int default null,
   timeout_seconds float8 default null, why text default 'forked', tenant text default '', sent_by text default null,

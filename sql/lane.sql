@@ -31,8 +31,7 @@ end
 $$;
 comment on function pgflow.intern_lane_(text, text, text) is 'The lane of (queue, workflow, version), made if it is new';
 
-drop function if exists pgflow.serve_lanes;
-create function pgflow.serve_lanes(queues text[], workflows text[], versions text[] default '{}')
+create or replace function pgflow.serve_lanes(queues text[], workflows text[], versions text[] default '{}')
 returns table (lane_id int, queue text, workflow text, version text)
 language plpgsql
 volatile
@@ -83,8 +82,7 @@ end
 $$;
 comment on function pgflow.refuse_unknown_(text, text, text) is 'Refuses (PF003) a start of a workflow or version that no worker has ever had';
 
-drop function if exists pgflow.require_known;
-create function pgflow.require_known(queue text, required boolean default true)
+create or replace function pgflow.require_known(queue text, required boolean default true)
 returns void
 language plpgsql
 volatile

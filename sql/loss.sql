@@ -4,8 +4,7 @@
 -- is not. What nobody remembers - starts by clients, the application's own commits, the work of a worker that died
 -- too - is between the two positions and in no list.
 
-drop function if exists pgflow.lost_runs;
-create function pgflow.lost_runs(run_ids bigint[], tokens bigint[], seqs int[], has_ended boolean[])
+create or replace function pgflow.lost_runs(run_ids bigint[], tokens bigint[], seqs int[], has_ended boolean[])
 returns setof bigint
 language sql
 stable
@@ -20,8 +19,7 @@ $$;
 comment on function pgflow.lost_runs(bigint[], bigint[], int[], boolean[])
   is 'Which of these runs lack the unit that this token wrote as this seq, or the outcome if they have ended';
 
-drop function if exists pgflow.report_loss;
-create function pgflow.report_loss(
+create or replace function pgflow.report_loss(
   worker_id int, host text, pid int, old_timeline int, new_timeline int, acknowledged bigint, kept bigint, age_seconds float8, run_count int,
   runs jsonb
 )
@@ -48,8 +46,7 @@ $$;
 comment on function pgflow.report_loss(int, text, int, int, int, bigint, bigint, float8, int, jsonb)
   is 'A worker writes down that what was acknowledged to it is lost; answers the number of the loss';
 
-drop function if exists pgflow.close_loss;
-create function pgflow.close_loss(loss_id bigint, why text, by text default session_user)
+create or replace function pgflow.close_loss(loss_id bigint, why text, by text default session_user)
 returns boolean
 language plpgsql
 volatile

@@ -122,8 +122,7 @@ as $$
 $$;
 comment on function pgflow.take_out_(bigint, bigint, text, bigint, text, text) is 'Keeps a copy of a message that somebody takes out of a mailbox, under another number if that one stays in use';
 
-drop function if exists pgflow.drop_message;
-create function pgflow.drop_message(
+create or replace function pgflow.drop_message(
   key text, message bigint, why text default 'dropped', tenant text default '', sent_by text default null,
   out chain_id bigint, out lane_id int, out message_id bigint
 )
@@ -157,8 +156,7 @@ $$;
 comment on function pgflow.drop_message(text, bigint, text, text, text)
   is 'Takes a message out of the mailbox of a run and puts it aside, or says of one that was put aside that nobody need see to it; a run that was stuck for want of it goes on. PF001 if there is no such message, PF006 while the run is running';
 
-drop function if exists pgflow.replace_message;
-create function pgflow.replace_message(
+create or replace function pgflow.replace_message(
   key text, message bigint, payload json, why text default 'replaced', tenant text default '', sent_by text default null,
   out chain_id bigint, out lane_id int, out message_id bigint
 )
@@ -190,8 +188,7 @@ $$;
 comment on function pgflow.replace_message(text, bigint, json, text, text, text)
   is 'Gives a message in the mailbox of a run another payload, in its place; a run that was stuck for want of it goes on. PF001 if there is no such message, PF003 if the workflow declares the signal and takes no such payload, PF006 while the run is running';
 
-drop function if exists pgflow.requeue_message;
-create function pgflow.requeue_message(
+create or replace function pgflow.requeue_message(
   key text, message bigint, to_key text default null, why text default 'requeued', tenant text default '', sent_by text default null,
   out chain_id bigint, out lane_id int, out message_id bigint
 )

@@ -6,8 +6,7 @@
 -- not at all; the end of the lease is the token without which nothing is marked. A row goes once nobody
 -- is needed any more, and what needs somebody again later is told again, under an id of its own.
 
-drop function if exists pgflow.needs_person_;
-create function pgflow.needs_person_()
+create or replace function pgflow.needs_person_()
 returns table (run_id bigint, call int, kind text, opened_at timestamptz, name text, why text, effect text)
 language sql
 stable
@@ -34,8 +33,7 @@ as $$
 $$;
 comment on function pgflow.needs_person_() is 'What only a person can bring on, each since when: runs that are stuck, and effects that nobody looks after';
 
-drop function if exists pgflow.claim_pages;
-create function pgflow.claim_pages(max int default 20, lease_seconds float8 default 60)
+create or replace function pgflow.claim_pages(max int default 20, lease_seconds float8 default 60)
 returns table (
   page_id text, run_id bigint, call int, kind text, opened_at timestamptz, key text, workflow text, generation int, tenant text, name text,
   why text, effect text, tries int, leased_until timestamptz
@@ -87,8 +85,7 @@ $$;
 comment on function pgflow.claim_pages(int, float8)
   is 'What a person is to be told, up to so many; whoever has told says so (page_sent), else it is given out again after the lease';
 
-drop function if exists pgflow.page_sent;
-create function pgflow.page_sent(run_id bigint, call int, kind text, leased_until timestamptz, again_seconds float8 default null)
+create or replace function pgflow.page_sent(run_id bigint, call int, kind text, leased_until timestamptz, again_seconds float8 default null)
 returns void
 language sql
 volatile
@@ -103,8 +100,7 @@ $$;
 comment on function pgflow.page_sent(bigint, int, text, timestamptz, float8)
   is 'A person has been told; again after so many seconds if nothing has been done by then, null = never. No effect once it has been given out again';
 
-drop function if exists pgflow.page_failed;
-create function pgflow.page_failed(run_id bigint, call int, kind text, leased_until timestamptz, error text)
+create or replace function pgflow.page_failed(run_id bigint, call int, kind text, leased_until timestamptz, error text)
 returns void
 language sql
 volatile

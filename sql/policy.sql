@@ -1,7 +1,6 @@
 -- Policy: which effects need somebody's leave, as data. A version is never changed: a new one takes its place.
 
-drop function if exists pgflow.set_policy;
-create function pgflow.set_policy(rules jsonb, why text, set_by text default null)
+create or replace function pgflow.set_policy(rules jsonb, why text, set_by text default null)
 returns int
 language plpgsql
 volatile

@@ -1,7 +1,6 @@
 -- Whether there is anything to do: for tests, and for workers that leave when there is not.
 
-drop function if exists pgflow.idle_state;
-create function pgflow.idle_state()
+create or replace function pgflow.idle_state()
 returns table (idle boolean, next_due_at timestamptz, due_timers bigint)
 language sql
 volatile

@@ -16,8 +16,7 @@ as $$
 $$;
 comment on function pgflow.status_(bigint) is 'Status of a run, read from its place';
 
-drop function if exists pgflow.result;
-create function pgflow.result(key text, tenant text default '', out status text, out output json, out error json, out reason text)
+create or replace function pgflow.result(key text, tenant text default '', out status text, out output json, out error json, out reason text)
 language plpgsql
 stable
 security definer
@@ -35,8 +34,7 @@ end
 $$;
 comment on function pgflow.result(text, text) is 'Status of the run that a key names and, once it has ended, its output or error; PF001 if there is none';
 
-drop function if exists pgflow.find_chain;
-create function pgflow.find_chain(key text, tenant text default '')
+create or replace function pgflow.find_chain(key text, tenant text default '')
 returns bigint
 language sql
 stable
@@ -47,8 +45,7 @@ as $$
 $$;
 comment on function pgflow.find_chain(text, text) is 'The chain that a key names; PF001 if there is none';
 
-drop function if exists pgflow.results;
-create function pgflow.results(chains bigint[])
+create or replace function pgflow.results(chains bigint[])
 returns table (chain_id bigint, status text, reason text, output text, error text, key text)
 language sql
 stable
@@ -72,8 +69,7 @@ as $$
 $$;
 comment on function pgflow.results(bigint[]) is 'Those of these chains that have ended, are stuck, or are gone with their history, with output or error: what a waiting client asks';
 
-drop function if exists pgflow.run_status;
-create function pgflow.run_status(key text, tenant text default '')
+create or replace function pgflow.run_status(key text, tenant text default '')
 returns text
 language sql
 stable
@@ -84,8 +80,7 @@ as $$
 $$;
 comment on function pgflow.run_status(text, text) is 'queued, running, waiting, paused, stuck, completed, failed or cancelled; PF001 if no run has the key';
 
-drop function if exists pgflow.run_state;
-create function pgflow.run_state(key text, tenant text default '')
+create or replace function pgflow.run_state(key text, tenant text default '')
 returns json
 language sql
 stable
@@ -102,8 +97,7 @@ as $$
 $$;
 comment on function pgflow.run_state(text, text) is 'What the run last said of itself with set_state()';
 
-drop function if exists pgflow.read_stream;
-create function pgflow.read_stream(key text, stream text, after_run bigint default 0, after_seq int default 0, skip int default 0, max int default 1000, tenant text default '')
+create or replace function pgflow.read_stream(key text, stream text, after_run bigint default 0, after_seq int default 0, skip int default 0, max int default 1000, tenant text default '')
 returns table (run_id bigint, seq int, value text, draft text)
 language sql
 stable
@@ -144,8 +138,7 @@ as $$
 $$;
 comment on function pgflow.read_stream(text, text, bigint, int, int, int, text) is 'Values that a run emitted to a stream, in order, over its generations, without those that a rewind has dropped; null = the stream was closed there. `draft` names the value as read_drafts() did while its step ran';
 
-drop function if exists pgflow.read_drafts;
-create function pgflow.read_drafts(key text, stream text, tenant text default '')
+create or replace function pgflow.read_drafts(key text, stream text, tenant text default '')
 returns table (draft text, value text)
 language sql
 stable

@@ -6,8 +6,7 @@
 -- nothing to vacuum at all. What has ended is written by nobody, so no run is locked. A message that a
 -- sender was just posting to such a run finds nobody any more, and is removed by the last call.
 
-drop function if exists pgflow.sweep_keys;
-create function pgflow.sweep_keys(max int default 1000, wait boolean default true)
+create or replace function pgflow.sweep_keys(max int default 1000, wait boolean default true)
 returns int
 language plpgsql
 volatile

@@ -109,8 +109,7 @@ return case jsonb_typeof(calls)
 end;
 comment on function pgflow.calls_of_(jsonb) is 'Numbers of calls as a worker names them: ranges as text, or [call, ...]';
 
-drop function if exists pgflow.look_all_;
-create function pgflow.look_all_(questions jsonb, positions int[], seqs int[], has_mail int[], t timestamptz)
+create or replace function pgflow.look_all_(questions jsonb, positions int[], seqs int[], has_mail int[], t timestamptz)
 returns table (pos int, seq int, units jsonb)
 language plpgsql
 volatile
@@ -213,8 +212,7 @@ $$;
 comment on function pgflow.look_all_(jsonb, int[], int[], int[], timestamptz)
   is 'Takes what has happened to runs of a batch, of each in the order in which it happened, and records it: of each position with news the last seq then, and its units';
 
-drop function if exists pgflow.park_all_;
-create function pgflow.park_all_(questions jsonb, positions int[], seqs int[], t timestamptz)
+create or replace function pgflow.park_all_(questions jsonb, positions int[], seqs int[], t timestamptz)
 returns bigint[]
 language plpgsql
 volatile
@@ -344,8 +342,7 @@ end
 $$;
 comment on function pgflow.continue_(jsonb, int, timestamptz) is 'Ends a run as the next generation of its chain, which is ready at once; answers the lane';
 
-drop function if exists pgflow.settle_all_;
-create function pgflow.settle_all_(questions jsonb, t timestamptz, out answers jsonb, out to_wake bigint[], out lanes int[])
+create or replace function pgflow.settle_all_(questions jsonb, t timestamptz, out answers jsonb, out to_wake bigint[], out lanes int[])
 language plpgsql
 volatile
 set search_path = pg_catalog, pg_temp

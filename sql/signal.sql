@@ -40,8 +40,7 @@ as $$
 $$;
 comment on function pgflow.newest_run_(bigint) is 'The newest generation of a chain';
 
-drop function if exists pgflow.post_;
-create function pgflow.post_(chain bigint, kind "char", name text, payload json, sent_by text)
+create or replace function pgflow.post_(chain bigint, kind "char", name text, payload json, sent_by text)
 returns bigint
 language plpgsql
 volatile
@@ -71,8 +70,7 @@ end
 $$;
 comment on function pgflow.ended_as_(bigint) is 'How a run ended, so that nobody takes its mail; null = it has not';
 
-drop function if exists pgflow.nudge_asked_;
-create function pgflow.nudge_asked_(chains bigint[])
+create or replace function pgflow.nudge_asked_(chains bigint[])
 returns bigint[]
 language plpgsql
 volatile
@@ -96,8 +94,7 @@ $$;
 comment on function pgflow.nudge_asked_(bigint[])
   is 'For whoever takes runs from their leases: has those looked at of which somebody has asked something, unless it is a cancel that had its try';
 
-drop function if exists pgflow.is_first_;
-create function pgflow.is_first_(chain bigint, key text, name text, payload json, out is_first boolean, out message_id bigint, out ended_as text)
+create or replace function pgflow.is_first_(chain bigint, key text, name text, payload json, out is_first boolean, out message_id bigint, out ended_as text)
 language plpgsql
 volatile
 set search_path = pg_catalog, pg_temp
@@ -139,8 +136,7 @@ as $$
 $$;
 comment on function pgflow.keep_key_(bigint, text, bigint) is 'Remembers which message was sent under an idempotency key';
 
-drop function if exists pgflow.post_signal;
-create function pgflow.post_signal(
+create or replace function pgflow.post_signal(
   key text, name text, payload json default 'null', tenant text default '', sent_by text default null, idempotency_key text default null,
   out chain_id bigint, out message_id bigint, out ended_as text, out is_new boolean
 )
@@ -172,8 +168,7 @@ $$;
 comment on function pgflow.post_signal(text, text, json, text, text, text)
   is 'Sends a signal to a run in the caller''s transaction; answers the chain, for wake(), the number of the message, and how the run has ended if it has: nobody takes the message then, and pgflow.undelivered_messages keeps it. The same idempotency_key to the same run is one message, for as long as the history of the run: sent again, it answers that one, and is_new = false; PF002 if it was another. PF003 if the workflow declares the signal and takes no such payload. PF001 if no run has the key';
 
-drop function if exists pgflow.send_signal;
-create function pgflow.send_signal(
+create or replace function pgflow.send_signal(
   key text, name text, payload json default 'null', tenant text default '', sent_by text default null, idempotency_key text default null
 )
 returns bigint
@@ -187,8 +182,7 @@ $$;
 comment on function pgflow.send_signal(text, text, json, text, text, text)
   is 'Sends a signal to a run in the caller''s transaction; answers the chain, for wake(). post_signal says what became of it too, and what an idempotency_key is. PF001 if no run has the key';
 
-drop function if exists pgflow.deliver_signal;
-create function pgflow.deliver_signal(
+create or replace function pgflow.deliver_signal(
   key text, name text, payload json default 'null', tenant text default '', sent_by text default null, tell boolean default true,
   idempotency_key text default null,
   out chain_id bigint, out lane_id int, out message_id bigint, out ended_as text, out is_new boolean

@@ -17,8 +17,7 @@
 -- Inputs are compared as the workflow gets them: a parameter that was left out counts as its default, where the
 -- caller says what the defaults are.
 
-drop function if exists pgflow.same_input_;
-create function pgflow.same_input_(one json, other json, defaults json)
+create or replace function pgflow.same_input_(one json, other json, defaults json)
 returns boolean
 language sql
 immutable
@@ -28,8 +27,7 @@ as $$
 $$;
 comment on function pgflow.same_input_(json, json, json) is 'Whether two inputs are the same once what they leave out is what the defaults say';
 
-drop function if exists pgflow.conflict_;
-create function pgflow.conflict_(key text, chain bigint, workflow text, input json, defaults json, is_other_parent boolean)
+create or replace function pgflow.conflict_(key text, chain bigint, workflow text, input json, defaults json, is_other_parent boolean)
 returns text
 language sql
 stable
@@ -54,8 +52,7 @@ as $$
 $$;
 comment on function pgflow.conflict_(text, bigint, text, json, json, boolean) is 'Why a start cannot have a key: which run has it, what that is doing, and what is different';
 
-drop function if exists pgflow.insert_run_;
-create function pgflow.insert_run_(
+create or replace function pgflow.insert_run_(
   tenant text, key text, workflow text, queue text, version text, priority int, input json,
   run_at timestamptz, deadline_at timestamptz, labels jsonb, metadata jsonb,
   parent_run_id bigint, parent_call int, close_policy "char", root_run_id bigint, defaults json default null, start_id uuid default null,
@@ -197,8 +194,7 @@ end
 $$;
 comment on function pgflow.check_input_(json) is 'Refuses (PF003) an input that no run can have';
 
-drop function if exists pgflow.check_start_;
-create function pgflow.check_start_(
+create or replace function pgflow.check_start_(
   priority int, run_at timestamptz, timeout_seconds float8, labels jsonb, metadata jsonb, tenant text, key_retention_seconds int, t timestamptz
 )
 returns void
@@ -344,8 +340,7 @@ end
 $$;
 comment on function pgflow.begin_replacements_(int, timestamptz) is 'Parked -> ready for runs whose predecessors under their key have ended';
 
-drop function if exists pgflow.start_run;
-create function pgflow.start_run(
+create or replace function pgflow.start_run(
   workflow text, input json default '{}', key text default null, queue text default 'default',
   priority int default 0, run_at timestamptz default null, timeout_seconds float8 default null,
   labels jsonb default null, metadata jsonb default null, tenant text default '', key_retention_seconds int default null, version text default '',
@@ -461,8 +456,7 @@ end
 $$;
 comment on function pgflow.keys_as_uuids_(jsonb) is 'The keys of a batch as UUIDs; refuses (PF003) what is none';
 
-drop function if exists pgflow.take_runs_;
-create function pgflow.take_runs_(
+create or replace function pgflow.take_runs_(
   tenant text, keys text[], are_new boolean, ids bigint[], stems uuid[], inputs text[], lane int, priority int,
   run_at timestamptz, due timestamptz, labels jsonb, metadata jsonb, start_id uuid default null
 )
@@ -522,8 +516,7 @@ $$;
 comment on function pgflow.take_runs_(text, text[], boolean, bigint[], uuid[], text[], int, int, timestamptz, timestamptz, jsonb, jsonb, uuid)
   is 'Inserts the runs whose keys are free, in the order of keys (new ones: all of them); answers whose each key is, null for one that was freed meanwhile';
 
-drop function if exists pgflow.start_runs;
-create function pgflow.start_runs(
+create or replace function pgflow.start_runs(
   workflow text, runs jsonb, queue text default 'default', priority int default 0,
   run_at timestamptz default null, timeout_seconds float8 default null,
   labels jsonb default null, metadata jsonb default null, tenant text default '', version text default '', keys_are_new boolean default false,

@@ -3,8 +3,7 @@
 -- before COMMIT: engine locks come last, since an application that locks its own rows first and then
 -- calls us would deadlock with one of us that locked the lease first.
 
-drop function if exists pgflow.begin_step;
-create function pgflow.begin_step(run_id bigint, token bigint, call int, idle_timeout_ms int default 0, durable_seq int default 0)
+create or replace function pgflow.begin_step(run_id bigint, token bigint, call int, idle_timeout_ms int default 0, durable_seq int default 0)
 returns text
 language plpgsql
 volatile
@@ -34,8 +33,7 @@ $$;
 comment on function pgflow.begin_step(bigint, bigint, int, int, int)
   is 'First call of a transactional step''s transaction: checks the lease and that the last unit is there, leaves a mark that only this transaction carries, and tells its number';
 
-drop function if exists pgflow.fence_step;
-create function pgflow.fence_step(
+create or replace function pgflow.fence_step(
   run_id bigint, token bigint, call int, units jsonb, args_hash bigint default null, has_ledger boolean default true,
   payloads json[] default null
 )

@@ -18,8 +18,7 @@ as $$
 $$;
 comment on function pgflow.told_heritage_(bigint, jsonb) is 'What a replay must know of a run that begins with the journal of another';
 
-drop function if exists pgflow.export_runs;
-create function pgflow.export_runs(chains bigint[])
+create or replace function pgflow.export_runs(chains bigint[])
 returns table (chain_id bigint, run_id bigint, last_seq int, history text)
 language sql
 volatile
@@ -218,8 +217,7 @@ end
 $$;
 comment on function pgflow.insert_history_(json, jsonb, timestamptz) is 'Inserts a run that has ended, with its journal';
 
-drop function if exists pgflow.import_run;
-create function pgflow.import_run(history json)
+create or replace function pgflow.import_run(history json)
 returns bigint
 language plpgsql
 volatile

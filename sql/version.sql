@@ -19,8 +19,7 @@ as $$
 $$;
 comment on function pgflow.is_alias_(text, text) is 'Whether a worker has said that a workflow had this name before';
 
-drop function if exists pgflow.register_code;
-create function pgflow.register_code(worker_id int, codes jsonb)
+create or replace function pgflow.register_code(worker_id int, codes jsonb)
 returns void
 language plpgsql
 volatile

@@ -51,8 +51,7 @@ end
 $$;
 comment on function pgflow.end_by_force_(bigint, bigint, int, bigint, timestamptz) is 'Writes the outcome of a run that is cancelled without its code, who did it, and what it leaves owed';
 
-drop function if exists pgflow.note_operator_;
-create function pgflow.note_operator_(me bigint, chain bigint, last_word bigint, inout last_seq int, t timestamptz)
+create or replace function pgflow.note_operator_(me bigint, chain bigint, last_word bigint, inout last_seq int, t timestamptz)
 language plpgsql
 volatile
 set search_path = pg_catalog, pg_temp
@@ -96,8 +95,7 @@ end
 $$;
 comment on function pgflow.wake_parked_(bigint[], timestamptz) is 'Parked -> ready, for runs whose parked rows are locked';
 
-drop function if exists pgflow.apply_controls_;
-create function pgflow.apply_controls_(chain bigint, me bigint, t timestamptz, out woken_lane int, out ended boolean, out looked boolean)
+create or replace function pgflow.apply_controls_(chain bigint, me bigint, t timestamptz, out woken_lane int, out ended boolean, out looked boolean)
 language plpgsql
 volatile
 set search_path = pg_catalog, pg_temp
@@ -237,8 +235,7 @@ $$;
 comment on function pgflow.tell_workers_(int[], bigint[])
   is 'Notifies workers of lanes with ready runs and of leased runs with mail, once the transaction is committed: `r1,2` or `m7,8`';
 
-drop function if exists pgflow.wake;
-create function pgflow.wake(chains bigint[] default null, max int default 1000, tell boolean default true)
+create or replace function pgflow.wake(chains bigint[] default null, max int default 1000, tell boolean default true)
 returns table (lanes int[], mail bigint[], ended bigint[], busy int)
 language plpgsql
 volatile
@@ -437,8 +434,7 @@ end
 $$;
 comment on function pgflow.expire_runs_(int, timestamptz) is 'Posts a cancel to runs whose deadline has passed';
 
-drop function if exists pgflow.poll;
-create function pgflow.poll(max int default 1000)
+create or replace function pgflow.poll(max int default 1000)
 returns table (lanes int[], mail bigint[], ended bigint[], busy int, next_due_seconds float8, newest_lane int)
 language plpgsql
 volatile

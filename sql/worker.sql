@@ -3,8 +3,7 @@
 -- through its own observations and, when it has not moved for the whole time-out, asks for the death
 -- here, where the counter is compared once more under a lock.
 
-drop function if exists pgflow.register_worker;
-create function pgflow.register_worker(host text, pid int, queues text[], concurrency int, version text, stamp text default null)
+create or replace function pgflow.register_worker(host text, pid int, queues text[], concurrency int, version text, stamp text default null)
 returns int
 language plpgsql
 volatile
@@ -25,8 +24,7 @@ $$;
 comment on function pgflow.register_worker(text, int, text[], int, text, text)
   is 'A worker process announces itself, and the stamp of the schema that its code is made for; answers its number';
 
-drop function if exists pgflow.wal_;
-create function pgflow.wal_(out timeline int, out flushed bigint, out recovered_to bigint, out waits boolean)
+create or replace function pgflow.wal_(out timeline int, out flushed bigint, out recovered_to bigint, out waits boolean)
 language plpgsql
 volatile
 set search_path = pg_catalog, pg_temp
@@ -43,8 +41,7 @@ $$;
 comment on function pgflow.wal_()
   is 'Timeline and position of the server''s log, how far it had replayed another''s when it was promoted, and whether commits wait for a standby';
 
-drop function if exists pgflow.beat;
-create function pgflow.beat(worker_id int, stopping boolean default false)
+create or replace function pgflow.beat(worker_id int, stopping boolean default false)
 returns table (alive boolean, mail bigint[], timeline int, flushed bigint, recovered_to bigint, waits boolean)
 language plpgsql
 volatile
@@ -68,8 +65,7 @@ $$;
 comment on function pgflow.beat(int, boolean)
   is 'Sign of life; answers whether the worker still counts as alive, which of its runs somebody wants to cancel or pause, and where the log is';
 
-drop function if exists pgflow.count_lost_threads;
-create function pgflow.count_lost_threads(worker_id int, lost int)
+create or replace function pgflow.count_lost_threads(worker_id int, lost int)
 returns void
 language plpgsql
 volatile
@@ -84,8 +80,7 @@ end
 $$;
 comment on function pgflow.count_lost_threads(int, int) is 'A worker says how many of its threads are at bodies that nobody waits for any more';
 
-drop function if exists pgflow.observe_workers;
-create function pgflow.observe_workers()
+create or replace function pgflow.observe_workers()
 returns table (worker_id int, beat bigint)
 language sql
 volatile
@@ -99,8 +94,7 @@ as $$
 $$;
 comment on function pgflow.observe_workers() is 'The beats of all workers; -1 for one that is gone and still has leases';
 
-drop function if exists pgflow.reap_worker;
-create function pgflow.reap_worker(worker_id int, beat bigint)
+create or replace function pgflow.reap_worker(worker_id int, beat bigint)
 returns table (reclaimed int, stuck bigint[], lanes int[])
 language plpgsql
 volatile
@@ -162,8 +156,7 @@ $$;
 comment on function pgflow.reap_worker(int, bigint)
   is 'Declares a worker dead if its beat is still the one observed, and gives its runs away; those it died on too often are stuck';
 
-drop function if exists pgflow.leave_worker;
-create function pgflow.leave_worker(worker_id int)
+create or replace function pgflow.leave_worker(worker_id int)
 returns void
 language plpgsql
 volatile
@@ -181,8 +174,7 @@ end
 $$;
 comment on function pgflow.leave_worker(int) is 'A worker that holds nothing any more takes its leave';
 
-drop function if exists pgflow.release_outdated;
-create function pgflow.release_outdated(worker_id int)
+create or replace function pgflow.release_outdated(worker_id int)
 returns int
 language plpgsql
 volatile
@@ -213,8 +205,7 @@ $$;
 comment on function pgflow.release_outdated(int)
   is 'A worker lets runs be tried again that older code could not replay, while both are about; answers how many';
 
-drop function if exists pgflow.release_stuck;
-create function pgflow.release_stuck(workflows text[], code_hashes text[])
+create or replace function pgflow.release_stuck(workflows text[], code_hashes text[])
 returns int
 language plpgsql
 volatile

@@ -1099,9 +1099,19 @@ UPGRADES = (
     ),
     Defect(
         "call of a landed worker dropped", "sql/worker.sql",
-        "create function pgflow.leave_worker(worker_id int)", "create function pgflow.leave_worker(worker_id int, reason text)",
+        "create or replace function pgflow.leave_worker(worker_id int)", "create or replace function pgflow.leave_worker(worker_id int, reason text)",
         "test_upgrades.py::test_what_a_landed_version_calls_stays",
         also=(("comment on function pgflow.leave_worker(int)", "comment on function pgflow.leave_worker(int, text)"),),
+    ),
+    Defect(
+        "functions made anew where they can be replaced", "pgflow/schema/_shapes.py",
+        "is not distinct from (p.proargtypes", "is distinct from (p.proargtypes",
+        "test_schema.py::test_functions_that_are_applied_again_stay_the_same_ones",
+    ),
+    Defect(
+        "cancel said once", "pgflow/supervision.py",
+        "await asyncio.wait(left, timeout=CANCEL_AGAIN_SECONDS)", "await asyncio.wait(left)",
+        "test_supervision.py::test_a_task_that_has_dropped_a_cancel_is_cancelled_again",
     ),
     Defect(
         "landed migration changed in place", "migrations/0006_saga.sql",

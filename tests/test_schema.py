@@ -30,6 +30,7 @@ from pytest_postgresql import factories
 from pgflow import errors, schema
 from pgflow.errors import SchemaForeign, SchemaMissing, SchemaNewer, SchemaOutdated, ServerUnsupported, SetupError
 from pgflow.schema import _install
+from pgflow.schema._shapes import headers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -161,6 +162,17 @@ def versions_of_rows(conn: psycopg.Connection) -> set[tuple]:
     return set(conn.execute(query))
 
 
+def touched(assets: schema.Assets) -> schema.Assets:
+    """Files whose text has changed, and nothing in it."""
+    return dataclasses.replace(assets, sources=tuple(dataclasses.replace(f, text=f"{f.text}\n-- again\n") for f in assets.sources))
+
+
+def oids(conn: psycopg.Connection) -> dict[str, int]:
+    """Of each function."""
+    query = "select oid::regprocedure::text, oid from pg_proc where pronamespace = 'pgflow'::regnamespace"
+    return dict(conn.execute(query).fetchall())
+
+
 def test_a_fresh_install_fits_this_version_and_its_books_balance(empty):
     report = schema.migrate(empty)
     assert report.migrations == tuple(file.name for file in schema.own_assets().migrations)
@@ -204,6 +216,44 @@ def test_only_changed_files_are_applied_again_and_then_the_privileges(installed)
     assert report.sources == ("clock", "privileges")
     assert report.migrations == ()
     assert installed.execute("select obj_description('pgflow.now_()'::regprocedure)").fetchone() == ("changed",)
+
+
+def test_functions_that_are_applied_again_stay_the_same_ones(installed):
+    """A call that is planned knows its function by the oid."""
+    before = oids(installed)
+    schema.install(installed, touched(schema.own_assets()))
+    assert oids(installed) == before
+    assert len(before) > 200
+
+
+@pytest.mark.parametrize(
+    "former",
+    [
+        "drop function pgflow.find_chain; create function pgflow.find_chain(called text, tenant text default '') returns bigint language sql as 'select 1::bigint'",
+        "drop function pgflow.find_chain; create function pgflow.find_chain(key text, tenant text default '') returns int language sql as 'select 1'",
+        "create function pgflow.find_chain(key text) returns bigint language sql as 'select 1::bigint'",
+        "create function pgflow.find_chain(key text, tenant text, beyond int default 1) returns bigint language sql as 'select 1::bigint'",
+        "drop function pgflow.park_all_; create function pgflow.park_all_(questions jsonb, positions int[], seqs int[], t timestamptz, out bigint[]) returns bigint[] language sql as 'select null::bigint[]'",
+        "drop function pgflow.claim_runs; create function pgflow.claim_runs() returns setof int language sql as 'select 1'",
+        "create or replace function pgflow.find_chain(key text, tenant text default '') returns bigint language sql as 'select 1::bigint'",
+        "drop function pgflow.register_code; create function pgflow.register_code(worker_id int default 1, codes jsonb default '[]') returns void language sql as ''",
+    ],
+    ids=range(8),
+)
+def test_functions_of_former_shapes_make_way(installed, former):
+    fresh = dump_catalog(installed, with_server_details=True)
+    installed.execute(former)
+    assert dump_catalog(installed, with_server_details=True) != fresh
+    schema.install(installed, touched(schema.own_assets()))
+    schema.migrate(installed)
+    assert dump_catalog(installed, with_server_details=True) == fresh
+
+
+def test_each_function_of_the_files_has_a_shape_and_no_file_drops_one():
+    """A file that drops a function makes those fail that are about to call it: `pgflow.schema._shapes` knows when it must."""
+    for file in schema.own_assets().sources:
+        assert len(headers(file.text)) == len(re.findall(r"(?im)^\s*create\s.*\bfunction\b", file.text)), file.name
+        assert re.search(r"(?im)^\s*drop function", file.text) is None, file.name
 
 
 def test_a_new_migration_is_applied_once(installed):

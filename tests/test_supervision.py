@@ -41,7 +41,7 @@ from pgflow.listener import Listener
 from pgflow.options import WorkerOptions
 from pgflow.pager import Pager
 from pgflow.providers import PsycopgProvider
-from pgflow.supervision import MAX_FAILURES, keep_going
+from pgflow.supervision import MAX_FAILURES, cancel, keep_going
 from pgflow.threads import DaemonThreads
 from pgflow.waiter import ResultWaiter
 from pgflow.worker import Worker
@@ -734,6 +734,26 @@ def test_a_job_that_never_began_costs_no_thread() -> None:
     assert first.result(10)
     assert threads.submit(lambda: 3).result(10) == 3
     threads.shutdown()
+
+
+def test_a_task_that_has_dropped_a_cancel_is_cancelled_again():
+    async def play() -> None:
+        begun = asyncio.Event()
+
+        async def deaf() -> None:
+            begun.set()
+            try:
+                await asyncio.Event().wait()
+            except asyncio.CancelledError:
+                await asyncio.Event().wait()
+
+        task = asyncio.create_task(deaf())
+        await begun.wait()
+        async with asyncio.timeout(10):
+            await cancel([task])
+        assert task.cancelled()
+
+    asyncio.run(play())
 
 
 @pytest.mark.parametrize("ticks", range(6))

@@ -14,6 +14,7 @@ from psycopg.rows import tuple_row
 from pgflow._io.connect import PATIENCE_SECONDS, ConnectOptions, connect
 from pgflow.errors import SchemaNewer, SetupError
 from pgflow.schema._assets import DISTRIBUTION, Assets, SqlFile, own_assets
+from pgflow.schema._shapes import MADE_WAY, MAKE_WAY, make_way
 from pgflow.schema._state import OWNER_ROLE, Installed, check_ground, fetch_row, place_of, read_installed
 
 if TYPE_CHECKING:
@@ -198,18 +199,24 @@ def migration_sql(conn: psycopg.Connection[Any] | None = None) -> str:
 
 @dataclass(frozen=True)
 class Pending:
-    """The files that a database lacks."""
+    """The files that a database lacks; where it has others of the kind, their functions stay the same ones, if they can."""
 
     migrations: tuple[SqlFile, ...]
     sources: tuple[SqlFile, ...]
+    is_upgrade: bool = False
 
     def scripts(self, assets: Assets) -> Iterator[str]:
         """Each file with the record that it was applied, then the stamp."""
         yield _BEFORE_FILES.format(timeout=sql.Literal(_milliseconds(TABLE_LOCK_TIMEOUT_SECONDS))).as_string()
         for file in self.migrations:
             yield f"-- migrations/{file.name}.sql\n{file.text}\n" + _record(_RECORD_MIGRATION, file)
+        if self.is_upgrade:
+            yield MAKE_WAY
         for file in self.sources:
-            yield f"-- sql/{file.name}.sql\n{file.text}\n" + _record(_RECORD_SOURCE, file)
+            way = make_way(file, assets) if self.is_upgrade else ""
+            yield f"-- sql/{file.name}.sql\n{way}{file.text}\n" + _record(_RECORD_SOURCE, file)
+        if self.is_upgrade:
+            yield MADE_WAY
         yield sql.SQL("comment on schema pgflow is {};\n").format(sql.Literal(str(assets.stamp))).as_string()
 
 
@@ -274,7 +281,7 @@ def _find_pending(cursor: psycopg.Cursor[tuple[Any, ...]], found: Installed, ass
     sources = dict(cursor.execute("select name, sha256 from pgflow.source").fetchall())
     _check_history(found, migrations, assets)
     changed = tuple(file for file in assets.sources if sources.get(file.name) != file.sha256 or file.name == "privileges")
-    return Pending(tuple(file for file in assets.migrations if file.name not in migrations), changed)
+    return Pending(tuple(file for file in assets.migrations if file.name not in migrations), changed, is_upgrade=True)
 
 
 def _check_history(found: Installed, applied: dict[str, str], assets: Assets) -> None:
