@@ -155,8 +155,7 @@ class Upgrade:
         self._client("signal", range(third), is_old=True)
         self._wait(lambda: self._count("status = 'completed'") >= done + 2 * third, "runs and their children complete on old workers alone")
         by_old = self._count("status = 'completed'")
-        self._client("start", range(2 * third, self.runs), is_old=False)
-        held_by_killed = self._kill_one()
+        held_by_killed = self._kill_one_amid(range(2 * third, self.runs))
         for _ in range(2):
             self.fleet.add(is_old=False)
         self._wait(lambda: self._workers("not is_outdated") == 2, "new workers are there")
@@ -197,8 +196,11 @@ class Upgrade:
             self._migrate(dataclasses.replace(ours, sources=touched) if n % 2 == 0 else ours)
         self._migrate(ours)
 
-    def _kill_one(self) -> int:
-        """Kills an old worker while it holds runs, none of which is amid an effect, which a person would have to settle; how many."""
+    def _kill_one_amid(self, numbers: range) -> int:
+        """Kills an old worker while it holds runs, none of which is amid an effect, which a person would have to settle; how many.
+
+        A new client starts these runs, and their first transactions wait for a lock until then.
+        """
         query = "select w.worker_id, w.pid, w.running from pgflow.workers w where w.pid = any(%s) and w.running > 0 order by w.running desc limit 1"
         amid = """
             select 1 from pgflow.effects e join pgflow.runs r on r.run_id = e.run_id
@@ -218,10 +220,13 @@ class Upgrade:
             caught.append((next(process for process in self.fleet.old if process.pid == pid), running))
             return True
 
-        self._wait(catch, "an old worker holds runs")
-        victim, running = caught[0]
-        self.fleet.old.remove(victim)
-        self.fleet.stop([victim], signal.SIGKILL)
+        with psycopg.connect(self.dsn) as blocker:
+            blocker.execute("lock table app.booked in share mode")
+            self._client("start", numbers, is_old=False)
+            self._wait(catch, "an old worker holds runs")
+            victim, running = caught[0]
+            self.fleet.old.remove(victim)
+            self.fleet.stop([victim], signal.SIGKILL)
         return running
 
     # ------------------------------------------------------------ looks
