@@ -28,10 +28,11 @@ from pgflow._engine.calls import EffectCall, StepCall
 from pgflow._engine.execution import Execution
 from pgflow._engine.host import StepResult
 from pgflow._engine.loop import is_interrupt
-from pgflow._io import REFUSED_AFTER_SECONDS, database_error, is_conflict_on_unit, is_of_a_pooler, is_passing, is_raised_on, sqlstate_of
+from pgflow._io import REFUSED_AFTER_SECONDS, database_error, is_conflict_on_unit, is_of_a_pooler, is_passing, sqlstate_of
 from pgflow._io.busypoll import BusyPoll
 from pgflow._io.connect import server_of
 from pgflow._io.deadlines import Cord, cut
+from pgflow._io.drivers import is_raised_on
 from pgflow._scope import StepScope, current, log_fields
 from pgflow.acts import Acts, unknown
 from pgflow.drafts import Drafts

@@ -1104,6 +1104,11 @@ UPGRADES = (
         also=(("comment on function pgflow.leave_worker(int)", "comment on function pgflow.leave_worker(int, text)"),),
     ),
     Defect(
+        "errors of other drivers taken for the body's", "pgflow/_io/drivers.py",
+        '_OTHERS = ("asyncpg", "psycopg2")', '_OTHERS = ("none",)',
+        "test_sqlalchemy.py::test_a_connection_that_is_lost_is_no_outcome",
+    ),
+    Defect(
         "functions made anew where they can be replaced", "pgflow/schema/_shapes.py",
         "is not distinct from (p.proargtypes", "is distinct from (p.proargtypes",
         "test_schema.py::test_functions_that_are_applied_again_stay_the_same_ones",

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 import pytest
 from records import SOON, count, events, eventually, wait_until
-from sqlalchemy import Connection, Engine, create_engine, event, text
+from sqlalchemy import Connection, Engine, create_engine, event, make_url, text
 from sqlalchemy.exc import DBAPIError, IntegrityError, OperationalError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession, async_sessionmaker, create_async_engine
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column, scoped_session, sessionmaker
@@ -40,9 +40,14 @@ class Stock(Base):
     n: Mapped[int]
 
 
-@pytest.fixture
-def url(dsn: str) -> str:
-    return dsn.replace("postgresql://", "postgresql+psycopg://")
+@pytest.fixture(params=["psycopg", "psycopg2"])
+def url(dsn: str, request: pytest.FixtureRequest) -> str:
+    """Of an engine with each driver for `def` code, beside which `async def` code has psycopg or asyncpg."""
+    return dsn.replace("postgresql://", f"postgresql+{request.param}://")
+
+
+def async_of(url: str) -> str:
+    return url.replace("+psycopg2:", "+asyncpg:")
 
 
 @pytest.fixture
@@ -57,7 +62,7 @@ def engine(url: str) -> Iterator[Engine]:
 
 @pytest.fixture
 def async_engine(url: str, engine: Engine) -> AsyncEngine:
-    return create_async_engine(url, poolclass=NullPool)
+    return create_async_engine(async_of(url), poolclass=NullPool)
 
 
 def left(conn: psycopg.Connection, sku: str = "a") -> int:
@@ -375,6 +380,88 @@ def test_a_commit_that_the_server_refuses_is_waited_out_if_it_is_trouble_and_els
         assert [event for event, _ in events(conn, run.key)] == ["step_failed"]
 
 
+LOSE_CONNECTIONS = """
+create sequence losses;
+create function lose() returns trigger language plpgsql as $$
+begin
+  if nextval('losses') <= 2 then
+    perform pg_terminate_backend(pg_backend_pid()), pg_sleep(10);
+  end if;
+  return new;
+end $$;
+create {} on stock {} for each row execute function lose();
+"""
+
+
+@pytest.mark.parametrize(
+    "when", [("trigger lose before update", ""), ("constraint trigger lose after update", "deferrable initially deferred")],
+    ids=["in the body", "at the commit"],
+)  # fmt: skip
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_connection_that_is_lost_is_no_outcome(
+    flow: Harness, engine: Engine, async_engine: AsyncEngine, conn: psycopg.Connection, kind: str, when: tuple[str, str]
+) -> None:
+    conn.execute(LOSE_CONNECTIONS.format(*when))
+    take: Any = KINDS[kind]
+
+    @workflow
+    async def order_one() -> int:
+        return await (take("a", 1) if "async" in kind else take.aio("a", 1))
+
+    flow.app.definitions.providers += [
+        SessionProvider(sessionmaker(engine)), EngineProvider(engine),
+        AsyncSessionProvider(async_sessionmaker(async_engine)), AsyncEngineProvider(async_engine),
+    ]  # fmt: skip
+    flow.include(order_one)
+    run = flow.start(order_one)
+    assert run.result(SOON) == 9
+    assert left(conn) == 9
+    assert conn.execute("select last_value from losses").fetchone() == (3,)
+    assert [event for event, _ in events(conn, run.key)] == ["step_completed"]
+
+
+def test_a_server_that_cannot_be_reached_is_waited_out(flow: Harness, url: str, engine: Engine, conn: psycopg.Connection) -> None:
+    """Of asyncpg that is an error of the system, which SQLAlchemy hands on as it is."""
+    tries = []
+    elsewhere = [make_url(async_of(url)).set(port=1), make_url(async_of(url))]
+
+    class Moving:
+        def __call__(self) -> AsyncSession:
+            tries.append(1)
+            return AsyncSession(create_async_engine(elsewhere[min(len(tries), 2) - 1], poolclass=NullPool))
+
+    @workflow
+    async def order_one() -> int:
+        return await take_with_async_session("a", 3)
+
+    flow.app.definitions.providers.append(AsyncSessionProvider(Moving()))  # type: ignore[arg-type]
+    flow.include(order_one)
+    assert flow.start(order_one).result(SOON) == 7
+    assert (left(conn), len(tries)) == (7, 2)
+
+
+@pytest.mark.parametrize("kind", ["connection", "async connection"])
+def test_long_values_are_kept_as_they_are(flow: Harness, engine: Engine, async_engine: AsyncEngine, kind: str) -> None:
+    """They travel as an array of texts, which each driver writes in its own way."""
+    value = {"said": 'a "quoted" \\ text, {with} NULL\n' * 400, "then": ["é" * 3000, None]}
+
+    @transaction
+    def sync_long(connection: Connection) -> dict[str, Any]:
+        return value
+
+    @transaction
+    async def async_long(connection: AsyncConnection) -> dict[str, Any]:
+        return value
+
+    @workflow
+    async def tell() -> dict[str, Any]:
+        return await (async_long() if "async" in kind else sync_long.aio())
+
+    flow.app.definitions.providers += [EngineProvider(engine), AsyncEngineProvider(async_engine)]
+    flow.include(tell)
+    assert flow.start(tell).result(SOON) == value
+
+
 @pytest.mark.parametrize("error", [IntegrityError, OperationalError])
 def test_an_error_of_what_listens_to_the_commit_is_none_of_the_commit(
     flow: Harness, engine: Engine, conn: psycopg.Connection, error: type[DBAPIError]
@@ -407,7 +494,7 @@ def test_an_error_of_what_listens_to_the_commit_is_none_of_the_commit(
 @pytest.mark.parametrize("colour", ["async", "sync"])
 def test_a_pool_that_has_no_connection_in_time_is_waited_out(dsn: str, url: str, engine: Engine, conn: psycopg.Connection, colour: str) -> None:
     narrow = create_engine(url, pool_size=1, max_overflow=0, pool_timeout=0.05)
-    async_narrow = create_async_engine(url, pool_size=1, max_overflow=0, pool_timeout=0.05)
+    async_narrow = create_async_engine(async_of(url), pool_size=1, max_overflow=0, pool_timeout=0.05)
     providers = [EngineProvider(narrow), AsyncEngineProvider(async_narrow)]
     is_free, is_taken = asyncio.Event(), asyncio.Event()
 
@@ -545,6 +632,11 @@ def test_the_commit_wakes_only_after_the_outermost_commit_and_once(flow: Harness
 # ---------------------------------------------------------------- autocommit
 
 
+def test_a_driver_whose_errors_nobody_reads_is_refused(flow: Harness) -> None:
+    with Session(create_engine("sqlite://")) as session, pytest.raises(InvalidArgument, match=r"not those of sqlite\+pysqlite: give create_engine a URL"):
+        flow.app.using(session)
+
+
 def test_a_connection_in_autocommit_is_refused(flow: Harness, engine: Engine) -> None:
     with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
         with pytest.raises(InvalidArgument, match="no open transaction"):
@@ -571,7 +663,7 @@ def test_an_engine_in_autocommit_is_refused(flow: Harness, url: str, conn: psyco
 
 async def test_an_async_session_of_an_engine_in_autocommit_is_refused(aflow: AsyncHarness, url: str, conn: psycopg.Connection) -> None:
     aflow.include(wait_for_go)
-    engine = create_async_engine(url, poolclass=NullPool, isolation_level="AUTOCOMMIT")
+    engine = create_async_engine(async_of(url), poolclass=NullPool, isolation_level="AUTOCOMMIT")
     async with AsyncSession(engine) as session:
         with pytest.raises(InvalidArgument, match="no open transaction"):
             await aflow.app.using(session).start(wait_for_go.options(key="k"))

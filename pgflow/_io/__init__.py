@@ -16,6 +16,7 @@ import psycopg
 from psycopg.rows import tuple_row
 
 from pgflow._io.connect import BEGIN, isolates
+from pgflow._io.drivers import as_psycopg, causes
 from pgflow.errors import BY_SQLSTATE, InvalidArgument, PgflowError
 
 T = TypeVar("T")
@@ -163,14 +164,8 @@ async def run_by(execute: Callable[[LiteralString, Sequence[Any]], Awaitable[lis
 
 
 def database_error(error: BaseException | None) -> psycopg.Error | None:
-    """The psycopg error inside an exception of psycopg, SQLAlchemy or Django, if there is one."""
-    for _ in range(6):
-        if error is None:
-            return None
-        if isinstance(error, psycopg.Error):
-            return error
-        error = getattr(error, "orig", None) or error.__cause__
-    return None
+    """The driver's error inside an exception of psycopg, SQLAlchemy or Django, as psycopg's; None if there is none."""
+    return next((found for one in causes(error) if (found := as_psycopg(one)) is not None), None)
 
 
 def _holds_no_text(error: psycopg.Error) -> bool:
@@ -265,24 +260,6 @@ def sqlstate_of(error: BaseException) -> str | None:
     """The SQLSTATE inside an exception of psycopg, SQLAlchemy or Django, if there is one."""
     cause = database_error(error)
     return None if cause is None else cause.sqlstate
-
-
-def is_raised_on(error: BaseException, connection: Any) -> bool:
-    """Whether an error comes from this connection of psycopg, a cursor of it or another part of it.
-
-    The frames that it was raised through say so: an error knows nothing of its connection, and the state of the connection
-    tells nothing once a savepoint is rolled back.
-    """
-    cause = database_error(error)
-    trace = None if cause is None else cause.__traceback__
-    while trace is not None:
-        frame = trace.tb_frame
-        if frame.f_globals.get("__name__", "").startswith("psycopg."):
-            owner = frame.f_locals.get("self")
-            if owner is connection or getattr(owner, "connection", None) is connection:
-                return True
-        trace = trace.tb_next
-    return False
 
 
 def is_ambiguous(error: BaseException) -> bool:

@@ -71,10 +71,13 @@ def socket_of(connection: Connection) -> int | None:
 
 @contextmanager
 def no_room_is_trouble() -> Iterator[None]:
-    """A pool that has no connection in time says nothing of the step: as psycopg's own pool does, whose error this becomes."""
+    """A pool that has no connection in time says nothing of the step: as psycopg's own pool does, whose error this becomes.
+
+    So does a server that cannot be reached, of which asyncpg says only what the system says.
+    """
     try:
         yield
-    except NoRoom as error:
+    except (NoRoom, OSError) as error:
         raise psycopg.OperationalError(str(error)) from error
 
 
@@ -131,7 +134,7 @@ class SessionProvider:
         with self._sessions() as session:
             with no_room_is_trouble():
                 connection = session.connection(execution_options=isolation_options(isolation))
-            refuse_autocommit(session, connection)
+            check_connection(session, connection)
             with rolled_back_in_time(socket_of(connection), roll_back=session.rollback):
                 yield _SessionTransaction(session, connection)
 
@@ -157,7 +160,7 @@ class EngineProvider:
             opened = self._engine.connect()
         with opened as connection:
             connection.execution_options(**isolation_options(isolation))
-            refuse_autocommit(connection, connection)
+            check_connection(connection, connection)
             with rolled_back_in_time(socket_of(connection), roll_back=connection.rollback):
                 yield _ConnectionTransaction(connection)
 
@@ -170,10 +173,10 @@ def adapt(target: Any) -> Adapted:
     if isinstance(target, scoped_session):
         target = target()
     if isinstance(target, Session):
-        refuse_autocommit(target, target.connection())
+        check_connection(target, target.connection())
         return Adapted(_Executor(target), is_async=False, after_commit=after_commit(target))
     if isinstance(target, Connection):
-        refuse_autocommit(target, target)
+        check_connection(target, target)
         return Adapted(_Executor(target), is_async=False)
     if type(target).__module__.startswith("sqlalchemy.ext.asyncio"):
         adapted: Adapted = importlib.import_module("pgflow.sqlalchemy.asyncio").adapt(target)
@@ -181,8 +184,21 @@ def adapt(target: Any) -> Adapted:
     raise InvalidArgument(f"app.using() takes a Session, AsyncSession, Connection or AsyncConnection of SQLAlchemy, not {target!r}")
 
 
-def refuse_autocommit(target: Any, connection: Connection) -> None:
-    """A connection in autocommit mode has no transaction to join, whether it, its session or its engine says so."""
+DRIVERS = ("psycopg", "psycopg_async", "asyncpg", "psycopg2")
+"""Those whose errors the engine can read."""
+
+
+def check_connection(target: Any, connection: Connection) -> None:
+    """Refuses one in autocommit mode, which has no transaction to join, whether it, its session or its engine says so.
+
+    And one of a driver whose errors the engine cannot read.
+    """
+    dialect = connection.dialect
+    if dialect.driver not in DRIVERS:
+        raise InvalidArgument(
+            f"pgflow reads the errors of psycopg, asyncpg and psycopg2, not those of {dialect.name}+{dialect.driver}: "
+            "give create_engine a URL that begins with postgresql+psycopg://"
+        )
     if getattr(connection.connection.dbapi_connection, "autocommit", False):
         raise refuse_without_transaction(target)
 

@@ -11,7 +11,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession, a
 from pgflow.adapters import Adapted, Row
 from pgflow.errors import InvalidArgument
 from pgflow.providers import AsyncTransaction, is_class, rolled_back_in_time_async
-from pgflow.sqlalchemy import after_commit, isolation_options, no_room_is_trouble, refuse_autocommit, rows_of, socket_of, statement
+from pgflow.sqlalchemy import after_commit, check_connection, isolation_options, no_room_is_trouble, rows_of, socket_of, statement
 
 __all__ = ["AsyncEngineProvider", "AsyncSessionProvider", "adapt"]
 
@@ -34,13 +34,13 @@ class _CallersSession(_AsyncExecutor):
         self._session = session
 
     async def execute(self, sql: LiteralString, params: Sequence[Any]) -> list[Row]:
-        _refuse_autocommit(self._session, await self._session.connection())
+        _check_connection(self._session, await self._session.connection())
         return await super().execute(sql, params)
 
 
-def _refuse_autocommit(target: AsyncSession | AsyncConnection, connection: AsyncConnection) -> None:
+def _check_connection(target: AsyncSession | AsyncConnection, connection: AsyncConnection) -> None:
     assert connection.sync_connection is not None, "the connection is not open"
-    refuse_autocommit(target, connection.sync_connection)
+    check_connection(target, connection.sync_connection)
 
 
 def _driver_connection(connection: AsyncConnection) -> Any:
@@ -105,7 +105,7 @@ class AsyncSessionProvider:
         async with self._sessions() as session:
             with no_room_is_trouble():
                 connection = await session.connection(execution_options=isolation_options(isolation))
-            _refuse_autocommit(session, connection)
+            _check_connection(session, connection)
             async with rolled_back_in_time_async(_socket_of(connection), roll_back=session.rollback):
                 yield _AsyncSessionTransaction(session, connection)
 
@@ -131,7 +131,7 @@ class AsyncEngineProvider:
             with no_room_is_trouble():
                 connection = await opened.enter_async_context(self._engine.connect())
             await connection.execution_options(**isolation_options(isolation))
-            _refuse_autocommit(connection, connection)
+            _check_connection(connection, connection)
             async with rolled_back_in_time_async(_socket_of(connection), roll_back=connection.rollback):
                 yield _AsyncConnectionTransaction(connection)
 
@@ -141,6 +141,6 @@ def adapt(target: Any) -> Adapted:
     if isinstance(target, AsyncSession):
         return Adapted(_CallersSession(target), is_async=True, after_commit=after_commit(target.sync_session))
     if isinstance(target, AsyncConnection):
-        _refuse_autocommit(target, target)
+        _check_connection(target, target)
         return Adapted(_AsyncExecutor(target), is_async=True)
     raise InvalidArgument(f"app.using() takes an AsyncSession or AsyncConnection of SQLAlchemy, not {target!r}")
