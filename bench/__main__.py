@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 
 from bench import document, goals, plot, report
-from bench.catalog import LIMIT, OURSELVES, SCENARIOS
+from bench.catalog import COMPILED, LIMIT, OURSELVES, SCENARIOS
 from bench.peers import read_peers
 from bench.runner import Plan, run
 from bench.server import Server, machine, open_server
@@ -23,7 +23,7 @@ COUNT_LOOKS = 2
 
 
 def read_options() -> argparse.Namespace:
-    names = [OURSELVES, LIMIT, *read_peers()]
+    names = [OURSELVES, COMPILED, LIMIT, *read_peers()]
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--dsn", help="a server on which databases may be made; else a new one, with settings as in production")
     parser.add_argument("--postgres", metavar="VERSION[,NAME=VALUE...]", help="programs and settings of that new server: 15,jit=on for one with LLVM")
@@ -80,7 +80,7 @@ def main() -> int:
         if options.counts:
             return _count(server, options.json)
         settings = server.settings()
-        results = run(server, plan, peers, tell, compiled=True)
+        results = run(server, plan, peers, tell, apart=True)
     part = document.Part.of(results, machine(), settings, peers)
     records = _write_all(options, part)
     return _judge("goal", records) if options.goals else 0

@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any
 
 ENGINES = Path(__file__).parent / "engines"
-OURSELVES, LIMIT = "pgflow", "raw"
+OURSELVES, COMPILED, LIMIT = "pgflow", "pgflow_compiled", "raw"
+"""pgflow as README's command installs it, the same compiled, and the limits of the server."""
 
 
 @dataclass(frozen=True)
@@ -272,11 +273,16 @@ CALIBRATION = rate("bare_commits_per_second", "commits", "calibration: bare one-
 METRICS = {metric.name: metric for metric in (CALIBRATION, *(metric for scenario in SCENARIOS for metric in scenario.metrics))}
 
 
+def program_of(engine: str) -> str:
+    """The module of `bench.engines` that measures an engine."""
+    return OURSELVES if engine == COMPILED else engine
+
+
 @cache
 def functions_of(engine: str) -> frozenset[str]:
     """What an engine's program can do, read from its text: its library need not be here."""
     names: set[str] = set()
-    for node in ast.parse((ENGINES / f"{engine}.py").read_text()).body:
+    for node in ast.parse((ENGINES / f"{program_of(engine)}.py").read_text()).body:
         if isinstance(node, ast.FunctionDef):
             names.add(node.name)
         elif isinstance(node, ast.Assign):

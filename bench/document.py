@@ -14,14 +14,15 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Self
 
-from bench.catalog import CALIBRATION, LIMIT, OURSELVES, SCENARIOS
+from bench.catalog import CALIBRATION, COMPILED, LIMIT, OURSELVES, SCENARIOS
 from bench.peers import Peer
 from bench.report import Record, number, records_of, tables, verdict
 from bench.runner import Results
 from pgflow._version import __version__
 
 INTRODUCTION = """\
-Made by `python -m bench`: every engine in turn on the same Postgres, each in its own environment, with its defaults, pgflow compiled where the versions say so; \
+Made by `python -m bench`: every engine in turn on the same Postgres, each in its own environment. pgflow is what the command of README installs, pgflow_compiled the same after the C compiler; \
+dbos and the other peers have their defaults, dbos_tuned what its documentation offers for throughput; \
 in each program what is loaded is kept out of the garbage collector's sight, as `pgflow workers` does. Medians of the alternations, ± half of the range; in brackets how many times as good pgflow is. Sizes in the \
 descriptions are those of a full run. Compare figures of one run with each other, not with those of another day."""
 
@@ -118,7 +119,9 @@ def _lines_of(part: Part) -> Iterator[str]:
 
 
 def _versions(records: list[Record], peers: dict[str, Peer], forms: dict[str, str]) -> Iterator[tuple[str, str]]:
-    yield OURSELVES, f"{__version__} ({forms[OURSELVES]})" if OURSELVES in forms else __version__
+    for name in (OURSELVES, COMPILED):
+        if any(record.engine == name for record in records):
+            yield name, f"{__version__} ({forms[name]})" if name in forms else __version__
     for name in sorted({record.engine for record in records} & peers.keys()):
         yield name, peers[name].version
 

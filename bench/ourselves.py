@@ -1,6 +1,7 @@
-"""pgflow as it is measured: compiled, as `HATCH_BUILD_HOOKS_ENABLE=1 pip install` makes it, in a virtual environment of its own like the peers'.
+"""pgflow as it is measured: as `pip install` makes it, and compiled, as HATCH_BUILD_HOOKS_ENABLE=1 makes it.
 
-It is kept beside theirs and made anew when something of it has changed. `bench` itself is found behind its packages.
+Each is in a virtual environment of its own like the peers', kept beside theirs and made anew when something of it has
+changed. `bench` itself is found behind its packages.
 """
 
 from __future__ import annotations
@@ -44,19 +45,21 @@ def compiler() -> str | None:
     return shutil.which(command.split()[0])
 
 
-def interpreter() -> str:
-    """The Python of an environment with this repository's pgflow, compiled.
+def interpreter(*, compiled: bool) -> str:
+    """The Python of an environment with this repository's pgflow.
 
     Raises:
-        NotInstalled: There is no compiler, or with what pip had to say.
+        NotInstalled: With what pip had to say, or there is no compiler.
     """
-    if compiler() is None:
+    if compiled and compiler() is None:
         raise NotInstalled("there is no C compiler")
-    folder = cache() / f"pgflow-{hashlib.sha256(str(REPOSITORY).encode()).hexdigest()[:12]}"
+    name = "pgflow-compiled" if compiled else "pgflow"
+    folder = cache() / f"{name}-{hashlib.sha256(str(REPOSITORY).encode()).hexdigest()[:12]}"
     with tempfile.TemporaryDirectory(prefix="pgflow-bench-") as copy:
         python = make_environment(
-            folder, sys.executable, _stamp(), f"{copy}[binary]", prepare=lambda: copy_sources(Path(copy)), HATCH_BUILD_HOOKS_ENABLE="1"
-        )
+            folder, sys.executable, _stamp(), f"{copy}[binary]", prepare=lambda: copy_sources(Path(copy)),
+            HATCH_BUILD_HOOKS_ENABLE=str(int(compiled)),
+        )  # fmt: skip
     (packages,) = (folder / "lib").glob("python*/site-packages")
     (packages / "bench.pth").write_text(f"{REPOSITORY}\n")
     return python

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from bench.catalog import LIMIT, METRICS, OURSELVES
 from bench.report import Record
+from bench.runner import rank
 
 
 class NoPlot(Exception):
@@ -29,7 +30,7 @@ def draw(records: list[Record], path: Path) -> None:
     if not compared:
         raise NoPlot("nothing to compare pgflow with")
     metrics = [name for name in METRICS if any(r.metric == name for r in compared)][::-1]
-    engines = sorted({r.engine for r in compared}, key=lambda e: (e == LIMIT, e))
+    engines = sorted({r.engine for r in compared}, key=rank)
     figure, axes = plt.subplots(figsize=(11, 1.5 + 0.3 * len(metrics)), layout="constrained")
     for index, engine in enumerate(engines):
         chosen = [r for r in compared if r.engine == engine]

@@ -8,8 +8,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from bench.catalog import LIMIT, METRICS, OURSELVES, SCENARIOS
-from bench.runner import Results, measured
+from bench.catalog import METRICS, OURSELVES, SCENARIOS
+from bench.runner import Results, measured, rank
 
 DBOS_STEPS_AT_32 = 230.0
 VALID_SHARE = 0.7
@@ -99,7 +99,7 @@ def tables(records: list[Record]) -> Iterator[str]:
     for scenario in SCENARIOS:
         names = [metric.name for metric in scenario.metrics]
         chosen = {(r.metric, r.engine): r for r in records if r.metric in names}
-        engines = sorted({engine for _, engine in chosen}, key=lambda e: (e != OURSELVES, e == LIMIT, e))
+        engines = sorted({engine for _, engine in chosen}, key=rank)
         if not engines:
             continue
         yield f"| {scenario.name} | unit | {' | '.join(engines)} |"

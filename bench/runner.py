@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from bench import ourselves
-from bench.catalog import CALIBRATION, LIMIT, METRICS, OURSELVES, SCENARIOS, Scenario, functions_of
+from bench.catalog import CALIBRATION, COMPILED, LIMIT, METRICS, OURSELVES, SCENARIOS, Scenario, functions_of, program_of
 from bench.engines.kit import DSN_VARIABLE
 from bench.peers import NotInstalled, Peer
 from bench.server import Server
@@ -81,7 +81,7 @@ class Engine:
         Raises:
             EngineFailed: It ended otherwise, or did not.
         """
-        command = [self.python, "-m", f"bench.engines.{self.name}", scenario, json.dumps(sizes)]
+        command = [self.python, "-m", f"bench.engines.{program_of(self.name)}", scenario, json.dumps(sizes)]
         environment = {name: value for name, value in os.environ.items() if not name.startswith(("PGFLOW_", "PYTHON", "DATABASE_URL"))}
         program = subprocess.Popen(
             command, cwd=REPOSITORY, env={**environment, **self.variables, DSN_VARIABLE: dsn}, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
@@ -131,15 +131,15 @@ class Plan:
         return [s for s in SCENARIOS if (not self.scenarios or s.name in self.scenarios) and (s.full if not self.quick else s.quick)]
 
     def takes_part(self, engine: str, scenario: Scenario) -> bool:
-        is_peer = engine not in (OURSELVES, LIMIT)
+        is_peer = engine not in (OURSELVES, COMPILED, LIMIT)
         return scenario.name in functions_of(engine) and not (self.quick and is_peer and not scenario.quick_peers)
 
 
-def run(server: Server, plan: Plan, peers: dict[str, Peer], tell: Callable[[str], None], *, compiled: bool = False) -> Results:
-    """Everything that the plan says; what cannot be measured is in ``missing``. ``compiled``: of pgflow, not what is installed."""
+def run(server: Server, plan: Plan, peers: dict[str, Peer], tell: Callable[[str], None], *, apart: bool = False) -> Results:
+    """Everything that the plan says; what cannot be measured is in ``missing``. ``apart``: pgflow in an environment of its own, not as it is here."""
     results = Results()
     with ExitStack() as stack:
-        engines = _prepare(server, plan, peers, results, stack, tell, compiled=compiled)
+        engines = _prepare(server, plan, peers, results, stack, tell, apart=apart)
         for number in range(1, plan.rounds + 1):
             results.runs.setdefault((CALIBRATION.name, LIMIT), []).append(server.commits_per_second())
             pairs = [(s, e) for s in plan.chosen() for e in engines if plan.takes_part(e.name, s)]
@@ -152,7 +152,7 @@ def run(server: Server, plan: Plan, peers: dict[str, Peer], tell: Callable[[str]
 
 def _prepare(
     server: Server, plan: Plan, peers: dict[str, Peer], results: Results, stack: ExitStack, tell: Callable[[str], None], *,
-    compiled: bool = False,
+    apart: bool = False,
 ) -> list[Engine]:
     """The engines that can be had, each with a database in which it is installed."""
     engines = []
@@ -163,8 +163,10 @@ def _prepare(
         try:
             if name in peers:
                 engine = Engine(name, peers[name].interpreter(), shares=peers[name].shares)
+            elif name == COMPILED or (apart and name == OURSELVES):
+                engine = _ourselves(name)
             else:
-                engine = _compiled(name, tell) if compiled and name == OURSELVES else Engine(name, sys.executable)
+                engine = Engine(name, sys.executable)
             engine.template, dsn = stack.enter_context(server.database())
             if form := engine.ask("install", dsn, {}, 120).get("form"):
                 results.forms[name] = form
@@ -175,14 +177,9 @@ def _prepare(
     return engines
 
 
-def _compiled(name: str, tell: Callable[[str], None]) -> Engine:
-    """pgflow from an environment of its own; where there is no compiler, as it is here."""
-    try:
-        # What is installed goes before the folder from which the program is started.
-        return Engine(name, ourselves.interpreter(), variables={"PYTHONSAFEPATH": "1"})
-    except NotInstalled as error:
-        tell(f"pgflow cannot be compiled ({error}): it is measured as it is installed here")
-        return Engine(name, sys.executable)
+def _ourselves(name: str) -> Engine:
+    """pgflow from an environment of its own. What is installed goes before the folder from which the program is started."""
+    return Engine(name, ourselves.interpreter(compiled=name == COMPILED), variables={"PYTHONSAFEPATH": "1"})
 
 
 def _measure(
@@ -203,7 +200,12 @@ def _measure(
         results.missing[what] = str(error)
 
 
+def rank(engine: str) -> tuple[bool, bool, bool, str]:
+    """Sorts engines: pgflow first, the limits last."""
+    return engine != OURSELVES, engine != COMPILED, engine == LIMIT, engine
+
+
 def measured(results: Results, metrics: Iterable[str]) -> list[str]:
     """The engines that have a figure of any of these metrics, pgflow first."""
     found = {engine for metric, engine in results.runs if metric in set(metrics)}
-    return sorted(found, key=lambda engine: (engine != OURSELVES, engine == LIMIT, engine))
+    return sorted(found, key=rank)

@@ -15,9 +15,10 @@ import pytest
 import servers
 
 from bench import document, goals, plot, report
-from bench.catalog import METRICS, SCENARIOS, functions_of
+from bench.catalog import COMPILED, METRICS, SCENARIOS, functions_of
 from bench.peers import NotInstalled, make_environment, read_peers
 from bench.runner import Plan, Results
+from pgflow._version import __version__
 
 MACHINE = {"processors": "2 x test", "system": "Linux", "python": "3.11"}
 ENGINES = sorted(path.stem for path in (servers.REPOSITORY / "bench" / "engines").glob("*.py") if path.stem not in ("__init__", "kit", "jobs", "claims"))
@@ -79,16 +80,22 @@ def test_a_peer_that_cannot_be_installed_is_skipped_with_the_reason(tmp_path: Pa
     assert "needs Python 9.99" in results.missing["dbos"]
 
 
-def test_where_pgflow_cannot_be_compiled_it_is_measured_as_it_is_and_the_results_say_which(monkeypatch: pytest.MonkeyPatch):
+def test_where_pgflow_cannot_be_compiled_it_is_measured_as_it_is_installed_alone(monkeypatch: pytest.MonkeyPatch):
     from bench import runner
 
     monkeypatch.setenv("CC", "no-such-compiler")
-    said: list[str] = []
-    engine = runner._compiled("pgflow", said.append)
-    assert (engine.python, engine.variables) == (sys.executable, {})
-    assert said == ["pgflow cannot be compiled (there is no C compiler): it is measured as it is installed here"]
-    results = Results({("bare_commits_per_second", "raw"): [1000.0]}, forms={"pgflow": "interpreted"}, rounds=1)
-    assert document.Part.of(results, MACHINE, {"server_version": "18.0"}, {}).facts["versions"].endswith(" (interpreted)")
+    results = Results()
+    assert runner._prepare(None, Plan([COMPILED]), {}, results, None, lambda _: None, apart=True) == []
+    assert results.missing == {COMPILED: "skipped: there is no C compiler"}
+
+
+def test_results_say_which_pgflow_is_compiled_and_how_far_it_is_from_the_other():
+    runs = {("bare_commits_per_second", "raw"): [1000.0], ("steps_per_second_at_1", "pgflow"): [100.0], ("steps_per_second_at_1", COMPILED): [125.0]}
+    results = Results(runs, forms={"pgflow": "interpreted", COMPILED: "compiled"}, rounds=1)
+    text = document.markdown([document.Part.of(results, MACHINE, {"server_version": "18.0"}, {})])
+    assert f"- versions: pgflow {__version__} (interpreted), pgflow_compiled {__version__} (compiled)" in text
+    assert "| steps | unit | pgflow | pgflow_compiled |" in text
+    assert "| 100 | 125 (0.8x) |" in text
 
 
 def test_an_environment_is_made_once_and_again_when_what_it_is_made_of_changes(tmp_path: Path):

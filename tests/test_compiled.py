@@ -19,6 +19,7 @@ from bench import ourselves
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 ENGINE_TESTS = ("test_engine_objects.py", "test_engine_offers.py", "test_engine_order.py", "test_engine_divergence.py")
+TRY_WHEEL = str(Path(__file__).with_name("wheel.py"))
 WHICH = "import pgflow._engine; print(pgflow._engine.__file__, pgflow._engine.is_compiled())"
 
 
@@ -68,6 +69,7 @@ def test_the_compiled_engine_passes_the_tests_of_the_engine(tmp_path: Path):
     where, answer = run(python, "-P", "-c", WHICH).split()
     assert (Path(where).is_relative_to(tmp_path), answer) == (True, "True")
     assert run(python, "-P", "-m", "pgflow_cli", "--version").endswith("(compiled)\n")
+    assert "Everything that was started is stopped." in run(python, "-P", TRY_WHEEL, wheel.name)
     # Without `pythonpath`, which would put the repository before what is installed.
     said = run(
         python, "-P", "-m", "pytest", "-o", "pythonpath=", "-n", "0", "-p", "no:cacheprovider",
@@ -83,3 +85,4 @@ def test_any_other_build_needs_no_compiler_and_has_none_of_it(tmp_path: Path):
     python = install(wheel, tmp_path / "venv")
     where, answer = run(python, "-P", "-c", WHICH).split()
     assert (Path(where).is_relative_to(tmp_path), answer) == (True, "False")
+    assert "Everything that was started is stopped." in run(python, "-P", TRY_WHEEL, wheel.name)

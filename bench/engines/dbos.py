@@ -79,8 +79,8 @@ def family(children: int) -> int:
     return sum(handle.get_result() >= 0 for handle in handles)
 
 
-def launch(bench: kit.Bench) -> None:
-    DBOS(config={"name": "bench", "system_database_url": bench.dsn, "log_level": "ERROR"})
+def launch(bench: kit.Bench, **config: Any) -> None:
+    DBOS(config={"name": "bench", "system_database_url": bench.dsn, "log_level": "ERROR", **config})
     DBOS.launch()
 
 
