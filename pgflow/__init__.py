@@ -30,6 +30,7 @@ from pgflow.context import (
     patched,
     random,
     run_child,
+    set_labels,
     set_state,
     sleep,
     start_child,
@@ -124,6 +125,6 @@ __all__ = [
     "TransactionProvider", "UndoRequest", "Usage", "Verdict", "WorkerFailed", "Workflow", "WrongColourError", "WrongState",
     "__version__", "as_completed", "because", "call", "charge", "close_stream", "continue_as_new", "decision", "deprecate_patch",
     "effect", "emit", "fingerprint", "gate", "heartbeat", "heartbeat_details", "idempotency_key", "in_workflow", "inline", "logger",
-    "map", "now", "owe", "patched", "random", "read", "register_errors", "run_child", "run_info", "saga", "schedule", "set_state",
-    "sleep", "start_child", "step", "sync", "transaction", "upcaster", "uuid", "workflow",
+    "map", "now", "owe", "patched", "random", "read", "register_errors", "run_child", "run_info", "saga", "schedule", "set_labels",
+    "set_state", "sleep", "start_child", "step", "sync", "transaction", "upcaster", "uuid", "workflow",
 ]  # fmt: skip

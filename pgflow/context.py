@@ -7,6 +7,7 @@ their twins for sync ones are in :mod:`pgflow.sync`. All others are plain calls 
 from __future__ import annotations
 
 import asyncio
+import json
 import math
 import uuid as uuid_module
 from collections.abc import Coroutine, Iterator, Sequence
@@ -36,6 +37,7 @@ from pgflow.runinfo import EPOCH, run_info
 from pgflow.saga import check_carried, give_up_child
 from pgflow.step import Step, resting_on
 from pgflow.unbuilt import declared_only
+from pgflow.units import MAX_LABELS_BYTES, relabelled
 from pgflow.values import MAX_BYTES, codec_for, encode_plain
 from pgflow.workflow import Workflow
 
@@ -357,6 +359,29 @@ def set_state(**state: Any) -> None:
     """Publishes values by name, readable with ``run.state()`` once durable; a later value replaces an earlier one."""
     scope = workflow_scope("pgflow.set_state()")
     scope.execution.set_state(encode_plain(state, "the state of a run"))
+
+
+def set_labels(**labels: str | None) -> None:
+    """Changes labels of this run, by which it is found in ``pgflow.runs`` and by ``pgflow list --label``; others stay.
+
+    Durable with what the run does next. A run that begins with the journal of this one, as by a rewind, has the labels of then.
+
+    Args:
+        labels: Names and values; None takes a label away.
+
+    Raises:
+        InvalidArgument: A value is no string, or all labels together are longer than 16 KiB.
+    """
+    scope = workflow_scope("pgflow.set_labels()")
+    for name, value in labels.items():
+        if value is not None and not isinstance(value, str):
+            raise InvalidArgument(f"label {name!r} must be a string, or None to take it away, not {value!r}")
+    text = encode_plain(labels, "labels of a run")
+    size = len(json.dumps(relabelled(scope.claim.labels, labels), ensure_ascii=False).encode())
+    if size > MAX_LABELS_BYTES:
+        raise InvalidArgument(f"labels are {size} bytes long; the limit is 16 KiB")
+    if labels:
+        scope.execution.set_labels(text)
 
 
 def emit(stream: str, value: Any) -> None:

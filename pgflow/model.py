@@ -55,6 +55,7 @@ class Kind:
     EFFECT_SETTLED: Final = "E"
     COMPENSATED: Final = "R"
     STEP_RENEWED: Final = "r"
+    LABELS_SET: Final = "y"
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ class RunInfo:
         workflow: Name of its workflow.
         generation: 1, and one more after each ``continue_as_new``.
         attempt: Which claim this is since the run last made progress.
-        labels: Labels given at its start.
+        labels: Labels given at its start, as the code has changed them since.
         metadata: Data that has travelled from the start.
         tenant: Whose it is.
         deadline: When it will be cancelled, if ever.

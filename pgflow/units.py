@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -53,6 +54,7 @@ KIND_NAMES = {
     Kind.EFFECT_SETTLED: "effect settled",
     Kind.COMPENSATED: "compensated",
     Kind.STEP_RENEWED: "step renewed",
+    Kind.LABELS_SET: "labels set",
 }
 
 
@@ -89,6 +91,16 @@ class Unit(NamedTuple):
         """As a person reads it in a diff."""
         name = f" {self.name!r}" if self.name else ""
         return f"unit {self.seq}: {KIND_NAMES.get(self.kind, self.kind)}{name}, call {self.call}"
+
+
+MAX_LABELS_BYTES = 16_384
+"""As the domain ``pgflow.run_object`` has it."""
+
+
+def relabelled(labels: dict[str, str], changes: Mapping[str, str | None]) -> dict[str, str]:
+    """Labels with changes, of which None takes one away."""
+    after: dict[str, str | None] = {**labels, **changes}
+    return {name: value for name, value in after.items() if value is not None}
 
 
 def parse_units(text: str | None) -> list[Unit]:

@@ -186,6 +186,12 @@ begin
   ) u on u.run_id = r.run_id and u.seq = o.seq
   where (u.call, u.name, u.at) is distinct from (o.call, o.name, o.at) or u.kind is distinct from o.kind and not (u.kind = 'c' and o.kind = 'f' and o.seq = r.origin_seq)
   union all
+  select 'labels are those of the start with what the run has said of them', format('run %s', x.run_id)
+  from (select run_id from pgflow.relabelled union select run_id from pgflow.unit where kind = 'y') x
+  left join pgflow.run r on r.run_id = x.run_id
+  left join pgflow.relabelled l on l.run_id = x.run_id
+  where l.run_id is null or r.labels is null or r.labels is distinct from pgflow.relabelled_(l.labels, x.run_id, 0)
+  union all
   select 'what is carried is for a run', format('run %s', c.run_id)
   from pgflow.carried c where not exists (select from pgflow.run r where r.run_id = c.run_id)
   union all

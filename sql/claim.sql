@@ -251,7 +251,7 @@ begin
       b.has_mail and exists (select from pgflow.signal s where s.chain_id = r.chain_id and s.kind in ('x', 'p', 'e') offset 0),
       pgflow.micros_(greatest(r.created_at, r.run_at)), pgflow.micros_(t), e.priority::int,
       case when o.is_rich then jsonb_build_object('offer', b.offer, 'saga', b.saga, 'heritage', pgflow.heritage_(r.run_id, r.heritage),
-          'beats', b.beats, 'labels', r.labels, 'metadata', r.metadata, 'parent_run_id', r.parent_run_id, 'leaves_saga', r.close_policy = 'c',
+          'beats', b.beats, 'labels', pgflow.labels_at_start_(r.run_id, r.labels), 'metadata', r.metadata, 'parent_run_id', r.parent_run_id, 'leaves_saga', r.close_policy = 'c',
           'deadline_us', pgflow.micros_(r.deadline_at), 'tenant', r.tenant)
         when b.offer is not null then jsonb_build_object('offer', b.offer)
       end

@@ -115,7 +115,14 @@ volatile
 set search_path = pg_catalog, pg_temp
 set enable_seqscan = off
 as $$
+declare
+  said record;
 begin
+  for said in
+    select (e->0)::bigint as run_id, min((e->1)::int) as seq from jsonb_array_elements(units) e where e->>3 = 'y' group by 1 order by 1
+  loop
+    perform pgflow.relabel_(said.run_id, said.seq - 1);
+  end loop;
   delete from pgflow.owed o using jsonb_array_elements(units) e
   where e->>3 in ('C', 'F') and o.run_id = (e->0)::bigint and o.call = (e->2)::int and o.kind = 'effect';
   -- The units of a run stand in their order: of several, the last one counts.
@@ -134,7 +141,7 @@ begin
   where o.run_id = g.run_id and o.call = g.call and o.kind = 'effect';
 end
 $$;
-comment on function pgflow.book_(jsonb, timestamptz) is 'Keeps what is owed equal to the effect units that a commit appends';
+comment on function pgflow.book_(jsonb, timestamptz) is 'Keeps what is owed equal to the effect units that a commit appends, and labels to what runs have said of theirs';
 
 create or replace function pgflow.settle_by_word_(
   me bigint, call int, payload json, sent_by text, token bigint, t timestamptz, is_over boolean, inout seq int, out units jsonb

@@ -264,6 +264,7 @@ begin
   insert into pgflow.run select heir.*;
   if cut > 0 then
     perform pgflow.copy_units_(heir.origin_run_id, cut, heir.run_id, edit);
+    perform pgflow.relabel_(heir.run_id, 0);
   end if;
   if note->>'effects' = 'reuse' then
     perform pgflow.carry_(heir.origin_run_id, cut, heir.run_id);
@@ -357,6 +358,7 @@ begin
   heir.origin_run_id := origin.run_id;
   heir.origin_seq := cut;
   heir.start_id := null;
+  heir.labels := nullif(pgflow.labels_at_start_(origin.run_id, origin.labels), '{}');
   heir.heritage := jsonb_strip_nulls(jsonb_build_object(
     'began_us', case when cut > 0 then coalesce((origin.heritage->>'began_us')::bigint, pgflow.micros_(greatest(origin.created_at, origin.run_at))) end,
     'keys', nullif(keys, '[]'), 'attempts', attempts,
@@ -546,7 +548,7 @@ begin
     heir.close_policy := null;
     heir.root := pgflow.uuid7_();
     heir.key := coalesce(new_key, heir.root::text);
-    heir.labels := coalesce(labels, origin.labels);
+    heir.labels := coalesce(labels, heir.labels);
     heir.heritage := heir.heritage || jsonb_build_object('request', request);
     insert into pgflow.run_key (tenant, key, chain_id, root) values (heir.tenant, heir.key, heir.run_id, heir.root) on conflict do nothing;
     if not found then

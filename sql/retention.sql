@@ -140,6 +140,7 @@ begin
   delete from pgflow.carried where run_id = any(gone);
   delete from pgflow.saga_effect where chain_id = any(gone);
   delete from pgflow.unit where run_id = any(gone);
+  delete from pgflow.relabelled where run_id = any(gone);
   delete from pgflow.imported where run_id = any(gone);
   delete from pgflow.outcome where run_id = any(gone);
   delete from pgflow.run where run_id = any(gone);

@@ -39,7 +39,7 @@ as $$
       'created_us', pgflow.micros_(r.created_at), 'run_at_us', pgflow.micros_(r.run_at), 'deadline_us', pgflow.micros_(r.deadline_at),
       'ended_us', case when i.run_id is null then pgflow.micros_(o.finished_at) else (i.origin->>'ended_us')::bigint end,
       'exported_us', pgflow.micros_(pgflow.now_()),
-      'labels', r.labels, 'metadata', r.metadata, 'heritage', pgflow.told_heritage_(r.run_id, r.heritage), 'origin_seq', r.origin_seq, 'saga', pgflow.carried_saga_(r.chain_id, r.generation), 'input', r.input::text, 'output', o.output::text, 'error', o.error::text
+      'labels', nullif(pgflow.labels_at_start_(r.run_id, r.labels), '{}'), 'metadata', r.metadata, 'heritage', pgflow.told_heritage_(r.run_id, r.heritage), 'origin_seq', r.origin_seq, 'saga', pgflow.carried_saga_(r.chain_id, r.generation), 'input', r.input::text, 'output', o.output::text, 'error', o.error::text
     )::text
   from unnest(chains) with ordinality as c (id, n)
   cross join lateral (
@@ -203,6 +203,7 @@ begin
     pgflow.from_micros_((u->>6)::bigint), pgflow.from_micros_((u->>7)::bigint), pgflow.from_micros_((u->>8)::bigint),
     (u->>9)::bigint, (u->>10)::bigint, u->>11
   from json_array_elements(history->'units') u;
+  perform pgflow.relabel_(me, 0);
   perform pgflow.take_in_saga_(chain, gen, nullif(header->'saga', 'null'));
   insert into pgflow.outcome (run_id, finished_at, status, reason, output, error)
   values (

@@ -292,6 +292,15 @@ async def telling(n: int) -> list[Any]:
 
 
 @workflow
+async def labelling(n: int) -> dict[str, str]:
+    for i in range(n):
+        pgflow.set_labels(stage=str(i), **{f"was {i}": "yes", f"was {i - 2}": None})
+        await add(i, 1)
+        saw(pgflow.run_info().labels)
+    return pgflow.run_info().labels
+
+
+@workflow
 async def continuing(n: int, total: int = 0) -> int:
     total = await add(total, n)
     pgflow.set_state(total=total)
@@ -500,6 +509,7 @@ EXAMPLES = [
     Example(generating, 2, [100, 101, 100, 100, 0]),
     Example(aborting, 2),
     Example(telling, 3, [4, True]),
+    Example(labelling, 3, {"stage": "2", "was 1": "yes", "was 2": "yes"}),
     Example(continuing, 3, 6),
     Example(in_a_thread, 3, events=(_send("paid", 5),), children=(charged_child,)),
     Example(writing, 2, [1000, 1001, 1050, 1051, 2]),

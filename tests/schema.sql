@@ -315,6 +315,12 @@ table pgflow.ready, owner pgflow_owner
   constraint ready_run_id_key UNIQUE (run_id)
   CREATE INDEX ready_suspect_idx ON pgflow.ready USING btree (lane_id, priority, run_id) WHERE (suspect > 0)
 
+table pgflow.relabelled, owner pgflow_owner
+  -- Runs that have changed their labels, with those that they were started with
+  run_id bigint not null -- The run
+  labels pgflow.run_object -- Its labels when it was started; null = none
+  constraint relabelled_pkey PRIMARY KEY (run_id)
+
 table pgflow.replacement, owner pgflow_owner
   -- Parked runs that begin once the chains whose key they have taken over have ended
   with autovacuum_vacuum_scale_factor=0.05, autovacuum_vacuum_threshold=2000, autovacuum_vacuum_cost_delay=0
@@ -323,7 +329,7 @@ table pgflow.replacement, owner pgflow_owner
   constraint replacement_pkey PRIMARY KEY (run_id, waits_for)
 
 table pgflow.run, owner pgflow_owner
-  -- One execution of a workflow; insert only. A chain is a run and the generations that continued it
+  -- One execution of a workflow; insert only, but for labels that it changes. A chain is a run and the generations that continued it
   run_id bigint not null -- The number of the run
   chain_id bigint not null -- Number of the first run of the chain: the same for all generations
   root_run_id bigint not null -- The topmost ancestor (itself for a run without a parent)
@@ -993,17 +999,17 @@ function pgflow.begin_step(run_id bigint, token bigint, call integer, idle_timeo
   grant execute to pgflow_worker
 
 function pgflow.book_(units jsonb, t timestamp with time zone) returns void, owner pgflow_owner
-  -- Keeps what is owed equal to the effect units that a commit appends
+  -- Keeps what is owed equal to the effect units that a commit appends, and labels to what runs have said of theirs
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
-  md5 fcbf83bca54019e4e18da6bf9f0ed3a3
+  md5 46b9f643d53cc95d7adeb358c4789d8d
 
 function pgflow.bring_up_(heir pgflow.run, cut integer, edit json, note jsonb, was json, t timestamp with time zone) returns void, owner pgflow_owner
   -- Inserts a run that begins with the journal of another, with the unit that says who wanted it and why, and its place
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 c96ed696faa22b6d907c86602d1a1b26
+  md5 fa338aa6e6ebcd8016c84cd52f1abe7d
 
 function pgflow.calls_of_(calls jsonb) returns int4multirange, owner pgflow_owner
   -- Numbers of calls as a worker names them: ranges as text, or [call, ...]
@@ -1056,7 +1062,7 @@ function pgflow.check() returns TABLE(invariant text, detail text), owner pgflow
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 f6b055d56b8f5f6b3083e39ca8e57e08
+  md5 bb227b7b2dd304fbb21f53c85f1f625c
   grant execute to pgflow_operator
 
 function pgflow.check_acts_(run_id bigint, cut integer, effects text, is_fork boolean) returns text, owner pgflow_owner
@@ -1187,7 +1193,7 @@ function pgflow.claimed_(ids bigint[]) returns TABLE(run_id bigint, token bigint
   set enable_hashjoin=off
   set enable_mergejoin=off
   set plan_cache_mode=force_generic_plan
-  md5 ce07665119bc04b1297da7bcdbc45ded
+  md5 6e542a2964cbf32a0465199d4dfa1625
 
 function pgflow.close_loss(loss_id bigint, why text, by text DEFAULT SESSION_USER) returns boolean, owner pgflow_owner
   -- Somebody has seen to a loss: doctor does not show it any more; false if there is none of this number that is open
@@ -1308,7 +1314,7 @@ function pgflow.drop_history(ended_before timestamp with time zone, max integer 
   set enable_seqscan=off
   set plan_cache_mode=force_generic_plan
   set jit=off
-  md5 219cf70427136a1ce5ecc1f63f55593a
+  md5 b39c774473e2b6c14e91b87745be8ac8
   grant execute to pgflow_operator
 
 function pgflow.drop_message(key text, message bigint, why text DEFAULT 'dropped'::text, tenant text DEFAULT ''::text, sent_by text DEFAULT NULL::text, OUT chain_id bigint, OUT lane_id integer, OUT message_id bigint) returns record, owner pgflow_owner
@@ -1382,7 +1388,7 @@ function pgflow.export_runs(chains bigint[]) returns TABLE(chain_id bigint, run_
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
   set jit=off
-  md5 2030b117b44dd6b8736ec6a4ae80446f
+  md5 bbc5a9310f93c3d89f778f7ef0475184
   grant execute to pgflow_operator
   grant execute to pgflow_worker
 
@@ -1452,7 +1458,7 @@ function pgflow.fork_run(key text, new_key text DEFAULT NULL::text, at_seq integ
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 ba79697de3d3434477daadeed95bef8e
+  md5 082f437b6847f574a485353fbd8e1e72
   grant execute to pgflow_operator
 
 function pgflow.free_key_(tenant text, parent bigint, key text) returns void, owner pgflow_owner
@@ -1510,7 +1516,7 @@ function pgflow.heir_of_(origin pgflow.run, cut integer, input json, mode text, 
   -- The row of a run that begins with the journal of another; whose chain it is, is left to the caller
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 41143f53e9bfd63ae477e25c99867b12
+  md5 4bc7769e5628d22b6f3b79823e261440
 
 function pgflow.heritage_(run_id bigint, heritage jsonb) returns jsonb, owner pgflow_owner
   -- What a worker must know of a run that begins with the journal of another; null of any other run
@@ -1551,7 +1557,7 @@ function pgflow.insert_history_(history json, header jsonb, t timestamp with tim
   -- Inserts a run that has ended, with its journal
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 9f982e2c05419f7d426e338e3b7d62fa
+  md5 28d96d183a8ef786ace5afdc568c3805
 
 function pgflow.insert_run_(tenant text, key text, workflow text, queue text, version text, priority integer, input json, run_at timestamp with time zone, deadline_at timestamp with time zone, labels jsonb, metadata jsonb, parent_run_id bigint, parent_call integer, close_policy "char", root_run_id bigint, defaults json DEFAULT NULL::json, start_id uuid DEFAULT NULL::uuid, OUT run_id bigint, OUT run_key text, OUT is_new boolean, OUT lane_id integer, OUT clash text) returns record, owner pgflow_owner
   -- Inserts one run with its key and place, or finds the run that the key already names; clash says how that one differs
@@ -1650,6 +1656,12 @@ function pgflow.keys_as_uuids_(runs jsonb) returns uuid[], owner pgflow_owner
   plpgsql immutable
   set search_path=pg_catalog, pg_temp
   md5 77308e8ea695d6c0547c5d705f6c1fe1
+
+function pgflow.labels_at_start_(run_id bigint, labels jsonb) returns jsonb, owner pgflow_owner
+  -- What a run was started with, given its number and the labels that it has now
+  sql stable
+  set search_path=pg_catalog, pg_temp
+  md5 d41d8cd98f00b204e9800998ecf8427e
 
 function pgflow.leave_(me bigint, why text, t timestamp with time zone) returns void, owner pgflow_owner
   -- Ends a generation whose place is locked, or that has ended, as continued by another
@@ -2023,6 +2035,19 @@ function pgflow.register_worker(host text, pid integer, queues text[], concurren
   set jit=off
   md5 37ebf3389335c03d6b7fa3db714498c5
   grant execute to pgflow_worker
+
+function pgflow.relabel_(me bigint, after_seq integer) returns void, owner pgflow_owner
+  -- Gives a run the labels that its units behind a seq have set
+  plpgsql volatile
+  set search_path=pg_catalog, pg_temp
+  md5 57f9b6a162c373a64b1fb2a1912fc41d
+
+function pgflow.relabelled_(labels jsonb, run_id bigint, after_seq integer) returns jsonb, owner pgflow_owner
+  -- Labels with what the units of a run behind a seq have changed; null = nothing
+  sql stable
+  set search_path=pg_catalog, pg_temp
+  set enable_seqscan=off
+  md5 1901938b144b499aaff35e7f626ea8fa
 
 function pgflow.release_outdated(worker_id integer) returns integer, owner pgflow_owner
   -- A worker lets runs be tried again that older code could not replay, while both are about; answers how many
@@ -2526,7 +2551,7 @@ type pgflow.tenant_name as text CHECK ((octet_length(VALUE) <= 255)) -- Name of 
 
 type pgflow.unit_call as integer CHECK ((VALUE >= 0)) -- Number of a durable call; 0 = of the run itself
 
-type pgflow.unit_letter as "char" CHECK ((VALUE = ANY (ARRAY['s'::"char", 'c'::"char", 'f'::"char", 'a'::"char", 't'::"char", 'T'::"char", 'S'::"char", 'W'::"char", 'k'::"char", 'K'::"char", 'x'::"char", 'X'::"char", 'p'::"char", 'w'::"char", 'v'::"char", 'e'::"char", 'n'::"char", 'o'::"char", 'd'::"char", 'i'::"char", 'j'::"char", 'C'::"char", 'F'::"char", 'U'::"char", 'A'::"char", 'E'::"char", 'R'::"char", 'r'::"char"]))) -- Kind of a unit: see pgflow.unit_kind
+type pgflow.unit_letter as "char" CHECK ((VALUE = ANY (ARRAY['s'::"char", 'c'::"char", 'f'::"char", 'a'::"char", 't'::"char", 'T'::"char", 'S'::"char", 'W'::"char", 'k'::"char", 'K'::"char", 'x'::"char", 'X'::"char", 'p'::"char", 'w'::"char", 'v'::"char", 'e'::"char", 'n'::"char", 'o'::"char", 'd'::"char", 'i'::"char", 'j'::"char", 'C'::"char", 'F'::"char", 'U'::"char", 'A'::"char", 'E'::"char", 'R'::"char", 'r'::"char", 'y'::"char"]))) NOT VALID -- Kind of a unit: see pgflow.unit_kind
 
 type pgflow.unit_name as text CHECK ((octet_length(VALUE) <= 255)) -- Name of a call, or its idempotency key: at most 255 bytes
 
@@ -2560,3 +2585,4 @@ unit kind t timer_started: commit_units: a sleep or a time-out began; due_at is 
 unit kind v state_set, terminal: commit_units: set_state()
 unit kind w clock_read, terminal: commit_units: now() before anything else was recorded
 unit kind x call_cancelled, terminal: commit_units: workflow code gave up a call; settle, with call 0: the whole run
+unit kind y labels_set, terminal: commit_units, fence_step: set_labels()

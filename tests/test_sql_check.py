@@ -176,6 +176,10 @@ MUTATIONS: dict[str, list[list[str]]] = {
         ["update pgflow.unit set kind = 'f' where run_id = %(heir)s and seq = 1"],
         ["update pgflow.run set origin_seq = 2 where run_id = %(heir)s"],
     ],
+    "labels are those of the start with what the run has said of them": [
+        ["insert into pgflow.relabelled (run_id) values (%(nobody)s)"],
+        ["insert into pgflow.relabelled (run_id) values (%(leased)s)"],
+    ],
     "what is carried is for a run": [
         ["insert into pgflow.carried (run_id, args_hash, seq, call, is_done, name, key) values (%(nobody)s, 1, 1, 1, false, 'x', 'y')"]
     ],

@@ -17,7 +17,7 @@ from pgflow._engine.host import Host, StepResult
 from pgflow.errors import InvalidArgument, NotStorable
 from pgflow.failures import ErrorClasses
 from pgflow.model import Kind
-from pgflow.units import Carried, Claim, Start, ended_by
+from pgflow.units import Carried, Claim, Start, ended_by, relabelled
 from pgflow.values import Codec, hash_arguments
 
 Resting = tuple[str, str | int | None]
@@ -302,6 +302,15 @@ class Requests(History):
     def set_state(self, text: str) -> None:
         """Records what the run says of itself."""
         self._note(self._next_call(), Kind.STATE_SET, None, text)
+
+    def set_labels(self, text: str) -> None:
+        """Records a change of the run's labels: names and values, null for one that is taken away."""
+        unit = self._note(self._next_call(), Kind.LABELS_SET, None, text)
+        if unit is None:
+            self._has_ledger_rows = True
+        else:
+            text = unit.payload or "{}"
+        self.claim.labels = relabelled(self.claim.labels, json.loads(text))
 
     def emit(self, stream: str, text: str) -> None:
         """Records a value of an output stream and has it flushed at once."""

@@ -161,7 +161,7 @@ PGFLOW = frozenset(
     {"App", "AsyncApp", "Signal", "Retries", "as_completed", "because", "call", "charge", "continue_as_new", "decision", "effect"}
     | {"emit", "gate", "idempotency_key", "in_workflow", "inline", "logger", "map", "now", "owe", "patched", "random", "read", "run_child"}
     | {"run_info", "saga", "schedule", "start_child"}
-    | {"set_state", "sleep", "step", "sync", "transaction", "uuid", "workflow", "Choice"}
+    | {"set_labels", "set_state", "sleep", "step", "sync", "transaction", "uuid", "workflow", "Choice"}
     | {"Absent", "Accepted", "Confirmed", "Decision", "StillUnknown", "deprecate_patch", "upcaster"}
 )
 
