@@ -84,7 +84,7 @@ select format('function pgflow.%s(%s) returns %s, owner %s',
   || E'\\n  md5 ' || md5(p.prosrc)
   || {grants}
 from pg_proc p join pg_language l on l.oid = p.prolang
-where p.pronamespace = 'pgflow'::regnamespace
+where p.pronamespace = 'pgflow'::regnamespace and p.proname !~ '^former_\\d+$'
 order by p.proname collate "C", pg_get_function_identity_arguments(p.oid) collate "C"
 """.replace("{grants}", GRANTS.format(acl="p.proacl", kind="f", owner="p.proowner"))
 

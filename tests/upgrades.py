@@ -149,6 +149,8 @@ class Upgrade:
         in_flight = Counter(status for (status,) in self.conn.execute("select status from pgflow.runs"))
         self._migrate(schema.own_assets())
         self._wait(lambda: starting.poll() is not None, "the old client has started its runs")
+        if starting.returncode != 0:
+            raise AssertionError(f"a client that started runs during the upgrade ended with {starting.returncode}: {self.fleet.said()[-4000:]}")
         outdated = self._workers("is_outdated")
         self._replace()
         done = self._count("status = 'completed'")

@@ -1,9 +1,11 @@
-"""Functions that are replaced stay the same ones, so that calls under way still find them.
+"""Functions that are replaced stay the same ones, so that calls under way find them to their end.
 
-Whoever has planned a call of a function knows it by its oid. Dropped and created anew it has another, and the call fails
-(`cache lookup failed for function`), for which a worker would hold its run. So the files say `create or replace`, and
-before an upgrade applies one, functions of its names make way that cannot be replaced: those with other arguments,
-another result or other names of parameters, which the server compares with empty functions of the coming shapes.
+Whoever has planned a call of a function knows it by its oid, and so does a call that runs, which looks once more when it
+returns. Dropped and created anew the function has another, and the call fails (`cache lookup failed for function`): a
+worker would hold its run for that, a client lose its start. So the files say `create or replace`, and before an upgrade
+applies one, functions of its names that cannot be replaced make way - those with other arguments, another result or other
+names of parameters, which the server compares with empty functions of the coming shapes. They are renamed to
+`former_<oid>`, which nobody may call, and dropped by an upgrade that comes an hour later.
 """
 
 from __future__ import annotations
@@ -22,20 +24,38 @@ returns void
 language plpgsql
 as $$
 declare
-  former regprocedure;
+  one record;
 begin
-  for former in
-    select p.oid from pg_proc p
+  for one in
+    select p.oid, p.oid::regprocedure as signature from pg_proc p
     where p.pronamespace = 'pgflow'::regnamespace and p.proname = of_name and not exists (
       select from pg_proc s
       where s.pronamespace = p.pronamespace and s.proname = 'shape_' and s.pronargdefaults >= p.pronargdefaults
         and (s.proargtypes, s.proallargtypes, s.proargmodes, s.proargnames, s.prorettype, s.proretset)
           is not distinct from (p.proargtypes, p.proallargtypes, p.proargmodes, p.proargnames, p.prorettype, p.proretset)
     )
-    union all
-    select s.oid from pg_proc s where s.pronamespace = 'pgflow'::regnamespace and s.proname = 'shape_'
   loop
-    execute format('drop function %s', former);
+    execute format('comment on function %s is %L', one.signature, format('%s until %s: calls that were under way end in it',
+      of_name, to_char(now() at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS"Z"')));
+    execute format('alter function %s rename to former_%s', one.signature, one.oid);
+  end loop;
+  for one in
+    select s.oid::regprocedure as signature from pg_proc s where s.pronamespace = 'pgflow'::regnamespace and s.proname = 'shape_'
+  loop
+    execute format('drop function %s', one.signature);
+  end loop;
+end
+$$;
+do $$
+declare
+  one record;
+begin
+  for one in
+    select p.oid::regprocedure as signature from pg_proc p
+    where p.pronamespace = 'pgflow'::regnamespace and p.proname ~ '^former_\\d+$'
+      and substring(obj_description(p.oid, 'pg_proc') from ' until (\\S+):')::timestamptz < now() - interval '1 hour'
+  loop
+    execute format('drop function %s', one.signature);
   end loop;
 end
 $$;
@@ -49,7 +69,7 @@ def headers(text: str) -> list[tuple[str, str]]:
 
 
 def make_way(file: SqlFile, assets: Assets) -> str:
-    """Drops each function of the names in a file that none of the shapes to come can replace; between MAKE_WAY and MADE_WAY."""
+    """Renames each function of the names in a file that none of the shapes to come can replace; between MAKE_WAY and MADE_WAY."""
     names = {name for name, _ in headers(file.text)}
     shapes: dict[str, list[str]] = {name: [] for name in sorted(names)}
     for source in assets.sources:

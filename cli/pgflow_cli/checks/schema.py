@@ -52,7 +52,10 @@ _INDEX = re.compile(r"^create (?:unique )?index (?:if not exists )?(\w+)", re.MU
 _DROPPED_INDEX = re.compile(r"^drop index (?:if exists )?pgflow\.(\w+)", re.MULTILINE)
 _VIEW = re.compile(r"^create (?:or replace )?view pgflow\.(\w+)", re.MULTILINE)
 
-_FUNCTIONS = "select p.proname as name, p.prosrc as body from pg_proc p where p.pronamespace = to_regnamespace('pgflow') order by 1"
+_FUNCTIONS = """
+select p.proname as name, p.prosrc as body from pg_proc p
+where p.pronamespace = to_regnamespace('pgflow') and p.proname !~ '^former_\\d+$' order by 1
+"""
 _RELATIONS = """
 select c.relname as name, case when c.relkind in ('r', 'p') then 'table' when c.relkind = 'v' then 'view' else 'index' end as kind,
   case when i.indexrelid is not null then not i.indisvalid else false end as is_invalid
