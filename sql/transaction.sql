@@ -66,7 +66,7 @@ begin
     (e->9)::bigint, timestamptz 'epoch' + (e->7)::bigint * interval '1 microsecond', t,
     t + (e->>8)::float8 * interval '1 second', e->>10, case when (e->2)::int = call then args_hash end
   from jsonb_array_elements(units) e;
-  if has_ledger and units @? '$[*][3] ? (@ like_regex "^[CFUAE]$")' then
+  if has_ledger and units @? '$[*][3] ? (@ like_regex "^[CFUAEy]$")' then
     perform pgflow.book_(units, t);
   end if;
   return pgflow.micros_(t);

@@ -231,7 +231,7 @@ LOCKS = (
     ),
     Defect(
         "fence with a signal that is still in the mailbox", "pgflow/_engine/execution.py",
-        "self._decided or self._taken or self._returned or self._driver.busy", "self._decided or self._driver.busy",
+        "self._decided or self._taken or self._returned or self._has_ledger_rows", "self._decided or self._has_ledger_rows",
         "test_engine_offers.py::test_a_transaction_waits_until_the_signal_before_it_is_recorded",
     ),
     Defect(
@@ -460,7 +460,7 @@ REPLAY = (
     ),
     Defect(
         "fence before the last outcome is released", "pgflow/_engine/execution.py",
-        "not (\n            self.locked or self._decided or self._taken or self._returned or self._driver.busy\n        )", "not self.locked",
+        "not (\n            self.locked or self._decided or self._taken or self._returned or self._has_ledger_rows or self._driver.busy\n        )", "not self.locked",
         "test_engine_order.py::test_what_a_fence_answers_is_released_before_the_next_fence",
     ),
     Defect(
@@ -1107,6 +1107,21 @@ UPGRADES = (
         "errors of other drivers taken for the body's", "pgflow/_io/drivers.py",
         '_OTHERS = ("asyncpg", "psycopg2")', '_OTHERS = ("none",)',
         "test_sqlalchemy.py::test_a_connection_that_is_lost_is_no_outcome",
+    ),
+    Defect(
+        "ledger booked by the snapshot of a transaction", "pgflow/_engine/execution.py",
+        "self._returned or self._has_ledger_rows or self._driver.busy", "self._returned or self._driver.busy",
+        "test_engine_order.py::test_no_fence_takes_along_what_is_to_be_booked",
+    ),
+    Defect(
+        "labels of a run left as they were", "sql/labels.sql",
+        "if now is not null then", "if false then",
+        "test_labels.py::test_a_run_is_found_by_the_labels_that_it_has_now_and_replays_with_those_of_then",
+    ),
+    Defect(
+        "function dropped under its call", "pgflow/schema/_shapes.py",
+        "execute format('alter function %s rename to former_%s', one.signature, one.oid);", "execute format('drop function %s', one.signature);",
+        "test_upgrades.py::test_a_call_that_an_upgrade_has_overtaken_comes_to_its_end",
     ),
     Defect(
         "functions made anew where they can be replaced", "pgflow/schema/_shapes.py",

@@ -1414,7 +1414,7 @@ function pgflow.fence_step(run_id bigint, token bigint, call integer, units json
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
   set jit=off
-  md5 1c5ecc29b47698dd2ee0e2791e08ec2b
+  md5 a5e1ff476e4bdf8c66fcf5edbcbf8d73
   grant execute to pgflow_worker
 
 function pgflow.find_chain(key text, tenant text DEFAULT ''::text) returns bigint, owner pgflow_owner

@@ -331,6 +331,22 @@ def test_a_fence_waits_for_a_flush_on_its_way():
     assert "fence write_row 3" in worker.offered()
 
 
+@workflow
+async def labelled_and_written() -> int:
+    pgflow.set_labels(stage="1")
+    return await write_row.aio(1)
+
+
+def test_no_fence_takes_along_what_is_to_be_booked():
+    """The snapshot of a transaction at repeatable read may be older than the debt that an effect's end pays, and would not see it."""
+    worker, run = start(labelled_and_written)
+    assert [offered for offered in worker.offered() if "write_row" in offered] == []
+    worker.play("send 1", "commit 1", "ack 1", "fence write_row 2", "commit-fence write_row 2", "end write_row 2", "advance")
+    worker.finish()
+    assert run.kinds() == "yc"
+    assert divergence(run) is None
+
+
 def test_what_a_fence_answers_is_released_before_the_next_fence():
     for seed in range(30):
         store = Store(writing_and_telling)

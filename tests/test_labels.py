@@ -141,6 +141,27 @@ def test_an_export_tells_the_labels_of_the_start_and_an_import_has_those_of_the_
     assert labels(conn, "o") == {"shop": "1", "stage": "paid"}
 
 
+def test_labels_that_are_set_before_a_transaction_are_there_in_it(flow: Harness, conn: psycopg.Connection[Any]):
+    @transaction
+    async def look(conn: psycopg.AsyncConnection[Any], key: str) -> Any:
+        row = await (await conn.execute("select labels->>'stage' from pgflow.runs where key = %s", (key,))).fetchone()
+        assert row is not None
+        return row[0]
+
+    @workflow
+    async def staged() -> list[Any]:
+        seen = []
+        for n in range(3):
+            pgflow.set_labels(stage=str(n))
+            seen.append(await look("staged"))
+        return seen
+
+    flow.include(staged)
+    run = flow.start(staged.options(key="staged"))
+    assert run.result(SOON) == ["0", "1", "2"]
+    assert conn.execute("select labels->>'stage' from pgflow.runs").fetchone() == ("2",)
+
+
 @pytest.mark.parametrize(
     ("given", "said"),
     [({"a": 1}, "label 'a' must be a string, or None"), ({"a": "x" * 17_000}, "labels are 17009 bytes long; the limit is 16 KiB")],

@@ -246,9 +246,12 @@ class Execution(Releases):
 
     @property
     def may_fence(self) -> bool:
-        """Whether the next seq is known and everything that was decided before is released."""
+        """Whether the next seq is known and everything that was decided before is released.
+
+        And nothing is to be booked: a transaction may be older than the row that is to change, which its snapshot has not.
+        """
         return self.inflight is None and not (
-            self.locked or self._decided or self._taken or self._returned or self._driver.busy
+            self.locked or self._decided or self._taken or self._returned or self._has_ledger_rows or self._driver.busy
         )
 
     def begin_fence(self, call: StepCall, text: str) -> Flush | None:

@@ -308,6 +308,7 @@ class Requests(History):
         unit = self._note(self._next_call(), Kind.LABELS_SET, None, text)
         if unit is None:
             self._has_ledger_rows = True
+            self._want_flush()
         else:
             text = unit.payload or "{}"
         self.claim.labels = relabelled(self.claim.labels, json.loads(text))
