@@ -119,7 +119,7 @@ def attempt(
         at = flush.rows[-1].at_us
         apart: list[str] = []
         rows = flush.unit_rows(lambda: at, apart)
-        fence = calls.fence_step(claim.run_id, claim.token, call.number, rows, call.args_hash, apart, has_ledger=flush.has_ledger)
+        fence = calls.fence_step(claim.run_id, claim.token, call.number, rows, call.args_hash, apart)
         if not together:
             try:
                 at_us = yield Op("query", (fence, COMMIT_SECONDS))

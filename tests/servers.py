@@ -58,6 +58,18 @@ def wait_until(condition: Callable[[], object], what: str, patience_seconds: flo
         time.sleep(0.02)
 
 
+MIDWAY = "select pg_advisory_{}lock(hashtextextended('pgflow.add_unit_partitions', 0))"
+"""The file sql/partition.sql takes this lock while it is applied: whoever holds it stops an installer midway."""
+
+
+def wait_until_blocked(dsn: str, pid: int | None = None) -> None:
+    """Waits until some session of this database waits for an advisory lock, as an installer does; with a pid, until that one waits for any."""
+    query = """select exists (select from pg_locks l join pg_database d on d.oid = l.database where not granted and datname = current_database()
+      and case when %s::int is null then locktype = 'advisory' else pid = %s end)"""
+    with psycopg.connect(dsn, autocommit=True) as watcher:
+        wait_until(lambda: watcher.execute(query, (pid, pid)).fetchone()[0], "a session waits")  # type: ignore[index]
+
+
 def find_test_programs(wanted: str | None = None) -> Path:
     """The folder of the programs that are asked for, as the environment does if nobody else."""
     wanted = os.environ.get("PGFLOW_TEST_POSTGRES", "") if wanted is None else wanted

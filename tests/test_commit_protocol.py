@@ -13,7 +13,7 @@ from pgflow._calls.transaction import Recorded
 
 CLAIM: Any = SimpleNamespace(run_id=1, token=77)
 CALL: Any = SimpleNamespace(number=5, name="book", args_hash=0)
-FLUSH: Any = SimpleNamespace(rows=[SimpleNamespace(at_us=9, call=5)], last_seq=3, has_ledger=False, unit_rows=lambda _now_us, _apart: "[]")
+FLUSH: Any = SimpleNamespace(rows=[SimpleNamespace(at_us=9, call=5)], last_seq=3, unit_rows=lambda _now_us, _apart: "[]")
 OURS, ANOTHERS = Recorded(77, 5, "c", "1"), Recorded(78, 5, "c", "1")
 
 

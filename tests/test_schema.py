@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 import psycopg
 import pytest
 import servers
-from catalog import dump_catalog
+from catalog import dump_catalog, touched
 from psycopg import IsolationLevel, sql
 from psycopg.conninfo import make_conninfo
 from psycopg.pq import TransactionStatus
@@ -39,8 +39,6 @@ SNAPSHOT = Path(__file__).with_name("schema.sql")
 READERS = ("pgflow_client", "pgflow_worker", "pgflow_operator", "pgflow_auditor")
 ROLES = ("pgflow_owner", *READERS)
 
-# The file sql/partition.sql takes this lock while it is applied: whoever holds it stops an installer midway.
-MIDWAY = "select pg_advisory_{}lock(hashtextextended('pgflow.add_unit_partitions', 0))"
 
 
 def connect(dsn: str, **parts: str) -> psycopg.Connection:
@@ -123,13 +121,6 @@ def older_assets() -> schema.Assets:
     return schema.Assets("0.0.1", ours.migrations, tuple(schema.SqlFile(name, text) for name, text in texts.items()))
 
 
-def wait_until_blocked(dsn: str) -> None:
-    """Waits until some session of this database waits for an advisory lock."""
-    query = "select exists (select from pg_locks l join pg_database d on d.oid = l.database where not granted and locktype = 'advisory' and datname = current_database())"
-    with connect(dsn) as conn:
-        servers.wait_until(lambda: conn.execute(query).fetchone()[0], "an installer waits")
-
-
 def schema_exists(conn: psycopg.Connection) -> bool:
     return conn.execute("select exists (select from pg_namespace where nspname = 'pgflow')").fetchone()[0]
 
@@ -160,11 +151,6 @@ def versions_of_rows(conn: psycopg.Connection) -> set[tuple]:
         union all select 'pgflow.source'::regclass, 0, xmin::text from pgflow.source
     """
     return set(conn.execute(query))
-
-
-def touched(assets: schema.Assets) -> schema.Assets:
-    """Files whose text has changed, and nothing in it."""
-    return dataclasses.replace(assets, sources=tuple(dataclasses.replace(f, text=f"{f.text}\n-- again\n") for f in assets.sources))
 
 
 def oids(conn: psycopg.Connection) -> dict[str, int]:
@@ -307,7 +293,7 @@ def test_an_installer_that_waited_sees_what_the_other_did_at_any_isolation_level
         with empty.transaction():
             empty.execute(schema.migration_sql().removeprefix("begin;").removesuffix("commit;\n"))
             waiting = pool.submit(schema.migrate, second)
-            wait_until_blocked(empty_dsn)
+            servers.wait_until_blocked(empty_dsn)
         assert waiting.result().already_current
 
 
@@ -345,13 +331,13 @@ def test_an_installer_that_is_killed_midway_leaves_nothing_and_can_be_run_again(
     if has_older:
         schema.install(empty, changed_assets(partition="\n-- older\n", clock="\n-- older\n"))
     before = dump_catalog(empty) if has_older else None
-    empty.execute(MIDWAY.format(""))
+    empty.execute(servers.MIDWAY.format(""))
     script = "import sys; from pgflow import schema; schema.migrate_dsn(sys.argv[1])"
     installer = subprocess.Popen([sys.executable, "-c", script, empty_dsn])
-    wait_until_blocked(empty_dsn)
+    servers.wait_until_blocked(empty_dsn)
     installer.send_signal(signal.SIGKILL)
     installer.wait()
-    empty.execute(MIDWAY.format("un"))
+    empty.execute(servers.MIDWAY.format("un"))
 
     assert schema_exists(empty) == has_older
     report = schema.migrate(empty)

@@ -69,6 +69,14 @@ def left(conn: psycopg.Connection, sku: str = "a") -> int:
     return conn.execute("select n from stock where sku = %s", (sku,)).fetchone()[0]
 
 
+def provide_all(flow: Harness, engine: Engine, async_engine: AsyncEngine) -> None:
+    """Gives the app a provider of each kind."""
+    flow.app.definitions.providers += [
+        SessionProvider(sessionmaker(engine)), EngineProvider(engine),
+        AsyncSessionProvider(async_sessionmaker(async_engine)), AsyncEngineProvider(async_engine),
+    ]  # fmt: skip
+
+
 TAKE = text("update stock set n = n - :n where sku = :sku returning n")
 
 
@@ -119,10 +127,7 @@ async def order() -> list[int]:
 def test_each_kind_of_connection_is_handed_to_the_transaction_that_asks_for_it(
     flow: Harness, engine: Engine, async_engine: AsyncEngine, conn: psycopg.Connection
 ) -> None:
-    flow.app.definitions.providers += [
-        SessionProvider(sessionmaker(engine)), EngineProvider(engine),
-        AsyncSessionProvider(async_sessionmaker(async_engine)), AsyncEngineProvider(async_engine),
-    ]  # fmt: skip
+    provide_all(flow, engine, async_engine)
     flow.include(order)
     run = flow.start(order)
     assert run.result(SOON) == [9, 7, 4, 0]
@@ -247,10 +252,7 @@ def test_a_serialization_failure_is_tried_again_and_not_recorded(
             case _:
                 return await with_async_connection()
 
-    flow.app.definitions.providers += [
-        SessionProvider(sessionmaker(engine)), EngineProvider(engine),
-        AsyncSessionProvider(async_sessionmaker(async_engine)), AsyncEngineProvider(async_engine),
-    ]  # fmt: skip
+    provide_all(flow, engine, async_engine)
     flow.include(contended)
     run = flow.start(contended)
     assert run.result(SOON) == "repeatable read"
@@ -364,10 +366,7 @@ def test_a_commit_that_the_server_refuses_is_waited_out_if_it_is_trouble_and_els
     async def order_one() -> int:
         return await (take("a", 1) if "async" in kind else take.aio("a", 1))
 
-    flow.app.definitions.providers += [
-        SessionProvider(sessionmaker(engine)), EngineProvider(engine),
-        AsyncSessionProvider(async_sessionmaker(async_engine)), AsyncEngineProvider(async_engine),
-    ]  # fmt: skip
+    provide_all(flow, engine, async_engine)
     flow.include(order_one)
     run = flow.start(order_one)
     if sqlstate == "40001":
@@ -408,10 +407,7 @@ def test_a_connection_that_is_lost_is_no_outcome(
     async def order_one() -> int:
         return await (take("a", 1) if "async" in kind else take.aio("a", 1))
 
-    flow.app.definitions.providers += [
-        SessionProvider(sessionmaker(engine)), EngineProvider(engine),
-        AsyncSessionProvider(async_sessionmaker(async_engine)), AsyncEngineProvider(async_engine),
-    ]  # fmt: skip
+    provide_all(flow, engine, async_engine)
     flow.include(order_one)
     run = flow.start(order_one)
     assert run.result(SOON) == 9

@@ -7,7 +7,6 @@ upgrades each with runs in flight, while its workers work.
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import json
 import logging
 import re
@@ -16,10 +15,11 @@ from typing import TYPE_CHECKING
 
 import psycopg
 import pytest
+import servers
 import states
 import upgrades
-from catalog import dump_catalog
-from records import count, eventually, run_row, wait_until
+from catalog import dump_catalog, touched
+from records import count, eventually, run_row
 
 from pgflow import AsyncApp, Signal, schema, workflow
 from pgflow.errors import SetupError
@@ -101,10 +101,6 @@ def test_what_functions_of_a_landed_version_call_stays(state, empty):
     assert gone == []
 
 
-MIDWAY = "select pg_advisory_{}lock(hashtextextended('pgflow.add_unit_partitions', 0))"
-"""The file sql/partition.sql takes this lock while it is applied: whoever holds it stops an installer midway."""
-
-
 def test_a_call_that_an_upgrade_has_overtaken_comes_to_its_end(state, empty_dsn, empty):
     """It goes on in the functions that it began with, whatever has taken their place."""
     schema.install(empty, state.assets)
@@ -114,24 +110,16 @@ def test_a_call_that_an_upgrade_has_overtaken_comes_to_its_end(state, empty_dsn,
     ):  # fmt: skip
         client.execute("set deadlock_timeout = '1min'")
         client.execute("select pgflow.start_run(workflow => 'w', input => '{}', key => 'before')")
-        holder.execute(MIDWAY.format(""))
+        holder.execute(servers.MIDWAY.format(""))
         installing = pool.submit(schema.migrate_dsn, empty_dsn)
-        wait_until_blocked(empty_dsn, None)
+        servers.wait_until_blocked(empty_dsn)
         calling = pool.submit(client.execute, "select (pgflow.start_run(workflow => 'w', input => '{}', key => 'k')).*")
-        wait_until_blocked(empty_dsn, client)
-        holder.execute(MIDWAY.format("un"))
+        servers.wait_until_blocked(empty_dsn, client.info.backend_pid)
+        holder.execute(servers.MIDWAY.format("un"))
         assert installing.result(60).migrations
         assert calling.result(60).fetchone() is not None
     assert empty.execute("select status from pgflow.runs where key = 'k'").fetchone() == ("queued",)
     assert empty.execute("select * from pgflow.check()").fetchall() == []
-
-
-def wait_until_blocked(dsn: str, client: psycopg.Connection | None) -> None:
-    """Until this session waits for a lock; None: until an installer does."""
-    query = "select count(*) > 0 from pg_stat_activity where wait_event_type = 'Lock' and datname = current_database() and case when %s::int is null then application_name = 'pgflow migrate' else pid = %s end"
-    pid = None if client is None else client.info.backend_pid
-    with psycopg.connect(dsn, autocommit=True) as watcher:
-        wait_until(lambda: watcher.execute(query, (pid, pid)).fetchone() == (True,), "it waits for a lock")
 
 
 def test_functions_that_have_made_way_may_be_called_by_nobody_and_are_gone_with_an_upgrade_an_hour_later(state, empty):
@@ -141,8 +129,7 @@ def test_functions_that_have_made_way_may_be_called_by_nobody_and_are_gone_with_
     found = empty.execute(former).fetchall()
     assert found
     assert [acl for _, acl, _ in found if "pgflow_worker" in acl or "pgflow_client" in acl or "{=" in acl or ",=" in acl] == []
-    touched = dataclasses.replace(schema.own_assets(), sources=tuple(dataclasses.replace(f, text=f"{f.text}\n-- again\n") for f in schema.own_assets().sources))
-    schema.install(empty, touched)
+    schema.install(empty, touched(schema.own_assets()))
     assert empty.execute(former).fetchall() == found
     for signature, _, said in found:
         empty.execute(f"comment on function {signature} is '{re.sub(r' until [^ ]+Z:', ' until 2026-01-01T00:00:00Z:', said)}'")

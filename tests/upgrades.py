@@ -10,7 +10,6 @@ run has completed, every row of the application is there once, every outside act
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import json
 import os
 import random
@@ -31,7 +30,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 import servers
 import states
-from catalog import dump_catalog
+from catalog import dump_catalog, touched
 from evidence import Evidence, Findings
 from landed_jobs import EXPECTED, STEPS, key_of
 from sqlkit import claim
@@ -193,9 +192,8 @@ class Upgrade:
     def _replace(self) -> None:
         """Applies every file again, under another text and under its own."""
         ours = schema.own_assets()
-        touched = tuple(dataclasses.replace(file, text=f"{file.text}\n-- again\n") for file in ours.sources)
         for n in range(REPLACED):
-            self._migrate(dataclasses.replace(ours, sources=touched) if n % 2 == 0 else ours)
+            self._migrate(touched(ours) if n % 2 == 0 else ours)
         self._migrate(ours)
 
     def _kill_one_amid(self, numbers: range) -> int:

@@ -120,7 +120,7 @@ async def transactions(dsn: str, workflow: str, runs: int) -> kit.Span:
                     await application.rows(("begin", ()), (begin.sql, begin.params))
                     await connection.execute("insert into bench_app (v) values (%s)", ('{"a": 1}',))
                     unit = f'[{run.run_id},{call},{call},"c","insert","1",null,{run.now_us},null,{run.token}]'
-                    fence = fence_step(run.run_id, run.token, call, unit, 7, has_ledger=False)
+                    fence = fence_step(run.run_id, run.token, call, unit, 7)
                     await application.rows((fence.sql, fence.params), ("commit", ()))
                 run = await _end(wire, run, [], request, is_last=not left)
     await connection.close()

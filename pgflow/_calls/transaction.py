@@ -24,15 +24,16 @@ def begin_step(run_id: int, token: int, call: int, idle_timeout_ms: int, durable
     return Query(sql, (run_id, token, call, idle_timeout_ms, durable_seq), lambda rows: str(rows[0][0]))
 
 
-def fence_step(
-    run_id: int, token: int, call: int, unit_rows: str, args_hash: int, apart: Sequence[str] = (), *, has_ledger: bool
-) -> Query[int]:
-    """Fences the lease and appends units, immediately before COMMIT: the database's time in microseconds. ``apart``: their long values."""
+def fence_step(run_id: int, token: int, call: int, unit_rows: str, args_hash: int, apart: Sequence[str] = ()) -> Query[int]:
+    """Fences the lease and appends units, immediately before COMMIT: the database's time in microseconds. ``apart``: their long values.
+
+    None of them is to be booked: see ``Execution.may_fence``.
+    """
     if apart:
-        longer: LiteralString = "select pgflow.fence_step(%s::bigint, %s::bigint, %s::int, %s::jsonb, %s::bigint, %s::boolean, %s::json[])"
-        return Query(longer, (run_id, token, call, f"[{unit_rows}]", args_hash, has_ledger, JsonTexts(apart)), lambda rows: int(rows[0][0]))
-    sql = "select pgflow.fence_step(%s::bigint, %s::bigint, %s::int, %s::jsonb, %s::bigint, %s::boolean)"
-    return Query(sql, (run_id, token, call, f"[{unit_rows}]", args_hash, has_ledger), lambda rows: int(rows[0][0]))
+        longer: LiteralString = "select pgflow.fence_step(%s::bigint, %s::bigint, %s::int, %s::jsonb, %s::bigint, false, %s::json[])"
+        return Query(longer, (run_id, token, call, f"[{unit_rows}]", args_hash, JsonTexts(apart)), lambda rows: int(rows[0][0]))
+    sql = "select pgflow.fence_step(%s::bigint, %s::bigint, %s::int, %s::jsonb, %s::bigint, false)"
+    return Query(sql, (run_id, token, call, f"[{unit_rows}]", args_hash), lambda rows: int(rows[0][0]))
 
 
 def read_unit(run_id: int, seq: int) -> Query[Recorded | None]:

@@ -286,7 +286,6 @@ class Execution(Releases):
             self._buffer = flush.rows[: -flush.own_rows] + self._buffer
             self._buffer_bytes = sum(map(size_of, self._buffer))
             self._unlicensed = flush.starts + self._unlicensed
-            self._has_ledger_rows = self._has_ledger_rows or flush.has_ledger
             self._seq -= flush.own_rows
 
     # ================================================================ flushing
