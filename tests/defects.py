@@ -525,7 +525,7 @@ STEPS = (
     Defect(
         "an error of a hook behind COMMIT taken for one of COMMIT", "pgflow/transactions.py",
         "committed = (has_hooks or is_ambiguous(error)) and", "committed = is_ambiguous(error) and",
-        "test_sqlalchemy.py::test_an_error_of_what_listens_to_the_commit_is_none_of_the_commit[OperationalError]",
+        "test_sqlalchemy.py::test_an_error_of_what_listens_to_the_commit_is_none_of_the_commit[psycopg-OperationalError]",
     ),
     Defect(
         "a transaction held for its first trouble", "pgflow/bodies.py",
@@ -545,7 +545,7 @@ STEPS = (
     Defect(
         "a pool without room recorded as an outcome", "pgflow/sqlalchemy/__init__.py",
         "raise psycopg.OperationalError(str(error)) from error", "raise",
-        "test_sqlalchemy.py::test_a_pool_that_has_no_connection_in_time_is_waited_out[sync]",
+        "test_sqlalchemy.py::test_a_pool_that_has_no_connection_in_time_is_waited_out[psycopg-sync]",
     ),
     Defect(
         "a sender told that it failed where nobody could be woken", "pgflow/app/_sync.py",

@@ -256,12 +256,12 @@ def _arm_reply() -> None:
 def _arm_outcome() -> None:
     original = Committer._spread
 
-    def _spread(self: Committer, items: list[Any], answer: Any) -> None:
+    def _spread(self: Committer, items: list[Any], answer: Any, server: Any) -> None:
         for _, flush in items:
             for row in flush.rows:
                 if row.kind == "C":
                     _reach_at("after the outcome", row.name, json.loads(row.payload))
-        original(self, items, answer)
+        original(self, items, answer, server)
 
     Committer._spread = _spread  # type: ignore[method-assign]
 

@@ -10,6 +10,7 @@ import sys
 import commitfaults
 import pytest
 import wirecut
+from defects import DEFECTS
 from evidence import Evidence, Findings
 from proof import layers, report
 from proof.named_tests import TESTS
@@ -121,6 +122,15 @@ def test_every_promise_has_a_line():
 def test_what_is_said_to_be_missing_is_a_promise():
     assert set(NOT_BUILT) <= set(PROMISES)
     assert set(TESTS) <= set(PROMISES)
+
+
+@pytest.mark.parametrize("named", [
+    {f"tests/{defect.test}" for defect in DEFECTS}, {path for _, words in TESTS.values() for path in words if path.startswith("tests/")},
+], ids=["by defects", "by promises"])
+def test_every_test_that_is_named_is_there(named):
+    command = [sys.executable, "-m", "pytest", "--collect-only", "-q", "-n", "0", "-p", "no:cacheprovider", *sorted(named)]
+    done = subprocess.run(command, cwd=report.REPOSITORY, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, "\n".join(line for line in done.stdout.splitlines() + done.stderr.splitlines() if line.startswith("ERROR"))
 
 
 def test_findings_survive_the_way_from_one_process_to_the_other():
