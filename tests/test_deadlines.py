@@ -101,7 +101,7 @@ def test_the_engines_own_statements_in_a_transaction_have_a_deadline(
     wait_until(lambda: bodies, "the body runs")
     with psycopg.connect(dsn) as holder:
         holder.execute("select from pgflow.lease for update")  # the fence gets no answer from here on
-        asks = "select 1 from pg_stat_activity where application_name = 'pgflow worker' and query like '%transaction_status%'"
+        asks = "select 1 from pg_stat_activity where datname = current_database() and application_name = 'pgflow worker' and query like '%transaction_status%'"
         wait_until(lambda: conn.execute(asks).fetchone() or "no answer of the server in 0.3 s" in caplog.text, "the wait is given up")
     assert run.result(SOON) == "rested"  # in the one transaction whose fate was asked for, or in one of another try
 
@@ -129,7 +129,7 @@ def test_transactions_with_a_server_that_is_the_primary_no_more_are_cut_and_run_
 
 def test_everything_of_a_worker_leaves_a_server_that_is_the_primary_no_more(app: App, conn: psycopg.Connection) -> None:
     app.run(resting, "psycopg async", 0.0)
-    pids = "select pid from pg_stat_activity where application_name in ('pgflow worker', 'pgflow committer', 'pgflow listener')"
+    pids = "select pid from pg_stat_activity where datname = current_database() and application_name in ('pgflow worker', 'pgflow committer', 'pgflow listener')"
     before = {pid for (pid,) in conn.execute(pids)}
     (worker,) = app._background._workers  # type: ignore[union-attr]
     worker.server_changed(time.monotonic())
@@ -139,7 +139,7 @@ def test_everything_of_a_worker_leaves_a_server_that_is_the_primary_no_more(app:
 
 
 def test_a_heart_that_hears_nothing_asks_on_another_connection(dsn: str, conn: psycopg.Connection, caplog: pytest.LogCaptureFixture) -> None:
-    pid = "select pid from pg_stat_activity where application_name = 'pgflow heart'"
+    pid = "select pid from pg_stat_activity where datname = current_database() and application_name = 'pgflow heart'"
     with App(dsn, include=[waiting]) as app, app.worker(rhythm=Rhythm(beat=0.1, look=0.1, dead_after=1.0)):
         wait_until(lambda: conn.execute("select 1 from pgflow.worker where beat > 1").fetchone(), "the heart beats")
         (before,) = conn.execute(pid).fetchone()  # type: ignore[misc]
@@ -154,7 +154,7 @@ def test_a_heart_that_hears_nothing_asks_on_another_connection(dsn: str, conn: p
 def test_a_listener_whose_server_is_frozen_listens_anew(dsn: str, conn: psycopg.Connection, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(listener_module, "CHECK_SECONDS", 0.2)
     monkeypatch.setattr(listener_module, "BEGIN_SECONDS", 0.3)
-    pid = "select pid from pg_stat_activity where application_name = 'pgflow listener'"
+    pid = "select pid from pg_stat_activity where datname = current_database() and application_name = 'pgflow listener'"
     with App(dsn, include=[waiting]) as app, app.worker():
         wait_until(lambda: conn.execute(pid).fetchone(), "it listens")
         (before,) = conn.execute(pid).fetchone()  # type: ignore[misc]

@@ -140,7 +140,8 @@ def test_doctor_says_which_looks_at_views_are_compiled(compiling):
     assert found() == ("ok", "this server compiles nothing (jit)")
 
 
-def test_a_session_that_a_pooler_lends_to_others_is_left_as_it_is(dsn):
+def test_a_session_that_a_pooler_lends_to_others_is_left_as_it_is(dsn, conn):
+    conn.execute(f"alter database {conn.info.dbname} set jit = on")
     with bouncer(dsn, "transaction") as pooled, connect(ConnectOptions(pooled, prepare_threshold=None), "test") as ours:
         assert ours.execute("select current_setting('jit')").fetchone() == ("on",)
     with connect(ConnectOptions(dsn), "test") as ours:

@@ -56,7 +56,8 @@ def test_a_run_goes_on_from_what_is_left_after_a_failover_has_lost_what_was_ackn
         run = app.start(three)
         wait_until(lambda: "last" in ran, "the last step runs")
         conn.execute("delete from pgflow.unit where seq > 2")  # the standby that takes over had come so far
-        conn.execute("select pg_terminate_backend(pid) from pg_stat_activity where application_name = 'pgflow committer'")
+        committers = "select pid from pg_stat_activity where datname = current_database() and application_name = 'pgflow committer'"
+        conn.execute(f"select pg_terminate_backend(pid) from ({committers}) x")
         hold_on.set()
         assert run.result(SOON) == ["first", "second", "last"]
     assert ran == ["first", "second", "last", "second", "last"]

@@ -295,7 +295,7 @@ def test_a_connection_of_the_pool_that_died_is_replaced_before_the_body_begins(d
     with make_pool(ConnectOptions(dsn), "three connections", 3) as pool:
         pool.wait()
         provider = PsycopgProvider(pool)
-        conn.execute("select pg_terminate_backend(pid) from pg_stat_activity where application_name = 'three connections'")
+        conn.execute("select pg_terminate_backend(pid) from pg_stat_activity where datname = current_database() and application_name = 'three connections'")
         with provider.begin(None) as transaction:
             assert transaction.execute("select %s::int", (1,)) == [(1,)]
             transaction.connection.execute(TAKE, (1, "a"))
@@ -662,7 +662,7 @@ def test_a_transaction_in_a_thread_that_nobody_waits_for_any_more_is_rolled_back
     finally:
         proceed.set()
     assert ended.wait(10)
-    wait_until(lambda: count(conn, "pg_stat_activity", "state = 'idle in transaction'") == 0, "the transaction is over")
+    wait_until(lambda: count(conn, "pg_stat_activity", "datname = current_database() and state = 'idle in transaction'") == 0, "the transaction is over")
     assert left(conn) == 10
 
 
