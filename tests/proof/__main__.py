@@ -1,4 +1,4 @@
-"""`python -m tests.proof [--quick | --minutes N] [--seed S] [--postgres VERSION]... [--only LAYER]... [--output FILE]`
+"""`python -m tests.proof [--quick | --minutes N] [--seed S] [--postgres VERSION]... [--only LAYER]... [--skip LAYER]... [--output FILE]`
 
 Puts every promise to the fault that tests it and prints the table: promise, fault, runs, lost, doubled. Each
 layer runs in a process of its own, two at a time, on servers that are started for it (``--postgres``: those of
@@ -43,6 +43,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--postgres", action="append", metavar="VERSION[,NAME=VALUE...]",
                         help="a version or a folder of programs, and settings of the server; may be given several times")
     parser.add_argument("--only", action="append", choices=[layer.name for layer in layers.LAYERS], help="only this layer; may be given several times")
+    parser.add_argument("--skip", action="append", default=[], choices=[layer.name for layer in layers.LAYERS], help="not this layer; may be given several times")
     parser.add_argument("--output", type=Path, help="where the page goes, its record beside it as .json; docs/GUARANTEES.md for a full run")
     parser.add_argument("--layer", help=argparse.SUPPRESS)
     parser.add_argument("--seconds", type=float, help=argparse.SUPPRESS)
@@ -58,7 +59,7 @@ def own_server(spec: str) -> OwnServer:
 
 def run(options: argparse.Namespace, seed: int) -> list[tuple[str, Findings]]:
     """Runs the layers on the servers: version and findings of each."""
-    chosen = [layer for layer in layers.LAYERS if not options.only or layer.name in options.only]
+    chosen = [layer for layer in layers.LAYERS if layer.name in (options.only or [layer.name]) and layer.name not in options.skip]
     with ExitStack() as stack:
         servers = [stack.enter_context(own_server(spec)) for spec in options.postgres or [""]]
         plays = [(layer, server) for layer in chosen for server in servers if layer.at_any_level or not server.has_odd_level]
@@ -112,7 +113,7 @@ def main() -> int:
     said = report.broken(results)
     for line in said:
         print(f"FAILED {line}")
-    output = options.output or (None if options.quick or options.only else GUARANTEES)
+    output = options.output or (None if options.quick or options.only or options.skip else GUARANTEES)
     if output is not None and not said:
         output.write_text(page)
         output.with_suffix(".json").write_text(json.dumps(record, indent=1) + "\n")
