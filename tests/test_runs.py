@@ -153,6 +153,16 @@ def test_a_result_that_does_not_fit_the_annotation_fails_the_run_with_a_typed_er
     assert "liar" in str(failed.value.__cause__)
 
 
+def test_an_app_connects_for_its_connection_string_and_an_async_one_must_be_open(dsn: str) -> None:
+    app = App(dsn)
+    try:
+        assert app.dsn == dsn
+    finally:
+        app.close()
+    with pytest.raises(pgflow.WrongState, match="async with app"):
+        AsyncApp(dsn).dsn  # noqa: B018
+
+
 def test_a_run_of_either_colour_works_in_an_app_of_either_colour(dsn: str) -> None:
     @workflow
     def total_sync(a: int) -> int:

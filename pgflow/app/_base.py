@@ -15,7 +15,7 @@ from typing import Any, TypeVar, overload
 from pgflow._io.connect import PATIENCE_SECONDS, ConnectOptions, connect, is_behind_pooler
 from pgflow.dsn import resolve_dsn
 from pgflow.durations import Duration
-from pgflow.errors import DefinitionError, NotBuiltError
+from pgflow.errors import DefinitionError, NotBuiltError, WrongState
 from pgflow.interceptor import Interceptor
 from pgflow.model import Page, Ref
 from pgflow.options import Definitions, WorkerOptions
@@ -92,8 +92,9 @@ class AppBase:
 
     @property
     def dsn(self) -> str:
-        """The connection string in use, once the app is open."""
-        assert self._connect is not None, "the app is not open"
+        """The connection string in use, once the app is open; `WrongState` before."""
+        if self._connect is None:
+            raise WrongState("the app is not open, so its connection string is not resolved yet: ask within `async with app:`")
         return self._connect.dsn
 
     @property

@@ -106,6 +106,12 @@ class App(AppBase, Client):
         """An async app of the same definitions, on another database if one is named."""
         return twin_of(self, dsn)
 
+    @property
+    def dsn(self) -> str:
+        """The connection string in use. Connects first if that has not happened yet."""
+        self._open()
+        return super().dsn
+
     def __enter__(self) -> Self:
         """Connects, and checks that the schema is there."""
         self._open()
