@@ -28,7 +28,7 @@ PAGE = servers.REPOSITORY / "docs" / "session.md"
 WIDTH = 100
 
 SESSION: list[tuple[str, list[str]]] = [
-    ("A shop's orders wait for somebody's approval. Two are started; nobody works on them yet.", [
+    ("A shop's orders wait for somebody's approval. Two are started. Nobody works on them yet.", [
         "pgflow migrate",
         "pgflow start shop.py:order item=lamp --key order-1 --label customer=acme",
         "pgflow start shop.py:order item=desk --key order-2 --label customer=acme",
@@ -49,12 +49,12 @@ SESSION: list[tuple[str, list[str]]] = [
         "pgflow timeline order-1",
         "pgflow show order-1",
     ]),
-    ("The customer leaves. What is open of theirs is shown, counted, and cancelled; their code may clean up.", [
+    ("The customer leaves. Their open runs are shown, counted, and cancelled. Their code may clean up.", [
         "pgflow cancel --label customer=acme --status waiting --why 'the customer has left'",
         "pgflow tick shop.py --dead-after 1",
         "pgflow list",
     ]),
-    ("Everything is a row: what happened, and that the books balance.", [
+    ("Everything is a row, and the books balance.", [
         'pgflow sql "select key, seq, event, name from timeline order by key, seq"',
         'pgflow sql "select * from pgflow.check()"',
         'pgflow sql "delete from timeline"',

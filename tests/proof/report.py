@@ -23,7 +23,7 @@ HEAD = """\
 # Guarantees, the faults that test them, and the figures
 
 Written by `python -m tests.proof{arguments}` in {minutes:.0f} minutes on {date}, of commit `{commit}`{changed}, seed {seed}, on Postgres {versions}. \
-How each promise is kept is in [Guarantees, and what is not one](explanation/guarantees.md).
+How each promise is kept is in [Guarantees and their limits](explanation/guarantees.md).
 
 **{runs:,} tests of {proven} promises: {lost} lost, {doubled} doubled, {wrong} otherwise broken. Mutants caught: {mutants}.**
 
@@ -165,7 +165,7 @@ def faults(results: list[tuple[str, Findings]]) -> str:
 def non_guarantees() -> str:
     """The section of the explanation that says what is not promised, so that there is one wording."""
     text = EXPLANATION.read_text()
-    return text[text.index("## What does not") :].replace("## What does not", "## What is not promised").replace("](../", "](").rstrip() + "\n"
+    return text[text.index("## Not promised") :].replace("](../", "](").rstrip() + "\n"
 
 
 def broken(results: list[tuple[str, Findings]]) -> list[str]:
