@@ -88,11 +88,12 @@ async def test_a_worker_that_rests_keeps_one_connection_for_commits_and_none_for
     monkeypatch.setattr("pgflow._io.connect.POOL_IDLE_SECONDS", 0.1)
     app = AsyncApp(dsn, include=[noting, holding])
     rests = {"pgflow worker": 1, "pgflow committer": 1, "pgflow listener": 1, "pgflow heart": 1}
-    Gate.go_on.set()
     async with app, app.worker():
-        for workflow in (holding, noting):
-            await app.start_many(workflow, [(n,) for n in range(50)])
-        await until(lambda: held(conn).get("pgflow step", 0) > 0 and held(conn).get("pgflow committer", 0) == 2)
+        await app.start_many(holding, [(n,) for n in range(4)])
+        async with asyncio.timeout(60):
+            while not (held(conn).get("pgflow step", 0) > 0 and held(conn).get("pgflow committer", 0) == 2):
+                await app.start_many(noting, [(n,) for n in range(200)])
+        Gate.go_on.set()
         await until(lambda: held(conn) == rests)
         run = await app.start(noting, 7)
         assert await run.result() == 7
