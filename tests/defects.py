@@ -1252,8 +1252,8 @@ NAMES = (
 
 SUPERVISION = (
     Defect(
-        "a number is no duration", "pgflow/durations.py",
-        "elif isinstance(value, (int, float)) and not isinstance(value, bool):", "elif False:",
+        "a number of something else than seconds", "pgflow/durations.py",
+        "seconds = float(value)", "seconds = float(value) / 1000",
         "test_durations.py::test_a_number_means_seconds_wherever_a_duration_is_declared",
     ),
     Defect(

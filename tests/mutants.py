@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import random
 import re
 import shutil
 import signal
@@ -32,6 +33,12 @@ if TYPE_CHECKING:
 REPOSITORY = Path(__file__).parents[1]
 COPIED = ("pgflow", "cli", "sql", "migrations", "tests", "docs", "examples", "pyproject.toml", "README.md")
 COPIES = 2
+SAMPLE = 80
+"""So many defects, drawn by the seed, are made where there is no time for all: in the quick proof."""
+
+ALL_SECONDS = 300
+"""Who gives the layer so long has all of them made, however long it takes."""
+
 HANGS_AFTER_SECONDS = 100
 """Less than the limit of a single test. Who hangs has not noticed: on a busy machine that could be any test."""
 
@@ -120,7 +127,8 @@ class Copy:
         seconds = time.monotonic() - began
         if code is None:
             return Trial(defect, caught=False, seconds=seconds, how="  (hung)")
-        assert code in (0, 1), f"{defect.name}: the test did not run:\n{output[-3000:]}"
+        if code not in (0, 1):
+            return Trial(defect, caught=False, seconds=seconds, how=f"  (the test did not run: {output[-1000:]})")
         assert "ERROR at setup" not in output, f"{defect.name}: nothing can run with it, which any test notices:\n{output[-3000:]}"
         return Trial(defect, caught=code == 1, seconds=seconds, how="")
 
@@ -163,19 +171,20 @@ def _check_that_all_pass(pool: ThreadPoolExecutor, copies: Sequence[Copy], tests
             raise Unfounded(f"tests fail where nothing is broken, so their failures for a defect would say nothing:\n{output[-4000:]}")
 
 
-def prove(server_dsn: str, seconds: float, seed: int) -> Findings:  # noqa: ARG001 - every defect is tried, however long it takes
-    """The findings of this layer of the proof."""
+def prove(server_dsn: str, seconds: float, seed: int) -> Findings:
+    """The findings of this layer of the proof: every defect is made if there is time, else a sample."""
     began = time.monotonic()
+    chosen = DEFECTS if seconds >= ALL_SECONDS else random.Random(seed).sample(DEFECTS, SAMPLE)  # noqa: S311
     trials: list[Trial] = []
     wrong: tuple[str, ...] = ()
     try:
-        trials += try_all(DEFECTS, server_dsn)
+        trials += try_all(chosen, server_dsn)
     except Unfounded as error:
         wrong = (str(error),)
-    alive = tuple(f"{t.defect.name} in {t.defect.file}: not noticed by {t.defect.test}" for t in trials if not t.caught)
+    alive = tuple(f"{t.defect.name} in {t.defect.file}: not noticed by {t.defect.test}{t.how}" for t in trials if not t.caught)
     caught = len(trials) - len(alive)
-    evidence = Evidence("mutants", "a defect made on purpose, which a test must notice", len(trials), wrong=wrong + alive, figure=f"{caught}/{len(DEFECTS)}")
-    return Findings("mutants", seed, [evidence], {"defects made": (len(trials), len(DEFECTS))}, time.monotonic() - began)
+    evidence = Evidence("mutants", "a defect made on purpose, which a test must notice", len(trials), wrong=wrong + alive, figure=f"{caught}/{len(chosen)}")
+    return Findings("mutants", seed, [evidence], {"defects made": (len(trials), len(chosen))}, time.monotonic() - began)
 
 
 def _is_dsn(word: str) -> bool:

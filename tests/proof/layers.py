@@ -33,7 +33,7 @@ class Layer(NamedTuple):
 
 
 LAYERS = (
-    Layer("mutants", "mutants", "broken variants, each of which a test must catch", 120, grows=False),
+    Layer("mutants", "mutants", "broken variants, each of which a test must catch", 120),
     Layer("campaigns", "campaigns", "real workers under one fault at a time", 65, at_any_level=True),
     Layer("simulator", "simulator", "seeded interleavings of real transactions against a model", 60),
     Layer("plans", "plans", "plans of the hot statements over a million runs", 60, grows=False),
