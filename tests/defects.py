@@ -560,7 +560,7 @@ STEPS = (
     Defect(
         "the end of an idle session recorded as an outcome", "pgflow/_io/__init__.py",
         '|25006$|25P03$|25P04$|26000$|42P05$")', '|25006$|26000$|42P05$")',
-        "test_infrastructure.py::test_a_session_that_the_server_ends_between_fence_and_commit_is_not_the_body_s_failure[sync]",
+        "test_infrastructure.py::test_trouble_of_the_transaction_s_connection_is_waited_out[sync-25P03-plainly]",
     ),
     Defect(
         "a call that cannot be made recorded as an outcome", "pgflow/transactions.py",
