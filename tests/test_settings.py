@@ -215,7 +215,7 @@ def test_a_pooler_that_was_not_noticed_is_named_once_it_loses_what_was_prepared(
     conn.execute("create table added (n int)")
     with caplog.at_level(logging.WARNING, "pgflow"), bouncer(dsn, "transaction") as address:
         work_through(address, 40)
-    assert "a pooler in transaction mode seems to be in between" in caplog.text
+    assert 1 <= caplog.text.count("a pooler in transaction mode seems to be in between") <= 2  # the app and its worker
     assert (count(conn, "added"), count(conn, "pgflow.held")) == (400, 0)
     assert conn.execute("select status, count(*) from pgflow.runs group by 1").fetchall() == [("completed", 40)]
 
