@@ -994,6 +994,11 @@ SERVERS = (
         "test_deadlines.py::test_a_heart_that_hears_nothing_asks_on_another_connection",
     ),
     Defect(
+        "deadline on what a body asks for", "pgflow/transactions.py",
+        "                return body(transaction.connection)", "                with Limit(cord(), COMMIT_SECONDS):\n                    return body(transaction.connection)",
+        "test_deadlines.py::test_what_a_body_asks_for_may_take_its_time[psycopg]",
+    ),
+    Defect(
         "fence that waits for a frozen server", "pgflow/transactions.py",
         """                with Limit(cord(), op.args[1]):
                     return run_on""", """                with Limit(None, op.args[1]):
@@ -1014,6 +1019,11 @@ SERVERS = (
         "hole left by a transactional step on a server that lacks what was acknowledged", "sql/transaction.sql",
         "if durable_seq > 0 and not exists", "if durable_seq < 0 and not exists",
         "test_losses.py::test_a_transactional_step_does_not_go_on_where_an_acknowledged_unit_is_lost",
+    ),
+    Defect(
+        "hole left by a batch on a server that lacks what was acknowledged", "pgflow/committer.py",
+        "execution.told_at < opened_at", "execution.told_at < 0",
+        "test_losses.py::test_a_run_goes_on_from_what_is_left_after_a_failover_has_lost_what_was_acknowledged[after another run]",
     ),
     Defect(
         "loss that nobody is told of", "pgflow/acknowledged.py",

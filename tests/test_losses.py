@@ -42,22 +42,31 @@ def last() -> str:
 
 
 @workflow
+async def another() -> str:
+    return "another"
+
+
+@workflow
 async def three() -> list[str]:
     return [await first(), await second(), await last.aio()]
 
 
+@pytest.mark.parametrize("is_first", [True, False], ids=["the first to commit", "after another run"])
 def test_a_run_goes_on_from_what_is_left_after_a_failover_has_lost_what_was_acknowledged(
-    dsn: str, conn: psycopg.Connection, monkeypatch: pytest.MonkeyPatch
+    dsn: str, conn: psycopg.Connection, monkeypatch: pytest.MonkeyPatch, is_first: bool
 ) -> None:
     monkeypatch.setattr(worker_module, "STRAYS_EVERY_SECONDS", 0.2)
     hold_on.clear()
     ran.clear()
-    with App(dsn, include=[three]) as app, app.worker(poll_seconds=0.05):
+    with App(dsn, include=[another, three]) as app, app.worker(poll_seconds=0.05):
         run = app.start(three)
         wait_until(lambda: "last" in ran, "the last step runs")
         conn.execute("delete from pgflow.unit where seq > 2")  # the standby that takes over had come so far
-        committers = "select pid from pg_stat_activity where datname = current_database() and application_name = 'pgflow committer'"
-        conn.execute(f"select pg_terminate_backend(pid) from ({committers}) x")
+        conn.execute(
+            "select pg_terminate_backend(pid) from pg_stat_activity where datname = current_database() and application_name = 'pgflow committer'"
+        )
+        if not is_first:
+            assert app.run(another) == "another"  # its commit is the one that fails and is sent again
         hold_on.set()
         assert run.result(SOON) == ["first", "second", "last"]
     assert ran == ["first", "second", "last", "second", "last"]
