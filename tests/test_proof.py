@@ -8,6 +8,7 @@ import subprocess
 import sys
 
 import commitfaults
+import mutants
 import pytest
 import wirecut
 from defects import DEFECTS
@@ -131,6 +132,11 @@ def test_every_test_that_is_named_is_there(named):
     command = [sys.executable, "-m", "pytest", "--collect-only", "-q", "-n", "0", "-p", "no:cacheprovider", *sorted(named)]
     done = subprocess.run(command, cwd=report.REPOSITORY, capture_output=True, text=True, check=False)
     assert done.returncode == 0, "\n".join(line for line in done.stdout.splitlines() + done.stderr.splitlines() if line.startswith("ERROR"))
+
+
+def test_only_a_full_run_makes_every_defect():
+    (layer,) = (layer for layer in layers.LAYERS if layer.name == "mutants")
+    assert layer.quick_seconds < mutants.ALL_SECONDS <= (layer.full_seconds or 0)
 
 
 def test_findings_survive_the_way_from_one_process_to_the_other():

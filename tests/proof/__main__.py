@@ -63,10 +63,14 @@ def run(options: argparse.Namespace, seed: int) -> list[tuple[str, Findings]]:
     with ExitStack() as stack:
         servers = [stack.enter_context(own_server(spec)) for spec in options.postgres or [""]]
         plays = [(layer, server) for layer in chosen for server in servers if layer.at_any_level or not server.has_odd_level]
-        growing = sum(layer.quick_seconds for layer, _ in plays if layer.grows)
-        fixed = sum(layer.quick_seconds for layer, _ in plays if not layer.grows)
-        factor = 1.0 if options.quick else max(1.0, (options.minutes * 60 * AT_ONCE - fixed) / max(growing, 1))
-        waiting = sorted(((layer, server, layer.quick_seconds * (factor if layer.grows else 1)) for layer, server in plays), key=lambda play: -play[2])
+        growing = sum(layer.quick_seconds for layer, _ in plays if layer.full_seconds is None)
+        fixed = sum(layer.full_seconds or 0 for layer, _ in plays)
+        factor = max(1.0, (options.minutes * 60 * AT_ONCE - fixed) / max(growing, 1))
+
+        def seconds_of(layer: layers.Layer) -> float:
+            return layer.quick_seconds if options.quick else layer.full_seconds or layer.quick_seconds * factor
+
+        waiting = sorted(((layer, server, seconds_of(layer)) for layer, server in plays), key=lambda play: -play[2])
         running: list[layers.Job] = []
         stack.callback(lambda: [job.stop() for job in running])
         results = []

@@ -26,18 +26,18 @@ class Layer(NamedTuple):
     module: str
     what: str
     quick_seconds: float
-    grows: bool = True
-    """Whether more time shows more: the others are as long as they are."""
+    full_seconds: float | None = None
+    """So long it takes in a full run, however much time there is; None: more time shows more."""
     at_any_level: bool = False
     """Whether all of it goes through the engine, so that it can be played where another isolation level is the default."""
 
 
 LAYERS = (
-    Layer("mutants", "mutants", "broken variants, each of which a test must catch", 120),
+    Layer("mutants", "mutants", "broken variants, each of which a test must catch", 120, full_seconds=600),
     Layer("campaigns", "campaigns", "real workers under one fault at a time", 65, at_any_level=True),
     Layer("simulator", "simulator", "seeded interleavings of real transactions against a model", 60),
-    Layer("plans", "plans", "plans of the hot statements over a million runs", 60, grows=False),
-    Layer("isolation", "isolationkit", "every pair of calls that can meet, in every order", 60, grows=False),
+    Layer("plans", "plans", "plans of the hot statements over a million runs", 60, full_seconds=60),
+    Layer("isolation", "isolationkit", "every pair of calls that can meet, in every order", 60, full_seconds=60),
     Layer("wirecut", "wirecut", "the connection cut around every message", 50, at_any_level=True),
     Layer("commits", "commitfaults", "COMMIT itself refused, with each SQLSTATE, on every path", 45, at_any_level=True),
     Layer("programs", "programs", "random workflows under kills against a plain interpreter", 38, at_any_level=True),
@@ -46,7 +46,7 @@ LAYERS = (
     Layer("effects", "effectcrashes", "kill -9 around effects, with a witness outside that counts", 20, at_any_level=True),
     Layer("upgrades", "upgrades", "landed versions upgraded under work", 45),
     Layer("failover", "failover", "a primary killed or frozen, its standby promoted", 75),
-    Layer("tests", "proof.named_tests", "tests of the suite that put one promise to the test", 100, grows=False),
+    Layer("tests", "proof.named_tests", "tests of the suite that put one promise to the test", 100, full_seconds=100),
 )
 
 
