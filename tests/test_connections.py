@@ -13,7 +13,7 @@ import pgflow
 from pgflow import AsyncApp
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Awaitable, Callable
 
 HELD = """
 select application_name, count(*) from pg_stat_activity
@@ -63,10 +63,10 @@ def held(conn: psycopg.Connection) -> dict[str, int]:
     return dict(conn.execute(HELD).fetchall())
 
 
-async def until(condition: Callable[[], bool]) -> None:
+async def until(condition: Callable[[], bool], meanwhile: Callable[[], Awaitable[object]] = lambda: asyncio.sleep(0.02)) -> None:
     async with asyncio.timeout(60):
         while not condition():
-            await asyncio.sleep(0.02)
+            await meanwhile()
 
 
 @in_a_loop
@@ -90,9 +90,10 @@ async def test_a_worker_that_rests_keeps_one_connection_for_commits_and_none_for
     rests = {"pgflow worker": 1, "pgflow committer": 1, "pgflow listener": 1, "pgflow heart": 1}
     async with app, app.worker():
         await app.start_many(holding, [(n,) for n in range(4)])
-        async with asyncio.timeout(60):
-            while not (held(conn).get("pgflow step", 0) > 0 and held(conn).get("pgflow committer", 0) == 2):
-                await app.start_many(noting, [(n,) for n in range(200)])
+        await until(
+            lambda: held(conn).get("pgflow step", 0) > 0 and held(conn).get("pgflow committer", 0) == 2,
+            meanwhile=lambda: app.start_many(noting, [(n,) for n in range(200)]),
+        )
         Gate.go_on.set()
         await until(lambda: held(conn) == rests)
         run = await app.start(noting, 7)
