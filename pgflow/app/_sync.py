@@ -133,9 +133,8 @@ class App(AppBase, Client):
         """The loop in the background, with an app of its own on the same definitions."""
         with self._opening:
             if self._portal is None or self._background is None:
-                self._open()
-                self._portal = Portal()
                 self._background = twin_of(self, self.dsn)
+                self._portal = Portal()
             return self._portal, self._background
 
     def close(self) -> None:
