@@ -15,12 +15,12 @@ Level = Literal["ok", "warn", "fail"]
 
 @dataclass(frozen=True)
 class Finding:
-    """What a check found.
+    """One result of a check.
 
     Attributes:
         level: ``ok``; ``warn``: it works, and will hurt; ``fail``: it does not work.
-        found: What is so.
-        do: What to do about it; empty where all is well.
+        found: The state it found.
+        do: The remedy; empty where all is well.
     """
 
     level: Level

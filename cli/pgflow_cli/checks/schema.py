@@ -144,7 +144,7 @@ from pg_roles r where r.rolname = current_user
 
 
 def check_privileges(patient: Patient) -> Iterator[Finding]:
-    """What this role may do."""
+    """Check the rights of this role."""
     who = patient.row(_WHO)
     name = who["name"]
     if not who["may_use"] or not who["may_read"]:

@@ -38,7 +38,7 @@ def check_version(patient: Patient) -> Iterator[Finding]:
 
 
 def check_durability(patient: Patient) -> Iterator[Finding]:
-    """What is committed must survive a power cut."""
+    """Check that commits survive a power cut."""
     settings = patient.rows(
         "select name, setting from pg_settings where name in ('fsync', 'full_page_writes', 'synchronous_commit') and setting = 'off'"
     )
@@ -71,7 +71,7 @@ where r.state is distinct from 'backup'
 
 
 def check_replication(patient: Patient) -> Iterator[Finding]:
-    """What a fail-over would lose."""
+    """Check which commits a fail-over would lose."""
     if patient.row("select pg_is_in_recovery() as standby")["standby"]:
         yield Finding("fail", "a standby cannot be asked this", "name the primary in the connection string")
         return
@@ -129,7 +129,7 @@ def check_pooler(patient: Patient) -> Iterator[Finding]:
 
 
 def _shares_a_backend(patient: Patient) -> bool:
-    """Whether two connections that are open at once are served by one server process."""
+    """Tell whether one server process serves two connections that are open at once."""
     query = "select pg_backend_pid() as pid"
     with patient.second_connection() as other:
         for _ in range(5):
@@ -140,7 +140,7 @@ def _shares_a_backend(patient: Patient) -> bool:
 
 
 def check_listen(patient: Patient) -> Iterator[Finding]:
-    """Whether a notification arrives. Without, work is found by polling."""
+    """Check that a notification arrives. Without, work is found by polling."""
     from psycopg import sql
 
     channel = f"pgflow_doctor_{secrets.token_hex(6)}"
