@@ -699,7 +699,7 @@ SECURITY = (
     ),
     Defect(
         "a pooler's session changed for others", "pgflow/_io/connect.py",
-        "case when pg_backend_pid() = %s then", "case when %s > 0 then",
+        "case when pg_backend_pid() = %s then", "case when %s <> 0 then",
         "test_jit.py::test_a_session_that_a_pooler_lends_to_others_is_left_as_it_is",
     ),
     Defect(
