@@ -35,11 +35,11 @@ ARGUMENTS = "%s::int, %s::int[], %s::int, %s::bigint[], %s::boolean, %s::bigint[
 """Of the functions that claim: :meth:`ClaimRequest.params`."""
 
 Position = tuple[int, int]
-"""Where a run stands in the order of claiming: its priority and its id."""
+"""Place of a run in the order of claiming: its priority and its id."""
 
 
 class ClaimRequest(NamedTuple):
-    """What a worker asks of a claim.
+    """Arguments of a claim.
 
     Attributes:
         worker_id: The worker.

@@ -13,7 +13,7 @@ from pgflow.units import Claim
 
 @dataclass
 class CommitAnswer:
-    """What became of a batch."""
+    """Answer to a batch of flushes."""
 
     bad: dict[int, str] = field(default_factory=dict)
     settled: dict[int, dict[str, Any]] = field(default_factory=dict)

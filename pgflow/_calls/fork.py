@@ -10,11 +10,11 @@ from pgflow._calls.start import Started
 from pgflow._io import Query, Row
 
 DroppedEffects = Literal["reuse", "repeat", "compensate"]
-"""What becomes of what a dropped part of a journal has done outside."""
+"""Treatment of the outside effects of a dropped part of a journal."""
 
 
 class AgainOptions(TypedDict, total=False):
-    """What a rewind, a restart and a fork can be told alike.
+    """Options that a rewind, a restart and a fork share.
 
     Attributes:
         effects: Of steps, transactions, effects and children that the dropped part has completed: ``"reuse"`` hands their results
@@ -34,7 +34,7 @@ class AgainOptions(TypedDict, total=False):
 
 
 class PlaceOptions(AgainOptions, total=False):
-    """What a rewind and a restart can be told.
+    """Options of a rewind and a restart.
 
     Attributes:
         children: Of open children that the dropped part has started: ``"refuse"`` to go on, which is the default, or ``"cancel"`` them.
@@ -44,7 +44,7 @@ class PlaceOptions(AgainOptions, total=False):
 
 
 class ForkOptions(AgainOptions, total=False):
-    """What a fork can be told.
+    """Options of a fork.
 
     Attributes:
         at: How many units of the journal it begins with: all if neither this nor ``from_step`` is given.

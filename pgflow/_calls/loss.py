@@ -10,7 +10,7 @@ from pgflow._io import Query
 
 
 class Loss(NamedTuple):
-    """What a worker has noticed.
+    """Loss that a worker has noticed: acknowledged work that the new primary has not.
 
     Attributes:
         old_timeline: Of the server that is gone.

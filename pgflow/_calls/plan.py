@@ -11,7 +11,7 @@ from pgflow._io import Query
 
 
 def judge_acts(acts: Sequence[tuple[str, str, Any]]) -> Query[list[int | None]]:
-    """What the policy in force says of acts, each name, risk and request: the version that wants a gate, or None."""
+    """Return the policy's judgement of acts (name, risk, request): for each the version that wants a gate, or None."""
     return Query("select pgflow.judge_acts(%s::jsonb)", (json.dumps(acts),), lambda rows: list(rows[0][0]))
 
 

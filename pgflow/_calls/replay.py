@@ -18,12 +18,12 @@ class RecordedRun(NamedTuple):
 
 
 class Idleness(NamedTuple):
-    """Whether there is nothing to do, and when the next timer is due."""
+    """True if there is nothing to do, and the time of the next timer."""
 
     idle: bool
     next_due_at: datetime | None
 
 
 def idle_state() -> Query[Idleness]:
-    """Whether there is anything to do."""
+    """Return whether the database is idle, and the time of the next timer."""
     return Query("select idle, next_due_at from pgflow.idle_state()", (), lambda rows: Idleness(*rows[0]))

@@ -37,7 +37,7 @@ def run_status(key: str, tenant: str = "") -> Query[Any]:
 
 
 def run_state(key: str, tenant: str = "") -> Query[dict[str, Any]]:
-    """What a run last said of itself."""
+    """Return the values that a run last set with ``set_state()``."""
     return Query("select pgflow.run_state(%s::text, %s::text)", (key, tenant), lambda rows: dict(rows[0][0]))
 
 
@@ -48,7 +48,7 @@ class Emitted(NamedTuple):
     seq: int
     value: str | None
     draft: str | None = None
-    """What it was called while its step ran."""
+    """Name it had while its step ran."""
 
 
 def read_stream(key: str, stream: str, after: tuple[int, int], skip: int, count: int, tenant: str = "") -> Query[list[Emitted]]:
@@ -62,6 +62,6 @@ def read_stream(key: str, stream: str, after: tuple[int, int], skip: int, count:
 
 
 def read_drafts(key: str, stream: str, tenant: str = "") -> Query[list[tuple[str, str]]]:
-    """What running steps have emitted to a stream, each by its name."""
+    """Return (name, value) of all that running steps have emitted to a stream."""
     sql = "select draft, value from pgflow.read_drafts(%s::text, %s::text, %s::text)"
     return Query(sql, (key, stream, tenant), lambda rows: [(str(row[0]), str(row[1])) for row in rows])

@@ -54,12 +54,12 @@ def beat_step(run_id: int, token: int, call: int, attempt: int, details: str) ->
 
 
 def emit_drafts(run_id: int, token: int, call: int, try_id: str, after_seq: int, first: int, emitted: list[tuple[str, str]]) -> Query[bool]:
-    """What a running step has emitted."""
+    """Store values that a running step has emitted; return False if the lease is lost."""
     sql = "select pgflow.emit_drafts(%s::bigint, %s::bigint, %s::int, %s::text, %s::int, %s::int, %s::jsonb)"
     return Query(sql, (run_id, token, call, try_id, after_seq, first, json.dumps(emitted)), lambda rows: bool(rows[0][0]))
 
 
 def step_details(run_id: int, call: int) -> Query[Any]:
-    """What the last try said of its progress."""
+    """Return the progress that the last try of a step reported; None if it reported none."""
     sql = "select pgflow.step_details(%s::bigint, %s::int)"
     return Query(sql, (run_id, call), lambda rows: None if rows[0][0] is None else json.loads(rows[0][0]))

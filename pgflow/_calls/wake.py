@@ -9,7 +9,7 @@ from pgflow._io import Query, Row
 
 
 class Woken(NamedTuple):
-    """What a wake has done."""
+    """Result of a wake."""
 
     lanes: list[int]
     mail: list[int]
@@ -18,7 +18,7 @@ class Woken(NamedTuple):
 
 
 class Polled(NamedTuple):
-    """What a poll has done, when the next timer is due, and which lane is the newest."""
+    """Result of a poll, with the seconds until the next timer and the newest lane."""
 
     lanes: list[int]
     mail: list[int]

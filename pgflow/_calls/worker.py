@@ -17,15 +17,15 @@ class Beat(NamedTuple):
     timeline: int | None = None
     """Of the server's log; None where it does not say. So with the rest."""
     flushed: int | None = None
-    """What is acknowledged by now lies before this position."""
+    """Log position behind everything acknowledged by now."""
     recovered_to: int | None = None
-    """How far the server had come with another's log when it became a primary."""
+    """Log position up to which the server had the old primary's log when it was promoted."""
     waits: bool | None = None
-    """Whether a commit waits for a standby."""
+    """True if a commit waits for a standby."""
 
 
 class Reaped(NamedTuple):
-    """What became of a dead worker's runs."""
+    """Result of reaping a dead worker: its runs by what became of them."""
 
     reclaimed: int
     stuck: list[int]
@@ -87,7 +87,7 @@ def release_outdated(worker_id: int) -> Query[int]:
 
 
 class Code(NamedTuple):
-    """What code a worker has of a workflow."""
+    """Code of a workflow, as a worker registers it."""
 
     workflow: str
     version: str

@@ -21,6 +21,6 @@ else:  # only the compiler reads what it says: that interpreted classes, those o
 
 
 def is_compiled() -> bool:
-    """Whether the engine runs as machine code. How it behaves does not depend on it."""
+    """Return True if the engine runs as machine code. Compiled or not, it behaves the same."""
     found = importlib.util.find_spec("pgflow._engine.execution")
     return found is not None and not str(found.origin).endswith(".py")

@@ -21,7 +21,7 @@ misfit = the message that it waits for does not fit its type."""
 
 @dataclass(frozen=True)
 class EffectTerms:
-    """What was agreed of an effect.
+    """Terms on which an effect acts, and is settled when its outcome is unknown.
 
     Attributes:
         risk: What it takes to take it back.
@@ -48,7 +48,7 @@ class EffectTerms:
 
 @dataclass(eq=False)
 class StepSpec:
-    """What the engine must know of a step."""
+    """Declaration of a step, as far as the engine needs it."""
 
     name: str
     effect: Effect
@@ -70,10 +70,10 @@ def spec_of_another(name: str) -> StepSpec:
 
 
 class Waiter(Protocol):
-    """Where the outcome of a call goes: an asyncio future, or its like for a thread."""
+    """Receiver of a call's outcome: an asyncio future, or its like for a thread."""
 
     def done(self) -> bool:
-        """Whether it has an outcome, or nobody waits any more."""
+        """Return True if it has an outcome, or nobody waits any more."""
 
     def set_result(self, value: Any, /) -> None:
         """The call returned."""
@@ -94,12 +94,12 @@ class Call:
     """Names that it had before: a journal that knows it by one of them fits."""
 
     def answers_to(self, name: str | None) -> bool:
-        """Whether a unit of this name can be of this call."""
+        """Return True if a unit of this name can belong to this call."""
         return name == self.name or name in self.aliases
 
     @property
     def kind(self) -> str:
-        """What sort of call it is, as a diff names it."""
+        """Sort of call in lower case, as a diff names it: "step", "timer", ..."""
         return type(self).__name__.removesuffix("Call").lower()
 
     def __str__(self) -> str:
@@ -126,7 +126,7 @@ class StepCall(Call):
     variables: tuple[tuple[Any, Any], ...] = ()
     """Context variables of the code that called it, with their values."""
     emitted: tuple[tuple[str, str], ...] = ()
-    """What the try that succeeded has emitted: streams and values."""
+    """Values that the successful try emitted, as (stream, value)."""
     try_id: str = ""
     """Which try that was."""
     key: str = ""
@@ -143,26 +143,26 @@ class EffectCall(StepCall):
     expected: str | None = None
     """Fingerprint of what must be observed immediately before the act."""
     notice: dict[str, Any] | None = None
-    """What whoever closes it should know: why nothing but a person can take an effect back, and what was planned."""
+    """Notice for the person who closes it: why only a person can take an effect back, and the plan there was."""
     reads: list[tuple[str, int, float]] = field(default_factory=list)
-    """What it rests on that ages: name of the read, seq of its newest result, how old it may be in seconds."""
+    """Reads it rests on that age: name, seq of the newest result, allowed age in seconds."""
     phase: Literal["act", "ask"] = "act"
     ground: Literal["w", "a", "p"] | None = None
-    """Why it may be attempted again: the key is still remembered (w), it is absent (a), a person said so (p)."""
+    """Reason why it may be attempted again: the key is still remembered (w), it is absent (a), a person said so (p)."""
     attempts: int = 0
     asks: int = 0
     is_unknown: bool = False
     is_settled: bool = False
     is_by_word: bool = False
-    """Whether its outcome is what somebody said."""
+    """True if somebody stated its outcome."""
     may_have_acted: bool = False
-    """Whether an attempt before this one may have been done."""
+    """True if an earlier attempt may have acted."""
     turn: int = 0
     """Counts the bodies and questions that were given up: what they still say is not heard."""
     attempted_us: int = 0
     needs_person: bool = False
     may_be_forgotten: bool = False
-    """Whether the counterparty may have forgotten the key."""
+    """True if the counterparty may have forgotten the key."""
     value: Any = None
     closed_as: Literal["confirmed", "accepted", "failed"] | None = None
     settled_as: str | None = None
@@ -170,21 +170,21 @@ class EffectCall(StepCall):
     takes_back: EffectCall | None = None
     """The effect that this one takes back, if that was accepted: it acts once that is confirmed, and has nothing to do if that failed."""
     is_undo: bool = False
-    """Whether it helps to take another effect back: a step of a plan."""
+    """True if it helps to take another effect back: a step of a plan."""
     is_foreign: bool = False
-    """Whether another run takes it back."""
+    """True if another run takes it back."""
     is_of_child: bool = False
-    """Whether a child of this run did it."""
+    """True if a child of this run did it."""
     of_call: int = 0
     """The call by which that child was started."""
     is_bound: bool = False
-    """Whether it must be taken back though nothing says how: it was done in a saga block that goes on in the next generation."""
+    """True if it must be taken back though nothing says how: it was done in a saga block that goes on in the next generation."""
     watchers: list[Waiter] = field(default_factory=list)
     """Whoever waits for it to be closed, beside the code that called it."""
 
     @property
     def is_in_place(self) -> bool:
-        """Whether it was done, as far as is known once nothing of it is open."""
+        """True if it was done, as far as is known once nothing of it is open."""
         return self.closed_as == "confirmed" or (self.closed_as == "accepted" and self.settled_as != "failed")
 
     @property
@@ -244,8 +244,8 @@ class ChildCall(Call):
     start: Call | None = None
     """The wait for its start alone: then that is an outcome too, which is released to the code."""
     has_started: bool = False
-    """Whether that is over."""
+    """True once the child has started."""
     is_unwanted: bool = False
-    """Whether it was asked to end, and the code waits until it has."""
+    """True if it was asked to end, and the code waits until it has."""
     take_over: Callable[[dict[str, Any], int], None] = lambda _left, _call: None
     """Told what the child leaves to be taken back, and by which call, when it has completed."""

@@ -1,4 +1,4 @@
-"""What runs the code of a workflow: a coroutine on the deterministic loop, or a function in a thread.
+"""Drivers run the code of a workflow: a coroutine on the deterministic loop, or a function in a thread.
 
 Both stand still between outcomes. The execution hands one outcome to a waiter and then lets the driver
 run until nothing of the code can go on; only then is the next outcome handed in.
@@ -30,17 +30,17 @@ class Driver(Protocol):
 
     @property
     def busy(self) -> bool:
-        """Whether code runs elsewhere, or nobody has yet been told that it stands still: nothing may be handed in."""
+        """True while code runs elsewhere, or nobody has yet been told that it stands still: nothing may be handed in."""
 
     def land(self) -> None:
         """Takes note, on the side that hands outcomes in, that the code stands still."""
 
     @property
     def done(self) -> bool:
-        """Whether the workflow has returned or raised."""
+        """True once the workflow has returned or raised."""
 
     def outcome(self) -> tuple[Any, BaseException | None]:
-        """What it returned, or what it raised."""
+        """Return (value, error) of the workflow that has ended; one of them is None."""
 
     def waiter(self) -> Waiter:
         """A new place for an outcome."""
@@ -83,11 +83,11 @@ class CoroutineDriver:
 
     @property
     def done(self) -> bool:
-        """Whether the workflow has returned or raised."""
+        """True once the workflow has returned or raised."""
         return self._task is not None and self._task.done()
 
     def outcome(self) -> tuple[Any, BaseException | None]:
-        """What it returned, or what it raised."""
+        """Return (value, error) of the workflow that has ended; one of them is None."""
         assert self._task is not None
         if self._task.cancelled():
             return None, asyncio.CancelledError()
@@ -158,7 +158,7 @@ class ThreadWaiter:
         self._error: BaseException | None = None
 
     def done(self) -> bool:
-        """Whether it has an outcome."""
+        """Return True if it has an outcome."""
         return self._done
 
     def set_result(self, value: Any, /) -> None:
@@ -262,11 +262,11 @@ class ThreadDriver:
 
     @property
     def done(self) -> bool:
-        """Whether the function has returned or raised."""
+        """True once the function has returned or raised."""
         return self._result is not None
 
     def outcome(self) -> tuple[Any, BaseException | None]:
-        """What it returned, or what it raised."""
+        """Return (value, error) of the function that has ended; one of them is None."""
         assert self._result is not None
         return self._result
 

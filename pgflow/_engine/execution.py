@@ -61,7 +61,7 @@ class Execution(Releases):
         self.inflight: Flush | None = None
         self._durable_seq = claim.last_seq
         self.told_at = 0.0
-        """When the host was last told of what is durable, by its own clock."""
+        """Time of the host's own clock at which it last heard how much is durable."""
         self.told_by: Any = None
         """Which server said so; None if that is not known."""
         self._linger_until_us = 0
@@ -114,7 +114,9 @@ class Execution(Releases):
 
     @staticmethod
     def _may_start(call: StepCall) -> bool:
-        """Whether a body starts though the run pauses or is handed back: an effect licensed and not begun would look unknown."""
+        """Return True for a body that starts even while the run pauses or is handed back: a licensed effect that never began would look
+        unknown.
+        """
         return isinstance(call, EffectCall) and call.phase == "act"
 
     def _must_flush(self) -> bool:
@@ -137,13 +139,13 @@ class Execution(Releases):
 
     @property
     def is_idle(self) -> bool:
-        """Whether no body runs and none could start: only the database can bring the run on."""
+        """True if no body runs and none could start: only the database can bring the run on."""
         if self._running or self._inbox or self._decided:
             return False
         return self.pausing or not (self._unlicensed or self._startable or self._new_children or self._new_effects)
 
     def _may_leave(self) -> bool:
-        """Whether an idle run should park now; if something is due soon, a look is arranged instead."""
+        """Return True if an idle run should park now; if something is due soon, arrange a look instead."""
         if self.pausing:
             return True
         now_us = self.estimate_us()
@@ -175,7 +177,7 @@ class Execution(Releases):
 
     @property
     def is_busy(self) -> bool:
-        """Whether its code runs in a thread at this moment."""
+        """True while its code runs in a thread."""
         return self._driver.busy
 
     def thread_stands(self) -> None:
@@ -185,18 +187,19 @@ class Execution(Releases):
 
     @property
     def ending(self) -> Ending | None:
-        """How the code ended, once it has."""
+        """End of the code: status, reason, output and error; None while it runs."""
         return self._ending
 
     @property
     def waits_for_database(self) -> bool:
-        """Whether something only the database can bring is waited for."""
+        """True if it waits for something that only the database can bring."""
         return bool(self._accepted) or any(
             not isinstance(c, StepCall) or (isinstance(c, EffectCall) and c.is_unknown) for c in self._calls.values()
         )
 
     def hold_instead_of(self, flush: Flush, detail: dict[str, Any]) -> Flush:
-        """What to commit in place of what the server refuses: what is durable stays, the run is held for a person.
+        """Return a flush that holds the run for a person, in place of one that the server refuses; durable units stay. what is durable
+        stays, the run is held for a person.
 
         Nothing is changed by it before :meth:`refused` says that it was committed.
         """
@@ -218,7 +221,7 @@ class Execution(Releases):
 
     @property
     def is_drained(self) -> bool:
-        """Whether nothing of it runs or is on its way: it can be handed back without losing work."""
+        """True if nothing of it runs or is on its way: it can be handed back without losing work."""
         return not (self._running or self.inflight or self.locked or self._buffer or self._driver.busy)
 
     def drain(self) -> None:
@@ -228,7 +231,7 @@ class Execution(Releases):
             self.advance()
 
     def wants(self, call: StepCall) -> bool:
-        """Whether anybody still waits for this call."""
+        """Return True if anybody still waits for this call."""
         return self._calls.get(call.number) is call
 
     def retry_due(self, call: StepCall) -> None:
@@ -246,7 +249,7 @@ class Execution(Releases):
 
     @property
     def may_fence(self) -> bool:
-        """Whether the next seq is known and everything that was decided before is released.
+        """True if the next seq is known and everything that was decided before is released.
 
         And nothing is to be booked: a transaction may be older than the row that is to change, which its snapshot has not.
         """
@@ -291,7 +294,7 @@ class Execution(Releases):
     # ================================================================ flushing
 
     def take_flush(self) -> Flush | None:
-        """What is to be committed now; None if nothing is, or the last flush is still on its way."""
+        """Return the flush to commit now; None if there is nothing to commit, or the last flush is still on its way."""
         if self.inflight is not None or self.locked or self.over or self._driver.busy or self._decided:
             return None
         if self.renewing is not None and self.divergence is None:
@@ -328,7 +331,7 @@ class Execution(Releases):
         )
 
     def _question(self, flush: Flush) -> dict[str, Any] | None:
-        """What the database is asked together with this flush."""
+        """Return the question that goes to the database with this flush; None if there is nothing to ask."""
         if self._hold is not None:
             misfits = {"refused": [[m.name, m.error, self._code_hash] for m in self._misfits.values()]} if self._misfits else {}
             return {**self._address(flush), "hold": self._hold, **misfits}
@@ -369,7 +372,7 @@ class Execution(Releases):
         return {**question, **waits, "idle": idle, "cancelled": self.cancel_request is not None}
 
     def _address(self, flush: Flush) -> dict[str, Any]:
-        """What every question begins with: whose it is."""
+        """Return the beginning of every question: run, token, chain and last seq."""
         return {"run": self.run_id, "token": self.claim.token, "chain": self.claim.chain_id, "seq": flush.last_seq}
 
     def flush_committed(self, flush: Flush, answer: dict[str, Any] | None) -> None:

@@ -1,4 +1,4 @@
-"""What leaves an execution in one commit, and the document it travels in.
+"""A flush, all that leaves an execution in one commit, and the document it travels in.
 
 The document is built by joining text: rows are small, a worker builds tens of thousands a second, and
 each value is JSON text already. ``sql/commit.sql`` says what the document holds. Long values travel beside
@@ -49,14 +49,14 @@ class Returned(NamedTuple):
 
 
 class Misfit(NamedTuple):
-    """Why a call cannot take the message that it waits for."""
+    """Reason why a call cannot take the message that it waits for."""
 
     name: str
     error: str
 
 
 class Ending(NamedTuple):
-    """How a run ends."""
+    """End of a run: its status, and the reason, output or error of it."""
 
     status: str
     reason: str | None
@@ -86,9 +86,9 @@ class Flush:
     size_bytes: int = 0
     """About how much its units take."""
     own_rows: int = 0
-    """How many of the last rows a transactional step adds itself: they are forgotten if its transaction is rolled back."""
+    """Number of last rows that a transactional step adds itself: they are forgotten if its transaction is rolled back."""
     failing_since: float | None = None
-    """When the server first refused it, on the clock of the loop."""
+    """Time on the loop's clock at which the server first refused it."""
 
     @property
     def last_seq(self) -> int:

@@ -81,7 +81,7 @@ class History(ABC):
         return 0.0 if self._now_us is None else max(0.0, (self._now_us - self.claim.created_us) / 1e6)
 
     def now_us(self) -> int:
-        """What ``now()`` shows: the time of the last outcome; if there is none yet, the time now, recorded."""
+        """Return the time of the last outcome, for ``now()``; before the first one, record the current time and return that."""
         if self._now_us is None:
             unit = self._note(self._next_call(), Kind.CLOCK_READ, None, None)
             self._now_us = unit.at_us if unit is not None else self._buffer[-1].at_us
@@ -97,7 +97,7 @@ class History(ABC):
 
     @property
     def stem(self) -> str:
-        """What chance, and keys that the code makes, come from: in an inherited part of the journal, from what they came from there."""
+        """Seed of random numbers and of keys that the code makes; an inherited part of the journal keeps the seed it had."""
         if self.claim.heritage is not None:
             for upto, stem in self.claim.heritage.seeds:
                 if upto is None or self._seq < upto:
@@ -135,7 +135,7 @@ class History(ABC):
         return self.journal.take()
 
     def _next_noted(self) -> Unit | None:
-        """What the journal has next; None if all of it has been repeated, and the run makes history from here on."""
+        """Return the next unit of the journal; None if all of it has been repeated, and the run makes history from here on."""
         if not self.replaying:
             return None
         self._skip_marks()
@@ -164,7 +164,7 @@ class History(ABC):
 
     @property
     def oldest_unflushed_us(self) -> int | None:
-        """When the oldest unit that is not on its way was recorded."""
+        """Time at which the oldest unit that is not on its way was recorded, in microseconds; None if there is none."""
         return self._buffer[0].at_us if self._buffer else None
 
     # ================================================================ divergence
@@ -189,7 +189,7 @@ class History(ABC):
             self._take_mark(unit)
 
     def _is_start(self, unit: Unit) -> bool:
-        """Whether the code waits for this start of a child, to which it is an outcome."""
+        """Return True if the code waits for this start of a child, to which it is an outcome."""
         call = self._calls.get(unit.call)
         return unit.kind == Kind.CHILD_STARTED and isinstance(call, ChildCall) and call.start is not None and not call.has_started
 
@@ -206,7 +206,7 @@ class History(ABC):
         call.chain_id, call.key = started["run_id"], started.get("key") or ""
 
     def _knows(self, number: int) -> bool:
-        """Whether the code has asked for this call, and more of it may come."""
+        """Return True if the code has asked for this call, and more of it may come."""
         return number in self._calls
 
     def _take_mark(self, unit: Unit) -> None:

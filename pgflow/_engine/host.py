@@ -1,4 +1,4 @@
-"""What an execution and the worker that runs it say to each other."""
+"""The interface between an execution and the worker that runs it."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ from pgflow._engine.calls import EffectCall, StepCall
 from pgflow.failures import ErrorData
 
 Verdict = Literal["confirmed", "accepted", "failed", "absent", "not begun", "unknown", "needless", "carried"]
-"""What is said to have become of an effect; needless = of one that takes another back: that was not done; carried = it was
-confirmed in a part of the journal that was dropped."""
+"""Finding on an effect; needless: the effect it takes back was never done; carried: confirmed in a dropped part of the journal."""
 
 E_contra = TypeVar("E_contra", contravariant=True)
 
@@ -26,7 +25,7 @@ class ContinueAsNew(BaseException):
 
 
 class StepResult:
-    """What a body brought back: the text of its value, or its error."""
+    """Result of a body: the text of its value, or its error."""
 
     __slots__ = ("call", "delay_seconds", "error", "text")
 
@@ -38,7 +37,7 @@ class StepResult:
 
 
 class EffectResult(StepResult):
-    """What is known of an effect after its body, or the question to the counterparty, came back.
+    """Finding on an effect after its body, or the question to the counterparty, came back.
 
     ``text`` is the text of its value if it is confirmed, the counterparty's reference if it is accepted.
     """
@@ -56,7 +55,7 @@ class EffectResult(StepResult):
 
 
 class Host(Protocol[E_contra]):
-    """What an execution needs of the worker that runs it."""
+    """Interface of the worker towards the executions that it runs."""
 
     def start_body(self, execution: E_contra, call: StepCall) -> None:
         """Runs the body of a step; its result comes back through ``step_returned``."""
@@ -74,7 +73,7 @@ class Host(Protocol[E_contra]):
         """Calls ``poke`` after a delay."""
 
     def has_room(self) -> bool:
-        """Whether a run may wait for its children in memory, where it keeps others from running."""
+        """Return True if a run may wait for its children in memory, where it keeps others from running."""
 
     def hand_back(self, execution: E_contra) -> None:
         """The run is to be taken up anew, by its own code."""

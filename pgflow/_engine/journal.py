@@ -59,7 +59,7 @@ class Journal:
 
     @property
     def is_told(self) -> bool:
-        """Whether nothing is left that the code or the ledger has a part in."""
+        """True if nothing is left that the code or the ledger has a part in."""
         return all(unit.kind == Kind.OPERATOR for unit in self._units[self._next :])
 
     def open_starts(self) -> Iterator[Start]:

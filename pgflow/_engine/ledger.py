@@ -84,7 +84,7 @@ class Ledgers(Requests):
         return call
 
     def may_take_back(self, effect: EffectCall, planner: str | None = None) -> bool:
-        """Whether it is this run's to take back. What a fork repeats of its origin is not, save where the copied part did it there.
+        """Return True if this run may take it back. What a fork repeats of its origin is not, save where the copied part did it there.
 
         Args:
             effect: What is to be taken back.
@@ -101,7 +101,7 @@ class Ledgers(Requests):
         return self.journal.needless.get(number) == effect.key
 
     def is_foreign(self, effect: EffectCall) -> bool:
-        """Whether a run beside this one did it: a fork repeats the journal of its origin."""
+        """Return True if a run beside this one did it: a fork repeats the journal of its origin."""
         return effect.is_foreign if effect.number == 0 else not effect.key.startswith(self.claim.root)
 
     def watch(self, call: EffectCall) -> Any:
@@ -117,7 +117,7 @@ class Ledgers(Requests):
 
     @property
     def owes(self) -> bool:
-        """Whether an effect is open: intended and not closed. Until none is, the run does not end."""
+        """True while an effect is open: intended and not closed. Until none is, the run does not end."""
         if self._accepted:
             return True
         return any(isinstance(c, EffectCall) and c.attempts > 0 for c in self._calls.values())
@@ -157,7 +157,7 @@ class Ledgers(Requests):
     # ================================================================ what a dropped part has done
 
     def _known_result(self, call: EffectCall) -> CarriedEffect | None:
-        """What the same effect came to in a dropped part of the journal: asked for at the same place, with the same arguments."""
+        """Return the outcome of the same effect (same place, same arguments) in a dropped part of the journal; None if it has none."""
         heritage = self.claim.heritage
         if heritage is None or call.compensates is not None or call.is_undo:
             return None
@@ -199,7 +199,7 @@ class Ledgers(Requests):
     # ================================================================ what is not known
 
     def _plan(self, call: EffectCall) -> Literal["repeat", "ask"] | None:
-        """What brings on an effect whose outcome is unknown; None if only a person can."""
+        """Return how to settle an effect of unknown outcome: repeat it, ask the counterparty, or None if only a person can."""
         agreed = call.agreed
         if call.asks > agreed.settling.max_attempts or not agreed.has_body or call.needs_person:
             return None
@@ -342,7 +342,7 @@ class Ledgers(Requests):
             self._accepted.pop(call.number, None)
 
     def _take_live_mark(self, unit: Unit) -> None:
-        """What the database has just written beside an effect."""
+        """Apply a mark that the database has just written beside an effect."""
         call = self._calls.get(unit.call) or self._accepted.get(unit.call)
         assert isinstance(call, EffectCall)
         self._read_mark(call, unit)
@@ -409,5 +409,5 @@ class Ledgers(Requests):
 
 
 def is_misfit_word(call: EffectCall, error: Exception) -> bool:
-    """Whether an effect was done, as somebody said, with a result that cannot be read."""
+    """Return True if somebody has said that an effect was done, with a result that cannot be read."""
     return call.is_by_word and isinstance(error, NotStorable)

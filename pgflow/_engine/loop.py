@@ -46,7 +46,7 @@ _abandoned: list[Any] = []
 
 
 def is_interrupt(error: BaseException) -> bool:
-    """Whether somebody has asked the process to end by Ctrl-C, and no code has raised KeyboardInterrupt of its own.
+    """Return True for Ctrl-C on the process, False for a KeyboardInterrupt that code has raised itself.
 
     Python raises it only in the main thread: anywhere, where the default handler of SIGINT is in place, else out of
     the handler that is, such as that of ``asyncio.run`` when it is pressed for the second time.
@@ -68,7 +68,7 @@ class Unwind(BaseException):
 
 
 class TimerHost(Protocol):
-    """What the loop needs of the execution it belongs to."""
+    """Interface of the execution that the loop belongs to."""
 
     run_id: int
 
@@ -123,7 +123,7 @@ class WorkflowTask(asyncio.Task[T]):
 
 
 inlining: contextvars.ContextVar[bool] = contextvars.ContextVar("pgflow_inline", default=False)
-"""Whether what is handed to an executor is run at once: ``with pgflow.inline()``."""
+"""True if work for an executor runs at once: ``with pgflow.inline()``."""
 
 _ADVICE = {
     "run_in_executor": "asyncio.to_thread() and executors, which start threads",
@@ -225,7 +225,7 @@ class WorkflowLoop(_RefusingLoop):  # type: ignore[misc]
             _leave(before)
 
     def _run_ready(self) -> bool:
-        """Whether anything came of it: more was run than was ready."""
+        """Run the ready callbacks; return True if there were more of them than at the start."""
         ready = self._ready
         came_of_it = -len(ready)
         while ready:
@@ -410,7 +410,7 @@ class WorkflowLoop(_RefusingLoop):  # type: ignore[misc]
             log.debug("run %s: %s", self.host.run_id, context.get("message"), exc_info=context.get("exception"))
 
     def get_exception_handler(self) -> Callable[[asyncio.AbstractEventLoop, dict[str, Any]], object] | None:
-        """What :meth:`set_exception_handler` was given."""
+        """Return the handler that :meth:`set_exception_handler` was given."""
         return self._exception_handler
 
     def set_exception_handler(self, handler: Callable[[asyncio.AbstractEventLoop, dict[str, Any]], object] | None) -> None:
@@ -465,7 +465,7 @@ def _ignore(_generator: AsyncGenerator[Any, Any]) -> None:
 
 
 def _called_from_as_completed() -> bool:
-    """Whether ``ensure_future`` was called by ``as_completed``, which iterates a set of bare coroutines."""
+    """Return True if ``ensure_future`` was called by ``as_completed``, which iterates a set of bare coroutines."""
     frame = sys._getframe(2)
     if frame.f_code.co_filename != asyncio.tasks.__file__:
         return False

@@ -27,13 +27,13 @@ _DECIDING = frozenset({Kind.DECISION_RECORDED, Kind.STEP_FAILED})
 
 
 def fits(unit: Unit, call: Call) -> bool:
-    """Whether a unit can be the outcome of what the code asked for."""
+    """Return True if a unit can be the outcome of this call."""
     fitting = _DECIDING if isinstance(call, StepCall) and call.spec.effect == "d" else _FITTING[type(call)]
     return unit.kind in fitting and (unit.name is None or call.answers_to(unit.name))
 
 
 def decode_result(call: StepCall, result: StepResult) -> tuple[Any, Exception | None, str]:
-    """What the code will see, which is what a replay will: the decoded text."""
+    """Return (value, error, text), decoded from the text so that a replay sees the same."""
     data = result.error
     if result.text is not None:
         try:
@@ -45,7 +45,7 @@ def decode_result(call: StepCall, result: StepResult) -> tuple[Any, Exception | 
 
 
 def _step_value(call: StepCall, text: str, what: str) -> Any:
-    """What a step is seen to return: of a decision, the choice under its key."""
+    """Return the value of a step as its caller sees it: for a decision, the choice under its key."""
     value = call.spec.result.decode(text, what)
     if call.spec.effect != "d":
         return value
@@ -53,7 +53,7 @@ def _step_value(call: StepCall, text: str, what: str) -> Any:
 
 
 def decode_unit(call: Call, unit: Unit) -> tuple[Any, Exception | None]:
-    """What the code sees of an outcome.
+    """Return the (value, error) that a unit hands to the code.
 
     Raises:
         NotStorable: The recorded result of a step does not fit the step's annotation any more.

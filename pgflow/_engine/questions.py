@@ -1,4 +1,4 @@
-"""What the database is asked for a run: the parts of a question that describe its open calls."""
+"""The parts of a question to the database that describe a run's open calls."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pgflow.model import Kind
 
 
 def waits_of(calls: Iterable[Call], children: Iterable[ChildCall], accepted: Iterable[int] = ()) -> dict[str, Any]:
-    """What only the database can bring, as a question names it, for children and for calls beside them."""
+    """Return the open waits that only the database can end, as a question names them: of the children, and of the other calls."""
     signals: list[Any] = []
     timers: list[Any] = []
     retries: list[Any] = []
@@ -66,7 +66,7 @@ def effect_row(call: EffectCall) -> list[Any]:
 
 
 def owed_detail(calls: Iterable[Call]) -> dict[str, Any]:
-    """What a person must say, for the detail of a run that is stuck."""
+    """Return the detail of a stuck run: the message for the person, and name and key of each effect to settle."""
     owed = [call for call in calls if isinstance(call, EffectCall)]
     effects = [{"effect": call.name, "key": call.key} for call in owed]
     keys = ", ".join(effect["key"] for effect in effects)

@@ -77,7 +77,7 @@ class Releases(Renewals):
             self._settle()
 
     def _is_finished(self) -> bool:
-        """Whether the code has ended and no effect of it is open."""
+        """Return True if the code has ended and no effect of it is open."""
         if not self._driver.done:
             return False
         if self.replaying and not self._has_ended:
@@ -245,7 +245,7 @@ class Releases(Renewals):
             self._driver.resume()
 
     def _is_newest(self) -> bool:
-        """Whether nothing rests on the outcome that is being released."""
+        """Return True if nothing rests on the outcome that is being released."""
         return not self._decided and (not self.replaying or self.journal.is_told)
 
     def _return_signal(self, call: SignalCall, unit: Unit, misfit: Exception) -> None:

@@ -47,7 +47,7 @@ class Renewals(Ledgers):
         return unit
 
     def _renew(self, call: StepCall, unit: Unit) -> None:
-        """What this result claims is gone: its body runs again, if it may; nothing else is released until it has come back."""
+        """Run the body again, if it may, since the thing that its result names is gone; release nothing else until it has come back."""
         if call.spec.effect not in ("r", "s") or unit.kind != Kind.STEP_COMPLETED:
             self._give_up_renewal(call, "it is not made again, since that could do something twice")
         started = self.journal.starts.get(call.number)

@@ -1,4 +1,4 @@
-"""What the code of a run asks for: steps, timers, signals, children, notes; and what it gives up."""
+"""Requests of a run's code: steps, timers, signals, children, notes; and what it gives up."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ class Requests(History):
             call.key = call.ordinal = started.ordinal
 
     def _name_compensation(self, call: EffectCall, effect_key: str) -> None:
-        """What takes an effect back has a key made of that effect's, whichever run or generation does it."""
+        """Give a compensation a key made of its effect's key, whichever run or generation does it."""
         stem = f"{effect_key}/{name_in_key(call.name)}"
         ordinal = self.next_ordinal(stem)
         key = f"{stem}/{ordinal}"
@@ -266,7 +266,7 @@ class Requests(History):
                 return
 
     def patched(self, patch_id: str) -> bool:
-        """Whether the code may take the new side of a change: yes unless this run passed here before the change."""
+        """Return True if the code may take the new side of a change: always, unless this run passed here before the change."""
         if self._take_deprecated(patch_id):
             return True
         unit = self._next_noted()
@@ -287,7 +287,7 @@ class Requests(History):
             self._note(self._next_call(), Kind.PATCHED, patch_id, None)
 
     def _take_deprecated(self, patch_id: str) -> bool:
-        """Whether the journal has the marker of a deprecated patch here, which is then behind us."""
+        """Take the marker of a deprecated patch if the journal has it here; return True if it had."""
         self._check_open()
         if not self.replaying:
             return False

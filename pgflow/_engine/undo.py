@@ -70,7 +70,7 @@ class Undoing(Execution):
             self._adopting = NEVER
 
     def has_begun(self, key: str) -> bool:
-        """Whether the dropped part has begun to compensate the effect of this key."""
+        """Return True if the dropped part has begun to compensate the effect of this key."""
         return key in self._open_compensations
 
     def issue_effect(

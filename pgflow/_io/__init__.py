@@ -169,7 +169,7 @@ def database_error(error: BaseException | None) -> psycopg.Error | None:
 
 
 def _holds_no_text(error: psycopg.Error) -> bool:
-    """Whether a text, or one inside JSON, is none for Postgres; psycopg itself refuses to send NUL."""
+    """Return True if Postgres cannot hold a text, or one inside JSON; psycopg itself refuses to send NUL."""
     return error.sqlstate in ("22021", "22P02", "22P05") or (isinstance(error, psycopg.DataError) and "NUL" in str(error))
 
 
@@ -198,7 +198,7 @@ REFUSED_AFTER_SECONDS = 300.0
 
 
 def is_infrastructure(error: BaseException) -> bool:
-    """Whether an error of a connection of ours says something of the connection or server and nothing of the work.
+    """Return True if an error of our connection says something of the connection or server and nothing of the work.
 
     Lost connections, serialization failures, deadlocks, lock time-outs, full disks, read-only servers, shutdowns, sessions
     that the server ends for being idle, and statements that a pooler has lost are retried and never recorded as the
@@ -216,7 +216,7 @@ def is_infrastructure(error: BaseException) -> bool:
 
 
 def is_of_the_data(error: BaseException) -> bool:
-    """Whether a call of a function of ours failed for what it was given: sent again, it would fail again.
+    """Return True if a call of our function failed for its arguments: sent again, it would fail again. sent again, it would fail again.
 
     All else - a statement that was cancelled, a function that is missing or forbidden while an upgrade runs - says nothing
     of the data. Neither does a journal without a partition for the run, though that is a violation of a check.
@@ -232,7 +232,8 @@ def is_of_the_data(error: BaseException) -> bool:
 
 
 def is_passing(error: BaseException) -> bool:
-    """Whether trouble is of the moment, however long that lasts: nobody need look at the run that met it.
+    """Return True if trouble is of the moment, however long that lasts: nobody need look at the run that met it. nobody need look at the
+    run that met it.
 
     A conflict is not: whoever is left to lose one for minutes, time after time, will not win by himself.
     """
@@ -241,18 +242,18 @@ def is_passing(error: BaseException) -> bool:
 
 
 def is_answer(error: BaseException) -> bool:
-    """Whether the server has answered, and is well but for this one statement: another may fare better, on the same connection."""
+    """Return True if the server answered and only this statement failed: another may fare better on the same connection."""
     cause = database_error(error)
     return cause is not None and cause.sqlstate is not None and _UNANSWERED.match(cause.sqlstate) is None
 
 
 def is_honoured(error: BaseException) -> bool:
-    """Whether trouble is an outcome where ``raises=`` names its class: a body may have asked for it, as by NOWAIT."""
+    """Return True if trouble is an outcome where ``raises=`` names its class: a body may have asked for it, as by NOWAIT."""
     return sqlstate_of(error) in _HONOURED
 
 
 def is_of_a_pooler(error: BaseException) -> bool:
-    """Whether a prepared statement is gone, or there already: somebody lends one session to many."""
+    """Return True if a prepared statement is gone, or there already: somebody lends one session to many."""
     return sqlstate_of(error) in _POOLED
 
 
@@ -263,7 +264,7 @@ def sqlstate_of(error: BaseException) -> str | None:
 
 
 def is_ambiguous(error: BaseException) -> bool:
-    """Whether a COMMIT that raised this may have happened: the connection broke before the answer came, or the server broke in it."""
+    """Return True if a COMMIT that raised this may have happened: the connection broke before the answer came, or the server broke in it."""
     cause = database_error(error)
     if cause is None or cause.sqlstate is None or cause.sqlstate.startswith(("08", "57P0")):
         return True
@@ -272,7 +273,7 @@ def is_ambiguous(error: BaseException) -> bool:
 
 
 def is_conflict_on_unit(error: BaseException) -> bool:
-    """Whether another writer has taken the seq: a duplicate key of a partition of the journal."""
+    """Return True if another writer has taken the seq: a duplicate key of a partition of the journal."""
     cause = database_error(error)
     if cause is None or cause.sqlstate != "23505":
         return False

@@ -85,7 +85,7 @@ class BusyPoll:
         return False
 
     def _has_news(self, now: float) -> bool:
-        """Whether something came on any of the sockets within a slice."""
+        """Return True if something came on any of the sockets within a slice."""
         poll = self._poller.poll
         end = now + SLICE_SECONDS
         while now < end:

@@ -74,7 +74,7 @@ _ENVIRONMENT = {"target_session_attrs": "PGTARGETSESSIONATTRS", "connect_timeout
 
 
 class Preparing:
-    """Whether statements are prepared on the connections of an app, which ends for all of them where a pooler loses what was prepared."""
+    """Switch of prepared statements for all connections of an app, off once a pooler loses a prepared one."""
 
     def __init__(self) -> None:
         self.has_ended = False
@@ -91,7 +91,7 @@ class Preparing:
 
 @dataclass(frozen=True)
 class ConnectOptions:
-    """How to reach the database.
+    """Parameters of the connections to the database.
 
     Attributes:
         dsn: Connection string; what it says of time-outs and of the kind of server wins.
@@ -107,7 +107,7 @@ class ConnectOptions:
 
     @property
     def prepares(self) -> bool:
-        """Whether statements may be prepared."""
+        """True if statements may be prepared."""
         return self.prepare_threshold is not None and not self.preparing.has_ended
 
     def parameters(self, application_name: str) -> dict[str, Any]:
@@ -121,7 +121,7 @@ class ConnectOptions:
 
 
 def connect_parameters(dsn: str, connect_timeout_seconds: int | None = None) -> dict[str, Any]:
-    """What a connection to this database should be opened with, save what its string or the environment says itself."""
+    """Return psycopg's keyword arguments for this database, without those that its string or the environment sets."""
     said = conninfo_to_dict(dsn)
     timeout = connect_timeout_seconds or (CONNECT_ONE_OF_SEVERAL_SECONDS if len(_servers(said)) > 1 else CONNECT_SECONDS)
     wanted = {
@@ -139,10 +139,10 @@ Server = tuple[str, str]
 """Host and port."""
 
 _standing: dict[Server, float] = {}
-"""When a server was last found to take writes; negative: when it was last given up."""
+"""Time at which a server was last found to take writes; negative: at which it was last given up."""
 
 _left: dict[Server, float] = {}
-"""What was opened before this time leads to a server that was left."""
+"""Time at which a server was left: connections opened before it are not used any more."""
 
 
 def _servers(parameters: Mapping[str, Any]) -> list[Server]:
@@ -168,7 +168,7 @@ def in_order(dsn: str) -> dict[str, str]:
 
 
 def server_of(connection: object) -> Server | None:
-    """Where a connection of ours leads; None for one of somebody else."""
+    """Return the server of one of our connections; None for another connection."""
     return getattr(connection, "server", None)
 
 
@@ -180,7 +180,7 @@ def give_up(server: Server) -> None:
 
 
 def leave(server: Server, before: float) -> None:
-    """Who answered under this address until then is not the primary any more: what was opened before is used no more."""
+    """Leave a server that is not the primary any more: connections opened before this time are used no more."""
     _left[server] = max(before, _left.get(server, 0.0))
 
 
@@ -192,7 +192,7 @@ def cut_if_left(connection: object, left_at: float) -> None:
 
 
 def is_left(connection: object) -> bool:
-    """Whether a connection leads to a server that was left since it was opened."""
+    """Return True if a connection leads to a server that was left since it was opened."""
     return isinstance(connection, (Connection, AsyncConnection)) and connection.opened_at < _left.get(connection.server, 0.0)
 
 
@@ -219,7 +219,7 @@ class Connection(psycopg.Connection[Any]):
         return _opened(super().connect(conninfo, **{**kwargs, **in_order(conninfo)}))
 
     def wait(self, *args: Any, **kwargs: Any) -> Any:
-        """Where psycopg waits for an answer."""
+        """Wait for an answer, at most for the connection's patience if it has one."""
         if self.patience_seconds is None:
             return super().wait(*args, **kwargs)
         with _patiently(self, self.patience_seconds):
@@ -239,7 +239,7 @@ class AsyncConnection(psycopg.AsyncConnection[Any]):
         return _opened(await super().connect(conninfo, **{**kwargs, **in_order(conninfo)}))
 
     async def wait(self, *args: Any, **kwargs: Any) -> Any:
-        """Where psycopg waits for an answer."""
+        """Wait for an answer, at most for the connection's patience if it has one."""
         if self.patience_seconds is None:
             return await super().wait(*args, **kwargs)
         with _patiently(self, self.patience_seconds):
@@ -261,7 +261,7 @@ def _patiently(connection: Connection | AsyncConnection, seconds: float) -> Limi
 
 
 def _answers(info: psycopg.ConnectionInfo) -> bool:
-    """Whether the server of a connection takes another one. One that refuses is there, too."""
+    """Return True if the server of a connection takes another one. One that refuses is there, too."""
     known = make_conninfo(info.dsn, connect_timeout=CONNECT_ONE_OF_SEVERAL_SECONDS, target_session_attrs="any")
     try:
         psycopg.connect(known, password=info.password, application_name="pgflow probe").close()
@@ -342,7 +342,7 @@ async def connect_async(options: ConnectOptions, application_name: str) -> Async
 
 
 def _has_news(connection: psycopg.Connection[Any] | psycopg.AsyncConnection[Any]) -> bool:
-    """Whether there is something to read on an idle connection: mostly its end, which the server or the network has brought about."""
+    """Return True if an idle connection has something to read: mostly its end, which the server or the network has brought about."""
     looked_at = select.poll()
     looked_at.register(connection.fileno(), select.POLLIN)
     return bool(looked_at.poll(0))
@@ -486,7 +486,7 @@ async def lent_async(pool: AsyncConnectionPool[Any], patience_seconds: float = P
 
 
 def is_behind_pooler(connection: psycopg.Connection[Any], options: ConnectOptions) -> bool:
-    """Whether a pooler is in between that gives each transaction another session, as PgBouncer does in transaction mode.
+    """Return True if a pooler gives each transaction another session, as PgBouncer does in transaction mode.
 
     A pooler answers with a process id of its own. One that keeps a session for each client keeps its process, too, and
     gives nobody else the same.

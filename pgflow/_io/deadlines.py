@@ -35,7 +35,8 @@ COMMIT_SECONDS = 30.0
 
 
 class Cord:
-    """What cuts a connection, from any thread, for as long as it is not closed: no other socket can have its number meanwhile.
+    """Means to cut a connection from any thread; until it is closed, no other socket can get its number. no other socket can have its
+    number meanwhile.
 
     Args:
         fileno: The connection's socket.
@@ -103,7 +104,7 @@ class Limit:
             raise psycopg.OperationalError(f"no answer of the server in {self._seconds:g} s") from error
 
     def judge(self) -> bool:
-        """Whether the server is known to be there, asked where one may ask."""
+        """Return True if the server is known to be there, asked where one may ask."""
         if self._is_alive is None:
             return False
         try:

@@ -46,7 +46,7 @@ _LOST = "the connection was lost in the middle of an answer"
 
 
 class _Spoken:
-    """What both colours of a wire say and understand."""
+    """Encoding of calls and decoding of answers, for both colours of a wire."""
 
     _pgconn: pq.abc.PGconn
     _prepares: bool
