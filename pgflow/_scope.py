@@ -1,4 +1,4 @@
-"""Where code runs: in a workflow, in the body of a step, or in neither.
+"""The scope in which code runs: in a workflow, in the body of a step, or in neither.
 
 The scope is ambient - a context variable - because helpers and callbacks of frameworks cannot thread an
 argument through. Each execution sets it in a fresh context of its own, and each body in a copy of the
@@ -34,7 +34,7 @@ class WorkflowScope:
     thread_id: int | None = None
     muted: threading.Event | None = None
     is_check: bool = False
-    """Whether a recorded run is replayed only to see if the code repeats it."""
+    """True if a recorded run is replayed only to see if the code repeats it."""
     interceptors: Sequence[Any] = ()
     effects: list[Any] = field(default_factory=list)
     """Effects outside of any saga block, with their calls, for the run itself to take back: those of earlier generations, then its own."""
@@ -66,7 +66,7 @@ class StepScope:
     tell: Callable[[StepScope], None] = lambda _scope: None
     """Is called when the body has emitted something. Does not refer to the scope, which is gone without the garbage collector."""
     emitted: list[tuple[str, str]] = field(default_factory=list)
-    """What this try has emitted."""
+    """Values that this try has emitted, as (stream, JSON text)."""
     try_id: str = ""
     """Made by its first emit."""
 
@@ -78,11 +78,11 @@ class StepScope:
         self.tell(self)
 
     def begin_try(self) -> None:
-        """What an earlier try has emitted is void."""
+        """Begin a try: drop the values that an earlier one emitted."""
         self.emitted, self.try_id = [], ""
 
     def succeeded(self) -> None:
-        """What this try has emitted counts."""
+        """Hand the values that this try emitted to the call, where they count."""
         self.call.emitted, self.call.try_id = tuple(self.emitted), self.try_id
 
     @property

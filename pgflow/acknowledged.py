@@ -1,4 +1,4 @@
-"""What this worker was told is durable, for as long as a standby may lack it: by this it notices what a fail-over has lost.
+"""Units that this worker was told are durable, for as long as a standby may lack them: they show what a fail-over has lost.
 
 The rows that could say so are lost together with what they say. So the worker remembers for each run the last unit that was
 acknowledged, cut into stretches by the beats of the heart: each beat answers how far the server's log is durable, which is
@@ -67,7 +67,7 @@ class Acknowledged:
             self._sent.append(told)
 
     def judge(self, answer: Beat, ask: Callable[[Query[Any]], Any]) -> Loss | None:
-        """What is lost, if the server that answered has another log than the one before, or a shorter one.
+        """Return the loss, if the server that answered has another log than the one before, or a shorter one; else None.
 
         Args:
             answer: Of the beat.

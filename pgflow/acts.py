@@ -33,14 +33,14 @@ ASKED_BEFORE_ACT = 5
 
 
 class Callers(Protocol):
-    """What an act needs of whoever calls bodies."""
+    """Interface of the caller of bodies, as an act needs it."""
 
     @property
     def replacements(self) -> dict[Step[Any, Any], Callable[..., Any]]:
-        """What tests call in place of a body."""
+        """Functions that tests call in place of a body, by step."""
 
     def call_body(self, call: StepCall, scope: StepScope, fn: Callable[..., Any], first: tuple[Any, ...]) -> Awaitable[Any]:
-        """What is awaited for a body's result, within its time-out."""
+        """Return an awaitable for a body's result, within its time-out."""
 
     def call_untimed(self, call: StepCall, scope: StepScope, fn: Callable[..., Any], first: tuple[Any, ...]) -> Awaitable[Any]:
         """The same without one."""
@@ -91,7 +91,7 @@ class Acts:
         return None
 
     async def _ask_before_act(self, execution: Execution, call: EffectCall, scope: StepScope, fn: Callable[..., Any]) -> Any:
-        """What a function says before the act; trouble with its database is tried again a few times, since nothing has been done yet."""
+        """Call a function before the act and return its answer; retry trouble with its database a few times: nothing was done yet."""
         tries = 0
         while True:
             try:

@@ -52,7 +52,7 @@ _INFRASTRUCTURE_RETRIES = Retries(first_delay=timedelta(seconds=0.1), max_delay=
 
 
 class BodyHost(TurnsHost, Protocol):
-    """What bodies need of the worker they run in."""
+    """Interface of the worker, as bodies need it."""
 
     providers: list[Any]
     replacements: dict[Step[Any, Any], Callable[..., Any]]
@@ -64,7 +64,7 @@ class BodyHost(TurnsHost, Protocol):
 
     @property
     def around_step(self) -> Callable[[StepScope], Any] | None:
-        """What is entered around a body, if anything."""
+        """Context manager to enter around a body, or None."""
 
     def returned(self, execution: Execution, result: StepResult) -> None:
         """A body has come back; never raises."""
@@ -76,7 +76,7 @@ class BodyHost(TurnsHost, Protocol):
         """Takes an execution apart."""
 
     def body_failed(self, execution: Execution, call: StepCall, error: BaseException) -> None:
-        """What a body came to could not be judged."""
+        """Report a body whose result could not be judged."""
 
     def thread_lost(self, call: StepCall) -> None:
         """A body goes on in a thread that nobody waits for."""
@@ -102,7 +102,7 @@ class Bodies:
 
     @property
     def replacements(self) -> dict[Step[Any, Any], Callable[..., Any]]:
-        """What tests call in place of a body."""
+        """Functions that tests call in place of a body, by step."""
         return self._host.replacements
 
     def start(self, execution: Execution, call: StepCall) -> None:
@@ -222,11 +222,11 @@ class Bodies:
             self._tasks.pop(call, None)
 
     def _is_stopped(self, execution: Execution, call: StepCall, error: BaseException) -> bool:
-        """Whether somebody has cancelled the body, who wants nothing of it any more."""
+        """Return True if the body was cancelled by somebody who wants nothing of it any more."""
         return isinstance(error, asyncio.CancelledError) and (self._stopped or execution.over or not execution.wants(call))
 
     def _is_the_end(self, call: StepCall, error: BaseException) -> bool:
-        """Whether it is not the body that raised this: somebody ends the process, or the loop has closed this very coroutine."""
+        """Return True if something other than the body raised this: the process ends, or the loop has closed this very coroutine."""
         if isinstance(error, GeneratorExit):
             return asyncio._get_running_loop() is None or asyncio.current_task() is not self._tasks.get(call)
         return isinstance(error, KeyboardInterrupt) and call.spec.definition.is_async and is_interrupt(error)
@@ -301,7 +301,7 @@ class Bodies:
         return StepResult(call, text, None)
 
     def call_body(self, call: StepCall, scope: StepScope, fn: Callable[..., Any], first: tuple[Any, ...]) -> Awaitable[Any]:
-        """What is awaited for the body's result. Plain functions give it: each coroutine around a body costs as much as its bookkeeping."""
+        """Return an awaitable for the body's result. Plain functions do: a coroutine for each body costs as much as its bookkeeping."""
         called = self.call_untimed(call, scope, fn, first)
         return called if call.spec.timeout_seconds is None else _within(call.spec.timeout_seconds, called)
 
@@ -488,7 +488,7 @@ class _Open(NamedTuple):
 
 
 class _Cords:
-    """What cuts a transaction's connection while its thread waits on it, for as long as the transaction is open.
+    """Means to cut a transaction's connection while its thread waits on it, for as long as the transaction is open.
 
     Args:
         known: Where it is put down, under its call, with the time at which the transaction began.
@@ -532,7 +532,7 @@ class _Cords:
 
 
 def _is_of(transaction: Any) -> Callable[[BaseException], bool]:
-    """What tells whether an error comes from a transaction's connection. One of a library that does not say which it is is believed to."""
+    """Return a test for errors of a transaction's connection. It is always true where the library does not tell its connection."""
 
     def is_ours(error: BaseException) -> bool:
         connection = getattr(transaction, "driver_connection", None)
@@ -542,7 +542,7 @@ def _is_of(transaction: Any) -> Callable[[BaseException], bool]:
 
 
 def _has_closed(transaction: Any) -> bool:
-    """Whether a body has closed the connection of its transaction: one that is lost is broken."""
+    """Return True if a body has closed the connection of its transaction: one that is lost is broken."""
     connection = getattr(transaction, "driver_connection", None)
     return bool(getattr(connection, "closed", False)) and not getattr(connection, "broken", True)
 
@@ -572,7 +572,7 @@ async def _within(seconds: float, called: Awaitable[Any]) -> Any:
 
 
 class _Raised(NamedTuple):
-    """What a body in a thread has raised."""
+    """Exception that a body in a thread has raised."""
 
     error: BaseException
 
@@ -600,7 +600,7 @@ def _tell(ended: asyncio.Future[Any], outcome: Any) -> None:
 
 
 def _is_plain(execution: Execution, call: StepCall) -> bool:
-    """Whether a body needs nothing but a thread: no time-out, no word of an earlier try, no transaction."""
+    """Return True if a body needs nothing but a thread: no time-out, no word of an earlier try, no transaction."""
     return (
         type(call) is StepCall and not call.spec.definition.is_async and call.spec.effect != "t" and call.spec.timeout_seconds is None
         and call.failed_attempts == 0 and not execution.claim.has_beats

@@ -43,7 +43,7 @@ def find_effect(name: str, code: str) -> EffectStep[..., Any] | None:
 
 
 def read_result(step: EffectStep[..., Any], scope: WorkflowScope, text: str | None) -> Any:
-    """What an effect returned, from the record of it; as JSON has it, where it does not fit: what a person said of it."""
+    """Return the recorded result of an effect. Where it does not fit the type, a person stated it: return it as JSON has it."""
     text = text if text is not None else "null"
     try:
         return step.spec(scope.app_errors).result.decode(text, f"the result of effect {step.name}")
@@ -60,7 +60,7 @@ class Carried:
 
     @property
     def has_compensation(self) -> bool:
-        """What could not be taken back, and need not be, was left behind."""
+        """True: what could not be taken back, and need not be, was left behind."""
         return True
 
     def check_request(self, effect: EffectCall) -> None:
@@ -94,13 +94,13 @@ class OfChild(Carried):
 
     @property
     def has_compensation(self) -> bool:
-        """Whether something takes it back; what the code at hand does not have is not left behind unseen."""
+        """True if a compensation is declared, or this code does not have the effect: then it is not left behind unseen."""
         step = find_effect(self._entry.name, self._entry.code)
         return step is None or step.has_compensation
 
 
 def take_over(scope: WorkflowScope) -> Callable[[dict[str, Any], int], None]:
-    """What is done with the saga of a child that is started here, once it has completed: it is its parent's."""
+    """Return a callback for a child started here: once it has completed, it makes the child's saga that of its parent."""
     remember = enlister(scope)
 
     def taken(left: dict[str, Any], of_call: int) -> None:
@@ -119,5 +119,5 @@ def _call_of(entry: SagaEntry) -> EffectCall:
 
 
 def carried_effects(entries: Iterable[SagaEntry]) -> list[Enlisted]:
-    """What a run has to take back of the generations before it, the first one first."""
+    """Return the effects of earlier generations that this run must be able to take back, the first one first."""
     return [(Carried(e), _call_of(e)) for e in entries]

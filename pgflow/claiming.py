@@ -1,4 +1,4 @@
-"""Where a worker's runs come from: it claims as many as it has room for, alone or together with a commit that ends some."""
+"""Claiming of a worker's runs: as many as it has room for, alone or together with a commit that ends some."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Claiming(Executions):
         self._claim_wanted = asyncio.Event()
         self._stopping = False
         self.is_outgrown = False
-        """Whether the schema has been upgraded to one that this code cannot work with."""
+        """True once the schema has been upgraded to one that this code cannot work with."""
 
     async def _claim_loop(self) -> None:
         while True:

@@ -28,7 +28,7 @@ R = TypeVar("R")
 T = TypeVar("T")
 
 Verdict = Literal["confirmed", "failed", "absent", "taken_back", "stands"]
-"""What may be said of an effect."""
+"""Outcome that a person may state for an effect."""
 
 Answer = Approve | Reject | Escalate
 """Answer to a gate."""

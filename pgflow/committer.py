@@ -57,17 +57,17 @@ Item = tuple[Execution, Flush]
 
 
 class CommitHost(Protocol):
-    """What the committer needs of the worker it commits for."""
+    """Interface of the worker, as the committer needs it."""
 
     meter: Meter | None
     worker_id: int
 
     @property
     def active(self) -> int:
-        """How many executions there are."""
+        """Number of executions."""
 
     def claim_request(self, ending: int) -> ClaimRequest | None:
-        """What to claim together with a batch that ends so many runs; None for no claim."""
+        """Return the claim to send with a batch that ends so many runs; None for no claim."""
 
     def claims_arrived(self, request: ClaimRequest, claims: list[Claim]) -> None:
         """The answer to a claim."""
@@ -79,13 +79,13 @@ class CommitHost(Protocol):
         """Somebody else holds the run."""
 
     def give_back(self, execution: Execution) -> None:
-        """What was answered is lost, the lease is not: the run must be replayed."""
+        """Have the run replayed: the answer for it is lost, the lease is not."""
 
     def refused(self, execution: Execution, error: Exception) -> None:
         """The server would not store what the run wanted to record: it is held."""
 
     def not_committed(self, execution: Execution, error: BaseException) -> None:
-        """What became of this flush is not known, and nobody will find out."""
+        """Give up a flush of unknown fate: nobody will find out."""
 
     def fail(self, part: str, error: BaseException | None = None) -> None:
         """The worker cannot go on."""
@@ -145,7 +145,7 @@ class Committer:
 
     @property
     def idle(self) -> bool:
-        """Whether nothing waits and nothing is on its way."""
+        """True if nothing waits and nothing is on its way."""
         return not (self._pending or self._again or self._put_off or self._busy)
 
     def leave(self, left_at: float) -> None:
@@ -215,11 +215,11 @@ class Committer:
 
     @property
     def _limit(self) -> int:
-        """How many runs go in one batch at most; so many must wait before a second connection sets out."""
+        """Most runs in one batch; so many must wait before a second connection sets out."""
         return min(MAX_BATCH_RUNS, max(1, (self._host.active + 1) // 2))
 
     def _take_batch(self) -> list[Item]:
-        """What goes next; empty if nothing does, or if the other connection should go on alone."""
+        """Return the next batch; empty if there is none, or if the other connection should go on alone."""
         if self._due:
             self._put_off -= 1
             return [self._due.pop(0)]
@@ -386,7 +386,7 @@ class Committer:
 
 
 def _may_lack(wire: OwnWire, items: list[Item]) -> bool:
-    """Whether the server may lack what was acknowledged of a run: another said so, or it was before this connection was opened.
+    """Return True if the server may lack acknowledged units of a run: another said so, or it was before this connection was opened.
 
     Behind that may be another server, to which not everything had come. The careful path looks whether the last unit is there.
     """

@@ -1,4 +1,4 @@
-"""What the code of workflows and steps may call, and what it gets told.
+"""The functions for the code of workflows and steps, and the types that they return.
 
 Functions that wait (``sleep``, ``run_child``, ``map``, ``gate``) are coroutines for async workflows;
 their twins for sync ones are in :mod:`pgflow.sync`. All others are plain calls in both colours.
@@ -47,7 +47,7 @@ R = TypeVar("R")
 P = ParamSpec("P")
 
 Verdict = Approved[T] | Rejected | Escalated | Expired
-"""What a gate comes back with."""
+"""Answer of a gate."""
 
 
 # ---------------------------------------------------------------- waiting
@@ -227,7 +227,7 @@ def child_request(scope: WorkflowScope, workflow: Workflow[..., Any], args: tupl
 
 
 def _patience(name: str, timeout: Duration | None) -> timedelta | None:
-    """How long a wait for a signal lasts; what is left of a time that has passed is nothing."""
+    """Return the time limit of a wait for a signal, None for none; a time that has passed leaves zero."""
     return duration(timeout, f"timeout of a wait for signal {name!r}", least_seconds=-math.inf)
 
 
@@ -334,7 +334,7 @@ def uuid() -> uuid_module.UUID:
 
 
 def patched(id: str) -> bool:  # noqa: A002 - the word of the surface
-    """Whether to take the new side of a code change: False only for runs that passed here before the change.
+    """Return True to take the new side of a code change; False only for runs that passed here before the change.
 
     Args:
         id: Name of the change.
@@ -493,7 +493,7 @@ def _step_scope(what: str) -> StepScope:
 
 @contextmanager
 def inline() -> Iterator[None]:
-    """What a framework hands to a thread inside is run at once, as code of the workflow: for its helpers that are a ``def``.
+    """Run functions that a framework hands to a thread at once, as code of the workflow: for its helpers that are a ``def``.
 
     In async workflows ``asyncio.to_thread()`` and ``loop.run_in_executor()`` are refused, since a replay would start such a
     thread again. Many frameworks use them for every ``def`` that they are given, to keep the loop free. Inside this
@@ -516,7 +516,7 @@ def inline() -> Iterator[None]:
 
 @contextmanager
 def because(decision: Decision[Any], item: str | int | None = None) -> Iterator[None]:
-    """What is called inside rests on a decision, as with ``step.because(...)``; innermost counts.
+    """Make the calls inside rest on a decision, as with ``step.because(...)``; the innermost block counts.
 
     Args:
         decision: The decision.

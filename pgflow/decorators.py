@@ -23,7 +23,7 @@ R = TypeVar("R")
 
 
 class Connection(Protocol):
-    """What the first parameter of a ``@transaction`` must be: anything that commits and rolls back."""
+    """Type of the first parameter of a ``@transaction``: anything that commits and rolls back."""
 
     def commit(self) -> Any:
         """Makes its writes durable."""

@@ -1,4 +1,4 @@
-"""What the body of a step emits while it runs, on its way to those who read along.
+"""Drafts: the values that a step's body emits while it runs, on their way to those who read along.
 
 It counts only once the step has completed, and is recorded then. Until that it is kept where it may be lost, and a
 little late: values of a few hundredths of a second go in one statement.
@@ -26,7 +26,7 @@ MAX_DRAFTS = 500
 
 
 class DraftHost(Protocol):
-    """What drafts need of the worker."""
+    """Interface of the worker, as drafts need it."""
 
     async def ask(self, query: Query[T]) -> T:
         """Runs a query."""

@@ -21,7 +21,7 @@ MASK = "***"
 
 _URL = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9.-]*)(?:\+(?P<driver>\w+))?://(?P<rest>.*)", re.DOTALL)
 _CUT_AT_A_SLASH = re.compile(r"\w+://[^/?@]*:[^/?@]*/[^?]*@")
-"""What libpq takes for host, port and database where a password holds a slash."""
+"""Pattern for the part that libpq takes for host, port and database where a password holds a slash."""
 
 _UNKNOWN_NAME = re.compile(r"(?:option|parameter)[: ]+\"([^\"]*)\"")
 _PAIRS = "pass a URL (postgresql://user@host/database) or keyword=value pairs, quoting a value with a space, as in password='a b'"

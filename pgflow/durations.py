@@ -12,7 +12,7 @@ from typing import Any, overload
 from pgflow.errors import InvalidArgument
 
 Duration = timedelta | float
-"""How long; a number means seconds."""
+"""Length of time; a number means seconds."""
 
 LONGEST_SECONDS = 3.2e9
 """A hundred years: what is longer, the clock of no database will see."""

@@ -66,7 +66,7 @@ def written_by(tables: Sequence[str]) -> tuple[Table, ...]:
 
 @dataclass(frozen=True)
 class EffectOptions:
-    """What was said of an effect where it was declared; see :func:`pgflow.effect`."""
+    """Options of an effect as declared; see :func:`pgflow.effect`."""
 
     risk: Risk
     keyed: bool = True
@@ -79,7 +79,7 @@ class EffectOptions:
 
 
 class EffectStep(Step[P, R_co]):
-    """What both colours of effects have in common."""
+    """Base of the effects of both colours."""
 
     terms: EffectOptions
     settler: Callable[..., Any] | None = None
@@ -138,11 +138,11 @@ class EffectStep(Step[P, R_co]):
 
     @property
     def timeout_(self) -> timedelta:
-        """How long one attempt may take."""
+        """Longest time for one attempt."""
         return self.timeout or DEFAULT_TIMEOUT
 
     def spec(self, app_errors: tuple[type[Exception], ...]) -> StepSpec:
-        """What the engine must know of this effect in an app that knows these errors."""
+        """Return the engine's declaration of this effect, for an app that knows these errors."""
         found = super().spec(app_errors)
         if found.terms is None:
             said = self.terms
@@ -156,7 +156,9 @@ class EffectStep(Step[P, R_co]):
         return found
 
     def _dedup_seconds(self, settle_after: timedelta) -> float | None:
-        """How long after the first attempt the same may be sent again: it must arrive while the counterparty remembers the key."""
+        """Return for how many seconds after the first attempt the key may be sent again: it must arrive while the counterparty remembers
+        it.
+        """
         if self.terms.dedup_window is not None:
             return max(0.0, (self.terms.dedup_window - settle_after).total_seconds())
         return _FOR_EVER if self.terms.is_compensation and self.terms.keyed else None
@@ -177,12 +179,12 @@ class EffectStep(Step[P, R_co]):
 
     @property
     def has_compensation(self) -> bool:
-        """Whether something is declared that takes it back."""
+        """True if a compensation is declared."""
         return self.declared.compensation is not None
 
     @property
     def code(self) -> str:
-        """Where it stands in the code: module and name."""
+        """Place in the code: module and name."""
         fn = self.declared.fn
         return f"{getattr(fn, '__module__', '?')}:{getattr(fn, '__qualname__', self.name)}"
 
@@ -245,7 +247,7 @@ class EffectStep(Step[P, R_co]):
             raise NotStorable(f"effect {self.name} cannot be carried into the next generation: {error}") from error
 
     def entry_of(self, scope: WorkflowScope, effect: EffectCall) -> SagaEntry:
-        """What is passed on of one of these effects, which was done, to whoever has to take it back."""
+        """Return the entry of an effect that was done, for whoever has to take it back."""
         if isinstance(effect.value, Accepted):
             return SagaEntry(self.name, effect.key, "", effect.request, None, effect.value.ref)
         what = f"the result of effect {self.name}"
@@ -257,12 +259,12 @@ class EffectStep(Step[P, R_co]):
 
     @property
     def tables(self) -> tuple[Table, ...]:
-        """What it says it writes."""
+        """Tables that it declares to write."""
         return self.terms.writes
 
     @property
     def risk(self) -> Risk:
-        """What it takes to take it back."""
+        """Means by which it can be taken back, if at all."""
         return self.terms.risk
 
     def issue_in_plan(self, scope: WorkflowScope, arguments: dict[str, Any], rests_on: Resting) -> EffectCall:

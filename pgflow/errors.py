@@ -100,7 +100,7 @@ class NotAllowed(PgflowError):
 
 
 class HasActed(PgflowError):
-    """What a fork, rewind or restart would drop has acted outside; the message names it. Say ``effects="reuse"`` or ``"repeat"``."""
+    """A fork, rewind or restart would drop a part that has acted outside; the message names it. Say ``effects="reuse"`` or ``"repeat"``."""
 
     sqlstate = "PF020"
 
@@ -146,7 +146,7 @@ class Stale(PgflowError):
 
 
 class Diverged(PgflowError):
-    """What is observed immediately before an effect acts is not what it was called to expect; nothing was done.
+    """An effect found something else than it was called to expect, immediately before it acted; nothing was done.
 
     Catch it to decide again on what there is now, or let it end the run.
 

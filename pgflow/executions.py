@@ -99,7 +99,7 @@ class Executions(ABC):
 
     @abstractmethod
     def got_on(self, execution: Execution) -> None:
-        """What a body of the run came to is durable."""
+        """Note that the result of a body of the run is durable."""
 
     def spawn(self, coroutine: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
         """Runs something beside; it is cancelled at the end of the worker."""
@@ -121,12 +121,12 @@ class Executions(ABC):
 
     @property
     def active(self) -> int:
-        """How many runs are worked on."""
+        """Number of runs worked on."""
         return len(self.executions)
 
     @property
     def concurrency(self) -> int:
-        """How many runs there may be."""
+        """Most runs that it works on at once."""
         return self.options.concurrency
 
     @property
@@ -320,7 +320,7 @@ class Executions(ABC):
         self._guard(execution, execution.step_returned, result)
 
     def body_failed(self, execution: Execution, call: StepCall, error: BaseException) -> None:
-        """What a body came to could not be judged: nobody would ever hear of it."""
+        """Hold the run: the result of a body could not be judged, and nobody would ever hear of it."""
         where = log_fields(execution.claim, call)
         log.error("step %s: what it came to cannot be told; the run is held", call.name, exc_info=error, extra=where)
         if self.executions.get(execution.run_id) is execution and not execution.over:
@@ -354,7 +354,7 @@ class Executions(ABC):
         self._looks[execution] = self._loop.call_at(when, self._look_due, execution)
 
     def has_room(self) -> bool:
-        """Whether a run may wait for its children in memory: not where such runs take most of the room that children need."""
+        """Return True if a run may wait for its children in memory: not where such runs take most of the room that children need."""
         return len(self.executions) < self.concurrency or 2 * len(self._looks) <= self.concurrency
 
     def _look_due(self, execution: Execution) -> None:
@@ -369,7 +369,7 @@ class Executions(ABC):
         self.acknowledged.note(claim.run_id, claim.token, seq, claim.key, has_ended=has_ended)
 
     def hand_back(self, execution: Execution) -> None:
-        """What was dropped is taken back: whoever claims the run next goes on with its code."""
+        """Give the run back once the dropped effects are taken back: whoever claims it next goes on with its code."""
         self.give_back(execution)
 
     def monotonic_us(self) -> int:
@@ -442,7 +442,7 @@ class Executions(ABC):
 
     @staticmethod
     def has_turn(execution: Execution) -> bool:
-        """Whether a step of the run may fence at once, or its run is over."""
+        """Return True if a step of the run may fence at once, or its run is over."""
         return execution.over or execution.may_fence
 
     async def turn_of(self, execution: Execution) -> None:

@@ -1,4 +1,4 @@
-"""How exceptions become data and come back.
+"""Exceptions as data: encoding and rebuilding them.
 
 An exception is stored as the names of its classes (the MRO), its arguments, those of its attributes
 that are JSON, its text, where it was raised, and its causes. It is rebuilt - on the first run too, so
@@ -112,7 +112,7 @@ def _classes(error: BaseException) -> list[str]:
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:
-    """What it was raised from, and that from what, for as long as it is another."""
+    """Yield the exception that it was raised from, the cause of that, and so on until one repeats."""
     seen = {id(error)}
     cause = error.__cause__
     while cause is not None and id(cause) not in seen and len(seen) <= MAX_CAUSES:
@@ -166,7 +166,7 @@ def _encode_one(error: BaseException, *, with_traceback: bool) -> ErrorData:
 
 
 _STEERING = (StopIteration, StopAsyncIteration)
-"""What steers Python itself: no future takes the first, and neither is an error."""
+"""Exceptions that steer Python itself: no future takes the first, and neither is an error."""
 
 _EXCLUDED = {"Exception", "BaseException", "BaseExceptionGroup", "ExceptionGroup", "StopIteration", "StopAsyncIteration"}
 

@@ -46,7 +46,7 @@ def fingerprint(value: Any) -> str:
 
 
 def is_fingerprint(text: object) -> bool:
-    """Whether :func:`fingerprint` can have made this."""
+    """Return True if :func:`fingerprint` can have made this."""
     return isinstance(text, str) and _FINGERPRINT.fullmatch(text) is not None
 
 

@@ -23,7 +23,7 @@ STREAM_PAGE = 500
 
 
 class Outcome(Generic[R_co]):
-    """How a client reads what a run came to."""
+    """Reader of a run's result for a client."""
 
     def __init__(self, key: str, codec: Codec[Any], *errors: Sequence[type[Exception]]) -> None:
         self.key = key
@@ -54,7 +54,7 @@ class Outcome(Generic[R_co]):
 
 
 class _Position:
-    """How far a reader of a stream has come."""
+    """Position of a reader in a stream."""
 
     def __init__(self, key: str, stream: str, offset: int) -> None:
         self._key = key
@@ -63,9 +63,9 @@ class _Position:
         self._skip = offset
         self._drafts: set[str] = set()
         self.has_moved = False
-        """Whether the last page had a value, even if that had been read before it was durable."""
+        """True if the last page had a value, even if that had been read before it was durable."""
         self.is_at_end = False
-        """Whether the stream ends here unless there is a further value: it was closed, or its run has ended."""
+        """True if the stream ends here unless there is a further value: it was closed, or its run has ended."""
 
     def query(self) -> Query[list[result.Emitted]]:
         return result.read_stream(self._key, self._stream, self._after, self._skip, STREAM_PAGE)
@@ -95,7 +95,7 @@ class _Position:
 
 
 class _Handle(Generic[S, R_co]):
-    """What a handle knows in either colour: ``S`` is the session that asks for it."""
+    """Base of the handles of both colours: ``S`` is the session that asks for it."""
 
     key: str
 
@@ -121,7 +121,7 @@ def signal_query(
 
 
 def delivery_of(sent: mail.Sent) -> Delivery:
-    """What a sender is told."""
+    """Return the answer for a sender."""
     return Delivery(sent.message_id, cast("EndedAs | None", sent.ended_as), sent.is_new)
 
 
@@ -129,7 +129,7 @@ def delivery_of(sent: mail.Sent) -> Delivery:
 
 
 class Session(Protocol):
-    """What a sync client's handles need of it."""
+    """Interface of the session, as a sync client's handles need it."""
 
     def ask(self, query: Query[T], *, wakes: bool = False) -> T:
         """Runs a query; ``wakes``: it sends a message, and answers whom to wake."""
@@ -172,11 +172,11 @@ class Run(_Handle[Session, R_co]):
         self._session.ask(mail.cancel_run(self.key, "cancelled"), wakes=True)
 
     def status(self) -> Status:
-        """What the run is doing."""
+        """Return the status of the run."""
         return cast("Status", self._session.ask(result.run_status(self.key)))
 
     def state(self) -> dict[str, Any]:
-        """What the run last said of itself with ``set_state``."""
+        """Return the values that the run last set with ``set_state``."""
         return self._session.ask(result.run_state(self.key))
 
     def stream(self, name: str, *, offset: int = 0, live: bool = False) -> Iterator[Any]:
@@ -216,7 +216,7 @@ class Run(_Handle[Session, R_co]):
 
 
 class AsyncSession(Protocol):
-    """What an async client's handles need of it."""
+    """Interface of the session, as an async client's handles need it."""
 
     async def ask(self, query: Query[T], *, wakes: bool = False) -> T:
         """Runs a query; ``wakes``: it sends a message, and answers whom to wake."""
@@ -249,11 +249,11 @@ class AsyncRun(_Handle[AsyncSession, R_co]):
         await self._session.ask(mail.cancel_run(self.key, "cancelled"), wakes=True)
 
     async def status(self) -> Status:
-        """What the run is doing."""
+        """Return the status of the run."""
         return cast("Status", await self._session.ask(result.run_status(self.key)))
 
     async def state(self) -> dict[str, Any]:
-        """What the run last said of itself with ``set_state``."""
+        """Return the values that the run last set with ``set_state``."""
         return await self._session.ask(result.run_state(self.key))
 
     async def stream(self, name: str, *, offset: int = 0, live: bool = False) -> AsyncIterator[Any]:

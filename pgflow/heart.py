@@ -37,7 +37,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Rhythm:
-    """How often what happens, in seconds.
+    """Intervals of the heart, in seconds.
 
     Attributes:
         beat: Between signs of life.
@@ -63,7 +63,7 @@ class Rhythm:
 
 
 class HeartHost(Protocol):
-    """What the heart tells its worker. All are called on the heart's thread."""
+    """Interface of the worker, as the heart needs it. All are called on the heart's thread."""
 
     def mail_arrived(self, run_ids: list[int]) -> None:
         """Somebody wants to cancel or pause these runs of ours."""
@@ -81,7 +81,7 @@ class HeartHost(Protocol):
         """Another server is the primary: what was opened or begun before this time (``time.monotonic``) is with the old one."""
 
     def acknowledged_lost(self, runs: int) -> None:
-        """What was acknowledged to us of so many runs is lost."""
+        """Report that acknowledged work of so many runs is lost."""
 
     @property
     def ticks(self) -> int:
@@ -132,12 +132,12 @@ class Heart:
 
     @property
     def is_stale(self) -> bool:
-        """Whether that is so long ago that others might soon believe us dead."""
+        """True if that is so long ago that others might soon believe us dead."""
         return self.age_seconds > self._rhythm.dead_after / 2
 
     @property
     def is_beating(self) -> bool:
-        """Whether the thread goes on: without it the worker would be taken for dead, and could not say so."""
+        """True while the thread goes on: without it the worker would be taken for dead, and could not say so."""
         return self._thread.is_alive()
 
     def renew(self, worker_id: int) -> None:
@@ -203,7 +203,7 @@ class Heart:
             self._host.mail_arrived(answer.mail)
 
     def _notice(self, answer: calls.Beat) -> None:
-        """Whether it is the server that answered before: another address, or another timeline under the same."""
+        """Compare the server that answered with the one before; tell the host if the address or the timeline is another."""
         assert self._connection is not None
         self._is_new = False
         server, before = (self._connection.server, answer.timeline), self._server
@@ -272,7 +272,7 @@ class Heart:
 
 
 def _culprit(frame: FrameType | None) -> tuple[str, str]:
-    """Who holds up the loop: the run whose code is on its stack, else a body or the application."""
+    """Return (name, source line) of the code that holds up the loop: a run's if it is on the stack, else a body or the application."""
     where = traceback.format_stack(frame)[-1].strip() if frame is not None else "?"
     while frame is not None:
         owner = frame.f_locals.get("self")

@@ -31,7 +31,7 @@ SUFFIX = ".jsonl"
 
 @dataclass(frozen=True)
 class Verdict:
-    """What became of the replay of one recorded run.
+    """Result of replaying one recorded run.
 
     Attributes:
         key: Key of the run.

@@ -52,7 +52,7 @@ class Interceptor:
 
 
 def replaying() -> bool:
-    """Whether the workflow whose code asks repeats what is on record; for interceptors, never for a workflow to decide by.
+    """Return True while the calling workflow repeats what is on record; for interceptors, never for a workflow to decide by.
 
     Returns:
         True until the code does something new, and all along where a recorded run is only checked.
@@ -62,13 +62,13 @@ def replaying() -> bool:
 
 
 def checking() -> bool:
-    """Whether a recorded run is replayed only to see if the code repeats it: nothing of it will happen."""
+    """Return True if a recorded run is replayed only to see if the code repeats it: nothing of it will happen."""
     scope = current.get()
     return isinstance(scope, WorkflowScope) and scope.is_check
 
 
 def outcome_of(error: BaseException) -> Literal["left", "continued", "cancelled", "failed"]:
-    """What an exception that leaves the code of a workflow or the body of a step means.
+    """Classify an exception that leaves the code of a workflow or the body of a step.
 
     Args:
         error: What was raised through ``around_workflow`` or ``around_step``.

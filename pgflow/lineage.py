@@ -1,4 +1,4 @@
-"""What one SQL statement reads and writes, told from its text before it runs.
+"""Lineage: the tables that one SQL statement reads and writes, told from its text before it runs.
 
 It is made for statements that nobody has reviewed. So it knows what may stand in one, not what may not: a
 statement is refused for any part that is not listed here, for any function that is not known to be free of
@@ -131,7 +131,7 @@ _RESERVED = _words(
     "not null offset on only or order placing primary references returning select session_user some symmetric system_user table "
     "then to trailing true union unique user using variadic when where window with"
 )
-"""What is no name to the server unless it stands in quotes or behind a dot, even where the parser takes it for one."""
+"""Words that are no name to the server unless quoted or behind a dot, even where the parser takes them for one."""
 
 _ANGLED = _words("ARRAY LIST LOWCARDINALITY MAP NESTED NULLABLE OBJECT RANGE STRUCT")
 """Kinds of tokens that the parser may take for a type with others between < and >."""
@@ -333,7 +333,7 @@ def _is_cte(node: Any, known: set[str]) -> bool:
 
 
 def _read_from(node: Any) -> Table:
-    """What is read must be of the application: nobody but the system reads the system's tables."""
+    """Return the table that a statement reads; refuse one of the system's."""
     table = _table(node)
     if _OF_THE_SYSTEM.match(table.schema):
         raise UnreadableSql(f"it reads {table}, which belongs to the system")

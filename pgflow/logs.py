@@ -32,7 +32,7 @@ _OF_EVERY_RECORD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asc
 
 
 def said(error: BaseException) -> str:
-    """What an error says, in one line and without the details in which a server quotes rows and parameters."""
+    """Return an error's message in one line, without the details in which a server quotes rows and parameters."""
     primary = error.diag.message_primary if isinstance(error, psycopg.Error) else None
     return redact_text(" ".join((primary or str(error)).split())) or type(error).__name__
 

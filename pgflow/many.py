@@ -87,7 +87,7 @@ class Tally(Generic[T, R]):
 
     @property
     def enough(self) -> bool:
-        """Whether ``min_successful`` is reached."""
+        """True if ``min_successful`` is reached."""
         return self._min_successful is not None and len(self._values) >= self._min_successful
 
     def count(self, index: int, error: BaseException | None, value: Any) -> None:
@@ -104,7 +104,7 @@ class Tally(Generic[T, R]):
             raise TooManyFailures(f"{len(self._failed)} of {len(self.items)} items failed; {self._tolerated} are tolerated") from error
 
     def result(self) -> MapResult[T, R]:
-        """What ``map`` returns."""
+        """Return the result of ``map``; raise TooManyFailures below ``min_successful``."""
         if self._min_successful is not None and len(self._values) < self._min_successful:
             last = next(reversed(self._failed.values()), None)
             raise TooManyFailures(f"{len(self._values)} of {len(self.items)} items succeeded; {self._min_successful} must") from last

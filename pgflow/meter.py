@@ -1,4 +1,4 @@
-"""What a worker counts of its own work, where it is asked to: plain numbers, read by whoever exports them.
+"""The meter: a worker counts its own work if asked to, in plain numbers, read by whoever exports them.
 
 Counting is done on the worker's event loop, one addition an event; reading may be done from any thread, which sees
 each number as it is at that moment. A worker without a meter spends one comparison on it.
@@ -18,21 +18,21 @@ RUNS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 
 
 class Metered(Protocol):
-    """What a meter reads of its worker."""
+    """Interface of a worker, as its meter reads it."""
 
     worker_id: int
 
     @property
     def active(self) -> int:
-        """How many runs are worked on."""
+        """Number of runs worked on."""
 
     @property
     def concurrency(self) -> int:
-        """How many there may be."""
+        """Most runs at once."""
 
     @property
     def lost_threads(self) -> int:
-        """How many threads are at bodies that nobody waits for any more."""
+        """Number of threads at bodies that nobody waits for any more."""
 
     @property
     def beat_age_seconds(self) -> float:
@@ -40,7 +40,7 @@ class Metered(Protocol):
 
 
 class Histogram:
-    """How many observations were at most so large.
+    """Counts of observations by size.
 
     Attributes:
         bounds: Upper bounds of the buckets; one without a bound follows.

@@ -15,13 +15,13 @@ T = TypeVar("T")
 R_co = TypeVar("R_co", covariant=True)
 
 Status = Literal["queued", "running", "waiting", "paused", "stuck", "completed", "failed", "cancelled"]
-"""What a run is doing, as users see it."""
+"""Status of a run, as users see it."""
 
 EndedAs = Literal["completed", "failed", "cancelled"]
-"""How a run ended."""
+"""Status of a run that has ended."""
 
 Risk = Literal["reversible", "compensable", "irreversible"]
-"""What it takes to take an effect back."""
+"""Means by which an effect can be taken back, if at all."""
 
 
 class Kind:
@@ -60,7 +60,7 @@ class Kind:
 
 @dataclass(frozen=True)
 class Retries:
-    """How often a step is tried and how long to wait between tries.
+    """Number of tries of a step, and the waits between them.
 
     Attributes:
         max_attempts: Tries in all, the first included.
@@ -91,14 +91,14 @@ class Retries:
 
 
 IfTaken = Literal["match", "reject", "attach", "replace"]
-"""What a start does where a run has its key; see :meth:`pgflow.Workflow.options`."""
+"""Action of a start whose key a run already has; see :meth:`pgflow.Workflow.options`."""
 
 DEFAULT_QUEUE = "default"
 
 
 @dataclass(frozen=True)
 class StartOptions:
-    """How a run is started.
+    """Options of a start.
 
     Attributes:
         version: Version of the code that it is pinned to; empty = any.
@@ -122,7 +122,7 @@ class StartOptions:
 
 @dataclass(frozen=True)
 class Delivery:
-    """What became of a signal when it was sent.
+    """Result of sending a signal.
 
     Attributes:
         message: The number of the message, by which `pgflow messages` knows it.
@@ -137,7 +137,7 @@ class Delivery:
 
     @property
     def is_delivered(self) -> bool:
-        """Whether the message is in the mailbox of an open run."""
+        """True if the message is in the mailbox of an open run."""
         return self.ended_as is None
 
 
@@ -168,7 +168,7 @@ class Message:
 
 @dataclass(frozen=True)
 class Usage:
-    """What a call to a model cost."""
+    """Cost of a call to a model."""
 
     usd: Decimal = Decimal(0)
     tokens: int = 0
@@ -176,7 +176,7 @@ class Usage:
 
 @dataclass(frozen=True)
 class Choice(Generic[T]):
-    """What the body of a ``@decision`` returns: the value chosen, and why."""
+    """Result of a ``@decision``: the value chosen, and why."""
 
     value: T
     why: str
@@ -231,7 +231,7 @@ class StillUnknown:
 
 @dataclass(frozen=True)
 class Accepted:
-    """What the body of an ``@effect`` returns when the counterparty has taken the effect on and will confirm it later.
+    """Result of an ``@effect`` whose counterparty has taken it on and will confirm it later.
 
     The workflow goes on with it; the run does not complete before somebody has confirmed it
     (``app.confirm_effect``, or ``pgflow.confirm_effect`` in SQL).
@@ -314,12 +314,12 @@ class Escalate:
 
 
 PageKind = Literal["stuck", "effect"]
-"""What a person is needed for."""
+"""Reason why a person is needed."""
 
 
 @dataclass(frozen=True)
 class Page:
-    """What the hook of ``app.pager`` is told when only a person can bring something on.
+    """Notice to the hook of ``app.pager`` that only a person can bring something on.
 
     Attributes:
         id: The same whenever the same need is told, which may happen twice: the idempotency key of the message. What needs
@@ -350,7 +350,7 @@ class Page:
 
 
 class GateRequest:
-    """What the ``notify`` step of a gate is told."""
+    """Message to the ``notify`` step of a gate."""
 
     id: str
     name: str
@@ -366,7 +366,7 @@ class Slot:
 
 @dataclass(frozen=True)
 class Admit:
-    """What a call may cost at most, reserved before it starts."""
+    """Limit on the cost of a call, reserved before it starts."""
 
     usd: Decimal = Decimal(0)
     tokens: int = 0
@@ -387,7 +387,7 @@ class MapResult(Generic[T, R_co]):
 
 
 def is_name(text: str) -> bool:
-    """Whether the database can hold this as a name: 1 to 255 bytes, no NUL, no half of a character."""
+    """Return True if the database can hold this as a name: 1 to 255 bytes, no NUL, no half of a character."""
     try:
         return 1 <= len(text.encode()) <= 255 and "\0" not in text
     except UnicodeEncodeError:

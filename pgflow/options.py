@@ -1,4 +1,4 @@
-"""What a worker is given: how it works, and what an app brings to it."""
+"""The options of a worker, and the definitions that an app brings to it."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ class Tally:
 
     @property
     def is_full(self) -> bool:
-        """Whether it has taken as many runs as it may."""
+        """True if it has taken as many runs as it may."""
         return self.most is not None and len(self.chains) >= self.most
 
 
 @dataclass
 class WorkerOptions:
-    """How a worker works.
+    """Options of a worker.
 
     Attributes:
         queues: Queues it serves.
@@ -80,7 +80,7 @@ class WorkerOptions:
 
 @dataclass
 class Definitions:
-    """What an app brings to a worker."""
+    """Definitions that an app brings to a worker."""
 
     workflows: dict[str, Workflow[..., Any]]
     errors: tuple[type[Exception], ...] = ()

@@ -164,7 +164,7 @@ def _with_trace(options: StartOptions, span: trace.Span) -> StartOptions:
 
 
 def _carrier(metadata: Mapping[str, Any]) -> dict[str, str]:
-    """What metadata says of a trace; anybody may have written it."""
+    """Return the trace headers in metadata, without those that are no text; anybody may have written it."""
     return {key: value for key in METADATA_KEYS if isinstance(value := metadata.get(key), str)}
 
 

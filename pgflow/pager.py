@@ -36,7 +36,7 @@ LEASE_MARGIN_SECONDS = 30.0
 
 @dataclass(frozen=True)
 class PagerHook:
-    """What is called when a person is needed.
+    """Hook to call when a person is needed.
 
     Attributes:
         fn: Called with a Page, ``async def`` or ``def``.
@@ -118,7 +118,7 @@ class Pager:
 
 
 def page_of(claimed: calls.ClaimedPage) -> Page:
-    """What the hook is told."""
+    """Return the page for the hook."""
     return Page(
         id=claimed.page_id, kind=cast("PageKind", claimed.kind), run=claimed.key, workflow=claimed.workflow, name=claimed.name,
         why=claimed.why or "", since=claimed.opened_at, attempt=claimed.tries, effect=claimed.effect,

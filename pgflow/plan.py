@@ -71,7 +71,7 @@ class PlannedSql:
 
 @dataclass(frozen=True)
 class UndoRequest:
-    """What a planner is told.
+    """Request to a planner to take an effect back.
 
     Attributes:
         effect: Name of the effect that must be taken back.
@@ -117,7 +117,7 @@ class Review:
 
 @dataclass(frozen=True)
 class Planning:
-    """What a saga says of effects without an inverse.
+    """Plan options of a saga, for effects without an inverse.
 
     Attributes:
         planner: The decision that proposes.
@@ -131,7 +131,7 @@ class Planning:
 
 
 def planning_of(planner: Step[..., Any], goal: str | None, steps: Sequence[Step[..., Any]]) -> Planning:
-    """What a saga says, checked.
+    """Check the plan options of a saga and return them.
 
     Raises:
         DefinitionError: The planner is no decision, or a step is none that a plan could call.
@@ -167,7 +167,7 @@ def arguments_of(step: Step[..., Any]) -> Codec[dict[str, Any]]:
 
 
 def _parameters_of(step: Step[..., Any]) -> list[inspect.Parameter]:
-    """What a caller passes: a transaction's connection is not among it."""
+    """Return the parameters that a caller passes: all but a transaction's connection."""
     hidden = getattr(step, "connection_parameter", None)
     return [p for name, p in inspect.signature(step.fn).parameters.items() if name != hidden]
 
@@ -180,7 +180,7 @@ class _Default:
 
 
 def describe(step: Step[..., Any]) -> str:
-    """What a planner is told of a step: its name, parameters and purpose."""
+    """Return the line on a step for a planner: its name, parameters and purpose."""
     parameters = [p if p.default is p.empty else p.replace(default=_Default()) for p in _parameters_of(step)]
     signature = inspect.signature(step.fn).replace(parameters=parameters)
     purpose = inspect.getdoc(step.fn)

@@ -1,4 +1,4 @@
-"""How an effect is taken back by a plan: the planner is asked, its plan is judged, and its steps are run in turn.
+"""Planned compensation: the planner is asked, its plan is judged, and its steps are run in turn.
 
 Choice, verdict and each step are units of the journal, so a crash goes on where it was and never asks the
 planner again. Only when every step is confirmed is the effect said to be taken back. In any other case -
@@ -28,17 +28,17 @@ class Reversible(Protocol):
 
     @property
     def has_compensation(self) -> bool:
-        """Whether something is declared that takes it back."""
+        """True if a compensation is declared."""
 
     @property
     def code(self) -> str:
-        """Where it stands in the code, for the generation that has to find it there."""
+        """Place in the code, for the generation that has to find it there."""
 
     def check_request(self, effect: EffectCall) -> None:
         """Refuses one of these effects whose arguments could not be read back from its request."""
 
     def entry_of(self, scope: WorkflowScope, effect: EffectCall) -> SagaEntry:
-        """What is passed on of one of these effects, which was done, to whoever has to take it back."""
+        """Return the entry of an effect that was done, for whoever has to take it back."""
 
     def issue_compensation(self, scope: WorkflowScope, effect: EffectCall) -> EffectCall:
         """Asks for one of these effects to be taken back; if nothing is declared, by a person."""
@@ -51,11 +51,11 @@ class Undoable(Reversible, Protocol):
 
     @property
     def tables(self) -> tuple[Table, ...]:
-        """What it says it writes."""
+        """Tables that it declares to write."""
 
     @property
     def risk(self) -> Risk:
-        """What it takes to take it back."""
+        """Means by which it can be taken back, if at all."""
 
     def issue_taken_back(self, scope: WorkflowScope, effect: EffectCall, plan: str, steps: list[Any]) -> EffectCall:
         """Records that a plan has taken one of these effects back."""
@@ -80,7 +80,7 @@ class Planned:
         self._effect.check_request(effect)
 
     def entry_of(self, scope: WorkflowScope, effect: EffectCall) -> SagaEntry:
-        """What is passed on of one that was done."""
+        """Return the entry of an effect that was done."""
         return self._effect.entry_of(scope, effect)
 
     def issue_compensation(self, scope: WorkflowScope, effect: EffectCall) -> EffectCall:
@@ -200,6 +200,6 @@ class Attempt:
 
 
 def outcome_of(call: StepCall) -> Any:
-    """What a call that is over returned; raises what it raised."""
+    """Return the value of a call that is over, or raise its error."""
     waiter: Any = call.waiter
     return waiter.take() if isinstance(waiter, ThreadWaiter) else waiter.result()

@@ -48,7 +48,7 @@ _TIMERS = "select next_due_at, clock_timestamp() as now, due_timers from pgflow.
 
 
 class WorkerCollector(Collector):
-    """What one worker has counted; for a registry of your own."""
+    """Counts of one worker; for a registry of your own."""
 
     def __init__(self, meter: Meter) -> None:
         self._meter = meter
@@ -86,7 +86,7 @@ class WorkerCollector(Collector):
 
 
 class DatabaseCollector(Collector):
-    """How much stands in a database, asked for at most every few seconds.
+    """Numbers of runs and the like in a database, asked for at most every few seconds.
 
     Args:
         dsn: The database.

@@ -1,4 +1,4 @@
-"""Where a ``@transaction`` gets its connection from.
+"""Providers: they give a ``@transaction`` its connection.
 
 A provider hands out transactions of one library. It is picked by the annotation of the step's first
 parameter. psycopg's own connections are built in; SQLAlchemy's come with ``pgflow.sqlalchemy``, Django's
@@ -42,7 +42,7 @@ _NOT_AS_PREPARED = (psycopg.errors.InvalidSqlStatementName, psycopg.errors.Dupli
 """Deallocated, or prepared by another process: a pooler gives each transaction another session."""
 
 _prepared: WeakKeyDictionary[psycopg.AsyncConnection[Any] | psycopg.Connection[Any], dict[str, bytes]] = WeakKeyDictionary()
-"""What the engine has prepared on connections that others use too."""
+"""Names of the statements that the engine has prepared on connections that others use too."""
 
 
 class Transaction(Protocol):
@@ -65,7 +65,7 @@ class Transaction(Protocol):
     """
 
     connection: Any
-    """What the body of the step gets, once a first statement was executed."""
+    """Connection for the body of the step, once a first statement was executed."""
 
     def execute(self, sql: LiteralString, params: Sequence[Any]) -> list[Row]:
         """Runs a statement (psycopg's placeholders) inside it."""
@@ -87,7 +87,7 @@ class AsyncTransaction(Protocol):
     """
 
     connection: Any
-    """What the body of the step gets, once a first statement was executed."""
+    """Connection for the body of the step, once a first statement was executed."""
 
     async def execute(self, sql: LiteralString, params: Sequence[Any]) -> list[Row]:
         """Runs a statement (psycopg's placeholders) inside it."""
@@ -104,7 +104,7 @@ class TransactionProvider(Protocol):
     """Hands out transactions to ``def`` steps. Leaving the context without a commit rolls back."""
 
     def provides(self, annotation: Any) -> bool:
-        """Whether a parameter annotated so is what this provider hands out."""
+        """Return True if this provider hands out connections of this annotation."""
 
     def begin(self, isolation: str | None) -> AbstractContextManager[Transaction]:
         """Opens a transaction."""
@@ -115,33 +115,33 @@ class AsyncTransactionProvider(Protocol):
     """Hands out transactions to ``async def`` steps."""
 
     def provides(self, annotation: Any) -> bool:
-        """Whether a parameter annotated so is what this provider hands out."""
+        """Return True if this provider hands out connections of this annotation."""
 
     def begin_async(self, isolation: str | None) -> AbstractAsyncContextManager[AsyncTransaction]:
         """Opens a transaction."""
 
 
 def is_class(annotation: Any, *classes: type) -> bool:
-    """Whether an annotation is one of these classes, with or without parameters, or a subclass."""
+    """Return True if an annotation is one of these classes, with or without parameters, or a subclass."""
     origin = typing.get_origin(annotation) or annotation
     return inspect.isclass(origin) and issubclass(origin, classes)
 
 
 class _Preparing:
-    """Whether the engine prepares its statements on connections of a pool, which the application uses too."""
+    """Switch of the engine's prepared statements on connections of a pool, which the application uses too."""
 
     def __init__(self) -> None:
         self._prepares = True
         self._begun = self._missed = 0
 
     def _names(self, connection: Any) -> dict[str, bytes] | None:
-        """What is prepared there; None if nothing may be."""
+        """Return the names of the statements prepared there; None if nothing may be prepared."""
         self._begun += 1
         may_prepare = self._prepares and connection.prepare_threshold is not None
         return _prepared.setdefault(connection, {}) if may_prepare else None
 
     def _missing(self, connection: Any) -> None:
-        """What was prepared there turned out to be gone; where that is the rule, nothing more is prepared."""
+        """Forget the statements prepared there, which turned out to be gone; where that is the rule, prepare nothing more."""
         _prepared.pop(connection, None)
         self._missed += 1
         if self._missed > MISSES_FORGIVEN + self._begun // 8:

@@ -1,4 +1,4 @@
-"""Whether what recorded results claim to exist still does: asked of the app's checkers when a run goes on from its journal.
+"""Checks of Refs: recorded results name things outside, and the app's checkers tell if these still exist when a run goes on.
 
 Each Ref is asked after once for every resumption, before the code runs and outside any transaction. Only an
 answer is a verdict: a checker that raises or takes too long is asked again, with a growing delay, and the run
@@ -36,7 +36,7 @@ _AGAIN = Retries(first_delay=timedelta(seconds=0.2), max_delay=timedelta(seconds
 
 @dataclass(frozen=True)
 class Checker:
-    """What says whether things of one kind exist.
+    """Function that tells whether things of one kind exist.
 
     Attributes:
         fn: Called with a Ref, ``async def`` or ``def``; True if it exists.

@@ -95,7 +95,7 @@ def make_driver(
     execution: Execution, workflow: Workflow[..., Any], errors: tuple[type[Exception], ...], interceptors: Sequence[Interceptor],
     spawn: Any, yield_control: Any, *, is_check: bool = False,
 ) -> Driver:
-    """What runs the code of a workflow, with its scope in a context of its own."""
+    """Return the driver of a workflow's code, with its scope in a context of its own."""
     effects = carried_effects(execution.claim.saga)
     scope = WorkflowScope(execution, errors, workflow, is_check=is_check, interceptors=interceptors, effects=effects)
     context = contextvars.Context()
@@ -109,7 +109,7 @@ def make_driver(
 
 @dataclass(frozen=True)
 class Divergence:
-    """How the code does not repeat a recorded run.
+    """Difference between the code and a recorded run.
 
     Attributes:
         message: Both sides in one sentence, with the run and its workflow.
@@ -171,7 +171,7 @@ def find_divergence(
 
 
 def _describe(execution: Execution, recorded: RecordedRun, workflow: Workflow[..., Any]) -> Divergence | None:
-    """What a replay that stands still has come to."""
+    """Return the divergence of a replay that stands still, or None."""
     found = execution.divergence or _judge(recorded, execution)
     if found is None or _differs_in_form_only(recorded, execution, workflow):
         return None
@@ -187,7 +187,7 @@ def _describe(execution: Execution, recorded: RecordedRun, workflow: Workflow[..
 
 
 def _differs_in_form_only(recorded: RecordedRun, execution: Execution, workflow: Workflow[..., Any]) -> bool:
-    """Whether the record's result, read as the code reads it today, is what the code returns: its class has changed since."""
+    """Return True if the recorded result, read as the code reads it today, is the code's own: its class has changed since."""
     if execution.divergence is not None or execution.ending is None or recorded.output is None or execution.ending.output is None:
         return False
     try:
@@ -201,7 +201,7 @@ _UNIT = re.compile(r"the journal (?:has|goes on with) unit (\d+):")
 
 
 def _judge(recorded: RecordedRun, execution: Execution) -> NonDeterminismError | None:
-    """Whether the replay came to where the record did."""
+    """Return the error of a replay that did not come to the end that the record has, or None."""
     key, workflow = recorded.claim.key, recorded.claim.workflow
     if recorded.status == "completed":
         if execution.ending is None:

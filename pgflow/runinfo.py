@@ -1,4 +1,4 @@
-"""What a run knows of itself: for its own code, for interceptors, and in the records of its logger."""
+"""Facts on a run: for its own code, for interceptors, and in the records of its logger."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from pgflow.errors import NotInRunError
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 EffectClass = Literal["read", "step", "transaction", "decision", "effect"]
-"""What a retry of a step may do."""
+"""Kind of a step: it says what a retry may do."""
 
 
 @dataclass(frozen=True)
 class RunInfo:
-    """What a run knows of itself.
+    """Facts on the run of the calling code.
 
     Attributes:
         key: Its public key.
@@ -63,7 +63,7 @@ EFFECTS: dict[str, EffectClass] = {"r": "read", "s": "step", "t": "transaction",
 
 
 def run_info() -> RunInfo:
-    """What the run of this workflow or step knows of itself."""
+    """Return the facts on the run of this workflow or step; raise NotInRunError outside of one."""
     scope = current.get()
     if scope is None:
         raise NotInRunError("pgflow.run_info() works only in the code of a workflow or step")
@@ -83,7 +83,7 @@ def run_info() -> RunInfo:
 
 
 def in_workflow() -> bool:
-    """Whether the code that asks is the code of a workflow: for helpers and adapters that are used elsewhere too.
+    """Return True if the calling code is that of a workflow: for helpers and adapters that are used elsewhere too.
 
     Returns:
         True in the code of a workflow, replays included; False in the body of a step, and outside of runs.

@@ -48,11 +48,11 @@ _ROOM_BYTES = 1024
 """For what stands beside the effects of a child where its parent records that it has ended."""
 
 _NOT_AN_END = (Unwind, GeneratorExit, ContinueAsNew)
-"""What leaves code that goes on elsewhere."""
+"""Exceptions that leave code which goes on elsewhere."""
 
 
 def _enlisting(scope: WorkflowScope) -> list[Enlisted]:
-    """Where effects that are asked for now are remembered: by the innermost open block, else by the run."""
+    """Return the list for effects that are asked for now: that of the innermost open block, else of the run."""
     block = _innermost.get()
     while block is not None and not block.is_open:
         block = block.around
@@ -66,7 +66,7 @@ def enlist(scope: WorkflowScope, effect: Undoable, call: EffectCall) -> None:
 
 
 def _planning() -> Planning | None:
-    """What the innermost open block says that has a planner."""
+    """Return the plan options of the innermost open block that has a planner, or None."""
     block = _innermost.get()
     while block is not None and not (block.is_open and block.planning is not None):
         block = block.around
@@ -263,12 +263,12 @@ def hand_on(scope: WorkflowScope, end: ContinueAsNew) -> None:
 
 
 def is_done(call: EffectCall) -> bool:
-    """Whether there is something to take back."""
+    """Return True if there is something to take back."""
     return call.closed_as in ("confirmed", "accepted")
 
 
 def _last(effects: list[Enlisted], *, all_of_them: bool) -> Iterator[Enlisted]:
-    """What is to be taken back next. Tasks that go on meanwhile may add to it."""
+    """Yield the effects to take back, the last one first. Tasks that go on meanwhile may add to them."""
     while effects:
         effect, call = effects.pop()
         if all_of_them or call.is_bound or effect.has_compensation:
@@ -299,7 +299,7 @@ def _undoing(scope: WorkflowScope, effect: Reversible, call: EffectCall) -> Iter
 
 
 def _watch(scope: WorkflowScope, call: StepCall) -> Any:
-    """What is done once a call is over: an effect is when it is closed, even if nobody waits for it any more."""
+    """Return a waiter for the end of a call: an effect ends when it is closed, even if nobody waits for it any more."""
     return scope.execution.watch(call) if isinstance(call, EffectCall) else call.waiter
 
 

@@ -1,4 +1,4 @@
-"""What a start is made of before it is sent: its key, its options, and the batches of :meth:`pgflow.App.start_many`."""
+"""Parts of a start before it is sent: its key, its options, and the batches of :meth:`pgflow.App.start_many`."""
 
 from __future__ import annotations
 
@@ -58,12 +58,12 @@ class Batch:
     keys: Sequence[str]
     inputs: Sequence[tuple[Any, ...]]
     is_made_up: bool
-    """Whether its keys are."""
+    """True if pgflow made its keys up."""
     start_id: str | None = None
     """By what it knows its own runs when it is sent again, if it must not find those of others."""
 
     def statements(self, *, again: bool) -> list[Callable[[], Query[list[start.Started]]]]:
-        """What makes the statements that start them. Keys of the caller's go in one, since they are taken in their order.
+        """Return functions that make the statements which start them. Keys of the caller's go in one, since they are taken in their order.
 
         Args:
             again: The answer to all of this was lost: it may have happened.

@@ -70,7 +70,7 @@ class Step(Generic[P, R_co]):
         return self._hints
 
     def spec(self, app_errors: tuple[type[Exception], ...]) -> StepSpec:
-        """What the engine must know of this step in an app that knows these errors."""
+        """Return the engine's declaration of this step, for an app that knows these errors."""
         found = self._specs.get(app_errors)
         if found is None:
             effect: Effect = self.effect  # type: ignore[assignment]

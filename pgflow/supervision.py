@@ -23,11 +23,11 @@ MAX_FAILURES = 8
 HEALTHY_SECONDS = 60.0
 """After so long without a failure, the next is the first again."""
 CANCEL_AGAIN_SECONDS = 1.0
-"""How long a cancelled task is waited for until it is told again."""
+"""Seconds to wait for a cancelled task until it is told again."""
 
 
 def back_off_seconds(failures: int) -> float:
-    """How long to wait after so many failures in a row."""
+    """Return the seconds to wait after so many failures in a row."""
     return float(min(5.0, 0.05 * 2 ** min(failures, 10))) * random.uniform(0.5, 1)  # noqa: S311 - spreads the load
 
 
@@ -47,12 +47,14 @@ class Failures:
 
 
 def is_the_end(error: BaseException) -> bool:
-    """Whether an error out of code that nothing is awaited in ends the process: Ctrl-C, or the exit that a handler of a signal asks for."""
+    """Return True if an error out of code that nothing is awaited in ends the process: Ctrl-C, or the exit that a handler of a signal asks
+    for.
+    """
     return is_interrupt(error) or (isinstance(error, SystemExit) and threading.current_thread() is threading.main_thread())
 
 
 def is_own_end(error: BaseException, task: asyncio.Task[Any] | None) -> bool:
-    """Whether an error that was raised in a task is the task's own end, or the process', and not one of what it does.
+    """Return True if an error raised in a task is the end of the task itself or of the process, and not an error of its work.
 
     Args:
         error: The error.

@@ -39,7 +39,7 @@ class Job:
         self.state: Literal["waiting", "running", "done", "given up", "lost"] = "waiting"
 
     def may_begin(self) -> bool:
-        """Whether anybody still waits for it; asked once, under the lock of the threads."""
+        """Return True if anybody still waits for it; ask once, under the lock of the threads."""
         return self.state == "waiting"
 
     def cancel(self) -> None:
@@ -145,7 +145,7 @@ class DaemonThreads(Executor):
 
     @property
     def lost(self) -> int:
-        """How many threads are still at jobs that nobody waits for."""
+        """Number of threads still at jobs that nobody waits for."""
         return len(self._lost)
 
     def give_up(self, what: Job | Future[Any]) -> bool:
@@ -294,11 +294,11 @@ class Posts:
 
 
 LOOK_SECONDS = 1.0
-"""How often a thread that waits for an event loop looks whether there still is one."""
+"""Seconds between a waiting thread's looks whether its event loop still exists."""
 
 
 class Answer:
-    """What a thread waits for."""
+    """Answer that a thread waits for."""
 
     __slots__ = ("_error", "_lock", "_value")
 
@@ -345,7 +345,7 @@ class AppCalls:
         self._under_way: dict[Hashable, Future[Any]] = {}
 
     async def call(self, fn: Callable[[T], Any], argument: T, key: Hashable) -> Any:
-        """What a function, ``async def`` or ``def``, answers; raises what it raises.
+        """Call a function, ``async def`` or ``def``, and return its answer; raise its error.
 
         Args:
             fn: It.
@@ -370,7 +370,7 @@ class AppCalls:
 
 
 def is_its_own(error: BaseException, task: asyncio.Task[Any] | None) -> bool:
-    """Whether an error out of a function of the app is the function's own, not the end of the task that awaits it, or of the process.
+    """Return True if an error out of a function of the app is the function's own, not the end of the process or of the awaiting task.
 
     Args:
         error: What it raised.

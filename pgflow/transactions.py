@@ -58,7 +58,7 @@ class Trouble(Exception):
 
 
 class Turns(Protocol):
-    """What the protocol needs of the engine and of another connection; the driver calls it where it lives."""
+    """Interface of the engine and of another connection, as the protocol needs them; the driver calls it where it lives."""
 
     def take_turn(self, call: StepCall, text: str) -> Flush | None:
         """Waits for the run's turn; None if nobody wants the step any more."""
@@ -178,7 +178,7 @@ def _raise_from_commit(error: Exception, *, together: bool) -> NoReturn:
 
 
 def _resolve(claim: Claim, flush: Flush, xid: str) -> Generator[Op, Any, bool]:
-    """What became of a COMMIT whose answer was lost. In progress is not failed: it is waited out."""
+    """Return True if a COMMIT whose answer was lost has happened. Wait while it is in progress."""
     tries = 0
     while True:
         recorded: calls.Recorded | None = yield Op("elsewhere", (calls.read_unit(claim.run_id, flush.last_seq),))

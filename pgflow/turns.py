@@ -16,10 +16,10 @@ from pgflow.threads import Answer, Posts
 
 
 class TurnsHost(Protocol):
-    """What turns need of the worker."""
+    """Interface of the worker, as turns need it."""
 
     def has_turn(self, execution: Execution) -> bool:
-        """Whether a step of the run may fence at once, or its run is over."""
+        """Return True if a step of the run may fence at once, or its run is over."""
 
     async def turn_of(self, execution: Execution) -> None:
         """Waits until a step of the run may fence, or its run is over."""
@@ -28,7 +28,7 @@ class TurnsHost(Protocol):
         """Somebody's turn is over: releases what was decided, and lets the next one have it; never raises."""
 
     def got_on(self, execution: Execution) -> None:
-        """What a body of the run came to is durable."""
+        """Note that the result of a body of the run is durable."""
 
     def noted(self, execution: Execution, seq: int, *, has_ended: bool) -> None:
         """Units of the run up to this seq were acknowledged."""
@@ -38,7 +38,7 @@ class TurnsHost(Protocol):
 
 
 class Turns:
-    """What a transactional attempt needs of the engine (`pgflow.transactions.Turns`), for a body on the worker's loop."""
+    """Turns of a transactional attempt (`pgflow.transactions.Turns`), for a body on the worker's loop."""
 
     def __init__(self, host: TurnsHost, execution: Execution) -> None:
         self._host = host
@@ -106,7 +106,7 @@ class Turns:
 
 
 _answering: set[asyncio.Task[None]] = set()
-"""What threads wait for; a loop keeps no reference to its tasks."""
+"""Tasks that threads wait for; a loop keeps no reference to its tasks."""
 
 
 async def _answered(coroutine: Coroutine[Any, Any, Any], answer: Answer) -> None:

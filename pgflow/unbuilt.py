@@ -1,4 +1,4 @@
-"""What is declared and not built yet: found in the code of a workflow before a run of it is started.
+"""Unbuilt parts of the surface, found in the code of a workflow before a run of it is started.
 
 Read from the source, as patches are: the function, and the functions of its module that it names, and so on. What is
 called by way of other modules is not found here. It raises when it is called, and `pgflow check` reads those modules.
@@ -33,7 +33,7 @@ def declared_only(what: str) -> Callable[[F], F]:
 
 
 def find_unbuilt(fn: Callable[..., Any]) -> str | None:
-    """What the code of a workflow uses that is not built, with the line; None if there is nothing, or the source cannot be read."""
+    """Return the first unbuilt thing that a workflow's code uses, with its line; None if there is none, or the source cannot be read."""
     module = inspect.getmodule(fn)
     for node in functions_reached(fn):
         for part, what in _uses(node, vars(module) if module is not None else {}):
@@ -55,7 +55,7 @@ def _admits(call: ast.Call) -> bool:
 
 
 def _value(node: ast.expr, names: dict[str, Any]) -> Any:
-    """What a dotted name stands for among the names of a module; None if that is not known."""
+    """Return the value of a dotted name among the names of a module; None if it is not known."""
     if isinstance(node, ast.Name):
         return names.get(node.id)
     if not isinstance(node, ast.Attribute):

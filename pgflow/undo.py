@@ -1,4 +1,4 @@
-"""What takes back the effects of a dropped part of the journal, the last one first (``effects="compensate"``).
+"""Undoing: taking back the effects of a dropped part of the journal, the last one first (``effects="compensate"``).
 
 They are known from the record only: their arguments are read by the annotations of the effect that has the name
 now. Where no such effect is found, or the arguments cannot be read, a person must take it back.
@@ -78,7 +78,7 @@ class Recalled:
 
     @property
     def is_owed(self) -> bool:
-        """Whether it is still to be taken back, for all that is known."""
+        """True if it is still to be taken back, for all that is known."""
         if self._is_undone or "failed" in (self.call.closed_as, self.call.settled_as):
             return False
         return self._issued is None or not is_done(self._issued)

@@ -72,19 +72,19 @@ class Unit(NamedTuple):
 
     @property
     def is_answer(self) -> bool:
-        """Whether the database may have decided it, perhaps several in one answer; a worker decides outcomes of steps one by one."""
+        """True if the database may have decided it, perhaps several in one answer; a worker decides outcomes of steps one by one."""
         return self.kind in ANSWERS or (self.kind == Kind.CALL_CANCELLED and self.call == 0)
 
     @property
     def is_mark(self) -> bool:
-        """Whether a replay reads it and does not expect it of the code; of those of no call, the marker of a patch is
-        one once that is deprecated, and a value is one that the body of a step emitted.
+        """True if a replay reads it without expecting it of the code. At call 0 these are patches once deprecated, and values that a step's
+        body emitted.
         """
         return self.kind in MARKS or (self.call == 0 and self.kind in (Kind.PATCHED, Kind.EMITTED))
 
     @property
     def is_outcome(self) -> bool:
-        """Whether it is released to the code; the cancellation of the whole run (call 0) is too."""
+        """True if it is released to the code, as the cancellation of the whole run (call 0) is."""
         return self.kind in OUTCOMES or (self.kind == Kind.CALL_CANCELLED and self.call == 0)
 
     def __str__(self) -> str:
@@ -125,7 +125,7 @@ class Start(NamedTuple):
 
 @dataclass
 class Heritage:
-    """What a run has of another whose journal it begins with; ``sql/inherit.sql``.
+    """Inheritance of a run from another whose journal it begins with; ``sql/inherit.sql``.
 
     Attributes:
         seeds: Up to which seq which stem random numbers are drawn from; None = for good. After them, from the run's own.
@@ -263,12 +263,12 @@ class Claim:
     now_us: int
     priority: int = 0
     took_us: int = 0
-    """How long the claim that brought it looked for runs."""
+    """Microseconds that the claim that brought it looked for runs."""
     workflow: str = ""
     tenant: str = ""
     parent_run_id: int | None = None
     leaves_saga: bool = False
-    """Whether its parent takes back what it did, if that fails after it has completed."""
+    """True if its parent takes its effects back when that fails after this run has completed."""
     deadline_us: int | None = None
     labels: dict[str, str] = field(default_factory=dict)
     metadata: dict[str, Any] = field(default_factory=dict)
@@ -281,10 +281,10 @@ class Claim:
 
     @property
     def has_kin(self) -> bool:
-        """Whether the end of the run concerns others: a parent, the list of deadlines, or heartbeats to be forgotten."""
+        """True if the end of the run concerns others: a parent, the list of deadlines, or heartbeats to be forgotten."""
         return self.parent_run_id is not None or self.deadline_us is not None or self.has_beats
 
     @property
     def stem(self) -> str:
-        """What the idempotency keys of this generation begin with."""
+        """Beginning of the idempotency keys of this generation."""
         return self.root if self.generation == 1 else f"{self.root}~{self.generation}"

@@ -68,12 +68,12 @@ def _chain_of(target: Any) -> list[Upcast]:
 
 
 def is_any() -> bool:
-    """Whether an upcaster was declared at all."""
+    """Return True if any upcaster was declared."""
     return _declared[0] > 0
 
 
 def count() -> int:
-    """How many were declared so far."""
+    """Return the number of upcasters declared so far."""
     return _declared[0]
 
 

@@ -1,4 +1,4 @@
-"""How values become JSON text and come back.
+"""Values as JSON text: encoding and decoding them.
 
 What a workflow sees on its first run must be what it sees on every replay, so a step returns
 ``decode(encode(value))`` always. A :class:`Codec` does both, by the annotation of the function:
@@ -70,7 +70,7 @@ def check_text(text: str, what: str) -> str:
 
 
 def is_deeper(text: str, most: int) -> bool:
-    """Whether a JSON text is nested more than so many levels deep: the innermost brackets are taken away, level by level."""
+    """Return True if a JSON text is nested deeper than so many levels: take the innermost brackets away, level by level."""
     brackets = _outside_strings(text).encode().translate(_TO_SQUARE, _NO_BRACKETS)
     levels = 0
     while brackets and levels < most:
@@ -87,7 +87,7 @@ def _outside_strings(text: str) -> str:
 
 
 def _has_long_run(text: str) -> bool:
-    """Whether more than MAX_DIGITS digits stand side by side: so many cover one of the places that are looked at."""
+    """Return True if more than MAX_DIGITS digits stand side by side: so many cover one of the places that are looked at."""
     for place in range(MAX_DIGITS, len(text), MAX_DIGITS + 1):
         if "0" <= text[place] <= "9":
             before = text[place - MAX_DIGITS : place]
@@ -99,7 +99,7 @@ def _has_long_run(text: str) -> bool:
 
 
 def _plain(value: Any) -> Any:
-    """What the JSON encoder does with an object it does not know."""
+    """Return an object as the JSON encoder can write it; called for types that the encoder does not know."""
     if isinstance(value, pydantic.BaseModel):  # which would follow its own configuration, and write NaN as null
         return codec_for(type(value)).to_plain(value)
     return to_jsonable_python(value, bytes_mode="base64", inf_nan_mode="constants")
@@ -158,7 +158,7 @@ class Codec(Generic[T]):
         return check_text(text, what)
 
     def to_plain(self, value: T) -> Any:
-        """What :meth:`encode` would write, as dicts, lists and so on; NaN is still in it."""
+        """Return the dicts, lists and so on that :meth:`encode` would write; NaN is still in them."""
         assert self._writer is not None
         return self._writer.to_python(value, mode="json", warnings=False, by_alias=False, round_trip=True)
 
@@ -186,7 +186,7 @@ class Codec(Generic[T]):
 
     @property
     def shape(self) -> shapes.Shape:
-        """What JSON :meth:`decode` certainly refuses."""
+        """Shape of the JSON that :meth:`decode` may accept; all else it certainly refuses."""
         return True if self._writer is None else shapes.shape_of(upcasters.weave_in(coreschemas.lossless(_core_schema(self.annotation))))
 
     def _upcasting_reader(self) -> SchemaValidator:
@@ -313,7 +313,7 @@ _SCALARS: dict[type, Callable[[Any], str]] = {
 
 
 def _arguments_text(args: tuple[Any, ...], kwargs: dict[str, Any], what: str) -> str:
-    """What is hashed. Most calls have a few numbers and texts, for which making an encoder would cost more than encoding."""
+    """Return the text to hash. Most calls have a few numbers and texts, for which making an encoder would cost more than encoding."""
     if not kwargs:
         try:
             return f"[{','.join([_SCALARS[type(value)](value) for value in args])}]"

@@ -1,4 +1,4 @@
-"""What others must hear of after a commit: runs to wake, lanes with work, mail, outcomes.
+"""Wakes: news for others after a commit, of runs to wake, lanes with work, mail and outcomes.
 
 None of it is needed for correctness: what is not told is found by the next poll.
 """
@@ -29,7 +29,7 @@ NOTIFY_EVERY_SECONDS = 0.01
 
 
 class WakesHost(Protocol):
-    """What this needs of the worker."""
+    """Interface of the worker, as wakes need it."""
 
     def spawn(self, coroutine: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
         """Runs something beside."""

@@ -59,7 +59,7 @@ PARTITIONS_EVERY_SECONDS = 60.0
 
 
 class Sweep(NamedTuple):
-    """What a worker that has looked once has seen: whether there was nothing to take, and when the next timer is due."""
+    """Result of a worker's single look: True if there was nothing to take, and the seconds until the next timer."""
 
     was_dry: bool
     next_due_seconds: float | None
@@ -96,7 +96,7 @@ class Worker(Claiming):
         self._connect.preparing.end(error)
 
     def _is_quiet(self) -> bool:
-        """Whether there is nothing to do while an answer is waited for."""
+        """Return True if there is nothing to do while an answer is waited for."""
         return len(self.executions) <= 1
 
     # ================================================================ life
@@ -231,12 +231,12 @@ class Worker(Claiming):
 
     @property
     def lost_threads(self) -> int:
-        """How many threads are at bodies that nobody waits for any more."""
+        """Number of threads at bodies that nobody waits for any more."""
         return self.threads.lost
 
     @property
     def max_lost_threads(self) -> int:
-        """How many of them are replaced; with so many this worker ends."""
+        """Number of lost threads that are replaced; with so many this worker ends."""
         most = self.options.max_lost_threads
         return max(32, self.options.concurrency) if most is None else most
 
@@ -248,7 +248,7 @@ class Worker(Claiming):
 
     @property
     def is_busy(self) -> bool:
-        """Whether it holds runs, or is about to."""
+        """True if it holds runs, or is about to."""
         return bool(self.executions) or self._claiming > 0
 
     async def sweep(self) -> Sweep:
@@ -450,7 +450,7 @@ class Worker(Claiming):
         self._loop.call_soon_threadsafe(self.woken, lanes, [])
 
     def beat_resumed(self) -> None:
-        """What was deferred may start."""
+        """Start the deferred bodies."""
         self._loop.call_soon_threadsafe(self._start_deferred)
 
     def server_changed(self, left_at: float) -> None:
@@ -492,7 +492,7 @@ class Worker(Claiming):
 
 
 def code_of(name: str, workflow: Workflow[..., Any]) -> worker_calls.Code:
-    """What a worker says of a workflow that it serves under a name, which may be an old one."""
+    """Return the registration of a workflow that a worker serves under a name, which may be an old one."""
     alias_of = workflow.name if name != workflow.name else None
     shapes = {signal.name: signal.codec.shape for signal in workflow.signals}
     return worker_calls.Code(name, workflow.version, workflow.code_hash, workflow.is_pinned, alias_of, workflow.patches, shapes)

@@ -31,7 +31,7 @@ R_co = TypeVar("R_co", covariant=True)
 
 
 class Awaited(Protocol):
-    """What a workflow knows of a :class:`pgflow.Signal` that it waits for."""
+    """Interface of a :class:`pgflow.Signal`, as a workflow that waits for it needs it."""
 
     name: str
     codec: Codec[Any]
@@ -201,7 +201,7 @@ class Workflow(Generic[P, R_co]):
 
     @property
     def defaults_text(self) -> str | None:
-        """What its code takes for parameters that are left out, as JSON, for comparing inputs; None if there is nothing to say.
+        """Defaults of its parameters as JSON, for comparing inputs; None if there are none.
 
         A default that cannot be stored is left out: who leaves out its parameter has then another input than who passes it.
         """
@@ -240,7 +240,7 @@ class Workflow(Generic[P, R_co]):
 
     @cached_property
     def unbuilt(self) -> str | None:
-        """What its code uses that is declared and not built."""
+        """Description of the unbuilt thing that its code uses, or None."""
         return find_unbuilt(self.fn)
 
     @cached_property

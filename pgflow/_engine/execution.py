@@ -198,8 +198,7 @@ class Execution(Releases):
         )
 
     def hold_instead_of(self, flush: Flush, detail: dict[str, Any]) -> Flush:
-        """Return a flush that holds the run for a person, in place of one that the server refuses; durable units stay. what is durable
-        stays, the run is held for a person.
+        """Return a flush that holds the run for a person, in place of one that the server refuses; durable units stay.
 
         Nothing is changed by it before :meth:`refused` says that it was committed.
         """

@@ -216,7 +216,7 @@ def is_infrastructure(error: BaseException) -> bool:
 
 
 def is_of_the_data(error: BaseException) -> bool:
-    """Return True if a call of our function failed for its arguments: sent again, it would fail again. sent again, it would fail again.
+    """Return True if a call of our function failed for its arguments: sent again, it would fail again.
 
     All else - a statement that was cancelled, a function that is missing or forbidden while an upgrade runs - says nothing
     of the data. Neither does a journal without a partition for the run, though that is a violation of a check.
@@ -232,8 +232,7 @@ def is_of_the_data(error: BaseException) -> bool:
 
 
 def is_passing(error: BaseException) -> bool:
-    """Return True if trouble is of the moment, however long that lasts: nobody need look at the run that met it. nobody need look at the
-    run that met it.
+    """Return True if trouble is of the moment, however long that lasts: nobody need look at the run that met it.
 
     A conflict is not: whoever is left to lose one for minutes, time after time, will not win by himself.
     """
@@ -264,7 +263,7 @@ def sqlstate_of(error: BaseException) -> str | None:
 
 
 def is_ambiguous(error: BaseException) -> bool:
-    """Return True if a COMMIT that raised this may have happened: the connection broke before the answer came, or the server broke in it."""
+    """Return True if a COMMIT that raised this may have happened: the connection broke before the answer, or the server broke in it."""
     cause = database_error(error)
     if cause is None or cause.sqlstate is None or cause.sqlstate.startswith(("08", "57P0")):
         return True

@@ -35,8 +35,7 @@ COMMIT_SECONDS = 30.0
 
 
 class Cord:
-    """Means to cut a connection from any thread; until it is closed, no other socket can get its number. no other socket can have its
-    number meanwhile.
+    """Means to cut a connection from any thread; until it is closed, no other socket can get its number.
 
     Args:
         fileno: The connection's socket.

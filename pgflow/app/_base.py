@@ -1,4 +1,4 @@
-"""What both colours of app share: where the database is, what the app brings to it, whom to wake after a commit."""
+"""Base of the apps of both colours: the database, the app's definitions, and whom to wake after a commit."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ WAKE_AGAIN_SECONDS = (0.0, 0.002, 0.008)
 
 
 class AppBase:
-    """What both colours of app share: where the database is, and what the app brings to it."""
+    """Base of the apps of both colours: the database, and the app's definitions."""
 
     def __init__(
         self,
@@ -82,7 +82,7 @@ class AppBase:
         _apps.add(self)
 
     def _prepare(self) -> None:
-        """What the colour needs of its own."""
+        """Prepare the parts that only this colour has."""
 
     def _begin_after_fork(self) -> None:
         """In a forked process: the connections are those of the parent, and their threads are not here. New ones are opened when needed."""
@@ -104,7 +104,7 @@ class AppBase:
 
     @property
     def listens(self) -> bool:
-        """Whether LISTEN works on this connection string, as far as is known."""
+        """True if LISTEN works on this connection string, as far as is known."""
         return self._listen and not self._is_pooled
 
     def include(self, *things: Workflow[..., Any] | ModuleType) -> None:

@@ -181,7 +181,7 @@ def database_dsn(alias: str | None = None) -> str:
 
 
 def migrates() -> bool:
-    """Whether ``manage.py migrate`` installs pgflow's schema: unless the settings say not to, or name a database of pgflow's own."""
+    """Return True if ``manage.py migrate`` installs pgflow's schema: unless the settings say not to, or name a database of pgflow's own."""
     config = _config()
     return bool(config.get("MIGRATE", not config.get("DSN")))
 

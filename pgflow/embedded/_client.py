@@ -1,4 +1,4 @@
-"""What a process does to use the server: register, see that it runs, and let go.
+"""The client of the server in a process: register, see that it runs, and let go.
 
 The order of the locks is that of `pgflow.embedded`: ``users.lock`` first and for as long as the server is
 needed, ``start.lock`` only while looking or starting.
@@ -34,7 +34,7 @@ SUPERVISOR = "pgflow.embedded._supervisor"
 
 @dataclass(frozen=True)
 class ServerStatus:
-    """What is known of the embedded server of a home.
+    """State of the embedded server of a home.
 
     Attributes:
         home: The folder that was asked about.

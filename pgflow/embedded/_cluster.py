@@ -49,7 +49,7 @@ STOP_SIGNALS = ((signal.SIGINT, 30.0), (signal.SIGQUIT, 10.0), (signal.SIGKILL, 
 
 @dataclass(frozen=True)
 class PidFile:
-    """What the lines of ``postmaster.pid`` say."""
+    """Content of ``postmaster.pid``."""
 
     pid: int
     port: int = 0
@@ -83,7 +83,7 @@ class Postmaster:
         return process_exists(self.pid) and is_locked(self._lock)
 
     def was_killed(self) -> bool:
-        """Whether our child was ended by a signal that it does not handle."""
+        """Return True if our child was ended by a signal that it does not handle."""
         return self._process is not None and self._process.returncode is not None and self._process.returncode < 0
 
     def stop(self) -> None:
@@ -192,14 +192,14 @@ def remove_stale_sockets(socket_dir: Path) -> None:
 
 
 def initdb_options() -> list[str]:
-    """What makes the same database everywhere, whatever the locale of the machine."""
+    """Return options that make the same database everywhere, whatever the locale of the machine."""
     locale = ["--encoding=UTF8", "--locale=C", "--locale-provider=builtin", "--builtin-locale=C.UTF-8"]
     settings = [f"--set={name}={value}" for name, value in SETTINGS.items()]
     return [f"--username={SUPERUSER}", "--auth=trust", "--no-instructions", *locale, *settings]
 
 
 def process_exists(pid: int) -> bool:
-    """Whether there is a process of this id, of whatever user."""
+    """Return True if there is a process of this id, of whatever user."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
@@ -210,7 +210,7 @@ def process_exists(pid: int) -> bool:
 
 
 def serves(pid: int, data: Path) -> bool:
-    """Whether this process is a Postgres of this data folder: it works in it, or was told of it."""
+    """Return True if this process is a Postgres of this data folder: it works in it, or was told of it."""
     try:
         return Path(f"/proc/{pid}/cwd").samefile(data)
     except OSError:  # no such kernel, or a process that may not be looked into
@@ -229,7 +229,7 @@ def command_line(pid: int) -> str:
 
 
 def read_output(*command: str) -> str:
-    """What a program prints, even if it fails."""
+    """Return the output of a program, even if it fails."""
     return subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False).stdout  # noqa: S603  called with programs of our own
 
 

@@ -1,4 +1,4 @@
-"""Where everything of one embedded server lives, by name.
+"""The folder of one embedded server, with all its files by name.
 
 ``PGFLOW_HOME/postgres`` belongs to one user and is closed to all others (0700), so that local connections
 need no password. The folder above it may be anybody's choice and is never changed. What one process tells
@@ -92,12 +92,12 @@ class Folder:
 
     @property
     def log(self) -> Path:
-        """What the supervisor and the server have to say."""
+        """Log of the supervisor and the server."""
         return self.root / "server.log"
 
     @property
     def failure(self) -> Path:
-        """Why the last supervisor gave up, for the user process that waits for it."""
+        """File with the reason why the last supervisor gave up, for the user process that waits for it."""
         return self.root / "failure.txt"
 
     @property
@@ -128,7 +128,7 @@ class Folder:
         replace_file(self.state, json.dumps(asdict(state)))
 
     def read_failure(self) -> str | None:
-        """Why the last supervisor gave up, or None."""
+        """Return the reason why the last supervisor gave up, or None."""
         try:
             return self.failure.read_text()
         except OSError:

@@ -62,7 +62,7 @@ class FileLock:
 
 
 def is_locked(path: Path) -> bool:
-    """Whether somebody holds this lock exclusively, or as a process of the server."""
+    """Return True if somebody holds this lock exclusively, or as a process of the server."""
     if not path.exists():
         return False
     with FileLock(path) as probe:

@@ -71,12 +71,12 @@ def _unshare_user() -> None:
 
 
 def user_namespaces_work() -> bool:
-    """Whether `enter_user_namespace` would succeed."""
+    """Return True if `enter_user_namespace` would succeed."""
     return sys.platform == "linux" and holds_inside(lambda: True)
 
 
 def holds_inside(condition: Callable[[], bool]) -> bool:
-    """Whether `condition` holds in a user namespace, asked by a child since entering cannot be undone."""
+    """Return True if `condition` holds in a user namespace, asked by a child since entering cannot be undone."""
     child = os.fork()
     if child == 0:
         _exit_with(condition)

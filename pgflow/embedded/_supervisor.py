@@ -201,7 +201,7 @@ def choose_socket_dir(cluster: Cluster, previous: State | None) -> Path:
 
 
 def is_private(folder: Path, owner: int) -> bool:
-    """Whether this is a real folder that only its owner, this one, can enter."""
+    """Return True if this is a real folder that only its owner, this one, can enter."""
     try:
         found = folder.lstat()
     except OSError:
@@ -210,7 +210,7 @@ def is_private(folder: Path, owner: int) -> bool:
 
 
 def is_port_free(port: int) -> bool:
-    """Whether the server could listen on this port of the loopback interface."""
+    """Return True if the server could listen on this port of the loopback interface."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:

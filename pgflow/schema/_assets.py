@@ -58,7 +58,7 @@ class Assets:
 
 @dataclass(frozen=True)
 class Stamp:
-    """What the comment of the schema says: who installed it, and what."""
+    """Comment of the schema: the version that installed it, and the files of that."""
 
     version: str
     schema: int

@@ -102,7 +102,7 @@ on conflict (name) do update set sha256 = excluded.sha256, applied_at = clock_ti
 
 @dataclass(frozen=True)
 class MigrationReport:
-    """What `migrate` did.
+    """Report of `migrate`.
 
     Attributes:
         migrations: Names of the migrations applied, in order.
@@ -176,7 +176,7 @@ def install(conn: psycopg.Connection[Any], assets: Assets, lock_timeout_seconds:
 
 
 def migration_sql(conn: psycopg.Connection[Any] | None = None) -> str:
-    """What `migrate` would run, as one script that psql and other clients can run unchanged.
+    """Return the statements that `migrate` would run, as one script for psql and other clients.
 
     Args:
         conn: The database to bring up to date, which is only read; None for one without the schema.
@@ -225,7 +225,7 @@ def _record(template: sql.SQL, file: SqlFile) -> str:
 
 
 def _look(cursor: psycopg.Cursor[tuple[Any, ...]], assets: Assets) -> Installed:
-    """What is there, unless it must not be touched."""
+    """Return the state of the installation; raise SchemaNewer, or another SetupError, if it must not be touched."""
     row = fetch_row(cursor)
     assert row is not None
     found = read_installed(row)
@@ -243,7 +243,7 @@ def _is_current(found: Installed, assets: Assets) -> bool:
 
 
 def _prologue(found: Installed) -> str:
-    """What comes before the files: roles, the schema, and becoming its owner."""
+    """Return the statements before the files: roles, the schema, and becoming its owner."""
     if not found.has_schema:
         _check_may_create(found)
         return _CREATE_ROLES + _CREATE_SCHEMA

@@ -1,4 +1,4 @@
-"""What is installed in a database, and whether this version can work with it: one query of catalogs."""
+"""The installed schema of a database, and whether this version can work with it: one query of catalogs."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def judge_schema(row: Sequence[Any] | None) -> None:
 
 
 class Standing(StrEnum):
-    """How the schema in a database stands to this version."""
+    """Relation of the schema in a database to this version."""
 
     SAME = "same"
     NEWER = "newer"
