@@ -1,4 +1,4 @@
-"""What a person's answer means: the node is done, the work is done over, or the run ends; and when a loop asks a person at all."""
+"""Answers of persons: the node is done, the work is done over, or the run ends; and when a loop asks a person at all."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class NoSuchDecision(ValueError):
 
 
 def approve(approval: Approval, comment: str = "") -> Output:
-    """What an approval leaves when a person lets the work go on.
+    """Return the output of an approval when a person lets the work go on.
 
     Args:
         approval: What was asked.
@@ -48,7 +48,7 @@ def approve(approval: Approval, comment: str = "") -> Output:
 
 
 def reject(approval: Approval, reason: str = "Rejected", rejections: int = 0) -> Answer:
-    """What follows when a person does not let the work go on.
+    """Return the consequence when a person does not let the work go on.
 
     Args:
         approval: What was asked.
@@ -68,7 +68,7 @@ def reject(approval: Approval, reason: str = "Rejected", rejections: int = 0) ->
 
 
 def respond(approval: Approval, decision: str, text: str = "") -> Output:
-    """What an approval leaves that offers decisions, of which a person took one.
+    """Return the output of an approval that offers decisions, of which a person took one.
 
     Raises:
         NoSuchDecision: If it does not offer this one.
@@ -80,7 +80,7 @@ def respond(approval: Approval, decision: str, text: str = "") -> Output:
 
 
 def asks_after_turn(loop: Loop | Group, *, is_over: bool, was_answered: bool) -> bool:
-    """Whether a person is asked after a turn of a loop. A plain yes to a turn that was the last ends the loop.
+    """Return True if a person is asked after a turn of a loop. A plain yes to a turn that was the last ends the loop.
 
     Args:
         loop: The loop, or group.

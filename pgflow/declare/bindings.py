@@ -36,7 +36,7 @@ def bound(node: Node, variables: Variables, outputs: Outputs) -> Variables:
 
 
 def arguments(node: Node, variables: Variables, outputs: Outputs) -> dict[str, JsonValue]:
-    """What a node is given by name.
+    """Return the arguments of a node by name.
 
     Raises:
         UnresolvableReference: If an argument has no value.
@@ -45,14 +45,14 @@ def arguments(node: Node, variables: Variables, outputs: Outputs) -> dict[str, J
 
 
 def _value(node_id: NodeId, binding: Binding, variables: Variables, outputs: Outputs) -> JsonValue:
-    """What one argument is."""
+    """Return the value of one argument."""
     if binding.source is not None:
         return _from_source(node_id, binding, binding.source, outputs)
     return argument_value(binding.value, variables, outputs)
 
 
 def argument_value(value: JsonValue, variables: Variables, outputs: Outputs) -> JsonValue:
-    """What an argument written as ``value`` is: itself, what it refers to, or the text that it is a template of.
+    """Return the value of an argument written as ``value``: itself, the value it refers to, or the text that its template makes.
 
     Raises:
         UnresolvableReference: If what it refers to has no value.
@@ -123,5 +123,5 @@ def _from_source(node_id: NodeId, binding: Binding, source: str, outputs: Output
 
 
 def _did_not_run(output: Output | None) -> bool:
-    """Whether a node has not run, and perhaps never will."""
+    """Return True if a node has not run, and perhaps never will."""
     return output is None or output.state in {"skipped", "pending"}

@@ -70,14 +70,14 @@ def _part(text: str) -> Atom | Unparsed:
 
 
 def _is_no_reference(found: re.Match[str]) -> bool:
-    """Whether the left side goes deeper than references do: ``$INPUTS.a.b``, or ``$node.field.deeper``."""
+    """Return True if the left side goes deeper than references do: ``$INPUTS.a.b``, or ``$node.field.deeper``."""
     if found["input"] is not None:
         return False
     return found["node"] == "INPUTS" or (found["first"] != "output" and found["second"] is not None)
 
 
 def holds(condition: Condition, outputs: Outputs, inputs: Inputs | None = None) -> bool | None:
-    """Whether a condition holds, looking no further than needed.
+    """Return True if a condition holds, looking no further than needed.
 
     Args:
         condition: The condition.
@@ -98,7 +98,7 @@ def holds(condition: Condition, outputs: Outputs, inputs: Inputs | None = None) 
 
 
 def _all_hold(parts: tuple[Atom | Unparsed, ...], outputs: Outputs, inputs: Inputs | None) -> bool | None:
-    """Whether all parts hold, up to the first that does not."""
+    """Return True if all parts hold; stop at the first that does not and return its answer, False or None."""
     for part in parts:
         answer = None if isinstance(part, Unparsed) else _atom_holds(part, outputs, inputs)
         if not answer:
@@ -107,7 +107,7 @@ def _all_hold(parts: tuple[Atom | Unparsed, ...], outputs: Outputs, inputs: Inpu
 
 
 def _atom_holds(atom: Atom, outputs: Outputs, inputs: Inputs | None) -> bool | None:
-    """Whether a comparison holds. Equality is one of texts; order is one of the numbers that both texts begin with."""
+    """Return True if a comparison holds: texts are equal, or the numbers they begin with in order; None without numbers."""
     actual = _read(atom.reference, outputs, inputs)
     if atom.operator == "==":
         return actual == atom.literal

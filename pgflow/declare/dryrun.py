@@ -46,7 +46,7 @@ class EndlessDryRun(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """What became of one node, once.
+    """Entry on one node that ended, once.
 
     Args:
         id: The node.
@@ -75,7 +75,7 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class DryRun:
-    """What would happen.
+    """Result of a dry run.
 
     Args:
         outcome: How the run would end.
@@ -175,7 +175,7 @@ class _Player:
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing more is played: someone is waited for, or a node ended the run."""
+        """True if nothing more is played: someone is waited for, or a node ended the run."""
         return self.is_paused or self.state.cancelled is not None
 
     def play_all(self, within: Place = ()) -> None:
@@ -216,7 +216,7 @@ class _Player:
         return isinstance(change, Settled)
 
     def answer(self, task: Task) -> Change | None:
-        """What a stub, or the person who is not there, makes of a task; None if the run waits."""
+        """Answer a task with its stub, or for the person who is not there; None if the run waits."""
         body = task.node.body
         if self.pause_at_gates and (isinstance(body, Approval) or task.node.gates):
             self.pause(task)
@@ -262,13 +262,13 @@ class _Player:
         return around.number if around else None
 
     def result(self) -> DryRun:
-        """What there is to tell in the end."""
+        """Return the result of the dry run."""
         summary = first_said(self.plan, self.state.scope.outputs) or None
         unused = sorted(set(self.stubs) - self.used)
         return DryRun(self.outcome(), tuple(self.trace), summary, tuple(sorted(self.missing)), tuple(unused))
 
     def outcome(self) -> RunState:
-        """How the run would end. Unlike a real one, it may complete without having done anything: there is nothing to mend."""
+        """Return the state in which the run would end. It may complete without having done anything, unlike a real one."""
         if self.is_paused:
             return "paused"
         if self.state.cancelled is not None:
@@ -277,7 +277,7 @@ class _Player:
 
 
 def _channel(until: Until, output: Output) -> Channel | None:
-    """What ends a loop: what its output says, or else the check that a real run would make."""
+    """Return the channel that ends a loop: one that its output meets, else the check that a real run would make."""
     return until_met(until, output) or ("assumed" if until.bash is not None else None)
 
 

@@ -17,7 +17,7 @@ from pgflow.declare.templates import Variables, resolve
 
 @dataclass(frozen=True, slots=True)
 class ChildCall:
-    """What a child run is started with: its message and its inputs."""
+    """Message and inputs that a child run is started with."""
 
     message: str
     inputs: Inputs
@@ -25,7 +25,7 @@ class ChildCall:
 
 @dataclass(frozen=True, slots=True)
 class Child:
-    """How a child run ended.
+    """End of a child run.
 
     Args:
         state: How.
@@ -82,7 +82,7 @@ def items_of(text: str) -> list[JsonValue]:
 
 
 def joined(fan_out: FanOut, children: Sequence[Child]) -> Output:
-    """What a node leaves whose children have all ended.
+    """Return the output of a node whose children have all ended.
 
     Args:
         fan_out: How the children belong together.
@@ -100,7 +100,7 @@ def joined(fan_out: FanOut, children: Sequence[Child]) -> Output:
 
 
 def _slot(child: Child) -> JsonValue:
-    """What stands for one child in the list."""
+    """Return the value for one child in the list: its own, or a marker that it failed."""
     if child.state == "completed":
         return child.value
     return {"archon_failed": True, "error": child.error, "status": child.state}

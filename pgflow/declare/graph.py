@@ -23,13 +23,13 @@ Risk = Literal["reversible", "compensable", "irreversible"]
 
 
 class Part(BaseModel):
-    """What every part of a graph is: immutable, and without keys that nobody reads."""
+    """Base of all parts of a graph: immutable, and without keys that nobody reads."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
 class Position(Part):
-    """Where in the source something was said. Lines and columns count from 1."""
+    """Place in the source. Lines and columns count from 1."""
 
     file: str
     line: int
@@ -95,7 +95,7 @@ class Binding(Part):
 
 
 class Retry(Part):
-    """How often a failed node is tried again after its first attempt, and after how long: ``delay_ms`` doubles each time."""
+    """Number of tries after a node's first attempt failed, and the wait before the first: ``delay_ms`` doubles each time."""
 
     max_retries: int
     delay_ms: int = 3000
@@ -161,13 +161,13 @@ class Substep(Part):
 
 
 class Budget(Part):
-    """What a node may cost."""
+    """Limit on the cost of a node."""
 
     max_usd: float | None = None
 
 
 class Compensation(Part):
-    """How what a node did is undone: an instruction in the original's words, or the name of what does it."""
+    """Compensation of a node: an instruction in the original's words, or the name of something that does it."""
 
     name: str
     description: str = ""
@@ -240,7 +240,7 @@ class Script(Part):
 
 
 class Until(Part):
-    """When a loop is over. At least one channel is given; ``max_iterations`` bounds it in any case."""
+    """End of a loop. At least one channel is given; ``max_iterations`` bounds it in any case."""
 
     max_iterations: int
     signal: str | None = None
@@ -269,7 +269,7 @@ class Decision(Part):
 
 
 class Rework(Part):
-    """What is done when a person rejects, and how often before the answer is final."""
+    """Rework after a person rejects, and the number of attempts before the answer is final."""
 
     text: str
     max_attempts: int = 3

@@ -1,4 +1,4 @@
-"""What happens next in a declared workflow: pure functions over an immutable state.
+"""The interpreter of declared workflows: pure functions over an immutable state say what happens next.
 
 Nobody is asked, nothing is read, run or written here. A driver asks which nodes are open (`open_places`), begins them (`begin`),
 does the work that comes back as a `Task`, hands in what came of it (`receive`), judges groups whose nodes have ended (`judge`),
@@ -55,7 +55,7 @@ __all__ = [
 ]
 
 Channel = Literal["field", "signal", "check", "assumed"]
-"""What ended a loop: a field that is true, a signal, a check that passed, or the assumption that one would."""
+"""Cause of a loop's end: a field that is true, a signal, a check that passed, or the assumption that one would."""
 
 RunState = Literal["completed", "failed", "cancelled", "paused"]
 
@@ -66,7 +66,7 @@ class CommandUnavailable(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """What a run has around it.
+    """Surroundings of a run.
 
     Args:
         variables: Its variables and inputs.
@@ -103,7 +103,7 @@ class Task:
 
 
 def begin(plan: Plan, state: State, place: Place, surroundings: Surroundings) -> Task | Change:
-    """What is to be done about an open node, or about a loop that goes on.
+    """Begin an open node, or the next turn of a loop.
 
     Args:
         plan: The run's plan.
@@ -128,7 +128,7 @@ def begin(plan: Plan, state: State, place: Place, surroundings: Surroundings) ->
 
 
 def _why_skipped(node: Node, outputs: Outputs, surroundings: Surroundings) -> str | None:
-    """Why a node does not run; None if it does."""
+    """Return the reason why a node does not run; None if it does."""
     states: list[NodeState] = [outputs[needed].state if needed in outputs else "failed" for needed in node.depends_on]
     if not is_triggered(node.trigger_rule, states):
         return "trigger_rule"
@@ -182,7 +182,7 @@ def _template(node: Node, surroundings: Surroundings) -> tuple[str, Surface]:
 
 
 def receive(task: Task, output: Output, channel: Channel | None = None, user_input: str = "") -> Change:
-    """What a task's result means for its node.
+    """Return the change that a task's result makes to its node.
 
     Args:
         task: The task.
@@ -205,7 +205,7 @@ def receive(task: Task, output: Output, channel: Channel | None = None, user_inp
 
 
 def judge(plan: Plan, state: State, place: Place, channel: Channel | None, user_input: str = "") -> Change:
-    """What becomes of a group all of whose nodes have ended.
+    """Return the change of a group all of whose nodes have ended.
 
     Args:
         plan: The run's plan.
@@ -236,14 +236,14 @@ def _failed(place: Place, error: str) -> Settled:
 
 
 def until_met(until: Until, output: Output) -> Channel | None:
-    """What in an output says that a loop is over; None if nothing does. A check that runs a shell is for the driver to run."""
+    """Return the channel by which an output ends a loop; None if it does not. A check that runs a shell is for the driver to run."""
     if until.field is not None and isinstance(output.structured, dict) and output.structured.get(until.field) is True:
         return "field"
     return "signal" if until.signal is not None and has_signal(output.text, until.signal) else None
 
 
 def completion_reason(until: Until, channel: Channel, rounds: int) -> str:
-    """Why a loop ended, for a person to read."""
+    """Return the reason why a loop ended, for a person to read."""
     match channel:
         case "field":
             return f"'{until.field}' is true after {rounds} iteration(s)"
@@ -256,7 +256,7 @@ def completion_reason(until: Until, channel: Channel, rounds: int) -> str:
 
 
 def _unmet(until: Until) -> str:
-    """What a loop waited for in vain."""
+    """Return the channels by which a loop never ended, for an error."""
     channels = []
     if until.signal:
         channels.append(f"completion signal '{until.signal}'")
@@ -268,12 +268,12 @@ def _unmet(until: Until) -> str:
 
 
 def group_output(plan: Plan, state: State, place: Place) -> Output:
-    """What a group leaves whose nodes have ended: the text of its first sink that completed and said something."""
+    """Return the output of a group whose nodes have ended: the text of its first sink that completed and said something."""
     return Output("completed", first_said(plan.within(place), scope_at(state, place).outputs))
 
 
 def run_output(graph: Graph, plan: Plan, state: State) -> str:
-    """What a run gives: the output of the node that it returns, or of its first sink that completed and said something."""
+    """Return the output of a run: that of the node it returns, or of its first sink that completed and said something."""
     if graph.returns is None:
         return first_said(plan, state.scope.outputs)
     returned = state.scope.outputs.get(graph.returns)
@@ -281,7 +281,7 @@ def run_output(graph: Graph, plan: Plan, state: State) -> str:
 
 
 def run_state(state: State) -> RunState:
-    """How a run ended all of whose nodes have: any failure fails it, and so does that nothing was done at all."""
+    """Return the end of a run whose nodes have ended: a single failure fails it, and so does having done nothing at all."""
     if state.cancelled is not None:
         return "cancelled"
     states = {output.state for output in state.scope.outputs.values()}

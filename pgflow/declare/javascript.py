@@ -156,12 +156,12 @@ def ordered(mapping: dict[str, JsonValue]) -> Iterator[tuple[str, JsonValue]]:
 
 
 def _is_index(key: str) -> bool:
-    """Whether a key is an array index: a whole number in its shortest writing."""
+    """Return True if a key is an array index: a whole number in its shortest writing."""
     return key.isascii() and key.isdigit() and len(key) <= 10 and str(int(key)) == key and int(key) < _ARRAY_INDEX_LIMIT
 
 
 def parse_json(text: str) -> JsonValue:
-    """What the JSON text says, by JSON's own grammar (no NaN, no Infinity), numbers as doubles where they are no whole numbers.
+    """Parse a JSON text by JSON's own grammar (no NaN, no Infinity); numbers that are not whole become doubles.
 
     Raises:
         ValueError: If it is no JSON, or nested too deeply to be read.

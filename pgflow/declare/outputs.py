@@ -1,4 +1,4 @@
-"""What nodes left behind, and reading it: a node's whole output, one field of it, or an input of the run.
+"""Outputs of nodes, and reading them: a whole output, one field of it, or an input of the run.
 
 Nothing is dropped silently. A reference to a field that is not there, to a node that did not run, or to one that failed, cannot
 be resolved: it fails the node that wanted to read it, with a message that says how to mend it. Only two things read as empty:
@@ -26,7 +26,7 @@ _OPENING = re.compile(rf"```(?:json)?[{WHITE_SPACE}]*\n")
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """How a node stands and what it left.
+    """State and output of a node.
 
     Args:
         state: Where it stands.
@@ -156,7 +156,7 @@ def _object_in(text: str) -> dict[str, JsonValue] | None:
 
 
 def _fenced(text: str) -> str:
-    """What stands in the first fence that is closed on a line of its own; empty if there is none."""
+    """Return the content of the first fence that is closed on a line of its own; empty if there is none."""
     opening = _OPENING.search(text)
     if opening is None:
         return ""
@@ -173,7 +173,7 @@ def _fenced(text: str) -> str:
 
 
 def _why_no_object(text: str) -> str:
-    """Why fields cannot be read: a list is a value whose shape nobody can change, other text is none."""
+    """Return the reason why fields cannot be read: a list is a value whose shape nobody can change, other text is none."""
     try:
         return "array-aggregate" if isinstance(parse_json(text), list) else "unparseable"
     except ValueError:

@@ -9,7 +9,7 @@ from functools import cached_property
 from pgflow.declare.graph import Group, Node, NodeId
 
 Place = tuple[NodeId, ...]
-"""Where a node is: the ids of the groups around it, from outside, and its own."""
+"""Place of a node: the ids of the groups around it, from outside, and its own."""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""What is wrong with a file, said so that its author can mend it: one line each, with where and what to do."""
+"""Problems of a file, worded so that its author can mend them: one line each, with the place and the remedy."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Problem:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What is to be said of one file (or one workspace): its problems and, if it has no errors, its graph.
+    """Verdict on one file (or one workspace): its problems and, if it has no errors, its graph.
 
     A file may be right and still have no graph here: ``unresolved`` names what it takes from files that are not there.
     """
@@ -48,10 +48,10 @@ class Verdict:
 
     @property
     def errors(self) -> tuple[Problem, ...]:
-        """What keeps it from being used."""
+        """Problems that keep it from being used."""
         return tuple(p for p in self.problems if p.severity == "error")
 
     @property
     def warnings(self) -> tuple[Problem, ...]:
-        """What will be ignored or is likely a slip."""
+        """Parts that will be ignored, and likely slips."""
         return tuple(p for p in self.problems if p.severity == "warning")

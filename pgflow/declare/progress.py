@@ -1,4 +1,4 @@
-"""How far a run of a declared workflow is: what its nodes left, which rounds its loops are in, and how that changes.
+"""Progress of a run of a declared workflow: its nodes' outputs, the rounds of its loops, and the changes of both.
 
 A state is never altered: a change makes another one. So a driver may keep the states that it wants to come back to.
 """
@@ -34,7 +34,7 @@ class Round:
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """How far nodes are that are run together: what they left, in the order in which they ended, and the rounds of loops."""
+    """Progress of nodes that are run together: their outputs, in the order in which they ended, and the rounds of loops."""
 
     outputs: Outputs = field(default_factory=dict)
     rounds: Mapping[NodeId, Round] = field(default_factory=dict)
@@ -42,7 +42,7 @@ class Scope:
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """How far a run is. ``cancelled`` is the reason for which a node ended it."""
+    """Progress of a run. ``cancelled`` is the reason for which a node ended it."""
 
     scope: Scope = field(default_factory=Scope)
     cancelled: str | None = None
@@ -100,7 +100,7 @@ def _changed(scope: Scope, place: Place, change: Change) -> Scope:
 
 
 def scope_at(state: State, within: Place) -> Scope:
-    """How far the nodes of a group are that is in a round; those of the run for the empty place."""
+    """Return the progress of the nodes of a group that is in a round; of the run's nodes for the empty place."""
     scope = state.scope
     for node_id in within:
         inner = scope.rounds[node_id].scope
@@ -115,7 +115,7 @@ def round_at(state: State, place: Place) -> Round | None:
 
 
 def visible(state: State, place: Place) -> Outputs:
-    """What a node can read: what the nodes around its groups left, and what those of its own round did."""
+    """Return the outputs that a node can read: of the nodes around its groups, and of its own round."""
     if len(place) == 1:
         return state.scope.outputs
     seen: dict[NodeId, Output] = {}

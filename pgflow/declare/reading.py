@@ -30,7 +30,7 @@ STUBS_SUFFIXES: Final = (".stubs.yaml", ".stubs.yml")
 
 _NOT_LOOKED_INTO: Final = frozenset({"node_modules", "fixtures", "__pycache__"})
 _LAYOUT: Final = (".archon", "workflows")
-"""Where the DAGs of a repository are; beside it, YAML is something else."""
+"""Folders with the DAGs of a repository; beside them, YAML is something else."""
 
 _SOP_TEXT: Final = re.compile(r"^## Steps[ \t]*$", re.MULTILINE)
 _LARGEST_LOOK: Final = 1 << 20
@@ -174,7 +174,7 @@ def family_of(path: str | os.PathLike[str]) -> Family | None:
 
 
 def _is_icm(path: Path) -> bool:
-    """Whether a YAML file is the workflow file of a workspace: by where it is, or by what it says."""
+    """Return True if a YAML file is the workflow file of a workspace: by its place, or by its content."""
     from pgflow.declare import icm
 
     if path.name in ("workflow.yaml", "workflow.yml") and icm.is_workspace(path.parent):
@@ -241,6 +241,6 @@ def _is_looked_into(name: str) -> bool:
 
 
 def _is_workflow(path: str, suffixes: tuple[str, ...]) -> bool:
-    """Whether a file found in a directory is one: by its name, and because it is a file. A pipe would keep us waiting."""
+    """Return True if a path found in a directory is a workflow: by its name, and because it is a file. A pipe would keep us waiting."""
     lower = path.lower()
     return lower.endswith(suffixes) and not lower.endswith(STUBS_SUFFIXES) and os.path.isfile(path)  # noqa: PTH113

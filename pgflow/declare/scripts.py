@@ -1,4 +1,4 @@
-"""Whether a script node carries its program or names a file of one."""
+"""Script nodes: they carry their program or name a file of one."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ _PROGRAM = re.compile("[\n;(){}&|<>$`\"' ]")
 
 
 def is_inline(script: str) -> bool:
-    """Whether ``script`` is program text rather than the name of a file.
+    """Return True if ``script`` is program text rather than the name of a file.
 
     Args:
         script: The ``script`` of a node, as written.

@@ -1,4 +1,4 @@
-"""How an agent says that a loop is over: a signal word, in tags around it, at the end of its output, or on a line of its own.
+"""Signals by which an agent ends a loop: a word, in tags around it, at the end of its output, or on a line of its own.
 
 The original takes the word at the end of the output even where it is the tail of another word, so that "INCOMPLETE" ends a loop
 that waits for COMPLETE. Here a word begins where a word begins.
@@ -21,7 +21,7 @@ _PROMISE_END = re.compile("</promise>", re.IGNORECASE)
 
 
 def has_signal(output: str, signal: str) -> bool:
-    """Whether an output says that the work is done.
+    """Return True if an output says that the work is done.
 
     Args:
         output: What the agent said.
@@ -51,7 +51,7 @@ def _without(text: str, spans: Iterator[tuple[int, int]]) -> str:
 
 
 def _promises(text: str) -> Iterator[tuple[int, int]]:
-    """Where promises stand, from tag to tag."""
+    """Yield the spans of promises, from tag to tag."""
     place = 0
     while (opening := _PROMISE.search(text, place)) and (closing := _PROMISE_END.search(text, opening.end())):
         place = closing.end()
@@ -59,7 +59,7 @@ def _promises(text: str) -> Iterator[tuple[int, int]]:
 
 
 def _tagged(text: str, signal: str) -> Iterator[tuple[int, int]]:
-    """Where the signal stands in a pair of tags of one name, from ``<`` to ``>``.
+    """Yield the spans of the signal in a pair of tags of one name, from ``<`` to ``>``.
 
     An expression for this would be short and, on hostile text, slow: from each ``<`` it would look for a ``>`` to the end.
     So the signal and the closing tag are looked for first, and the opening tag backwards from there.
@@ -77,7 +77,7 @@ def _tagged(text: str, signal: str) -> Iterator[tuple[int, int]]:
 
 
 def _opening_tag(text: str, end: int, name: str, free: int) -> int | None:
-    """Where the tag ``<name …>`` begins that stands right before ``end``, blanks aside; None if there is none."""
+    """Return the start of the tag ``<name …>`` that stands right before ``end``, blanks aside; None if there is none."""
     while end > free and text[end - 1] in WHITE_SPACE:
         end -= 1
     if end <= free or text[end - 1] != ">":
@@ -88,24 +88,24 @@ def _opening_tag(text: str, end: int, name: str, free: int) -> int | None:
 
 
 def _ends_with(output: str, signal: str) -> bool:
-    """Whether the signal is the last word, whatever punctuation follows."""
+    """Return True if the signal is the last word, whatever punctuation follows."""
     end = len(output.rstrip(_AFTER_SIGNAL))
     at = output.rfind(signal)
     return at >= 0 and at + len(signal) >= end and _begins_word(output, at, signal)
 
 
 def _begins_word(output: str, at: int, signal: str) -> bool:
-    """Whether the signal at that place is not the tail of a longer word."""
+    """Return True if the signal at that place is not the tail of a longer word."""
     return at == 0 or not (_is_word(output[at - 1]) and _is_word(signal[0]))
 
 
 def _is_word(character: str) -> bool:
-    """Whether a character is part of words."""
+    """Return True if a character is part of words."""
     return character.isalnum() or character == "_"
 
 
 def _has_line(output: str, signal: str) -> bool:
-    """Whether the signal has a line for itself, blanks aside."""
+    """Return True if the signal has a line for itself, blanks aside."""
     at = output.find(signal)
     while at >= 0:
         if _is_line_edge(output, at - 1, -1) and _is_line_edge(output, at + len(signal), 1):
@@ -115,7 +115,7 @@ def _has_line(output: str, signal: str) -> bool:
 
 
 def _is_line_edge(output: str, place: int, step: int) -> bool:
-    """Whether there are only blanks from there to the line's edge."""
+    """Return True if there are only blanks from there to the line's edge."""
     while 0 <= place < len(output) and output[place] in _BLANKS:
         place += step
     return not 0 <= place < len(output) or output[place] in _LINE_ENDS

@@ -27,7 +27,7 @@ def similar(name: str, known: Iterable[str]) -> list[str]:
 
 
 def _distance(left: str, right: str, limit: int) -> int:
-    """How many characters must be changed, added or left out: exactly up to the limit, and more than it beyond."""
+    """Return the number of characters to change, add or leave out: exactly up to the limit, and more than it beyond."""
     if abs(len(left) - len(right)) > limit or max(len(left), len(right)) > _LONGEST:
         return limit + 1
     before = list(range(len(right) + 1))

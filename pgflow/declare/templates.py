@@ -57,7 +57,7 @@ class Reference:
 
 @dataclass(frozen=True, slots=True)
 class Previous:
-    """What the nodes of a group left in the round before.
+    """Outputs of a group's nodes in the round before.
 
     Args:
         outputs: Their outputs; empty in the first round.
@@ -72,7 +72,7 @@ class Previous:
 
 @dataclass(frozen=True, slots=True)
 class Variables:
-    """What the variables stand for.
+    """Values of the variables.
 
     Args:
         workflow_id: ``$WORKFLOW_ID``, the run's id.
@@ -162,7 +162,7 @@ def resolve(text: str, variables: Variables, outputs: Outputs, surface: Surface 
 
 
 def takes_context(text: str, variables: Variables) -> bool:
-    """Whether the text says where the context goes. If not, it is put after a prompt (`with_context`)."""
+    """Return True if the text has a place for the context. If not, it is put after a prompt (`with_context`)."""
     return bool(variables.context) and _MENTIONS_CONTEXT.search(text) is not None
 
 
@@ -229,7 +229,7 @@ def _one_by_one(text: str, variables: Variables) -> str:
 
 
 def _replacement(found: re.Match[str], variables: Variables, outputs: Outputs, written: _Writer) -> str:
-    """What stands in the place of one reference."""
+    """Return the text in the place of one reference."""
     parts = found.groupdict()
     if parts.get("variable"):
         return _VARIABLES[parts["variable"]](variables)
@@ -243,7 +243,7 @@ def _replacement(found: re.Match[str], variables: Variables, outputs: Outputs, w
 
 
 def _output(outputs: Outputs, node_id: str, field: str | None, written: _Writer) -> str:
-    """What a node left, or a field of it. A node of which nothing is known reads as empty, as in the original."""
+    """Return the output of a node, or a field of it. A node of which nothing is known reads as empty, as in the original."""
     if field is not None:
         return written(read_field(outputs, node_id, field), node_id, field)
     output = outputs.get(node_id)
@@ -258,7 +258,7 @@ def _output(outputs: Outputs, node_id: str, field: str | None, written: _Writer)
 
 
 def _previous(found: re.Match[str], previous: Previous | None, written: _Writer) -> str:
-    """What a node of the group left in the round before.
+    """Return the output of a node of the group in the round before.
 
     Nothing in the first round. What belongs to a group within is left for that group's own rounds.
     """
@@ -275,12 +275,12 @@ def _previous(found: re.Match[str], previous: Previous | None, written: _Writer)
 
 
 def _has_left(output: Output | None) -> bool:
-    """Whether a node has something to show for the round."""
+    """Return True if a node has something to show for the round."""
     return output is not None and output.state not in {"skipped", "pending"}
 
 
 def _writer(surface: Surface, spill_dir: str | None, spills: list[Spill]) -> _Writer:
-    """How values are written on a surface: quoted for a shell, as their text elsewhere."""
+    """Return the writer of values on a surface: quoted for a shell, as their text elsewhere."""
     if surface != "bash":
         return lambda value, _node_id, _field: _plain(value)
 

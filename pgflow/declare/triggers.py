@@ -1,4 +1,4 @@
-"""When a node runs, given how the nodes that it depends on ended."""
+"""Trigger rules: a node runs or not, given how the nodes that it depends on ended."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pgflow.declare.outputs import NodeState
 
 
 def is_triggered(rule: TriggerRule, states: Collection[NodeState]) -> bool:
-    """Whether a node runs; if not, it is skipped.
+    """Return True if a node runs; if not, it is skipped.
 
     Args:
         rule: The node's rule.

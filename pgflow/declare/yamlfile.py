@@ -37,10 +37,10 @@ MAX_BYTES: Final = 1 << 20
 """The largest file that is read, in bytes. The largest workflow seen in the wild has a tenth of it."""
 
 MAX_DEPTH: Final = 100
-"""How deep collections may be nested."""
+"""Depth to which collections may be nested."""
 
 MAX_VALUES: Final = 100_000
-"""How many values a text may hold, an alias counted as what it stands for."""
+"""Most values of a text, an alias counted as its target."""
 
 Steps = tuple[str | int, ...]
 
@@ -65,7 +65,7 @@ class YamlError(Exception):
 
     @property
     def is_bound(self) -> bool:
-        """Whether the original would have read the text: what is wrong is a bound, or a key that stands twice."""
+        """True if the original would have read the text: only a bound is exceeded, or a key stands twice."""
         return self.message not in _ORIGINAL_WORDS
 
 
@@ -339,7 +339,7 @@ def _place(event: Any) -> tuple[int, int]:
 
 
 def _worded(error: MarkedYAMLError, source: str) -> YamlError:
-    """What ruamel.yaml found wrong, in the words of the original's parser, which has few and looks one token ahead."""
+    """Return ruamel.yaml's error in the words of the original's parser, which has few and looks one token ahead."""
     mark = error.problem_mark or error.context_mark
     line, column = (mark.line + 1, mark.column + 1) if mark is not None else (None, None)
     said = " ".join(part for part in (error.problem, error.context) if part)

@@ -82,7 +82,7 @@ class Scanner(_Scanner):
         return tab
 
     def _starts_block(self) -> bool:
-        """Whether what comes next would be indented by the tab: a mapping or a sequence inside an item, on its line."""
+        """Return True if the tab would indent what comes next: a mapping or a sequence inside an item, on its line."""
         reader = self.reader
         end = min(place for end in _LINE_ENDS if (place := reader.buffer.find(end, reader.pointer)) >= 0)
         return _BLOCK.match(reader.buffer, reader.pointer, end) is not None
@@ -135,7 +135,7 @@ class Scanner(_Scanner):
         self.was_block = True
 
     def scan_block_scalar_indentation(self) -> Any:
-        """How far a text of lines is indented: as its first line that is not blank. No blank line before that is wider."""
+        """Scan the indentation of a text of lines: that of its first line that is not blank. No blank line before that is wider."""
         reader = self.reader
         breaks: list[str] = []
         widest, end_mark = 0, reader.get_mark()

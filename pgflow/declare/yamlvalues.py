@@ -1,4 +1,4 @@
-"""What plain texts mean in YAML 1.2, and how values are written as keys, in the originals' language.
+"""Plain texts in YAML 1.2: their values, and how values are written as keys, in the originals' language.
 
 Numbers are JavaScript's: there is one kind of them, so ``1.0`` is one, and whole numbers are exact only up to 2^53.
 """
@@ -21,7 +21,7 @@ _EXACT = 1 << 53
 
 
 def resolve(text: str) -> JsonValue:
-    """What a text without quotes means.
+    """Return the value of a text without quotes.
 
     Args:
         text: The text of a plain scalar.

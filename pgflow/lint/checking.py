@@ -31,7 +31,7 @@ class UnknownCode(Exception):
 
 @dataclass
 class Report:
-    """What came of a check.
+    """Result of a check.
 
     Attributes:
         findings: What was found, by file and line.

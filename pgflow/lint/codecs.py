@@ -1,4 +1,4 @@
-"""What only an imported module can tell: whether there really is a codec for every annotation."""
+"""Check of codecs, which only an imported module allows: whether there is one for every annotation."""
 
 from __future__ import annotations
 

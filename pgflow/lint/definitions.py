@@ -1,4 +1,4 @@
-"""What a module declares: its workflows, its steps of every kind, and what is declared for these.
+"""Declarations of a module: its workflows, its steps of every kind, and the hooks of these.
 
 A declaration is a decorated function, or a decorator that is called with one: ``settle_all = workflow(name="settle")(settle.fn)``.
 """
@@ -18,7 +18,7 @@ Body: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
 
 
 class Kind(StrEnum):
-    """What a decorator makes of a function."""
+    """Kind of declaration that a decorator makes of a function."""
 
     WORKFLOW = "workflow"
     READ = "read"
@@ -37,13 +37,13 @@ DECORATORS: dict[str, Kind] = {
 """Kinds by the dotted path of the decorator."""
 
 DYNAMIC = frozenset({"pgflow.call", "pgflow.sync.call", "pgflow.dynamic.call"})
-"""What is called with a name and a function, and makes a step of that."""
+"""Functions that are called with a name and a function, and make a step of that."""
 
 WITHOUT_CONNECTION = "pgflow.django.transaction"
 """A decorator of transactions that take no connection."""
 
 HOOKS = frozenset({"settle", "compensate", "precondition", "verify"})
-"""What is declared for an effect, in the manner of ``@charge.settle``."""
+"""Hooks of an effect, declared in the manner of ``@charge.settle``."""
 
 
 @dataclass
@@ -70,12 +70,12 @@ class Declared:
 
     @property
     def is_async(self) -> bool:
-        """Whether its function is a coroutine function."""
+        """True if its function is a coroutine function."""
         return isinstance(self.body, ast.AsyncFunctionDef)
 
     @property
     def label(self) -> str:
-        """How a message calls it: by the name in the journal."""
+        """Name of it in messages: the one in the journal."""
         named = self.options.get("name")
         if isinstance(named, ast.Constant) and isinstance(named.value, str):
             return named.value
@@ -84,7 +84,7 @@ class Declared:
 
 @dataclass(frozen=True)
 class Callee:
-    """What a call or a reference means: something declared, and by which of its doors (``aio``, ``sync``, ``fn`` or none)."""
+    """Declared thing that a call or a reference means, and by which of its doors (``aio``, ``sync``, ``fn`` or none)."""
 
     declared: Declared
     door: str
@@ -127,7 +127,7 @@ class Definitions:
         return list(self.of_kind(Kind.WORKFLOW))
 
     def find(self, dotted: str | None) -> Callee | None:
-        """What is declared under a dotted path, whatever options or door follow it."""
+        """Return the declared thing under a dotted path, whatever options or door follow it; None if there is none."""
         match = _CALLEE.fullmatch(dotted) if dotted is not None else None
         if match is None:
             return None
@@ -184,7 +184,7 @@ class Definitions:
             self.bodies.add(function)
 
     def _passed(self, call: ast.Call) -> ast.expr | None:
-        """What a call makes the body of something."""
+        """Return the argument that a call makes the body of something; None if there is none."""
         if call.args and self._is_hook(call.func):
             return call.args[0]
         return call.args[1] if len(call.args) > 1 and self._names.resolve(call.func) in DYNAMIC else None

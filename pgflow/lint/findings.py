@@ -1,4 +1,4 @@
-"""What a check says: a rule that was broken, and where."""
+"""Findings of a check: a rule that was broken, and the place."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ class Ignores:
         self.comments = list(_comments(text)) if "ignore" in text.lower() else []
 
     def allow(self, finding: Finding) -> bool:
-        """Whether a comment on one of the lines of a finding names its code."""
+        """Return True if a comment on one of the lines of a finding names its code."""
         for comment in self.comments:
             if finding.line <= comment.line <= max(finding.line, finding.last_line) and finding.code in comment.codes:
                 comment.used.add(finding.code)

@@ -38,13 +38,13 @@ class Region:
 
     @property
     def said(self) -> str:
-        """How a message says where it is."""
+        """Place in the words of a message."""
         workflow = f"workflow {self.workflow.label}"
         return f"in {workflow}" if self.called is None else f"in {self.called}(), which {workflow} uses"
 
     @property
     def is_async(self) -> bool:
-        """Whether its workflow is async: it then has the twins of ``pgflow``, else those of ``pgflow.sync``."""
+        """True if its workflow is async: it then has the twins of ``pgflow``, else those of ``pgflow.sync``."""
         return self.workflow.is_async
 
 
@@ -91,7 +91,7 @@ class Module:
         return self.place.of(fields[-1] if fields else node, code, message)
 
     def callee(self, node: ast.expr) -> Callee | None:
-        """What is declared here that a call's function stands for."""
+        """Return the thing declared here that a call's function stands for; None if there is none."""
         return self.definitions.find(self.names.resolve(node))
 
     # ------------------------------------------------------------ workflow code
@@ -150,7 +150,7 @@ class Module:
                 yield Region(function, region.workflow, name.rpartition("<locals>.")[2])
 
     def _run_by(self, name: str) -> Iterator[Function | ast.keyword]:
-        """What is run when something of this name is called: a class runs its constructors, and makes its defaults."""
+        """Yield the code that runs when something of this name is called: a class runs its constructors, and makes its defaults."""
         found = self.names.defined.get(name)
         if isinstance(found, FUNCTIONS):
             yield found
@@ -177,7 +177,7 @@ class Module:
 
 
 def _default_factories(holder: ast.ClassDef) -> Iterator[ast.keyword]:
-    """What makes defaults of fields, in the manner of dataclasses and pydantic."""
+    """Yield the factories of field defaults, in the manner of dataclasses and pydantic."""
     for node in holder.body:
         if isinstance(node, (ast.Assign, ast.AnnAssign)) and isinstance(node.value, ast.Call):
             yield from (keyword for keyword in node.value.keywords if keyword.arg == "default_factory")

@@ -1,4 +1,4 @@
-"""What a name in a module stands for, by Python's own rules of scopes, without running anything.
+"""Names in a module, and the things that they stand for by Python's own rules of scopes, without running anything.
 
 `Names.resolve` answers a dotted path: ``time.time`` for ``now`` after ``from time import time as now``. What the module
 itself defines begins with ``here:``, as in ``here:Planner.decide``; a call of something ends in ``()``, so that
@@ -73,7 +73,7 @@ class Scope:
 
     @property
     def is_class(self) -> bool:
-        """Whether functions inside do not see its names."""
+        """True if functions inside do not see its names."""
         return isinstance(self.node, ast.ClassDef)
 
     @property
@@ -244,7 +244,7 @@ class Names:
     # ------------------------------------------------------------ around a node
 
     def parents(self, node: ast.AST) -> Iterator[ast.AST]:
-        """What a node stands in, from the inside."""
+        """Yield the nodes around a node, from the inside."""
         while (parent := self.parent_of.get(node)) is not None:
             yield parent
             node = parent
@@ -274,7 +274,7 @@ class Names:
         return node.id if any(isinstance(binding, Assigned) for binding in found[1]) else None
 
     def is_parameter(self, node: ast.Name) -> bool:
-        """Whether a name is a parameter that nothing else is bound to."""
+        """Return True if a name is a parameter that nothing else is bound to."""
         found = self.scope_of.get(node, self.module).find(node.id)
         if found is None or found[0] is self.module or len(found[1]) != 1:
             return False
@@ -282,7 +282,7 @@ class Names:
         return isinstance(binding, Assigned) and binding.value is None and binding.annotation is not None
 
     def is_local(self, node: ast.expr) -> bool:
-        """Whether a name belongs to a function: a parameter, or a variable that is bound there and not imported."""
+        """Return True if a name belongs to a function: a parameter, or a variable that is bound there and not imported."""
         if not isinstance(node, ast.Name):
             return False
         found = self.scope_of.get(node, self.module).find(node.id)
@@ -290,7 +290,7 @@ class Names:
 
 
 def root_of(node: ast.expr) -> ast.expr:
-    """What attributes, items and calls are strung after: ``a`` of ``a.b[0].c()``."""
+    """Return the expression that attributes, items and calls are strung after: ``a`` of ``a.b[0].c()``."""
     while True:
         match node:
             case ast.Attribute(value=inner) | ast.Subscript(value=inner) | ast.Starred(value=inner) | ast.Await(value=inner):

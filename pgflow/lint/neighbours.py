@@ -1,4 +1,4 @@
-"""What a module imports from others of the same project, so that a step is known as one where it is called.
+"""Neighbours: modules of the same project that a module imports from, read so that a step is known as one where it is called.
 
 They are read as text too, when a name of theirs is met first, and only from the folder that the module itself is imported
 from: what is installed is somebody else's.
@@ -17,7 +17,7 @@ from pgflow.lint.sources import read_source
 from pgflow.lint.vocabulary import EXPORTED
 
 MAX_HOPS = 8
-"""How often a name may be handed on from module to module."""
+"""Times that a name may be handed on from module to module."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class Neighbours:
         self._translated: dict[str, str] = {}
 
     def translate(self, path: str) -> str:
-        """Where a dotted path leads to: through modules of the project that hand a name on, to what it stands for."""
+        """Return the target of a dotted path: follow it through modules of the project that hand a name on."""
         if not self._has(path.partition(".")[0]):
             return path
         found = self._translated.get(path)
@@ -118,7 +118,7 @@ def _file(folder: Path, name: str) -> Path | None:
 
 
 def _stands_for(neighbour: Neighbour, name: str, further: str) -> str | None:
-    """What a name of another module is there, with what follows it here; None if it is defined there."""
+    """Return the path that a name of another module stands for, with what follows it here; None if it is defined there."""
     bindings = neighbour.names.module.bindings.get(name, [])
     if len(bindings) != 1:
         return None

@@ -31,7 +31,7 @@ class Sets:
         self._asking: set[ast.AST] = set()
 
     def is_set(self, node: ast.expr) -> bool:
-        """Whether an expression is a set of something other than tasks."""
+        """Return True if an expression is a set of something other than tasks."""
         if node in self._asking:
             return False
         self._asking.add(node)
@@ -93,7 +93,7 @@ class Sets:
         return self._names.resolve(element.value if isinstance(element, ast.Subscript) else element) in TASKS
 
     def _holds_tasks(self, node: ast.Name) -> bool:
-        """Whether tasks are added to a set that begins empty."""
+        """Return True if tasks are added to a set that begins empty."""
         around = self._names.function_around(node)
         calls = (found for found in ast.walk(around) if isinstance(found, ast.Call)) if around is not None else ()
         return any(_adds_task(call, node.id) for call in calls)
@@ -108,7 +108,7 @@ def _adds_task(call: ast.Call, name: str) -> bool:
 
 
 def makes_task(node: ast.expr) -> bool:
-    """Whether an expression makes a task of a coroutine."""
+    """Return True if an expression makes a task of a coroutine."""
     match node:
         case ast.Call(func=ast.Attribute(attr=name) | ast.Name(id=name)):
             return name in SCHEDULED

@@ -1,5 +1,5 @@
-"""What ``FILE``, ``FOLDER`` and ``MODULE`` mean to a check, and their texts. Nothing is imported: a module is found by the
-folders that Python would look into, and read.
+"""Sources: the files that ``FILE``, ``FOLDER`` and ``MODULE`` mean to a check, and their texts. Nothing is imported: a module is found by
+the folders that Python would look into, and read.
 """
 
 from __future__ import annotations
@@ -176,7 +176,7 @@ def _of_module(name: str) -> list[Path]:
 
 
 def _find_spec(name: str) -> ModuleSpec | None:
-    """Where a module is. Python's own search would import the packages around it."""
+    """Return the spec of a module. Python's own search would import the packages around it."""
     first, *rest = name.split(".")
     spec = PathFinder.find_spec(first, [str(Path.cwd())]) or _find_installed(first)
     for number in range(len(rest)):

@@ -65,7 +65,7 @@ CLOCK = Vocabulary(
 CLOCK_WITHOUT_ARGUMENTS = frozenset(
     {"time.localtime", "time.gmtime", "time.ctime", "time.asctime", "django.utils.timezone.localtime", "arrow.get"}
 )
-"""What asks the clock only if it is given no time."""
+"""Functions that ask the clock only if they are given no time."""
 
 CHANCE = Vocabulary(
     frozenset({"random.*", "secrets.*", "numpy.random.*", "os.urandom", "os.getrandom", "random.SystemRandom"})
@@ -155,7 +155,7 @@ OUTPUT = Vocabulary(
 IDENTITY = frozenset({"builtins.id", "builtins.hash", "object.__repr__", "builtins.object.__repr__", "builtins.object.__hash__"})
 
 SCHEDULED = ("create_task", "ensure_future")
-"""What makes a task of a coroutine."""
+"""Functions that make a task of a coroutine."""
 
 PGFLOW = frozenset(
     {"App", "AsyncApp", "Signal", "Retries", "as_completed", "because", "call", "charge", "continue_as_new", "decision", "effect"}

@@ -36,13 +36,13 @@ from pgflow.declare.yamlfile import Marked, Steps
 
 
 class Places:
-    """Where things stand: in which of the files that make a graph, and at which line and column."""
+    """Places in the source: file, line and column of each node and field of a graph."""
 
     def __init__(self, documents: dict[str, Marked]) -> None:
         self.documents = documents
 
     def at(self, node: Draft, path: Steps = ()) -> Position:
-        """Where a node, or a field of it, stands."""
+        """Return the position of a node, or of a field of it."""
         line, column = self.documents[node.file].place((*node.path, *path))
         return Position(file=node.file, line=line, column=column)
 

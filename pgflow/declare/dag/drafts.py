@@ -79,7 +79,7 @@ class Draft:
 
     @property
     def takes_turn(self) -> bool:
-        """Whether it is a turn of an agent, whose output is prose unless a schema says otherwise."""
+        """True if it is a turn of an agent, whose output is prose unless a schema says otherwise."""
         return self.mode in ("command", "prompt", "loop")
 
     def with_fields(self, **changed: Any) -> Draft:
@@ -89,7 +89,7 @@ class Draft:
 
 
 def shown_id(raw: Any, index: int) -> str:
-    """What a node is called in messages: its id as JavaScript writes it, or its number if it has none."""
+    """Return a node's name for messages: its id as JavaScript writes it, or its number if it has none."""
     name = trim(as_text(raw["id"])) if isinstance(raw, dict) and "id" in raw else ""
     return name or f"#{index + 1}"
 

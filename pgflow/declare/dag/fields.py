@@ -58,7 +58,7 @@ _WORDY_TEXTS = ListOf(_WORDY)
 
 
 def is_plain_name(name: str) -> bool:
-    """Whether a name of a command, a script or a workflow stays where such files are, and leads to no other place."""
+    """Return True if the name of a command, a script or a workflow stays where such files are, and leads to no other place."""
     return bool(name) and not name.startswith(".") and not any(sign in name for sign in ("/", "\\", "..", "\0"))
 
 
@@ -77,7 +77,7 @@ def _agent_rules(agents: dict[str, Any], path: Steps, flaws: Flaws) -> None:
 
 
 def thinking(value: Any, path: Steps, flaws: Flaws) -> Any:
-    """How an agent thinks: a word, or a mapping whose ``type`` is that word."""
+    """Check how an agent thinks: a word, or a mapping whose ``type`` is that word; return the mapping."""
     words = ("adaptive", "enabled", "disabled")
     if isinstance(value, str) and value in words:
         value = {"type": value}

@@ -15,7 +15,7 @@ from pgflow.declare.javascript import json_text, trim
 from pgflow.declare.yamlfile import Steps
 
 MAX_FILLED: Final = 10_000_000
-"""How many characters may be put in the place of inputs."""
+"""Characters that may be put in the place of inputs, in all."""
 
 _INPUT = re.compile(r"\$INPUTS\.([a-zA-Z_][a-zA-Z0-9_-]*)")
 
@@ -29,12 +29,12 @@ class WrongInclude(Exception):
 
 
 class NothingFound(WrongInclude):
-    """What is to be included is not among the files that are known. Elsewhere it may be."""
+    """No file to include is known by this name. Elsewhere there may be one."""
 
 
 @dataclass(slots=True)
 class Room:
-    """How much more text may come from inputs: a long one that is asked for a thousand times must not fill the memory."""
+    """Room left for text from inputs: a long one that is asked for a thousand times must not fill the memory."""
 
     left: int = MAX_FILLED
 

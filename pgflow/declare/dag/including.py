@@ -27,10 +27,10 @@ from pgflow.declare.templates import references
 from pgflow.declare.yamlfile import Marked
 
 MAX_DEPTH: Final = 3
-"""How many includes may be inside one another."""
+"""Most includes inside one another."""
 
 MAX_NODES: Final = 10_000
-"""How many nodes a workflow may have with everything that it includes."""
+"""Most nodes of a workflow with everything that it includes."""
 
 _OUTPUT = re.compile(r"\$(?P<previous>LOOP_PREV\.)?(?P<id>[a-zA-Z_][a-zA-Z0-9_-]*)\.output")
 _WHEN = re.compile(r"\$([a-zA-Z_][a-zA-Z0-9_-]*)(?=\.[a-zA-Z_])")
@@ -44,11 +44,11 @@ TRAVELS: Final = {
     "sandbox": "sandbox",
     "persist_sessions": "persist_session",
 }
-"""What a workflow says of all its agents goes with its nodes, under the name that it has there."""
+"""Options of a workflow for all its agents, which go with its nodes, and the name that each has there."""
 
 
 class Shelf(Protocol):
-    """Where other workflows and commands are found by their names."""
+    """Source of other workflows and commands, by their names."""
 
     def workflow(self, name: str) -> Loaded | None:
         """The workflow of that name, None if there is none or more than one."""
@@ -68,7 +68,7 @@ class Whole:
 
 
 def includes_anything(nodes: tuple[Draft, ...]) -> bool:
-    """Whether there is an include among the nodes."""
+    """Return True if there is an include among the nodes."""
     return any(node.mode == "include" or includes_anything(node.body) for node in nodes)
 
 

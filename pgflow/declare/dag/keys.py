@@ -142,7 +142,7 @@ def _node_note(key: str) -> str:
 
 
 def deprecated_in_node(node: Draft) -> Iterator[Warned]:
-    """What a node says in a way that is on its way out, and the same of the nodes inside it."""
+    """Yield a warning for each deprecated way of writing in a node, and in the nodes inside it."""
     approval = node.fields.get("approval") or {}
     if "capture_response" in approval and "decisions" in approval:
         yield Warned(

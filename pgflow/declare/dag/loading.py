@@ -27,7 +27,7 @@ from pgflow.declare.spelling import similar
 from pgflow.declare.yamlfile import Marked, Steps, YamlError, decode, read_bytes, read_yaml
 
 MAX_PROBLEMS: Final = 200
-"""How many errors of one file are told."""
+"""Most errors of one file that are told."""
 
 MAX_WARNINGS: Final = 1000
 """After how many warnings no more are looked for."""
@@ -54,12 +54,12 @@ class Loaded:
 
     @property
     def ok(self) -> bool:
-        """Whether nothing is wrong with the file itself."""
+        """True if nothing is wrong with the file itself."""
         return not any(problem.severity == "error" for problem in self.problems)
 
     @property
     def name(self) -> str:
-        """What the workflow calls itself."""
+        """Name that the workflow gives itself; empty if none."""
         name = self.head.get("name")
         return name if isinstance(name, str) else ""
 
@@ -178,7 +178,7 @@ class _Reading:
 
 
 def _told(raw: Any, index: int, flaws: Iterable[Flaw]) -> Iterator[tuple[str, Flaw]]:
-    """What is wrong with a node, in the original's words: the node, the field, and why."""
+    """Yield a node's flaws in the original's words: the node, the field, and why."""
     for flaw in flaws:
         where = f"'{'.'.join(map(str, flaw.path))}' " if flaw.path else ""
         yield f"Node '{shown_id(raw, index)}': {where}{flaw.message}", flaw

@@ -1,4 +1,4 @@
-"""What must hold of the fields of one node together: exactly one mode, and what goes with it.
+"""Rules for the fields of one node together: exactly one mode, and what goes with it.
 
 The rules are asked in this order, and what they find is told in this order.
 """
@@ -114,7 +114,7 @@ def _about_decisions(approval: dict[str, Any] | None) -> Iterator[tuple[Steps, s
 
 
 def _about_with(given: Any, mode: str) -> Iterator[tuple[Steps, str]]:
-    """What is wrong with the arguments of a node."""
+    """Yield the flaws of a node's arguments."""
     if not isinstance(given, dict):
         yield ("with",), f"'with' on {mode} nodes must be an object mapping input names to values"
         return
@@ -173,7 +173,7 @@ def _not_whole(name: str, source: str) -> str:
 
 
 def _about_calls(node: dict[str, Any], mode: str) -> Iterator[tuple[Steps, str]]:
-    """What belongs to child runs, and is or is not on one."""
+    """Yield the fields of child runs that are wrong, or that stand on a node without a child run."""
     if mode == "workflow":
         yield from _about_child_runs(node)
     elif mode == "include":
@@ -211,7 +211,7 @@ def _no_mode(node: dict[str, Any]) -> tuple[Steps, str]:
 
 
 def _about_work(node: dict[str, Any], mode: str) -> Iterator[tuple[Steps, str]]:
-    """What goes with commands, shell scripts and programs."""
+    """Yield the flaws of commands, shell scripts and programs."""
     if mode == "command" and not is_plain_name(trim(node["command"])):
         yield ("command",), f'invalid command name "{trim(node["command"])}"'
     if mode == "script" and "runtime" not in node:
@@ -255,4 +255,4 @@ NODE: Final = Fields({**COMMON, **modes(_group)}, required=frozenset({"id"}), ru
 """A node, whatever it does."""
 
 GROUP: Final = loop_group(_node)
-"""What a group of nodes has; the nodes in it are nodes like others."""
+"""Shape of a group of nodes; the nodes in it are nodes like others."""

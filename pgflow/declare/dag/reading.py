@@ -1,4 +1,4 @@
-"""What this family of files answers to the rest of pgflow: the verdict on a text, a file, or a folder of files.
+"""Reading of this family of files for the rest of pgflow: the verdict on a text, a file, or a folder of files.
 
 A file that includes workflows which are not in its tree is right nevertheless: the original finds them among its own and the
 user's. It has no graph then, and `Verdict.unresolved` says why.
@@ -22,7 +22,7 @@ _LAYOUT = Path(".archon/workflows")
 
 
 class _NoShelf:
-    """Where nothing is found: a text without a file."""
+    """An empty shelf, for a text without a file."""
 
     def workflow(self, name: str) -> None:
         """No workflow."""

@@ -1,4 +1,4 @@
-"""What a value of a workflow file may look like: small checks put together, and what the original says when one fails.
+"""Shapes of the values in a workflow file: small checks put together, and the original's words when one fails.
 
 The original describes its files with a schema library (zod); its messages are part of what authors know, so the checks here
 say the same, in the same order. Two things of that library matter for the order and the number of messages: a value that is
@@ -18,7 +18,7 @@ from pgflow.declare.javascript import trim
 from pgflow.declare.yamlfile import Steps
 
 MISSING: Final = object()
-"""What a field that is not there has for a value; a field that says nothing has None."""
+"""Value of a field that is not there; a field that says nothing has None."""
 
 _NO_CHARACTERS = "Too small: expected string to have >=1 characters"
 _LARGEST_INTEGER = (1 << 53) - 1
@@ -35,7 +35,7 @@ class Flaw:
 
 @dataclass(slots=True)
 class Flaws:
-    """What is wrong with a value so far."""
+    """Flaws of a value so far."""
 
     found: list[Flaw] = field(default_factory=list)
 
@@ -48,7 +48,7 @@ class Flaws:
         self.found.append(Flaw(path, message))
 
     def fatal_since(self, start: int) -> bool:
-        """Whether something since then was of the wrong kind."""
+        """Return True if any flaw since then is one of a wrong kind."""
         return any(flaw.fatal for flaw in self.found[start:])
 
 
@@ -245,7 +245,7 @@ class Fields:
             flaws.wrong(path, f"Unrecognized key{'s' if len(others) > 1 else ''}: {', '.join(others)}")
 
     def knows(self, name: str) -> bool:
-        """Whether there is such a field."""
+        """Return True if there is such a field."""
         return name in self.shapes
 
 
@@ -273,7 +273,7 @@ class Either:
 
 
 def is_json(value: Any) -> bool:
-    """Whether a value has a form in JSON; infinities and what is no number have none."""
+    """Return True if a value has a form in JSON; infinities and NaN have none."""
     if isinstance(value, list):
         return all(map(is_json, value))
     if isinstance(value, dict):

@@ -1,4 +1,4 @@
-"""Where a workflow finds the others: among the files of its own tree.
+"""The shelf: a workflow finds others among the files of its own tree.
 
 The names of workflows and commands are looked up among names, never joined to a path, so no name leads out of the tree.
 """
@@ -18,7 +18,7 @@ from pgflow.declare.dag.loading import Loaded, load_file
 from pgflow.declare.yamlfile import YamlError, decode, read_bytes
 
 MAX_FILES: Final = 20_000
-"""How many files of a tree are looked at."""
+"""Most files of a tree that are looked at."""
 
 _NAME = re.compile(rb"^name:[ \t]+(?P<quote>[\"']?)(?P<name>[^\r\n]*?)(?P=quote)[ \t]*(?:#[^\r\n]*)?\r?$", re.MULTILINE)
 _SKIPPED = frozenset({"node_modules", "fixtures", "__pycache__"})
@@ -41,7 +41,7 @@ def workflow_files(root: Path) -> Iterator[Path]:
 
 
 def _is_other(name: str, folders: list[str]) -> bool:
-    """Whether a YAML file is one that the original keeps for other purposes."""
+    """Return True for a YAML file that the original keeps for other purposes."""
     return name.endswith((".stubs.yaml", ".stubs.yml")) or (name in ("config.yaml", "config.yml") and "workflows" in folders)
 
 

@@ -1,4 +1,4 @@
-"""What must hold of the nodes of a workflow together: ids, edges, and that every reference reaches something that has run.
+"""Rules for the nodes of a workflow together: ids, edges, and that every reference reaches something that has run.
 
 Everything wrong is found, in the order in which the original looks: it stops at its first finding, so that is our first too.
 Nodes that were wrong by themselves are no nodes here, but their ids are known, lest they be called unknown.
@@ -58,7 +58,7 @@ class Scope:
         return {node.id: node for node in reversed(self.nodes)}
 
     def sees(self, node_id: str) -> bool:
-        """Whether a reference to that id reaches a node."""
+        """Return True if a reference to that id reaches a node."""
         return node_id in self.by_id or node_id in self.around or node_id in self.broken
 
     def producer(self, node_id: str) -> Draft | None:
@@ -102,7 +102,7 @@ class Scope:
         return {node.id: 1 << index for index, node in enumerate(self._order)}
 
     def is_upstream(self, node_id: str, of: Draft) -> bool:
-        """Whether a node is done for certain when another one begins."""
+        """Return True if a node is done for certain when another one begins."""
         return bool(self._upstream.get(of.id, 0) & self._bit.get(node_id, 0))
 
 
@@ -150,7 +150,7 @@ def _about_edges(scope: Scope) -> Iterator[Finding]:
 
 
 def _meant(node_id: str, scope: Scope) -> str:
-    """What a wrong id may have been meant to be; asked only so often, since it is compared with every other."""
+    """Return a question that names the ids which a wrong one may have meant, or nothing."""
     scope.guesses_left -= 1
     if scope.guesses_left < 0:
         return ""
@@ -240,7 +240,7 @@ def _about_items(node: Draft, scope: Scope) -> Iterator[Finding]:
 
 
 def _about_arguments(node: Draft, scope: Scope) -> Iterator[Finding]:
-    """What is bound to a name must be there when the node begins."""
+    """Yield the arguments bound to outputs that are not there for certain when the node begins."""
     if node.mode not in ("command", "script"):
         return
     for name, value in node.fields.get("with", {}).items():

@@ -41,7 +41,7 @@ _INPUT = Fields({"required": boolean, "default": anything, "description": Text()
 
 @dataclass(slots=True)
 class Options:
-    """What a workflow says about itself, as far as it is right; what its author is told; and what is ignored.
+    """Options that a workflow declares, as far as they are right, and remarks on the others.
 
     The original puts into its verdict only what is ``told``; of what is ``ignored`` it writes to its log.
     """
@@ -60,7 +60,7 @@ class Options:
 
 
 def check_head(raw: dict[str, Any]) -> Iterator[Finding]:
-    """What a file must have to be a workflow at all."""
+    """Yield the findings that keep a file from being a workflow at all."""
     for name in ("name", "description"):
         if not isinstance(raw.get(name), str) or not raw[name]:
             yield Finding((name,), f"Missing required field '{name}'")
@@ -269,7 +269,7 @@ def _name(raw: dict[str, Any], key: str) -> str | None:
 
 
 def wrong_outcome(name: str, node: Draft | None) -> str | None:
-    """Why a field cannot be the outcome: it must be one that the answer of the node that is returned always has, true or false."""
+    """Return the reason why a field cannot be the outcome, or None: the returned node's answer must always have it, true or false."""
     if node is None:
         said = "without returns: — authored outcome must select a result node explicitly"
         return f"Workflow declares outcome_field: '{name}' {said}"
@@ -303,7 +303,7 @@ def _wrong_property(name: str, node_id: str, schema: dict[str, Any], said: str) 
 
 
 def _read_agents_options(raw: dict[str, Any], options: Options) -> None:
-    """What a workflow says of every turn of an agent in it."""
+    """Read the options of a workflow for every turn of an agent in it."""
     for name in ("provider", "model"):
         if isinstance(raw.get(name), str) and (raw[name] or name == "model"):
             options.values[name] = raw[name]

@@ -28,7 +28,7 @@ _CHIP_PADDING, _CHIP_GAP, _CHIP_MOST = 6.0, 5.0, 260.0
 _GUARD_ROW, _GUARD_EDGES = 14.0, 10.0
 _ICON_PX = 17.0
 POINT_PX, BEHIND_PX = 14.0, 4.0
-"""How far the points of a hexagon, and a second card behind the first, stand out of the box."""
+"""Pixels by which the points of a hexagon, and a second card behind the first, stand out of the box."""
 
 _ICONS = {
     "agent": "M1.5 2.5h11v7.5H6.2l-2.7 2.4V10h-2z",
@@ -77,7 +77,7 @@ def make_card(item: Item) -> Card:
 
 
 def make_header(item: Item) -> Card:
-    """What stands at the top of a group: its name and, in one row, as many marks as there is room for."""
+    """Return the head of a group: its name and, in one row, as many marks as there is room for."""
     name = shorten(item.name, _ROOM, NAME_PX, monospaced=True)
     marks = (*([Mark("rule", f"if {item.condition}")] if item.condition else []), *item.marks)
     chips = tuple(chip for chip in _arrange(marks, 2 * _ROOM) if chip.row == 0)

@@ -1,4 +1,4 @@
-"""Where the boxes of a picture go and which way its edges take, found by graphlay: a layered layout with orthogonal edges.
+"""Layout of a picture: places for the boxes and ways for the edges, found by graphlay, layered and with orthogonal edges.
 
 Why graphlay: it respects the size of every node, lays out groups around their members,
 and gives the same picture for the same graph on every machine; it is typed, under the MIT licence, and its wheels hold all
@@ -68,7 +68,7 @@ Route = tuple[Point, ...]
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """Where everything is; boxes and routes in the order they were given."""
+    """Places of all boxes and routes, in the order they were given."""
 
     boxes: tuple[Rect, ...]
     routes: tuple[Route, ...]

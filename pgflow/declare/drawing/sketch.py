@@ -1,4 +1,4 @@
-"""What is to be drawn of a graph, before anybody knows where: its nodes, the edges between them, and a few words on each.
+"""The sketch of a graph, before anything has a place: its nodes, the edges between them, and a few words on each.
 
 Nodes inside a group have ids of their own, which may be those of nodes outside; here every node has a number instead. Words
 are the originals': ``one_success``, ``until COMPLETE``.
@@ -67,7 +67,7 @@ class Sketch:
 
 
 def sketch(graph: Graph) -> Sketch:
-    """What is to be drawn of a graph."""
+    """Return the sketch of a graph."""
     items, links = _Collector(graph).collect()
     names = tuple(visible(i.name)[:_TEXT_LIMIT] + ("*" if i.required else "") for i in graph.inputs)
     return Sketch(_line(graph.name), _line(graph.description), names, tuple(items), tuple(links))
@@ -127,7 +127,7 @@ def _item(node: Node, number: int, parent: int | None, *, is_returned: bool) -> 
 
 
 def _condition(node: Node) -> str:
-    """When the node runs. Whose output is meant needs not be said again where only one node comes before."""
+    """Return the condition of a node as text, empty if it has none; it omits the name of the only node that comes before."""
     if node.when is None:
         return ""
     text = node.when.text
@@ -137,7 +137,7 @@ def _condition(node: Node) -> str:
 
 
 def _about(node: Node) -> str:
-    """What the node's mode says in one line."""
+    """Return a line on the node's mode: its name or text, or nothing."""
     match node.body:
         case Command(name=name) | Call(name=name):
             return name
@@ -234,7 +234,7 @@ def _duration(milliseconds: float) -> str:
 
 
 def _details(node: Node, marks: tuple[Mark, ...]) -> str:
-    """What a tooltip says: all of what is cut short in the picture, and what has no room there."""
+    """Return the tooltip: all that is cut short in the picture, and all that has no room there."""
     lines = [f"{node.body.mode} {node.id}", node.title, node.description, _about(node)]
     lines += [f"if {node.when.text}" if node.when else "", *(mark.text for mark in marks)]
     lines += [f"reads {use.artifact or use.location}" for use in node.reads]

@@ -75,7 +75,7 @@ def _picture(drawn: Sketch, cards: Sequence[Card], found: Placement) -> Iterator
 
 
 def _extent(found: Placement) -> Rect:
-    """What the drawing covers, with what stands out of the boxes."""
+    """Return the rectangle that the drawing covers, with all that stands out of the boxes."""
     rects = [Rect(box.x - POINT_PX, box.y, box.width + 2 * POINT_PX, box.height + BEHIND_PX) for box in found.boxes]
     rects += [Rect(x, y, 0, 0) for route in found.routes for x, y in route]
     if not rects:

@@ -72,7 +72,7 @@ def wrap(text: str, room_px: float, size_px: float, *, lines: int, monospaced: b
 
 
 def _words_that_fit(words: list[str], room_px: float, size_px: float, *, monospaced: bool) -> int:
-    """How many of the first words fit on a line: one in any case."""
+    """Return the number of first words that fit on a line: one in any case."""
     used = 0.0
     for number, word in enumerate(words):
         used += width_of(f" {word}" if number else word, size_px, monospaced=monospaced)

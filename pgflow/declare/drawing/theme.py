@@ -65,7 +65,7 @@ def style_sheet() -> str:
 
 
 def _type() -> list[str]:
-    """What is the same on both grounds."""
+    """Return the style rules that are the same on both grounds."""
     return [
         f"{_ROOT} text {{ font-family: {SANS}; }}\n",
         f"{_ROOT} .code {{ font-family: {MONO}; }}\n",

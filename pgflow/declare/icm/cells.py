@@ -1,4 +1,4 @@
-"""What a cell or a bullet of a contract points to: paths, in back-ticks or plain, among the words around them.
+"""Cells and bullets of a contract: the paths in them, in back-ticks or plain, among the words around them.
 
 A cell may hold one path (`` `../01-script/output/` ``), several, a path and a remark (``(one per session)``), or none at all
 (``(conversation)``). Paths may have placeholders (``[topic-slug]``, ``{slug}``, ``<run>``, ``{{NAME}}``) and asterisks.
@@ -19,7 +19,7 @@ _ROOTED = re.compile(r"(?:\.{1,2}|~|[A-Za-z]:)?[/\\]|(?:stages|shared|references
 
 @dataclass(frozen=True, slots=True)
 class Pointer:
-    """Where a cell points: a path, or (``is_path`` false) words that name no file."""
+    """Target of a cell: a path, or (``is_path`` false) words that name no file."""
 
     location: str
     is_path: bool
@@ -49,7 +49,7 @@ def pointers(text: str) -> list[Pointer]:
 
 
 def is_path(text: str) -> bool:
-    """Whether the text of a code span names a file or a folder."""
+    """Return True if the text of a code span names a file or a folder."""
     if len(text) > _LONGEST:
         return False
     bare = _BRACKETED.sub("x", text)
@@ -59,7 +59,7 @@ def is_path(text: str) -> bool:
 
 
 def _is_plain_path(word: str) -> bool:
-    """Whether a word outside back-ticks is surely a path: ``and/or`` is none."""
+    """Return True if a word outside back-ticks is surely a path: ``and/or`` is none."""
     if not is_path(word):
         return False
     return bool(_ROOTED.match(word) or word.endswith("/") or _NAMED.fullmatch(_BRACKETED.sub("x", word).rsplit("/", 1)[-1]))
@@ -78,5 +78,5 @@ def _unmarked(text: str) -> str:
 
 
 def _tidy(text: str) -> str:
-    """What is left around the paths, without the punctuation that joined it to them."""
+    """Return the words left around the paths, without the punctuation that joined them."""
     return re.sub(r"^(?:[\s,;:+&]|-+\s|\u2013|\u2014)+|[\s,;:+&]+$", "", " ".join(text.split()))

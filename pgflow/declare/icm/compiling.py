@@ -199,7 +199,7 @@ def _assemble(folder: Folder, file: str | None, workflow: Workflow | None, sourc
 
 
 def _stage(declared: Declared, source: StageSource | None, workflow: Workflow, findings: Findings) -> Stage:
-    """What is known of a stage: frontmatter before workflow.yaml."""
+    """Return a stage with its fields: frontmatter before workflow.yaml."""
     if source is None:
         return Stage(declared.id, StageSource(declared.id, declared.id), declared.fields, has_frontmatter=False, at=declared.at)
     if source.frontmatter is None:
@@ -213,7 +213,7 @@ def _stage(declared: Declared, source: StageSource | None, workflow: Workflow, f
 
 
 def _introduction(folder: Folder) -> str:
-    """What the workspace says of itself: the first paragraph of its routing file, or of its identity file."""
+    """Return the workspace's words on itself: the first paragraph of its routing file, or of its identity file."""
     for name in (CONTRACT, *folder.identities()):
         try:
             said = parse(decode(folder.read(name))).introduction()
@@ -361,7 +361,7 @@ class _Compiling:
         return tuple(compensation for compensation in self.workspace.workflow.compensations if compensation.name in named)
 
     def _text(self, stage: Stage, reads: tuple[Use, ...], writes: tuple[Use, ...]) -> str:
-        """What the stage's agent is told."""
+        """Return the prompt of the stage's agent."""
         parts = [f"You work in {stage.source.base}/; the paths below are from there."]
         if stage.contract is not None:
             parts.append(stage.contract.text)

@@ -1,4 +1,4 @@
-"""What the prose of a stage's CONTEXT.md declares: inputs, outputs, checkpoints, audits, the review gate.
+"""Contracts in the prose of a stage's CONTEXT.md: inputs, outputs, checkpoints, audits, the review gate.
 
 Authors write the same contract in several dialects, told apart by the headers of its tables (or by bullets instead)::
 
@@ -63,7 +63,7 @@ class Entry:
 
     @property
     def optional(self) -> bool:
-        """Whether its words say that it may be missing."""
+        """True if its words say that it may be missing."""
         return any(_OPTIONAL.search(text) for text in (self.label, self.scope, self.why))
 
 
@@ -123,7 +123,7 @@ class _Reading:
         return Position(file=self.file, line=line, column=column)
 
     def description(self) -> str:
-        """What the stage is for: the paragraph under its title, or its Purpose."""
+        """Return the purpose of the stage: the paragraph under its title, or its Purpose."""
         purpose = self.document.section(_PURPOSE)
         said = self.document.introduction()
         if not said and purpose is not None:
@@ -167,7 +167,7 @@ class _Reading:
         yield from found
 
     def _row_entries(self, table: Block, row: Row, heading: str) -> Iterator[Entry]:
-        """What a row names: an entry for each path in its place, or one with its words."""
+        """Yield the entries of a row: one for each path in its place, or one with its words."""
         cells = dict(row.cells)
         if not any(cells.values()):
             self.findings.warn(f"empty row in {heading}", self.at(row.line, row.column))
@@ -200,7 +200,7 @@ class _Reading:
             found.extend(entries)
 
     def _item_entries(self, item: Item, label: str = "") -> Iterator[Entry]:
-        """What a bullet names; nested bullets have its label."""
+        """Yield the entries of a bullet; nested bullets have its label."""
         named = _BULLET_LABEL.fullmatch(item.text)
         own, rest = (named["label"].strip(), named["rest"]) if named else (label, item.text)
         if item.children and item.text.rstrip("*_ ").endswith(":"):
@@ -291,7 +291,7 @@ def _pop(cells: dict[str, str], names: tuple[str, ...]) -> str:
 
 
 def _second(header: tuple[str, ...]) -> str:
-    """Where a table with unknown headers names its files, as all known ones do: in its second column."""
+    """Return the column in which a table with unknown headers names its files, as all known ones do: the second."""
     return header[1] if len(header) > 1 else header[0] if header else ""
 
 

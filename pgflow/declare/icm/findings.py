@@ -1,4 +1,4 @@
-"""What is wrong with a workspace, collected while it is read: reading goes on after the first thing found.
+"""Findings on a workspace, collected while it is read: reading goes on after the first.
 
 A workspace is many files and has one verdict, so a message begins with the file that it is about, as the workspace's own
 documents would name it.
@@ -32,7 +32,7 @@ class Findings:
 
     @property
     def failed(self) -> bool:
-        """Whether an error was found."""
+        """True if an error was found."""
         return any(p.severity == "error" for p in self.problems)
 
     def _add(self, severity: Literal["error", "warning"], message: str, at: Position | None, hint: str) -> None:

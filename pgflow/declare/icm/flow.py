@@ -41,7 +41,7 @@ class TooManyWays(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Wiring:
-    """What must hold before a stage runs."""
+    """Preconditions of a stage."""
 
     depends_on: tuple[str, ...] = ()
     trigger_rule: TriggerRule = "all_success"
@@ -74,7 +74,7 @@ def wire(stages: tuple[Declared, ...], on_request: frozenset[str], state: State,
 
 
 def _with_defaults(stages: tuple[Declared, ...], findings: Findings) -> dict[str, tuple[Arrow, ...]]:
-    """What comes after each stage: what it says, or the stage after it in the list."""
+    """Return the arrows from each stage: those it declares, else one to the stage after it in the list."""
     plain = all(stage.arrows is None or (len(stage.arrows) == 1 and stage.arrows[0].when is None) for stage in stages)
     arrows = {}
     for stage, after in itertools.zip_longest(stages, stages[1:]):
@@ -141,7 +141,7 @@ def _atom(atom: Atom, given: Given, state: State) -> Atom:
 
 
 def negated(ways: Ways) -> Ways:
-    """What holds if the ways do not.
+    """Return the ways that hold exactly where the given ones do not.
 
     Args:
         ways: Alternatives of comparisons that must all hold.

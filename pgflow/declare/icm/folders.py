@@ -27,7 +27,7 @@ MAX_BYTES: Final = 256 * 1024
 MAX_LINES: Final = 5_000
 MAX_LINES_OF_ALL: Final = 50_000
 MAX_ENTRIES: Final = 5_000
-"""How many inputs and outputs the contracts of a workspace may have together."""
+"""Most inputs and outputs of all contracts of a workspace together."""
 MAX_STAGES: Final = 500
 MAX_FOLDERS: Final = 20_000
 
@@ -85,11 +85,11 @@ class Folder:
             raise Unreadable(f"cannot be read: {getattr(error, 'strerror', None) or 'no name of a file'}") from error
 
     def has(self, name: str) -> bool:
-        """Whether there is such a file or folder, by name."""
+        """Return True if there is such a file or folder, by name."""
         return name in self.overlay or os.path.lexists(self.root / name)
 
     def has_folder(self, name: str) -> bool:
-        """Whether there is such a folder."""
+        """Return True if there is such a folder."""
         return (self.root / name).is_dir()
 
     def workflow(self) -> str | None:
@@ -146,7 +146,7 @@ def _order(name: str) -> tuple[int, str]:
 
 
 def _entries(folder: Path) -> list[os.DirEntry[str]]:
-    """What is in a folder; nothing if it cannot be read."""
+    """Return the sorted entries of a folder; none if it cannot be read."""
     try:
         with os.scandir(folder) as entries:
             return sorted(entries, key=lambda entry: entry.name)
@@ -158,7 +158,7 @@ def _entries(folder: Path) -> list[os.DirEntry[str]]:
 
 
 def is_workspace(directory: str | os.PathLike[str]) -> bool:
-    """Whether a directory is an ICM workspace: numbered folders below ``stages`` and a file of the family beside or in them.
+    """Return True for an ICM workspace: a directory with numbered folders below ``stages`` and a file of the family beside or in them.
 
     Args:
         directory: The directory.
@@ -219,7 +219,7 @@ def resolve(folder: Folder, base: str, location: str) -> str:
 
 
 def leads_out(folder: Folder, resolved: str) -> bool:
-    """Whether a resolved path leads out of the workspace, by its name or through a link.
+    """Return True if a resolved path leads out of the workspace, by its name or through a link.
 
     Args:
         folder: The workspace.
@@ -231,7 +231,7 @@ def leads_out(folder: Folder, resolved: str) -> bool:
 
 
 def leads_beyond_border(folder: Folder, resolved: str) -> bool:
-    """Whether a path that leads out leads further than the workspace's collection, in which ``/`` is its own folder.
+    """Return True if a path that leads out leads further than the workspace's collection, in which ``/`` is its own folder.
 
     Args:
         folder: The workspace.
@@ -245,7 +245,7 @@ def leads_beyond_border(folder: Folder, resolved: str) -> bool:
 
 
 def _beyond(path: Path, border: Path) -> bool:
-    """Whether a path, its links followed, is not below the border. What cannot be followed is taken for beyond."""
+    """Return True if a path, its links followed, is not below the border, or cannot be followed."""
     try:
         return not path.resolve().is_relative_to(border)
     except (OSError, RuntimeError, ValueError):

@@ -106,7 +106,7 @@ _WHOLE: Final = frozenset({"workflow.yaml", "frontmatter"})
 
 
 def each(given: Given, read: Callable[[Given], str | None]) -> Iterator[str]:
-    """What can be read of the items of a list, each once."""
+    """Yield the readable items of a list, each once."""
     seen: set[str] = set()
     for item in given.items():
         value = read(item)
@@ -118,7 +118,7 @@ def each(given: Given, read: Callable[[Given], str | None]) -> Iterator[str]:
 
 
 def _kind(value: JsonValue) -> str:
-    """What a value is, for a message."""
+    """Return a value's kind, or its text, for a message."""
     if value is None:
         return "empty"
     if isinstance(value, bool):

@@ -1,4 +1,4 @@
-"""What the two known validators say of a workspace, in their words.
+"""Rules of the two known validators of workspaces, in their words.
 
 ``icm validate`` (of icm-workspace-template) judges the layout that ``icm new`` makes: `check_layout`. In a workspace of that
 layout (folders ``NN_slug`` and ``_templates/``) what it calls an error is one; elsewhere, where other authors leave parts of
@@ -49,7 +49,7 @@ _SKIPPED: Final = frozenset({".git", "__pycache__", "node_modules", ".venv"})
 
 
 def is_icm_layout(folder: Folder, sources: list[StageSource]) -> bool:
-    """Whether a workspace has the layout that ``icm new`` makes.
+    """Return True if a workspace has the layout that ``icm new`` makes.
 
     Args:
         folder: The workspace.
@@ -248,7 +248,7 @@ def _check_name(path: str, name: str, findings: Findings, *, vendored: bool) -> 
 
 
 def _check_text(root: Path, path: str, findings: Findings) -> None:
-    """What a Markdown file must not have: an em dash, too many lines, links to nowhere."""
+    """Warn of an em dash, too many lines and links to nowhere in a Markdown file."""
     try:
         text = decode(Folder(root).read(path))
     except Unreadable:

@@ -45,7 +45,7 @@ class StageSource:
 
     @property
     def at(self) -> Position:
-        """Where the stage begins: its title, or its file."""
+        """Beginning of the stage: its title, or its file."""
         title = self.contract.document.title if self.contract else None
         return Position(file=self.file, line=title.line if title else 1)
 
@@ -103,7 +103,7 @@ def _frontmatter(yaml: str, file: str, findings: Findings) -> dict[str, Given] |
 
 
 def place(folder: Folder, base: str, entry: Entry) -> str | None:
-    """Where an entry's path leads, seen from the workspace; None if it names none."""
+    """Return the path of an entry, seen from the workspace; None if it names none."""
     return resolve(folder, base, entry.location) if entry.is_path else None
 
 
@@ -140,7 +140,7 @@ def derive_state(folder: Folder, stages: Iterable[StageSource]) -> dict[str, Art
 
 
 def _called(entry: Entry, where: str) -> str:
-    """What the author calls an output; where that is the file's own name, it goes without its ending."""
+    """Return the author's name of an output; if that is the file's own name, without its ending."""
     is_file_name = not entry.label or entry.location.endswith(entry.label)
     return posixpath.splitext(posixpath.basename(where))[0] if is_file_name else entry.label
 

@@ -1,4 +1,4 @@
-"""What is declared of one stage, in the same words in workflow.yaml and in the frontmatter of its CONTEXT.md::
+"""Fields of one stage, declared in the same words in workflow.yaml and in the frontmatter of its CONTEXT.md::
 
     reads: [transcript, meeting_notes]          # names of state entries
     writes: [action_items]
@@ -39,7 +39,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class StageFields:
-    """What a file declares of a stage; None where it says nothing."""
+    """Fields that a file declares of a stage; None where it says nothing."""
 
     reads: tuple[str, ...] | None = None
     writes: tuple[str, ...] | None = None
@@ -82,7 +82,7 @@ def read_stage_fields(fields: dict[str, Given], state: State, shared: tuple[Comp
 
 
 def combine(frontmatter: StageFields, workflow: StageFields, stage: str, findings: Findings) -> StageFields:
-    """What holds where the frontmatter and workflow.yaml both speak of a stage.
+    """Combine the fields of a stage from its frontmatter and from workflow.yaml, and warn of differences.
 
     Args:
         frontmatter: What the stage's own file says.
@@ -172,7 +172,7 @@ def read_compensations(given: Given) -> tuple[Compensation, ...]:
 
 
 def _retry(given: Given) -> Retry | None:
-    """How often a stage that failed is tried again."""
+    """Read the number of tries and the delay after a failure of a stage."""
     if not isinstance(given.value, dict):
         times = given.whole(0, _MOST_RETRIES)
         return Retry(max_retries=times) if times is not None else None

@@ -117,7 +117,7 @@ def entry_of(expression: str) -> str:
 
 
 def check_path(expression: str, state: State, given: Given) -> bool:
-    """Whether a path expression leads to something that the state declares; if not, why is said.
+    """Return True if a path expression leads to something that the state declares; else record why not.
 
     Args:
         expression: The expression, as in ``delivery_target.folder_path``.
@@ -139,7 +139,7 @@ def check_path(expression: str, state: State, given: Given) -> bool:
 
 
 def _check_steps(steps: list[str], entry: Artifact, expression: str, given: Given) -> bool:
-    """Whether the steps after the first go down the entry's schema."""
+    """Return True if the steps after the first go down the entry's schema; else record why not."""
     schema, place = entry.json_schema, steps[0]
     for step in steps[1:]:
         if not isinstance(schema, dict):

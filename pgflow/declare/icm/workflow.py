@@ -63,7 +63,7 @@ class Declared:
 
 @dataclass(frozen=True, slots=True)
 class Workflow:
-    """What workflow.yaml says."""
+    """Content of workflow.yaml."""
 
     name: str | None = None
     version: str = "1"
@@ -124,7 +124,7 @@ def read_workflow(text: str, file: str, folder: Folder | None, findings: Finding
 
 
 def is_workflow(text: str) -> bool:
-    """Whether a YAML text looks like a workflow of this family: it has stages, and no nodes.
+    """Return True if a YAML text looks like a workflow of this family: it has stages, and no nodes.
 
     Args:
         text: The whole of a file.
@@ -133,7 +133,7 @@ def is_workflow(text: str) -> bool:
 
 
 def _is_flattened(text: str, file: str, findings: Findings) -> bool:
-    """Whether the entries of the state stand at the top level, as they do when a page has eaten the indentation.
+    """Return True, and record an error, if the state's entries stand at the top level: a page has eaten the indentation.
 
     Looked for in the text: a parser stumbles over such a file further down, and says nothing that helps.
     """
@@ -174,7 +174,7 @@ def _stages(given: Given, state: State, shared: tuple[Compensation, ...]) -> Ite
 
 
 def _arrows(given: Given) -> Iterator[Arrow]:
-    """What comes next, in each of its shapes."""
+    """Yield the arrows to what comes next, in each of its shapes."""
     if isinstance(given.value, dict):
         for target, condition in (given.fields() or {}).items():
             yield _branch(target, condition)

@@ -45,7 +45,7 @@ class Planned:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What there is to write in a workspace, and what was found wrong with it. With an error, nothing is written."""
+    """Files to write in a workspace, and the verdict on it. With an error, nothing is written."""
 
     directory: str
     files: tuple[Planned, ...]
@@ -150,7 +150,7 @@ def _entry(artifact: Artifact) -> CommentedMap:
 
 
 def _flow(node: Node) -> dict[str, CommentedSeq]:
-    """What a stage reads and writes of the state."""
+    """Return the names of the state entries that a stage reads and writes."""
     named = {"reads": node.reads, "writes": node.writes}
     return {key: _line(dict.fromkeys(use.artifact for use in uses if use.artifact is not None)) for key, uses in named.items()}
 
@@ -163,7 +163,7 @@ def _frontmatter(stage: Stage, node: Node) -> CommentedMap:
 
 
 def _declared(fields: StageFields) -> Mapping[str, object]:
-    """What workflow.yaml declares of the stage, in the words of `pgflow.declare.icm.stagefields`."""
+    """Return workflow.yaml's declarations of the stage, in the words of `pgflow.declare.icm.stagefields`."""
     effects = [{key: value for key, value in effect.model_dump(exclude={"position"}).items() if value} for effect in fields.effects or ()]
     retry = fields.retry
     said = {

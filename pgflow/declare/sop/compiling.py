@@ -23,7 +23,7 @@ from pgflow.declare.sop.prompts import called, context, prompt
 from pgflow.declare.sop.steps import Step
 
 _PROMPTS_LIMIT: Final = 32 * 1024 * 1024
-"""How many characters the prompts of one SOP may have together: the context is in each of them."""
+"""Most characters of the prompts of one SOP together: the context is in each of them."""
 
 
 class TooMuchText(ValueError):
@@ -120,7 +120,7 @@ class _Maker:
         )
 
     def uses(self, siblings: Collection[str] | None, problems: list[Problem]) -> dict[int, tuple[Use, ...]]:
-        """What each step says of other SOPs, by its place. What stands outside the steps is put to the first of them."""
+        """Return the uses of other SOPs by each step, by its place. What stands outside the steps is put to the first of them."""
         lines = {place: list(range(step.start, step.end)) for place, step in enumerate(self.outline.steps)}
         lines[0] += [number for start, end in self.outline.context for number in range(start, end)]
         files = by_name(siblings) if siblings is not None else None

@@ -142,7 +142,7 @@ def without_marker(lines: tuple[str, ...]) -> str:
 
 
 def _sentence(text: str) -> tuple[str, str]:
-    """What a rule says itself, as one line, and what is nested in it."""
+    """Return a rule's own words as one line, and the text nested in it."""
     lines = text.split("\n")
     cut = next((number for number, line in enumerate(lines) if number and _NESTED.match(line)), len(lines))
     return " ".join(" ".join(lines[:cut]).split()), "\n".join(lines[cut:])

@@ -1,4 +1,4 @@
-"""What the format's own validator says of an SOP, in its words, and what else its rules ask for.
+"""Remarks on an SOP: those of the format's own validator, in its words, and those that its rules ask for besides.
 
 Nothing here keeps an SOP from being used: the original serves any file that has an overview. Its validator stops at its first
 remark; this one makes all of them, each with its place.
@@ -24,7 +24,7 @@ _QUOTE_LIMIT: Final = 80
 
 
 def remarks(outline: Outline, file: str) -> Iterator[Problem]:
-    """What should be mended about an SOP.
+    """Yield the remarks on an SOP.
 
     Args:
         outline: The SOP.

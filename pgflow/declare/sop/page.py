@@ -21,7 +21,7 @@ from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
 MARKER: Final = re.compile(r"( *)([-*+]|\d{1,9}[.)])(?: +|$)")
-"""How a list item begins: its indent, and its bullet or number."""
+"""Beginning of a list item: its indent, and its bullet or number."""
 
 _PARSER: Final = MarkdownIt("commonmark").enable("table").disable(["inline", "lheading", "reference"])
 _LABEL: Final = re.compile(r"( {0,3})(\*\*|__)(?P<name>[^*_\s].*?)\2(?P<after>.*)")
@@ -151,12 +151,12 @@ def bare(text: str) -> str:
 
 
 def name_of(text: str) -> str:
-    """What a heading or a label is compared by: without marks, colon and capitals."""
+    """Return a heading or a label as it is compared: without marks, colon and capitals."""
     return bare(bare(text).rstrip(":")).casefold()
 
 
 def _front_matter(lines: tuple[str, ...]) -> int:
-    """How many lines a YAML block at the head of the file has, its fences included."""
+    """Return the number of lines of a YAML block at the head of the file, its fences included."""
     if lines[0].rstrip() != "---" or len(lines) < 2 or not _KEY.match(lines[1]):
         return 0
     return next((number + 1 for number, line in enumerate(lines) if number and line.rstrip() in ("---", "...")), 0)
@@ -247,7 +247,7 @@ def _rows(tokens: list[Token], lines: tuple[str, ...]) -> Iterator[Row]:
 
 
 def _unclosed(tokens: list[Token], lines: tuple[str, ...]) -> Iterator[int]:
-    """Where fences begin that nothing closes: all that follows them is theirs."""
+    """Yield the lines of fences that nothing closes: all that follows them is theirs."""
     for token in tokens:
         if token.type == "fence":
             start, end = _span(token)

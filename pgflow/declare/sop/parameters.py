@@ -76,7 +76,7 @@ def is_snake_case(name: str) -> bool:
 
 
 def _group(page: Page, start: int, line: int) -> str:
-    """What the heading or label above a list says of all its parameters: ``**Required:**``, ``### Optional``."""
+    """Return the heading or label above a list, which speaks of all its parameters: ``**Required:**``, ``### Optional``."""
     heading, label = last_before(page.headings, line), last_before(page.labels, line)
     if label is not None and label.line > max(start, heading.line if heading else 0):
         return label.name
@@ -129,7 +129,7 @@ def _parameter(name: str, said: str, description: str, place: Item | Row, proble
 
 
 def _bracket(text: str) -> tuple[str, str]:
-    """What stands in the brackets after a name, and the description after them."""
+    """Return the text in the brackets after a name, and the description after them."""
     if not text.startswith("("):
         return "", text.lstrip(_DASHES + ": ").strip()
     depth, closing = 0, ""

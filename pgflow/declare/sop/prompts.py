@@ -27,7 +27,7 @@ _VARIABLE: Final = re.compile(
 
 
 def variables(line: str) -> Iterator[tuple[str, int]]:
-    """What in a line looks like something to be filled in, with its column."""
+    """Yield each placeholder of a line, with its column."""
     for found in _VARIABLE.finditer(line):
         yield found[0], found.start() + 1
 
@@ -38,7 +38,7 @@ def as_is(text: str) -> str:
 
 
 def context(outline: Outline, *, asks: bool) -> str:
-    """What every step is told of the SOP.
+    """Return the context of an SOP, which every step is given.
 
     Args:
         outline: The SOP.

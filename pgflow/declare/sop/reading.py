@@ -97,7 +97,7 @@ def _text(content: bytes) -> str | Problem:
 
 
 def _unreadable(text: str) -> Problem | None:
-    """Why a text is none that an SOP could be read from."""
+    """Return the reason why no SOP can be read from a text, or None."""
     if len(text) > SIZE_LIMIT_BYTES:
         return _too_large()
     if text.count("\n") >= LINE_LIMIT:

@@ -1,4 +1,4 @@
-"""Where the steps of an SOP are.
+"""Steps of an SOP, found in its sections.
 
 The format says ``### N. Name`` under ``## Steps``, with substeps ``#### N.M Name``. Real files also number from 0 and with
 fractions, write ``### Step 4A: Name``, leave the numbers out, list the steps instead of giving them headings, or have them in
@@ -38,7 +38,7 @@ class Section:
 
     @property
     def name(self) -> str:
-        """What it is recognised by."""
+        """Name by which it is recognised."""
         return name_of(self.heading.title)
 
 

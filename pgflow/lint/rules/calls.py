@@ -1,4 +1,4 @@
-"""How workflow code calls what is declared: awaited, as a child, through the journal."""
+"""Calls of declared things in workflow code: awaited, as a child, through the journal."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ async def fulfil(order: int) -> None:
 
 
 def _coroutine(call: ast.Call, module: Module) -> str | None:
-    """What is called, if the call makes a coroutine."""
+    """Return the called expression if the call makes a coroutine, else None."""
     callee = module.callee(call.func)
     if callee is not None:
         makes_one = callee.door == "aio" or (callee.door == "" and callee.declared.is_async)
@@ -81,7 +81,7 @@ def _is_in_async(node: ast.AST, module: Module) -> bool:
 
 
 def _twin(called: str, call: ast.Call, module: Module) -> str:
-    """What sync code calls instead."""
+    """Return the advice on the call that sync code makes instead."""
     twin = SYNC_TWINS.get(module.names.resolve(call.func) or "")
     if twin is None:
         return f"in a sync workflow, call {called.removesuffix('.aio')}.sync()"
@@ -89,7 +89,7 @@ def _twin(called: str, call: ast.Call, module: Module) -> str:
 
 
 def _is_lost(call: ast.Call, module: Module) -> bool:
-    """Whether a coroutine is dropped, or used as if it were the result."""
+    """Return True if a coroutine is dropped, or used as if it were the result."""
     parent = module.names.parent_of.get(call)
     match parent:
         case ast.Expr() | ast.BoolOp() | ast.Compare() | ast.UnaryOp() | ast.BinOp() | ast.FormattedValue():
@@ -144,7 +144,7 @@ async def fulfil(order: int) -> str:
 """
 
     def check(self, module: Module) -> Iterator[Finding]:
-        """Where workflow code calls a workflow."""
+        """Find calls of a workflow in workflow code."""
         for node, region, callee in _calls(module):
             if callee.declared.kind is Kind.WORKFLOW and not callee.door:
                 name = callee.declared.name
@@ -181,7 +181,7 @@ async def fulfil(order: int) -> str:
 """
 
     def check(self, module: Module) -> Iterator[Finding]:
-        """Where workflow code calls the function under a step."""
+        """Find calls of the function under a step in workflow code."""
         for node, region, callee in _calls(module):
             if callee.declared.kind is not Kind.WORKFLOW and callee.door == "fn":
                 yield self.at(module, node, f"{callee.declared.name}.fn() {region.said}: {self.why}; {self.instead}")

@@ -69,7 +69,7 @@ def _cleanups(node: ast.Try | ast.TryStar, module: Module) -> Iterator[tuple[lis
 
 
 def catches_all(handler: ast.ExceptHandler, module: Module) -> bool:
-    """Whether a handler catches what takes a run apart."""
+    """Return True if a handler catches the exceptions that take a run apart."""
     kinds = handler.type.elts if isinstance(handler.type, ast.Tuple) else [handler.type]
     return any(kind is None or module.names.resolve(kind) == "builtins.BaseException" for kind in kinds)
 
@@ -92,7 +92,7 @@ def _effects(block: list[ast.stmt], module: Module, inside: frozenset[ast.AST]) 
 
 
 def _effect_of(call: ast.Call, module: Module, inside: frozenset[ast.AST], *, is_awaited: bool) -> str | None:
-    """What a call does that others notice; None if nothing, or if that is not known."""
+    """Return a description of a call that others notice; None if they do not, or if that is not known."""
     path = module.names.resolve(call.func)
     if path is None:
         root = root_of(call.func)
@@ -110,7 +110,7 @@ def _effect_of(call: ast.Call, module: Module, inside: frozenset[ast.AST], *, is
 
 
 def _effect_inside(name: str, module: Module, inside: frozenset[ast.AST]) -> str | None:
-    """What a function of this module does to others."""
+    """Return a description of a function of this module that others notice, or None."""
     function = module.names.defined.get(name)
     if not isinstance(function, FUNCTIONS) or function in inside:
         return None

@@ -1,4 +1,4 @@
-"""What is declared wrongly, whatever the workflow does: effects that nobody can settle, names, places."""
+"""Wrong declarations, whatever the workflow does: effects that nobody can settle, names, places."""
 
 from __future__ import annotations
 
@@ -181,7 +181,7 @@ NOT_BUILT = {
     **dict.fromkeys(("pgflow.owe", "pgflow.context.owe"), "obligations"),
     **dict.fromkeys(("pgflow.schedule", "pgflow.workflow.schedule"), "schedules"),
 }
-"""What is declared and not built, by dotted path."""
+"""Parts of the surface that are declared and not built, by dotted path."""
 
 
 class NotBuilt(Rule):

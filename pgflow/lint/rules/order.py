@@ -1,4 +1,4 @@
-"""What comes in another order, or under another number, in every process: sets, coroutines that race, identities."""
+"""Order that differs in every process: sets, coroutines that race, and identities, whose numbers differ."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ async def tell_all(names: list[str]) -> None:
 """
 
     def check(self, module: Module) -> Iterator[Finding]:
-        """Where the order of a set decides something."""
+        """Find places where the order of a set decides something."""
         sets = Sets(module.names)
         for node, region in module.nodes():
             for found in _ordered(node, module):
@@ -95,7 +95,7 @@ def _ordered_arguments(call: ast.Call, module: Module) -> Iterator[ast.expr]:
 
 
 def _is_order_lost(node: ast.expr, module: Module) -> bool:
-    """Whether what is made of a set becomes something without an order at once, and nothing is awaited on the way."""
+    """Return True if the set becomes something without an order at once, and nothing is awaited on the way."""
     parent = module.names.parent_of.get(node)
     if not isinstance(parent, ast.Call) or parent.func is node or _has_await(node):
         return False
@@ -140,7 +140,7 @@ async def first(shops: list[str]) -> int:
 """
 
     def check(self, module: Module) -> Iterator[Finding]:
-        """Where workflow code does that."""
+        """Find ``asyncio.as_completed()`` over coroutines in workflow code."""
         for use in module.uses:
             if use.path == "asyncio.as_completed" and use.call is not None and use.call.args and _are_bare(use.call.args[0], module):
                 yield self.at(module, use.call, f"asyncio.as_completed() over coroutines {use.region.said}: {self.why}; {self.instead}")
@@ -182,7 +182,7 @@ async def shard(customer: str) -> int:
 """
 
     def check(self, module: Module) -> Iterator[Finding]:
-        """Where workflow code asks for one."""
+        """Find identities, and texts that show addresses, in workflow code."""
         for use in module.uses:
             if use.path in vocabulary.IDENTITY:
                 yield self._found(module, use.call or use.node, f"{written(use.path)}()", use.region)
@@ -195,7 +195,7 @@ async def shard(customer: str) -> int:
 
 
 def _shown(node: ast.AST, module: Module) -> ast.expr | None:
-    """What is made a text."""
+    """Return the expression that a node makes a text of; None if it makes none."""
     match node:
         case ast.Call(func=ast.Name() as function, args=[shown]) if module.names.resolve(function) in ("builtins.repr", "builtins.str"):
             return shown
@@ -206,7 +206,7 @@ def _shown(node: ast.AST, module: Module) -> ast.expr | None:
 
 
 def _shows_address(node: ast.expr, module: Module) -> bool:
-    """Whether the text of an expression is that of Python's plain objects: functions, lambdas, ``object()``."""
+    """Return True if the text of an expression is that of Python's plain objects: functions, lambdas, ``object()``."""
     path = module.names.resolve(node)
     if isinstance(node, ast.Lambda) or path == "builtins.object()":
         return True

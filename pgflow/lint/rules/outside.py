@@ -1,4 +1,4 @@
-"""What comes from outside of the run, or goes there: clock, chance, environment, files and networks, threads, output."""
+"""The outside of a run, in and out: clock, chance, environment, files and networks, threads, output."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Banned(Rule):
     words: ClassVar[Vocabulary]
 
     def check(self, module: Module) -> Iterator[Finding]:
-        """Where workflow code refers to one."""
+        """Find references to banned names in workflow code."""
         for use in module.uses:
             path = self.match(module, use)
             if path is not None:
@@ -33,13 +33,13 @@ class Banned(Rule):
         return found if found in self.words.paths or is_given(module, use) else None
 
     def advice(self, use: Use) -> str:
-        """What to do instead."""
+        """Return advice on what to do instead."""
         del use
         return self.instead
 
 
 def is_given(module: Module, use: Use) -> bool:
-    """Whether a method is called on something that was made elsewhere: a variable of a module, or a parameter.
+    """Return True if a method is called on something that was made elsewhere: a variable of a module, or a parameter.
 
     What is no method (of something that is made) counts as given.
     """
@@ -189,7 +189,7 @@ async def load(path: str) -> int:
         return super().match(module, use)
 
     def check(self, module: Module) -> Iterator[Finding]:
-        """Where workflow code does such a thing."""
+        """Find access to files, networks and processes in workflow code, by full name or by the name of a method."""
         yield from super().check(module)
         for node, region in module.nodes():
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and (what := self._by_name(node.func)):

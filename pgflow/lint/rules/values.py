@@ -138,7 +138,7 @@ def _in_text(text: str, annotation: ast.expr, names: Names) -> Iterator[str]:
 
 
 def is_without_form(path: str | None, names: Names) -> bool:
-    """Whether values of a class have no form as JSON, as far as its name or its definition tells."""
+    """Return True if values of a class have no form as JSON, as far as its name or its definition tells."""
     if path is None or not path.startswith(HERE):
         return path in WITHOUT_FORM
     found = names.defined.get(path.removeprefix(HERE))
