@@ -57,7 +57,7 @@ def _chosen(parser: argparse.ArgumentParser, option: str, given: str | None, kno
 
 
 def plan_of(options: argparse.Namespace) -> Plan:
-    """What is to be run."""
+    """Return the plan that the options ask for."""
     rounds = options.rounds or (1 if options.quick else FULL_ROUNDS)
     if not options.quick:
         return Plan(options.engines, options.chosen, rounds=rounds)

@@ -1,4 +1,4 @@
-"""What is measured: every scenario with its sizes, and every figure that comes out of one.
+"""The catalog of measurements: every scenario with its sizes, and every figure that comes out of one.
 
 A scenario is a function of the same name in an engine's program (`bench/engines`); an engine that has none
 is not measured there. The order is that of importance: a quick run that runs out of time leaves out the last.
@@ -47,7 +47,7 @@ def delay(name: str, says: str) -> tuple[Metric, Metric]:
 
 
 def costs(unit: str, says: str, *, cpu: bool = False) -> tuple[Metric, ...]:
-    """What the server counts, per something."""
+    """Return the metrics that the server counts, per something."""
     found = (
         cost(f"statements_per_{unit}", "", f"SQL statements per {says}"),
         cost(f"commits_per_{unit}", "", f"commits per {says}"),
@@ -80,7 +80,7 @@ class Scenario:
     timeout_seconds: float = field(default=600.0)
 
     def sizes(self, *, quick: bool, share: float = 1.0) -> dict[str, Any] | None:
-        """How much of what one engine is given."""
+        """Return the sizes of the work for one engine; None if the scenario is left out."""
         sizes = self.quick if quick else self.full
         if sizes is None:
             return None
@@ -280,7 +280,7 @@ def program_of(engine: str) -> str:
 
 @cache
 def functions_of(engine: str) -> frozenset[str]:
-    """What an engine's program can do, read from its text: its library need not be here."""
+    """Return the scenarios of an engine's program, read from its text: its library need not be here."""
     names: set[str] = set()
     for node in ast.parse((ENGINES / f"{program_of(engine)}.py").read_text()).body:
         if isinstance(node, ast.FunctionDef):

@@ -45,7 +45,7 @@ class Part:
 
     @classmethod
     def of(cls, results: Results, machine: dict[str, str], settings: dict[str, str], peers: dict[str, Peer]) -> Self:
-        """What has just been run."""
+        """Return the part for the run that has just ended."""
         records = records_of(results)
         server = {**settings}
         commits = results.runs[CALIBRATION.name, LIMIT]
@@ -66,7 +66,7 @@ class Part:
         return {scenario.name for scenario in SCENARIOS if metrics & {metric.name for metric in scenario.metrics}}
 
     def without(self, scenarios: set[str]) -> Part | None:
-        """What is left of it when these have been measured again; None if that is nothing."""
+        """Return the part without scenarios that have been measured again; None if nothing is left."""
         gone = {metric.name for scenario in SCENARIOS if scenario.name in scenarios for metric in scenario.metrics}
         left = Part(self.facts, [r for r in self.records if r.metric not in gone], self.evidence, self.missing)
         return left if left.scenarios else None
@@ -78,7 +78,7 @@ def added(parts: Iterable[Part], new: Part) -> list[Part]:
 
 
 def records_in(parts: Iterable[Part]) -> list[Record]:
-    """What all parts have measured; of the calibration the last."""
+    """Return the records of all parts; of the calibration the last."""
     found = {(record.metric, record.engine): record for part in parts for record in part.records}
     return list(found.values())
 

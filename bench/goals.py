@@ -58,7 +58,7 @@ class Judged:
 
     @property
     def is_out_of_reach(self) -> bool:
-        """Whether even a bare loop of what the engine asks of the server misses it."""
+        """True if even a bare loop of the engine's own calls misses it."""
         return self.bare is not None and not self.met and not self._is_enough(self.bare)
 
     def _is_enough(self, figure: float | None) -> bool:

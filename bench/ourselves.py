@@ -24,7 +24,7 @@ MADE = {".so", ".pyc"}
 
 
 def source_files() -> Iterator[Path]:
-    """What a wheel is made of, file by file."""
+    """Yield the files that a wheel is made of."""
     for name in SOURCES:
         path = REPOSITORY / name
         found = sorted(path.rglob("*")) if path.is_dir() else [path]
@@ -66,7 +66,7 @@ def interpreter(*, compiled: bool) -> str:
 
 
 def _stamp() -> str:
-    """What it is made of, and by which Python."""
+    """Return a hash of its files and of the Python that makes it."""
     digest = hashlib.sha256(sys.version.encode())
     for file in source_files():
         digest.update(f"\0{file.relative_to(REPOSITORY)}\0".encode() + file.read_bytes())

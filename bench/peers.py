@@ -24,7 +24,7 @@ _REASON = re.compile(r"(?i)\berror: (?!subprocess-exited|metadata-generation|fai
 
 
 class NotInstalled(Exception):
-    """Why a peer cannot take part."""
+    """Reason why a peer cannot take part."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ class Peer:
 
 
 def cache() -> Path:
-    """Where environments are kept."""
+    """Return the folder of environments."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "pgflow-bench"
 
 
@@ -106,7 +106,7 @@ def _run(*command: str, **variables: str) -> None:
 
 
 def _runs(python: Path) -> bool:
-    """Whether it is one, that may be run, and no shim of a version that is not installed."""
+    """Return True if it is a Python that may be run, and no shim of a version that is not installed."""
     try:
         return subprocess.run([python, "-c", "import venv"], capture_output=True, timeout=30, check=False).returncode == 0
     except (OSError, subprocess.TimeoutExpired):

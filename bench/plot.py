@@ -1,4 +1,4 @@
-"""How many times as good pgflow is, metric by metric, as a picture."""
+"""A picture of pgflow's ratio to others, metric by metric."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from bench.runner import rank
 
 
 class NoPlot(Exception):
-    """Why there is no picture."""
+    """Reason why there is no picture."""
 
 
 def draw(records: list[Record], path: Path) -> None:

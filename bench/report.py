@@ -1,4 +1,4 @@
-"""What came out: records, for machines as a list, for people as tables."""
+"""Results: records, for machines as a list, for people as tables."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Record:
 
     @property
     def behind(self) -> float | None:
-        """How many times as good pgflow is."""
+        """Ratio by which pgflow is better; None without a ratio."""
         if self.ratio_to_pgflow is None or self.ratio_to_pgflow <= 0:
             return None
         return 1 / self.ratio_to_pgflow if self.better == "higher" else self.ratio_to_pgflow
@@ -77,7 +77,7 @@ def read_json(path: Path) -> list[Record]:
 
 
 def verdict(records: Iterable[Record]) -> str | None:
-    """Why the run does not count; None if it does, or if nothing tells."""
+    """Return the reason why the run does not count; None if it does, or if nothing tells."""
     for record in records:
         if (record.metric, record.engine) == ("steps_per_second_at_32", "dbos") and record.median < VALID_SHARE * DBOS_STEPS_AT_32:
             return (

@@ -29,7 +29,7 @@ REPOSITORY = Path(__file__).parents[1]
 
 @dataclass
 class Results:
-    """What came out.
+    """Results of a run of the bench.
 
     Attributes:
         runs: The value of each alternation, by metric and engine.
@@ -62,7 +62,7 @@ class Results:
 
 
 class EngineFailed(Exception):
-    """Why an engine could not be measured."""
+    """Reason why an engine could not be measured."""
 
 
 @dataclass
@@ -103,7 +103,7 @@ class Engine:
 
 @dataclass
 class Plan:
-    """What is to be run.
+    """Plan of a run of the bench.
 
     Attributes:
         engines: By name, pgflow first.
@@ -124,7 +124,7 @@ class Plan:
     began: float = field(default_factory=time.monotonic)
 
     def left_seconds(self, scenario: Scenario) -> float:
-        """How long one measurement may take now."""
+        """Return the seconds that one measurement may take now."""
         return min(self.began + self.seconds - time.monotonic(), self.each_seconds, scenario.timeout_seconds)
 
     def chosen(self) -> list[Scenario]:

@@ -64,12 +64,12 @@ class Server:
         return f"postgresql://{userinfo}{parts.get('host', 'localhost')}:{parts.get('port', '5432')}/{database}"
 
     def settings(self) -> dict[str, str]:
-        """What decides how durable and how fast a commit is."""
+        """Return the settings that decide how durable and how fast a commit is."""
         with self._admin() as admin:
             return {name: admin.execute(f"show {name}").fetchone()[0] for name in SHOWN}  # type: ignore[index]
 
     def commits_per_second(self, seconds: float = 0.4) -> float:
-        """How fast one connection commits one row at a time, just now."""
+        """Measure how many rows a second one connection commits one at a time, just now."""
         with self.database() as (_, dsn), psycopg.connect(dsn, autocommit=True, prepare_threshold=0) as conn:
             conn.execute("create table bench_app (id bigint generated always as identity primary key, v jsonb)")
             count, began = 0, time.perf_counter()
@@ -118,7 +118,7 @@ def open_server(dsn: str | None, spec: str | None = None) -> Iterator[Server]:
 
 
 def machine() -> dict[str, str]:
-    """What it was measured on."""
+    """Return a description of this machine: processors, system, Python."""
     model = platform.processor() or platform.machine()
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()

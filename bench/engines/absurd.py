@@ -122,7 +122,7 @@ def steps(bench: kit.Bench) -> kit.Figures:
 
 
 def accounts(bench: kit.Bench) -> kit.Figures:
-    """What the server has to do for a run of ten steps, and for one that does nothing."""
+    """Measure the server's work for a run of ten steps, and for one that does nothing."""
 
     def work(runs: int) -> None:
         client = client_of(bench)
@@ -190,7 +190,7 @@ def latency(bench: kit.Bench) -> kit.Figures:
 
 
 def timers(bench: kit.Bench) -> kit.Figures:
-    """How late sleeping runs go on."""
+    """Measure how late sleeping runs go on."""
     client = client_of(bench)
     for _ in range(bench["timers"]):
         client.spawn("nap", {"seconds": bench["seconds"]})

@@ -26,7 +26,7 @@ class Claims:
         self._lanes = [lane.lane_id for lane in ask(conn, claim_calls.serve_lanes(["default"], [workflow]))]
 
     def median_ms(self, times: int = 60) -> float:
-        """What a claim takes where each is handed back."""
+        """Return the median time of a claim whose runs are handed back."""
         seconds = []
         for _ in range(times):
             claims, span = self._claim(self._request())
@@ -35,7 +35,7 @@ class Claims:
         return kit.quantile(seconds[WARM:] or seconds, 0.5) * 1000
 
     def mean_ms(self, times: int, front: Front | None = None) -> float:
-        """What a claim takes on the average where claims follow each other: from where a worker would, or always from the head."""
+        """Return the mean time of claims that follow each other: from where a worker would go on, or always from the head."""
         seconds = 0.0
         for n in range(WARM + times):
             request = self._request(None if front is None else front.position())

@@ -146,7 +146,7 @@ def transactional(bench: kit.Bench) -> kit.Figures:
 
 
 def accounts(bench: kit.Bench) -> kit.Figures:
-    """What the server has to do for a run of ten steps, and for one that does nothing."""
+    """Measure the server's work for a run of ten steps, and for one that does nothing."""
 
     def work(concurrency: int, runs: int) -> None:
         launch(bench)
@@ -229,7 +229,7 @@ def latency(bench: kit.Bench) -> kit.Figures:
 
 
 def timers(bench: kit.Bench) -> kit.Figures:
-    """How late sleeping runs go on: some at the same moment, and many over a while."""
+    """Measure how late sleeping runs go on: some at the same moment, and many over a while."""
 
     async def measure() -> kit.Figures:
         launch(bench)

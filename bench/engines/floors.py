@@ -1,4 +1,4 @@
-"""What the engine asks of the server, asked by a bare loop: nothing is scheduled, judged or answered, and no code runs but bodies, if any.
+"""The engine's own calls from a bare loop: nothing is scheduled, judged or answered, and no code runs but bodies, if any.
 
 No engine that writes the same can be faster on this machine. `bench/goals.toml` names these figures where a goal may ask for more.
 """
@@ -71,12 +71,12 @@ async def _end(wire: OwnWire, run: Claim, last: list[Row], request: claim_calls.
 
 
 async def known(_call: int) -> str:
-    """What a step's body returns, without one."""
+    """Return the result of a step's body, without one."""
     return '{"i": 1}'
 
 
 async def of_a_task(call: int) -> str:
-    """What the body of a step returns, as JSON: code that may await what it likes is a task of its own."""
+    """Return the result of a step's body as JSON: code that may await what it likes is a task of its own."""
 
     async def body() -> dict[str, int]:
         return {"i": call}

@@ -1,4 +1,4 @@
-"""What any queue can do, measured in one way for all: taking jobs in, working them off, starting one soon, delaying one.
+"""The measurements that any queue allows, the same way for all: taking jobs in, working them off, starting one soon, delaying one.
 
 An engine brings a :class:`Jobs`. Its workers are processes of their own, started once the jobs are there and
 timed from the first body: what a library does to start up is not its speed.
@@ -41,7 +41,7 @@ class Jobs(Protocol):
 
 
 def body(payload: dict[str, Any]) -> None:
-    """What a job does: next to nothing."""
+    """Do a job: next to nothing."""
     FIRST.hit()
     if "sent" in payload:
         kit.say(late=time.time() - payload["sent"])
@@ -150,7 +150,7 @@ def timers(bench: kit.Bench, jobs: Jobs) -> kit.Figures:
 
 
 def accounts(bench: kit.Bench, jobs: Jobs, given: int = 0) -> kit.Figures:
-    """What the server has to do for a job that does nothing, from putting it in to its end."""
+    """Measure the server's work for a job that does nothing, from putting it in to its end."""
 
     def work(count: int) -> None:
         nonlocal given

@@ -1,4 +1,4 @@
-"""What every engine's program shares: how it is asked and answers, its worker processes, clocks and counters.
+"""The shared parts of every engine's program: question and answer, worker processes, clocks and counters.
 
 The runner names the database in ``PGFLOW_BENCH_DSN``, the scenario and its sizes on the command line, and
 reads one line of JSON: figures, what was counted afterwards, and the settings under which commits were made.
@@ -150,7 +150,7 @@ def prose(kb: int) -> str:
 
 @dataclass
 class Costs:
-    """What work cost the server, and this process.
+    """Cost of work to the server, and to this process.
 
     ``statements`` only where the server counts them, ``wal_bytes`` only if nobody else wrote: it has one log for all.
     """
@@ -188,7 +188,7 @@ def alone(bench: Bench) -> Iterator[psycopg.Connection[Any]]:
 
 
 def costs_of(bench: Bench, work: Callable[[], object]) -> Costs:
-    """What the server has to do for some work, by its own counters. The work closes its connections."""
+    """Measure the server's work for some work here, by its own counters. The work closes its connections."""
     with alone(bench) as conn:
         counts = _has_statements(conn)
         if counts:
@@ -209,7 +209,7 @@ def costs_of(bench: Bench, work: Callable[[], object]) -> Costs:
 
 
 def marginal_costs(bench: Bench, work: Callable[[int], object], few: int, many: int) -> Costs:
-    """What one more costs: whatever is done once, such as connecting, falls out of the difference."""
+    """Measure the cost of one more: whatever is done once, such as connecting, falls out of the difference."""
     first = costs_of(bench, lambda: work(few))
     return costs_of(bench, lambda: work(few + many)).less(first, many)
 
@@ -318,7 +318,7 @@ class Worker:
             self._news.notify_all()
 
     def said(self, key: str, count: int = 1, timeout_seconds: float = 120.0) -> list[Any]:
-        """What it said under a key, at least so many times."""
+        """Return the values that it said under a key, at least so many; raise TimeoutError if there are fewer."""
         def found() -> list[Any]:
             return [line[key] for line in self._said if key in line]
 

@@ -92,7 +92,7 @@ def _alone(bench: kit.Bench, runs: int, name: str = "alone") -> None:
 
 
 def accounts(bench: kit.Bench) -> kit.Figures:
-    """What the server has to do for a run of ten nodes."""
+    """Measure the server's work for a run of ten nodes."""
     name = iter(("few", "many"))
     costs = kit.marginal_costs(bench, lambda runs: _alone(bench, runs, next(name)), bench["few"], bench["runs_at_1"])
     return {**costs.figures("run_at_1"), **costs.wal_figures("step_at_1", 10)}

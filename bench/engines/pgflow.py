@@ -86,7 +86,7 @@ def ten_sync_steps(x: int) -> int:
 
 
 TEXTS: dict[int, str] = {}
-"""What a language model would answer, by its size; made before anything is timed."""
+"""Answers of a language model, by size; made before anything is timed."""
 
 
 @step
@@ -214,7 +214,7 @@ def app_of(bench: kit.Bench) -> AsyncApp:
 
 
 def install(bench: kit.Bench) -> None:
-    """What the database needs before anything is measured."""
+    """Prepare the database, before anything is measured."""
     bench.form = "compiled" if is_compiled() else "interpreted"
     migrate_dsn(bench.dsn)
     with bench.connect() as conn:
@@ -243,7 +243,7 @@ async def until_finished(worker: Worker, count: int) -> None:
 async def work_off(
     bench: kit.Bench, workflow: Any, runs: int, concurrency: int, *, kin: int = 0, given: Any = None, **options: Any
 ) -> kit.Span:
-    """What this process needs for so many runs that are there already, each given its number, or this, and each with so many children."""
+    """Measure this process on so many runs that are there already, each given its number, or this, and each with so many children."""
     async with app_of(bench) as app:
         await start_all(app, workflow, [({"x": i} if workflow is job else i if given is None else given,) for i in range(runs)])
         async with worker_of(app, concurrency, **options) as worker:
@@ -270,7 +270,7 @@ def steps(bench: kit.Bench) -> kit.Figures:
 
 
 def floor(bench: kit.Bench) -> kit.Figures:
-    """What the engine asks of the server, one run at a time, and the rows of runs that are started, by a bare loop."""
+    """Measure the engine's own calls, one run at a time, and the rows of runs that are started, by a bare loop."""
     runs, starts = bench["runs"], bench["starts"]
 
     async def fill() -> None:
@@ -340,7 +340,7 @@ def colours(bench: kit.Bench) -> kit.Figures:
 
 
 def accounts(bench: kit.Bench) -> kit.Figures:
-    """What the server has to do for a run of ten steps, and for one that does nothing.
+    """Measure the server's work for a run of ten steps, and for one that does nothing.
 
     Workers wait at rest: how long the processor is kept awake depends on the disk, and is no work.
     """
@@ -358,7 +358,7 @@ def accounts(bench: kit.Bench) -> kit.Figures:
 
 
 def _claim_costs(bench: kit.Bench) -> kit.Figures:
-    """What the server has to do for one claim of ten runs, which are handed back at once."""
+    """Measure the server's work for one claim of ten runs, which are handed back at once."""
     with bench.connect() as conn:
         Claims(conn, job.name).start(job.name, 100)
 
@@ -443,7 +443,7 @@ def awaiting(bench: kit.Bench) -> kit.Figures:
 
 
 async def _family(bench: kit.Bench, children: int) -> kit.Span:
-    """How long a worker takes for a parent that maps over so many children."""
+    """Measure a worker on a parent that maps over so many children."""
     async with app_of(bench) as app:
         await start_all(app, family, [(children,)])
         async with worker_of(app, 128) as worker:
@@ -453,7 +453,7 @@ async def _family(bench: kit.Bench, children: int) -> kit.Span:
 
 
 async def _parks(bench: kit.Bench, runs: int) -> tuple[kit.Span, kit.Span]:
-    """How long a worker takes to come to the waits of so many runs, and to end them once each has its signal."""
+    """Measure a worker that comes to the waits of so many runs, and then ends them once each has its signal."""
     parked = "select count(*) from pgflow.parked"
     async with app_of(bench) as app:
         await start_all(app, waiting, [(i,) for i in range(runs)])
@@ -556,7 +556,7 @@ def latency_polling(bench: kit.Bench) -> kit.Figures:
 
 
 def timers(bench: kit.Bench) -> kit.Figures:
-    """How late sleeping runs go on: started one after the other, as the peers' are; due at the same moment; and many over a while."""
+    """Measure how late sleeping runs go on: started one after the other, due at the same moment, and many over a while."""
 
     async def in_turn(app: AsyncApp) -> None:
         for _ in range(bench["timers"]):
@@ -623,7 +623,7 @@ def recovery(bench: kit.Bench) -> kit.Figures:
 
 
 def _last_to_go_on(bench: kit.Bench, worker_id: int) -> float:
-    """When the last run that a dead worker has begun got its first unit from another."""
+    """Return the time at which the last run that a dead worker has begun got its first unit from another."""
     with bench.connect() as conn:
         left = conn.execute("select run_id, token from pgflow.lease where worker_id = %s", (worker_id,)).fetchall()
         assert left, "the worker that was killed held nothing"

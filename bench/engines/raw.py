@@ -120,7 +120,7 @@ def work(bench: kit.Bench) -> None:
 
 
 def latency(bench: kit.Bench) -> kit.Figures:
-    """How long this machine takes to tell an idle process something, through this server."""
+    """Measure the time that this machine takes to tell an idle process something, through this server."""
     count, warm = bench["starts"], 3
     with kit.Worker(bench).wait_until_ready() as worker, bench.connect() as conn:
         for _ in range(warm + count):

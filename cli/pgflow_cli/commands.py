@@ -159,7 +159,7 @@ def _main(*, version: bool = typer.Option(False, "--version", callback=_version,
 
 
 def needs_target(arguments: list[str]) -> bool:
-    """Whether a command line asks for work without naming the module to work on; for a front that knows which."""
+    """Return True if a command line asks for work without naming the module to work on; for a front that knows which."""
     name, *rest = arguments
     if name not in ("workers", "tick"):
         return False

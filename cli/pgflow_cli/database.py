@@ -70,12 +70,12 @@ def connect_to_any(dsn: str) -> psycopg.Connection[Any]:
 
 
 def is_refused_as_standby(error: BaseException) -> bool:
-    """Whether a server was reached, and passed over because it takes no writes: libpq says so itself, in these words."""
+    """Return True if a server was reached, and passed over because it takes no writes: libpq says so itself, in these words."""
     return "session is read-only" in str(error) or "server is in hot standby mode" in str(error)
 
 
 def name_of(connection: psycopg.Connection[Any]) -> str:
-    """Where a connection leads, without anything secret: ``app@db:5432/orders``."""
+    """Return the target of a connection, without anything secret: ``app@db:5432/orders``."""
     info = connection.info
     return f"{info.user}@{info.host}:{info.port}/{info.dbname}"
 

@@ -1,4 +1,4 @@
-"""What the commands on declared workflows share: reading one, and saying what is wrong with files.
+"""Shared parts of the commands on declared workflows: reading one, and showing the problems of files.
 
 Files come from anywhere. What is quoted from them is shown without control characters, which could play with the terminal; and
 JSON falls back to escapes where a text cannot be written as UTF-8.
@@ -46,7 +46,7 @@ def read_graph(path: Path) -> Graph:
 
 
 def say_problems(verdict: Verdict) -> None:
-    """What is wrong with a file that was to be used, on standard error."""
+    """Print the problems of a file that was to be used, on standard error."""
     err = console(error=True)
     for line in problem_lines(verdict):
         err.print(line, soft_wrap=True)

@@ -159,7 +159,7 @@ _QUESTIONS = (
 
 
 def _show_further(report: Report, seconds: float) -> None:
-    """What to ask next: everything is a row."""
+    """Print questions to ask next: everything is a row."""
     from rich.text import Text
 
     out = console()

@@ -38,7 +38,7 @@ class Silence:
     alive: set[int] = field(default_factory=set)
 
     def look(self, rows: list[tuple[int, int | None]]) -> bool:
-        """Whether one of these (worker, beat) may be dead."""
+        """Return True if one of these (worker, beat) may be dead."""
         for worker_id, beat in rows:
             if beat is not None and self.first.setdefault(worker_id, beat) != beat:
                 self.alive.add(worker_id)
@@ -100,11 +100,11 @@ class Drain:
         return self._silence.look([(row[0], row[1]) for row in holders])
 
     async def work_left(self) -> bool:
-        """Whether there is something ready."""
+        """Return True if there is something ready."""
         return bool((await self._ask(_LEFT))[0][0])
 
     async def next_wake_at(self) -> datetime | None:
-        """When the next timer is due."""
+        """Return the time of the next timer, or None."""
         return (await self._app.ask(replay_calls.idle_state())).next_due_at
 
     async def _ask(self, sql: LiteralString, *params: Any) -> list[Any]:
@@ -117,7 +117,7 @@ class Drain:
 
 @dataclass(frozen=True)
 class Limits:
-    """When to end, in seconds."""
+    """Limits of a drain, in seconds."""
 
     runtime: float
     grace: float
@@ -126,7 +126,7 @@ class Limits:
 
 @dataclass(frozen=True)
 class Drained:
-    """How a drain ended.
+    """End of a drain.
 
     Attributes:
         outcome: ``idle``, ``full``, ``out of time``, ``stopped`` by a signal, or ``broken``.

@@ -1,4 +1,4 @@
-"""What the end of a command means: one table of exit codes, and one line for every mistake.
+"""Ends of commands: one table of exit codes, and one line for every mistake.
 
 A command that has done its work ends with 0. Whatever else happens is an exception, and `explain` says
 which code and which line it is worth. An exception without a line is a bug of ours and keeps its traceback.
@@ -77,7 +77,7 @@ def _explain_known(error: BaseException) -> tuple[int, str | None]:
 
 
 def _no_text(character: str) -> str | None:
-    """What a character stands for that no encoding can write; None if it is one. The text around it may be a secret."""
+    """Return a description of a character that no encoding can write; None if it can be written. The text around it may be a secret."""
     number = ord(character)
     if 0xDC80 <= number <= 0xDCFF:
         return f"the byte 0x{number - 0xDC00:02x}"  # as Python keeps those of a command line that it cannot read

@@ -1,4 +1,4 @@
-"""What GitHub Actions shows: annotations at a run or at lines of code, a summary at the job, outputs for later steps."""
+"""Output for GitHub Actions: annotations at a run or at lines of code, a summary at the job, outputs for later steps."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How help looks: plain text, with parameters by their names and without the types of Python.
+"""Format of help: plain text, with parameters by their names and without the types of Python.
 
 It copies well, fits any width, and is there before a library has drawn boxes.
 """
@@ -15,7 +15,7 @@ PLAIN: dict[str, Any] = {"rich_markup_mode": None, "pretty_exceptions_enable": F
 
 
 class _Words:
-    """What help and usage of commands and groups have in common."""
+    """Base of the help and usage of commands and groups."""
 
     def get_params(self, ctx: Any) -> list[Any]:
         """Parameters; what has no word of its own is called by its name.

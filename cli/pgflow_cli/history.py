@@ -33,7 +33,7 @@ _ENDS = {
     "decision_recorded": "completed", "effect_confirmed": "completed", "effect_failed": "failed", "effect_accepted": "accepted",
 }  # fmt: skip
 _WAKES = {"signal_received", "wait_timed_out", "timer_fired", "child_finished", "operator", "call_cancelled"}
-"""What a parked run goes on with. Another lease that begins with anything else has taken over."""
+"""Kinds of unit with which a parked run goes on. Another lease that begins with anything else has taken over."""
 
 
 @dataclass
@@ -68,7 +68,7 @@ class Entry:
 
     @property
     def attempts(self) -> int:
-        """How often a step was tried, as far as is recorded."""
+        """Number of tries of a step, as far as is recorded."""
         is_trying = self.status == "open" and self.is_known and self.due_at is None
         return len(self.failures) + self.cut_off + (self.status == "completed" or is_trying) if self.kind == STEP else 0
 
@@ -167,7 +167,7 @@ class _Folding:
 
 
 def _name(unit: Row, kind: str) -> str:
-    """What is called; a timer with a name is the time-out of what is waited for."""
+    """Return the name of a call; a timer with a name is the time-out of a wait for that name."""
     return unit["name"] or {TIMER: "sleep", CHILD: "child"}.get(kind, kind)
 
 

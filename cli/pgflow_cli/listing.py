@@ -36,7 +36,7 @@ WHY = r"""case status
     when 'failed' then concat_ws(': ', regexp_replace(error->>'type', '^.*\.', ''), error->>'message')
     when 'stuck' then concat_ws(': ', reason, error->>'message')
     else reason end as why"""
-"""Why a run is where it is, in one text."""
+"""Expression for the reason why a run is where it is, in one text."""
 
 _COLUMNS = (
     "key", "status", "workflow", "queue", "labels", "priority", "attempt", "worker_id", "generation",
@@ -196,7 +196,7 @@ def _watch_changes(connection: psycopg.Connection[Any], look: Any, form: Form, e
 
 
 def _is_read() -> bool:
-    """Whether the other end of the pipe is still there: nothing else would tell us, as long as nothing changes."""
+    """Return True if the other end of the pipe is still there: nothing else would tell us, as long as nothing changes."""
     import select
 
     poll = select.poll()

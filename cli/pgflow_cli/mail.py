@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def operator() -> str:
-    """Who is at the terminal, for the history of runs."""
+    """Return the name of the person at the terminal, for the history of runs."""
     try:
         name = getpass.getuser()
     except (OSError, KeyError):

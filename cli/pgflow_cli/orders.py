@@ -55,7 +55,7 @@ DryRun = Annotated[bool, typer.Option("--dry-run", help="Show the runs, and do n
 
 @dataclass(frozen=True)
 class Order:
-    """What can be told to a run, and to runs of which status; to those of `asked` only if they are named, or chosen by that status."""
+    """Order to a run, and the statuses that it fits; to a run of those in `asked` only if it is named, or chosen by that status."""
 
     verb: str
     past: str
@@ -170,7 +170,7 @@ def retry(
 
 @dataclass(frozen=True)
 class Manner:
-    """How an order is given."""
+    """Manner in which an order is given."""
 
     everything: bool
     yes: bool
@@ -299,7 +299,7 @@ _REPORT_COLUMNS = [
 
 
 def _report(connection: psycopg.Connection[Any], order: Order, form: Form, chosen: list[dict[str, Any]]) -> None:
-    """What became of the runs so far: one that a worker holds is told by it, within moments."""
+    """Print the status of the runs so far: one that a worker holds is told by it, within moments."""
     now = {row["key"]: row["status"] for row in fetch_dicts(connection, _NOW, ([row["key"] for row in chosen],))}
     rows = [{"key": row["key"], "before": row["status"], "status": now[row["key"]]} for row in chosen]
     print_rows(form, _REPORT_COLUMNS, rows)
@@ -309,7 +309,7 @@ def _report(connection: psycopg.Connection[Any], order: Order, form: Form, chose
 
 
 def _say_what_follows(order: Order, rows: list[dict[str, Any]]) -> None:
-    """What is still to come: a worker must be told, or code must clean up."""
+    """Say what is still to come: a worker must be told, or code must clean up."""
     held = sum(row["before"] == row["status"] == "running" for row in rows)
     cleaning = sum(order is CANCEL and row["status"] in OPEN for row in rows)
     if cleaning:

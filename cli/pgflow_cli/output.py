@@ -1,4 +1,4 @@
-"""How a command says what it found: a table for people, JSON and CSV for machines.
+"""Output of a command: a table for people, JSON and CSV for machines.
 
 For people the default is a table (`readers`), for programs JSON. JSON is an array with one row a line, so
 that both ``jq`` and ``grep`` work; a single thing is one object. What is not the answer - notes, progress,
@@ -88,7 +88,7 @@ class Column:
 
 
 def console(*, error: bool = False) -> Console:
-    """Where to draw: standard output, or standard error for what is not the answer."""
+    """Return the console to draw on: standard output, or standard error for all that is not the answer."""
     from rich.console import Console
     from rich.segment import Segment
 
@@ -146,7 +146,7 @@ def make_table(columns: Sequence[Column], rows: Iterable[Row], width: int) -> Ta
 
 
 def column_widths(columns: Sequence[Column], rows: Iterable[Row], width: int) -> list[int]:
-    """How wide the columns of a table will be."""
+    """Return the widths of the columns of a table, in characters."""
     return _widths(columns, [[column.show(row) for column in columns] for row in rows], width)
 
 
@@ -263,7 +263,7 @@ def short_json(value: Any) -> Text:
 
 
 def age(since: datetime | None, now: datetime) -> str:
-    """How long ago something was: ``42s``, ``3m``, ``2h``, ``5d``."""
+    """Return the time since something, in short: ``42s``, ``3m``, ``2h``, ``5d``."""
     return "" if since is None else duration((now - since).total_seconds())
 
 

@@ -1,4 +1,4 @@
-"""What people type, as values: durations, moments, labels, JSON, inputs of workflows."""
+"""Typed texts as values: durations, moments, labels, JSON, inputs of workflows."""
 
 from __future__ import annotations
 

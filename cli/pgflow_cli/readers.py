@@ -1,4 +1,4 @@
-"""Who reads standard output: a person at a terminal, in a log of GitHub Actions or in cron's mail; else a program.
+"""Readers of standard output: a person at a terminal, in a log of GitHub Actions or in cron's mail; else a program.
 
 A pipe says nothing of its reader. But the process that a runner or cron has started writes into the log, or into the mail. Whoever
 shares its standard output is read by the same people; ``$(pgflow list)`` and ``pgflow list | jq`` have a pipe of their own.

@@ -104,7 +104,7 @@ def check_reads(text: str) -> None:
 
 
 def why_not(statement: Any) -> str | None:
-    """Why a parsed statement is more than a question; None if it is not."""
+    """Return the reason why a parsed statement is more than a question; None if it is not."""
     from sqlglot import exp
 
     for kind, words in (

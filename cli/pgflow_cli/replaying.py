@@ -163,7 +163,7 @@ _LINE = re.compile(r"(.+):(\d+) in \S+")
 
 
 def annotation(verdict: Verdict) -> str:
-    """What GitHub Actions shows at the source line where the code left the record."""
+    """Return the annotation that GitHub Actions shows at the source line where the code left the record."""
     from pgflow_cli.github import command
 
     found = verdict.divergence

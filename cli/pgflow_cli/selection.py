@@ -48,7 +48,7 @@ Until = Annotated[str | None, typer.Option(help="Only runs created until: 2h (ag
 
 @dataclass(frozen=True)
 class Filters:
-    """What was asked for; nothing set means every run."""
+    """Filters that were asked for; nothing set means every run."""
 
     status: list[str] | None = None
     workflow: list[str] | None = None
@@ -61,7 +61,7 @@ class Filters:
     patterns: list[str] = field(default_factory=list)
 
     def __bool__(self) -> bool:
-        """Whether anything was asked for."""
+        """Return True if anything was asked for."""
         return any(vars(self).values())
 
     def condition(self) -> tuple[str, list[Any]]:

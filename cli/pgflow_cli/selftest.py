@@ -1,4 +1,4 @@
-"""What a server and this machine can do together, measured in a database of its own.
+"""Selftest: the speed of a server and this machine together, measured in a database of its own.
 
 The workflows do nothing, so that what is measured is pgflow, Postgres and the way between them. Nothing here
 is compared with anything else; `python -m bench` in the repository does that.
@@ -81,7 +81,7 @@ def scratch_database(dsn: str) -> Iterator[str]:
 
 
 def measure_commits(dsn: str, seconds: float) -> dict[str, Any]:
-    """How long a round trip and a commit take, and how much of that is waiting for the disk."""
+    """Measure a round trip and a commit, in milliseconds, and the part of a commit that waits for the disk."""
     with psycopg.connect(dsn, autocommit=True, prepare_threshold=0) as conn:
         conn.execute("create table selftest (i int)")
         settings = {name: str(_scalar(conn, f"show {name}")) for name in ("fsync", "synchronous_commit")}
@@ -171,7 +171,7 @@ async def _latency(app: AsyncApp, seconds: float) -> dict[str, Any]:
 
 
 def judge(figures: dict[str, Any]) -> dict[str, str]:
-    """What a run alone waits for, and what many runs wait for."""
+    """Return the verdict on what limits a run alone, and many runs."""
     alone = _server_limit(figures)
     together = "python" if figures["client_busy"] >= BUSY_SHARE else alone
     verdict = f"{_ALONE[alone]}. {_TOGETHER[together]}.".format(**figures)

@@ -100,7 +100,7 @@ def read_run(connection: psycopg.Connection[Any], key: str, limit: int | None = 
 
 
 def _read_state(connection: psycopg.Connection[Any], key: str) -> Any:
-    """What the run said of itself; None for an auditor, who reads views only."""
+    """Return the state that the run last set; None for an auditor, who reads views only."""
     import psycopg
 
     try:

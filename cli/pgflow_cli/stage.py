@@ -1,4 +1,4 @@
-"""What ``pgflow demo`` shows while it runs: days, workers and events, drawn again ten times a second."""
+"""Picture that ``pgflow demo`` shows while it runs: days, workers and events, drawn again ten times a second."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 DRAW_SECONDS = 0.1
 EVENTS = 8
 STRIKING_SECONDS = 2.0
-"""How long a kill is shown in red."""
+"""Seconds for which a kill is shown in red."""
 
 CELLS = {"queued": ("·", "bright_black"), "running": ("■", "yellow"), "waiting": ("■", "blue"), "completed": ("■", "green")}
 ORPHAN = ("✗", "bold red")

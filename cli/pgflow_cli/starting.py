@@ -39,7 +39,7 @@ RunTimeout = Annotated[str | None, typer.Option("--deadline", help="Cancel the r
 
 
 class IfTaken(StrEnum):
-    """What `start` does where a run has the key."""
+    """Action of `start` where a run has the key."""
 
     MATCH = "match"
     REJECT = "reject"

@@ -1,4 +1,4 @@
-"""What ``MODULE[:NAME]`` means: code to import, the app in it, a workflow in it."""
+"""Targets in the form ``MODULE[:NAME]``: code to import, the app in it, a workflow in it."""
 
 from __future__ import annotations
 

@@ -104,7 +104,9 @@ def _anyway() -> Iterator[bool]:
 
 @contextmanager
 def _alone(dsn: str, queues: Any) -> Iterator[bool]:
-    """Whether no other tick has this lock. It is a transaction's, since a pooler lends sessions; it keeps no snapshot."""
+    """Take the lock of ticks; yield False if another tick has it. It is a transaction's, since a pooler lends sessions; it keeps no
+    snapshot.
+    """
     with connect(dsn) as connection, connection.transaction(force_rollback=True):
         connection.execute("set local idle_in_transaction_session_timeout = 0")
         name = "pgflow tick " + " ".join(queues)
@@ -130,7 +132,7 @@ def _now(dsn: str) -> datetime:
 
 
 def _outcomes(dsn: str, queues: Sequence[str], workflows: list[str], taken: set[int], began_at: datetime) -> list[dict[str, Any]]:
-    """What became of the runs that were taken, and of those that a dead worker has made stuck meanwhile."""
+    """Return the runs that were taken, and those that a dead worker has made stuck meanwhile, with their status."""
     params = {"chains": sorted(taken), "began": began_at, "queues": list(queues), "workflows": workflows}
     with connect(dsn) as connection:
         return fetch_dicts(connection, _OUTCOMES, params)

@@ -101,7 +101,7 @@ class History:
 
     @property
     def end(self) -> datetime:
-        """Where the picture ends: with the run, or now."""
+        """Right edge of the picture: the end of the run, or now."""
         last = max((entry.ended_at or entry.began_at for entry in self.entries), default=self.run["created_at"])
         end = self.run["finished_at"] if self.run["status"] in ENDED else self.now
         return max(last, end)
@@ -140,7 +140,7 @@ def read_history(connection: psycopg.Connection[Any], key: str, generation: int 
 
 @dataclass(frozen=True)
 class Marks:
-    """What bars are made of."""
+    """Characters that bars are made of."""
 
     work: str = "█"
     guess: str = "▒"
@@ -252,7 +252,7 @@ def _errors(entries: Sequence[Entry]) -> list[RenderableType]:
 
 
 def _tail(history: History) -> list[RenderableType]:
-    """Where the run is now, if it is not over, or why it ended so."""
+    """Return the status of the run and the reason for it; nothing if it ended without one."""
     run = history.run
     if run["status"] in ENDED and not run["why"]:
         return []

@@ -42,7 +42,7 @@ def validate(paths: Paths, *, as_json: AsJson = None) -> None:
 
 @dataclass
 class _Count:
-    """How many files there were, and what was wrong with them."""
+    """Count of files, and of their errors and warnings."""
 
     files: int = 0
     bad: int = 0

@@ -44,11 +44,11 @@ class Counterparty:
     key_memory: int | None = None
 
     def lines(self) -> list[dict[str, Any]]:
-        """What stands in its book."""
+        """Return the entries of its book."""
         return [json.loads(line) for line in self.book.read_text().splitlines()] if self.book.exists() else []
 
     def find(self, key: str) -> dict[str, Any] | None:
-        """What was done under a key, as anybody may ask who forgot."""
+        """Return the entry under a key, for anybody who forgot; None if there is none."""
         return next((line for line in self.lines() if line["key"] == key), None)
 
     async def act(self, act: str, key: str, **request: Any) -> str:
@@ -84,6 +84,6 @@ class Counterparty:
             raise BadGateway("502 Bad Gateway")
 
     def standing(self, act: str, undo: str) -> list[dict[str, Any]]:
-        """What was done and not undone."""
+        """Return the acts that were not undone."""
         undone = {line["undoes"] for line in self.lines() if line["act"] == undo}
         return [line for line in self.lines() if line["act"] == act and line["number"] not in undone]

@@ -12,7 +12,7 @@ from pgflow import Absent, Choice, Confirmed, StillUnknown, decision, effect, re
 
 @dataclass(frozen=True)
 class Wish:
-    """What somebody asked for."""
+    """Wish of a customer."""
 
     what: str
     most_cents: int
@@ -20,7 +20,7 @@ class Wish:
 
 @dataclass(frozen=True)
 class Offer:
-    """What a retailer has."""
+    """Offer of a retailer."""
 
     item: str
     cents: int

@@ -18,7 +18,7 @@ Way = Literal["recover", "give up"]
 
 @read(max_age=timedelta(minutes=15))
 async def quote(leg: str) -> int:
-    """What a leg costs at this moment; what rests on it must be done within a quarter of an hour."""
+    """Return the price of a leg at this moment; an effect that rests on it must act within a quarter of an hour."""
     return 10_000 + sum(map(ord, leg))
 
 
@@ -63,7 +63,7 @@ async def write_to_concierge(about: str, text: str) -> None:
 
 @decision()
 async def propose_undo(done: UndoRequest) -> Choice[list[PlannedCall]]:
-    """How a wish is taken back; stands for a model, which is told the same."""
+    """Propose how to take a wish back; this stands for a model, which gets the same request."""
     text = f"{done.request['wish']!r} is not needed any more: {done.goal} is off"
     letter = PlannedCall("write_to_concierge", {"about": done.reply, "text": text})
     return Choice([letter], why="only the concierge can", evidence=[done.key])

@@ -12,7 +12,7 @@ from pgflow import Absent, Accepted, Choice, Confirmed, StillUnknown, decision, 
 
 @dataclass(frozen=True)
 class Sweep:
-    """What goes where."""
+    """Amount to sweep, and the fund it goes to."""
 
     cents: int
     fund: str
@@ -20,13 +20,13 @@ class Sweep:
 
 @read
 async def balance(account: str) -> int:
-    """What is in an account."""
+    """Return the balance of an account."""
     return 5_000_000 + len(account)
 
 
 @decision()
 async def decide_sweep(account: str, cents: int, floor: int) -> Choice[Sweep]:
-    """What exceeds the floor goes to the fund of the standing policy."""
+    """Decide to sweep all above the floor to the fund of the standing policy."""
     return Choice(
         Sweep(cents - floor, "MMF-1"), why=f"{account} holds {cents - floor} above its floor of {floor}",
         evidence=[f"balance of {account}: {cents}"], alternatives=["leave it"], policy="sweep-2",

@@ -10,7 +10,7 @@ from examples.agents.counterparty import Counterparty
 from pgflow import Retries
 
 OFTEN = Retries(max_attempts=200, first_delay=timedelta(milliseconds=50), max_delay=timedelta(seconds=1))
-"""How often what became of an attempt is asked; a day of real counterparties would have longer intervals."""
+"""Retries of asking how an attempt ended; a day of real counterparties would have longer intervals."""
 
 ATTEMPT = timedelta(milliseconds=400)
 """So long one attempt may take here."""

@@ -40,7 +40,7 @@ async def mark_shipped(session: AsyncSession, order_id: int) -> None:
 
 @pgflow.workflow
 async def ship(order_id: int) -> None:
-    """What happens to an order, whatever happens to the server."""
+    """Ship an order, whatever happens to the server."""
     await mark_shipped(order_id)
 
 

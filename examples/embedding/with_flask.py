@@ -27,7 +27,7 @@ def mark_shipped(connection: psycopg.Connection, order_id: int) -> None:
 
 @pgflow.workflow
 def ship(order_id: int) -> None:
-    """What happens to an order, whatever happens to the worker."""
+    """Ship an order, whatever happens to the worker."""
     mark_shipped(order_id)
 
 

@@ -23,7 +23,7 @@ def mark_shipped(connection: psycopg.Connection, order_id: int) -> None:
 
 @pgflow.workflow
 def ship(order_id: int) -> str:
-    """What happens to an order, whatever happens to the worker."""
+    """Ship an order, whatever happens to the worker."""
     mark_shipped(order_id)
     return f"order {order_id} is shipped"
 

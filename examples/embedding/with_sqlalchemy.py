@@ -23,7 +23,7 @@ class Base(DeclarativeBase):
 
 
 class Stock(Base):
-    """What there is."""
+    """Goods in stock."""
 
     __tablename__ = "stock"
     __table_args__ = (CheckConstraint("n >= 0"),)
@@ -32,7 +32,7 @@ class Stock(Base):
 
 
 class Order(Base):
-    """What somebody wants."""
+    """Order of a customer."""
 
     __tablename__ = "orders"
     order_id: Mapped[int] = mapped_column(primary_key=True)
@@ -49,7 +49,7 @@ def mark_shipped(session: Session, order_id: int) -> None:
 
 @pgflow.workflow
 def ship(order_id: int) -> str:
-    """What happens to an order, whatever happens to the worker."""
+    """Ship an order, whatever happens to the worker."""
     mark_shipped(order_id)
     return f"order {order_id} is shipped"
 

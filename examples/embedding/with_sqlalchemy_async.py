@@ -28,7 +28,7 @@ async def mark_shipped(session: AsyncSession, order_id: int) -> None:
 
 @pgflow.workflow
 async def ship(order_id: int) -> str:
-    """What happens to an order, whatever happens to the worker."""
+    """Ship an order, whatever happens to the worker."""
     await mark_shipped(order_id)
     return f"order {order_id} is shipped"
 

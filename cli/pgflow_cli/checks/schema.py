@@ -1,4 +1,4 @@
-"""What is installed, whether somebody has changed it, and what the role may do."""
+"""Checks of the schema: whether it is installed, whether somebody has changed it, and the rights of the role."""
 
 from __future__ import annotations
 

@@ -286,7 +286,7 @@ _LOOKED_AT = {
 
 
 def check_compiling(patient: Patient) -> Iterator[Finding]:
-    """Whether a look at a view is compiled first. What pgflow itself says never is."""
+    """Check whether a look at a view is compiled first. What pgflow itself says never is."""
     with patient.connection.transaction():
         patient.connection.execute("set local jit = on")
         row = patient.row(_JIT)

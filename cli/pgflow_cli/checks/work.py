@@ -142,7 +142,7 @@ from pgflow.losses where closed_at is null order by loss_id
 
 
 def check_losses(patient: Patient) -> Iterator[Finding]:
-    """What fail-overs have lost of that which workers were told is durable."""
+    """Check for fail-overs that lost units which workers were told are durable."""
     rows = patient.rows(_LOSSES)
     for row in rows:
         runs = "no run that it remembers lacks anything"

@@ -12,7 +12,7 @@ from pgflow_cli.failures import Mistake
 from pgflow_cli.output import AsJson, choose_form, plain, print_one
 
 OURS = "---\nname: pgflow\n"
-"""How the file begins, in every version of it."""
+"""Beginning of the file, in every version of it."""
 
 
 def install_skill(
@@ -30,7 +30,7 @@ def install_skill(
 
 
 def _write(target: Path, text: str) -> bool:
-    """Whether anything had to be written."""
+    """Write the file unless it has this text already; return True if it was written."""
     try:
         before = target.read_text(encoding="utf-8") if target.exists() else OURS
         if not before.startswith(OURS):

@@ -14,7 +14,7 @@ import threading
 import time
 
 GRACE_SECONDS = 5.0
-"""How long it may take to stop when the other end is gone."""
+"""Seconds that it may take to stop when the other end is gone."""
 
 
 def _end_with_parent() -> None:

@@ -35,10 +35,10 @@ DESK_LIMIT = 175_000_000
 """Cents that the forwards desk lets itself be asked for at once, in any currency."""
 
 INSTRUCTION = ("day", "kind", "account", "currency", "cents", "counterparty")
-"""What makes two instructions the same."""
+"""Columns in which two instructions must agree to be the same."""
 
 COUNTED = ("executed", "asked again", "acks lost", "refused", "keys reused")
-"""What a bank counts."""
+"""Counters of a bank."""
 
 Line = dict[str, Any]
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from pgflow_cli.treasury.processes import Workers
 
 ARRIVAL_SECONDS = 0.02
-"""What a stopped process has sent has arrived after this time."""
+"""Seconds after which the messages of a stopped process have arrived."""
 
 _BUSIEST = """
 select worker_id, pid from pgflow.workers where running > 0 and pid = any(%s) order by running desc, worker_id limit 1

@@ -1,4 +1,4 @@
-"""How the steps speak with the bank: one connection a request, so that a lost answer is a closed connection.
+"""Client of the bank, for the steps: one connection a request, so that a lost answer is a closed connection.
 
 Where the bank is, the environment says: ``TREASURY_BANK=127.0.0.1:40123``.
 """
@@ -42,7 +42,7 @@ async def instruct(order: Instruction, key: str) -> Booked:
 
 
 async def read_counts(address: str) -> dict[str, int]:
-    """What the bank at an address has counted since its process began."""
+    """Return the counters of the bank at an address since its process began."""
     return await _ask({"ask": "counts"}, address)
 
 

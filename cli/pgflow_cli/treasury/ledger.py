@@ -32,7 +32,7 @@ class Booked:
 
 @dataclass(frozen=True)
 class Day:
-    """What has happened on a day: all that its books are made of."""
+    """Facts of a day, of which all its books are made."""
 
     day: date
     policy: str
@@ -44,7 +44,7 @@ class Day:
 
 @dataclass(frozen=True)
 class Balance:
-    """How an account stood at the close of a day."""
+    """Balance of an account at the close of a day."""
 
     account: str
     currency: str
@@ -54,7 +54,7 @@ class Balance:
 
     @property
     def closing(self) -> int:
-        """What it takes into the next day."""
+        """Amount that it takes into the next day."""
         return self.opening + self.flows + self.sweeps
 
 
@@ -103,7 +103,7 @@ def balances(day: Day, funds: Funds) -> list[Balance]:
 
 
 def funds_after(closing: list[Balance]) -> Funds:
-    """What the fund takes into the next day."""
+    """Return the fund's holdings at the start of the next day, by currency."""
     return {b.currency: b.closing for b in closing if b.account.startswith("fund-")}
 
 
@@ -113,7 +113,7 @@ def liquid_euro_cents(closing: list[Balance], rates: Rates) -> int:
 
 
 def liquidity_ratio(liquid: int, policy: Policy) -> Decimal:
-    """What is at hand over what thirty bad days would cost."""
+    """Return the money at hand as a share of the cost of thirty bad days."""
     return (Decimal(liquid) / policy.stressed_outflow).quantize(Decimal("0.0001"))
 
 

@@ -20,7 +20,7 @@ ACCOUNTS = {"eur-ops": "EUR", "usd-ops": "USD", "gbp-ops": "GBP", "aud-ops": "AU
 
 @dataclass(frozen=True)
 class Policy:
-    """What the CFO has laid down.
+    """Policy that the CFO has laid down.
 
     Attributes:
         version: Its name, which goes into the report of every day decided by it.
@@ -77,13 +77,13 @@ class Statement:
 
     @property
     def net(self) -> int:
-        """What the day's flows have added; payments are negative."""
+        """Sum of the day's flows; payments are negative."""
         return self.receipts + self.payments
 
 
 @dataclass(frozen=True)
 class Instruction:
-    """What the bank is told to do: the account gains `cents`, which the counterparty gives."""
+    """Instruction to the bank: the account gains `cents`, which the counterparty gives."""
 
     day: date
     kind: str
@@ -102,13 +102,13 @@ class Hedge:
 
     @property
     def reversal(self) -> Instruction:
-        """What takes the first leg back."""
+        """Instruction that takes the first leg back."""
         return replace(self.give, kind="hedge-reversal", cents=-self.give.cents)
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What a day asks for.
+    """Actions that a day asks for.
 
     Attributes:
         policy: Version of the policy that says so.
@@ -124,7 +124,7 @@ class Plan:
 
 
 def decide(policy: Policy, day: date, statements: Sequence[Statement], rates: Rates) -> Plan:
-    """What the policy asks for on a day with these statements and rates."""
+    """Return the actions that the policy asks for on a day with these statements and rates."""
     sweeps = [sweep for s in statements if (sweep := _sweep(policy, day, s)).cents != 0]
     hedges = [_hedge(policy, day, s, rates) for s in statements if _is_exposed(policy, s, rates)]
     questions = [

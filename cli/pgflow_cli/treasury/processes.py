@@ -21,7 +21,7 @@ BANK = "pgflow_cli.treasury.bank"
 WORKERS_APP = "pgflow_cli.treasury.workflow:app"
 
 GRACE_SECONDS = 15.0
-"""How long a worker may take to stop before it is killed."""
+"""Seconds that a worker may take to stop before it is killed."""
 
 
 def start_process(
@@ -152,7 +152,7 @@ class Workers:
 
 
 def worker_environment(dsn: str, bank_address: str) -> dict[str, str]:
-    """How workers are told where the database and the bank are: not by arguments, which everybody can list."""
+    """Return the variables that tell workers the addresses of database and bank: everybody can list arguments."""
     return {"PGFLOW_DSN": dsn, ADDRESS: bank_address}
 
 

@@ -31,7 +31,7 @@ group by s.step order by min(s.call), s.step
 
 @dataclass(frozen=True)
 class Proof:
-    """What was proven, or why it was not.
+    """Proof that holds or has faults.
 
     Attributes:
         name: The sentence.
@@ -45,13 +45,13 @@ class Proof:
 
     @property
     def holds(self) -> bool:
-        """Whether it is proven."""
+        """True if it is proven."""
         return not self.faults
 
 
 @dataclass(frozen=True)
 class Tries:
-    """How often a step was called, and tried."""
+    """Counts of a step: calls, tries, and most tries for one call."""
 
     step: str
     calls: int
@@ -100,12 +100,12 @@ def _queries() -> dict[str, str]:
 
 
 def count_tries(conn: psycopg.Connection[Any]) -> list[Tries]:
-    """How often each step of these books was called and tried, from the journal."""
+    """Return the counts of each step of these books, from the journal."""
     return [Tries(*row) for row in conn.execute(_TRIES)]
 
 
 def bank_book_of(conn: psycopg.Connection[Any]) -> Path:
-    """Where the bank keeps the book that belongs to this ledger; LookupError if there is no ledger."""
+    """Return the path of the bank's book that belongs to this ledger; raise LookupError if there is no ledger."""
     if conn.execute("select to_regclass('treasury.books')::text").fetchone() == ("treasury.books",):
         row = conn.execute("select bank_book_path from treasury.books").fetchone()
         if row is not None:

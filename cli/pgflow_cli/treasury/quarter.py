@@ -50,7 +50,7 @@ WORKER_COUNT = 2
 
 @dataclass(frozen=True)
 class Options:
-    """How a quarter is run.
+    """Options of a quarter.
 
     Attributes:
         dsn: The database; else ``PGFLOW_DSN``, else ``DATABASE_URL``, else the embedded server.
@@ -108,7 +108,7 @@ def run_quarter(options: Options, say: Callable[[str], None] = print) -> bool:
 
 @dataclass(frozen=True)
 class Report:
-    """What a quarter came to.
+    """Report of a quarter.
 
     Attributes:
         name: Of its books.
@@ -238,7 +238,7 @@ def open_books(conn: psycopg.Connection[Any], bank_book: Path, days: Sequence[da
 
 
 def print_figures(report: Report, say: Callable[[str], None]) -> None:
-    """What it took: how often the bank was asked, and how often each step was tried."""
+    """Print how often the bank was asked, and how often each step was tried."""
     say("bank     " + ", ".join(f"{report.counts.get(word, 0)} {word}" for word in COUNTED))
     say("step             calls  attempts  most for one call")
     for tries in report.tries:
@@ -269,7 +269,7 @@ _WAITING = "select key from pgflow.runs where status = 'waiting' and reason = %s
 
 @dataclass(frozen=True)
 class Progress:
-    """How far the work is, as the database says."""
+    """Progress of the work, as the database has it."""
 
     queued: int
     running: int

@@ -43,13 +43,13 @@ PATIENT = pgflow.Retries(max_attempts=30, first_delay=timedelta(milliseconds=50)
 
 @pgflow.read(retries=PATIENT)
 async def read_statement(account: str, day: date) -> Statement:
-    """What the bank says of an account."""
+    """Read the bank's statement of an account."""
     return await client.read_statement(account, day)
 
 
 @pgflow.read
 async def read_rates(day: date) -> Rates:
-    """What a euro bought on that day."""
+    """Return the euro's rates on that day."""
     return await asyncio.to_thread(rates_on, day)
 
 

@@ -1,4 +1,4 @@
-"""What happens to the accounts, whatever the treasury does: the customers' receipts and the payments to suppliers.
+"""The world of the accounts, whatever the treasury does: the customers' receipts and the payments to suppliers.
 
 Drawn from a seed for each account and day, so that the same seed is the same quarter, however long it is.
 """
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from datetime import date
 
 FUND = {"EUR": 80 * MILLION, "USD": 50 * MILLION, "GBP": 25 * MILLION, "AUD": 40 * MILLION}
-"""What the fund holds for us before the first day."""
+"""Holdings in the fund before the first day."""
 
 # The part of its target that an account turns over on a usual day, and how much a day differs from it.
 _TURNOVER = 1 / 3

@@ -13,7 +13,7 @@ class Base(DeclarativeBase):
 
 
 class Order(Base):
-    """What somebody wants; it has a state since the second migration."""
+    """Order of a customer; it has a state since the second migration."""
 
     __tablename__ = "orders"
     order_id: Mapped[int] = mapped_column(primary_key=True)
@@ -29,7 +29,7 @@ def mark_shipped(connection: psycopg.Connection, order_id: int) -> None:
 
 @pgflow.workflow
 def ship(order_id: int) -> None:
-    """What happens to an order, whatever happens to the worker."""
+    """Ship an order, whatever happens to the worker."""
     mark_shipped(order_id)
 
 

@@ -4,7 +4,7 @@ from django.db import models
 
 
 class Stock(models.Model):
-    """What there is."""
+    """Goods in stock."""
 
     sku = models.CharField(primary_key=True, max_length=20)
     n = models.IntegerField()
@@ -21,7 +21,7 @@ class Stock(models.Model):
 
 
 class Order(models.Model):
-    """What somebody wants."""
+    """Order of a customer."""
 
     sku = models.ForeignKey(Stock, models.PROTECT)
     quantity = models.IntegerField()

@@ -1,4 +1,4 @@
-"""What happens to an order."""
+"""The workflow of an order."""
 
 import pgflow
 import pgflow.django
@@ -7,11 +7,11 @@ from shop.models import Order
 
 @pgflow.django.transaction
 def mark_shipped(order_id: int) -> None:
-    """What the ORM does here and the record of this step are one commit."""
+    """Mark the order as shipped, in one commit with the record of this step."""
     Order.objects.filter(pk=order_id).update(state="shipped")
 
 
 @pgflow.workflow
 def ship(order_id: int) -> None:
-    """What happens to an order, whatever happens to the worker."""
+    """Ship an order, whatever happens to the worker."""
     mark_shipped(order_id)
