@@ -86,7 +86,7 @@ def _calls_in(statement: ast.stmt) -> list[ast.Call]:
 
 
 def _sites(tree: ast.Module, workflow: str) -> list[tuple[list[ast.stmt], int]]:
-    """Where each statement with a durable call stands, in the workflow's function and those that it names: its block, and its place there."""
+    """Return (block, index) of each statement with a durable call, in the workflow's function and those that it names."""
     functions = [_function(tree, workflow)]
     for function in functions:
         named = {node.id for node in ast.walk(function) if isinstance(node, ast.Name)}
@@ -170,7 +170,7 @@ def _change(tree: ast.Module, change: Change) -> None:
 
 
 def is_reached(change: Change, lines: set[int]) -> bool:
-    """Whether code that has asked for something at these lines may have come to what is changed."""
+    """Return True if code that has asked for something at these lines may have come to the change."""
     block, at = _sites(_tree(), change.workflow)[change.site]
     changed = [block[at]] if change.kind != "swap" else block[at : (_next_site(block, at) or at) + 1]
     awaited = {id(node.value) for statement in changed for node in ast.walk(statement) if isinstance(node, ast.Await)}

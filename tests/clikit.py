@@ -31,7 +31,7 @@ ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
 @dataclass
 class Answer:
-    """What a command said, and its exit code."""
+    """Output of a command, and its exit code."""
 
     code: int
     out: str

@@ -100,7 +100,7 @@ class Refusal:
 
 @dataclass
 class Tally:
-    """What came of one path."""
+    """Tally of one path."""
 
     path: str
     promises: tuple[str, ...]
@@ -226,7 +226,7 @@ UNWRITTEN = ("result",)
 
 
 def findings_of(tallies: list[Tally], seed: int, seconds: float) -> Findings:
-    """What the paths show of each promise."""
+    """Return the paths' evidence for each promise."""
     findings = Findings("commit faults", seed, seconds=seconds)
     counted: set[str] = set()
     for guarantee, fault in FAULTS.items():

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def pytest_xdist_auto_num_workers() -> int:
-    """How many processes test: they wait for servers and workers much of the time, so a small machine bears more than it has processors."""
+    """Return the number of processes that test: they often wait for servers, so a small machine bears more than it has processors."""
     processors = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return max(processors, min(4, 2 * processors))
 

@@ -380,7 +380,7 @@ class Driver:
 
 
 def verdict(figures: dict[str, Any], kills: int) -> list[str]:
-    """What is wrong; empty if nothing is."""
+    """Return complaints; none if nothing is wrong."""
     wrong = [f"point {p!r} fired {figures['kills'].get(p, 0)} times: the run is void" for p in POINTS if figures["kills"].get(p, 0) < kills]
     for name in ("lost", "doubled", "wrong_results", "doubles_not_shown"):
         if figures[name]:

@@ -1,4 +1,4 @@
-"""What tests of workflow files in YAML have in common: the corpus, and files made of a few lines."""
+"""The shared parts of tests of workflow files in YAML: the corpus, and files made of a few lines."""
 
 from __future__ import annotations
 

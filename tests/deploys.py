@@ -83,7 +83,7 @@ def code(version: int, act: Any) -> list[Workflow[..., Any]]:
 
 
 def right(name: str, n: int, output: Sequence[str], begun_by: str) -> bool:
-    """Whether a run came to what its code says; `begun_by` is the version that it is pinned to."""
+    """Return True if a run came to the result of its code; `begun_by` is the version that it is pinned to."""
     if name == "auto":
         return output == [f"begin {n}", "end"]
     if name == "pinned":
@@ -220,7 +220,7 @@ MUST_BE_NONE = ("wrong_results", "acted_and_not_recorded", "recorded_and_not_act
 
 
 def verdict(figures: dict[str, Any], kills: int) -> list[str]:
-    """What is wrong; empty if nothing is."""
+    """Return complaints; none if nothing is wrong."""
     wrong = [f"{name}: {figures[name]}" for name in MUST_BE_NONE if figures[name]]
     if figures["by_status"] != {"completed": figures["runs"]}:
         wrong.append(f"not all runs completed: {figures['by_status']}")

@@ -109,7 +109,7 @@ def masked(text: str) -> str:
 
 
 def fits(expected: str, said: str) -> bool:
-    """Whether a command has said what the page says it does."""
+    """Return True if a command has said what the page says it does."""
     pattern = re.escape(masked(expected)).replace(re.escape("..."), ".*")
     return re.fullmatch(pattern, masked(said), re.DOTALL) is not None
 
@@ -264,7 +264,7 @@ class Reader:
             time.sleep(0.1)
 
     def _at_terminal(self, words: list[str]) -> tuple[int, str]:
-        """What a command shows that ends its own process."""
+        """Return the exit code and the screen of a command that ends its own process."""
         ours, theirs = pty.openpty()
         env = {**self._env, "COLUMNS": "100", "NO_COLOR": "1", "TERM": "xterm"}
         done = subprocess.Popen([sys.executable, "-m", "pgflow_cli", *words], env=env, cwd=self._folder, stdin=subprocess.DEVNULL, stdout=theirs, stderr=theirs)

@@ -97,7 +97,7 @@ class Witness:
             await server.serve_forever()
 
     def lines(self) -> list[tuple[str, str, str]]:
-        """What stands in the book: act, name, key."""
+        """Return the entries of the book: act, name, key."""
         return [tuple(json.loads(line)) for line in self.book.read_text().splitlines()]
 
     def close(self) -> None:
@@ -129,7 +129,7 @@ async def ask(act: str, name: str, key: str, lost: Callable[[], None] = lambda: 
 
 
 class Refused(Exception):
-    """What makes half of the runs fail."""
+    """Refusal that makes half of the runs fail."""
 
 
 @effect(risk="compensable", timeout=ATTEMPT, settle_after=SETTLED_AFTER, settle_retries=ASKING)
@@ -161,7 +161,7 @@ def _of_refund(n: int, place: str) -> str:
 
 @effect(risk="irreversible", keyed=False, timeout=ATTEMPT, settle_after=SETTLED_AFTER, settle_retries=ASKING)
 async def post(run: str) -> str:
-    """What has no key at the counterparty: twice done is done twice."""
+    """Post without a key for the counterparty: twice done is done twice."""
     await ask("do", f"post {run}", "", lambda: _reach("in the call"))
     return run
 
@@ -383,7 +383,7 @@ WRONG = ("lost", "doubled", "keys_too_many", "not_undone", "undone_for_nothing",
 
 
 def verdict(figures: dict[str, Any], kills: int) -> list[str]:
-    """What is wrong; empty if nothing is."""
+    """Return complaints; none if nothing is wrong."""
     wrong = [f"point {p!r} fired {figures['kills'].get(p, 0)} times: the run is void" for p in POINTS if figures["kills"].get(p, 0) < kills]
     wrong += [f"{name}: {figures[name]}" for name in WRONG if figures[name]]
     return wrong + ([f"check(): {figures['violations'][:3]}"] if figures["violations"] else [])

@@ -88,7 +88,7 @@ class WatchedExecution(Execution):
         return withdraw
 
     def events(self, upto_seq: int | None = None) -> list[Any]:
-        """What was seen, up to a seq."""
+        """Return the events that were seen, up to a seq."""
         return [event for seq, event in self.trace if upto_seq is None or seq <= upto_seq]
 
 
@@ -145,7 +145,7 @@ def _spawn_daemon(job: Callable[[], None]) -> None:
 
 
 def make_driver(execution: Execution, workflow: Workflow[..., Any], errors: tuple[type[Exception], ...] = ()) -> Driver:
-    """What ``pgflow.replay.make_driver`` makes, with threads in lockstep."""
+    """Make the driver that ``pgflow.replay.make_driver`` makes, with threads in lockstep."""
     scope = WorkflowScope(execution, errors, workflow)
     context = contextvars.Context()
     context.run(current.set, scope)
@@ -222,7 +222,7 @@ class Worker:
         self.looks[execution] = min(due_us, self.looks.get(execution, due_us))
 
     def has_room(self) -> bool:
-        """Whether parents may wait for their children in memory."""
+        """Return True if parents may wait for their children in memory."""
         return self.is_roomy
 
     def retry_body_later(self, execution: WatchedExecution, call: StepCall, delay_seconds: float) -> None:
@@ -362,7 +362,7 @@ class Worker:
     # ------------------------------------------------------------ transactional steps
 
     def _is_turn_free(self, execution: WatchedExecution) -> bool:
-        """Whether the worker would let a transactional step fence now: its own condition is asked."""
+        """Return True if the worker would let a transactional step fence now: its own condition is asked."""
         return RealWorker.has_turn(execution)
 
     def go_on(self, execution: WatchedExecution) -> None:
@@ -511,7 +511,7 @@ def _first_sensible(moves: list[Move]) -> Move:
 
 
 def _ends_at_once(coroutine: Coroutine[Any, Any, Any]) -> bool:
-    """Whether a coroutine ends without waiting for anything."""
+    """Return True if a coroutine ends without waiting for anything."""
     try:
         coroutine.send(None)
     except StopIteration:
@@ -561,7 +561,7 @@ def replay(run: StoredRun, workflow: Workflow[..., Any] | None = None, errors: t
 
 
 def divergence(run: StoredRun, workflow: Workflow[..., Any] | None = None) -> NonDeterminismError | None:
-    """How the code diverges from a recorded run; None if it comes to the same end."""
+    """Return the error of code that diverges from a recorded run; None if it comes to the same end."""
     execution = replay(run, workflow)
     return execution.divergence or judge_replay(run.recorded(), execution)
 

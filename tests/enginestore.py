@@ -75,11 +75,11 @@ class StoredRun:
         return [(unit.call, unit.kind, unit.name) for unit in self.units]
 
     def licensed(self) -> dict[int, list[Any]]:
-        """What ``starts`` of its units allow, by call."""
+        """Return the licences in ``starts`` of its units, by call."""
         return {start[0]: start for unit in self.units for start in unit.starts or ()}
 
     def result(self) -> Any:
-        """What the workflow returned; raises what it raised."""
+        """Return the workflow's result, or raise its error."""
         if self.status == "completed":
             assert self.output is not None
             return self.workflow.result_codec.decode(self.output, "the result")
@@ -211,7 +211,7 @@ class Store:
         return run if run.place == "leased" else None
 
     def _apply_controls(self, run: StoredRun) -> None:
-        """What people asked of a run that no worker holds: the last word of pause and resume counts, a cancel above both."""
+        """Apply people's requests to a run that no worker holds: the last word of pause and resume counts, a cancel above both."""
         asked = [m for m in self.mail if m.chain_id == run.chain_id and m.kind in "pr"]
         is_cancelled = any(m.chain_id == run.chain_id and m.kind == "x" for m in self.mail)
         if run.place in ("leased", "ended") or not (asked or is_cancelled):
@@ -243,7 +243,7 @@ class Store:
                 self._unpark(run)
 
     def next_due_us(self) -> int | None:
-        """When the next timer of a parked run is due."""
+        """Return the time of the next timer of a parked run, or None."""
         return min((due for run in self.runs.values() if run.place == "parked" for due in run.due_us), default=None)
 
     # ------------------------------------------------------------ commit
@@ -329,7 +329,7 @@ class Store:
         return self._decide(run, call, Kind.CHILD_FINISHED, workflow, json.dumps({"status": "refused", "error": error}))
 
     def _look(self, run: StoredRun, q: dict[str, Any]) -> tuple[list[list[Any]], bool]:
-        """What has happened, first things first; a signal or a cancel only as the first of its look."""
+        """Return the units of things that have happened, first things first; a signal or a cancel only as the first of its look."""
         units: list[list[Any]] = []
         asked = [m for m in self.mail if m.chain_id == run.chain_id and m.kind in "pr"]
         pause = bool(asked) and asked[-1].kind == "p"
@@ -405,5 +405,5 @@ class Store:
 
 
 def _is_in(number: int | None, ranges: str) -> bool:
-    """Whether a number is in ranges as a question writes them: ``{[1,3],[7,7]}``."""
+    """Return True if a number is in ranges as a question writes them: ``{[1,3],[7,7]}``."""
     return any(number is not None and first <= number <= last for first, last in json.loads(f"[{ranges[1:-1]}]"))

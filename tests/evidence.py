@@ -1,4 +1,4 @@
-"""What a layer of the proof has to show: which promise was put to which fault, how often, and what came of it.
+"""The evidence of a layer of the proof: which promise was put to which fault, how often, and with which result.
 
 Every layer has a function ``prove(server_dsn, seconds, seed) -> Findings`` and is a program of its own; the
 proof (`python -m tests.proof`) runs them all and writes `docs/GUARANTEES.md` from what they return.
@@ -22,25 +22,25 @@ class Evidence:
     wrong: tuple[str, ...] = ()
     """Anything else that broke it, one line each."""
     figure: str = ""
-    """What else was measured, such as the slowest recovery, with its unit."""
+    """Another measurement, such as the slowest recovery, with its unit."""
     shared: int = 0
-    """How many that another line counts as its ``runs`` this promise was judged by too: no sum counts one of them twice."""
+    """Number of another line's ``runs`` by which this promise was judged too: no sum counts one of them twice."""
 
     @property
     def holds(self) -> bool:
-        """Whether it was tested at all, and nothing spoke against it."""
+        """True if it was tested at all, and nothing spoke against it."""
         return self.runs + self.shared > 0 and not (self.lost or self.doubled or self.wrong)
 
 
 @dataclass
 class Findings:
-    """What one layer found."""
+    """Findings of one layer."""
 
     layer: str
     seed: int
     evidence: list[Evidence] = field(default_factory=list)
     fired: dict[str, tuple[int, int]] = field(default_factory=dict)
-    """How often each fault happened, and how often it must have for the run to count."""
+    """Number of times that each fault happened, and that it must have for the run to count."""
     seconds: float = 0.0
 
     @property
@@ -50,5 +50,5 @@ class Findings:
 
     @property
     def broken(self) -> list[Evidence]:
-        """What does not hold."""
+        """Evidence that does not hold."""
         return [e for e in self.evidence if not e.holds]

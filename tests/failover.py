@@ -40,12 +40,12 @@ UNNOTICED_SECONDS = 2.0
 """From the fault to the promotion."""
 
 ROUNDS = ((True, "freeze"), (False, "kill"), (True, "kill"), (False, "freeze"))
-"""Whether commits wait for the standby, and what happens to the primary."""
+"""Modes of a round: True if commits wait for the standby, and the fate of the primary."""
 
 
 @dataclass
 class Round:
-    """What one fail-over came to."""
+    """Result of one fail-over."""
 
     synchronous: bool
     fault: str

@@ -24,7 +24,7 @@ FOLDER = Path(__file__).with_name("histories")
 
 
 class World:
-    """What the events of an example take for a store: the database itself."""
+    """Store for the events of an example: the database itself."""
 
     def __init__(self, connection: psycopg.Connection[Any], key: str) -> None:
         self.runs = {1: key}

@@ -41,7 +41,7 @@ EXPECTED = HERE / "expected"
 TESTER = "isolationtester"
 STEP_TIMEOUT_SECONDS = 15
 STAGES = 4
-"""How many specs play at once, each in a database of its own: they mostly wait for the tester to look again."""
+"""Number of specs that play at once, each in a database of its own: they mostly wait for the tester to look again."""
 OPTIONS = "-c jit=off -c deadlock_timeout=50ms"
 
 # ---------------------------------------------------------------- playing
@@ -94,7 +94,7 @@ def stages(server_dsn: str, count: int = STAGES) -> Iterator[Callable[[Path], st
 
 
 def play(spec: Path, dsn: str) -> str:
-    """What the tester prints for a spec."""
+    """Play a spec and return the tester's output."""
     command = [find_tester(), make_conninfo(dsn, options=OPTIONS)]
     environment = {**os.environ, "PG_TEST_TIMEOUT_DEFAULT": str(STEP_TIMEOUT_SECONDS)}
     with spec.open() as source:
@@ -103,12 +103,12 @@ def play(spec: Path, dsn: str) -> str:
 
 
 def expected(name: str) -> list[str]:
-    """What a spec may print: one text, or several where versions of Postgres differ."""
+    """Return the texts that a spec may print: one, or several where versions of Postgres differ."""
     return [path.read_text() for path in (EXPECTED / f"{name}.out", *sorted(EXPECTED.glob(f"{name}_[0-9].out"))) if path.exists()]
 
 
 def difference(name: str, printed: str) -> str:
-    """How what was printed differs from what is expected; empty if it does not."""
+    """Return the diff between the printed and the expected text; empty if there is none."""
     known = expected(name)
     if printed in known:
         return ""
@@ -146,7 +146,7 @@ class Play:
 
     @property
     def wrong(self) -> list[str]:
-        """What must never be, whatever is expected."""
+        """Complaints on things that must never be, whatever is expected."""
         found = [f"{step}: {error}" for step, error in self.errors if not is_allowed(step, error)]
         if not self.complete:
             found.append("it did not come to its end")
@@ -182,7 +182,7 @@ def read_plays(spec: str, printed: str) -> list[Play]:
 
 
 def faults(spec: str, printed: str) -> list[str]:
-    """What speaks against the engine in what a spec printed, expected or not."""
+    """Return complaints on the engine from a spec's output, expected or not."""
     plays = read_plays(spec, printed)
     found = [line for play in plays for line in play.wrong]
     found += [f"{spec}, {' '.join(p.steps)}: {p.lost} lost, {p.doubled} doubled" for p in plays if p.lost or p.doubled]

@@ -1,4 +1,4 @@
-"""What workers and clients of a landed version run while its schema is upgraded; nothing here but the public API.
+"""The jobs of a landed version's workers and clients while its schema is upgraded; nothing here but the public API.
 
 `python landed_jobs.py DSN start FIRST LAST` starts runs, `signal FIRST LAST` brings those on that wait.
 """

@@ -26,7 +26,7 @@ class LostReply(Exception):
 
 @dataclass(frozen=True)
 class Offer:
-    """What may be ordered."""
+    """Offer that may be ordered."""
 
     item: str
     cents: int

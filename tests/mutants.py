@@ -37,7 +37,7 @@ SAMPLE = 80
 """So many defects, drawn by the seed, are made where there is no time for all: in the quick proof."""
 
 ALL_SECONDS = 600
-"""Who gives the layer so long, as a full run does, has all of them made."""
+"""Seconds for the layer from which on all defects are made, as a full run does."""
 
 HANGS_AFTER_SECONDS = 100
 """Less than the limit of a single test. Who hangs has not noticed: on a busy machine that could be any test."""
@@ -46,7 +46,7 @@ PYTEST = (sys.executable, "-m", "pytest", "-x", "-q", "-rfE", "-n", "0", "-p", "
 
 
 class Trial(NamedTuple):
-    """What became of one defect."""
+    """Result of one defect."""
 
     defect: Defect
     caught: bool

@@ -63,7 +63,7 @@ class OwnServer:
 
     @property
     def has_odd_level(self) -> bool:
-        """Whether transactions are not read committed by default."""
+        """True if transactions are not read committed by default."""
         return self._settings.get("default_transaction_isolation", "read committed") != "read committed"
 
     def _run(self, *arguments: str) -> None:

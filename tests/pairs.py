@@ -132,7 +132,7 @@ class Pair:
 
 
 def command_of(pid: int) -> bytes:
-    """What a process calls itself; nothing for one that is gone."""
+    """Return the command line of a process; nothing for one that is gone."""
     with contextlib.suppress(OSError):
         return Path(f"/proc/{pid}/cmdline").read_bytes()
     return b""

@@ -51,7 +51,7 @@ LARGE_ROWS = 5_000
 
 @dataclass(frozen=True)
 class Sizes:
-    """How many runs stand where."""
+    """Numbers of runs in each place."""
 
     finished: int = 1_000_000
     unclaimable: int = 100_000
@@ -276,7 +276,7 @@ def batch(
     seq: int = 1,
     question: Callable[[int], dict[str, Any]] | None = None,
 ) -> str:
-    """What commit_units takes: a unit of each of so many leased runs, from this one on."""
+    """Return a document for commit_units: a unit of each of so many leased runs, from this one on."""
     runs = list(range(ids.leased + first, ids.leased + first + count))
     rest = ["t", None, None, None, 0, 60] if sleeps else ["c", "step", "null", '[[10, "s", "step", "2", null]]', 0, None]
     document: dict[str, Any] = {
@@ -307,7 +307,7 @@ BEHIND = "select * from pgflow.claim_runs(%s::int, %s::int[], 10, %s::bigint[], 
 
 
 def listed(name: str, filters: Filters, buffers: int, uses: str, stale: int | None = None) -> Case:
-    """What `pgflow list` asks for, word for word."""
+    """Return the case of a query of `pgflow list`, word for word."""
     condition, params = filters.condition()
     return Case(name, _LIST.format(condition=condition), lambda _: (*params, 51), buffers, uses, by_people=True, stale=stale)
 
@@ -907,7 +907,7 @@ class Measured:
 
     @property
     def complaints(self) -> list[str]:
-        """What is wrong with it, one line each."""
+        """Complaints on it, one line each."""
         how = f"{self.case.name}, {self.statistics} statistics, {self.plans.removeprefix('force_').replace('_', ' ')}"
         excused = (self.case.drained if self.statistics == "drained" else None) or (self.case.stale if self.statistics != "fresh" else None)
         bound = excused or self.case.buffers
@@ -1008,7 +1008,7 @@ SAMPLED = """
 select 1 from pg_stats where schemaname = 'pgflow' and tablename = 'run' and attname = 'labels'
   and concat(histogram_bounds, most_common_vals) like '%"c77%'
 """
-"""Whether the label that is asked for is one of the hundred that the statistics hold: each of those counts for a hundredth of all."""
+"""Query that finds the label in the statistics, if it is one of the hundred there: each counts for a hundredth of all."""
 
 EMPTY_STATISTICS = """
 update pg_class set relpages = 0, reltuples = 0, relallvisible = 0 where relnamespace = 'pgflow'::regnamespace and relkind in ('r', 'i');

@@ -31,7 +31,7 @@ def eventually(condition: Callable[[], Any], what: str, timeout_seconds: float =
 
 @contextmanager
 def interruptible() -> Iterator[None]:
-    """What is started in this block minds Ctrl-C, though we may not: an ignored signal would stay ignored in it."""
+    """Make processes that start in this block mind Ctrl-C, though we may not: an ignored signal would stay ignored in them."""
     if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
         yield
         return

@@ -114,7 +114,7 @@ def mix(values: list[int], start: int = 7) -> int:
 
 
 def plain(part: Part) -> int:
-    """What the part comes to."""
+    """Return the value of the part."""
     match part.kind:
         case "refused" | "late" | "dropped" | "undone":
             return -part.n
@@ -128,7 +128,7 @@ def plain(part: Part) -> int:
 
 
 def result_of(seed: int) -> int:
-    """What the program returns."""
+    """Return the value of the program."""
     return mix([plain(part) for part in program_of(seed)])
 
 
@@ -373,7 +373,7 @@ ONCE = ("written",)
 
 
 def judge(conn: psycopg.Connection[Any], seeds: list[int]) -> list[str]:
-    """What differs from the plain interpreter, one line each."""
+    """Return the differences from the plain interpreter, one line each."""
     wrong = []
     rows = dict(conn.execute("select key, (status, output::text, error->>'message')::text from pgflow.runs where workflow = 'program'").fetchall())
     wrong += [f"p{s}: {rows[f'p{s}']}, not {result_of(s)}" for s in seeds if not rows[f"p{s}"].startswith(f"(completed,{result_of(s)},")]

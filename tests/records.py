@@ -1,4 +1,4 @@
-"""What the views and tables say of a run, in the shape in which tests compare it; and waiting for a condition."""
+"""Records of a run from the views and tables, in the shape in which tests compare them; and waiting for a condition."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import psycopg
 
 SOON = timedelta(seconds=10)
-"""How long a test waits for a result that should be there at once."""
+"""Time that a test waits for a result that should be there at once."""
 
 HOUR = timedelta(hours=1)
 

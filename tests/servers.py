@@ -1,4 +1,4 @@
-"""Where the tests' Postgres comes from, and how databases on it are named.
+"""The servers of the tests, and the names of databases on them.
 
 ``PGFLOW_TEST_DSN`` names a server that runs: a superuser's DSN, databases are created beside its own. Else
 pytest-postgresql starts one, from the programs that ``PGFLOW_TEST_POSTGRES`` chooses:
@@ -92,7 +92,7 @@ def find_programs_with_llvm() -> Path:
 
 
 def programs_of(major: int) -> str:
-    """What to ask `find_test_programs` for, to get this major version."""
+    """Return the name by which `find_test_programs` finds this major version."""
     said = subprocess.run([find_programs() / "postgres", "--version"], capture_output=True, text=True, check=True).stdout
     return "" if said.split()[2].startswith(f"{major}.") else str(major)
 
@@ -181,7 +181,7 @@ def install_schema(dsn: str) -> None:
 
 
 def unsound(dsn: str) -> list[str]:
-    """What the engine's own audit has to say against this database."""
+    """Return the complaints of the engine's own audit on this database."""
     with psycopg.connect(dsn, autocommit=True) as conn:
         return [f"{invariant}: {detail}" for invariant, detail in conn.execute("select invariant, detail from pgflow.check()")]
 

@@ -41,7 +41,7 @@ def sop(*, parameters: str = PARAMETERS, steps: str = STEPS, before: str = "", a
 
 
 def read(text: str, **options: object) -> Verdict:
-    """What is said of a text in a file ``looking.sop.md``."""
+    """Return the verdict on a text in a file ``looking.sop.md``."""
     return read_text(text, "looking.sop.md", **options)  # type: ignore[arg-type]
 
 
@@ -53,7 +53,7 @@ def graph(text: str, **options: object) -> Graph:
 
 
 def prompts(graph: Graph) -> list[str]:
-    """What the agent is told, step by step."""
+    """Return the agent's prompts, step by step."""
     return [node.body.text for node in graph.nodes if node.body.mode == "prompt"]
 
 
@@ -64,5 +64,5 @@ def constraints(graph: Graph) -> list[Constraint]:
 
 
 def messages(verdict: Verdict) -> list[str]:
-    """What is remarked, in order."""
+    """Return the messages of all remarks, in order."""
     return [problem.message for problem in verdict.problems]

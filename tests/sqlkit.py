@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
 T0 = datetime(2030, 1, 1, tzinfo=UTC)
-"""Where tests that move the clock begin."""
+"""Time at which tests that move the clock begin."""
 
 PATIENT = "-c lock_timeout=20s"
 IMPATIENT = "-c lock_timeout=300ms"
@@ -232,7 +232,7 @@ def flush(
     token: int | None = None,
     **question: Any,
 ) -> Flush:
-    """What a run wants committed; ``question`` holds the fields that `sql/settle.sql` describes."""
+    """Return the flush of a run; ``question`` holds the fields that `sql/settle.sql` describes."""
     return Flush(
         claim, units, outcome, has_kin, claim.seq if expected is None else expected, claim.token if token is None else token, question
     )
@@ -259,7 +259,7 @@ def document(*flushes: Flush) -> str:
 
 @dataclass
 class Answer:
-    """What became of a batch; ``raw`` is None where there is nothing to tell."""
+    """Answer to a batch; ``raw`` is None where there is nothing to tell."""
 
     raw: dict[str, Any] | None
     bad: dict[int, str]
@@ -397,7 +397,7 @@ def journal(conn: psycopg.Connection[Any], run_id: int) -> list[tuple[int, int, 
 
 
 def operators(conn: psycopg.Connection[Any], run_id: int) -> list[tuple[str, str, str]]:
-    """What people did to a run: (what, who, why)."""
+    """Return people's requests to a run: (what, who, why)."""
     return rows(conn, "select name, payload->>'by', payload->>'why' from pgflow.unit where run_id = %s and kind = 'o' order by seq", run_id)
 
 

@@ -74,7 +74,7 @@ alter default privileges grant all on tables to {role};
 
 @dataclass
 class Played:
-    """What came of one: programs and jobs, transactional steps lost and doubled, kills, and what else is wrong."""
+    """Result of one: programs and jobs, transactional steps lost and doubled, kills, and complaints."""
 
     programs: int = 0
     jobs: int = 0

@@ -37,7 +37,7 @@ class Counted(BusyPoll):
 
 @pytest.fixture(autouse=True)
 def _nobody_else_wants_the_processor(monkeypatch):
-    """How busy the machine is must not decide what these tests see."""
+    """Keep the load of the machine from deciding what these tests see."""
     monkeypatch.setattr(busypoll, "PREEMPTED_SECONDS", AGES)
 
 

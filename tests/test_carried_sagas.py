@@ -43,7 +43,7 @@ QUICKLY = Retries(max_attempts=20, first_delay=timedelta(milliseconds=5), max_de
 
 
 class Trouble(Exception):
-    """What makes a run fail."""
+    """Trouble that makes a run fail."""
 
 
 class World:
@@ -274,7 +274,7 @@ async def test_a_run_that_fails_takes_back_what_its_tasks_have_in_open_blocks(af
 
 
 class Card(pydantic.BaseModel):
-    """What an argument may be."""
+    """Argument with fields."""
 
     number: str
     valid_to: datetime

@@ -487,7 +487,7 @@ def test_a_sync_workflow_starts_children_and_waits_for_them_later(flow: Harness)
 
 
 async def test_a_start_that_was_waited_for_is_replayed_in_its_place(aflow: AsyncHarness, conn: psycopg.Connection) -> None:
-    """What the code does between a start and the outcome comes after the start in the journal, on first runs and replays alike."""
+    """Notes of the code between a start and the outcome come after the start in the journal, on first runs and replays alike."""
     seen: list[list[str]] = []
 
     @workflow

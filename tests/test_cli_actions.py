@@ -78,7 +78,7 @@ def test_outputs_that_are_read_are_outputs_of_a_step_before(flow):
 
 
 def value_of(expression: str, dsn: str) -> str:
-    """What the expressions of this workflow come to on a schedule."""
+    """Return the value that an expression of this workflow has on a schedule."""
     return {
         "${{ secrets.PGFLOW_DSN }}": dsn,
         "${{ inputs.max_runtime || '10m' }}": "10m",

@@ -74,7 +74,7 @@ def test_there_is_nothing_to_prove_before_the_first_demo(dsn):
 
 
 class Quarter:
-    """What the stage sees of a quarter."""
+    """Quarter as the stage sees it."""
 
     def __init__(self, conn, pids, kills):
         self.conn, self.name, self.days = conn, "books", ["2024-01-02", "2024-01-03", "2024-01-05"]

@@ -26,7 +26,7 @@ TESTED_ELSEWHERE = ("pgflow demo", "pgflow pg", "pgflow import")
 
 
 def sections() -> dict[str, str]:
-    """What the page says under each command's heading."""
+    """Return the text under each command's heading on the page."""
     parts = re.split(r"^#{2,3} (.*)$", PAGE, flags=re.MULTILINE)
     return {heading.strip("`"): text for heading, text in zip(parts[1::2], parts[2::2], strict=True)}
 

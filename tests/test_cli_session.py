@@ -74,7 +74,7 @@ class Shell:
         self.background: subprocess.Popen[bytes] | None = None
 
     def run(self, line: str) -> str:
-        """What a line shows."""
+        """Run a line and return its output."""
         if line.endswith("&"):
             self.background = subprocess.Popen(shlex.split(line[:-1]), env=self._env, cwd=self._folder, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
             return ""
@@ -108,7 +108,7 @@ class Shell:
 
 
 def _frame(shown: bytes) -> str:
-    """What stands on a screen that is drawn again and again."""
+    """Return the last frame of a screen that is drawn again and again."""
     return ANSI.sub("", shown.rpartition(b"\x1b[H")[2].decode(errors="ignore")).replace("\r\n", "\n").rstrip()
 
 

@@ -191,7 +191,7 @@ def test_following_goes_on_until_the_run_has_ended(dsn, conn):
 
 
 def in_a_shell(dsn: str, script: str, **variables: str) -> str:
-    """What a log has of a script in which ``pgflow`` is this one."""
+    """Return the output of a script in which ``pgflow`` is this one, as a log has it."""
     command = f'pgflow() {{ "{sys.executable}" -m pgflow_cli "$@"; }}\n{textwrap.dedent(script)}'
     env = {name: value for name, value in os.environ.items() if name not in ("DATABASE_URL", "GITHUB_ACTIONS")}
     done = subprocess.run(

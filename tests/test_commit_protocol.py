@@ -1,4 +1,4 @@
-"""What a transactional attempt does, op by op, when the answer to COMMIT is lost: it reads what is there before it goes on."""
+"""A transactional attempt, op by op, when the answer to COMMIT is lost: it reads what is there before it goes on."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ WHICH = "import pgflow._engine; print(pgflow._engine.__file__, pgflow._engine.is
 
 
 def run(*command: str, **variables: str) -> str:
-    """What a program says; what was wrong, if something was."""
+    """Run a program and return its output; fail with its errors."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "PYTEST_", "HATCH_"))}
     done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=servers.REPOSITORY, env={**environment, **variables})
     assert done.returncode == 0, f"{' '.join(command)}\n{done.stdout}\n{done.stderr}"

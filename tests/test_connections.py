@@ -1,4 +1,4 @@
-"""How many connections a worker holds: few, whatever it works on, and fewer while nothing is to do."""
+"""Connections of a worker: few, whatever it works on, and fewer while nothing is to do."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ where datname = current_database() and application_name like 'pgflow%' and appli
 
 
 class Gate:
-    """Where bodies wait inside their transaction."""
+    """Gate at which bodies wait inside their transaction."""
 
     inside: set[int]
     go_on: asyncio.Event

@@ -1,4 +1,4 @@
-"""What is wrong with the nodes of a workflow file together, and with the workflow as a whole: one small file for each rule."""
+"""Flaws of the nodes of a workflow file together, and of the workflow as a whole: one small file for each rule."""
 
 from __future__ import annotations
 

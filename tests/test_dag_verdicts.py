@@ -1,4 +1,4 @@
-"""What is said of real workflow files: the same as their original says."""
+"""Verdicts on real workflow files: the same as their original's."""
 
 from __future__ import annotations
 

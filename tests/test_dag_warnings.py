@@ -1,4 +1,4 @@
-"""What of a workflow file is ignored or on its way out, and what its author is told of it."""
+"""Warnings on a workflow file: of ignored parts, and of those on their way out."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ OFFERS = [Offer("b", 20), Offer("a", 10), Offer("c", 30)]
 
 
 class Book:
-    """What bodies saw, in this process."""
+    """Things that bodies saw, in this process."""
 
     picked = 0
     keys: list[str]

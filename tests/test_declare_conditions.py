@@ -1,4 +1,4 @@
-"""What `when` texts are read as, and what they answer."""
+"""Conditions: how `when` texts are read, and what they answer."""
 
 from __future__ import annotations
 

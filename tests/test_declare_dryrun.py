@@ -1,4 +1,4 @@
-"""What a dry run tells of a workflow."""
+"""Dry runs: what they tell of a workflow."""
 
 from __future__ import annotations
 

@@ -75,7 +75,7 @@ def variables(message: str) -> Variables:
 
 
 def answer_or_throw(question: Any) -> Any:
-    """What a question is answered, in the form of the file: a value, or what is thrown."""
+    """Return the answer to a question, in the form of the file: a value, or the error thrown."""
     try:
         return question()
     except UnresolvableReference as error:

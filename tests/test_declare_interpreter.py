@@ -1,4 +1,4 @@
-"""What happens next in a declared workflow, decided from its state."""
+"""The interpreter: it decides from a declared workflow's state what happens next."""
 
 from __future__ import annotations
 

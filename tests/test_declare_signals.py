@@ -1,4 +1,4 @@
-"""How a loop hears that it is over."""
+"""Signals by which a loop hears that it is over."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What becomes of the `$` in texts."""
+"""Templates: the `$` in texts and the values that take its place."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ pytestmark = pytest.mark.timeout(110)
 RUNS = 90
 
 ran: Counter[str] = Counter()
-"""How often a body has run to its end, by its key: in the bodies' own memory, since it is them that must not be repeated."""
+"""Number of times that a body ran to its end, by its key: in the bodies' own memory, since it is them that must not be repeated."""
 
 
 @step

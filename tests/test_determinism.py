@@ -72,7 +72,7 @@ async def using_everything() -> list[Any]:
 
 
 def course(seed: int) -> tuple[Any, ...]:
-    """What the code asks for and comes to, and what becomes durable, in one seeded order of events."""
+    """Return the requests of the code, its end, and everything durable, in one seeded order of events."""
     store = Store(using_everything)
     run = store.start(using_everything)
     worker = Worker(store, seed=seed)
@@ -146,7 +146,7 @@ RECORDABLE = [e.name for e in EXAMPLES]
 
 @pytest.fixture(scope="module")
 def histories(pythons: dict[str, str]) -> dict[str, dict[str, Any]]:
-    """What each Python has recorded, by name and seed of the example."""
+    """Record the histories of each Python, by name and seed of the example."""
     order = {"record": RECORDABLE, "seeds": SEEDS}
     return ask_all({version: (python, order) for version, python in pythons.items()})
 

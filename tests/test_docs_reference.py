@@ -45,10 +45,10 @@ def test_the_page_on_sql_is_that_of_the_catalog(db: psycopg.Connection):
 VALUES = {
     "Admit", "Answer", "Approve", "Approved", "Escalate", "Escalated", "Expired", "GateRequest", "Reject", "Rejected", "Slot", "Verdict",
 }  # fmt: skip
-"""What only the surface that is not built yet gives or takes."""
+"""Names that only the surface that is not built yet gives or takes."""
 
 TYPES = {"AsyncStep", "AsyncTransaction", "Connection", "Risk", "Status", "Step", "SyncEffect", "SyncSignal", "SyncStep", "Transaction", "Workflow", "logger", "sync", "__version__"}
-"""What annotations name, and modules."""
+"""Names of modules, and those that annotations use."""
 
 
 def test_nothing_public_is_missing():

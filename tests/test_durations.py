@@ -62,7 +62,7 @@ GIVEN: dict[str, Callable[[Any], Any]] = {
     "AppBase.pager.timeout": lambda value: App().pager(timeout=value)(body),
     "AppBase.pager.again_after": lambda value: App().pager(again_after=value)(body),
 }  # fmt: skip
-"""What reads a duration at once."""
+"""Calls that read a duration at once."""
 
 IN_SECONDS: dict[str, Callable[[Any], Any]] = {
     **{f"a worker's {name}": lambda value, name=name: App()._worker_options(1, None, {name: value}) for name in (
@@ -70,20 +70,20 @@ IN_SECONDS: dict[str, Callable[[Any], Any]] = {
     )},
     **{f"a rhythm's {field.name}": lambda value, name=field.name: Rhythm(**{name: value}) for field in fields(Rhythm)},
 }  # fmt: skip
-"""Where the engine counts in seconds: what is given is read at once, too."""
+"""Calls that count in seconds: the engine reads these at once, too."""
 
 IN_RUNS = {
     "sleep.delay", "sync.sleep.delay", "Signal.wait.timeout", "SyncSignal.wait.timeout", "Run.result.timeout", "AsyncRun.result.timeout",
     "Harness.skip.by", "AsyncHarness.skip.by",
 }  # fmt: skip
-"""What needs a run; tested below."""
+"""Durations that need a run; tested below."""
 
 NOT_BUILT = {"gate.timeout", "sync.gate.timeout", "owe.by"}
 INTERNAL = {
     "App.wait.timeout", "AsyncApp.wait.timeout", "StartOptions.timeout", "Step.timeout", "SyncStep.timeout", "AsyncStep.timeout",
     "SyncEffect.timeout", "AsyncEffect.timeout", "Workflow.timeout",
 }  # fmt: skip
-"""What others hand on, or what is made by what stands above."""
+"""Durations that others hand on, or that are made from those above."""
 
 
 def signatures(thing: Any) -> Iterator[inspect.Signature]:

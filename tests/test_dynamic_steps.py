@@ -33,7 +33,7 @@ class Reply:
 
 
 class Model:
-    """What an adapter is handed: an object that knows how to ask."""
+    """Model as an adapter gets it: an object that knows how to ask."""
 
     def __init__(self) -> None:
         self.asked: list[str] = []
@@ -205,7 +205,7 @@ async def test_every_try_has_the_same_key_and_every_call_of_a_name_another(aflow
 
 
 async def test_arguments_that_are_passed_are_compared_when_a_body_may_have_begun(aflow: AsyncHarness, conn: psycopg.Connection) -> None:
-    """What a closure holds cannot be compared; what it is passed can."""
+    """A closure's values cannot be compared; passed arguments can."""
     began = asyncio.Event()
     given = ["first"]
 

@@ -130,7 +130,7 @@ def new_home(tmp_path) -> Iterator[Path]:
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory) -> Path:
-    """What a first user leaves behind, for those who would only wait for it to be made again."""
+    """Return the folder that a first user leaves behind, for tests that would only wait for it to be made again."""
     first = tmp_path_factory.mktemp("made")
     embedded.acquire(first).release()
     end_server(first)

@@ -43,7 +43,7 @@ def _named(dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def books(conn: psycopg.Connection) -> dict[str, Any]:
-    """What the shop and pgflow have of the two orders."""
+    """Return the two orders as the shop and pgflow have them."""
     return {
         "orders": conn.execute("select quantity, state from orders").fetchall(),
         "stock": conn.execute("select n from stock").fetchall(),
@@ -57,7 +57,7 @@ SHIPPED = {"orders": [(2, "shipped")], "stock": [(1,)], "runs": [("ship", "compl
 
 
 def are_one_transaction(conn: psycopg.Connection) -> bool:
-    """Whether the run was started by the commit that took the goods, and the step recorded by the one that changed the order."""
+    """Return True if the commit that took the goods started the run, and the one that changed the order recorded the step."""
     row = conn.execute("select s.xmin::text = r.xmin::text from stock s, pgflow.run r").fetchone()
     step = conn.execute("select o.xmin::text = u.xmin::text from orders o, pgflow.unit u where u.name ~ 'mark_shipped' and u.kind = 'c'").fetchone()
     return (row, step) == ((True,), (True,))

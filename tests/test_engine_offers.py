@@ -26,7 +26,7 @@ def parked(flow: Any, *args: Any) -> tuple[Worker, StoredRun]:
 
 
 def seen(worker: Worker) -> list[Any]:
-    """What the newest attempt noted with ``saw``."""
+    """Return the values that the newest attempt noted with ``saw``."""
     return [value[1] for event in worker.attempts[-1].events() if isinstance(event[0], tuple) for value in event]
 
 

@@ -1,4 +1,4 @@
-"""What comes before what: one outcome at a time, licences before bodies, verdicts before what rests on them."""
+"""Order of events: one outcome at a time, licences before bodies, verdicts before what rests on them."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def start(flow: Any, *args: Any, **kwargs: Any) -> tuple[Worker, StoredRun]:
 
 
 def seen(worker: Worker, run_id: int = 1) -> list[Any]:
-    """What the code noted with ``saw``, of the newest attempt."""
+    """Return the values that the code noted with ``saw``, in the newest attempt."""
     execution = [e for e in worker.attempts if e.run_id == run_id][-1]
     return [tuple(value[1].strip("'") for value in event) for event in execution.events() if isinstance(event[0], tuple)]
 

@@ -38,7 +38,7 @@ SLOWLY = Retries(max_attempts=4, first_delay=timedelta(minutes=1), backoff=1, ma
 
 @dataclass
 class Page:
-    """What an agent sees of a shop."""
+    """Page of a shop, as an agent sees it."""
 
     title: str
     cents: int

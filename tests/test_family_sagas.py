@@ -21,7 +21,7 @@ calls: list[str] = []
 
 
 class Trouble(Exception):
-    """What makes a run fail."""
+    """Trouble that makes a run fail."""
 
 
 @pytest.fixture(autouse=True)

@@ -1,4 +1,4 @@
-"""What a run ended by force leaves done stays owed: seen, told and closed by people, and handed on to whoever takes it back after all."""
+"""Debts of a run ended by force: they are seen, told and closed by people, and handed on to whoever takes them back after all."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ LEFT = 600
 
 
 def pages(conn: Conn, after: tuple[int, int] | None) -> int:
-    """How many pages a claim of ten reads."""
+    """Return the number of pages that a claim of ten reads."""
     query = "explain (analyze, buffers, format json) select * from pgflow.claim_runs(%s, %s, 10, %s, true, %s)"
     params = (sqlkit.register(conn), sqlkit.all_lanes(conn), sqlkit.tokens(10), None if after is None else list(after))
     with conn.transaction(force_rollback=True):

@@ -51,7 +51,7 @@ def compiled(workspace: str | Path) -> Graph:
 
 
 def own_reads(node: Node) -> list:
-    """What the contract says is read, without the identity file that every stage has."""
+    """Return the reads that the contract names, without the identity file that every stage has."""
     return [use for use in node.reads if use.label != "Layer 0"]
 
 

@@ -1,4 +1,4 @@
-"""What the two known validators say, in their words: errors in the layout of icm, warnings in the protocol's."""
+"""Rules of the two known validators, in their words: errors in the layout of icm, warnings in the protocol's."""
 
 from __future__ import annotations
 

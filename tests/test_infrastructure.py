@@ -1,4 +1,4 @@
-"""What is trouble of the engine's own connections, and what is a body's: the first is waited out, the second is the body's outcome."""
+"""Trouble of the engine's own connections, and of a body's: the first is waited out, the second is the body's outcome."""
 
 from __future__ import annotations
 
@@ -192,7 +192,7 @@ def test_data_that_the_server_refuses_holds_its_run_at_once(dsn: str, conn: psyc
 def test_a_run_is_not_held_for_what_the_server_takes_when_it_is_asked_once_more(
     dsn: str, conn: psycopg.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where nothing at all can be committed, neither can a hold: once it is well again the run goes on by itself."""
+    """A run is not held while nothing at all can be committed, since a hold cannot either: it goes on by itself afterwards."""
     monkeypatch.setattr("pgflow.committer.REFUSED_AFTER_SECONDS", 0.1)
     with working(dsn, rich_work) as (app, meter):
         rename(conn, COMMIT_FUNCTIONS)
@@ -220,7 +220,7 @@ def test_a_journal_without_room_is_waited_out_until_it_has_some(dsn: str, conn: 
 def test_who_has_sent_something_is_not_told_that_it_failed_because_nobody_could_be_woken(
     worker_dsn: str, conn: psycopg.Connection, colour: str, how: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """What was sent is committed, and would be sent twice."""
+    """A message that was sent is committed, and would be sent twice."""
     go = pgflow.Signal("go", int)
     TAKE_AWAY[how](conn, ("wake",))
 

@@ -18,7 +18,7 @@ NAMES = [spec.name for spec in all_specs()]
 
 @pytest.fixture(scope="module")
 def printed(request: pytest.FixtureRequest, server_dsn: str) -> Iterator[dict[str, Future[str]]]:
-    """What the specs that are asked for print; several play at once."""
+    """Return the output of the specs that are asked for, each as a future; several play at once."""
     asked = [item.callspec.params["name"] for item in request.session.items if item.name.startswith("test_calls_that_meet[")]
     with isolationkit.stages(server_dsn) as play_next, ThreadPoolExecutor(isolationkit.STAGES) as pool:
         yield {name: pool.submit(play_next, isolationkit.SPECS / f"{name}.spec") for name in asked}

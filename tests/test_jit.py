@@ -65,7 +65,7 @@ class Compiling(NamedTuple):
         self.conn.execute("select pg_stat_statements_reset()")
 
     def compiled(self) -> list[tuple[str, bool]]:
-        """What was compiled since, and whether a client said it."""
+        """Return (query, True if a client said it) of everything compiled since."""
         return self.conn.execute(COMPILED).fetchall()
 
 

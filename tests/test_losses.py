@@ -1,4 +1,4 @@
-"""What a fail-over has lost: it is noticed, told run by run, and what goes on leaves no hole in a journal."""
+"""Losses of a fail-over: they are noticed, told run by run, and leave no hole in a journal that goes on."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a worker counts, and the endpoint at which Prometheus reads it."""
+"""Metrics: the counters of a worker, and the endpoint at which Prometheus reads them."""
 
 from __future__ import annotations
 

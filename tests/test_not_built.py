@@ -1,4 +1,4 @@
-"""What is declared and belongs to later versions says so by its name instead of doing something else."""
+"""Parts that belong to later versions say so by their names instead of doing something else."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ inner = trace.get_tracer("the application's own")
 
 
 class Spans:
-    """Where spans go, and what has come."""
+    """Exporter that keeps its spans."""
 
     def __init__(self, **options: Any) -> None:
         self.exporter = InMemorySpanExporter()

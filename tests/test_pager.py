@@ -61,7 +61,7 @@ def paged(conn: psycopg.Connection[Any]) -> list[tuple[Any, ...]]:
 
 
 def has_failed(conn: psycopg.Connection[Any], tries: int, error: str) -> bool:
-    """Whether so many calls have failed, the last with this, and that is recorded: until then the page is leased for half a minute."""
+    """Return True if so many calls have failed, the last with this, and that is recorded: until then the page is leased."""
     is_given_back = conn.execute("select bool_and(next_at < pgflow.now_() + interval '25 seconds') from pgflow.page").fetchall() == [(True,)]
     return is_given_back and paged(conn) == [("effect", False, tries, error)]
 

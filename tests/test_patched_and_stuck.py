@@ -41,7 +41,7 @@ async def new(n: int) -> str:
 
 
 class Code:
-    """What is deployed: tests change it between two activations."""
+    """Deployed code: tests change it between two activations."""
 
     version = 1
 

@@ -1,4 +1,4 @@
-"""What becomes of the runs of workers that die, seem dead, or only stop."""
+"""Recovery of runs whose workers die, seem dead, or only stop."""
 
 from __future__ import annotations
 

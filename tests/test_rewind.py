@@ -65,7 +65,7 @@ pytestmark = pytest.mark.timeout(120)
 
 word = Signal("word", str)
 acted: list[tuple[str, str]] = []
-"""(what, idempotency key) of every body that ran."""
+"""Acts of every body that ran, as (what, idempotency key)."""
 broken: set[str] = set()
 """Names of items that cannot be bought now."""
 
@@ -119,7 +119,7 @@ async def everything(rounds: int) -> list[Any]:
 
 
 def units(conn: Conn, key: str) -> int:
-    """How many units the newest generation of a run has."""
+    """Return the number of units of a run's newest generation."""
     return one(conn, "select count(*) from pgflow.timeline t join pgflow.runs r using (run_id) where r.key = %s", key)
 
 

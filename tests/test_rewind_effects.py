@@ -511,7 +511,7 @@ def test_a_word_that_was_on_its_way_is_heard(flow: Harness, conn: Conn) -> None:
 
 
 def test_a_run_goes_on_only_after_the_last_compensation(flow: Harness, conn: Conn) -> None:
-    """What fails is tried again under its own key; what cannot be taken back leaves the run stuck and the debt open."""
+    """A compensation that fails is tried again under its own key; one that cannot be done leaves the run stuck and the debt open."""
     flow.include(shopping)
     run = flow.start(shopping.options(key="k"), ["milk", "tea"])
     run.result(SOON)

@@ -83,7 +83,7 @@ async def burn(name: str) -> str:
 
 
 class Trouble(Exception):
-    """What makes a run fail."""
+    """Trouble that makes a run fail."""
 
 
 def ledger(conn: psycopg.Connection[Any]) -> list[tuple[str, str]]:

@@ -143,7 +143,7 @@ def fresh_dump(conn: psycopg.Connection) -> str:
 
 
 def versions_of_rows(conn: psycopg.Connection) -> set[tuple]:
-    """What changes if any object of the schema is touched."""
+    """Return rows that change if any object of the schema is touched."""
     query = """
         select 'pg_namespace'::regclass, oid, xmin::text from pg_namespace where nspname = 'pgflow'
         union all select 'pg_class'::regclass, oid, xmin::text from pg_class where relnamespace = 'pgflow'::regnamespace

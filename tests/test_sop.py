@@ -14,7 +14,7 @@ from tests.sopkit import CORPUS, COUNTS, FILES, constraints, prompts
 
 KEYWORD = re.compile(r"\b(MUST|SHOULD|MAY|SHALL|REQUIRED|RECOMMENDED|OPTIONAL)\b")
 OVERVIEW = re.compile(r"## Overview\s*\n(.*?)(?=\n##|\n#|\Z)", re.DOTALL)
-"""How the original finds descriptions."""
+"""Pattern by which the original finds descriptions."""
 
 
 @cache

@@ -139,7 +139,7 @@ CLAIMS_OF_CHANCE = 127
 
 
 def plans() -> Iterator[set[str]]:
-    """What of the planner is enabled."""
+    """Yield sets of enabled planner options."""
     chance = random.Random(24)
     yield NESTED_LOOPS
     for _ in range(CLAIMS_OF_CHANCE):

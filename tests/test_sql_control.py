@@ -1,4 +1,4 @@
-"""What people do to runs: cancel, pause, resume, retry - wherever the run is, and with who and why on record."""
+"""Requests of people to runs: cancel, pause, resume, retry - wherever the run is, and with who and why on record."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ PLACES: dict[str, Callable[[Conn], int]] = {
     "finished": put_finished,
 }
 BEFORE = [("pause", "bob", "first")]
-"""What the journal of a paused run says already."""
+"""Entries that the journal of a paused run has already."""
 
 # verb -> place -> (status after it, what its journal says of people, mailbox)
 DONE = [("cancel", ME, WHY)]

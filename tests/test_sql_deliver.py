@@ -214,7 +214,7 @@ def test_no_payload_is_null(db: Conn) -> None:
 
 
 def offers(conn: Conn, run: Claim) -> list[Any] | None:
-    """What is offered to whoever claims the run."""
+    """Return the offer to whoever claims the run."""
     claimed = claim_one(conn)
     assert claimed.run_id == run.run_id
     return (claimed.extra or {}).get("offer")

@@ -1,4 +1,4 @@
-"""Who waits for whom, and that nobody ever waits in a circle.
+"""Waits of functions for each other, and the proof that nobody ever waits in a circle.
 
 Most functions skip what is locked; the few that wait are listed here, pair by pair. A function that is not in
 `WAITS` waits for nobody's open transaction.
@@ -405,7 +405,7 @@ def refill(conn: Conn) -> None:
 
 
 def deadlocks(conn: Conn) -> int:
-    """How often the server had to end a transaction of this database; its sessions tell when they end."""
+    """Return the number of deadlocks that the server ended in this database; its sessions tell when they end."""
     others = "select count(*) from pg_stat_activity where datname = current_database() and pid <> pg_backend_pid() and backend_type = 'client backend'"
     servers.wait_until(lambda: one(conn, others) == 0, "sessions that end")
     return one(conn, "select deadlocks from pg_stat_database where datname = current_database()")
@@ -418,7 +418,7 @@ class Played(NamedTuple):
 
 
 def meetings(played: list[Played]) -> Counter[tuple[str, ...]]:
-    """How often each pair of actions ran at the same time."""
+    """Count how often each pair of actions ran at the same time."""
     met: Counter[tuple[str, ...]] = Counter()
     running: list[Played] = []
     for new in sorted(played):

@@ -1,4 +1,4 @@
-"""What anybody may read: the views, and the verbs that ask for one run."""
+"""Views that anybody may read, and the verbs that ask for one run."""
 
 from __future__ import annotations
 
@@ -390,7 +390,7 @@ def test_whoever_reads_while_a_run_moves_sees_it_in_one_place(dsn: str, conn: Co
 
 
 def is_by_index(conn: Conn, query: str) -> bool:
-    """Whether the plan of a query reads neither all runs nor the whole journal."""
+    """Return True if the plan of a query reads neither all runs nor the whole journal."""
     found: list[str] = []
 
     def walk(node: dict[str, Any]) -> None:

@@ -69,7 +69,7 @@ def cancel(conn: Conn, key: str, *, force: bool = False) -> int:
 
 
 def heard(listener: Conn) -> list[str]:
-    """What was said on the channel of workers since it was last asked."""
+    """Return the messages on the channel of workers since the last look."""
     listener.execute("select 1")
     return [notification.payload for notification in listener.notifies(timeout=0)]
 
@@ -178,7 +178,7 @@ def begin_many(conn: Conn, count: int, name: str = "run") -> list[Claim]:
 
 
 def goes_on(conn: Conn, run: Claim) -> bool:
-    """Whether the run is ready, or its holder was told when it tried to park."""
+    """Return True if the run is ready, or its holder was told when it tried to park."""
     return status(conn, run.run_id) == "queued" or (status(conn, run.run_id) == "running" and len(journal(conn, run.run_id)) > 0)
 
 

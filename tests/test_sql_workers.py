@@ -1,4 +1,4 @@
-"""Who is alive, and what becomes of the work of those who are not: only a counter that moves is a sign of life."""
+"""Signs of life, and the work of workers that are dead: only a counter that moves is a sign of life."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def beats(conn: Conn) -> dict[int, int]:
 
 
 def reap(conn: Conn, worker: int, beat: int = 0) -> tuple[int, list[int], list[int]]:
-    """(how many are ready again, which are stuck, lanes)."""
+    """Reap a worker; return (number ready again, ids stuck, lanes)."""
     return one(conn, "select reclaimed, stuck, lanes from pgflow.reap_worker(%s, %s)", worker, beat)
 
 

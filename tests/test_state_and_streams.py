@@ -1,4 +1,4 @@
-"""What a run says of itself while it runs: state, of which the last word counts, and streams, which keep all."""
+"""State and streams of a run while it runs: of state the last word counts, streams keep all."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What can be known of the code and the schema without running a workflow."""
+"""Facts on the code and the schema that are known without running a workflow."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ MAY = {
     ("pgflow/django/management/commands/pgflow.py", "import_module"): "our own command line, by a constant",
     ("pgflow/sqlalchemy/__init__.py", "import_module"): "our own module, by a constant",
 }
-"""Where code is made from a name after all, and why that name never comes from the database."""
+"""Places where code is made from a name after all, and the reason why that name never comes from the database."""
 
 
 def makers_of_code(tree: ast.AST) -> Iterator[tuple[str, int]]:
@@ -84,7 +84,7 @@ def test_the_search_for_makers_of_code_finds_them(text):
 
 
 def accepted(finding: dict[str, object]) -> bool:
-    """Whether its lines say why it is well: ruff's S-rules are bandit's, so that one remark serves both."""
+    """Return True if its lines say why it is well: ruff's S-rules are bandit's, so that one remark serves both."""
     lines = (REPOSITORY / str(finding["filename"])).read_text().splitlines()
     reported: list[int] = finding["line_range"]  # type: ignore[assignment]
     text = "\n".join(lines[min(reported) - 1 : max(reported)])
@@ -247,7 +247,7 @@ KNOWN = (
     ('cast "numeric" value to "double precision"', "poll", "seconds until a timer"),
     ("unreachable code", "insert_run_", "after a loop that is left by EXIT WHEN"),
 )
-"""What plpgsql_check says for nothing: what, of which function, and why."""
+"""False alarms of plpgsql_check: message, function, reason."""
 
 
 def test_plpgsql_check_finds_nothing(conn: psycopg.Connection):

@@ -465,7 +465,7 @@ async def test_the_next_attempt_learns_what_the_last_one_said_of_its_progress(af
 
 
 async def crash_in_the_middle_of_a_body(aflow: AsyncHarness, conn: psycopg.Connection, decorator: Any) -> tuple[list[Any], Any]:
-    """What two attempts learn of each other's progress; the run then waits for `go`."""
+    """Return the progress that two attempts learn of each other; the run then waits for `go`."""
     learned = []
 
     @decorator

@@ -383,7 +383,7 @@ LOOPS: dict[str, tuple[Any, str]] = {
     "commits": (Committer, "_commit"), "results": (ResultWaiter, "_run"), "lanes": (Worker, "_look_for_lanes"),
     "pages": (Pager, "look"), "beats": (Heart, "_look"), "the heart's look at the loop": (Heart, "_watch_loop"), "news": (Listener, "_say"),
 }  # fmt: skip
-"""What each loop, task and thread of a worker calls on its way."""
+"""Calls that each loop, task and thread of a worker makes on its way."""
 
 FAILS: dict[str, Callable[[str], BaseException]] = {
     "an error": lambda where: LookupError(f"in {where}"), "a cancel": lambda where: asyncio.CancelledError(f"in {where}"),

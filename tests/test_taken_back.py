@@ -1,4 +1,4 @@
-"""What was taken back is done no more: whatever goes on from a part of a journal knows it, and nothing is taken back twice or forgotten."""
+"""Effects once taken back are done no more: whatever goes on from a part of a journal knows it; none is taken back twice or forgotten."""
 
 from __future__ import annotations
 

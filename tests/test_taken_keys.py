@@ -1,4 +1,4 @@
-"""What a start does where its key is taken: the same run, a conflict that says why, that run all the same, or another in its place."""
+"""Starts whose key is taken: the same run, a conflict that says why, that run all the same, or another in its place."""
 
 from __future__ import annotations
 

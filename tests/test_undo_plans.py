@@ -39,7 +39,7 @@ GIVE_BACK = "update shop.seats set free = free + 1 where id = 1"
 
 
 class World:
-    """What the planner proposes and was told, and every call that reached the outside, with its key."""
+    """World of a planner: its proposal, its requests, and every call that reached the outside, with its key."""
 
     plan: Any
     told: list[UndoRequest]
@@ -65,7 +65,7 @@ def furnish(conn: psycopg.Connection[Any]) -> psycopg.Connection[Any]:
 
 
 class Trouble(Exception):
-    """What makes a run fail."""
+    """Trouble that makes a run fail."""
 
 
 def act(name: str) -> None:

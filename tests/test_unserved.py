@@ -1,4 +1,4 @@
-"""What nobody takes says so: in the view of runs, to the doctor, and where a queue asks for it at the start."""
+"""Runs that nobody takes say so: in the view of runs, to the doctor, and where a queue asks for it at the start."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What was recorded of an older form of a class is read as its form today."""
+"""Upcasters: records of an older form of a class are read as its form today."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a landed version relies on goes on beside the one at hand: its schema is upgraded, its workers' calls still resolve.
+"""Upgrades beside a landed version: its schema is upgraded, and its workers' calls still resolve.
 
 The landed versions are those of `tests/landed/`; `tests.states` says how to record one. `python -m tests.upgrades`
 upgrades each with runs in flight, while its workers work.
@@ -163,7 +163,7 @@ def test_a_landed_schema_becomes_the_one_of_a_fresh_install(state, empty):
 
 
 BEFORE_FROZEN = [json.loads(line) for line in (states.LANDED / "before_frozen.jsonl").read_text().splitlines()]
-"""What `pgflow.migration` holds where a copy installed it that came before migrations were frozen: {name: hash}."""
+"""Rows of `pgflow.migration` where a copy installed it that came before migrations were frozen: {name: hash}."""
 
 
 def test_a_schema_from_before_migrations_were_frozen_is_left_alone_and_one_line_says_what_to_do(state, empty):

@@ -251,7 +251,7 @@ def test_what_versions_and_patches_say_in_a_terminal(dsn: str, conn: psycopg.Con
 
 
 class Code:
-    """What is deployed: tests change it between two activations."""
+    """Deployed code: tests change it between two activations."""
 
     stage = 1
 

@@ -174,7 +174,7 @@ def test_connections_that_died_while_idle_are_nobodys_trouble(proxy, cut_dsn, co
 
 
 def test_an_answer_that_libpq_made_itself_is_infrastructure(proxy, cut_dsn):
-    """Where a write has failed, libpq answers without asking anybody: an error without SQLSTATE, which psycopg knows no class for."""
+    """After a failed write libpq answers without asking anybody: an error without SQLSTATE, which psycopg knows no class for."""
     with connect(cut_dsn) as conn:
         conn.pgconn.send_query(b"select pg_sleep(60)")
         proxy.drop("me", reset=True)

@@ -103,7 +103,7 @@ class Fleet:
         return codes
 
     def said(self) -> str:
-        """What the workers have logged."""
+        """Return the log of the workers."""
         self.log.seek(0)
         return self.log.read().decode(errors="replace")
 
@@ -263,7 +263,7 @@ class Upgrade:
 
 
 def verdict(figures: dict[str, Any]) -> list[str]:
-    """What is wrong; empty if nothing is."""
+    """Return complaints; none if nothing is wrong."""
     wrong = [f"{name}: {figures[name]}" for name in ("lost", "doubled", "wrong_results", "held", "violations") if figures[name]]
     if set(figures["exit_codes"]) != {0}:
         wrong.append(f"workers that were stopped ended with {figures['exit_codes']}")

@@ -68,7 +68,7 @@ def statement_name(sql: bytes) -> str:
 
 @dataclass
 class Cut:
-    """Where to cut. ``role`` and ``what`` None: any. ``linger_seconds``: how long the server believes in the line after the client is off."""
+    """Place of a cut. ``role`` and ``what`` None: any. ``linger_seconds``: time for which the server goes on after the client is off."""
 
     role: str | None
     what: str | None
@@ -96,9 +96,9 @@ class Proxy:
         self.fired: list[tuple[Cut, str, str]] = []
         """The cuts that were made, with the role and the statement that they hit."""
         self.messages: dict[tuple[str, str], list[str]] = defaultdict(list)
-        """What has passed since `arm`: the kinds of the messages of each role and statement."""
+        """Messages that passed since `arm`: their kinds, by role and statement."""
         self.in_progress = 0
-        """How often the server said that a transaction is in progress."""
+        """Number of times that the server said that a transaction is in progress."""
 
     def open(self) -> int:
         """Starts to listen; answers the port."""
@@ -156,12 +156,12 @@ class Proxy:
 
     @property
     def is_done(self) -> bool:
-        """Whether every cut of the plan was made."""
+        """True if every cut of the plan was made."""
         return not self._plan
 
     @property
     def is_settled(self) -> bool:
-        """Whether the server has finished what came over the lines that were cut."""
+        """True if the server has finished what came over the lines that were cut."""
         return not any(line.is_cut for line in list(self._lines))
 
     def drop(self, role: str, *, reset: bool = False) -> None:
@@ -251,7 +251,7 @@ class _Line:
         self._answered.set()
 
     def _learn(self, kind: str, message: bytes) -> None:
-        """Who speaks, and what of."""
+        """Learn from a message who speaks, and of which statement."""
         if kind == "startup":
             fields = message[8:].split(b"\0")
             self.role = dict(zip(fields[::2], fields[1::2], strict=False)).get(b"application_name", b"").decode()

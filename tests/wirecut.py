@@ -39,7 +39,7 @@ MOST_MESSAGES = 12
 COMMITTING = ("commit", "commit_unit", "commit_units", "commit_and_claim", "start_run", "start_runs", "send_signal", "post_signal", "deliver_signal", "claim_runs", "reap_worker")
 """Cut *during* too."""
 OPENING = ("connect", "listen")
-"""What is said only when a connection is opened."""
+"""Statements that are said only when a connection is opened."""
 OPENING_SECONDS = 1.0
 MIN_IN_PROGRESS = 8
 DOUBLES_SECONDS = 3.0
@@ -56,7 +56,7 @@ FAULTS = {
 
 @dataclass
 class Tally:
-    """What came of one path."""
+    """Tally of one path."""
 
     path: str
     promises: tuple[str, ...]
@@ -107,7 +107,7 @@ def _at(role: str, what: str, nth: int, kind: str, rng: random.Random, patience:
 
 
 def _linger(side: Side, what: str, rng: random.Random) -> float:
-    """How long the server takes to notice: half of the time, where it holds a transaction open meanwhile, a moment."""
+    """Return the seconds that the server takes to notice: half of the time, where it holds a transaction open meanwhile, a moment."""
     return rng.uniform(0.01, 0.1) if side == "before" and what in (*COMMITTING, "fence_step") and rng.random() < 0.5 else 0.0
 
 
@@ -183,7 +183,7 @@ class Enumeration:
             tally.missed.append(str(cuts[0]))
 
     async def _wait_for_fire(self) -> None:
-        """Who lost a connection takes a moment before the next, and a heart speaks by its rhythm, whatever the path does."""
+        """Wait for a cut: after a lost connection the next takes a moment, and a heart speaks by its rhythm, whatever the path does."""
 
         async def has_fired() -> bool:
             return bool(self.stage.proxy.fired)
@@ -262,7 +262,7 @@ async def enumerate_paths(
 
 
 def findings_of(tallies: list[Tally], seed: int, seconds: float) -> Findings:
-    """What the paths show of each promise."""
+    """Return the paths' evidence for each promise."""
     findings = Findings("wire cuts", seed, seconds=seconds)
     counted: set[str] = set()
     for guarantee, fault in FAULTS.items():

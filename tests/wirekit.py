@@ -43,6 +43,6 @@ async def asleep(wire: Wire, conn: psycopg.Connection, call: Coroutine[Any, Any,
 
 
 def sleeps(wire: Wire, conn: psycopg.Connection) -> bool:
-    """Whether the server is in ``pg_sleep`` for this wire."""
+    """Return True if the server is in ``pg_sleep`` for this wire."""
     pid = wire.connection.info.backend_pid
     return bool(conn.execute("select from pg_stat_activity where pid = %s and wait_event = 'PgSleep'", (pid,)).fetchall())

@@ -1,4 +1,4 @@
-"""What the wire-cut proxy cuts: every path through the API, as a caller and a worker go it, with one cut allowed.
+"""Paths for the wire-cut proxy: every one through the API, as a caller and a worker go it, with one cut allowed.
 
 A path does its work once for a key, and returns when all is well. A caller who gets an error of the
 infrastructure does what callers do: it says the same again under the same key, or reads back what is there.
@@ -255,7 +255,7 @@ class Stage:
         self.mended: set[str] = set()
         self.begun = asyncio.Event()
         self.errors = 0
-        """How often a caller had to say it again."""
+        """Number of times that a caller had to say it again."""
         self._sync_app: App | None = None
         self._workers = contextlib.AsyncExitStack()
 
@@ -331,7 +331,7 @@ class Stage:
         await self.direct.execute("insert into app.told values (%s, %s, %s)", (key, n, idempotency_key))
 
     async def rows(self, sql: Any, *params: Any) -> list[Any]:
-        """What the database says, asked past the proxy."""
+        """Return rows from the database, asked past the proxy."""
         return await (await self.direct.execute(sql, params)).fetchall()
 
     async def until(self, condition: Callable[[], Awaitable[Any]]) -> None:
@@ -382,20 +382,20 @@ class Stage:
         await self.until(is_settled)
 
     async def asked(self, key: str) -> bool:
-        """Whether a caller's own row is there."""
+        """Return True if a caller's own row is there."""
         return bool(await self.rows("select from app.asked where key = %s", key))
 
     async def is_retried(self, key: str) -> bool:
-        """Whether a run that was stuck is asked to go on, goes on, or has come to its end."""
+        """Return True if a run that was stuck is asked to go on, goes on, or has come to its end."""
         asked = "select from pgflow.signal s join pgflow.run_key k using (chain_id) where k.key = %s and s.kind = 't'"
         return bool(await self.rows(asked, key)) or await self.status(key) != "stuck"
 
     async def sent(self, key: str) -> bool:
-        """Whether a signal was sent to the run."""
+        """Return True if a signal was sent to the run."""
         return await self.count_signals(key) > 0
 
     async def count_signals(self, key: str) -> int:
-        """How many signals the run was sent: on their way, delivered, or left over."""
+        """Return the number of signals that the run was sent: on their way, delivered, or left over."""
         sql = """
             select (select count(*) from pgflow.signal s where s.chain_id = k.chain_id and s.kind = 's')
               + (select count(*) from pgflow.undelivered s where s.chain_id = k.chain_id and s.kind = 's')
@@ -405,7 +405,7 @@ class Stage:
         return int((await self.rows(sql, key))[0][0])
 
     async def status(self, key: str) -> str:
-        """What the run is doing."""
+        """Return the status of the run."""
         return str((await self.rows("select status from pgflow.runs where key = %s", key))[0][0])
 
     async def until_status(self, key: str, *statuses: str) -> None:
@@ -443,9 +443,9 @@ class Path:
     more_workflows: Callable[[], list[Any]] = field(default=list)
     may_be_cut_twice: bool = True
     times: int = 1
-    """How often each cut is made."""
+    """Number of times that each cut is made."""
     is_rough: bool = False
-    """Whether attempts that fail are part of it."""
+    """True if attempts that fail are part of it."""
 
 
 PATHS: dict[str, Path] = {}
@@ -851,7 +851,7 @@ async def _life_of(stage: Stage, grace_seconds: float) -> AsyncIterator[AsyncApp
 
 @dataclass
 class Verdict:
-    """What was found wrong with a path."""
+    """Complaints on a path."""
 
     lost: int = 0
     doubled: int = 0

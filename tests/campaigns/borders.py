@@ -1,4 +1,4 @@
-"""Where pgflow meets others: their sessions, their sizes, their names."""
+"""Borders between pgflow and others: their sessions, their sizes, their names."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def fingerprint(execute: Callable[[str], Any]) -> dict[str, Any]:
 
 
 def difference(before: dict[str, Any], after: dict[str, Any], where: str) -> list[str]:
-    """What is not as it was."""
+    """Return a line on everything that is not as it was."""
     return [f"{where}: {what} was {set(before[what]) - set(after[what])}, is {set(after[what]) - set(before[what])}"[:200] for what in before if before[what] != after[what]]
 
 

@@ -1,4 +1,4 @@
-"""How runs end: once, whoever else wants to write an outcome, and by a cancel from wherever they are."""
+"""Ends of runs: one each, whoever else wants to write an outcome, and by a cancel from wherever they are."""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ def allow_deaths(conn: psycopg.Connection[Any], *queues: str) -> None:
 
 
 def is_taken(conn: psycopg.Connection[Any], runs: dict[int, int]) -> bool:
-    """Whether no run is held under these tokens any more."""
+    """Return True if no run is held under these tokens any more."""
     return one(conn, "select count(*) from pgflow.lease where token = any(%s)", list(runs.values())) == 0
 
 
@@ -116,7 +116,7 @@ def recoveries(ground: Ground) -> list[Evidence]:
 
 
 def too_slow(found: list[float], dead_after: float, stall: Stall) -> tuple[str, ...]:
-    """What took longer than the time-out and a second, and than this machine stood still."""
+    """Return a complaint if a run took longer than the time-out and a second, and than this machine stood still."""
     bound = dead_after + 1 + 3 * stall.longest_seconds
     return (f"a run went on only after {max(found):.2f} s, the bound is {bound:.2f} s",) if max(found, default=0) > bound else ()
 

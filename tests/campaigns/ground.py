@@ -1,4 +1,4 @@
-"""What a campaign stands on: databases, workers, chance, its share of the time, and what it has to report."""
+"""The ground of a campaign: databases, workers, chance, its share of the time, and its report."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Ground:
     took_seconds: float = 0.0
 
     def scaled(self, per_second: float, minimum: int, maximum: int) -> int:
-        """How often to do something that is done ``per_second``: in the share of the time, but within bounds."""
+        """Return the number of times to do something ``per_second`` in the share of the time, within bounds."""
         return max(minimum, min(maximum, int(self.seconds * per_second)))
 
     def happened(self, fault: str, times: int, minimum: int) -> None:
@@ -172,7 +172,7 @@ def at_once(count: int, function: Callable[[int], Any]) -> list[Any]:
 
 
 def audit(conn: psycopg.Connection[Any]) -> list[str]:
-    """What the engine's own audit has against this database."""
+    """Return the complaints of the engine's own audit on this database."""
     return [f"check(): {invariant}: {detail}" for invariant, detail in conn.execute("select invariant, detail from pgflow.check() limit 5")]
 
 
@@ -202,7 +202,7 @@ def spread(values: Sequence[float]) -> str:
 
 
 class Stall:
-    """How long this machine kept a thread waiting that had nothing to do but to wake up: what no bound on a time can leave out."""
+    """Stall of this machine: the longest wait of a thread that had nothing to do but to wake up. No bound on a time can leave it out."""
 
     def __init__(self) -> None:
         self.longest_seconds = 0.0

@@ -25,7 +25,7 @@ MS = timedelta(milliseconds=1)
 go = Signal("go", Any)
 
 tries: Counter[str] = Counter()
-"""How often a body has run in this process."""
+"""Number of times that each body has run in this process."""
 
 
 # ---------------------------------------------------------------- steps
@@ -65,7 +65,7 @@ async def die(key: str) -> None:
 
 
 class Trouble(Exception):
-    """What a step reports."""
+    """Trouble that a step reports."""
 
 
 @step(retries=Retries(max_attempts=3, first_delay=timedelta(hours=1)))

@@ -1,4 +1,4 @@
-"""What processes of the nursery do; each role is a function of a DSN, and its answer the exit code."""
+"""The roles that processes of the nursery play; each is a function of a DSN, and its answer the exit code."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ class Scratch(OwnServer):
     template: str
 
     def count_refusals(self) -> int:
-        """How many connections it has refused because it was full."""
+        """Return the number of connections that it has refused because it was full."""
         text = (self.folder / "postgres.log").read_text(errors="replace")
         return text.count("too many clients") + text.count("remaining connection slots")
 
@@ -44,7 +44,7 @@ def starting(server_dsn: str) -> Iterator[Scratch]:
 
 
 def _defaults_of(server_dsn: str) -> dict[str, str]:
-    """How that server was set up for this run of the proof."""
+    """Return the settings of that server for this run of the proof."""
     with psycopg.connect(server_dsn) as conn:
         return dict(conn.execute("select name, setting from pg_settings where name = any(%s)", (["default_transaction_isolation", "jit"],)).fetchall())
 

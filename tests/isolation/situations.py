@@ -24,13 +24,13 @@ class Verb:
 
     name: str
     says: str
-    """What it does, to be read after "meets"."""
+    """Words on its action, to be read after "meets"."""
     of: str = ""
     """The verb of which this is a variant."""
     isolation: str = ""
     """Of a caller's transaction whose snapshot is older than what it meets."""
     begins: str = "begin"
-    """What a transactional step does before its fence."""
+    """Action of a transactional step before its fence."""
     clock: int = 1
     """At which reading of the clock it has its locks and has yet to look."""
 
@@ -181,14 +181,14 @@ def interleave(parts: list[tuple[str, ...]]) -> Iterator[tuple[str, ...]]:
 
 
 def is_new(order: tuple[str, ...], actor: Actor) -> bool:
-    """Whether something happens between the snapshot and the call: else it is as from READ COMMITTED."""
+    """Return True if something happens between the snapshot and the call: else it is as from READ COMMITTED."""
     if not actor.verb.isolation or actor.is_step:
         return True
     return order.index(actor.name) > order.index(f"{actor.name}_b") + 1
 
 
 def can_be_played(order: tuple[str, ...], waiter: Actor, other: Actor) -> bool:
-    """Whether nobody must commit while it waits for the other's commit."""
+    """Return True if nobody must commit while it waits for the other's commit."""
     if other.alone or other.verb.name not in WAITS.get(waiter.verb.name, ()):
         return True
     names = {waiter.verb.name, other.verb.name}
@@ -264,7 +264,7 @@ def meet(place: str, first: str, partners: tuple[str, ...], *, gated: bool = Fal
 
 
 def after(first: str, *groups: tuple[str, ...]) -> tuple[str, ...]:
-    """What stands at or after this verb: each pair has one file."""
+    """Return the verbs from this one on: each pair has one file."""
     names = [name for group in groups for name in group]
     return tuple(names[names.index(first) :])
 

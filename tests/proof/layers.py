@@ -29,7 +29,7 @@ class Layer(NamedTuple):
     full_seconds: float | None = None
     """So long it takes in a full run, however much time there is; None: more time shows more."""
     at_any_level: bool = False
-    """Whether all of it goes through the engine, so that it can be played where another isolation level is the default."""
+    """True if all of it goes through the engine, so that it can be played where another isolation level is the default."""
 
 
 LAYERS = (
@@ -78,14 +78,14 @@ class Job:
         )
 
     def is_over(self) -> bool:
-        """Whether it has ended; one that takes far too long is ended."""
+        """Return True if it has ended; end it if it takes far too long."""
         if self._process.poll() is None and time.monotonic() > self._deadline:
             os.killpg(self._process.pid, 9)
             self._process.wait()
         return self._process.poll() is not None
 
     def findings(self) -> Findings:
-        """What it found; if it came to no end of its own, that."""
+        """Return its findings; if it came to no end of its own, a finding of that."""
         with self._output, self._log:
             text = Path(self._output.name).read_text()
             if self._process.returncode == 0 and text:

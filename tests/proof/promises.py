@@ -1,4 +1,4 @@
-"""What pgflow promises, by number, and which of it is not built."""
+"""The promises of pgflow, by number, and those that are not built."""
 
 from __future__ import annotations
 

@@ -73,7 +73,7 @@ def lines_of(results: list[tuple[str, Findings]], promises: dict[str, str]) -> d
 
 @dataclass(frozen=True)
 class Tree:
-    """What was tested: a commit, and whether files differed from it."""
+    """Tree that was tested: a commit, and whether files differed from it."""
 
     commit: str
     is_dirty: bool
@@ -151,7 +151,7 @@ def page(run: dict[str, Any]) -> str:
 
 
 def faults(results: list[tuple[str, Findings]]) -> str:
-    """How often each fault happened."""
+    """Return a table of the faults that happened."""
     times: dict[tuple[str, str], int] = defaultdict(int)
     for _, findings in results:
         for fault, (count, _) in findings.fired.items():
@@ -169,7 +169,7 @@ def non_guarantees() -> str:
 
 
 def broken(results: list[tuple[str, Findings]]) -> list[str]:
-    """What speaks against the code, or against the run; empty if nothing does."""
+    """Return complaints on the code, or on the run; none if nothing is wrong."""
     said = []
     for version, findings in results:
         where = f"{findings.layer} on {version}"

@@ -1,4 +1,4 @@
-"""Who acts in a simulation: workers, hearts, starters, senders, operators and pollers.
+"""The actors of a simulation: workers, hearts, starters, senders, operators and pollers.
 
 Workers do what the library's worker does, with the same calls and the same reading of errors: a batch whose
 answer is lost is sent again as careful, a COMMIT whose answer is lost is read back, a run whose commit did not
@@ -23,7 +23,7 @@ KEYS = 24
 CAPACITY = 4
 DEAD_AFTER_TURNS = 120
 AT_US = 1_900_000_000_000_000
-"""When things happen by a worker's own clock, which decides nothing."""
+"""Time of everything by a worker's own clock, which decides nothing."""
 
 Call = Generator[Step, Any, Any]
 
@@ -66,7 +66,7 @@ class Execution:
 
 @dataclass
 class Flush:
-    """What one run wants committed."""
+    """Flush of one run."""
 
     execution: Execution
     question: dict[str, Any] = field(default_factory=dict)

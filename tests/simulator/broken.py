@@ -12,7 +12,7 @@ from tests.simulator.database import Change
 
 
 class Variant(NamedTuple):
-    """What is broken, in which functions."""
+    """Broken variant of some functions."""
 
     what: str
     changes: tuple[Change, ...]

@@ -42,12 +42,12 @@ MINIMUM_PER_10_000 = {
     "signal handed over": 20,
     "signal taken from the claim": 5,
 }
-"""How often each fault must happen for a campaign to count."""
+"""Number of times that each fault must happen for a campaign to count."""
 
 
 @dataclass
 class Totals:
-    """What a campaign came to."""
+    """Totals of a campaign."""
 
     transactions: int = 0
     episodes: int = 0
@@ -78,7 +78,7 @@ class Totals:
 
 @dataclass(frozen=True)
 class Order:
-    """What one process is to do."""
+    """Order to one process."""
 
     server_dsn: str
     seed: int

@@ -16,7 +16,7 @@ from tests import servers
 from tests.simulator.wire import Wire
 
 T0_US = 1_900_000_000_000_000
-"""Where the clock of every episode begins."""
+"""Time at which the clock of every episode begins."""
 
 QUEUES = ("q1", "q2")
 LIMITED, LIMIT = "q2", 3

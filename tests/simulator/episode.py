@@ -18,7 +18,7 @@ TURNS_TO_DRAIN_A_RUN = 400
 
 @dataclass
 class Story:
-    """What an episode came to."""
+    """Story of an episode."""
 
     seed: int
     transactions: int = 0

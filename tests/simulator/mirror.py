@@ -51,7 +51,7 @@ Line = tuple[str, ...]
 
 
 class Mirror:
-    """What was there at the last look."""
+    """Mirror of the tables at the last look."""
 
     def __init__(self, wire: Wire) -> None:
         self.wire = wire

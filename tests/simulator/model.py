@@ -38,14 +38,14 @@ class Act:
 
 @dataclass
 class Transaction:
-    """What one actor did between BEGIN and its end."""
+    """Transaction of one actor, between BEGIN and its end."""
 
     actor: str
     acts: list[Act] = field(default_factory=list)
     committed: bool = False
     low_us: int = 0
     high_us: int = 0
-    """What the clock showed at least and at most meanwhile."""
+    """Highest time of the clock meanwhile; `low_us` is the lowest."""
 
 
 @dataclass
@@ -62,7 +62,7 @@ class Run:
     """The token of each unit, by seq."""
     booked: set[int] = field(default_factory=set)
     due: dict[int, int] = field(default_factory=dict)
-    """When the timer of a call is due."""
+    """Time at which the timer of a call is due."""
     outcome: tuple[str, int | None] | None = None
 
 
@@ -101,7 +101,7 @@ class Model:
         self.sent: dict[str, str] = {}
         """Every signal that was committed, by its payload: "mail", then "taken" or "aside"."""
         self.tested: Counter[str] = Counter()
-        """How often each promise was put to the test."""
+        """Number of times that each promise was put to the test."""
         self.changed = False
         self.was_waiting: dict[int, tuple[tuple[Line, ...], tuple[Line, ...]]] = {}
         self.just_gone: dict[int, Mail] = {}
@@ -368,7 +368,7 @@ class Model:
                     raise Broken("G14", f"worker {worker} with beat {beat} was declared dead: {[a.data for a in acts if a.kind == 'reap']}")
 
     def _has_reason(self, run_id: int, times: tuple[int, int]) -> bool:
-        """Whether a parked run may go on: as it was parked, before this commit."""
+        """Return True if a parked run may go on: as it was parked, before this commit."""
         waits, timers = self.was_waiting.get(run_id, ((), ()))
         chain = self.runs[run_id].chain
         if any(int(timer[3]) <= times[1] for timer in timers):
@@ -407,7 +407,7 @@ class Model:
                 raise Broken("G13", f"run {run_id} is at {place} and waits for {self.waits[run_id]} and {self.timers[run_id]}")
 
     def _judge_nudges(self, chains: set[int]) -> None:
-        """Who could go on is nudged; and so is who was asked something, and who has ended with mail left."""
+        """Judge that chains are nudged which could go on, were asked something, or have ended with mail left."""
         waiting = defaultdict(list)
         for m in self.mail.values():
             if m.chain in chains:
@@ -434,7 +434,7 @@ class Model:
     # ---------------------------------------------------------------- answers
 
     def _judge_answers(self, acts: list[Act]) -> None:
-        """What a commit was told of each of its runs is what became of it."""
+        """Judge that a commit's answer on each of its runs is true."""
         for act in acts:
             if act.kind == "commit":
                 for run_id, token in act.data["leases"]:

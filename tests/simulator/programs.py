@@ -1,4 +1,4 @@
-"""What the simulated runs do: small programs, and what a journal of one may say.
+"""The programs of simulated runs, which are small, and the journals that one may have.
 
 A program is a list of operations; that at position i has the calls 2i+1 and 2i+2:
 

@@ -1,4 +1,4 @@
-"""What the simulator shows, as evidence for the proof."""
+"""Evidence of the simulator, for the proof."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ PATIENCE_SECONDS = 60.0
 
 
 class SqlError(Exception):
-    """What the server answered instead of rows."""
+    """Error that the server answered instead of rows."""
 
     def __init__(self, state: str, message: str) -> None:
         super().__init__(f"{state} {message}")
@@ -63,7 +63,7 @@ class Wire:
         self.pg.send_query_prepared(name, [None if p is None else _text(p) for p in params])
 
     def answered(self, timeout_ms: int) -> bool:
-        """Whether the answer is there, within so long."""
+        """Return True if the answer is there, within so long."""
         self.pg.consume_input()
         if not self.pg.is_busy():
             return True

@@ -26,7 +26,7 @@ PRECIOUS = ("commit", "fence")
 
 
 class Step(NamedTuple):
-    """What an actor does next; ``function`` names what may be halted inside of the call."""
+    """Next step of an actor; ``function`` names a function that may be halted inside of the call."""
 
     verb: str
     statement: str = ""
@@ -57,7 +57,7 @@ PLACES = {verb: [h.place for function in functions for h in HALTS if h.function 
 
 @dataclass(frozen=True)
 class Faults:
-    """How likely each fault is, where it can happen."""
+    """Likelihood of each fault, where it can happen."""
 
     open: float = 0.3
     """A statement of its own is held open before it commits."""
@@ -77,7 +77,7 @@ NONE = Faults(0, 0, 0, 0, 0, 0, 0)
 
 @dataclass
 class Actor:
-    """Who acts, and how far it is."""
+    """Actor and its progress."""
 
     name: str
     play: Callable[[Actor], Play]
@@ -87,18 +87,18 @@ class Actor:
     answer: Rows | Exception | None = None
     transaction: Transaction | None = None
     explicit: bool = False
-    """Whether the actor itself has begun the transaction."""
+    """True if the actor itself has begun the transaction."""
     returned: bool = False
     """The call of a transaction of its own has returned and waits for its commit."""
     calling: Step | None = None
     """The call that waits for a lock."""
     waits_for: frozenset[int] = frozenset()
     place: str = ""
-    """Where in its call the actor is to be halted."""
+    """Place in its call at which the actor is to be halted."""
     halted: bool = False
     frozen_until: int = 0
     memory: dict[str, Any] = field(default_factory=dict)
-    """What survives nothing: gone when the actor dies."""
+    """Memory that survives nothing: gone when the actor dies."""
 
 
 class World:
@@ -418,7 +418,7 @@ class World:
             self._over(actor, committed=False)
 
     def _replace_connection(self, actor: Actor) -> None:
-        """What the server does when a process is gone: it rolls back, once it has noticed."""
+        """Replace the connection of a process that is gone: the server rolls back, once it has noticed."""
         self.fire("connection closed")
         old = actor.wire
         old.close()
@@ -436,7 +436,7 @@ BY_THE_CLOCK = ("nothing is recorded after the outcome", "a deadline is not forg
 
 
 UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
-"""What no seed decides, and nothing depends on."""
+"""Pattern of UUIDs, which no seed decides, and on which nothing depends."""
 
 
 def _shown(step: Step) -> str:
