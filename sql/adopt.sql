@@ -1,4 +1,4 @@
--- What a run takes over of the part of a journal that is dropped: effects, and children.
+-- Effects and children of a dropped part of a journal that a run takes over.
 --
 -- effects => 'reuse': a confirmed effect that was not taken back, and a child that has completed or still goes on,
 -- are handed to the run that asks for the same: the same name, the same place in the count of that name, the same
@@ -125,7 +125,7 @@ as $$
     where not e.is_undo and e.state <> 'failed' and not e.is_undone and not e.is_foreign
   )
 $$;
-comment on function pgflow.has_done_(bigint) is 'Whether a run, or a child of it, has done effects, or may have, that were not taken back';
+comment on function pgflow.has_done_(bigint) is 'True if a run, or a child of it, has done effects, or may have, that were not taken back';
 
 create or replace function pgflow.first_adopted_(run_id bigint)
 returns int
@@ -236,7 +236,7 @@ as $$
   )
 $$;
 comment on function pgflow.child_is_undone_(bigint, int, int)
-  is 'Whether the dropped part of a journal, or a later generation, has taken back what a child did, or begun to: its result is none to be handed over';
+  is 'True if the dropped part of a journal, or a later generation, has taken back what a child did, or begun to: its result must not be handed over';
 
 create or replace function pgflow.adopt_children_(origin bigint, cut int, heir pgflow.run, t timestamptz, inout seq int)
 language plpgsql
@@ -303,7 +303,7 @@ as $$
     select from pgflow.unit u where u.run_id = is_undoing_.run_id and u.seq > is_undoing_.cut and u.kind = 'o' and u.name = 'compensated'
   )
 $$;
-comment on function pgflow.is_undoing_(bigint, int) is 'Whether a run has yet to take back what was dropped before its code goes on';
+comment on function pgflow.is_undoing_(bigint, int) is 'True if a run has yet to take back a dropped part before its code goes on';
 
 create or replace function pgflow.carried_children_(run_id bigint, heritage jsonb)
 returns jsonb

@@ -21,7 +21,7 @@ as $$
       select from pgflow.run r where r.run_id = is_handed_on_.run_id and r.generation = 1 and is_handed_on_.seq <= r.origin_seq
     )
 $$;
-comment on function pgflow.is_handed_on_(bigint, int) is 'Whether what a unit opened is owed by another run: the generation that took it over, or the origin of a fork';
+comment on function pgflow.is_handed_on_(bigint, int) is 'True if another run owes what a unit opened: the generation that took it over, or the origin of a fork';
 
 create or replace function pgflow.check()
 returns table (invariant text, detail text)

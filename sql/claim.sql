@@ -88,7 +88,7 @@ begin
 end
 $$;
 comment on function pgflow.pick_heads_(int[], int, boolean, bigint[])
-  is 'Where the first rows of these lanes stand, or the first behind {priority, run}, in the order of claiming; of one lane, locked';
+  is 'First rows of these lanes, or the first behind {priority, run}, in the order of claiming; of one lane, locked';
 
 create or replace function pgflow.take_heads_(lanes int[], max int, suspects boolean, worker_id int, tokens bigint[], after bigint[] default null)
 returns bigint[]
@@ -226,7 +226,7 @@ begin
     ) end);
 end
 $$;
-comment on function pgflow.heritage_(bigint, jsonb) is 'What a worker must know of a run that begins with the journal of another; null of any other run';
+comment on function pgflow.heritage_(bigint, jsonb) is 'Facts for a worker on a run that begins with the journal of another; null of any other run';
 
 create or replace function pgflow.claimed_(ids bigint[])
 returns table (
@@ -277,7 +277,7 @@ begin
     ) o;
 end
 $$;
-comment on function pgflow.claimed_(bigint[]) is 'What a worker must know of the runs it has just claimed, with the first page of each journal';
+comment on function pgflow.claimed_(bigint[]) is 'Facts for a worker on the runs it has just claimed, with the first page of each journal';
 
 create or replace function pgflow.claim_runs(
   worker_id int, lanes int[], max int, tokens bigint[], take_suspect boolean default true, after bigint[] default null

@@ -61,7 +61,7 @@ begin
   return 'lost';
 end
 $$;
-comment on function pgflow.verdict_(bigint, bigint, int, boolean, bigint) is 'What became of one run of a batch: ok, already, busy or lost';
+comment on function pgflow.verdict_(bigint, bigint, int, boolean, bigint) is 'Verdict on one run of a batch: ok, already, busy or lost';
 
 create or replace function pgflow.share_worker_(worker_id int)
 returns boolean

@@ -1,4 +1,4 @@
--- What people do to runs. These verbs too only post a message: nobody who cancels or pauses waits for
+-- Orders of people to runs. These verbs too only post a message: nobody who cancels or pauses waits for
 -- the run, and exactly one order of the two is recorded. The next wake applies it - a worker's within
 -- its poll, or the caller's own `select pgflow.wake()` after the commit.
 

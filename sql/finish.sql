@@ -92,4 +92,4 @@ begin
   return pgflow.tell_parents_(run_ids, t) || pgflow.cancel_children_(run_ids, t);
 end
 $$;
-comment on function pgflow.wind_up_(bigint[], timestamptz) is 'What the end of these runs means to others; answers the chains to wake';
+comment on function pgflow.wind_up_(bigint[], timestamptz) is 'Tells others that these runs have ended, and cancels children; answers the chains to wake';

@@ -1,4 +1,4 @@
--- What a run leaves undone that is ended by force, without its code: nothing of it may be forgotten.
+-- Debts of a run that is ended by force, without its code: none of them may be forgotten.
 --
 -- Effects that are open stay in `owed` as they are. What was done and would have been taken back is owed too,
 -- in state `uncompensated`, unless what takes it back has begun, which is then owed itself. The journal says the same:
@@ -26,7 +26,7 @@ as $$
     where r.run_id = is_forced_.run_id and u.kind = 'o' and u.name = 'cancel' and u.seq > coalesce(r.origin_seq, 0) and (u.payload->>'force')::boolean
   )
 $$;
-comment on function pgflow.is_forced_(bigint) is 'Whether a run was ended by force, without its code';
+comment on function pgflow.is_forced_(bigint) is 'True if a run was ended by force, without its code';
 
 create or replace function pgflow.owe_(me bigint, call int, name text, key text, reason text, t timestamptz, inout seq int)
 language plpgsql
@@ -99,7 +99,7 @@ as $$
     select from pgflow.unit i where i.run_id = child and i.kind = 'i' and i.key = is_to_be_undone_.key and i.payload->>'risk' = 'irreversible'
   )
 $$;
-comment on function pgflow.is_to_be_undone_(bigint, text) is 'Whether an effect that a child left to its parent can be taken back';
+comment on function pgflow.is_to_be_undone_(bigint, text) is 'True if an effect that a child left to its parent can be taken back';
 
 create or replace function pgflow.owe_left_(me bigint, reason text, t timestamptz, inout seq int)
 language plpgsql

@@ -132,7 +132,7 @@ begin
 end
 $$;
 comment on function pgflow.drop_children_(bigint, int, text, boolean, timestamptz)
-  is 'What becomes of children that the dropped part started, unless they are reused: open ones are cancelled or refused (PF006), keys of ended ones freed';
+  is 'Settles the children that the dropped part started, unless they are reused: open ones are cancelled or refused (PF006), keys of ended ones freed';
 
 create or replace function pgflow.is_returned_(run_id bigint, seq int)
 returns boolean
@@ -145,7 +145,7 @@ as $$
     where o.run_id = is_returned_.run_id and o.seq > is_returned_.seq and o.kind = 'o' and o.name = 'signal_returned' and (o.payload->>'seq')::int = is_returned_.seq
   )
 $$;
-comment on function pgflow.is_returned_(bigint, int) is 'Whether a message that was taken at a unit went back to the mailbox';
+comment on function pgflow.is_returned_(bigint, int) is 'True if a message that was taken at a unit went back to the mailbox';
 
 create or replace function pgflow.put_back_(chain bigint, origin bigint, cut int, to_chain bigint, t timestamptz)
 returns void
@@ -317,7 +317,7 @@ as $$
     from pgflow.unit u join pgflow.unit_kind k on k.kind = u.kind where u.run_id = edit_note_.run_id and u.seq = cut
   ) end
 $$;
-comment on function pgflow.edit_note_(bigint, int, json) is 'What a result was before it was edited, and what it is: hashes of both';
+comment on function pgflow.edit_note_(bigint, int, json) is 'Hashes of a result before and after it was edited';
 
 create or replace function pgflow.heir_of_(origin pgflow.run, cut int, input json, mode text, attempts int, timeout_seconds float8, t timestamptz)
 returns pgflow.run

@@ -1,4 +1,4 @@
--- What a run has from another: the front part of its journal.
+-- Inheritance of a run from another: the front part of its journal.
 --
 -- A fork, and a generation that rewinds or restarts its chain, begin with the units of an *origin* up to a
 -- *cut*. They are copied as they are, token 0, so that a replay finds them and the origin can go on or be
@@ -21,7 +21,7 @@ set search_path = pg_catalog, pg_temp
 as $$
   select root::text || case when generation > 1 then '~' || generation else '' end
 $$;
-comment on function pgflow.own_stem_(uuid, int) is 'What the idempotency keys of a generation begin with';
+comment on function pgflow.own_stem_(uuid, int) is 'Beginning of the idempotency keys of a generation';
 
 create or replace function pgflow.stem_at_(segments jsonb, own text, seq int)
 returns text
@@ -134,7 +134,7 @@ begin
 end
 $$;
 comment on function pgflow.acts_(bigint, int)
-  is 'What a journal did to the world after a cut: steps, transactions, effects and children, each with how far it came';
+  is 'Acts of a journal after a cut: steps, transactions, effects and children, each with how far it came';
 
 create or replace function pgflow.check_acts_(run_id bigint, cut int, effects text, is_fork boolean)
 returns text

@@ -7,7 +7,7 @@ language sql
 stable
 set search_path = pg_catalog, pg_temp
 return coalesce((select coalesce(x.labels, '{}') from pgflow.relabelled x where x.run_id = labels_at_start_.run_id), labels);
-comment on function pgflow.labels_at_start_(bigint, jsonb) is 'What a run was started with, given its number and the labels that it has now';
+comment on function pgflow.labels_at_start_(bigint, jsonb) is 'Labels that a run was started with, given its number and the labels that it has now';
 
 create or replace function pgflow.relabelled_(labels jsonb, run_id bigint, after_seq int)
 returns jsonb

@@ -1,4 +1,4 @@
--- What a value must satisfy before it is stored, where a CHECK cannot say it. Python decodes JSON by
+-- Limits of a value before it is stored, where a CHECK cannot say them. Python decodes JSON by
 -- recursion and refuses integers of more than 4,300 digits, so a value beyond these bounds would be a
 -- row that SQL can read and no worker can: it is refused here, at the door, for callers of any language.
 
@@ -27,7 +27,7 @@ begin
   return deepest;
 end
 $$;
-comment on function pgflow.json_depth_(text) is 'How deeply a JSON text is nested';
+comment on function pgflow.json_depth_(text) is 'Depth to which a JSON text is nested';
 
 create or replace function pgflow.has_long_number_(value text)
 returns boolean
@@ -43,7 +43,7 @@ begin
     and position(zeros in translate(regexp_replace(value, e'"(\\\\.|[^"\\\\])*"', '', 'g'), '123456789', '000000000')) > 0;
 end
 $$;
-comment on function pgflow.has_long_number_(text) is 'Whether a JSON text holds more than 4,300 digits in a row outside of strings';
+comment on function pgflow.has_long_number_(text) is 'True if a JSON text holds more than 4,300 digits in a row outside of strings';
 
 create or replace function pgflow.check_json_(value json, what text)
 returns void

@@ -69,12 +69,12 @@ select l.loss_id, l.noticed_at, l.acknowledged_at, '0/0'::pg_lsn + l.acknowledge
   '0/0'::pg_lsn + l.kept_bytes as kept_lsn, l.old_timeline, l.new_timeline, l.worker_id, l.host, l.pid, l.run_count, l.runs,
   l.closed_at, l.closed_by, l.why
 from pgflow.loss l;
-comment on view pgflow.losses is 'What fail-overs have lost of that which workers were told is durable';
+comment on view pgflow.losses is 'Losses by fail-overs of units that workers were told are durable';
 comment on column pgflow.losses.loss_id is 'Number of the loss, for close_loss()';
-comment on column pgflow.losses.noticed_at is 'When the worker noticed';
-comment on column pgflow.losses.acknowledged_at is 'When the worker last knew how far the lost server''s log was durable';
-comment on column pgflow.losses.acknowledged_lsn is 'How far it was then; more may have been acknowledged since';
-comment on column pgflow.losses.kept_lsn is 'How far of that log the server at hand had come when it took over; at most, if it was restarted since';
+comment on column pgflow.losses.noticed_at is 'Time at which the worker noticed';
+comment on column pgflow.losses.acknowledged_at is 'Time at which the worker last knew how far the lost server''s log was durable';
+comment on column pgflow.losses.acknowledged_lsn is 'Position up to which it was durable then; more may have been acknowledged since';
+comment on column pgflow.losses.kept_lsn is 'Position in that log up to which the server at hand had come when it took over; at most, if it was restarted since';
 comment on column pgflow.losses.old_timeline is 'Timeline of the lost server''s log';
 comment on column pgflow.losses.new_timeline is 'Timeline of the log that goes on';
 comment on column pgflow.losses.worker_id is 'The worker that noticed';
@@ -82,6 +82,6 @@ comment on column pgflow.losses.host is 'Name of its machine';
 comment on column pgflow.losses.pid is 'Number of its process there';
 comment on column pgflow.losses.run_count is 'Runs of which something is lost that this worker was told is durable';
 comment on column pgflow.losses.runs is 'Those runs, up to a thousand: key, seq that the worker was told of (0 = none), and whether the end was';
-comment on column pgflow.losses.closed_at is 'When somebody saw to it; null = it is open';
-comment on column pgflow.losses.closed_by is 'Who did';
-comment on column pgflow.losses.why is 'What they said';
+comment on column pgflow.losses.closed_at is 'Time at which somebody saw to it; null = it is open';
+comment on column pgflow.losses.closed_by is 'Name of whoever saw to it';
+comment on column pgflow.losses.why is 'Reason that they gave';

@@ -31,7 +31,7 @@ as $$
   ) n
   where o.kind = 'effect' and n.since is not null
 $$;
-comment on function pgflow.needs_person_() is 'What only a person can bring on, each since when: runs that are stuck, and effects that nobody looks after';
+comment on function pgflow.needs_person_() is 'Needs for a person, each with its time: runs that are stuck, and effects that nobody looks after';
 
 create or replace function pgflow.claim_pages(max int default 20, lease_seconds float8 default 60)
 returns table (
@@ -83,7 +83,7 @@ begin
 end
 $$;
 comment on function pgflow.claim_pages(int, float8)
-  is 'What a person is to be told, up to so many; whoever has told says so (page_sent), else it is given out again after the lease';
+  is 'Claims up to so many needs for a person to tell; whoever has told says so (page_sent), else they are given out again after the lease';
 
 create or replace function pgflow.page_sent(run_id bigint, call int, kind text, leased_until timestamptz, again_seconds float8 default null)
 returns void

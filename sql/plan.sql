@@ -18,7 +18,7 @@ as $$
   cross join lateral pgflow.needs_(a.act->>0, a.act->>1, a.act->2) n
 $$;
 comment on function pgflow.judge_acts(jsonb)
-  is 'What the policy in force says of acts [[name, risk, request], ...]: for each the version that wants a gate, or null';
+  is 'Judgement of the policy in force on acts [[name, risk, request], ...]: for each the version that wants a gate, or null';
 
 create or replace function pgflow.written_tables()
 returns table (schema_name text, table_name text)

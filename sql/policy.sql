@@ -68,4 +68,4 @@ begin
   end loop;
 end
 $$;
-comment on function pgflow.needs_(text, text, jsonb) is 'What the policy in force says of an effect: its version, and gate, nothing or null where no rule fits';
+comment on function pgflow.needs_(text, text, jsonb) is 'Judgement of the policy in force on an effect: its version, and gate, nothing or null where no rule fits';

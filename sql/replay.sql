@@ -1,4 +1,4 @@
--- Whether there is anything to do: for tests, and for workers that leave when there is not.
+-- Idleness: for tests, and for workers that leave when there is not.
 
 create or replace function pgflow.idle_state()
 returns table (idle boolean, next_due_at timestamptz, due_timers bigint)
@@ -28,4 +28,4 @@ as $$
     due.timers
   from due
 $$;
-comment on function pgflow.idle_state() is 'Whether nothing is ready, leased, nudged or due; when the next timer is; and how many are due';
+comment on function pgflow.idle_state() is 'True if nothing is ready, leased, nudged or due; the time of the next timer; and the number that are due';

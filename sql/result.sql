@@ -95,7 +95,7 @@ as $$
     order by e.key, u.seq desc
   ) l
 $$;
-comment on function pgflow.run_state(text, text) is 'What the run last said of itself with set_state()';
+comment on function pgflow.run_state(text, text) is 'Values that the run last set with set_state()';
 
 create or replace function pgflow.read_stream(key text, stream text, after_run bigint default 0, after_seq int default 0, skip int default 0, max int default 1000, tenant text default '')
 returns table (run_id bigint, seq int, value text, draft text)

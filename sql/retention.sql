@@ -1,4 +1,4 @@
--- What may go: keys whose retention is over, and history.
+-- Removal of keys whose retention is over, and of history.
 --
 -- History goes by families: a run with all that it continued as and all that it started, and only if all
 -- of them have ended. It goes in batches, so that the space is free for new runs long before a vacuum has

@@ -50,7 +50,7 @@ as $$
     and (s.taken_back_in is null or s.taken_back_in >= carried_saga_.generation)
 $$;
 comment on function pgflow.carried_saga_(bigint, int)
-  is 'What a generation must take back of those before it if it fails: [[name, key, where its code stands, request, result, reference, whether it is its own], ...]; null = nothing';
+  is 'Effects of earlier generations that a generation must take back if it fails: [[name, key, where its code stands, request, result, reference, whether it is its own], ...]; null = none';
 
 create or replace function pgflow.note_taken_back_(chain bigint, origin bigint, generation int, cut int)
 returns void
@@ -147,4 +147,4 @@ as $$
   having count(*) > 0
 $$;
 comment on function pgflow.child_saga_(bigint, bigint)
-  is 'What a child that has completed leaves to its parent to take back, if it must: {of: root of the parent, effects: [[name, key, code, request, result, reference], ...]}; null = nothing';
+  is 'Effects of a child that has completed which its parent must take back if it fails: {of: root of the parent, effects: [[name, key, code, request, result, reference], ...]}; null = none';

@@ -1,4 +1,4 @@
--- What the database decides about runs, in the transaction that commits their units: which children exist, which message
+-- Decisions of the database on runs, in the transaction that commits their units: which children exist, which message
 -- a wait takes, which timer is due - and, where nothing is left to do, the change of their place. Called by commit_units
 -- with the leases locked and the units of the flushes inserted, once for all runs of a batch that ask something: what
 -- most of them need is one statement for all of them, what few need goes run by run, in the order of the batch.

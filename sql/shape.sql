@@ -90,7 +90,7 @@ begin
   return why;
 end
 $$;
-comment on function pgflow.misfit_(jsonb, jsonb, text) is 'Why a value does not fit a shape; null = it may fit';
+comment on function pgflow.misfit_(jsonb, jsonb, text) is 'Reason why a value does not fit a shape; null = it may fit';
 
 create or replace function pgflow.check_payload_(run_id bigint, key text, name text, payload json)
 returns void

@@ -68,7 +68,7 @@ begin
   return (select o.status from pgflow.outcome o where o.run_id = ended_as_.run_id and o.status <> 'continued');
 end
 $$;
-comment on function pgflow.ended_as_(bigint) is 'How a run ended, so that nobody takes its mail; null = it has not';
+comment on function pgflow.ended_as_(bigint) is 'Status of a run that has ended, so that nobody takes its mail; null = it is open';
 
 create or replace function pgflow.nudge_asked_(chains bigint[])
 returns bigint[]
@@ -124,7 +124,7 @@ begin
 end
 $$;
 comment on function pgflow.is_first_(bigint, text, text, json)
-  is 'Whether a message is sent to a chain for the first time under an idempotency key; else which one was, and how the run ended if it did not take that';
+  is 'True if a message is sent to a chain for the first time under an idempotency key; else which one was, and how the run ended if it did not take that';
 
 create or replace function pgflow.keep_key_(chain bigint, key text, message bigint)
 returns void

@@ -31,10 +31,10 @@ comment on column pgflow.partitions.first_run_id is 'The first run id that belon
 comment on column pgflow.partitions.last_run_id is 'The last run id that belongs here';
 comment on column pgflow.partitions.bytes is 'Size on disk, with indexes';
 comment on column pgflow.partitions.units is 'Rows, by the last vacuum; null = none has been by';
-comment on column pgflow.partitions.kept_large is 'Why it has not been shrunk: busy = its lock was not to be had in time, units = too many rows, vacuum = its dead rows are still there; null = it is not nearly empty';
-comment on column pgflow.partitions.noticed_at is 'Since when it is known to be nearly empty';
-comment on column pgflow.partitions.tries is 'How often its lock was not to be had in time';
-comment on column pgflow.partitions.next_try_at is 'When workers try again';
+comment on column pgflow.partitions.kept_large is 'Reason why it has not been shrunk: busy = its lock was not to be had in time, units = too many rows, vacuum = its dead rows are still there; null = it is not nearly empty';
+comment on column pgflow.partitions.noticed_at is 'Time since which it is known to be nearly empty';
+comment on column pgflow.partitions.tries is 'Number of times that its lock was not to be had in time';
+comment on column pgflow.partitions.next_try_at is 'Time at which workers try again';
 
 create or replace function pgflow.shrink_journal(
   max_units int default 10000, max_bytes bigint default 67108864, min_bytes bigint default 8388608, backing_off boolean default false

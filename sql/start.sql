@@ -25,7 +25,7 @@ set search_path = pg_catalog, pg_temp
 as $$
   select coalesce(defaults::jsonb, '{}') || one::jsonb = coalesce(defaults::jsonb, '{}') || other::jsonb
 $$;
-comment on function pgflow.same_input_(json, json, json) is 'Whether two inputs are the same once what they leave out is what the defaults say';
+comment on function pgflow.same_input_(json, json, json) is 'True if two inputs are the same once the defaults stand for what they leave out';
 
 create or replace function pgflow.conflict_(key text, chain bigint, workflow text, input json, defaults json, is_other_parent boolean)
 returns text
@@ -50,7 +50,7 @@ as $$
     ), ''), 'the same input'))
   from pgflow.run r join pgflow.lane l on l.lane_id = r.lane_id where r.run_id = chain
 $$;
-comment on function pgflow.conflict_(text, bigint, text, json, json, boolean) is 'Why a start cannot have a key: which run has it, what that is doing, and what is different';
+comment on function pgflow.conflict_(text, bigint, text, json, json, boolean) is 'Reason why a start cannot have a key: the run that has it, its status, and the differences';
 
 create or replace function pgflow.insert_run_(
   tenant text, key text, workflow text, queue text, version text, priority int, input json,
@@ -267,7 +267,7 @@ set search_path = pg_catalog, pg_temp
 as $$
   select coalesce((select r.start_id = is_own_.start_id from pgflow.run r where r.run_id = chain), false)
 $$;
-comment on function pgflow.is_own_(bigint, uuid) is 'Whether a chain was started by the very start that asks: its answer was lost, and it is sent again';
+comment on function pgflow.is_own_(bigint, uuid) is 'True if a chain was started by the very start that asks: its answer was lost, and it is sent again';
 
 create or replace function pgflow.await_end_of_(me bigint, old_chain bigint)
 returns void
@@ -307,7 +307,7 @@ as $$
       and pgflow.ended_as_(pgflow.newest_run_(p.waits_for)) is null
   )
 $$;
-comment on function pgflow.awaits_end_(bigint) is 'Whether a run that replaces another must not begin yet';
+comment on function pgflow.awaits_end_(bigint) is 'True if a run that replaces another must not begin yet';
 
 create or replace function pgflow.begin_replacements_(max int, t timestamptz)
 returns int[]

@@ -135,7 +135,7 @@ set search_path = pg_catalog, pg_temp
 as $$
   select b.details::text from pgflow.step_beat b where b.run_id = step_details.run_id and b.call = step_details.call
 $$;
-comment on function pgflow.step_details(bigint, int) is 'What the last attempt of a step said of its progress';
+comment on function pgflow.step_details(bigint, int) is 'Progress that the last attempt of a step reported';
 
 create or replace function pgflow.emit_drafts(run_id bigint, token bigint, call int, try text, after_seq int, first_n int, emitted jsonb)
 returns boolean

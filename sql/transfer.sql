@@ -16,7 +16,7 @@ set search_path = pg_catalog, pg_temp
 as $$
   select heritage - 'request' || jsonb_strip_nulls(jsonb_build_object('children', pgflow.carried_children_(told_heritage_.run_id, heritage)))
 $$;
-comment on function pgflow.told_heritage_(bigint, jsonb) is 'What a replay must know of a run that begins with the journal of another';
+comment on function pgflow.told_heritage_(bigint, jsonb) is 'Facts for a replay on a run that begins with the journal of another';
 
 create or replace function pgflow.export_runs(chains bigint[])
 returns table (chain_id bigint, run_id bigint, last_seq int, history text)

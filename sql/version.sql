@@ -17,7 +17,7 @@ set search_path = pg_catalog, pg_temp
 as $$
   select exists (select from pgflow.code c where c.workflow = old_name and c.alias_of = name)
 $$;
-comment on function pgflow.is_alias_(text, text) is 'Whether a worker has said that a workflow had this name before';
+comment on function pgflow.is_alias_(text, text) is 'True if a worker has said that a workflow had this name before';
 
 create or replace function pgflow.register_code(worker_id int, codes jsonb)
 returns void
@@ -141,13 +141,13 @@ cross join lateral (
 comment on view pgflow.versions is 'Each version of each workflow: which open runs may depend on it, who serves it, and whether it may go';
 comment on column pgflow.versions.workflow is 'Name of the workflow, an old name included';
 comment on column pgflow.versions.version is 'The version it was given, or the hash of its code';
-comment on column pgflow.versions.pinned is 'Whether its runs stay with it';
+comment on column pgflow.versions.pinned is 'True if its runs stay with it';
 comment on column pgflow.versions.pinned_runs is 'Open runs that are pinned to it: only workers that have it claim them';
 comment on column pgflow.versions.begun_runs is 'Other open runs that code may have worked on while this version was served: the code must still fit them';
 comment on column pgflow.versions.workers is 'Live workers that have it';
-comment on column pgflow.versions.first_at is 'When the first worker came that had it; null = none ever did';
-comment on column pgflow.versions.last_at is 'When the last worker that had it went; null = one is there, or none ever was';
-comment on column pgflow.versions.safe_to_remove is 'Whether no open run can depend on it';
+comment on column pgflow.versions.first_at is 'Time at which the first worker came that had it; null = none ever did';
+comment on column pgflow.versions.last_at is 'Time at which the last worker that had it went; null = one is there, or none ever was';
+comment on column pgflow.versions.safe_to_remove is 'True if no open run can depend on it';
 
 drop view if exists pgflow.patches;
 create view pgflow.patches as
@@ -213,6 +213,6 @@ comment on column pgflow.patches.new_side is 'Open runs that took the new side';
 comment on column pgflow.patches.old_side is 'Open runs that may have passed before the change, and so take the old side';
 comment on column pgflow.patches.marked is 'Open runs whose journal holds the marker of patched(): the code must call patched() or deprecate_patch() for them';
 comment on column pgflow.patches.workers is 'Live workers whose code names it';
-comment on column pgflow.patches.deprecated is 'Whether that code only deprecates it';
-comment on column pgflow.patches.safe_to_deprecate is 'Whether no open run can take the old side: the branch may go, and patched() become deprecate_patch()';
-comment on column pgflow.patches.safe_to_remove is 'Whether the call may go too';
+comment on column pgflow.patches.deprecated is 'True if that code only deprecates it';
+comment on column pgflow.patches.safe_to_deprecate is 'True if no open run can take the old side: the branch may go, and patched() become deprecate_patch()';
+comment on column pgflow.patches.safe_to_remove is 'True if the call may go too';

@@ -1,4 +1,4 @@
--- What anybody may read with any SQL client. Status comes from the place a run is in, so each place is
+-- Views that anybody may read with any SQL client. Status comes from the place a run is in, so each place is
 -- a branch of its own, without a condition in it that would hide it from the planner: a filter on status
 -- reads that place only.
 
@@ -33,8 +33,8 @@ comment on column pgflow.lanes.queue is 'Name of the queue';
 comment on column pgflow.lanes.workflow is 'Name of the workflow';
 comment on column pgflow.lanes.version is 'Version of the code that its runs need; empty = any';
 comment on column pgflow.lanes.queued is 'Runs that may be claimed';
-comment on column pgflow.lanes.oldest_queued_at is 'Since when the oldest of them may be claimed; null = none is queued';
-comment on column pgflow.lanes.why is 'Why no worker takes what is queued: the queue is paused, or none serves it, has the workflow or that version; null = one does';
+comment on column pgflow.lanes.oldest_queued_at is 'Time since which the oldest of them may be claimed; null = none is queued';
+comment on column pgflow.lanes.why is 'Reason why no worker takes queued runs: the queue is paused, or none serves it, has the workflow or that version; null = one does';
 comment on column pgflow.lanes.lane_id is 'Number of the lane';
 
 create view pgflow.runs as
@@ -74,19 +74,19 @@ comment on column pgflow.runs.key is 'The key it was started with, or one made u
 comment on column pgflow.runs.status is 'queued, running, waiting, paused, stuck, completed, failed or cancelled';
 comment on column pgflow.runs.workflow is 'Name of the workflow';
 comment on column pgflow.runs.queue is 'Queue it stands in';
-comment on column pgflow.runs.reason is 'Why it is where it is: what it waits for, why nobody takes it, why it is held, why it was cancelled; null = nothing to say';
+comment on column pgflow.runs.reason is 'Reason of its status: the wait, the lack of a worker, the words of a pause or cancel, or the trouble; null = nothing to say';
 comment on column pgflow.runs.priority is 'Lower numbers are claimed first, among runs of one workflow and queue';
-comment on column pgflow.runs.created_at is 'When it was started';
-comment on column pgflow.runs.since is 'Since when it has this status';
-comment on column pgflow.runs.run_at is 'When it may begin, if it was to begin later than it was started';
-comment on column pgflow.runs.deadline_at is 'When it is cancelled if it has not ended; null = never';
-comment on column pgflow.runs.finished_at is 'When it ended; null = it has not';
+comment on column pgflow.runs.created_at is 'Time of the start';
+comment on column pgflow.runs.since is 'Time since which it has this status';
+comment on column pgflow.runs.run_at is 'Time at which it may begin, if that is later than its start';
+comment on column pgflow.runs.deadline_at is 'Time at which it is cancelled if it has not ended; null = never';
+comment on column pgflow.runs.finished_at is 'Time of the end; null = it has not ended';
 comment on column pgflow.runs.attempt is 'Claims since the run last made progress; null where it is waiting or has ended';
 comment on column pgflow.runs.worker_id is 'The worker that holds it; null = none does';
 comment on column pgflow.runs.generation is '1, and one more each time the run continued as new, was rewound or restarted';
 comment on column pgflow.runs.labels is 'Strings by name, to find runs by; null = none';
 comment on column pgflow.runs.input is 'Arguments of the workflow, an object of parameter names';
-comment on column pgflow.runs.output is 'What the workflow returned; null until it has completed';
+comment on column pgflow.runs.output is 'Value that the workflow returned; null until it has completed';
 comment on column pgflow.runs.error is 'The exception that it raised, or what is known of why it is stuck';
 comment on column pgflow.runs.tenant is 'Whose run it is; empty where there is only one tenant';
 comment on column pgflow.runs.version is 'Version of the code that it needs; empty = any';
@@ -95,7 +95,7 @@ comment on column pgflow.runs.chain_id is 'Number of the first run of the chain:
 comment on column pgflow.runs.parent_run_id is 'The run that started this one as its child; null = none';
 comment on column pgflow.runs.origin_key is 'Key of the run whose journal this one begins with, of a fork another key; null = it began empty, or that history is gone';
 comment on column pgflow.runs.origin_generation is 'Which generation of that run';
-comment on column pgflow.runs.origin_seq is 'How many units it has from there; null = it began empty';
+comment on column pgflow.runs.origin_seq is 'Number of units it has from there; null = it began empty';
 comment on column pgflow.runs.origin_run_id is 'The number of that generation';
 
 drop view if exists pgflow.timeline;
@@ -111,17 +111,17 @@ comment on column pgflow.timeline.key is 'Key of the run';
 comment on column pgflow.timeline.generation is 'Which generation of the run it happened in';
 comment on column pgflow.timeline.seq is 'Its place in the journal of that generation, from 1 without a gap';
 comment on column pgflow.timeline.call is 'Number of the call that it is about, in the order in which the code made them; 0 = the run itself';
-comment on column pgflow.timeline.event is 'What happened: one of the kinds of units, or stream_closed';
+comment on column pgflow.timeline.event is 'Kind of event: one of the kinds of units, or stream_closed';
 comment on column pgflow.timeline.name is 'Of the step, signal, workflow or stream that it is about; null where there is none';
-comment on column pgflow.timeline.at is 'When it happened, as now() showed it to the workflow';
-comment on column pgflow.timeline.recorded_at is 'When the commit wrote it';
-comment on column pgflow.timeline.due_at is 'When the timer that it started, or the next attempt, is due; null = none';
+comment on column pgflow.timeline.at is 'Time of the event, as now() showed it to the workflow';
+comment on column pgflow.timeline.recorded_at is 'Time at which the commit wrote it';
+comment on column pgflow.timeline.due_at is 'Time at which the timer that it started, or the next attempt, is due; null = none';
 comment on column pgflow.timeline.payload is 'Its result, error, message or value';
 comment on column pgflow.timeline.starts is 'Bodies of steps that this commit allowed to start: [[call, class, name, ordinal or key, hash of arguments], ...]';
 comment on column pgflow.timeline.tenant is 'Whose run it is; empty where there is only one tenant';
 comment on column pgflow.timeline.run_id is 'The number of that generation';
 comment on column pgflow.timeline.token is 'Token of the lease that wrote it; 0 where no worker held the run, or where it is another run''s';
-comment on column pgflow.timeline.is_inherited is 'Whether it happened to the run whose journal this one begins with';
+comment on column pgflow.timeline.is_inherited is 'True if it happened to the run whose journal this one begins with';
 
 drop view if exists pgflow.repeated_steps;
 drop view if exists pgflow.steps;
@@ -169,15 +169,15 @@ comment on column pgflow.steps.key is 'Key of the run';
 comment on column pgflow.steps.call is 'Number of the call, in the order in which the code made them';
 comment on column pgflow.steps.step is 'Name of the step';
 comment on column pgflow.steps.status is 'started, completed, failed or abandoned';
-comment on column pgflow.steps.attempts is 'How often its body was begun, as far as is recorded: it ended, or the worker that began it was lost; more than 1 = it may have acted more than once';
-comment on column pgflow.steps.started_at is 'When its body was first allowed to start; null where no leave is needed, as for a read';
-comment on column pgflow.steps.ended_at is 'When it returned, failed for the last time or was given up; null = it has not';
-comment on column pgflow.steps.idempotency_key is 'What idempotency_key() answers in its body: the same in every attempt; null for a read';
-comment on column pgflow.steps.output is 'What it returned, of what was made anew the newest; null unless it completed';
+comment on column pgflow.steps.attempts is 'Number of times that its body was begun, as far as is recorded: it ended, or the worker that began it was lost; more than 1 = it may have acted more than once';
+comment on column pgflow.steps.started_at is 'Time at which its body was first allowed to start; null where no leave is needed, as for a read';
+comment on column pgflow.steps.ended_at is 'Time at which it returned, failed for the last time or was given up; null = it has not';
+comment on column pgflow.steps.idempotency_key is 'Answer of idempotency_key() in its body: the same in every attempt; null for a read';
+comment on column pgflow.steps.output is 'Value that it returned, of those made anew the newest; null unless it completed';
 comment on column pgflow.steps.error is 'The exception that it raised for the last time; null unless it failed';
 comment on column pgflow.steps.tenant is 'Whose run it is; empty where there is only one tenant';
 comment on column pgflow.steps.run_id is 'The number of that generation';
-comment on column pgflow.steps.is_inherited is 'Whether it is a step of the run whose journal this one begins with';
+comment on column pgflow.steps.is_inherited is 'True if it is a step of the run whose journal this one begins with';
 
 -- Most runs have been worked on under one lease and have recorded no failed attempt, so none of their steps was begun twice:
 -- that is found without a look at what their units allowed to start.
@@ -194,15 +194,15 @@ comment on column pgflow.repeated_steps.key is 'Key of the run';
 comment on column pgflow.repeated_steps.call is 'Number of the call, in the order in which the code made them';
 comment on column pgflow.repeated_steps.step is 'Name of the step';
 comment on column pgflow.repeated_steps.status is 'started, completed, failed or abandoned';
-comment on column pgflow.repeated_steps.attempts is 'How often its body was begun, as far as is recorded: it ended, or the worker that began it was lost; more than 1 = it may have acted more than once';
-comment on column pgflow.repeated_steps.started_at is 'When its body was first allowed to start; null where no leave is needed, as for a read';
-comment on column pgflow.repeated_steps.ended_at is 'When it returned, failed for the last time or was given up; null = it has not';
-comment on column pgflow.repeated_steps.idempotency_key is 'What idempotency_key() answers in its body: the same in every attempt; null for a read';
-comment on column pgflow.repeated_steps.output is 'What it returned, of what was made anew the newest; null unless it completed';
+comment on column pgflow.repeated_steps.attempts is 'Number of times that its body was begun, as far as is recorded: it ended, or the worker that began it was lost; more than 1 = it may have acted more than once';
+comment on column pgflow.repeated_steps.started_at is 'Time at which its body was first allowed to start; null where no leave is needed, as for a read';
+comment on column pgflow.repeated_steps.ended_at is 'Time at which it returned, failed for the last time or was given up; null = it has not';
+comment on column pgflow.repeated_steps.idempotency_key is 'Answer of idempotency_key() in its body: the same in every attempt; null for a read';
+comment on column pgflow.repeated_steps.output is 'Value that it returned, of those made anew the newest; null unless it completed';
 comment on column pgflow.repeated_steps.error is 'The exception that it raised for the last time; null unless it failed';
 comment on column pgflow.repeated_steps.tenant is 'Whose run it is; empty where there is only one tenant';
 comment on column pgflow.repeated_steps.run_id is 'The number of that generation';
-comment on column pgflow.repeated_steps.is_inherited is 'Whether it is a step of the run whose journal this one begins with';
+comment on column pgflow.repeated_steps.is_inherited is 'True if it is a step of the run whose journal this one begins with';
 
 drop view if exists pgflow.queues;
 create view pgflow.queues as
@@ -220,18 +220,18 @@ left join (
   from pgflow.held group by lane_id
 ) h on h.lane_id = l.lane_id
 group by q.queue;
-comment on view pgflow.queues is 'How much stands, runs and waits in each queue, and its limits';
+comment on view pgflow.queues is 'Runs that stand, run and wait in each queue, and its limits';
 comment on column pgflow.queues.queue is 'Name of the queue';
 comment on column pgflow.queues.queued is 'Runs that may be claimed';
 comment on column pgflow.queues.running is 'Runs that a worker holds';
 comment on column pgflow.queues.waiting is 'Runs that wait for a signal, a child, a timer or their time to start';
 comment on column pgflow.queues.paused is 'Runs that somebody paused';
 comment on column pgflow.queues.stuck is 'Runs that need somebody''s help';
-comment on column pgflow.queues.oldest_queued_at is 'Since when the oldest of the queued runs may be claimed; null = none is queued';
-comment on column pgflow.queues.max_running is 'How many runs may be held at once over all workers; null = no limit';
+comment on column pgflow.queues.oldest_queued_at is 'Time since which the oldest of the queued runs may be claimed; null = none is queued';
+comment on column pgflow.queues.max_running is 'Most runs that may be held at once over all workers; null = no limit';
 comment on column pgflow.queues.max_deaths is 'After so many workers died holding a run that recorded nothing, it is stuck';
-comment on column pgflow.queues.refuses_unknown is 'Whether starts of workflows that no worker has ever had are refused';
-comment on column pgflow.queues.paused_at is 'Since when nothing is claimed from the queue; null = not paused';
+comment on column pgflow.queues.refuses_unknown is 'True if starts of workflows that no worker has ever had are refused';
+comment on column pgflow.queues.paused_at is 'Time since which nothing is claimed from the queue; null = not paused';
 
 drop view if exists pgflow.workers;
 create view pgflow.workers as
@@ -247,12 +247,12 @@ comment on column pgflow.workers.worker_id is 'The number of the worker';
 comment on column pgflow.workers.host is 'Name of the machine it runs on';
 comment on column pgflow.workers.pid is 'Number of its process there';
 comment on column pgflow.workers.queues is 'Queues that it serves';
-comment on column pgflow.workers.concurrency is 'How many runs it holds at once, at most';
-comment on column pgflow.workers.running is 'How many runs it holds now';
+comment on column pgflow.workers.concurrency is 'Most runs that it holds at once';
+comment on column pgflow.workers.running is 'Number of runs that it holds now';
 comment on column pgflow.workers.stopping is 'True once it takes no further runs';
 comment on column pgflow.workers.version is 'Version of pgflow-engine that it runs';
-comment on column pgflow.workers.started_at is 'When it announced itself';
-comment on column pgflow.workers.beat_at is 'When it last said that it lives';
+comment on column pgflow.workers.started_at is 'Time at which it announced itself';
+comment on column pgflow.workers.beat_at is 'Time of its last sign of life';
 comment on column pgflow.workers.beat is 'Counts up while it lives; others watch whether it moves';
 comment on column pgflow.workers.lost_threads is 'Threads at bodies of steps that go on though nobody waits for them any more';
 comment on column pgflow.workers.is_outdated is 'True if the schema has been upgraded past the code of the worker: it goes on, until you start the new version in its place';

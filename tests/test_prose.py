@@ -1,9 +1,13 @@
-"""README and docs are plain: short sentences about things, with one thought each. The figures are those that Oban's and psycopg's guides keep."""
+"""Prose is plain. README and docs have short sentences about things, with one thought each: the figures are those that Oban's and
+psycopg's guides keep. Docstrings and SQL comments begin with a verb or a noun.
+"""
 
 from __future__ import annotations
 
+import ast
 import re
 import statistics
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,6 +19,11 @@ MEDIAN_WORDS = 17
 
 GENERATED = {"python.md", "sql.md", "errors.md", "checks.md", "GUARANTEES.md"}
 """From docstrings, comments and the record of the proof."""
+
+QUESTION_WORDS = {"what", "whether", "how", "where", "who", "when", "why"}
+"""A docstring or comment that begins with one of these names a question instead of an answer: "Return True if", "Seconds until"."""
+
+CODE = ("pgflow", "cli", "bench", "examples", "tests")
 
 PAGES = [
     servers.REPOSITORY / "README.md",
@@ -57,3 +66,53 @@ def test_wordy_pages_are_found():
     assert [c.split(" in ")[0] for c in complaints(sentences(page))] == ["more than 5 what", "more than 8 semicolons"]
     assert complaints(["word " * 30]) == ["half of the sentences have more than 17 words"]
     assert complaints(sentences("- Start it.\n- Stop it; what now?\n")) == []
+
+
+def docstrings(source: str) -> Iterator[tuple[int, str]]:
+    """Yield line and text of each docstring, those behind assignments included."""
+    for node in ast.walk(ast.parse(source)):
+        body = getattr(node, "body", None)
+        for before, statement in zip([None, *body], body, strict=False) if isinstance(body, list) else ():
+            if before is None and not isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
+                continue
+            if before is not None and not isinstance(before, (ast.Assign, ast.AnnAssign)):
+                continue
+            if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant) and isinstance(statement.value.value, str):
+                yield statement.lineno, statement.value.value
+
+
+def sql_comments(source: str) -> Iterator[tuple[int, str]]:
+    """Yield line and text of each ``comment on``, and of the comment at the head of the file."""
+    if source.startswith("--"):
+        yield 1, source.removeprefix("--")
+    for found in re.finditer(r"^comment on [^']*? is\s+'((?:[^']|'')+)'", source, re.MULTILINE):
+        yield source.count("\n", 0, found.start(1)) + 1, found[1]
+
+
+def asks(text: str) -> bool:
+    """Return True if a text begins with a question word, in whichever case."""
+    first = re.match(r"\W*([A-Za-z]+)", text)
+    return first is not None and first[1].lower() in QUESTION_WORDS
+
+
+def questions(folder: str) -> list[str]:
+    """Return ``file:line: text`` of each docstring or SQL comment of a folder that begins with a question word."""
+    found = []
+    for pattern, texts in (("*.py", docstrings), ("*.sql", sql_comments)):
+        for path in sorted((servers.REPOSITORY / folder).rglob(pattern)):
+            name = path.relative_to(servers.REPOSITORY).as_posix()
+            found += [f"{name}:{line}: {text.strip().splitlines()[0]}" for line, text in texts(path.read_text()) if asks(text)]
+    return found
+
+
+@pytest.mark.parametrize("folder", [*CODE, "sql"])
+def test_docstrings_and_comments_begin_with_a_verb_or_a_noun(folder: str):
+    found = questions(folder)
+    assert not found, "say what is returned or held instead of asking:\n" + "\n".join(found)
+
+
+def test_docstrings_that_ask_are_found():
+    source = '''"""The module."""\n\nLIMIT = 3\n"""How many."""\n\ndef is_open():\n    """Whether it is.\n\n    More.\n    """\n    x = 1\n    "Whose."\n'''
+    assert [(line, text.split()[0]) for line, text in docstrings(source)] == [(1, "The"), (4, "How"), (7, "Whether"), (12, "Whose.")]
+    assert [line for line, text in docstrings(source) if asks(text)] == [4, 7]
+    assert [line for line, text in sql_comments("-- Runs.\n\ncomment on column a.b is 'When it''s due';\n") if asks(text)] == [3]

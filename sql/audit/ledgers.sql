@@ -12,18 +12,18 @@ select r.key, u.key::text as decision, u.name::text as name, u.payload->'value' 
 from pgflow.unit u
 join pgflow.run r on r.run_id = u.run_id
 where u.kind = 'd';
-comment on view pgflow.decisions is 'Why: each choice with its reasons, as it was recorded once';
+comment on view pgflow.decisions is 'Decisions: each choice with its reasons, as it was recorded once';
 comment on column pgflow.decisions.key is 'Key of the run';
 comment on column pgflow.decisions.decision is 'Its own key, which the keys of what rests on it begin with';
 comment on column pgflow.decisions.name is 'Name of the decision';
-comment on column pgflow.decisions.value is 'What was chosen';
+comment on column pgflow.decisions.value is 'Value that was chosen';
 comment on column pgflow.decisions.why is 'The reason given';
-comment on column pgflow.decisions.evidence is 'What it rested on';
-comment on column pgflow.decisions.alternatives is 'What else could have been chosen';
+comment on column pgflow.decisions.evidence is 'Evidence that it rested on';
+comment on column pgflow.decisions.alternatives is 'Alternatives to it';
 comment on column pgflow.decisions.policy is 'The policy that it followed; null = none is named';
 comment on column pgflow.decisions.model is 'The model that chose; null = none is named';
-comment on column pgflow.decisions.usage is 'What the choice cost; null = nothing is said';
-comment on column pgflow.decisions.decided_at is 'When';
+comment on column pgflow.decisions.usage is 'Cost of the choice; null = none was recorded';
+comment on column pgflow.decisions.decided_at is 'Time of the choice';
 comment on column pgflow.decisions.seq is 'Its place in the journal';
 comment on column pgflow.decisions.call is 'Number of the call, in the order in which the code made them';
 comment on column pgflow.decisions.generation is 'Which generation of the run decided';
@@ -66,31 +66,31 @@ cross join lateral (
   having bool_or(u.kind = 'i')
 ) f
 cross join lateral (select (f.intent).*) i;
-comment on view pgflow.effects is 'What: each act on the outside, what was asked for, how often it was tried, what became of it and who said so';
+comment on view pgflow.effects is 'Effects: each act on the outside, its request, its tries, its outcome and who stated that';
 comment on column pgflow.effects.key is 'Key of the run';
 comment on column pgflow.effects.effect is 'Its idempotency key: the same in every attempt';
 comment on column pgflow.effects.name is 'Name of the effect';
 comment on column pgflow.effects.status is 'intended, unknown, accepted, confirmed or failed';
-comment on column pgflow.effects.risk is 'What it takes to take it back: reversible, compensable, irreversible';
+comment on column pgflow.effects.risk is 'Means by which it can be taken back: reversible, compensable, irreversible';
 comment on column pgflow.effects.request is 'Its arguments, by name';
-comment on column pgflow.effects.result is 'What it returned, or what was said with its confirmation; null unless it is confirmed';
-comment on column pgflow.effects.error is 'Why it was not done; null unless it failed';
+comment on column pgflow.effects.result is 'Value that it returned, or that came with its confirmation; null unless it is confirmed';
+comment on column pgflow.effects.error is 'Reason why it was not done; null unless it failed';
 comment on column pgflow.effects.ref is 'The counterparty''s reference under which it was accepted; null = it was not';
-comment on column pgflow.effects.attempts is 'How often it was allowed to act';
-comment on column pgflow.effects.unknowns is 'How often nobody knew what had become of it';
-comment on column pgflow.effects.said_by is 'Who said last what became of it: settle, or a person; null = its own answer counted';
+comment on column pgflow.effects.attempts is 'Number of times that it was allowed to act';
+comment on column pgflow.effects.unknowns is 'Number of times that nobody knew its outcome';
+comment on column pgflow.effects.said_by is 'Last to state its outcome: settle, or a person; null = its own answer counted';
 comment on column pgflow.effects.decision is 'Key of the decision that it rests on; null = none';
 comment on column pgflow.effects.compensates is 'Key of the effect that it takes back; null = none';
 comment on column pgflow.effects.policy_version is 'The policy in force when it was let through; null = there was none';
-comment on column pgflow.effects.intended_at is 'When its intent was recorded, before it acted';
-comment on column pgflow.effects.closed_at is 'When it was known what became of it; null = it is open';
+comment on column pgflow.effects.intended_at is 'Time at which its intent was recorded, before it acted';
+comment on column pgflow.effects.closed_at is 'Time at which its outcome was known; null = it is open';
 comment on column pgflow.effects.seq is 'Place of its intent in the journal';
 comment on column pgflow.effects.call is 'Number of the call, in the order in which the code made them';
 comment on column pgflow.effects.generation is 'Which generation of the run did it';
 comment on column pgflow.effects.tenant is 'Whose run it is; empty where there is only one tenant';
 comment on column pgflow.effects.run_id is 'The number of that generation';
-comment on column pgflow.effects.origin is 'Where it was done, if a run that was rewound or forked was handed its result: run_id and seq of the intent there; null = here';
-comment on column pgflow.effects.owed is 'Why a person must see to it: forced (the run was ended by force) or parent_forced; null = nobody must';
+comment on column pgflow.effects.origin is 'Place where it was done, if a run that was rewound or forked was handed its result: run_id and seq of the intent there; null = here';
+comment on column pgflow.effects.owed is 'Reason why a person must see to it: forced (the run was ended by force) or parent_forced; null = nobody must';
 
 create view pgflow.obligations as
 select r.key, o.kind, o.name, o.detail->>'state' as state, o.opened_at, o.due_at, o.owed_to, o.detail->>'key' as effect,
@@ -105,16 +105,16 @@ comment on column pgflow.obligations.kind is 'effect, gate or obligation';
 comment on column pgflow.obligations.name is 'Of the effect, gate or obligation';
 comment on column pgflow.obligations.state is 'Of an effect: intended, unknown, absent, accepted; or uncompensated: it was done, and nobody takes it back any more';
 comment on column pgflow.obligations.opened_at is 'Since when it is owed';
-comment on column pgflow.obligations.due_at is 'When the engine looks after it next, or when it should be closed; null = no time is set';
+comment on column pgflow.obligations.due_at is 'Time at which the engine looks after it next, or it should be closed; null = no time is set';
 comment on column pgflow.obligations.owed_to is 'To whom; null = nobody is named';
 comment on column pgflow.obligations.effect is 'Idempotency key of the effect: what settle_effect takes';
 comment on column pgflow.obligations.ref is 'The counterparty''s reference: what confirm_effect takes';
-comment on column pgflow.obligations.detail is 'What whoever closes it should know';
+comment on column pgflow.obligations.detail is 'Notice for whoever closes it';
 comment on column pgflow.obligations.tenant is 'Whose run it is; empty where there is only one tenant';
 comment on column pgflow.obligations.call is 'Number of the call';
 comment on column pgflow.obligations.run_id is 'The number of that generation';
-comment on column pgflow.obligations.reason is 'Why a person must see to it: forced (its run was ended by force) or parent_forced (its run has completed, its parent was ended by force); null = its run does';
-comment on column pgflow.obligations.paged_at is 'When somebody was last told of it (app.pager); null = nobody, or nobody is needed';
+comment on column pgflow.obligations.reason is 'Reason why a person must see to it: forced (its run was ended by force) or parent_forced (its run has completed, its parent was ended by force); null = its run does';
+comment on column pgflow.obligations.paged_at is 'Time at which somebody was last told of it (app.pager); null = nobody, or nobody is needed';
 
 create view pgflow.provenance as
 select d.key, d.decision, d.name as decided, d.why, d.evidence, d.decided_at, a.act, a.name, a.act_key, a.status, c.effect as compensated_by,
@@ -139,13 +139,13 @@ comment on column pgflow.provenance.key is 'Key of the run';
 comment on column pgflow.provenance.decision is 'Key of the decision';
 comment on column pgflow.provenance.decided is 'Name of the decision';
 comment on column pgflow.provenance.why is 'The reason given';
-comment on column pgflow.provenance.evidence is 'What it rested on';
-comment on column pgflow.provenance.decided_at is 'When';
+comment on column pgflow.provenance.evidence is 'Evidence that it rested on';
+comment on column pgflow.provenance.decided_at is 'Time of the decision';
 comment on column pgflow.provenance.act is 'effect or step; null = nothing rested on it';
 comment on column pgflow.provenance.name is 'Name of the effect or step';
 comment on column pgflow.provenance.act_key is 'Its idempotency key';
-comment on column pgflow.provenance.status is 'What became of it';
+comment on column pgflow.provenance.status is 'Status of the act';
 comment on column pgflow.provenance.compensated_by is 'Key of the effect that took it back; null = none';
-comment on column pgflow.provenance.compensation is 'What became of that';
+comment on column pgflow.provenance.compensation is 'Status of its compensation';
 comment on column pgflow.provenance.tenant is 'Whose run it is; empty where there is only one tenant';
 comment on column pgflow.provenance.run_id is 'The number of the generation';

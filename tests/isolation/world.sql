@@ -354,7 +354,7 @@ begin
   insert into scene.complaint select c.invariant from pgflow.check() c;
 end
 $$;
-comment on procedure scene.close() is 'What every worker does sooner or later: what was busy is tried again, leases of nobody are taken, and two polls';
+comment on procedure scene.close() is 'Upkeep that every worker does sooner or later: what was busy is tried again, leases of nobody are taken, and two polls';
 
 create view scene.place as
 select k.key as name, k.chain_id, r.run_id, concat_ws(' of ', coalesce(o.status, case when e.run_id is not null then 'lease' end,

@@ -42,7 +42,7 @@ create table treasury.balance (
   euros_buy numeric not null,
   run_key text not null
 );
-comment on table treasury.balance is 'How each account stood at the close of a day, in cents, and how many units of its currency a euro bought';
+comment on table treasury.balance is 'Balance of each account at the close of a day, in cents, and the units of its currency that a euro bought';
 
 create table treasury.report (
   report_id bigint generated always as identity primary key,
