@@ -26,7 +26,7 @@ QUESTION_WORDS = {"what", "whether", "how", "where", "who", "when", "why"}
 CODE = ("pgflow", "cli", "bench", "examples", "tests")
 
 PAGES = [
-    servers.REPOSITORY / "README.md",
+    *(servers.REPOSITORY / name for name in ("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md")),
     *sorted(page for page in (servers.REPOSITORY / "docs").rglob("*.md") if page.name not in GENERATED),
 ]
 
