@@ -24,7 +24,7 @@ def include_name(name: str | None, type_: str, parent_names: Mapping[Any, str | 
     Args:
         name: Its name; None for the default schema.
         type_: ``schema``, ``table``, ``column`` and so on.
-        parent_names: What it is in: ``schema_name``, ``table_name``.
+        parent_names: Names around it: ``schema_name``, ``table_name``.
 
     Returns:
         False for the schema ``pgflow`` and whatever is in it.

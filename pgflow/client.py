@@ -136,8 +136,8 @@ class Client(Mailbox):
             verdict: ``confirmed``, ``failed``, or ``absent``: nothing was done, and it may be tried again. Of an effect that a run
                 ended by force has left ``uncompensated``: ``taken_back`` by other means, or ``stands``.
             value: The result, where it is confirmed: anything JSON that its annotation reads.
-            why: How this is known.
-            by: Who says so.
+            why: Reason for the verdict.
+            by: Name of whoever says so.
 
         Raises:
             RunNotFound: No open effect has the key.
@@ -154,9 +154,9 @@ class Client(Mailbox):
         Args:
             ref: The counterparty's reference, as in ``Accepted(ref)``.
             verdict: ``confirmed`` or ``failed``.
-            value: What the counterparty says of it; anything JSON.
-            why: How this is known.
-            by: Who says so.
+            value: Answer of the counterparty; anything JSON.
+            why: Reason for the verdict.
+            by: Name of whoever says so.
 
         Raises:
             RunNotFound: No effect was accepted under the reference, or not yet: have the counterparty send again.

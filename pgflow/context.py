@@ -60,7 +60,7 @@ def sleep(delay: Duration) -> Coroutine[Any, Any, None]:
     """Sleeps durably: the wait goes on over crashes and deploys, and holds nothing while it lasts.
 
     Args:
-        delay: How long; a number means seconds.
+        delay: Time to sleep; a number means seconds.
     """
     async_scope("pgflow.sleep()", "pgflow.sync.sleep()")
     return asyncio.sleep(seconds_of(delay))

@@ -75,7 +75,7 @@ def step(fn: Callable[..., Any] | None = None, /, **options: Any) -> Any:
     Args:
         name: Its name in the journal, at most 255 bytes; the function's own if not given.
         retries: Tries in all (3 if not given), or how to space them.
-        timeout: How long one try may take.
+        timeout: Longest time for one try.
         raises: Errors that are final: never tried again, and raised in the workflow as themselves.
         aliases: Names that it had before: journals that know it by one of them fit.
 
@@ -103,8 +103,8 @@ def read(fn: Callable[..., Any] | None = None, /, **options: Any) -> Any:
     Args:
         name: Its name in the journal, at most 255 bytes; the function's own if not given.
         retries: Tries in all (3 if not given), or how to space them.
-        timeout: How long one try may take.
-        max_age: How old the newest result of this read may be when an effect is intended after it; where it is older, nothing is
+        timeout: Longest time for one try.
+        max_age: Greatest age of the newest result of this read when an effect is intended after it; where it is older, nothing is
             done and the effect raises Stale.
         raises: Errors that are final: never tried again, and raised in the workflow as themselves.
         aliases: Names that it had before: journals that know it by one of them fit.
@@ -208,16 +208,16 @@ def effect(
     the counterparty remembers it (``dedup_window``), ``.settle``, and else a person.
 
     Args:
-        risk: What it takes to take it back.
+        risk: Means by which it can be taken back, if at all.
         raises: The counterparty's definite refusals; any other exception leaves the outcome unknown.
-        dedup_window: How long the counterparty remembers a key: the same key is simply sent again as long as that is sure to arrive
-            within this time, which is ``settle_after`` shorter. Not given, it is asked first.
-        settle_after: How long after an attempt "absent" is believed: at least half a second longer than its time-out, ten seconds longer
+        dedup_window: Time for which the counterparty remembers a key. Until ``settle_after`` before its end, the same key is simply
+            sent again. If not given, the counterparty is asked first.
+        settle_after: Time after an attempt from which "absent" is believed: at least half a second longer than its time-out, ten seconds longer
             if not given. An attempt that could only begin in the second half of that slack is not begun.
         keyed: Whether the counterparty deduplicates by key; an effect it does not is only tried again by a person's word.
-        timeout: How long one attempt may take; five minutes if not given.
+        timeout: Longest time for one attempt; five minutes if not given.
         name: Its name in the ledger, at most 255 bytes; the function's own if not given.
-        settle_retries: How often and at what intervals it is settled before a person must; some nine hours if not given.
+        settle_retries: Number and intervals of the questions before a person must settle it; some nine hours if not given.
         aliases: Names that it had before: journals that know it by one of them fit, and its keys stay what they are.
         writes: Tables of the application's database that it writes, as in ``shop.orders``: all that SQL in a plan may write that takes
             it back; see :func:`pgflow.saga`.
@@ -258,7 +258,7 @@ def decision(*, retries: Retries | int = 3, timeout: Duration | None = None, ali
 
     Args:
         retries: Tries in all, or how to space them.
-        timeout: How long one try may take.
+        timeout: Longest time for one try.
         aliases: Names that it had before: journals that know it by one of them fit, and its keys stay what they are.
 
     Example::

@@ -36,7 +36,7 @@ def resolve_dsn(dsn: str | None = None) -> str | None:
     """Say which database is meant.
 
     Args:
-        dsn: What the caller was given: a URL, ``keyword=value`` pairs, or None.
+        dsn: Connection string of the caller: a URL, ``keyword=value`` pairs, or None.
 
     Returns:
         A connection string that libpq understands, or None, which means the embedded server.

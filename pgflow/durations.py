@@ -27,8 +27,8 @@ def duration(value: Any, what: str, *, least_seconds: float = 0.0) -> timedelta 
 
     Args:
         value: A timedelta or a number of seconds.
-        what: How an error names it, as in "timeout of step charge".
-        least_seconds: What is shorter is refused; minus infinity takes a time that has passed for none at all.
+        what: Name for errors, as in "timeout of step charge".
+        least_seconds: Shortest duration allowed; minus infinity takes a time that has passed for none at all.
 
     Raises:
         InvalidArgument: It is no duration, or out of bounds.
@@ -52,7 +52,7 @@ def seconds(value: Any, what: str) -> float:
 
     Args:
         value: A timedelta or a number of seconds.
-        what: How an error names it.
+        what: Name for errors.
 
     Raises:
         InvalidArgument: It is no duration, or out of bounds.

@@ -46,7 +46,7 @@ def call(name: str, fn: Callable[..., Any], /, *args: Any, **options: Any) -> An
         *args: What it is called with.
         returns: Type of its result; what its annotation says if not given, and plain JSON where there is none.
         retries: Tries in all (3 if not given), or how to space them.
-        timeout: How long one try may take.
+        timeout: Longest time for one try.
         raises: Errors that are final: never tried again, and raised in the workflow as themselves.
 
     Raises:

@@ -115,8 +115,8 @@ class EffectStep(Step[P, R_co]):
 
         Args:
             retries: An effect has none: it is settled instead.
-            timeout: How long one attempt may take.
-            admit: What the call may cost at most.
+            timeout: Longest time for one attempt.
+            admit: Limit on the cost of the call.
             expect: Fingerprint (:func:`pgflow.fingerprint`) of what the decision to act rests on. What ``.observe`` returns
                 immediately before the act must have the same one; else nothing is done and Diverged is raised.
         """

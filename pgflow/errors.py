@@ -127,7 +127,7 @@ class StepFailed(PgflowError):
     Attributes:
         error_type: Module and qualified name of the error's class.
         message: Its text.
-        attempts: How often the step was tried.
+        attempts: Number of tries of the step.
     """
 
     def __init__(self, error_type: str, message: str, attempts: int = 1) -> None:

@@ -221,9 +221,9 @@ def rebuild_error(data: ErrorData, known: ErrorClasses, attempts: int = 1) -> Ex
     """Returns the exception that the data stands for, with its causes; the same for the same data.
 
     Args:
-        data: What :func:`encode_error` returned, perhaps by way of the database.
+        data: Result of :func:`encode_error`, perhaps by way of the database.
         known: The classes as which it may be rebuilt.
-        attempts: How often the step was tried, should it become :class:`StepFailed`.
+        attempts: Number of tries of the step, should it become :class:`StepFailed`.
     """
     error = _rebuild_one(data, known, attempts)
     if data.get("cause"):

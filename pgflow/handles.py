@@ -149,7 +149,7 @@ class Run(_Handle[Session, R_co]):
         """Waits for the run to end and returns its value.
 
         Args:
-            timeout: How long to wait at most.
+            timeout: Longest time to wait.
 
         Raises:
             RunFailed: The workflow raised; its error is the ``__cause__``.
@@ -186,7 +186,7 @@ class Run(_Handle[Session, R_co]):
 
         Args:
             name: The stream.
-            offset: How many values to skip.
+            offset: Number of values to skip.
             live: Whether to yield what the bodies of running steps emit before their steps have completed. If a try then fails, its
                 values are void, and those of the next try come after them: each value that counts comes at least once.
 

@@ -37,8 +37,8 @@ class Verdict:
         key: Key of the run.
         workflow: Name of its workflow.
         generation: Which generation of the run it is.
-        units: How many units its journal has.
-        divergence: How the code diverges from the record; None if it repeats it.
+        units: Number of units in its journal.
+        divergence: Difference between code and record; None if it repeats it.
         is_known: Whether the code has this workflow at all; if not, nothing was replayed.
     """
 
@@ -58,7 +58,7 @@ def read_history(line: str, where: str = "the history") -> RecordedRun:
 
     Args:
         line: A JSON object, as exported.
-        where: How an error names the line, as in ``runs.jsonl, line 3``.
+        where: Name of the line for errors, as in ``runs.jsonl, line 3``.
 
     Raises:
         InvalidArgument: It is no history, or one of a format that this version does not read.
@@ -105,9 +105,9 @@ def export_chain(connection: psycopg.Connection[Any], chain_id: int, out: IO[str
     """Writes a run with all its generations, each on a line.
 
     Args:
-        connection: Where it is; a repeatable-read transaction gives one moment of all runs.
+        connection: Connection to its database; a repeatable-read transaction gives one moment of all runs.
         chain_id: Its chain.
-        out: Where to write.
+        out: File to write to.
 
     Returns:
         The numbers of its generations.
@@ -140,7 +140,7 @@ def import_lines(connection: psycopg.Connection[Any], lines: Iterable[tuple[str,
     """Inserts histories, all or none.
 
     Args:
-        connection: Where to; without an open transaction.
+        connection: Connection to the target, without an open transaction.
         lines: Pairs of how an error names the line, and the line.
 
     Returns:

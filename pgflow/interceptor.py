@@ -71,7 +71,7 @@ def outcome_of(error: BaseException) -> Literal["left", "continued", "cancelled"
     """Classify an exception that leaves the code of a workflow or the body of a step.
 
     Args:
-        error: What was raised through ``around_workflow`` or ``around_step``.
+        error: Exception that was raised through ``around_workflow`` or ``around_step``.
 
     Returns:
         ``left`` where an activation ends without an end of the run: it waits, or goes on elsewhere.

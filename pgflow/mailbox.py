@@ -39,7 +39,7 @@ class Mailbox(Rewinds):
             key: The run.
             message: The number of the message, as :meth:`messages` shows it.
             why: The reason, kept with the message.
-            by: Who says so.
+            by: Name of whoever says so.
 
         Raises:
             RunNotFound: The run has no such message.
@@ -53,9 +53,9 @@ class Mailbox(Rewinds):
         Args:
             key: The run.
             message: The number of the message, as :meth:`messages` shows it.
-            payload: What it says from now on: anything JSON that the type of its signal reads.
+            payload: New payload: anything JSON that the type of its signal reads.
             why: The reason, kept with the message as it was.
-            by: Who says so.
+            by: Name of whoever says so.
 
         Raises:
             RunNotFound: The run has no such message.
@@ -71,7 +71,7 @@ class Mailbox(Rewinds):
             message: The number of the message, as :meth:`messages` shows it.
             to: Key of the run that is to have it now; None for the same.
             why: The reason, kept in the run's history.
-            by: Who says so.
+            by: Name of whoever says so.
 
         Returns:
             The number that it has now.

@@ -29,10 +29,10 @@ def map(  # noqa: A001 - the field's word; users write pgflow.map
 
     Args:
         step: A step or workflow of one parameter.
-        items: What to call it with.
-        max_parallel: How many at a time; all at once if not given.
+        items: Items to call it with.
+        max_parallel: Most items at a time; all at once if not given.
         min_successful: Enough: when so many have succeeded the rest is cancelled.
-        tolerated_failures: How many items may fail.
+        tolerated_failures: Number of items that may fail.
 
     Returns:
         The results in the order of the items, and the items that failed with their errors.

@@ -77,8 +77,8 @@ class Meter:
         losses: Fail-overs that lost what was acknowledged to this worker, or a piece of the log that it knew to be durable.
         lost_runs: Runs of which something was lost so.
         batch_runs: Runs in one group commit.
-        commit_seconds: How long a group commit took.
-        claim_seconds: How long a claim took that did not ride with a commit.
+        commit_seconds: Durations of group commits.
+        claim_seconds: Durations of claims that did not ride with a commit.
 
     Example::
 

@@ -102,7 +102,7 @@ class StartOptions:
 
     Attributes:
         version: Version of the code that it is pinned to; empty = any.
-        if_taken: What is done where a run has the key.
+        if_taken: Action where a run has the key.
     """
 
     key: str | None = None
@@ -126,7 +126,7 @@ class Delivery:
 
     Attributes:
         message: The number of the message, by which `pgflow messages` knows it.
-        ended_as: How the run had ended, so that nobody takes the message; None while the run is open. What an ended run did not
+        ended_as: Status of the run that had ended, so that nobody takes the message; None while it is open. Mail that an ended run did not
             take is kept in ``pgflow.undelivered_messages``, and is the run's again if that is rewound or restarted.
         is_new: False if the message had been sent before under its idempotency key: it is that one, and nothing was sent now.
     """
@@ -151,8 +151,8 @@ class Message:
         signal: Name of the signal.
         payload: Its payload.
         state: ``waiting`` in the mailbox; or put aside: the run had ``ended``, or somebody ``dropped`` or ``replaced`` it.
-        sent_at: When it was sent.
-        sent_by: Who sent it.
+        sent_at: Time of sending.
+        sent_by: Sender.
         why: Of one that waits, why the run's code could not take it; of one that was put aside, the reason that was given.
     """
 
@@ -193,13 +193,13 @@ class Decision(Generic[R_co]):
 
     Attributes:
         id: Its idempotency key, which the keys of what rests on it name.
-        value: What was chosen.
+        value: Value that was chosen.
         why: The reason given.
-        evidence: What the choice rested on.
-        alternatives: What else could have been chosen.
+        evidence: Evidence that the choice rested on.
+        alternatives: Alternatives to it.
         policy: Which policy it followed.
         model: Which model chose.
-        usage: What that cost.
+        usage: Cost of the choice.
     """
 
     id: str
@@ -253,8 +253,8 @@ class Ref:
 
     Attributes:
         kind: Which checker knows it, such as ``"s3"``.
-        id: How that checker finds it.
-        pgflow: How the journal tells it from other objects with a kind and an id; leave it as it is.
+        id: Identifier by which that checker finds it.
+        pgflow: Mark by which the journal tells it from other objects with a kind and an id; leave it as it is.
     """
 
     kind: str
@@ -327,7 +327,7 @@ class Page:
         kind: ``stuck``: the run cannot go on; ``effect``: nobody knows what became of it.
         run: Key of the run.
         workflow: Name of its workflow.
-        name: Why it is stuck, in one word; or the name of the effect.
+        name: Reason why it is stuck, in one word; or the name of the effect.
         why: That in a sentence, as far as it is known.
         since: Since when a person is needed.
         attempt: Which try to tell this is, from 1.

@@ -46,7 +46,7 @@ class Tracing(Interceptor):
     """Makes spans of starts, activations and tries of steps.
 
     Args:
-        tracer_provider: Where spans go; the global one if not given.
+        tracer_provider: Receiver of spans; the global one if not given.
         record_exceptions: Whether spans carry the text and traceback of errors, which may quote what a run works on;
             else only their class, as ``error.type``.
 

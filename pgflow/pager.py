@@ -40,7 +40,7 @@ class PagerHook:
 
     Attributes:
         fn: Called with a Page, ``async def`` or ``def``.
-        timeout_seconds: How long one call may take.
+        timeout_seconds: Longest time for one call.
         again_seconds: After how long it is called again while nothing has been done; None = never.
     """
 

@@ -77,12 +77,12 @@ class UndoRequest:
         effect: Name of the effect that must be taken back.
         key: Its idempotency key.
         request: Its arguments by name, as the ledger has them.
-        reply: What it returned.
-        risk: What it takes to take it back, as declared.
+        reply: Value that it returned.
+        risk: Means by which it can be taken back, as declared.
         because: The decision that it rests on; None if it rests on none.
-        goal: What the saga was for, in its own words.
-        steps: What a plan may call: name, signature and purpose of each step.
-        tables: What SQL in a plan may read and write.
+        goal: Purpose of the saga, in its own words.
+        steps: Steps that a plan may call: name, signature and purpose of each step.
+        tables: Tables that SQL in a plan may read and write.
     """
 
     effect: str
@@ -121,7 +121,7 @@ class Planning:
 
     Attributes:
         planner: The decision that proposes.
-        goal: What the saga is for.
+        goal: Purpose of the saga.
         steps: The steps that a plan may call, by name.
     """
 

@@ -185,7 +185,7 @@ class Server:
     """An HTTP server in a thread.
 
     Attributes:
-        url: Where the figures are.
+        url: Address of the figures.
     """
 
     def __init__(self, registry: CollectorRegistry, host: str, port: int) -> None:
@@ -204,7 +204,7 @@ def serve(meter: Meter, dsn: str, *, port: int, host: str = "127.0.0.1") -> Serv
     """Serves the figures of a worker and of its database, and those of the process, in Prometheus' text format.
 
     Args:
-        meter: What the worker counts in.
+        meter: Meter of the worker.
         dsn: The database.
         port: Port to listen on; 0 for any that is free.
         host: Address to listen on. Nobody is asked for a password, so the default is this machine alone.

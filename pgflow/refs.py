@@ -40,7 +40,7 @@ class Checker:
 
     Attributes:
         fn: Called with a Ref, ``async def`` or ``def``; True if it exists.
-        timeout_seconds: How long one answer may take.
+        timeout_seconds: Longest time for one answer.
     """
 
     fn: Callable[[Ref], Any]

@@ -58,8 +58,8 @@ class Rewinds:
             key: The run.
             why: The reason, kept in the history.
             from_step: Goes back to just before this step's last call, of a run that does not run now; its key stays the same.
-            attempts: How often each step may be tried from there on, whatever it declares.
-            effects: What becomes of what later steps have done; see :meth:`rewind`.
+            attempts: Most tries of each step from there on, whatever it declares.
+            effects: Treatment of the work of later steps; see :meth:`rewind`.
 
         Raises:
             WrongState: There is nothing to retry, or a worker holds the run.
@@ -84,7 +84,7 @@ class Rewinds:
             RunNotFound: No run has the key.
             WrongState: A worker holds the run: pause it first. Or a child is open, the parent has the result, an effect that
                 should be reused is not closed, or the run is still taking back what was dropped before.
-            HasActed: What is dropped has acted, and ``effects`` is not given.
+            HasActed: The dropped part has acted, and ``effects`` is not given.
             InvalidArgument: There is no such unit or step.
             psycopg.Error: The connection was lost. It may have happened, and is not asked for again: see the run's generation.
         """
@@ -115,7 +115,7 @@ class Rewinds:
         Raises:
             RunNotFound: No run has the key.
             KeyConflict: The new key names another run.
-            HasActed: What is left out has acted, and ``effects`` is not given.
+            HasActed: The part left out has acted, and ``effects`` is not given.
             InvalidArgument: There is no such unit, step or generation; or ``effects="compensate"`` is asked for: what the other
                 run has done is its own to take back.
         """

@@ -29,7 +29,7 @@ class RunInfo:
         labels: Labels given at its start, as the code has changed them since.
         metadata: Data that has travelled from the start.
         tenant: Whose it is.
-        deadline: When it will be cancelled, if ever.
+        deadline: Time at which it will be cancelled, if ever.
         is_child: Whether another run started it.
         step: In the body of a step: its name.
         step_attempt: In the body of a step: which try this is.

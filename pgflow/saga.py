@@ -140,7 +140,7 @@ def saga(
     A block that :func:`pgflow.continue_as_new` leaves goes on in the next generation, without its planner.
 
     Args:
-        goal: What the block is for, in words: the planner is told.
+        goal: Purpose of the block, in words, for the planner.
         planner: A ``@decision`` that is called with an :class:`~pgflow.UndoRequest` for each effect without a ``compensate`` and
             chooses a list of :class:`~pgflow.PlannedCall` and :class:`~pgflow.PlannedSql`. It counts for the blocks inside
             that have none. A plan is run if all of it may be; else, and if a step fails, the run is stuck as without a planner.

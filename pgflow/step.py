@@ -91,8 +91,8 @@ class Step(Generic[P, R_co]):
 
         Args:
             retries: Tries in all, or how to space them.
-            timeout: How long one try may take.
-            admit: What the call may cost at most.
+            timeout: Longest time for one try.
+            admit: Limit on the cost of the call.
         """
         if admit is not None:
             raise NotBuiltError("budgets are not built yet: options(admit=...)")

@@ -71,7 +71,7 @@ async def keep_going(name: str, loop: Callable[[], Awaitable[Any]], give_up: Cal
     """Runs a loop until its task is cancelled.
 
     Args:
-        name: What the log calls it.
+        name: Name for the log.
         loop: Makes a coroutine that never returns.
         give_up: Called with the name and the last error once beginning again is in vain.
     """

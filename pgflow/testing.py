@@ -155,7 +155,7 @@ class AsyncHarness:
         """Moves the database's clock forward, and lets happen what is due then.
 
         Args:
-            by: How far; a number means seconds.
+            by: Time to skip; a number means seconds.
         """
         self._skipped += duration(by, "by of skip()")
         await asyncio.to_thread(set_clock, self._dsn, self._skipped)

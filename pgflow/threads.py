@@ -98,9 +98,9 @@ class DaemonThreads(Executor):
     A thread whose job nobody waits for any more is lost to it until the job returns: another takes its place.
 
     Args:
-        max_workers: How many jobs run at once; more wait for one of them.
-        name: What the threads are called.
-        max_lost: How many lost threads are replaced.
+        max_workers: Most jobs at once; more wait for one of them.
+        name: Name of the threads.
+        max_lost: Number of lost threads that are replaced.
     """
 
     def __init__(self, max_workers: int, name: str, *, max_lost: int = 0) -> None:
@@ -206,8 +206,8 @@ class SpareThreads:
     """Daemon threads for work that may stand still for long: as many as there is work, of which some are kept for the next.
 
     Args:
-        most: How many are kept.
-        name: What the threads are called.
+        most: Number of threads that are kept.
+        name: Name of the threads.
     """
 
     def __init__(self, most: int, name: str) -> None:
@@ -337,7 +337,7 @@ class AppCalls:
 
     Args:
         max_workers: In how many threads at once.
-        name: What the threads are called.
+        name: Name of the threads.
     """
 
     def __init__(self, max_workers: int, name: str) -> None:
@@ -349,7 +349,7 @@ class AppCalls:
 
         Args:
             fn: It.
-            argument: What it is called with.
+            argument: Its argument.
             key: The same for the same question.
         """
         if inspect.iscoroutinefunction(fn):
@@ -373,7 +373,7 @@ def is_its_own(error: BaseException, task: asyncio.Task[Any] | None) -> bool:
     """Return True if an error out of a function of the app is the function's own, not the end of the process or of the awaiting task.
 
     Args:
-        error: What it raised.
+        error: Its error.
         task: The one that awaits the function: where a coroutine is closed that was left behind, it is not the current one.
     """
     if isinstance(error, asyncio.CancelledError):  # it may have awaited something that was cancelled

@@ -142,7 +142,7 @@ class Codec(Generic[T]):
 
         Args:
             value: The value.
-            what: How an error names it, as in "the result of step charge".
+            what: Name for errors, as in "the result of step charge".
 
         Raises:
             NotStorable: It cannot be written within the limits.
@@ -167,7 +167,7 @@ class Codec(Generic[T]):
 
         Args:
             text: The text.
-            what: How an error names it.
+            what: Name for errors.
 
         Raises:
             NotStorable: The text does not fit the annotation.
@@ -232,7 +232,7 @@ def codec_for(annotation: Any, what: str = "a value") -> Codec[Any]:
 
     Args:
         annotation: A type, as it is written behind a parameter or an arrow.
-        what: How an error names the value, as in "the result of step charge".
+        what: Name of the value for errors, as in "the result of step charge".
 
     Raises:
         DefinitionError: Values of this annotation have no form as JSON.
@@ -328,7 +328,7 @@ def hash_arguments(args: tuple[Any, ...], kwargs: dict[str, Any], what: str) -> 
     Args:
         args: The arguments by position.
         kwargs: The arguments by name.
-        what: How an error names the call, as in "step charge".
+        what: Name of the call for errors, as in "step charge".
 
     Raises:
         NotStorable: An argument has no form that could be compared.

@@ -116,8 +116,8 @@ class Workflow(Generic[P, R_co]):
             timeout: The run is cancelled when it is not over by then.
             labels: Names and values to list runs by.
             metadata: Data that travels from the start to every child and step.
-            when_parent_ends: What the end of a parent does to this child.
-            if_taken: What is done where a run has the key. ``match``, as without it: with the same workflow and input the start is
+            when_parent_ends: Effect of a parent's end on this child.
+            if_taken: Action where a run has the key. ``match``, as without it: with the same workflow and input the start is
                 that run, else it is a KeyConflict. ``reject``: a KeyConflict, whatever that run is. ``attach``: that run, whatever
                 its input is. ``replace``: that run is cancelled, keeps its history and loses the key to a new run, which begins
                 once its code has cleaned up.
@@ -303,7 +303,7 @@ def workflow(fn: Callable[..., Any] | None = None, /, **options: Any) -> Any:
         queue: Queue in which its runs wait.
         timeout: A run that is not over by then is cancelled.
         raises: Errors that a waiting client gets back as themselves.
-        version: What `pgflow versions` calls this code; the hash of its module if not given.
+        version: Name of this code for `pgflow versions`; the hash of its module if not given.
         pinned: Whether runs stay with the version that they are started with: only workers that have it work on them. Else any
             worker that has the workflow does, and a run that its code does not fit is held.
         aliases: Names that it had before: its workers work on runs of these too.
@@ -344,7 +344,7 @@ def schedule(
     Args:
         cron: Five fields: minute, hour, day of month, month, day of week.
         tz: Time zone in which they are meant.
-        overlap: What happens when the last run is not over.
-        catch_up: What happens to slots that were missed.
+        overlap: Action when the last run is not over.
+        catch_up: Treatment of slots that were missed.
     """
     return _Schedule({"cron": cron, "tz": tz, "overlap": overlap, "catch_up": catch_up})

@@ -44,10 +44,10 @@ class ClaimRequest(NamedTuple):
     Attributes:
         worker_id: The worker.
         lanes: Those that it serves.
-        max_runs: How many at most.
+        max_runs: Most runs to claim.
         take_suspect: Whether one of them may be a suspect.
         after: Only runs behind this one; None = from the head of the lanes.
-        replaces: How many of its own runs end in the same commit, whose places the new ones take.
+        replaces: Number of its own runs that end in the same commit, whose places the new ones take.
     """
 
     worker_id: int

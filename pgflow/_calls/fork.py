@@ -20,10 +20,10 @@ class AgainOptions(TypedDict, total=False):
         effects: Of steps, transactions, effects and children that the dropped part has completed: ``"reuse"`` hands their results
             to the new run where it asks for the same with the same arguments, ``"repeat"`` does them again under new keys,
             ``"compensate"`` takes the effects back, the last one first, before the run goes on; not for a fork.
-        attempts: How often each step may be tried from here on, whatever it declares.
+        attempts: Most tries of each step from here on, whatever it declares.
         timeout: A new deadline, from now; without it the old one holds as long as it has not passed.
         why: The reason, kept in the history.
-        by: Who asks for it, kept beside the reason; the database role if not given.
+        by: Name of whoever asks for it, kept beside the reason; the database role if not given.
     """
 
     effects: DroppedEffects | None
@@ -47,7 +47,7 @@ class ForkOptions(AgainOptions, total=False):
     """Options of a fork.
 
     Attributes:
-        at: How many units of the journal it begins with: all if neither this nor ``from_step`` is given.
+        at: Number of units of the journal that it begins with: all if neither this nor ``from_step`` is given.
         from_step: Begins just before the last call of this step; of the last that failed, if one did.
         edit: Another result for the last unit that is kept, which must be that of a step or a decision.
         input: Another input, an object of parameter names: only with ``at=0``.

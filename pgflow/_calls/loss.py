@@ -15,9 +15,9 @@ class Loss(NamedTuple):
     Attributes:
         old_timeline: Of the server that is gone.
         new_timeline: Of the one at hand.
-        acknowledged: How far the log of the former was known to be durable.
-        kept: How far of it the latter has come.
-        age_seconds: How long ago the former was known.
+        acknowledged: Position up to which the log of the former was known to be durable.
+        kept: Position in it up to which the latter has come.
+        age_seconds: Seconds since the former was known.
         runs: Key, seq and whether the end was told, for each run of which something is missing.
     """
 

@@ -47,9 +47,9 @@ def start_run(
     Args:
         workflow: Its name.
         input_text: Its input, as JSON.
-        options: How it is started.
+        options: Options of the start.
         tenant: Whose it is.
-        defaults: What the workflow takes for parameters that are left out, as JSON, where the key may be known.
+        defaults: Defaults of parameters that are left out, as JSON, where the key may be known.
         start_id: A UUID by which this start, sent again, knows its own run.
     """
     params = (workflow, input_text, options.key, options.queue, options.priority, *_shared(options), tenant, options.version)

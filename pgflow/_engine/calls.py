@@ -24,13 +24,13 @@ class EffectTerms:
     """Terms on which an effect acts, and is settled when its outcome is unknown.
 
     Attributes:
-        risk: What it takes to take it back.
+        risk: Means by which it can be taken back, if at all.
         is_keyed: Whether the counterparty deduplicates by key.
-        dedup_seconds: How long after the first attempt another may begin that the counterparty surely takes for the same; None = not said.
+        dedup_seconds: Seconds after the first attempt in which another surely counts as the same for the counterparty; None = not said.
         settle_after_seconds: So long after an attempt it may still be under way, and "absent" is not believed.
-        settling: How often, and at what intervals, what became of it is asked.
+        settling: Number and intervals of the questions how it ended.
         can_ask: Whether there is a way to ask the counterparty.
-        code: Where it stands in the code, module and name: it is found by that when it must be taken back from elsewhere.
+        code: Place in the code, module and name: it is found by that when it must be taken back from elsewhere.
         has_body: False for an effect that only a person can do.
         must_be_done: Whether a refusal is no outcome: a compensation is never given up.
     """

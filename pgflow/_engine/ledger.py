@@ -62,7 +62,7 @@ class Ledgers(Requests):
             compensates: Key of the effect that this one takes back.
             takes_back: That effect, if it was accepted: what takes it back waits until it is confirmed.
             expected: Fingerprint of what must be observed immediately before the act.
-            notice: What whoever closes it should know.
+            notice: Notice for whoever closes it.
             is_undo: Whether it helps to take something back, which does not rest on what the run has read before.
         """
         number = self._next_call()
@@ -87,7 +87,7 @@ class Ledgers(Requests):
         """Return True if this run may take it back. What a fork repeats of its origin is not, save where the copied part did it there.
 
         Args:
-            effect: What is to be taken back.
+            effect: Effect to be taken back.
             planner: The decision that a plan begins with, if it is taken back by one.
         """
         if not self.is_foreign(effect):

@@ -61,7 +61,7 @@ class Undoing(Execution):
             spec: The effect.
             args: The arguments that it was called with, by position.
             kwargs: By name.
-            dropped: What is known of it.
+            dropped: Record of it.
         """
         self._adopting = dropped.call
         try:

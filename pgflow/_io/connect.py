@@ -96,7 +96,7 @@ class ConnectOptions:
     Attributes:
         dsn: Connection string; what it says of time-outs and of the kind of server wins.
         prepare_threshold: After how many uses a statement is prepared; None never, for a pooler that cannot.
-        connect_timeout_seconds: How long one attempt to connect may take; less where there are several hosts, if not given.
+        connect_timeout_seconds: Longest time of one attempt to connect; less where there are several hosts, if not given.
         preparing: Shared by all connections, which stop preparing together.
     """
 
@@ -203,8 +203,8 @@ class Connection(psycopg.Connection[Any]):
     """A connection of ours for sync code.
 
     Attributes:
-        opened_at: When, by this machine's clock that never goes back.
-        server: Where it leads.
+        opened_at: Time of opening, by this machine's clock that never goes back.
+        server: Server that it leads to.
         patience_seconds: After so long without an answer its server is asked on another connection; if that has no answer
             either, this one is lost. None: it waits.
     """

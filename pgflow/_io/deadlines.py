@@ -65,7 +65,7 @@ class Limit:
 
     Args:
         target: The connection's socket, or its cord if there is one; None for a connection that nothing is known of.
-        seconds: How long the wait may take.
+        seconds: Longest time of the wait.
         is_alive: Asks after the time whether the server answers at all; then the same time begins anew.
         gave_up: Is told when the connection was cut, on another thread.
     """

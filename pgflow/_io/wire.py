@@ -377,7 +377,7 @@ class OwnWire(Wire):
     Args:
         connection: Open.
         prepares: As for :class:`Wire`.
-        timeout_seconds: How long a call may take; then it raises TimeoutError and the connection is closed.
+        timeout_seconds: Longest time of a call; after it, the call raises TimeoutError and the connection is closed.
         busy_poll: As for :class:`Wire`.
     """
 

@@ -265,7 +265,7 @@ class AsyncApp(AppBase, AsyncClient):
         """Works on runs of the app's workflows, on this event loop, while the context is open.
 
         Args:
-            concurrency: How many runs at once; waiting runs do not count.
+            concurrency: Most runs at once; waiting runs do not count.
             queues: Queues to serve; those of the app's workflows if not given.
             **options: Further fields of :class:`pgflow.options.WorkerOptions`.
         """

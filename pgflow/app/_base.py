@@ -56,7 +56,7 @@ class AppBase:
         Args:
             dsn: The database; else ``PGFLOW_DSN``, else ``DATABASE_URL``, else an embedded server is started on demand.
             include: Workflows, or modules whose workflows all belong to it.
-            providers: Where transactional steps get connections of other libraries from.
+            providers: Sources of other libraries' connections for transactional steps.
             errors: Classes as which recorded errors may be raised again.
             interceptors: Code around starts, workflows and steps.
             prepare_threshold: After how many uses a statement is prepared; None for never. Behind a pooler in transaction mode, which
@@ -119,7 +119,7 @@ class AppBase:
 
         Args:
             kind: The kind of Ref that it knows; each kind has one checker.
-            timeout: How long one answer may take.
+            timeout: Longest time for one answer.
 
         Example::
 
@@ -150,7 +150,7 @@ class AppBase:
         Args:
             fn: The function.
             again_after: After how long it is called again while nothing has been done; never if not given.
-            timeout: How long one call may take.
+            timeout: Longest time for one call.
 
         Example::
 

@@ -126,7 +126,7 @@ def migrate_dsn(dsn: str, *, lock_timeout_seconds: float = LOCK_TIMEOUT_SECONDS)
 
     Args:
         dsn: Connection string or URL.
-        lock_timeout_seconds: How long to wait for another installer, in seconds.
+        lock_timeout_seconds: Seconds to wait for another installer.
 
     Raises:
         SetupError: As `migrate`.
@@ -141,7 +141,7 @@ def migrate(conn: psycopg.Connection[Any], *, lock_timeout_seconds: float = LOCK
 
     Args:
         conn: A connection without an open transaction.
-        lock_timeout_seconds: How long to wait for another installer, in seconds.
+        lock_timeout_seconds: Seconds to wait for another installer.
 
     Returns:
         What was done, and what is left for a database administrator.
