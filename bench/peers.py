@@ -20,7 +20,7 @@ FILE = Path(__file__).with_name("peers.toml")
 INSTALL_SECONDS = 600
 
 _REASON = re.compile(r"(?i)\berror: (?!subprocess-exited|metadata-generation|failed)")
-"""Of all that pip says, what says why."""
+"""Pattern of the line in pip's output that says why."""
 
 
 class NotInstalled(Exception):

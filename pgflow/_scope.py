@@ -102,7 +102,7 @@ current: contextvars.ContextVar[Scope | None] = contextvars.ContextVar("pgflow_s
 
 
 _OURS = 2
-"""So many context variables of a workflow may be pgflow's own."""
+"""Most context variables of a workflow that are pgflow's own."""
 
 
 def variables() -> tuple[tuple[contextvars.ContextVar[Any], Any], ...]:

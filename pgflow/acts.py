@@ -29,7 +29,7 @@ The rest is for what cannot be seen: the process may stand still between the las
 """
 
 ASKED_BEFORE_ACT = 5
-"""So often a precondition or an observer is asked that has trouble with its database; the last error counts."""
+"""Times that a precondition or an observer with trouble of its database is asked; the last error counts."""
 
 
 class Callers(Protocol):

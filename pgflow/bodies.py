@@ -510,7 +510,7 @@ class _Cords:
         return self
 
     def current(self) -> Cord | None:
-        """That of its connection now; None if its provider does not tell the socket."""
+        """Return the cord of its connection now; None if its provider does not tell the socket."""
         connection = getattr(self._transaction, "driver_connection", None)
         if self._cord is None or connection is not self._connection:
             fileno = transactions.socket_of(self._transaction)

@@ -47,9 +47,9 @@ MAX_BATCH_RUNS = 256
 MAX_BATCH_BYTES = 4 * 1024 * 1024
 COMMIT_TIMEOUT_SECONDS = 30.0
 IDLE_SECONDS = 30.0
-"""So long a second connection is kept that nothing needs."""
+"""Seconds for which a second connection is kept that nothing needs."""
 TRIES_TOGETHER = 3
-"""So often a batch that the server refuses is sent as it is; then run by run."""
+"""Times that a batch which the server refuses is sent as it is; then it goes run by run."""
 
 _TROUBLE = (psycopg.Error, TimeoutError, OSError, PgflowError)
 

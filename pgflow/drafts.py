@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 SEND_AFTER_SECONDS = 0.03
 MAX_DRAFTS = 500
-"""So many values go in one statement at most."""
+"""Most values in one statement."""
 
 
 class DraftHost(Protocol):

@@ -1,4 +1,4 @@
-"""Which database is meant, and how to name it in public.
+"""Connection strings: the choice of the database, and its name in public.
 
 The first of these wins: the argument, ``PGFLOW_DSN``, ``DATABASE_URL``; none means the embedded server. The
 last of the three belongs to the application, whose framework may write the scheme in its own way.

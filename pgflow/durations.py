@@ -64,4 +64,4 @@ def seconds(value: Any, what: str) -> float:
 
 
 SHORTEST = 1e-6
-"""Of what must last at all, in seconds."""
+"""Shortest time of anything that must last at all, in seconds."""

@@ -36,13 +36,13 @@ R_co = TypeVar("R_co", covariant=True)
 F = TypeVar("F")
 
 DEFAULT_TIMEOUT = timedelta(minutes=5)
-"""So long one attempt may take."""
+"""Longest time for one attempt, if nothing is declared."""
 
 LEAST_SLACK = timedelta(seconds=0.5)
 """Between the time-out of an attempt and when it is believed not to be under way: an attempt must have time to begin."""
 
 DEAD_AFTER = timedelta(seconds=10)
-"""So long after its worker died an attempt may still be believed to be under way (`pgflow.heart`)."""
+"""Time after its worker's death in which an attempt may still be believed to be under way (`pgflow.heart`)."""
 
 DEFAULT_SETTLING = Retries(max_attempts=60, first_delay=timedelta(seconds=1), max_delay=timedelta(minutes=10))
 """Asks for some nine hours; then a person must say."""

@@ -131,7 +131,7 @@ class Executions(ABC):
 
     @property
     def beat_age_seconds(self) -> float:
-        """Since the last acknowledged sign of life."""
+        """Seconds since the last acknowledged sign of life."""
         return self._heart.age_seconds
 
     def _begin(self, claim: Claim) -> None:
@@ -459,7 +459,7 @@ class Executions(ABC):
         self.turn_changed(execution)
 
     def turn_changed(self, execution: Execution) -> None:
-        """Whoever waits for a turn looks again."""
+        """Have whoever waits for a turn look again."""
         for turn in self._turns.pop(execution, ()):
             if not turn.done():
                 turn.set_result(None)

@@ -26,7 +26,7 @@ from pgflow.values import is_deeper
 MAX_MESSAGE_CHARS = 16_384
 MAX_ARGUMENT_BYTES = 65_536
 MAX_ARGUMENTS_BYTES = 131_072
-"""Of all arguments together; of all fields the same."""
+"""Limit on all arguments together, and on all fields."""
 MAX_ARGUMENT_DEPTH = 50
 MAX_TRACEBACK_LINES = 30
 MAX_NAME_CHARS = 512

@@ -1,4 +1,4 @@
-"""From where a worker's claims read: from the head of its lanes, or on from behind the last run claimed.
+"""The place from which a worker's claims read: the head of its lanes, or behind the last run claimed.
 
 At the head stand the dead rows of all runs that were claimed before, until vacuum removes them. A transaction that somebody
 holds open keeps vacuum from that, and reading past the rows of 100,000 runs takes longer than all the rest of a claim. So a
@@ -19,7 +19,7 @@ from pgflow._calls.claim import ClaimRequest, Position
 from pgflow.units import Claim
 
 TIMES_AS_LONG = 10
-"""So much longer than a look from the head took, none is repeated: they take at most about a tenth of the time."""
+"""Factor by which a look from the head is not repeated sooner than it took: such looks take at most about a tenth of the time."""
 
 MOST_SECONDS = 1.0
 """As the interval of polls, after which a run that nobody was told of is found at the latest."""

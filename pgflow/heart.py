@@ -58,7 +58,7 @@ class Rhythm:
 
     @property
     def patience(self) -> float:
-        """So long the heart waits for an answer: if the server is frozen, another must be found before we count as dead."""
+        """Seconds that the heart waits for an answer: if the server is frozen, another must be found before we count as dead."""
         return max(2.0, self.dead_after / 2)
 
 
@@ -127,7 +127,7 @@ class Heart:
 
     @property
     def age_seconds(self) -> float:
-        """Since the last acknowledged sign of life."""
+        """Seconds since the last acknowledged sign of life."""
         return time.monotonic() - self._last_beat
 
     @property

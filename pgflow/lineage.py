@@ -24,13 +24,13 @@ MAX_CHARS = 16_384
 """A longer statement is refused unread."""
 
 MAX_TOKENS = 2_000
-"""So is one of more words and signs, before it is parsed."""
+"""Most words and signs of a statement; one of more is refused before it is parsed."""
 
 MAX_DEPTH = 8
 """Brackets that nest deeper are refused before they are parsed."""
 
 MAX_TYPE_DEPTH = 3
-"""So are these, where each follows the name of a type: the parser reads what is inside as two things, at every level."""
+"""Most levels of types inside each other: the parser reads the inside as two things, at every level."""
 
 MAX_NAME_BYTES = 63
 """The server cuts longer names off, so that two could become one."""

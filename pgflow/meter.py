@@ -36,7 +36,7 @@ class Metered(Protocol):
 
     @property
     def beat_age_seconds(self) -> float:
-        """Since the last acknowledged sign of life."""
+        """Seconds since the last acknowledged sign of life."""
 
 
 class Histogram:

@@ -20,7 +20,7 @@ from pgflow.workflow import Workflow
 
 @dataclass
 class Tally:
-    """Which runs a worker has taken, for one that is to take no more than so many.
+    """Tally of the runs that a worker has taken, for one that is to take no more than so many.
 
     Attributes:
         most: Most runs that it takes; None for as many as there are. One that it has taken counts once, however often.

@@ -33,13 +33,13 @@ MAX_STEPS = 50
 """A longer plan is refused."""
 
 WITHIN = timedelta(minutes=1)
-"""So long the review of a plan may take, and so long the step that runs a statement of one."""
+"""Longest time of the review of a plan, and of the step that runs a statement of one."""
 
 STATEMENT_LIMIT = timedelta(seconds=50)
-"""So long the server works at a statement of a plan: less than the step has, since a cancelled client does not stop the server."""
+"""Longest time of the server at a statement of a plan: less than the step has, since a cancelled client does not stop the server."""
 
 LOCK_LIMIT = timedelta(seconds=20)
-"""So long a statement of a plan waits for a lock, before it is rolled back and tried again."""
+"""Longest wait of a plan's statement for a lock, before it is rolled back and tried again."""
 
 SQL_NAME = "pgflow.sql"
 """Name of the step that runs a statement of a plan, in the journal and for the policy."""

@@ -35,8 +35,9 @@ _BEGIN: dict[str | None, LiteralString] = {
 
 
 MISSES_FORGIVEN = 8
-"""So often the engine prepares its statements again before it asks how often they are gone. psycopg deallocates all of a
-connection when it rolls back; a pool whose connections are reset by DISCARD ALL loses them each time."""
+"""Times that the engine prepares its statements again before it asks how often they are gone. psycopg deallocates all of a connection when
+it rolls back; a pool whose connections are reset by DISCARD ALL loses them each time.
+"""
 
 _NOT_AS_PREPARED = (psycopg.errors.InvalidSqlStatementName, psycopg.errors.DuplicatePreparedStatement)
 """Deallocated, or prepared by another process: a pooler gives each transaction another session."""
@@ -409,7 +410,7 @@ class AsyncPsycopgProvider(_Preparing):
 
 @contextmanager
 def in_time(fileno: int | None) -> Iterator[None]:
-    """Whoever waits for an answer on this socket in the block is told that the connection is lost, if none comes in time."""
+    """Cut the connection of this socket if the block takes too long: whoever waits on it is told that it is lost."""
     with Limit(fileno, BEGIN_SECONDS):
         yield
 

@@ -27,7 +27,7 @@ from pgflow.units import Claim, Unit
 log = logging.getLogger("pgflow")
 
 AT_ONCE = 16
-"""So many Refs of one run are asked after at the same time."""
+"""Most Refs of one run that are asked after at the same time."""
 
 _SIGN = '"pgflow"'
 _HOLDING = frozenset({Kind.STEP_COMPLETED, Kind.STEP_RENEWED, Kind.DECISION_RECORDED, Kind.EFFECT_CONFIRMED})

@@ -28,7 +28,7 @@ from pgflow.threads import start_daemon
 from pgflow.workflow import Workflow
 
 CONTEXT_UNITS = 3
-"""So many units before a divergence are shown with it."""
+"""Number of units before a divergence that are shown with it."""
 
 
 class _NoHost:

@@ -40,7 +40,7 @@ class _Reader:
         self._within: list[str] = []
         self._parts = 0
         self._coerces: list[bool] = [False]
-        """Of each class around this part: whether its texts may be numbers."""
+        """True, for each class around this part, if its texts may be numbers."""
 
     def read(self, schema: dict[str, Any]) -> Shape:
         ref = schema.get("ref")

@@ -19,7 +19,7 @@ from pgflow._engine.loop import is_interrupt
 log = logging.getLogger("pgflow")
 
 MAX_FAILURES = 8
-"""So many failures in a row are the end: about ten seconds of beginning again."""
+"""Failures in a row that are the end: about ten seconds of beginning again."""
 HEALTHY_SECONDS = 60.0
 """After so long without a failure, the next is the first again."""
 CANCEL_AGAIN_SECONDS = 1.0

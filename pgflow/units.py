@@ -198,7 +198,7 @@ def place_of(key: str) -> str:
 
 
 FIRST_ADOPTED = 1_000_000_000
-"""From here on, calls are not of the code: what a run takes over from a dropped part of a journal (``sql/adopt.sql``)."""
+"""First number of calls that are not of the code: a run takes them over from a dropped part of a journal (``sql/adopt.sql``)."""
 
 _BESIDE = EFFECT_MARKS | EFFECT_OUTCOMES | {Kind.CHILD_STARTED, Kind.COMPENSATED}
 

@@ -20,7 +20,7 @@ comment on column pgflow.lane.version is 'Version of the code that they need; em
 comment on column pgflow.lane.paused_at is 'Time since which nothing is claimed from this lane; null = not paused';
 
 comment on column pgflow.run_key.chain_id is 'The chain that the key names';
-comment on column pgflow.run_key.tenant is 'Whose key it is; empty where there is only one tenant';
+comment on column pgflow.run_key.tenant is 'Tenant of the key; empty where there is only one';
 comment on column pgflow.run_key.key is 'The key, unique for each tenant';
 
 comment on column pgflow.run.run_id is 'The number of the run';
@@ -34,7 +34,7 @@ comment on column pgflow.run.generation is '1, and one more each time the run co
 comment on column pgflow.run.lane_id is 'Its queue, workflow and version';
 comment on column pgflow.run.parent_call is 'Number of the parent''s call that started it; null = no parent';
 comment on column pgflow.run.priority is 'Lower numbers are claimed first, within their lane';
-comment on column pgflow.run.tenant is 'Whose run it is; empty where there is only one tenant';
+comment on column pgflow.run.tenant is 'Tenant of the run; empty where there is only one';
 comment on column pgflow.run.key is 'The key it was started with, or one made up for it';
 comment on column pgflow.run.input is 'Arguments of the workflow, an object of parameter names';
 comment on column pgflow.run.labels is 'Strings by name, to find runs by; null = none';
@@ -122,7 +122,7 @@ comment on column pgflow.nudge.nudge_id is 'The number of the nudge: a wake dele
 comment on column pgflow.unit_kind.kind is 'The one character that stands for it in the journal';
 comment on column pgflow.unit_kind.name is 'Name in the view timeline';
 comment on column pgflow.unit_kind.is_terminal is 'True if a unit of this kind is the outcome of its call';
-comment on column pgflow.unit_kind.written_by is 'Which functions write it, and when';
+comment on column pgflow.unit_kind.written_by is 'Functions that write it, and the occasion';
 
 comment on column pgflow.unit.run_id is 'The run whose journal it is';
 comment on column pgflow.unit.seq is 'Its place in the journal, from 1 without a gap';
@@ -133,7 +133,7 @@ comment on column pgflow.unit.name is 'Of the step, signal, workflow or stream t
 
 comment on column pgflow.step_beat.run_id is 'The run whose step it is';
 comment on column pgflow.step_beat.call is 'Number of the step''s call';
-comment on column pgflow.step_beat.attempt is 'Which attempt of the step it is';
+comment on column pgflow.step_beat.attempt is 'Number of the attempt';
 comment on column pgflow.step_beat.beat_at is 'Time of the last sign of life of the step';
 comment on column pgflow.step_beat.details is 'Progress that the step reported; null = none';
 
@@ -181,7 +181,7 @@ comment on column pgflow.policy_rule.predicate is 'Fits requests of which this h
 
 comment on column pgflow.imported.run_id is 'The number that the run has here';
 comment on column pgflow.imported.imported_at is 'Time of the import';
-comment on column pgflow.imported.generation is 'Which generation of its chain it is';
+comment on column pgflow.imported.generation is 'Number of the generation in its chain';
 comment on column pgflow.imported.root is 'UUID of its chain: with the generation, the name of a run in all databases';
 comment on column pgflow.imported.status is 'The status that it had where it was exported';
 comment on column pgflow.imported.imported_by is 'Name of the session that imported it';
@@ -224,7 +224,7 @@ comment on column pgflow.carried.note is 'Further facts on it: the place where i
 comment on column pgflow.saga_effect.chain_id is 'The chain whose run did it';
 comment on column pgflow.saga_effect.generation is 'The generation that did it and continued as new; 0 = the origin of a fork';
 comment on column pgflow.saga_effect.call is 'Number that its call had there; of an origin''s and of an imported one, its place';
-comment on column pgflow.saga_effect.n is 'Which one of that call it is: the effects of a child come with its result';
+comment on column pgflow.saga_effect.n is 'Number among those of that call: the effects of a child come with its result';
 comment on column pgflow.saga_effect.taken_back_in is 'The generation that has taken it back, or begun to, and was then rewound or restarted; null = none';
 comment on column pgflow.saga_effect.name is 'Name of the effect';
 comment on column pgflow.saga_effect.key is 'Its idempotency key, from which the key of its compensation is made';

@@ -17,7 +17,7 @@ as $$
     or (a.has_ended and not exists (select from pgflow.outcome o where o.run_id = a.run_id))
 $$;
 comment on function pgflow.lost_runs(bigint[], bigint[], int[], boolean[])
-  is 'Which of these runs lack the unit that this token wrote as this seq, or the outcome if they have ended';
+  is 'Those runs that lack the unit that this token wrote as this seq, or the outcome if they have ended';
 
 create or replace function pgflow.report_loss(
   worker_id int, host text, pid int, old_timeline int, new_timeline int, acknowledged bigint, kept bigint, age_seconds float8, run_count int,

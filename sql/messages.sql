@@ -241,7 +241,7 @@ comment on column pgflow.messages.payload is 'Its payload';
 comment on column pgflow.messages.sent_at is 'Time of sending';
 comment on column pgflow.messages.sent_by is 'Sender';
 comment on column pgflow.messages.refused is 'Reason why the code of the run could not take it, so that the run is stuck; null = nothing is wrong with it';
-comment on column pgflow.messages.tenant is 'Whose run it is; empty where there is only one tenant';
+comment on column pgflow.messages.tenant is 'Tenant of the run; empty where there is only one';
 comment on column pgflow.messages.chain_id is 'Number of the first run of the chain';
 
 drop view if exists pgflow.undelivered_messages;
@@ -268,5 +268,5 @@ comment on column pgflow.undelivered_messages.moved_at is 'Time at which it was 
 comment on column pgflow.undelivered_messages.moved_by is 'Name of whoever took it out of the mailbox; null = the run had ended';
 comment on column pgflow.undelivered_messages.why is 'The reason that was given; or why the code of the run could not take it';
 comment on column pgflow.undelivered_messages.replaced_in is 'The number of the message that has its place now; null = none has';
-comment on column pgflow.undelivered_messages.tenant is 'Whose run it is; empty where there is only one tenant';
+comment on column pgflow.undelivered_messages.tenant is 'Tenant of the run; empty where there is only one';
 comment on column pgflow.undelivered_messages.chain_id is 'Number of the first run of the chain';

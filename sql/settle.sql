@@ -97,7 +97,7 @@ begin
 end
 $$;
 comment on function pgflow.hear_(jsonb, int[])
-  is 'Which of the runs of a batch that have mail people want to pause; what was asked before they wanted it to go on is dropped';
+  is 'Runs of a batch with mail that people want to pause; what was asked before they wanted it to go on is dropped';
 
 create or replace function pgflow.calls_of_(calls jsonb)
 returns int4multirange

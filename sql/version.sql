@@ -1,4 +1,4 @@
--- Which code open runs may depend on, and who has it.
+-- Versions: the code that open runs may depend on, and the workers that have it.
 --
 -- A run costs nothing for this: no row, column or index of a run says which code began it. Workers say, when
 -- they come, which versions of which workflows they have and which patches are written in them (`code`,

@@ -88,13 +88,13 @@ comment on column pgflow.runs.labels is 'Strings by name, to find runs by; null 
 comment on column pgflow.runs.input is 'Arguments of the workflow, an object of parameter names';
 comment on column pgflow.runs.output is 'Value that the workflow returned; null until it has completed';
 comment on column pgflow.runs.error is 'The exception that it raised, or what is known of why it is stuck';
-comment on column pgflow.runs.tenant is 'Whose run it is; empty where there is only one tenant';
+comment on column pgflow.runs.tenant is 'Tenant of the run; empty where there is only one';
 comment on column pgflow.runs.version is 'Version of the code that it needs; empty = any';
 comment on column pgflow.runs.run_id is 'The number of this generation';
 comment on column pgflow.runs.chain_id is 'Number of the first run of the chain: the same for all generations';
 comment on column pgflow.runs.parent_run_id is 'The run that started this one as its child; null = none';
 comment on column pgflow.runs.origin_key is 'Key of the run whose journal this one begins with, of a fork another key; null = it began empty, or that history is gone';
-comment on column pgflow.runs.origin_generation is 'Which generation of that run';
+comment on column pgflow.runs.origin_generation is 'Generation of that run';
 comment on column pgflow.runs.origin_seq is 'Number of units it has from there; null = it began empty';
 comment on column pgflow.runs.origin_run_id is 'The number of that generation';
 
@@ -108,7 +108,7 @@ join pgflow.run r on r.run_id = u.run_id
 join pgflow.unit_kind k on k.kind = u.kind;
 comment on view pgflow.timeline is 'The journal in words: what happened to a run, in order';
 comment on column pgflow.timeline.key is 'Key of the run';
-comment on column pgflow.timeline.generation is 'Which generation of the run it happened in';
+comment on column pgflow.timeline.generation is 'Generation of the run in which it happened';
 comment on column pgflow.timeline.seq is 'Its place in the journal of that generation, from 1 without a gap';
 comment on column pgflow.timeline.call is 'Number of the call that it is about, in the order in which the code made them; 0 = the run itself';
 comment on column pgflow.timeline.event is 'Kind of event: one of the kinds of units, or stream_closed';
@@ -118,7 +118,7 @@ comment on column pgflow.timeline.recorded_at is 'Time at which the commit wrote
 comment on column pgflow.timeline.due_at is 'Time at which the timer that it started, or the next attempt, is due; null = none';
 comment on column pgflow.timeline.payload is 'Its result, error, message or value';
 comment on column pgflow.timeline.starts is 'Bodies of steps that this commit allowed to start: [[call, class, name, ordinal or key, hash of arguments], ...]';
-comment on column pgflow.timeline.tenant is 'Whose run it is; empty where there is only one tenant';
+comment on column pgflow.timeline.tenant is 'Tenant of the run; empty where there is only one';
 comment on column pgflow.timeline.run_id is 'The number of that generation';
 comment on column pgflow.timeline.token is 'Token of the lease that wrote it; 0 where no worker held the run, or where it is another run''s';
 comment on column pgflow.timeline.is_inherited is 'True if it happened to the run whose journal this one begins with';
@@ -175,7 +175,7 @@ comment on column pgflow.steps.ended_at is 'Time at which it returned, failed fo
 comment on column pgflow.steps.idempotency_key is 'Answer of idempotency_key() in its body: the same in every attempt; null for a read';
 comment on column pgflow.steps.output is 'Value that it returned, of those made anew the newest; null unless it completed';
 comment on column pgflow.steps.error is 'The exception that it raised for the last time; null unless it failed';
-comment on column pgflow.steps.tenant is 'Whose run it is; empty where there is only one tenant';
+comment on column pgflow.steps.tenant is 'Tenant of the run; empty where there is only one';
 comment on column pgflow.steps.run_id is 'The number of that generation';
 comment on column pgflow.steps.is_inherited is 'True if it is a step of the run whose journal this one begins with';
 
@@ -200,7 +200,7 @@ comment on column pgflow.repeated_steps.ended_at is 'Time at which it returned, 
 comment on column pgflow.repeated_steps.idempotency_key is 'Answer of idempotency_key() in its body: the same in every attempt; null for a read';
 comment on column pgflow.repeated_steps.output is 'Value that it returned, of those made anew the newest; null unless it completed';
 comment on column pgflow.repeated_steps.error is 'The exception that it raised for the last time; null unless it failed';
-comment on column pgflow.repeated_steps.tenant is 'Whose run it is; empty where there is only one tenant';
+comment on column pgflow.repeated_steps.tenant is 'Tenant of the run; empty where there is only one';
 comment on column pgflow.repeated_steps.run_id is 'The number of that generation';
 comment on column pgflow.repeated_steps.is_inherited is 'True if it is a step of the run whose journal this one begins with';
 

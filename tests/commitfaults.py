@@ -129,7 +129,7 @@ class Refusing:
         self._keys: dict[str, str] = {}
 
     async def run(self, most: int) -> Tally:
-        """So many refusals at most, of each SQLSTATE about as many."""
+        """Make so many refusals at most, of each SQLSTATE about as many."""
         began = time.monotonic()
         counts = await self._count_commits()
         self.tally.commits = sum(counts.values())

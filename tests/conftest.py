@@ -29,7 +29,7 @@ def pytest_xdist_auto_num_workers() -> int:
 
 
 def pytest_report_header() -> str:
-    """Which engine is tested: there may be a compiled one beside the text, or before it on the path."""
+    """Return a line on the engine under test: there may be a compiled one beside the text, or before it on the path."""
     return f"engine: {'compiled' if pgflow._engine.is_compiled() else 'interpreted'}, {Path(pgflow._engine.__file__).parent}"
 
 

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 CONCURRENCY = 50
 EACH_VERSION = 2
-"""So many workers of each version work at once."""
+"""Workers of each version at once."""
 
 PATIENCE_SECONDS = 600
 

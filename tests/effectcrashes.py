@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
 CHARGES = 3
-"""So many effects of a saga must be taken back if it fails."""
+"""Effects of a saga that must be taken back if it fails."""
 
 PLACES = ("before intent", "after intent", "in the call", "after the reply", "after the outcome")
 COMPENSATIONS = tuple(f"compensation {n} of {CHARGES}: {place}" for n in range(1, CHARGES + 1) for place in PLACES)

@@ -366,7 +366,7 @@ class Worker:
         return RealWorker.has_turn(execution)
 
     def go_on(self, execution: WatchedExecution) -> None:
-        """Whose turn it is, is asked again at every move."""
+        """Go on at once: the turn is asked for again at every move."""
         execution.advance()
 
     def got_on(self, execution: WatchedExecution) -> None:

@@ -194,7 +194,7 @@ class Store:
         return claim
 
     def release_all(self) -> None:
-        """Whoever held runs is dead."""
+        """Release the runs of all workers, which are dead."""
         for run in self.runs.values():
             if run.place == "leased":
                 run.place = "ready"

@@ -37,7 +37,7 @@ GOING_ON_SECONDS = 15.0
 
 WORK_SECONDS = 2.0
 UNNOTICED_SECONDS = 2.0
-"""From the fault to the promotion."""
+"""Seconds from the fault to the promotion."""
 
 ROUNDS = ((True, "freeze"), (False, "kill"), (True, "kill"), (False, "freeze"))
 """Modes of a round: True if commits wait for the standby, and the fate of the primary."""
@@ -52,7 +52,7 @@ class Round:
     acknowledged: int = 0
     lost: int = 0
     lost_keys: set[str] = field(default_factory=set)
-    """Of runs that had a booking which is lost."""
+    """Keys of runs that had a booking which is lost."""
     doubled: int = 0
     reported: set[str] = field(default_factory=set)
     going_on_seconds: float = 0.0

@@ -34,7 +34,7 @@ REPOSITORY = Path(__file__).parents[1]
 COPIED = ("pgflow", "cli", "sql", "migrations", "tests", "docs", "examples", "pyproject.toml", "README.md")
 COPIES = 2
 SAMPLE = 80
-"""So many defects, drawn by the seed, are made where there is no time for all: in the quick proof."""
+"""Number of defects, drawn by the seed, that are made where there is no time for all: in the quick proof."""
 
 ALL_SECONDS = 600
 """Seconds for the layer from which on all defects are made, as a full run does."""

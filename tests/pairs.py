@@ -91,7 +91,7 @@ class Pair:
             return conn.execute("select from pg_stat_replication where state = 'streaming' and sync_state = %s", (wanted,)).fetchone() is not None
 
     def dsn(self, *, standby_first: bool = False, database: str = "postgres") -> str:
-        """Of both."""
+        """Return the address of both."""
         ports = [self.primary.port, self.standby.port]
         addresses = ",".join(f"127.0.0.1:{port}" for port in (reversed(ports) if standby_first else ports))
         return f"postgresql://postgres:{self.primary.password}@{addresses}/{database}"

@@ -61,7 +61,7 @@ class Sizes:
     leased: int = 10_000
     held: int = 10_000
     kin: int = 1_000
-    """So many generations that continue another, and so many children."""
+    """Number of generations that continue another, and of children."""
 
 
 FEW = Sizes(finished=40, unclaimable=20, ready=40, parked=40, leased=10, held=10, kin=5)
@@ -893,16 +893,16 @@ class Measured:
     buffers: int
     seconds: float
     outer_cost: float
-    """Of the call itself, as the planner reckons."""
+    """Cost of the call itself, as the planner reckons."""
     inner_cost: float
-    """Of the dearest statement in the functions that it calls."""
+    """Cost of the dearest statement in the functions that it calls."""
     compiled: tuple[str, ...]
     """Statements in those that the server has compiled."""
     scans: tuple[Scan, ...]
 
     @property
     def cost(self) -> float:
-        """That is bounded. What reads a view is planned for whoever asks: without statistics its cost may be anything."""
+        """Cost that is bounded. What reads a view is planned for whoever asks: without statistics its cost may be anything."""
         return max(self.outer_cost, self.inner_cost) if self.statistics == "fresh" else self.inner_cost
 
     @property
@@ -1002,7 +1002,7 @@ where oid in (
   select oid from places union all select i.indexrelid from pg_index i join places p on p.oid = i.indrelid
 )
 """
-"""Of the tables whose rows come and go, as analyze leaves them once a backlog is worked off: the planner then expects no row, however many come."""
+"""Statistics of tables whose rows come and go, once a backlog is worked off: the planner then expects no row, however many come."""
 
 SAMPLED = """
 select 1 from pg_stats where schemaname = 'pgflow' and tablename = 'run' and attname = 'labels'

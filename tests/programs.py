@@ -366,7 +366,7 @@ def send_rest(conn: psycopg.Connection[Any], seeds: list[int]) -> None:
 
 
 TABLES = {"written": ("transaction",), "acted": ("step",), "charged": ("effect", "chosen", "undone"), "refunded": ("undone",)}
-"""Which parts write into which table."""
+"""Tables, and the parts that write into each."""
 
 ONCE = ("written",)
 """Tables into which nothing is written twice; elsewhere the key stays the same, whoever was frozen in the act."""

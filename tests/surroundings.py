@@ -58,7 +58,7 @@ SETTINGS: dict[str, dict[str, str]] = {
     "client_encoding": {"client_encoding": "LATIN1"},
     "plans": {"enable_indexscan": "off", "enable_nestloop": "off", "enable_partition_pruning": "off", "constraint_exclusion": "off"},
 }
-"""Of the role that the workers are."""
+"""Settings of the role that the workers are."""
 
 SURROUNDINGS = (POOLER, *SETTINGS)
 SINCE = {"transaction_timeout": 17}

@@ -1,4 +1,4 @@
-"""From a workflow file to the graph: every mode and every field arrives."""
+"""Compiling a workflow file to the graph: every mode and every field arrives."""
 
 from __future__ import annotations
 

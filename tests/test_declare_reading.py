@@ -1,4 +1,4 @@
-"""From any path or text to the right family, a verdict and a graph; nothing that stands in a file is raised."""
+"""Reading any path or text to the right family, a verdict and a graph; nothing that stands in a file is raised."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which names are suggested for a mistyped one."""
+"""Suggestions for a mistyped name."""
 
 from __future__ import annotations
 

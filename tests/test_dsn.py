@@ -1,4 +1,4 @@
-"""Which database is meant, and what a log may say of it."""
+"""Connection strings: the choice of the database, and the part of it that a log may have."""
 
 from __future__ import annotations
 

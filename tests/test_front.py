@@ -1,4 +1,4 @@
-"""From where claims read: seldom from the head where that takes long, and never past a run for good."""
+"""The place that claims read from: seldom the head where that takes long, and never past a run for good."""
 
 from __future__ import annotations
 

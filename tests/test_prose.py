@@ -18,9 +18,9 @@ SEMICOLONS_PER_100 = 8
 MEDIAN_WORDS = 17
 
 GENERATED = {"python.md", "sql.md", "errors.md", "checks.md", "GUARANTEES.md"}
-"""From docstrings, comments and the record of the proof."""
+"""Names of pages made from docstrings, comments and the record of the proof."""
 
-QUESTION_WORDS = {"what", "whether", "how", "where", "who", "when", "why"}
+QUESTION_WORDS = {"what", "whether", "how", "where", "which", "who", "whose", "whoever", "when", "why"}
 """A docstring or comment that begins with one of these names a question instead of an answer: "Return True if", "Seconds until"."""
 
 CODE = ("pgflow", "cli", "bench", "examples", "tests")
@@ -45,7 +45,7 @@ def sentences(markdown: str) -> list[str]:
 
 
 def complaints(said: list[str]) -> list[str]:
-    """Which of the three bounds these sentences exceed; a short page may have one of the first two each."""
+    """Return a complaint for each of the three bounds that these sentences exceed; a short page may have one of the first two each."""
     found = []
     for name, pattern, bound in (("what", r"\bwhat\b", WHAT_PER_100), ("semicolons", ";", SEMICOLONS_PER_100)):
         having = [s for s in said if re.search(pattern, s, re.IGNORECASE)]

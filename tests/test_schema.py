@@ -126,7 +126,7 @@ def schema_exists(conn: psycopg.Connection) -> bool:
 
 
 def owners(conn: psycopg.Connection) -> set[str]:
-    """Whoever owns the schema or anything in it."""
+    """Return the owners of the schema and of everything in it."""
     query = """
         select pg_get_userbyid(nspowner) from pg_namespace where nspname = 'pgflow'
         union select pg_get_userbyid(relowner) from pg_class where relnamespace = 'pgflow'::regnamespace
@@ -154,7 +154,7 @@ def versions_of_rows(conn: psycopg.Connection) -> set[tuple]:
 
 
 def oids(conn: psycopg.Connection) -> dict[str, int]:
-    """Of each function."""
+    """Return the oid of each function."""
     query = "select oid::regprocedure::text, oid from pg_proc where pronamespace = 'pgflow'::regnamespace"
     return dict(conn.execute(query).fetchall())
 

@@ -254,7 +254,7 @@ REQUESTS = {
 
 
 def request_in_every_order(dsn: str, conn: Conn, request: str, leave: Callable[[Claim], sqlkit.Flush]) -> None:
-    """Whoever asks something of a run that is about to leave its worker is heard, at the latest by the next poll."""
+    """Send a request in every order to a run that is about to leave its worker: it is heard, at the latest by the next poll."""
     query, expected = REQUESTS[request]
     orders = list(interleavings(SENDER, PARKER))
     runs = begin_many(conn, len(orders), request)

@@ -42,7 +42,7 @@ class Stock(Base):
 
 @pytest.fixture(params=["psycopg", "psycopg2"])
 def url(dsn: str, request: pytest.FixtureRequest) -> str:
-    """Of an engine with each driver for `def` code, beside which `async def` code has psycopg or asyncpg."""
+    """Return the URL of an engine with each driver for `def` code, beside which `async def` code has psycopg or asyncpg."""
     return dsn.replace("postgresql://", f"postgresql+{request.param}://")
 
 
@@ -417,7 +417,7 @@ def test_a_connection_that_is_lost_is_no_outcome(
 
 
 def test_a_server_that_cannot_be_reached_is_waited_out(flow: Harness, url: str, engine: Engine, conn: psycopg.Connection) -> None:
-    """Of asyncpg that is an error of the system, which SQLAlchemy hands on as it is."""
+    """asyncpg raises an error of the system here, which SQLAlchemy hands on as it is."""
     tries = []
     elsewhere = [make_url(async_of(url)).set(port=1), make_url(async_of(url))]
 

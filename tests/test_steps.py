@@ -1072,7 +1072,7 @@ def test_a_step_whose_name_is_too_long_is_refused() -> None:
 async def test_a_long_name_is_recorded_whole_and_stands_in_keys_by_its_beginning_and_a_hash(
     aflow: AsyncHarness, conn: psycopg.Connection
 ) -> None:
-    """Whoever deduplicates by key takes some 255 characters. Two long names that begin alike have different keys."""
+    """Counterparties that deduplicate by key take some 255 characters. Two long names that begin alike have different keys."""
     names = [f"tool:{'x' * 240}{n}" for n in range(2)]
     longest = "ä" * 127
     keys: list[str] = []

@@ -50,7 +50,7 @@ pytestmark = pytest.mark.timeout(90)
 
 
 class Odd(BaseException):
-    """Of no kind that anybody expects."""
+    """Exception of no kind that anybody expects."""
 
 
 RAISES: dict[str, Callable[[], BaseException]] = {

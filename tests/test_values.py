@@ -628,7 +628,7 @@ def test_digits_in_texts_are_no_number():
 
 
 def char_by_char(text: str) -> set[str]:
-    """Which limits a JSON text exceeds, found by reading it one character after the other."""
+    """Return the limits that a JSON text exceeds, found by reading it one character after the other."""
     found = set()
     in_string = is_escaped = False
     depth = digits = 0

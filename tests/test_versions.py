@@ -1,4 +1,4 @@
-"""Which code a run may be worked on by, what is known of it, and when old code may go."""
+"""Versions: the code that may work on a run, the records of it, and the time at which old code may go."""
 
 from __future__ import annotations
 

@@ -46,9 +46,9 @@ TESTS = Path(__file__).parent
 RUNS = 40
 QUICK_SECONDS = 60.0
 HISTORY_QUICK, HISTORY_FULL = 3, 200
-"""So many states of the history are upgraded in a quick run, and in any other."""
+"""Numbers of states of the history that are upgraded in a quick run, and in any other."""
 REPLACED = 5
-"""So many times every function is replaced under the calls of old workers, and again under those of new ones."""
+"""Times that every function is replaced under the calls of old workers, and again under those of new ones."""
 PATIENCE_SECONDS = 180.0
 
 APPLICATION = """

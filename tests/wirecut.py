@@ -35,7 +35,7 @@ PATIENCE_SECONDS = 30.0
 SECONDS_FOR_EVERY_CUT = 120.0
 AT_ONCE = 8
 MOST_MESSAGES = 12
-"""Of one statement of one role: two of it, each in all its messages."""
+"""Most messages of one statement of one role: two of it, each in all its messages."""
 COMMITTING = ("commit", "commit_unit", "commit_units", "commit_and_claim", "start_run", "start_runs", "send_signal", "post_signal", "deliver_signal", "claim_runs", "reap_worker")
 """Cut *during* too."""
 OPENING = ("connect", "listen")
@@ -43,7 +43,7 @@ OPENING = ("connect", "listen")
 OPENING_SECONDS = 1.0
 MIN_IN_PROGRESS = 8
 DOUBLES_SECONDS = 3.0
-"""Of each path in a turn."""
+"""Seconds of each path in a turn."""
 STRAYS = "select replace(pg_get_functiondef('pgflow.release_strays'::regproc), 'DEFAULT 5', 'DEFAULT 0.3')"
 
 FAULTS = {

@@ -217,7 +217,7 @@ def recovery(bench: kit.Bench) -> kit.Figures:
 
 
 def replay(bench: kit.Bench) -> kit.Figures:
-    """From an event to the line after the wait, behind a long history."""
+    """Measure from an event to the line after the wait, behind a long history."""
     client = client_of(bench)
     with kit.Worker(bench).wait_until_ready() as worker:
         client.spawn("long", {"steps": bench["steps"]})

@@ -48,7 +48,7 @@ def body(payload: dict[str, Any]) -> None:
 
 
 async def fill(jobs: Jobs, count: int, batch: int = 500) -> None:
-    """So many jobs that do nothing."""
+    """Put in so many jobs that do nothing."""
     for first in range(0, count, batch):
         await jobs.put_many([{"x": i} for i in range(first, min(first + batch, count))])
 

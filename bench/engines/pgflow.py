@@ -641,7 +641,7 @@ def _last_to_go_on(bench: kit.Bench, worker_id: int) -> float:
 
 
 def replay(bench: kit.Bench) -> kit.Figures:
-    """From a signal to the line after the wait, behind a long history that has to be replayed first."""
+    """Measure from a signal to the line after the wait, behind a long history that has to be replayed first."""
     times = bench["times"]
     with kit.Worker(bench).wait_until_ready() as worker, App(bench.dsn, include=FLOWS) as app:
         run = app.start(long, bench["steps"], times)

@@ -71,7 +71,7 @@ def _rates(concurrency: int, runs: int, span: kit.Span) -> kit.Figures:
 
 TEXT = f"insert into step {COLUMNS} values (%s, 1, now(), now(), %s, %s, 'c', 'write', %s::json, '[[1, \"s\", \"write\", 1, 7]]')"
 MAX_BATCH_BYTES = 4 * 1024 * 1024
-"""So much goes into one commit, as of the engine's."""
+"""Most bytes in one commit, as in the engine's."""
 
 
 def payloads(bench: kit.Bench) -> kit.Figures:

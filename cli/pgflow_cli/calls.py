@@ -40,7 +40,7 @@ order by call limit %(limit)s
 """  # noqa: S608 - our own words
 
 FOLDED_FROM = 4
-"""So many calls of one name are one line, where a run has more calls than are shown."""
+"""Calls of one name from which on they are one line, where a run has more calls than are shown."""
 
 GOOD, BAD = ("completed", "confirmed"), ("failed", "abandoned", "unknown")
 _WORDS = {"completed": "done", "confirmed": "done", "started": "running", "intended": "running"}

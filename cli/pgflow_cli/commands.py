@@ -79,7 +79,7 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "pg": ("embedded:pg", "The embedded Postgres server, for development."),
     },
 }
-"""Of each command its place and what help says of it, so that a list of all of them imports none."""
+"""Commands by section, each with its place and its line of help, so that a list of all of them imports none."""
 
 EPILOG = "Exit codes: " + " · ".join(f"{code} {meaning}" for code, meaning in failures.MEANINGS.items())
 
@@ -193,7 +193,7 @@ def run(arguments: list[str]) -> int:
 
 
 def _unread() -> int:
-    """Whoever read our answer has had enough; Python must not complain about it at its end."""
+    """End without complaint when the reader of our output has had enough: Python must not write to it at its end."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.__stdout__.fileno() if sys.__stdout__ is not None else 1)
     return failures.DONE
 

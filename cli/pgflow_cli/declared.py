@@ -78,7 +78,7 @@ def _kinds(verdict: Verdict) -> Iterator[tuple[str, str, Problem]]:
 
 
 def _file_and_message(verdict: Verdict, problem: Problem) -> tuple[str, str]:
-    """Of a workspace, the file in it that a message begins with: so editors find the place."""
+    """Return the place and the message of a problem; of a workspace the file that the message begins with, so that editors find it."""
     name, separator, rest = problem.message.partition(": ")
     path = os.path.join(verdict.file, name)  # noqa: PTH118
     if separator and problem.line is not None and os.path.isfile(path):  # noqa: PTH113 - a name may be any text

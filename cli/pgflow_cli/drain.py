@@ -32,7 +32,7 @@ SILENCE_LOOK_SECONDS = 0.25
 
 @dataclass
 class Silence:
-    """Which workers may be dead: those whose beat has not moved since it was first seen."""
+    """Silence of workers, which may be dead: their beat has not moved since it was first seen."""
 
     first: dict[int, int | None] = field(default_factory=dict)
     alive: set[int] = field(default_factory=set)

@@ -127,7 +127,7 @@ def printable(text: str, *, keep: str = "\n") -> str:
 GAP = 2
 LEAST = 10
 LOG_WIDTH = 140
-"""Of tables that go to no terminal."""
+"""Width of tables that go to no terminal."""
 
 
 def make_table(columns: Sequence[Column], rows: Iterable[Row], width: int) -> Table:

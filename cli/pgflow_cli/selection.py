@@ -1,4 +1,4 @@
-"""Which runs are meant: filters as options, and the condition they make.
+"""Selection of runs: filters as options, and the condition they make.
 
 A condition is fixed text with placeholders; what was typed only ever travels as a parameter.
 """

@@ -154,7 +154,7 @@ async def _work_off(app: AsyncApp, runs: list[AsyncRun[int]], concurrency: int) 
 
 
 async def _latency(app: AsyncApp, seconds: float) -> dict[str, Any]:
-    """From a start to the first line of its workflow, where nothing else goes on."""
+    """Measure the time from a start to the first line of its workflow, where nothing else goes on."""
     taken: list[float] = []
     async with app.worker():
         end = time.perf_counter() + seconds

@@ -160,7 +160,7 @@ def _facts(run: dict[str, Any], now: datetime) -> list[tuple[str, RenderableType
 
 
 def _origin(run: dict[str, Any]) -> str:
-    """Whose journal it begins with."""
+    """Return the origin of the run whose journal it begins with, in words."""
     if run["origin_key"] is None:
         return f"with {run['origin_seq']} units of a run that is gone"
     if run["origin_key"] != run["key"]:

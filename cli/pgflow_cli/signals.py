@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pgflow._calls.mail import Sent
 
 AWAITED_SECONDS = 2.0
-"""So long a run is woken again that waits for the signal but could not be moved at once."""
+"""Seconds for which a run that waits for the signal, and could not be moved at once, is woken again."""
 
 
 def signal(

@@ -13,7 +13,7 @@ OFTEN = Retries(max_attempts=200, first_delay=timedelta(milliseconds=50), max_de
 """Retries of asking how an attempt ended; a day of real counterparties would have longer intervals."""
 
 ATTEMPT = timedelta(milliseconds=400)
-"""So long one attempt may take here."""
+"""Longest time for one attempt here."""
 
 _known: dict[str, Counterparty] = {}
 

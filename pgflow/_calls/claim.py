@@ -32,7 +32,7 @@ COLUMNS = (
 )
 
 ARGUMENTS = "%s::int, %s::int[], %s::int, %s::bigint[], %s::boolean, %s::bigint[]"
-"""Of the functions that claim: :meth:`ClaimRequest.params`."""
+"""Arguments of the functions that claim: :meth:`ClaimRequest.params`."""
 
 Position = tuple[int, int]
 """Place of a run in the order of claiming: its priority and its id."""

@@ -34,7 +34,7 @@ MAX_RUNS = 1000
 
 
 def lost_runs(run_ids: Sequence[int], tokens: Sequence[int], seqs: Sequence[int], has_ended: Sequence[bool]) -> Query[list[int]]:
-    """Which of these runs lack what was acknowledged."""
+    """Return the ids of these runs that lack an acknowledged unit or end."""
     sql = "select pgflow.lost_runs(%s::bigint[], %s::bigint[], %s::int[], %s::boolean[])"
     return Query(sql, (list(run_ids), list(tokens), list(seqs), list(has_ended)), lambda rows: [int(row[0]) for row in rows])
 

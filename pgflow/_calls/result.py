@@ -17,7 +17,7 @@ class Ended(NamedTuple):
     output: str | None
     error: str | None
     key: str | None
-    """Of the run that has this number: where a fail-over lost the start of a run, another may have it now."""
+    """Key of the run that has this number: where a fail-over lost the start of a run, another may have it now."""
 
 
 def find_chain(key: str, tenant: str = "") -> Query[int]:

@@ -15,7 +15,7 @@ class Beat(NamedTuple):
     alive: bool
     mail: list[int]
     timeline: int | None = None
-    """Of the server's log; None where it does not say. So with the rest."""
+    """Timeline of the server's log; None where it does not say, as for all below."""
     flushed: int | None = None
     """Log position behind everything acknowledged by now."""
     recovered_to: int | None = None

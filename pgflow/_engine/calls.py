@@ -60,12 +60,12 @@ class StepSpec:
     definition: Any = None
     terms: EffectTerms | None = None
     max_age_seconds: float | None = None
-    """Of a read: how old its result may be when an effect is intended."""
+    """Greatest age of a read's result when an effect is intended."""
     aliases: tuple[str, ...] = ()
 
 
 def spec_of_another(name: str) -> StepSpec:
-    """Of an effect that is known only by what another run, or an earlier generation, has left: it is not called here."""
+    """Return the spec of an effect that only another run or an earlier generation has left: it is not called here."""
     return StepSpec(name, "e", ANYTHING, ErrorClasses(), Retries())
 
 
@@ -128,7 +128,7 @@ class StepCall(Call):
     emitted: tuple[tuple[str, str], ...] = ()
     """Values that the successful try emitted, as (stream, value)."""
     try_id: str = ""
-    """Which try that was."""
+    """Identifier of that try."""
     key: str = ""
     """Idempotency key, for calls of the ledgers and those that rest on a decision; others make it when they are asked for it."""
 
@@ -166,7 +166,7 @@ class EffectCall(StepCall):
     value: Any = None
     closed_as: Literal["confirmed", "accepted", "failed"] | None = None
     settled_as: str | None = None
-    """Of one that was accepted: what was said of it then, confirmed or failed."""
+    """Verdict on an accepted effect, once there is one: confirmed or failed."""
     takes_back: EffectCall | None = None
     """The effect that this one takes back, if that was accepted: it acts once that is confirmed, and has nothing to do if that failed."""
     is_undo: bool = False
@@ -180,7 +180,7 @@ class EffectCall(StepCall):
     is_bound: bool = False
     """True if it must be taken back though nothing says how: it was done in a saga block that goes on in the next generation."""
     watchers: list[Waiter] = field(default_factory=list)
-    """Whoever waits for it to be closed, beside the code that called it."""
+    """Waiters for it to be closed, beside the code that called it."""
 
     @property
     def is_in_place(self) -> bool:

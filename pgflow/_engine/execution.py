@@ -36,10 +36,10 @@ LINGER_TIMER_US = 1_000_000
 """A timer or a retry due within this is waited for in memory: parking would cost more than it saves."""
 
 LINGER_CHILDREN_US = 50_000
-"""So long a parent waits in memory for children that have just started, or for more results after one."""
+"""Microseconds that a parent waits in memory for children that have just started, or for more results after one."""
 
 LINGER_CHILDREN_US_A_UNIT = 50
-"""So much longer for each unit of its journal: about what a replay of it takes, should it park."""
+"""Further microseconds for each unit of its journal: about the time of a replay, should it park."""
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -63,7 +63,7 @@ class Execution(Releases):
         self.told_at = 0.0
         """Time of the host's own clock at which it last heard how much is durable."""
         self.told_by: Any = None
-        """Which server said so; None if that is not known."""
+        """Server that said so; None if it is not known."""
         self._linger_until_us = 0
         self._has_looked = not claim.has_mail  # a cancel that waits must not come too late for a body that gets the run stuck again
         self._driver = make_driver(self)

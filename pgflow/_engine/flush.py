@@ -22,7 +22,7 @@ MAX_FLUSH_STARTS = 1000
 APART_CHARS = 1000
 """Values from this length on travel beside the document."""
 MAX_FLUSH_CHILDREN = 500
-"""So many children start in one commit: while those of the next one are inserted, the first ones run."""
+"""Most children that start in one commit: while those of the next one are inserted, the first ones run."""
 
 
 class Row(NamedTuple):

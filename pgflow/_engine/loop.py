@@ -39,7 +39,7 @@ MAX_SWALLOWED_UNWINDS = 100
 NEVER_SECONDS = 1e12
 """A timer of more than 30,000 years: the clock of the database ends before it is due."""
 MAX_REPEATS = 64
-"""So often does a callback that appends itself again run between two outcomes, as long as something comes of it."""
+"""Times that a callback which appends itself again runs between two outcomes, as long as something comes of it."""
 
 # Code that cannot be taken apart. Left to the collector, its clean-up would run inside whatever runs then.
 _abandoned: list[Any] = []

@@ -16,7 +16,7 @@ EARLY = "absent, and asked too early to believe it"
 """As `sql/effects.sql` gives these reasons too."""
 
 GUARDED = "its precondition does not hold any more, and an earlier attempt may have been done"
-"""So the same key is not sent again."""
+"""Reason why the same key is not sent again."""
 
 CHANGED = "what it expects has changed, and an earlier attempt may have been done"
 """Perhaps by itself: nor then is the key sent again."""

@@ -1,4 +1,4 @@
-"""From what the journal or a body holds to what the code sees: a value, or an error that is raised.
+"""Outcomes: the way from the journal or a body to the code, as a value or an error that is raised.
 
 What the code sees on the first run is always the decoded text, which is what a replay will see.
 """

@@ -25,7 +25,7 @@ Resting = tuple[str, str | int | None]
 
 MAX_KEY_BYTES = 255
 MAX_KEY_NAME_CHARS = 64
-"""Of the name of a step, in its idempotency keys: others allow 255 characters for a key, and its other parts take a hundred."""
+"""Characters of a step's name in its idempotency keys: others allow 255 for a key, and its other parts take a hundred."""
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)

@@ -194,7 +194,7 @@ _HONOURED = ("55P03",)
 _POOLED = ("26000", "42P05")
 
 REFUSED_AFTER_SECONDS = 300.0
-"""So long the server may refuse a run what is no trouble of the moment; then a person must look."""
+"""Seconds for which the server may refuse a run for trouble that is not of the moment; then a person must look."""
 
 
 def is_infrastructure(error: BaseException) -> bool:

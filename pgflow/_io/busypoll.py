@@ -20,7 +20,7 @@ from time import perf_counter
 from psycopg import pq
 
 SLICE_SECONDS = 50e-6
-"""So long nothing else of the loop is looked at; a turn of the loop costs a tenth of it."""
+"""Seconds for which nothing else of the loop is looked at; a turn of the loop costs a tenth of it."""
 
 PREEMPTED_SECONDS = 500e-6
 """A look takes a microsecond or two: after so long somebody else has had the processor, and needs it."""

@@ -45,15 +45,15 @@ POOL_RECONNECT_SECONDS = 1.0
 """A pool gives up so soon, and tries anew when asked again: its own delays grow to minutes, and a server may be back long before."""
 
 POOL_IDLE_SECONDS = 10.0
-"""Of the connections that nothing has needed for so long a pool closes one, and after as long another."""
+"""Seconds without need after which a pool closes a connection, and after as many another."""
 
 GETCONN_SECONDS = 2.0
-"""So long a pool is asked at once; who may wait for longer asks again, and the pool tries to connect again."""
+"""Seconds for which a pool is asked at once; longer waits ask again, and the pool tries to connect again."""
 
 log = logging.getLogger("pgflow")
 
 POOLER_LOOKS = 8
-"""So often two connections are compared before a pooler is believed to keep a session for each."""
+"""Times that two connections are compared before a pooler is believed to keep a session for each."""
 
 PRIMARY_KNOWN_SINCE = 140_000
 """Version of libpq. Before, only sessions that write by default could be asked for, which a role may have switched off."""

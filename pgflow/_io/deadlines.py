@@ -45,7 +45,7 @@ class Cord:
         self._socket = socket.socket(fileno=os.dup(fileno))
 
     def cut(self) -> None:
-        """Whoever waits on the connection is told that it is lost."""
+        """Cut the connection: whoever waits on it is told that it is lost."""
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
 

@@ -57,7 +57,7 @@ def _class_of(sqlstate: str) -> type[psycopg.Error]:
 
 
 def _class_without_code(error: BaseException) -> type[psycopg.Error]:
-    """Of an error that the driver has raised itself: by the names of its classes, which are those of Python's DB-API."""
+    """Return the class for an error that the driver has raised itself, by the names of its classes, which are those of Python's DB-API."""
     names = [cls.__name__ for cls in type(error).__mro__]
     if "DataError" in names:
         return psycopg.DataError

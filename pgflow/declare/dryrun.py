@@ -257,7 +257,7 @@ class _Player:
         self.trace.append(entry)
 
     def iteration(self, place: Place) -> int | None:
-        """Which round of the group around it a node is played in."""
+        """Return the round, of the group around it, in which a node is played."""
         around = round_at(self.state, place[:-1]) if len(place) > 1 else None
         return around.number if around else None
 

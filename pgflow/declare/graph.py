@@ -67,7 +67,7 @@ class Artifact(Part):
 
 
 class Use(Part):
-    """That a node reads or writes something: a declared artifact's name, or a path in the original's own spelling.
+    """Something that a node reads or writes: a declared artifact's name, or a path in the original's own spelling.
 
     ``label`` is what the original calls it; ``scope`` is which part of it is read, or the form in which it is written.
     """

@@ -231,7 +231,7 @@ def judge(plan: Plan, state: State, place: Place, channel: Channel | None, user_
 
 
 def _failed(place: Place, error: str) -> Settled:
-    """That a node failed for a reason that lies in what was left."""
+    """Return the change of a node that failed because of the outputs in its round."""
     return Settled(place, Output("failed", error=error), error)
 
 

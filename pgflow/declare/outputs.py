@@ -208,13 +208,13 @@ _WHY = {
 
 
 def _unreadable(node_id: NodeId, field: str, reason: str) -> UnresolvableReference:
-    """That a known node's field cannot be read."""
+    """Return the error for a known node whose field cannot be read."""
     why = _WHY[reason].format(node=node_id, field=field)
     return UnresolvableReference(f"'${node_id}.output.{field}' references field '{field}', {why}", reason)
 
 
 def unknown_node(known: Iterable[NodeId], node_id: NodeId, field: str) -> UnresolvableReference:
-    """That a field is asked of a node that has left nothing so far.
+    """Return the error for a field of a node that has left nothing so far.
 
     Args:
         known: The ids of those that could be meant.

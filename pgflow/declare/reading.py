@@ -1,4 +1,4 @@
-"""Which family a file belongs to, and the way from any path to a verdict and a graph.
+"""The family of a file, and the way from any path to a verdict and a graph.
 
 The name decides: ``.yaml`` and ``.yml`` are DAGs, ``.sop.md`` and ``.script.md`` are Agent SOPs, a directory with stages is an
 ICM workspace, and so is the ``workflow.yaml`` inside one. Any other directory stands for everything found in it. Nothing here

@@ -1,4 +1,4 @@
-"""Which known names a mistyped one may have meant."""
+"""Suggestions of known names for a mistyped one."""
 
 from __future__ import annotations
 

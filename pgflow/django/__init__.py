@@ -154,7 +154,7 @@ def adapt(connection: Any) -> Adapted:
 
 
 def database_alias() -> str:
-    """Which of ``DATABASES`` pgflow lives in."""
+    """Return the alias in ``DATABASES`` of the database that pgflow lives in."""
     return str(_config().get("DATABASE", "default"))
 
 

@@ -1,4 +1,4 @@
-"""From targets to findings: files are read one by one, each is put to every rule that was chosen, comments are obeyed."""
+"""Checks from targets to findings: files are read one by one, each is put to every rule that was chosen, comments are obeyed."""
 
 from __future__ import annotations
 

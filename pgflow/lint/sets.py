@@ -1,4 +1,4 @@
-"""Which expressions are sets, as far as the text tells.
+"""Sets: expressions that are sets, as far as the text tells.
 
 Text hashes differently in every process, so a set of it is gone through in another order by every replay. Sets of tasks are
 let be: in workflow code tasks hash by an ordinal.

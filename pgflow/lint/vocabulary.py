@@ -1,4 +1,4 @@
-"""Which names of Python and of well-known libraries do what a replay cannot repeat.
+"""Vocabulary of names, of Python and of well-known libraries, that do things a replay cannot repeat.
 
 Each set holds dotted paths. A path that ends in ``.*`` stands for every function of a module, or for every method of an
 object (``psycopg.Connection().*``); what is called on something that one of the paths made counts as the path does

@@ -32,7 +32,7 @@ class SqlFile:
 
     @property
     def number(self) -> int:
-        """Of a migration: the four digits that its name starts with."""
+        """Number of a migration: the four digits that its name starts with."""
         return int(self.name[:4])
 
     @property

@@ -26,8 +26,8 @@ comment on column pgflow.decisions.usage is 'Cost of the choice; null = none was
 comment on column pgflow.decisions.decided_at is 'Time of the choice';
 comment on column pgflow.decisions.seq is 'Its place in the journal';
 comment on column pgflow.decisions.call is 'Number of the call, in the order in which the code made them';
-comment on column pgflow.decisions.generation is 'Which generation of the run decided';
-comment on column pgflow.decisions.tenant is 'Whose run it is; empty where there is only one tenant';
+comment on column pgflow.decisions.generation is 'Generation of the run that decided';
+comment on column pgflow.decisions.tenant is 'Tenant of the run; empty where there is only one';
 comment on column pgflow.decisions.run_id is 'The number of that generation';
 
 create view pgflow.effects as
@@ -86,8 +86,8 @@ comment on column pgflow.effects.intended_at is 'Time at which its intent was re
 comment on column pgflow.effects.closed_at is 'Time at which its outcome was known; null = it is open';
 comment on column pgflow.effects.seq is 'Place of its intent in the journal';
 comment on column pgflow.effects.call is 'Number of the call, in the order in which the code made them';
-comment on column pgflow.effects.generation is 'Which generation of the run did it';
-comment on column pgflow.effects.tenant is 'Whose run it is; empty where there is only one tenant';
+comment on column pgflow.effects.generation is 'Generation of the run that did it';
+comment on column pgflow.effects.tenant is 'Tenant of the run; empty where there is only one';
 comment on column pgflow.effects.run_id is 'The number of that generation';
 comment on column pgflow.effects.origin is 'Place where it was done, if a run that was rewound or forked was handed its result: run_id and seq of the intent there; null = here';
 comment on column pgflow.effects.owed is 'Reason why a person must see to it: forced (the run was ended by force) or parent_forced; null = nobody must';
@@ -110,7 +110,7 @@ comment on column pgflow.obligations.owed_to is 'To whom; null = nobody is named
 comment on column pgflow.obligations.effect is 'Idempotency key of the effect: what settle_effect takes';
 comment on column pgflow.obligations.ref is 'The counterparty''s reference: what confirm_effect takes';
 comment on column pgflow.obligations.detail is 'Notice for whoever closes it';
-comment on column pgflow.obligations.tenant is 'Whose run it is; empty where there is only one tenant';
+comment on column pgflow.obligations.tenant is 'Tenant of the run; empty where there is only one';
 comment on column pgflow.obligations.call is 'Number of the call';
 comment on column pgflow.obligations.run_id is 'The number of that generation';
 comment on column pgflow.obligations.reason is 'Reason why a person must see to it: forced (its run was ended by force) or parent_forced (its run has completed, its parent was ended by force); null = its run does';
@@ -147,5 +147,5 @@ comment on column pgflow.provenance.act_key is 'Its idempotency key';
 comment on column pgflow.provenance.status is 'Status of the act';
 comment on column pgflow.provenance.compensated_by is 'Key of the effect that took it back; null = none';
 comment on column pgflow.provenance.compensation is 'Status of its compensation';
-comment on column pgflow.provenance.tenant is 'Whose run it is; empty where there is only one tenant';
+comment on column pgflow.provenance.tenant is 'Tenant of the run; empty where there is only one';
 comment on column pgflow.provenance.run_id is 'The number of the generation';

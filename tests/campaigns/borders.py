@@ -31,7 +31,7 @@ SETTINGS = {
     "synchronous_commit": "off", "search_path": "app, public", "default_transaction_isolation": "repeatable read", "statement_timeout": "31s",
     "lock_timeout": "32s", "idle_in_transaction_session_timeout": "33s", "timezone": "Asia/Kathmandu", "datestyle": "SQL, DMY", "role": "none",
 }  # fmt: skip
-"""Of the application's session, nothing at its default."""
+"""Settings of the application's session, none at its default."""
 
 
 def fingerprint(execute: Callable[[str], Any]) -> dict[str, Any]:

@@ -27,7 +27,7 @@ OUTCOME = "select o.xmin::text, o.*::text from pgflow.outcome o where run_id = %
 
 
 def late_writers(ground: Ground) -> list[Evidence]:
-    """Whoever no longer holds a run, or never did, tries to write its outcome after another has."""
+    """Have late writers, who no longer hold a run or never did, try to write its outcome after another has."""
     threads, each = 4, ground.scaled(7, 5, 250)
     seed = ground.rng.random()
     with ground.database() as (dsn, conn):

@@ -177,7 +177,7 @@ def audit(conn: psycopg.Connection[Any]) -> list[str]:
 
 
 def booked(conn: psycopg.Connection[Any], keys: Iterable[str], steps: int) -> tuple[int, int]:
-    """Of bookings 0 to ``steps - 1`` of each key: how many are missing, and how many too many there are."""
+    """Return the numbers of missing and of surplus bookings, of bookings 0 to ``steps - 1`` of each key."""
     names = list(keys)
     query = "select count(distinct (key, n)), count(*) from app.booked where key = any(%s)"
     distinct, rows = conn.execute(query, (names,)).fetchone() or (0, 0)

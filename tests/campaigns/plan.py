@@ -1,4 +1,4 @@
-"""Which campaigns there are, how the time is shared out among them, and running them."""
+"""The campaigns, the shares of time among them, and running them."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ from pgflow.options import WorkerOptions
 from tests.campaigns import jobs
 
 TINY = Rhythm(beat=0.1, look=0.05, dead_after=0.6)
-"""So fast a rhythm that a campaign sees many deaths."""
+"""Rhythm so fast that a campaign sees many deaths."""
 
 
 def worker(

@@ -50,7 +50,7 @@ def _defaults_of(server_dsn: str) -> dict[str, str]:
 
 
 def version_like(server_dsn: str) -> str:
-    """That server's major version as `OwnServer` wants it: nothing, where it is the embedded one's."""
+    """Return that server's major version as `OwnServer` wants it: nothing, where it is the embedded one's."""
     with psycopg.connect(server_dsn) as conn:
         major = str(conn.info.server_version // 10_000)
     embedded = subprocess.run([find_programs() / "postgres", "--version"], check=True, capture_output=True, text=True).stdout

@@ -1,4 +1,4 @@
-"""Which calls meet where: the table from which the specs are written, and the reasons for what is left out.
+"""Situations in which calls meet: the table from which the specs are written, and the reasons for omissions.
 
 A situation is a place in which a run may be, and two calls that find it there. Each call is a session of two
 or three steps - it acts, and later it commits - and its spec has every order of the steps of both. A call
@@ -28,7 +28,7 @@ class Verb:
     of: str = ""
     """The verb of which this is a variant."""
     isolation: str = ""
-    """Of a caller's transaction whose snapshot is older than what it meets."""
+    """Isolation level of a caller's transaction whose snapshot is older than what it meets."""
     begins: str = "begin"
     """Action of a transactional step before its fence."""
     clock: int = 1

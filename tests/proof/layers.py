@@ -27,7 +27,7 @@ class Layer(NamedTuple):
     what: str
     quick_seconds: float
     full_seconds: float | None = None
-    """So long it takes in a full run, however much time there is; None: more time shows more."""
+    """Seconds that it takes in a full run, however much time there is; None: more time shows more."""
     at_any_level: bool = False
     """True if all of it goes through the engine, so that it can be played where another isolation level is the default."""
 

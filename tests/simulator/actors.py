@@ -50,7 +50,7 @@ class Execution:
     """The signal that came with the claim: its number, name, payload and time; and the look before the claim."""
     taken: list[list[Any]] = field(default_factory=list)
     offered: dict[int, int] = field(default_factory=dict)
-    """Of those that were taken so, the look before the claim."""
+    """Last look before the claim, for those that were taken so."""
 
     def note(self, kind: str, call_number: int, name: str | None, payload: Any = None, delay_seconds: float | None = None, starts: str | None = None) -> None:
         u = Unit(self.journal.seq + 1, call_number, kind, name, payload, delay_seconds, starts)

@@ -20,7 +20,7 @@ T0_US = 1_900_000_000_000_000
 
 QUEUES = ("q1", "q2")
 LIMITED, LIMIT = "q2", 3
-"""So many runs of this queue may be leased at once."""
+"""Queue with a limit, and the number of its runs that may be leased at once."""
 WORKFLOWS = ("a", "b")
 ACCOUNTS = 4
 

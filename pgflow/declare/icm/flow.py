@@ -1,4 +1,4 @@
-"""From "what comes next" to "what must have come before": the wiring of a workflow's stages.
+"""Flow: "what comes next" becomes "what must have come before", the wiring of a workflow's stages.
 
 A graph's nodes wait for others (``depends_on``, ``trigger_rule``) and may be skipped (``when``). Three things need care:
 

@@ -158,7 +158,7 @@ def _unused(name: str, number: str | None, state: Mapping[str, Artifact], counts
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """Which artifact is at which place. A folder that holds one artifact stands for it."""
+    """Artifacts by their places. A folder that holds one artifact stands for it."""
 
     by_place: Mapping[str, str]
     by_folder: Mapping[str, frozenset[str]]

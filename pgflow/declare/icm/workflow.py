@@ -42,7 +42,7 @@ _KEYS: Final = frozenset({"name", "version", "description", "state", "stages", "
 
 @dataclass(frozen=True, slots=True)
 class Arrow:
-    """That a stage is followed by another: always, if a condition holds, or (``otherwise``) if none of the others does."""
+    """Succession of a stage by another: always, if a condition holds, or (``otherwise``) if none of the others does."""
 
     target: str
     at: Position

@@ -1,4 +1,4 @@
-"""Which other SOPs an SOP names.
+"""Mentions of other SOPs in an SOP.
 
 The format has no syntax for one SOP to start another: texts say "run `code-assist` on each task", and the agent or its user does.
 So a mention is recorded as what it is, something that a step refers to, with the line that does; it is no edge and starts

@@ -1,4 +1,4 @@
-"""From an SOP to the graph: each step a prompt that waits for the one before it.
+"""Compiling an SOP to the graph: each step becomes a prompt that waits for the one before it.
 
 Parameters become inputs. A required one without a default is a gate of the first step: the run waits there until someone gives
 it, rather than failing, and an agent that is started with everything never stops. An optional one without a default is empty

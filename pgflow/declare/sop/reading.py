@@ -1,4 +1,4 @@
-"""From a file to a verdict: bytes that may be anything, then text, then the SOP, then its graph."""
+"""Reading a file to its verdict: bytes that may be anything, then text, then the SOP, then its graph."""
 
 from __future__ import annotations
 
