@@ -114,5 +114,5 @@ def test_docstrings_and_comments_begin_with_a_verb_or_a_noun(folder: str):
 def test_docstrings_that_ask_are_found():
     source = '''"""The module."""\n\nLIMIT = 3\n"""How many."""\n\ndef is_open():\n    """Whether it is.\n\n    More.\n    """\n    x = 1\n    "Whose."\n'''
     assert [(line, text.split()[0]) for line, text in docstrings(source)] == [(1, "The"), (4, "How"), (7, "Whether"), (12, "Whose.")]
-    assert [line for line, text in docstrings(source) if asks(text)] == [4, 7]
+    assert [line for line, text in docstrings(source) if asks(text)] == [4, 7, 12]
     assert [line for line, text in sql_comments("-- Runs.\n\ncomment on column a.b is 'When it''s due';\n") if asks(text)] == [3]
