@@ -34,8 +34,8 @@ def approve(approval: Approval, comment: str = "") -> Output:
     """Return the output of an approval when a person lets the work go on.
 
     Args:
-        approval: What was asked.
-        comment: What the person added.
+        approval: The approval.
+        comment: Comment of the person.
 
     Returns:
         The comment if the approval captures it ("Approved" if there was none), the decision if it offers several, else nothing.
@@ -51,9 +51,9 @@ def reject(approval: Approval, reason: str = "Rejected", rejections: int = 0) ->
     """Return the consequence when a person does not let the work go on.
 
     Args:
-        approval: What was asked.
+        approval: The approval.
         reason: Why; ``$REJECTION_REASON`` of the text that is worked on then.
-        rejections: How often this approval was rejected before.
+        rejections: Number of earlier rejections of this approval.
 
     Returns:
         The decision if the approval offers it; else what to work on before asking again; else that the run ends: at once if there is

@@ -25,7 +25,7 @@ def bound(node: Node, variables: Variables, outputs: Outputs) -> Variables:
     Args:
         node: The node.
         variables: The run's variables.
-        outputs: What the nodes have left so far.
+        outputs: Outputs of the nodes so far.
 
     Raises:
         UnresolvableReference: If an argument has no value.

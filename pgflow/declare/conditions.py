@@ -32,7 +32,7 @@ def parse_condition(text: str, position: Position | None = None) -> Condition:
 
     Args:
         text: The text after ``when``.
-        position: Where it stands.
+        position: Its place in the source.
 
     Returns:
         The condition: alternatives of parts that must all hold.
@@ -81,7 +81,7 @@ def holds(condition: Condition, outputs: Outputs, inputs: Inputs | None = None) 
 
     Args:
         condition: The condition.
-        outputs: What the nodes have left so far.
+        outputs: Outputs of the nodes so far.
         inputs: The run's inputs.
 
     Returns:

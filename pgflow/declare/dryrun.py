@@ -52,10 +52,10 @@ class Entry:
         id: The node.
         type: Its mode.
         state: ``stubbed`` if its output was given, ``completed`` if it needed none, ``skipped``, ``failed`` or ``paused``.
-        reason: Why it ended so, where there is something to say.
+        reason: Reason of that state, if there is one.
         iteration: Which round of the group around it, from 1.
         text: What it would have been told, run or asked.
-        output: What it left.
+        output: Its output.
     """
 
     id: str

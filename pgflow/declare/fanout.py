@@ -30,7 +30,7 @@ class Child:
     Args:
         state: How.
         value: What it gave: its value, or its text if it gave none.
-        error: Why it failed or was cancelled.
+        error: Reason of the failure or the cancel.
     """
 
     state: Literal["completed", "failed", "cancelled"]
@@ -44,7 +44,7 @@ def child_calls(node: Node, variables: Variables, outputs: Outputs) -> tuple[Chi
     Args:
         node: A node whose body is a `Call`.
         variables: The variables of the run that starts them.
-        outputs: What its nodes have left so far.
+        outputs: Outputs of its nodes so far.
 
     Returns:
         One call; or one for each item, which is the child's message and an input of it. Without a message of its own, a child is told

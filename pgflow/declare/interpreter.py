@@ -71,7 +71,7 @@ class Surroundings:
     Args:
         variables: Its variables and inputs.
         command_text: Gives the text of a command by its name, or raises `CommandUnavailable`.
-        spill_dir: Where long values for shells are written; None if they are not.
+        spill_dir: Folder for long values for shells; None to write none.
         remembers: Whether a group's nodes can read what was left in the round before.
     """
 
@@ -107,9 +107,9 @@ def begin(plan: Plan, state: State, place: Place, surroundings: Surroundings) ->
 
     Args:
         plan: The run's plan.
-        state: How far it is.
+        state: Its progress.
         place: Which node.
-        surroundings: What the run has around it.
+        surroundings: Surroundings of the run.
 
     Returns:
         That it ended without work (skipped, failed, or done), that a group goes into its first round, or the work to do.
@@ -186,9 +186,9 @@ def receive(task: Task, output: Output, channel: Channel | None = None, user_inp
 
     Args:
         task: The task.
-        output: What came of it.
+        output: Result of it.
         channel: For a turn of a loop, what says that it was the last (`until_met`, or a check that the driver ran).
-        user_input: What a person said to this turn of a loop; the next turn reads it.
+        user_input: Words of a person to this turn of a loop; the next turn reads it.
 
     Returns:
         That the node ended, or that a loop goes into its next round.
@@ -209,10 +209,10 @@ def judge(plan: Plan, state: State, place: Place, channel: Channel | None, user_
 
     Args:
         plan: The run's plan.
-        state: How far it is.
+        state: Its progress.
         place: The group.
-        channel: What says that this round was the last.
-        user_input: What a person said to this round; the next one reads it.
+        channel: Cause of the end of the loop, if this round was the last.
+        user_input: Words of a person to this round; the next one reads it.
 
     Returns:
         That the group ended, or that it goes into its next round.

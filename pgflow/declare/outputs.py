@@ -34,7 +34,7 @@ class Output:
         structured: Its output as a value, if ``has_structured``.
         has_structured: Whether it gave a value and not only text.
         declared: The fields that its schema names; None if it has no schema of an object.
-        error: Why it failed.
+        error: Reason of the failure.
     """
 
     state: NodeState
@@ -53,7 +53,7 @@ class UnresolvableReference(Exception):
     """A reference whose value cannot be had. The node that reads it fails.
 
     Args:
-        message: What is wrong and what to do.
+        message: The trouble, and the remedy.
         reason: A word for programs: ``unknown-node``, ``producer-failed``, ``producer-not-run``, ``not-in-schema``,
             ``missing-key``, ``unparseable``, ``array-aggregate``, ``unknown-input``.
     """
@@ -91,7 +91,7 @@ def read_field(outputs: Outputs, node_id: NodeId, field: str) -> JsonValue:
     """The value of ``$node.output.field``; empty text where a declared field has none.
 
     Args:
-        outputs: What the nodes left, in the order in which they did.
+        outputs: Outputs of the nodes, in the order of their ends.
         node_id: Whose output.
         field: Which field.
 

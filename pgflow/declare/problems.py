@@ -16,7 +16,7 @@ class Problem:
         message: What is wrong, in the original's words where it has them.
         line: Line of the file, from 1; None where the file as a whole is meant.
         column: Column, from 1.
-        hint: What to do about it, if the message does not say it.
+        hint: Remedy, if the message does not say it.
         severity: Warnings do not keep a file from being used.
         kind: For errors of a load: which of the loader's stages found it.
     """

@@ -55,7 +55,7 @@ class Settled:
     Args:
         place: Which.
         output: How, and what it left.
-        reason: Why it ended so, where there is something to say.
+        reason: Reason of that state, if there is one.
         text: What it was told, run or asked.
         cancels: Whether it ends the run.
     """
@@ -129,7 +129,7 @@ def open_places(plan: Plan, state: State, within: Place = ()) -> tuple[Place, ..
 
     Args:
         plan: The run's plan.
-        state: How far it is.
+        state: Its progress.
         within: A group that is in a round, to be told of its nodes.
 
     Returns:

@@ -54,7 +54,7 @@ def discover_workflows(directory: str | os.PathLike[str]) -> list[Verdict]:
     """Everything found in a directory and below it, usable or not.
 
     Args:
-        directory: Where to look. Links to other directories are not followed.
+        directory: Directory to search. Links to other directories are not followed.
 
     Returns:
         Verdicts in the order of their paths; those without errors have a graph.

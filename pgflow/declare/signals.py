@@ -24,7 +24,7 @@ def has_signal(output: str, signal: str) -> bool:
     """Return True if an output says that the work is done.
 
     Args:
-        output: What the agent said.
+        output: Text of the agent.
         signal: The word agreed upon. Case matters, except within tags (``<done>complete</done>``).
 
     Returns:
@@ -37,7 +37,7 @@ def without_signal_tags(output: str, signal: str | None = None) -> str:
     """The output without ``<promise>…</promise>`` and without the signal in tags, trimmed.
 
     Args:
-        output: What the agent said.
+        output: Text of the agent.
         signal: The word agreed upon, if there is one.
     """
     rest = _without(output, _promises(output))

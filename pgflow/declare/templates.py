@@ -141,9 +141,9 @@ def resolve(text: str, variables: Variables, outputs: Outputs, surface: Surface 
     Args:
         text: The template.
         variables: The run's variables and inputs.
-        outputs: What the nodes have left so far.
+        outputs: Outputs of the nodes so far.
         surface: What the text becomes: something to be read, a shell script, or a program.
-        spill_dir: Where long values for a shell are written; without it they are quoted, however long they are.
+        spill_dir: Folder for long values for a shell; without it they are quoted, however long they are.
 
     Returns:
         The text, and the files that must be written before it is run.

@@ -34,10 +34,10 @@ class Report:
     """Result of a check.
 
     Attributes:
-        findings: What was found, by file and line.
+        findings: Findings, by file and line.
         unreadable: Files that could not be checked, and why: each a line.
-        files: How many were checked.
-        workflows: How many workflows they hold.
+        files: Number of files checked.
+        workflows: Number of workflows in them.
     """
 
     findings: list[Finding] = field(default_factory=list)

@@ -53,7 +53,7 @@ class Declared:
     Attributes:
         name: What the module calls it.
         kind: What it is.
-        at: Where it is declared: the function, or the call of the decorator.
+        at: Place of the declaration: the function, or the call of the decorator.
         body: The function; None if it is not of this module.
         decorator: Dotted path of the decorator.
         options: What is passed to the decorator by name.

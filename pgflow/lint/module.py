@@ -56,7 +56,7 @@ class Use:
         node: The name or attribute.
         path: Dotted path of what it stands for.
         call: The call that it is the function of, if it is called here.
-        region: Where it is.
+        region: Region that it is in.
     """
 
     node: ast.expr

@@ -98,7 +98,7 @@ def read_node(raw: Any, path: Steps, file: str = "") -> tuple[Draft | None, list
     """Check one node by itself.
 
     Args:
-        raw: What the file says.
+        raw: Content of the file.
         path: Where it says it.
         file: The file's name.
 

@@ -124,7 +124,7 @@ def read_options(raw: dict[str, Any], nodes: list[Draft], broken: frozenset[str]
     """Read everything that a workflow says about itself.
 
     Args:
-        raw: What the file says.
+        raw: Content of the file.
         nodes: The nodes that are right.
         broken: The ids of those that are not.
 

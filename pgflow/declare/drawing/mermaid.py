@@ -32,7 +32,7 @@ def draw_mermaid(graph: Graph) -> str:
     """A graph as the text of a Mermaid flowchart.
 
     Args:
-        graph: What a front end has made of a file.
+        graph: Graph that a front end made of a file.
 
     Returns:
         Lines that begin with ``flowchart TD`` and end with a newline. The same graph gives the same text.

@@ -38,7 +38,7 @@ def draw_svg(graph: Graph) -> str:
     """A graph as the text of an SVG file.
 
     Args:
-        graph: What a front end has made of a file.
+        graph: Graph that a front end made of a file.
 
     Returns:
         The whole file, ending with a newline. The same graph gives the same text.

@@ -123,7 +123,7 @@ def load(folder: Folder, findings: Findings) -> Workspace | None:
 
     Args:
         folder: The workspace.
-        findings: Where what is wrong is said.
+        findings: Collector of the findings.
 
     Returns:
         What they say; None if nothing can be made of them.
@@ -232,7 +232,7 @@ def compile_workspace(workspace: Workspace, findings: Findings) -> Graph:
 
     Args:
         workspace: What its files say.
-        findings: Where what is wrong is said.
+        findings: Collector of the findings.
     """
     on_request = frozenset(stage.id for stage in workspace.stages if stage.fields.on_request)
     wiring = wire(workspace.workflow.stages, on_request, workspace.state, findings)

@@ -89,7 +89,7 @@ def read_contract(text: str, file: str, findings: Findings, first_line: int = 1)
     Args:
         text: The file below its frontmatter, with line feeds at the ends of lines.
         file: Its path in the workspace, for positions and messages.
-        findings: Where what is wrong with it is said.
+        findings: Collector of the findings.
         first_line: The line of the file on which the text begins.
 
     Returns:

@@ -63,7 +63,7 @@ def wire(stages: tuple[Declared, ...], on_request: frozenset[str], state: State,
         stages: The stages in the order of their declaration.
         on_request: Those that run only if somebody asks.
         state: What conditions may compare.
-        findings: Where unknown stages, circles and conditions that cannot be read are said.
+        findings: Collector of unknown stages, circles and conditions that cannot be read.
     """
     arrows = _with_defaults(stages, findings)
     edges = _edges(stages, arrows, state, findings)

@@ -176,7 +176,7 @@ def find_workspaces(directory: str | os.PathLike[str]) -> list[Path]:
     """Every workspace in a directory or below it, in the order of their paths; what stages hold is not looked into.
 
     Args:
-        directory: Where to look. Links are not followed.
+        directory: Directory to search. Links are not followed.
     """
     return sorted(path for path in _walk(Path(directory)) if is_workspace(path))
 
@@ -223,7 +223,7 @@ def leads_out(folder: Folder, resolved: str) -> bool:
 
     Args:
         folder: The workspace.
-        resolved: What `resolve` answered.
+        resolved: Answer of `resolve`.
     """
     if resolved.startswith(("/", "~", "../")) or resolved == ".." or _DRIVE.match(resolved):
         return True
@@ -235,7 +235,7 @@ def leads_beyond_border(folder: Folder, resolved: str) -> bool:
 
     Args:
         folder: The workspace.
-        resolved: What `resolve` answered.
+        resolved: Answer of `resolve`.
     """
     border = folder.border
     if resolved.startswith("/"):

@@ -65,7 +65,7 @@ def check_layout(folder: Folder, sources: list[StageSource], workflow: Workflow 
         folder: The workspace.
         sources: Its stages.
         workflow: What its workflow.yaml says, if there is one.
-        findings: Where it is said.
+        findings: Collector of the findings.
     """
     of_icm = is_icm_layout(folder, sources)
     say = findings.error if of_icm else findings.warn
@@ -138,7 +138,7 @@ def check_style(folder: Folder, sources: list[StageSource], findings: Findings) 
     Args:
         folder: The workspace.
         sources: Its stages.
-        findings: Where it is said.
+        findings: Collector of the findings.
     """
     for source in sources:
         if source.contract is not None:

@@ -74,7 +74,7 @@ def read_stage(folder: Folder, name: str, findings: Findings) -> StageSource:
     Args:
         folder: The workspace.
         name: The name of the stage's folder.
-        findings: Where what is wrong is said.
+        findings: Collector of the findings.
     """
     file = f"stages/{name}/{CONTRACT}"
     if not folder.has(file):

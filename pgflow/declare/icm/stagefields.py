@@ -88,7 +88,7 @@ def combine(frontmatter: StageFields, workflow: StageFields, stage: str, finding
         frontmatter: What the stage's own file says.
         workflow: What workflow.yaml says of the stage.
         stage: The stage's id.
-        findings: Where a difference is said.
+        findings: Collector of the findings.
     """
     chosen = {}
     for key in (f.name for f in dataclasses.fields(StageFields) if f.name != "places"):

@@ -79,7 +79,7 @@ def read_yaml_of(text: str, file: str, findings: Findings, name: str) -> Given |
     Args:
         text: The text.
         file: Its file, for positions.
-        findings: Where errors are said.
+        findings: Collector of the findings.
         name: What messages call the whole of it.
     """
     try:
@@ -98,7 +98,7 @@ def read_workflow(text: str, file: str, folder: Folder | None, findings: Finding
         text: Its text.
         file: Its name, for positions.
         folder: The workspace that it stands in; None if it is read alone.
-        findings: Where what is wrong is said.
+        findings: Collector of the findings.
 
     Returns:
         What it says; None if it cannot be used at all.
