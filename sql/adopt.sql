@@ -170,6 +170,7 @@ begin
     )
     insert into pgflow.owed (run_id, call, opened_at, due_at, kind, name, owed_to, detail)
     select heir, own, opened_at, due_at, kind, name, owed_to, detail - 'reason' from gone;
+    perform pgflow.move_beats_(origin, done.call, heir, own);
     update pgflow.signal s set run_id = heir, call = own
     where s.chain_id = chain and s.kind = 'e' and s.run_id = origin and s.call = done.call;
     own := own + 1;

@@ -87,7 +87,7 @@ begin
   select 'nothing is recorded after the outcome', format('run %s', o.run_id)
   -- Save what became, afterwards, of effects that a run ended by force had left open, or done.
   from pgflow.outcome o where exists (
-    select from pgflow.unit u where u.run_id = o.run_id and u.recorded_at > o.finished_at and not (u.token = 0 and (u.kind in ('E', 'C', 'F') or u.kind = 'o' and u.name in ('owed', 'discharged')))
+    select from pgflow.unit u where u.run_id = o.run_id and u.recorded_at > o.finished_at and not (u.token = 0 and (u.kind in ('U', 'E', 'C', 'F') or u.kind = 'o' and u.name in ('owed', 'discharged')))
   )
   union all
   select 'a parked run can be woken', format('run %s waits for nothing', p.run_id)
@@ -171,6 +171,22 @@ begin
   union all
   select 'beats of steps are of open runs', format('run %s', b.run_id)
   from pgflow.step_beat b where exists (select from pgflow.outcome o where o.run_id = b.run_id)
+  union all
+  select 'beats are of accepted effects', format('call %s of run %s', b.call, b.run_id)
+  from pgflow.effect_beat b
+  where not exists (select from pgflow.owed o where o.run_id = b.run_id and o.call = b.call and o.kind = 'effect' and o.detail ? 'ref')
+  union all
+  select 'an accepted effect that promised beats is watched', format('call %s of run %s', o.call, o.run_id)
+  from pgflow.owed o
+  join pgflow.unit a on a.run_id = o.run_id and a.call = o.call and a.kind = 'A' and a.payload->>'heartbeat_timeout' is not null
+  left join pgflow.effect_beat b on b.run_id = o.run_id and b.call = o.call
+  where o.kind = 'effect' and o.detail->>'state' in ('accepted', 'unknown') and (
+    b.run_id is null
+    or (b.look_at is null) <> (o.detail->>'state' = 'unknown' or exists (
+      select from pgflow.run r join pgflow.signal s on s.chain_id = r.chain_id
+      where r.run_id = o.run_id and s.kind = 'e' and s.run_id = o.run_id and s.call = o.call and s.payload->>'verdict' = 'silent'
+    ))
+  )
   union all
   select 'drafts are of open runs', format('run %s', d.run_id)
   from pgflow.draft d where exists (select from pgflow.outcome o where o.run_id = d.run_id)

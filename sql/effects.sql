@@ -7,7 +7,7 @@
 --   intended, again attempted     the act may be under way                    owed, state intended
 --   unknown                       nobody knows whether it was done            owed, state unknown; since, if only a person can say
 --   settled as absent             whoever knows says that it was not done     owed, state absent
---   accepted                      done; its confirmation comes later          owed, state accepted
+--   accepted                      done; its confirmation comes later          owed, state accepted; unknown once it is silent (sql/beats.sql)
 --   confirmed, failed             closed
 --   settled, once it was accepted closed
 --
@@ -43,9 +43,9 @@ begin
   for e in select * from jsonb_array_elements(q->'effects') loop
     -- call, name, key, hash, risk, request, ordinal or key, ground, seconds, decision, compensates, [[read, seq, seconds], ...], keyed, where its code stands, fingerprint of what it expects, notice, whether it is a step of a plan
     due := null;
-    -- A word that was taken with this question may have closed it.
+    -- A word that was taken with this question may have closed it; and what was accepted is not attempted again.
     continue when e->>7 is not null and not exists (
-      select from pgflow.owed o where o.run_id = me and o.call = (e->0)::int and o.kind = 'effect'
+      select from pgflow.owed o where o.run_id = me and o.call = (e->0)::int and o.kind = 'effect' and not o.detail ? 'ref'
     );
     if e->>7 is null then
       select a->>0 into stale
@@ -124,7 +124,7 @@ begin
     perform pgflow.relabel_(said.run_id, said.seq - 1);
   end loop;
   delete from pgflow.owed o using jsonb_array_elements(units) e
-  where e->>3 in ('C', 'F') and o.run_id = (e->0)::bigint and o.call = (e->2)::int and o.kind = 'effect';
+  where (e->>3 in ('C', 'F') or e->>3 = 'E' and o.detail ? 'ref') and o.run_id = (e->0)::bigint and o.call = (e->2)::int and o.kind = 'effect';
   -- The units of a run stand in their order: of several, the last one counts.
   update pgflow.owed o
   set due_at = t + g.delay * interval '1 second',
@@ -132,13 +132,18 @@ begin
       'state', case g.kind when 'U' then 'unknown' when 'A' then 'accepted' else 'absent' end, 'ref', g.ref,
       'since', case when g.kind = 'U' and g.delay is null then pgflow.micros_(t) end))
   from (
-    select distinct on (1, 2) (e->0)::bigint as run_id, (e->2)::int as call, e->>3 as kind, (e->>8)::float8 as delay,
+    select distinct on (1, 2) (e->0)::bigint as run_id, (e->2)::int as call, (e->>8)::float8 as delay,
+      -- The counterparty may say of one that was silent that it still has it.
+      case when e->>3 = 'U' and (e->>5)::jsonb->>'why' = 'accepted' then 'A' else e->>3 end as kind,
       case when e->>3 = 'A' then (e->>5)::jsonb->>'ref' end as ref
     from jsonb_array_elements(units) e
     where e->>3 in ('U', 'A') or e->>3 = 'E' and (e->>5)::jsonb->>'verdict' = 'absent'
     order by 1, 2, (e->1)::int desc
   ) g
   where o.run_id = g.run_id and o.call = g.call and o.kind = 'effect';
+  if units @? 'strict $[*] ? (@[3] == "A" || @[3] == "U" || @[3] == "E")' then
+    perform pgflow.book_beats_(units, t);
+  end if;
 end
 $$;
 comment on function pgflow.book_(jsonb, timestamptz) is 'Keeps what is owed equal to the effect units that a commit appends, and labels to what runs have said of theirs';
@@ -160,24 +165,32 @@ declare
   outcome json;
 begin
   units := '[]';
-  select o.name, o.detail->>'state' as state, o.detail->>'reason' as reason into debt
+  select o.name, o.detail->>'state' as state, o.detail->>'reason' as reason, o.detail ? 'ref' as was_accepted into debt
   from pgflow.owed o where o.run_id = me and o.call = call and o.kind = 'effect';
   -- An attempt that is under way will say for itself what became of it, unless its run is over; so has one that was closed meanwhile.
   if debt.state is null or debt.state = 'uncompensated' or debt.state = 'intended' and not is_over then
     return;
   end if;
+  if verdict = 'silent' then
+    if debt.state = 'accepted' then
+      select n.seq, n.units into seq, units from pgflow.note_silence_(me, call, debt.name, token, t, is_over, seq) n;
+    end if;
+    return;
+  end if;
   word := json_build_object('verdict', verdict, 'by', sent_by, 'why', payload->>'why', 'word', true,
-    'value', case when debt.state = 'accepted' then payload->'value' end);
+    'value', case when debt.was_accepted then payload->'value' end);
   seq := seq + 1;
   perform pgflow.append_(me, seq, call, 'E', debt.name, word, token, t, t);
   units := units || jsonb_build_array(pgflow.unit_json_(seq, call, 'E', debt.name, word));
-  if verdict = 'absent' and debt.state <> 'accepted' then
+  if verdict = 'absent' and not debt.was_accepted then
     update pgflow.owed o set due_at = null, detail = o.detail || '{"state": "absent"}'
     where o.run_id = me and o.call = call and o.kind = 'effect';
     return;
   end if;
   delete from pgflow.owed o where o.run_id = me and o.call = call and o.kind = 'effect';
-  if debt.state <> 'accepted' then
+  if debt.was_accepted then
+    delete from pgflow.effect_beat b where b.run_id = me and b.call = call;
+  else
     kind := case verdict when 'confirmed' then 'C' else 'F' end;
     outcome := case kind when 'C' then coalesce(payload->'value', 'null') else pgflow.effect_error_(debt.name, sent_by, payload->>'why') end;
     seq := seq + 1;
@@ -330,7 +343,7 @@ begin
     raise exception using errcode = 'PF001', message = format('no open effect has the key %s', quote_nullable(effect_key)),
       hint = 'It is closed, or never was; pgflow.obligations lists what is open.';
   end if;
-  if debt.detail->>'state' = 'accepted' and verdict = 'absent' then
+  if debt.detail ? 'ref' and verdict = 'absent' then
     raise exception using errcode = 'PF003', message = format('effect %s was accepted: it is confirmed or failed, not absent', effect_key);
   end if;
   return pgflow.post_settlement_(debt, verdict, coalesce(value, 'null'), why, coalesce(sent_by, session_user));

@@ -202,7 +202,8 @@ as $$
     returning o.*
   )
   insert into pgflow.owed (run_id, call, opened_at, due_at, kind, name, owed_to, detail)
-  select heir, call, opened_at, due_at, kind, name, owed_to, detail - 'reason' from gone
+  select heir, call, opened_at, due_at, kind, name, owed_to, detail - 'reason' from gone;
+  select pgflow.move_beats_(origin, o.call, heir, o.call) from pgflow.owed o where o.run_id = heir and o.kind = 'effect' and o.detail ? 'ref'
 $$;
 comment on function pgflow.move_owed_(bigint, int, bigint) is 'Hands what was owed before a cut to the new generation; the rest stays owed by the old one';
 

@@ -72,7 +72,10 @@ begin
       || pgflow.micros_(n.opened_at),
     n.run_id, n.call, n.kind, n.opened_at, r.key, l.workflow, r.generation, r.tenant, n.name,
     case n.kind when 'effect' then (
-      select u.payload->>'why' from pgflow.unit u where u.run_id = n.run_id and u.call = n.call and u.kind = 'U' order by u.seq desc limit 1
+      select case u.payload->>'why'
+        when 'silent' then format('it was accepted, and there was no sign of life for %s s', u.payload->>'heartbeat_timeout')
+        else u.payload->>'why'
+      end from pgflow.unit u where u.run_id = n.run_id and u.call = n.call and u.kind = 'U' order by u.seq desc limit 1
     ) else n.why end,
     n.effect, k.tries, k.next_at
   from taken k

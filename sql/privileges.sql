@@ -12,17 +12,17 @@ do $$
 declare
   grants constant jsonb := '{
     "pgflow_client": ["start_run", "start_runs", "send_signal", "post_signal", "deliver_signal", "cancel_run", "result", "results", "find_chain", "run_status",
-      "run_state", "read_stream", "read_drafts", "wake", "confirm_effect"],
+      "run_state", "read_stream", "read_drafts", "wake", "confirm_effect", "beat_effect"],
     "pgflow_operator": ["start_run", "start_runs", "send_signal", "post_signal", "deliver_signal", "cancel_run", "force_cancel_run", "pause_run", "resume_run", "retry_run",
       "fork_run", "rewind_run", "restart_run", "result",
       "results", "find_chain", "run_status", "run_state", "read_stream", "read_drafts", "wake", "check", "pause_queue", "resume_queue", "limit_queue", "require_known",
-      "sweep_keys", "drop_history", "shrink_journal", "settle_effect", "confirm_effect", "set_policy", "close_loss", "drop_message", "replace_message", "requeue_message",
+      "sweep_keys", "drop_history", "shrink_journal", "settle_effect", "confirm_effect", "beat_effect", "set_policy", "close_loss", "drop_message", "replace_message", "requeue_message",
       "export_runs", "export_units", "import_run"],
     "pgflow_worker": ["sweep_keys", "shrink_journal", "start_run", "start_runs", "send_signal", "post_signal", "deliver_signal", "cancel_run", "result", "results", "find_chain", "run_status",
       "run_state", "read_stream", "read_drafts", "wake", "serve_lanes", "claim_runs", "load_units", "release_runs", "release_strays", "commit_units", "commit_and_claim",
       "commit_unit", "begin_step", "fence_step", "read_unit", "transaction_status", "beat_step", "emit_drafts", "step_details", "poll",
       "idle_state", "register_worker", "beat", "lost_runs", "report_loss", "count_lost_threads", "observe_workers", "reap_worker", "leave_worker", "release_stuck", "add_unit_partitions",
-      "confirm_effect", "settle_effect", "judge_acts", "written_tables", "claim_pages", "page_sent", "page_failed", "register_code", "release_outdated", "export_runs", "export_units"]
+      "confirm_effect", "settle_effect", "beat_effect", "judge_acts", "written_tables", "claim_pages", "page_sent", "page_failed", "register_code", "release_outdated", "export_runs", "export_units"]
   }';
   readers constant text[] := '{pgflow_client,pgflow_worker,pgflow_operator,pgflow_auditor}';
   role_name text;

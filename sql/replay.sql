@@ -21,9 +21,11 @@ as $$
       where l.paused_at is null and q.paused_at is null
     )
     and not exists (select from pgflow.lease)
-    and not exists (select from pgflow.nudge),
+    and not exists (select from pgflow.nudge)
+    and not exists (select from pgflow.effect_beat b where b.look_at <= (select at from clock)),
     (select min(d.due_at) from (
       select min(t.due_at) as due_at from pgflow.timer t union all select min(x.due_at) from pgflow.deadline x
+      union all select min(b.look_at) from pgflow.effect_beat b
     ) d),
     due.timers
   from due

@@ -448,14 +448,16 @@ declare
 begin
   perform set_config('synchronous_commit', 'off', true);
   perform pgflow.expire_runs_(max, t);
+  perform pgflow.notice_silence_(max, t);
   select w.lanes, w.mail, w.ended, w.busy into lanes, mail, ended, busy from pgflow.wake(null, max, false) w;
   lanes := lanes || pgflow.wake_due_(max, t) || pgflow.begin_replacements_(max, t);
   select least(
-    (select m.due_at from pgflow.timer m order by m.due_at limit 1), (select d.due_at from pgflow.deadline d order by d.due_at limit 1)
+    (select m.due_at from pgflow.timer m order by m.due_at limit 1), (select d.due_at from pgflow.deadline d order by d.due_at limit 1),
+    (select b.look_at from pgflow.effect_beat b order by b.look_at limit 1)
   ), (select l.lane_id from pgflow.lane l order by l.lane_id desc limit 1) into next_due, newest_lane;
   next_due_seconds := extract(epoch from next_due - pgflow.now_());
   return next;
 end
 $$;
 comment on function pgflow.poll(int)
-  is 'The sweep of every worker: expired runs, nudges, due timers; also says in how many seconds the next timer is due, and which lane is the newest, for a worker to notice one that it serves';
+  is 'The sweep of every worker: expired runs, effects without a beat, nudges, due timers; also says in how many seconds the next timer is due, and which lane is the newest, for a worker to notice one that it serves';

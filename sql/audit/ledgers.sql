@@ -36,6 +36,7 @@ select r.key, i.key::text as effect, i.name::text as name,
     when f.outcome = 'C' then 'confirmed'
     when f.outcome = 'F' then 'failed'
     when f.outcome = 'A' and f.settled is not null then f.settled
+    when f.outcome = 'A' and f.is_silent then 'unknown'
     when f.outcome = 'A' then 'accepted'
     when f.is_unknown then 'unknown'
     else 'intended'
@@ -59,6 +60,7 @@ cross join lateral (
     count(*) filter (where u.kind in ('i', 'j')) as attempts,
     count(*) filter (where u.kind = 'U') as unknowns,
     (array_agg(u.kind order by u.seq desc) filter (where u.kind in ('i', 'j', 'U')))[1] = 'U' as is_unknown,
+    (array_agg(u.kind = 'U' and u.payload->>'why' <> 'accepted' order by u.seq desc) filter (where u.kind in ('A', 'U')))[1] as is_silent,
     max(u.at) filter (where u.kind in ('C', 'F') or u.kind = 'E' and u.payload->>'verdict' <> 'absent') as closed_at
   from pgflow.unit u
   where u.run_id = r.run_id and u.kind in ('i', 'j', 'U', 'C', 'F', 'A', 'E')
@@ -95,9 +97,10 @@ comment on column pgflow.effects.owed is 'Reason why a person must see to it: fo
 create view pgflow.obligations as
 select r.key, o.kind, o.name, o.detail->>'state' as state, o.opened_at, o.due_at, o.owed_to, o.detail->>'key' as effect,
   o.detail->>'ref' as ref, o.detail, r.tenant, o.call, o.run_id, p.paged_at,
-  o.detail->>'reason' as reason
+  o.detail->>'reason' as reason, b.beat_at, b.details as beat_details, b.beat_at + b.timeout_seconds * interval '1 second' as silent_at
 from pgflow.owed o
 join pgflow.run r on r.run_id = o.run_id
+left join pgflow.effect_beat b on b.run_id = o.run_id and b.call = o.call and o.kind = 'effect'
 left join pgflow.page p on p.run_id = o.run_id and p.call = o.call and p.kind = o.kind;
 comment on view pgflow.obligations is 'Owed: effects that are not closed, and what else is open';
 comment on column pgflow.obligations.key is 'Key of the run';
@@ -114,6 +117,9 @@ comment on column pgflow.obligations.tenant is 'Tenant of the run; empty where t
 comment on column pgflow.obligations.call is 'Number of the call';
 comment on column pgflow.obligations.run_id is 'The number of that generation';
 comment on column pgflow.obligations.reason is 'Reason why a person must see to it: forced (its run was ended by force) or parent_forced (its run has completed, its parent was ended by force); null = its run does';
+comment on column pgflow.obligations.beat_at is 'Time of the last beat of an accepted effect, or of its acceptance; null = it has promised none';
+comment on column pgflow.obligations.beat_details is 'Progress that the last beat with details told; null = none did';
+comment on column pgflow.obligations.silent_at is 'Time from which its outcome is unknown if no further beat comes; null = it has promised none';
 comment on column pgflow.obligations.paged_at is 'Time at which somebody was last told of it (app.pager); null = nobody, or nobody is needed';
 
 create view pgflow.provenance as
