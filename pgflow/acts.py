@@ -109,7 +109,7 @@ class Acts:
         except call.spec.raises as refusal:
             return EffectResult(call, "failed", error=encode_error(refusal))
         if isinstance(value, Accepted):
-            return EffectResult(call, "accepted", checked_ref(value.ref))
+            return accepted(call, value)
         if step.verifier is not None and not await self._bodies.call_untimed(call, scope, step.verifier, (value,)):
             return unknown(call, "its verification does not find it")
         return EffectResult(call, "confirmed", call.spec.result.encode(value, f"the result of effect {call.name}"))
@@ -120,7 +120,7 @@ class Acts:
         assert step.settler is not None
         answer = await self._bodies.call_body(call, scope, step.settler, ())
         if isinstance(answer, Confirmed) and isinstance(answer.value, Accepted):  # it was taken on, and its confirmation is to come
-            return EffectResult(call, "accepted", checked_ref(answer.value.ref))
+            return accepted(call, answer.value)
         if isinstance(answer, Confirmed):
             return EffectResult(call, "confirmed", call.spec.result.encode(answer.value, f"what settling effect {call.name} brought"))
         if isinstance(answer, Absent):
@@ -128,6 +128,11 @@ class Acts:
         if isinstance(answer, StillUnknown):
             return unknown(call, "the counterparty cannot say yet")
         raise TypeError(f"settle of effect {call.name} must return Confirmed, Absent or StillUnknown, not {type(answer).__name__}")
+
+
+def accepted(call: EffectCall, value: Accepted) -> EffectResult:
+    """The counterparty has taken it on."""
+    return EffectResult(call, "accepted", checked_ref(value.ref), beats_within_seconds=value.beats_within_seconds)
 
 
 def unknown(call: EffectCall, why: str, error: BaseException | None = None) -> EffectResult:

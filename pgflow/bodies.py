@@ -238,7 +238,7 @@ class Bodies:
         current.set(scope)
         for variable, value in call.variables:
             variable.set(value)
-        if call.failed_attempts > 0 or execution.claim.has_beats:
+        if call.failed_attempts > 0 or execution.claim.has_beats or call.details is not None:
             scope.last_details = await self._last_details(execution, call)
         if isinstance(call, EffectCall):
             await self._try_effect(execution, call, scope)

@@ -48,6 +48,10 @@ def _start_query(
     return start.start_run(workflow.name, text, options, defaults=workflow.defaults_text, start_id=start_id_of(options))
 
 
+def _beat_query(ref: str, details: Any) -> Query[None]:
+    return effects.beat_effect(ref, None if details is None else encode_plain(details, "the details of a beat"))
+
+
 # ---------------------------------------------------------------- sync
 
 
@@ -164,6 +168,20 @@ class Client(Mailbox):
         text = encode_plain(value, "the confirmation of an effect")
         self._ask(effects.confirm_effect(ref, verdict, text, why, by), wakes=True)
 
+    def beat_effect(self, ref: str, details: Any = None) -> None:
+        """Says that the effect which was accepted under a reference goes on: for whoever does the work outside.
+
+        Args:
+            ref: The counterparty's reference, as in ``Accepted(ref, heartbeat_timeout=...)``.
+            details: How far it is; anything JSON, at most 64 KiB. None leaves what the last beat said.
+
+        Raises:
+            RunNotFound: No effect was accepted under the reference, or it is closed.
+            WrongState: No beat came in time, so its outcome is unknown; or it was accepted without ``heartbeat_timeout``.
+            InvalidArgument: The details are too long.
+        """
+        self._ask(_beat_query(ref, details))
+
 
 # ---------------------------------------------------------------- async
 
@@ -225,6 +243,10 @@ class AsyncClient(AsyncMailbox):
         """Says what became of the effect that was accepted under a reference; see :meth:`Client.confirm_effect`."""
         text = encode_plain(value, "the confirmation of an effect")
         await self._ask(effects.confirm_effect(ref, verdict, text, why, by), wakes=True)
+
+    async def beat_effect(self, ref: str, details: Any = None) -> None:
+        """Says that the effect which was accepted under a reference goes on; see :meth:`Client.beat_effect`."""
+        await self._ask(_beat_query(ref, details))
 
 
 def step_scope_of(connection: Any) -> StepScope | None:

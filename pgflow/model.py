@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import InitVar, dataclass, field
 from datetime import datetime, timedelta
 from decimal import Decimal
 from typing import Any, Final, Generic, Literal, TypeVar
 
-from pgflow.durations import Duration, duration
+from pgflow.durations import SHORTEST, Duration, duration
 
 T = TypeVar("T")
 R_co = TypeVar("R_co", covariant=True)
@@ -238,9 +238,24 @@ class Accepted:
 
     Attributes:
         ref: The counterparty's reference, under which the confirmation will come.
+        heartbeat_timeout: The counterparty promises a beat (``app.beat_effect``) at least so often. After so long without one
+            the outcome is unknown: the effect's ``.settle`` asks, else a person is needed. It is a promise to the ledger, and the
+            workflow gets ``Accepted(ref)``.
     """
 
     ref: str
+    heartbeat_timeout: InitVar[Duration | None] = None
+
+    def __post_init__(self, heartbeat_timeout: Duration | None) -> None:
+        if heartbeat_timeout is not None:
+            promised = duration(heartbeat_timeout, "heartbeat_timeout of Accepted", least_seconds=SHORTEST)
+            self.__dict__["_beats_within"] = promised.total_seconds()
+
+    @property
+    def beats_within_seconds(self) -> float | None:
+        """How often a beat is promised; None if none is, or where the workflow looks."""
+        within: float | None = self.__dict__.get("_beats_within")
+        return within
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""``sql/effects.sql``: what somebody says became of an effect. Each answers whom to wake."""
+"""``sql/effects.sql``: what somebody says became of an effect, each answering whom to wake; ``sql/beats.sql``: that it goes on."""
 
 from __future__ import annotations
 
@@ -16,3 +16,8 @@ def confirm_effect(ref: str, verdict: str, value: str, why: str, sent_by: str | 
     """Says what became of an effect, by the counterparty's reference."""
     sql = "select pgflow.confirm_effect(%s::text, %s::text, %s::json, %s::text, %s::text)"
     return Query(sql, (ref, verdict, value, why, sent_by), read_sent)
+
+
+def beat_effect(ref: str, details: str | None) -> Query[None]:
+    """Says that an accepted effect goes on, by the counterparty's reference; nobody is woken."""
+    return Query("select pgflow.beat_effect(%s::text, %s::json)", (ref, details), lambda _rows: None)

@@ -153,6 +153,8 @@ class EffectCall(StepCall):
     asks: int = 0
     is_unknown: bool = False
     is_settled: bool = False
+    is_silent: bool = False
+    """Whether it was accepted, and its counterparty has given no sign of life in time."""
     is_by_word: bool = False
     """True if somebody stated its outcome."""
     may_have_acted: bool = False
@@ -181,6 +183,11 @@ class EffectCall(StepCall):
     """True if it must be taken back though nothing says how: it was done in a saga block that goes on in the next generation."""
     watchers: list[Waiter] = field(default_factory=list)
     """Waiters for it to be closed, beside the code that called it."""
+
+    @property
+    def was_accepted(self) -> bool:
+        """Whether the code has its acceptance: what is still to come is for the ledger alone."""
+        return self.closed_as == "accepted"
 
     @property
     def is_in_place(self) -> bool:

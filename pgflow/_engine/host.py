@@ -39,17 +39,20 @@ class StepResult:
 class EffectResult(StepResult):
     """Finding on an effect after its body, or the question to the counterparty, came back.
 
-    ``text`` is the text of its value if it is confirmed, the counterparty's reference if it is accepted.
+    ``text`` is the text of its value if it is confirmed, the counterparty's reference if it is accepted; then
+    ``beats_within_seconds`` is how often that has promised a sign of life.
     """
 
-    __slots__ = ("took_seconds", "turn", "verdict", "why")
+    __slots__ = ("beats_within_seconds", "took_seconds", "turn", "verdict", "why")
 
     def __init__(
-        self, call: EffectCall, verdict: Verdict, text: str | None = None, error: ErrorData | None = None, why: str = ""
-    ) -> None:
+        self, call: EffectCall, verdict: Verdict, text: str | None = None, error: ErrorData | None = None, why: str = "",
+        beats_within_seconds: float | None = None,
+    ) -> None:  # fmt: skip
         super().__init__(call, text, error)
         self.verdict: Verdict = verdict
         self.why = why
+        self.beats_within_seconds = beats_within_seconds
         self.took_seconds = 0.0
         self.turn = call.turn
 

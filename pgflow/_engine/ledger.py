@@ -20,7 +20,7 @@ from pgflow._engine import mypyc_attr
 from pgflow._engine.calls import Call, EffectCall, StepCall, StepSpec
 from pgflow._engine.history import NEVER
 from pgflow._engine.host import EffectResult, Host
-from pgflow._engine.marks import CHANGED, GUARDED, read_mark, still_accepted
+from pgflow._engine.marks import ACCEPTED, CHANGED, GUARDED, read_mark, still_accepted
 from pgflow._engine.outcomes import decode_result
 from pgflow._engine.requests import Requests, Resting, name_in_key
 from pgflow.errors import NeedsGate, NotStorable, PgflowError, Stale
@@ -106,7 +106,7 @@ class Ledgers(Requests):
 
     def watch(self, call: EffectCall) -> Any:
         """A place that gets its outcome once the effect is closed or accepted; None if it is."""
-        if self._calls.get(call.number) is not call:
+        if call.was_accepted or self._calls.get(call.number) is not call:
             return None
         waiter = self._driver.waiter()
         call.watchers.append(waiter)
@@ -142,7 +142,7 @@ class Ledgers(Requests):
 
     def _follow(self, call: EffectCall, accepted: EffectCall) -> None:
         """It takes back what was accepted: not before that is confirmed, and not if it was not done."""
-        if accepted.number in self._accepted:
+        if accepted.number in self._accepted or self._calls.get(accepted.number) is accepted:
             call.state = "following"
         elif accepted.settled_as == "failed":
             self._inbox.append(EffectResult(call, "needless"))
@@ -200,9 +200,13 @@ class Ledgers(Requests):
 
     def _plan(self, call: EffectCall) -> Literal["repeat", "ask"] | None:
         """Return how to settle an effect of unknown outcome: repeat it, ask the counterparty, or None if only a person can."""
+        if call.spec.terms is None:  # another's, of which the code at hand knows nothing
+            return None
         agreed = call.agreed
         if call.asks > agreed.settling.max_attempts or not agreed.has_body or call.needs_person:
             return None
+        if call.was_accepted:  # sent again, its key would say no more than that
+            return "ask" if agreed.can_ask else None
         if agreed.is_keyed and agreed.dedup_seconds is not None and not call.may_be_forgotten:
             return "repeat"
         return "ask" if agreed.can_ask else None
@@ -259,6 +263,9 @@ class Ledgers(Requests):
         if result.turn != call.turn:  # a thread that could not be stopped answers a question that was closed meanwhile
             return False
         self._running.discard(call.number)
+        if call.was_accepted:
+            self._take_answer_of_silent(call, result)
+            return False
         if result.verdict == "carried":
             self._record_carried(call, result)
         elif result.verdict == "confirmed":
@@ -273,7 +280,10 @@ class Ledgers(Requests):
             self._deliver(call, value, None)
         elif result.verdict == "accepted":
             assert result.text is not None
-            self._now_us = self._record_effect_unit(call, Kind.EFFECT_ACCEPTED, json.dumps({"ref": result.text})).at_us
+            said: dict[str, Any] = {"ref": result.text}
+            if result.beats_within_seconds is not None:
+                said |= {"heartbeat_timeout": result.beats_within_seconds, "can_ask": call.agreed.can_ask}
+            self._now_us = self._record_effect_unit(call, Kind.EFFECT_ACCEPTED, json.dumps(said)).at_us
             self._deliver(call, Accepted(result.text), None)
         elif result.verdict == "needless":
             self._now_us = self._record_effect_unit(call, Kind.COMPENSATED, json.dumps({"compensates": call.compensates})).at_us
@@ -286,6 +296,33 @@ class Ledgers(Requests):
             self._take_no_outcome(call, result)
             return False
         return True
+
+    def _take_answer_of_silent(self, call: EffectCall, result: EffectResult) -> None:
+        """What the counterparty says of an effect that it has accepted and was silent about. The code has had its outcome."""
+        if result.verdict == "accepted" and result.text == call.value.ref:
+            said: dict[str, Any] = {"why": ACCEPTED}
+            if result.beats_within_seconds is not None:
+                said["heartbeat_timeout"] = result.beats_within_seconds
+            self._record_effect_unit(call, Kind.EFFECT_UNKNOWN, json.dumps(said))
+            self._drop(call)
+            call.is_silent, call.is_unknown, call.retry_due_us = False, False, None
+            self._accepted[call.number] = call
+        elif result.verdict == "confirmed":
+            _, misfit, text = decode_result(call, result)
+            if misfit is not None:
+                self._record_unknown(call, "what it returned does not fit its annotation", encode_error(misfit))
+            else:
+                self._settle_silent(call, "confirmed", f'{{"verdict":"confirmed","by":"settle","value":{text}}}')
+        elif result.verdict == "absent":  # it was taken on, and is lost: the code is not given another acceptance
+            self._settle_silent(call, "failed", '{"verdict":"failed","by":"settle"}')
+        else:
+            self._record_unknown(call, result.why or "it is accepted under another reference", result.error)
+
+    def _settle_silent(self, call: EffectCall, verdict: str, payload: str) -> None:
+        self._record_effect_unit(call, Kind.EFFECT_SETTLED, payload)
+        call.is_settled, call.settled_as = True, verdict
+        self._drop(call)
+        self._call_followers(call)
 
     def _take_no_outcome(self, call: EffectCall, result: EffectResult) -> None:
         """Nothing is known that closes it. Whether what is said to be absent may be tried again is the database's to say."""
@@ -331,7 +368,7 @@ class Ledgers(Requests):
 
     def _grant_fresh_budgets(self) -> None:
         """Somebody has let a stuck run try again: what could be asked may be asked again."""
-        for call in self._calls.values():
+        for call in (*self._calls.values(), *self._accepted.values()):
             if isinstance(call, EffectCall):
                 call.asks = min(call.asks, 1)
                 call.needs_person = False
@@ -340,15 +377,36 @@ class Ledgers(Requests):
         read_mark(call, unit)
         if call.is_settled:
             self._accepted.pop(call.number, None)
+            if call.was_accepted and self._calls.get(call.number) is call:
+                self._stop_asking(call)
+                self._drop(call)
+
+    def _go_live(self) -> None:
+        super()._go_live()
+        for call in [c for c in self._accepted.values() if c.is_silent]:
+            self._ask_after(call)
+
+    def _ask_after(self, call: EffectCall) -> None:
+        """It is silent: it is open again, for the ledger alone, until it is known what has become of it."""
+        del self._accepted[call.number]
+        self._calls[call.number] = call
+        self._dispatch_step(call)
+
+    def _call_followers(self, call: EffectCall) -> None:
+        """What takes an accepted effect back learns that more is known of it."""
+        for follower in [c for c in self._calls.values() if c.state == "following" and isinstance(c, EffectCall) and c.takes_back is call]:
+            self._dispatch_step(follower)
 
     def _take_live_mark(self, unit: Unit) -> None:
         """Apply a mark that the database has just written beside an effect."""
         call = self._calls.get(unit.call) or self._accepted.get(unit.call)
         assert isinstance(call, EffectCall)
         self._read_mark(call, unit)
-        for follower in [c for c in self._calls.values() if c.state == "following" and isinstance(c, EffectCall) and c.takes_back is call]:
-            self._dispatch_step(follower)
-        if unit.kind in (Kind.EFFECT_INTENDED, Kind.EFFECT_ATTEMPTED):
+        self._call_followers(call)
+        if call.was_accepted:
+            if call.is_silent and call.number in self._accepted:
+                self._ask_after(call)
+        elif unit.kind in (Kind.EFFECT_INTENDED, Kind.EFFECT_ATTEMPTED):
             if call in self._new_effects:  # a word that came with this answer has asked for it once more
                 self._new_effects.remove(call)
             call.state = "startable"

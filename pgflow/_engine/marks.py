@@ -22,6 +22,13 @@ CHANGED = "what it expects has changed, and an earlier attempt may have been don
 """Perhaps by itself: nor then is the key sent again."""
 
 
+SILENT = "silent"
+"""No beat of an accepted effect has come in time, says `sql/beats.sql`."""
+
+ACCEPTED = "accepted"
+"""The counterparty says of an effect that was silent that it still has it: beats count again."""
+
+
 def read_mark(call: EffectCall, unit: Unit) -> None:
     """Takes down what a unit beside an effect says of it."""
     if unit.kind in (Kind.EFFECT_INTENDED, Kind.EFFECT_ATTEMPTED):
@@ -34,7 +41,13 @@ def read_mark(call: EffectCall, unit: Unit) -> None:
         if ground != "w":
             call.asks = 0
     elif unit.kind == Kind.EFFECT_UNKNOWN:
-        why = json.loads(unit.payload or "{}").get("why")
+        said = json.loads(unit.payload or "{}")
+        why = said.get("why")
+        if why == ACCEPTED:
+            call.is_silent, call.is_unknown, call.retry_due_us = False, False, None
+            return
+        if why == SILENT:
+            call.is_silent, call.asks, call.details = True, 0, json.dumps(said["details"])
         call.is_unknown, call.ground = True, None
         call.asks += why != EARLY
         call.retry_seq, call.retry_due_us = unit.seq, unit.due_us
@@ -53,10 +66,18 @@ def read_mark(call: EffectCall, unit: Unit) -> None:
 def still_accepted(claim: Claim) -> dict[int, EffectCall]:
     """Effects of a dropped part that the counterparty took on and has not confirmed: the run does not end before it has."""
     taken: dict[int, EffectCall] = {}
+    keys: dict[int, str] = {}
     for unit in () if claim.heritage is None else claim.units:
-        if unit.call >= FIRST_ADOPTED and unit.kind == Kind.EFFECT_ACCEPTED:
+        if unit.call < FIRST_ADOPTED:
+            continue
+        if unit.kind == Kind.EFFECT_INTENDED:
+            keys[unit.call] = str(unit.starts[0][3]) if unit.starts else ""
+        elif unit.kind == Kind.EFFECT_ACCEPTED:
             name = unit.name or "effect"
-            taken[unit.call] = EffectCall(unit.call, name, None, spec=spec_of_another(name), closed_as="accepted")
+            spec = spec_of_another(name)
+            taken[unit.call] = EffectCall(unit.call, name, None, spec=spec, key=keys[unit.call], attempts=1, closed_as="accepted")
         elif unit.call in taken and unit.kind == Kind.EFFECT_SETTLED and json.loads(unit.payload or "{}")["verdict"] != "absent":
             del taken[unit.call]
+        elif unit.call in taken and unit.kind == Kind.EFFECT_UNKNOWN:
+            read_mark(taken[unit.call], unit)
     return taken
