@@ -852,8 +852,33 @@ EFFECTS = (
         "test_family_sagas.py::test_what_a_completed_child_did_is_taken_back_among_what_its_parent_did",
     ),
     Defect(
+        "silence by a clock read before the beat", "sql/beats.sql",
+        "if late.silent_at > t then", "if false then",
+        "test_silent_effects.py::test_a_sweep_passes_over_a_beat_under_way_and_finds_it_later",
+    ),
+    Defect(
+        "a beat after the time-out counts", "sql/beats.sql",
+        "<> 'accepted' or beat.beat_at + beat.timeout_seconds * interval '1 second' <= t then", "<> 'accepted' then",
+        "test_silent_effects.py::test_a_beat_waits_for_a_sweep_and_learns_that_it_came_too_late",
+    ),
+    Defect(
+        "what is silent is sent again", "pgflow/_engine/ledger.py",
+        "if call.was_accepted:  # sent again", "if False:  # sent again",
+        "test_silent_effects.py::test_what_is_silent_is_asked_after_with_what_its_last_beat_said",
+    ),
+    Defect(
+        "silence forgotten by the next worker", "pgflow/_engine/ledger.py",
+        "for call in [c for c in self._accepted.values() if c.is_silent]:", "for call in ():",
+        "test_silent_effects.py::test_silence_that_a_dying_worker_has_taken_is_found_by_the_next",
+    ),
+    Defect(
+        "silence behind a cut is not looked for again", "sql/fork.sql",
+        "select pgflow.move_beats_(origin, o.call, heir, o.call) from pgflow.owed o where o.run_id = heir and o.kind = 'effect' and o.detail ? 'ref'", "select 1",
+        "test_silent_effects.py::test_silence_behind_a_cut_is_found_again",
+    ),
+    Defect(
         "accepted taken back before it is confirmed", "pgflow/_engine/ledger.py",
-        "if accepted.number in self._accepted:", "if False:",
+        "if accepted.number in self._accepted or self._calls.get(accepted.number) is accepted:", "if False:",
         "test_carried_sagas.py::test_what_was_accepted_is_taken_back_once_it_is_confirmed_and_left_if_it_was_rejected",
     ),
     Defect(

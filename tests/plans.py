@@ -184,6 +184,12 @@ select i, now(), 's', 'go', '1' from generate_series({finished}, {unclaimable} -
 
 insert into pgflow.nudge (chain_id) select i from generate_series({finished}, {unclaimable} - 1) i where i % 150 = 0;
 
+insert into pgflow.owed (run_id, call, opened_at, kind, name, detail)
+select i, 3, now(), 'effect', 'render', jsonb_build_object('state', 'accepted', 'key', 'key-' || i, 'ref', 'ref-' || i) from generate_series({parked}, {leased} - 1) i;
+
+insert into pgflow.effect_beat (run_id, call, look_at, beat_at, timeout_seconds, can_ask)
+select i, 3, {base} + interval '60 days' + i * interval '1 ms', now(), 1e7, false from generate_series({parked}, {leased} - 1) i;
+
 insert into pgflow.step_beat (run_id, call, attempt, beat_at) select i, 2, 1, now() from generate_series({leased}, {held} - 1) i where i % 3 > 0;
 """
 
@@ -623,7 +629,7 @@ CASES = [
         "select * from pgflow.poll(1000)",
         lambda _: (),
         120,
-        uses="deadline_due_idx nudge_pkey timer_due_idx",
+        uses="deadline_due_idx effect_beat_look_idx nudge_pkey timer_due_idx",
         before=(LONG_AGO, "delete from pgflow.nudge"),
     ),
     Case(
@@ -631,7 +637,7 @@ CASES = [
         "select * from pgflow.poll(100)",
         lambda _: (),
         3500,
-        uses="deadline_due_idx nudge_pkey parked_pkey timer_due_idx timer_pkey wait_pkey",
+        uses="deadline_due_idx effect_beat_look_idx nudge_pkey parked_pkey timer_due_idx timer_pkey wait_pkey",
         before=("delete from pgflow.nudge", "delete from pgflow.deadline where due_at <= now()"),
     ),
     Case(
@@ -639,8 +645,23 @@ CASES = [
         "select * from pgflow.poll(100)",
         lambda _: (),
         17000,
-        uses="deadline_due_idx held_pkey lease_pkey nudge_pkey outcome_pkey parked_pkey ready_run_id_key run_generation_key run_pkey signal_pkey timer_due_idx timer_pkey wait_pkey",
+        uses="deadline_due_idx effect_beat_look_idx held_pkey lease_pkey nudge_pkey outcome_pkey parked_pkey ready_run_id_key run_generation_key run_pkey signal_pkey timer_due_idx timer_pkey wait_pkey",
         before=("delete from pgflow.nudge",),
+    ),
+    Case(
+        "poll that tells 100 of 20,000 runs that their effects are silent",
+        "select * from pgflow.poll(100)",
+        lambda _: (),
+        6000,
+        uses="deadline_due_idx effect_beat_look_idx effect_beat_pkey held_pkey lease_pkey nudge_pkey outcome_pkey owed_pkey parked_pkey ready_run_id_key run_generation_key run_pkey signal_pkey timer_due_idx timer_pkey wait_pkey",
+        before=(LONG_AGO, "delete from pgflow.nudge", "update pgflow.effect_beat set look_at = beat_at - interval '1 day', timeout_seconds = 1 where run_id < {parked} + 100"),
+    ),
+    Case(
+        "beat of an accepted effect",
+        "select pgflow.beat_effect(%s::text, '1')",
+        lambda ids: (f"ref-{ids.parked + 7000}",),
+        60,
+        uses="effect_beat_pkey outcome_pkey owed_pkey owed_ref_idx run_pkey",
     ),
     Case("announcement of a worker", "select pgflow.register_worker('host', 1, '{default}', 10, 'test')", lambda _: (), 10),
     Case("beat of a worker", "select * from pgflow.beat(1)", lambda _: (), 2400, uses="lease:whole run_pkey signal_pkey"),
