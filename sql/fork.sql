@@ -520,7 +520,7 @@ begin
   perform pgflow.check_key_(new_key);
   perform pgflow.check_start_(0, null, timeout_seconds, labels, null, tenant, null, t);
   perform pg_advisory_xact_lock_shared(hashtextextended('pgflow.retention', 0));
-  request := md5(jsonb_build_array(chain, at_seq, from_step, edit, input, effects, with_mail, generation, labels, attempts, timeout_seconds)::text);
+  request := md5(jsonb_build_array(chain, at_seq, from_step, pgflow.as_compared_(edit), pgflow.as_compared_(input), effects, with_mail, generation, labels, attempts, timeout_seconds)::text);
   if new_key is not null then
     select r.* into known from pgflow.run_key k join pgflow.run r on r.run_id = k.chain_id where k.tenant = tenant and k.key = new_key;
   end if;

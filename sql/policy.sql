@@ -46,6 +46,7 @@ as $$
 #variable_conflict use_variable
 declare
   rule record;
+  seen jsonb := case when pgflow.is_envelope_(request) then coalesce(request->'shown', '{}') else request end;
 begin
   select max(p.version) into version from pgflow.policy p;
   if version is null then
@@ -53,13 +54,13 @@ begin
   end if;
   for rule in select * from pgflow.policy_rule r where r.version = version order by r.rule loop
     continue when rule.risk <> risk or rule.name <> name;
-    -- What a rule cannot judge counts as fitting: one that errs must not let an effect through.
+    -- What a rule cannot judge counts as fitting: one that errs, or that looks at what is encoded, must not let an effect through.
     begin
-      continue when rule.above is not null and not exists (
-        select from jsonb_path_query_tz(request, rule.amount::jsonpath) a
+      continue when rule.above is not null and pgflow.is_judgeable_(request, rule.amount) and not exists (
+        select from jsonb_path_query_tz(seen, rule.amount::jsonpath) a
         where case when a #>> '{}' ~ '^-?[0-9]{1,100}([.][0-9]{1,100})?$' then (a #>> '{}')::numeric > rule.above else true end
       );
-      continue when rule.predicate is not null and not coalesce(jsonb_path_match_tz(request, rule.predicate::jsonpath), true);
+      continue when rule.predicate is not null and pgflow.is_judgeable_(request, rule.predicate) and not coalesce(jsonb_path_match_tz(seen, rule.predicate::jsonpath), true);
     exception when data_exception or feature_not_supported then
       null;
     end;

@@ -101,7 +101,7 @@ set search_path = pg_catalog, pg_temp
 as $$
 #variable_conflict use_variable
 declare
-  wanted bigint := hashtextextended(jsonb_build_array(name, coalesce(payload, 'null')::jsonb)::text, 0);
+  wanted bigint := hashtextextended(jsonb_build_array(name, pgflow.as_compared_(coalesce(payload, 'null')))::text, 0);
   found_as bigint;
 begin
   if char_length(key) not between 1 and 255 then

@@ -15,7 +15,8 @@
 -- number of its own (`start_id`), so that it knows its own run when it is sent again because its answer was lost.
 --
 -- Inputs are compared as the workflow gets them: a parameter that was left out counts as its default, where the
--- caller says what the defaults are.
+-- caller says what the defaults are. Inputs that a codec has encoded are compared by their keyed hashes
+-- (`sql/envelopes.sql`); one that is encoded differs from one that is not.
 
 create or replace function pgflow.same_input_(one json, other json, defaults json)
 returns boolean
@@ -23,7 +24,10 @@ language sql
 immutable
 set search_path = pg_catalog, pg_temp
 as $$
-  select coalesce(defaults::jsonb, '{}') || one::jsonb = coalesce(defaults::jsonb, '{}') || other::jsonb
+  select case
+    when pgflow.is_envelope_(one::jsonb) or pgflow.is_envelope_(other::jsonb) then pgflow.as_compared_(one) = pgflow.as_compared_(other)
+    else coalesce(defaults::jsonb, '{}') || one::jsonb = coalesce(defaults::jsonb, '{}') || other::jsonb
+  end
 $$;
 comment on function pgflow.same_input_(json, json, json) is 'True if two inputs are the same once the defaults stand for what they leave out';
 
@@ -37,7 +41,9 @@ as $$
   select format('key %s already names a run of %s, which is %s and has %s', quote_literal(key), l.workflow, pgflow.status_(pgflow.newest_run_(chain)),
     coalesce(nullif(concat_ws(' and ',
       case when l.workflow <> conflict_.workflow then 'another workflow' end,
-      case when not pgflow.same_input_(r.input, conflict_.input, defaults) then 'another input (' || (
+      case when pgflow.same_input_(r.input, conflict_.input, defaults) then null
+      when pgflow.is_envelope_(r.input::jsonb) or pgflow.is_envelope_(conflict_.input::jsonb) then 'another input (encoded)'
+      else 'another input (' || (
         select string_agg(d.name, ', ' order by d.name) from (
           select k as name from (
             select jsonb_object_keys(r.input::jsonb) as k union select jsonb_object_keys(conflict_.input::jsonb)

@@ -967,6 +967,12 @@ function pgflow.apply_controls_(chain bigint, me bigint, t timestamp with time z
   set enable_seqscan=off
   md5 8b8b4c1a8cfd3c7bbbc08fffeb5fc43e
 
+function pgflow.as_compared_(value json) returns jsonb, owner pgflow_owner
+  -- What stands for a value where two are compared: of an encoded one its keyed hash, since it looks different each time
+  sql immutable
+  set search_path=pg_catalog, pg_temp
+  md5 5fc15e4806efef4ace7a4f438e230b33
+
 function pgflow.await_end_of_(me bigint, old_chain bigint) returns void, owner pgflow_owner
   -- Cancels a run that has been replaced, if it is open, and parks the new one until it has ended
   plpgsql volatile
@@ -1171,7 +1177,7 @@ function pgflow.check_payload_(run_id bigint, key text, name text, payload json)
   plpgsql stable
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=on
-  md5 ac221f1bc09e028eeccc7fb08e8e0bad
+  md5 5db79c61611a939fa88685d13722919e
 
 function pgflow.check_start_(priority integer, run_at timestamp with time zone, timeout_seconds double precision, labels jsonb, metadata jsonb, tenant text, key_retention_seconds integer, t timestamp with time zone) returns void, owner pgflow_owner
   -- Refuses (PF003) options of a start that no run can have
@@ -1279,7 +1285,7 @@ function pgflow.conflict_(key text, chain bigint, workflow text, input json, def
   -- Why a start cannot have a key: which run has it, what that is doing, and what is different
   sql stable
   set search_path=pg_catalog, pg_temp
-  md5 e34c9965e73d57c94cdf4865352bd181
+  md5 524c02d4908c94faa4297851d3c52a10
 
 function pgflow.continue_(q jsonb, seq integer, t timestamp with time zone) returns integer, owner pgflow_owner
   -- Ends a run as the next generation of its chain, which is ready at once; answers the lane
@@ -1493,7 +1499,7 @@ function pgflow.fork_run(key text, new_key text DEFAULT NULL::text, at_seq integ
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 082f437b6847f574a485353fbd8e1e72
+  md5 ca10083ca5baf55398df4e86f18b16fd
   grant execute to pgflow_operator
 
 function pgflow.free_key_(tenant text, parent bigint, key text) returns void, owner pgflow_owner
@@ -1618,11 +1624,17 @@ function pgflow.is_alias_(old_name text, name text) returns boolean, owner pgflo
   set search_path=pg_catalog, pg_temp
   md5 594a5cc149e9ee7764dfa2daf91ead82
 
+function pgflow.is_envelope_(value jsonb) returns boolean, owner pgflow_owner
+  -- Whether a value was encoded by the codec of an app
+  sql immutable
+  set search_path=pg_catalog, pg_temp
+  md5 3939bac97329b79457ba75555085fab4
+
 function pgflow.is_first_(chain bigint, key text, name text, payload json, OUT is_first boolean, OUT message_id bigint, OUT ended_as text) returns record, owner pgflow_owner
   -- Whether a message is sent to a chain for the first time under an idempotency key; else which one was, and how the run ended if it did not take that
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 8a5acd947172fd041f9702ef177adc77
+  md5 e211b407be8ddb86d39b76367cfb5652
 
 function pgflow.is_forced_(run_id bigint) returns boolean, owner pgflow_owner
   -- Whether a run was ended by force, without its code
@@ -1635,6 +1647,12 @@ function pgflow.is_handed_on_(run_id bigint, seq integer) returns boolean, owner
   sql stable
   set search_path=pg_catalog, pg_temp
   md5 385e4daed08cb6c7a822aa590117355e
+
+function pgflow.is_judgeable_(request jsonb, path text) returns boolean, owner pgflow_owner
+  -- Whether a rule of the policy can see what its jsonpath looks at, of a request that may be encoded
+  sql immutable
+  set search_path=pg_catalog, pg_temp
+  md5 11021fc742da3940e5dd2a7875c1fd9d
 
 function pgflow.is_own_(chain bigint, start_id uuid) returns boolean, owner pgflow_owner
   -- Whether a chain was started by the very start that asks: its answer was lost, and it is sent again
@@ -1820,7 +1838,7 @@ function pgflow.needs_(name text, risk text, request jsonb, OUT version integer,
   -- What the policy in force says of an effect: its version, and gate, nothing or null where no rule fits
   plpgsql stable
   set search_path=pg_catalog, pg_temp
-  md5 ffade4aa307b5490fa9b83e775fbfd10
+  md5 39580d391cd23e301e69dbafd02beb62
 
 function pgflow.needs_person_() returns TABLE(run_id bigint, call integer, kind text, opened_at timestamp with time zone, name text, why text, effect text), owner pgflow_owner
   -- What only a person can bring on, each since when: runs that are stuck, and effects that nobody looks after
@@ -2253,7 +2271,7 @@ function pgflow.same_input_(one json, other json, defaults json) returns boolean
   -- Whether two inputs are the same once what they leave out is what the defaults say
   sql immutable
   set search_path=pg_catalog, pg_temp
-  md5 4b86af1fc7be9436a65bd6871a2034d9
+  md5 1b5912b709a9d50ebbac23048f1ccef6
 
 function pgflow.segments_(known jsonb, own text, cut integer) returns jsonb, owner pgflow_owner
   -- The segments of an origin, its own stem among them, as far as a cut

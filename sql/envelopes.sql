@@ -1,0 +1,36 @@
+-- Envelopes: values that the codec of an app has encoded (`App(codec=...)`). One is an object that names its key as
+-- `$codec` and holds the value as `data`; what is readable beside that is said where it is read. Nothing here can
+-- decode one. What SQL compares are keyed hashes (`hash`), and the policy reads what an effect lets it read (`shown`).
+
+create or replace function pgflow.is_envelope_(value jsonb)
+returns boolean
+language sql
+immutable
+set search_path = pg_catalog, pg_temp
+as $$
+  select jsonb_typeof(value) = 'object' and value ? '$codec' and value ? 'data'
+$$;
+comment on function pgflow.is_envelope_(jsonb) is 'Whether a value was encoded by the codec of an app';
+
+create or replace function pgflow.as_compared_(value json)
+returns jsonb
+language sql
+immutable
+set search_path = pg_catalog, pg_temp
+as $$
+  select case when pgflow.is_envelope_(value::jsonb) and value->>'hash' is not null then jsonb_build_object('$hash', value->>'hash') else value::jsonb end
+$$;
+comment on function pgflow.as_compared_(json) is 'What stands for a value where two are compared: of an encoded one its keyed hash, since it looks different each time';
+
+create or replace function pgflow.is_judgeable_(request jsonb, path text)
+returns boolean
+language sql
+immutable
+set search_path = pg_catalog, pg_temp
+as $$
+  -- Of a path that begins anywhere but at a member of the root it cannot be known what it would look at.
+  select path is null or not pgflow.is_envelope_(request) or path !~ '\$(?!\.")' and not exists (
+    select from regexp_matches(path, '\$\."((?:[^"\\]|\\.)*)"', 'g') m where not coalesce(request->'shown', '{}') ? m[1]
+  )
+$$;
+comment on function pgflow.is_judgeable_(jsonb, text) is 'Whether a rule of the policy can see what its jsonpath looks at, of a request that may be encoded';
