@@ -39,8 +39,10 @@ from pgflow.context import (
 from pgflow.decorators import Connection, decision, effect, read, step, transaction
 from pgflow.dynamic import call
 from pgflow.effect import AsyncEffect, SyncEffect
+from pgflow.envelopes import PayloadCodec
 from pgflow.errors import (
     BudgetExceeded,
+    CodecError,
     DefinitionError,
     Diverged,
     EffectFailed,
@@ -115,16 +117,17 @@ from pgflow.workflow import Workflow, schedule, workflow
 
 __all__ = [
     "Absent", "Accepted", "Admit", "Answer", "App", "Approve", "Approved", "AsyncApp", "AsyncClient", "AsyncEffect", "AsyncRun",
-    "AsyncStep", "AsyncTransaction", "AsyncTransactionProvider", "BudgetExceeded", "Child", "Choice", "Client", "Confirmed",
-    "Connection", "Decision", "DefinitionError", "Delivery", "Diverged", "EffectFailed", "Escalate", "Escalated", "Expired",
-    "GateRequest", "HasActed", "Interceptor", "InvalidArgument", "KeyConflict", "LeaseLost", "MapResult", "Message", "NeedsGate",
-    "NonDeterminismError", "NotAllowed", "NotBuiltError", "NotInRunError", "NotInWorkflowError", "NotStorable", "Page",
-    "PgflowError", "PlannedCall", "PlannedSql", "Ref", "Reject", "Rejected", "Retries", "Risk", "Run", "RunCancelled", "RunFailed",
-    "RunInfo", "RunNotFound", "RunStuck", "SetupError", "Signal", "Slot", "Stale", "StartOptions", "Status", "Step", "StepCommitted",
-    "StepFailed", "StillUnknown", "SyncChild", "SyncEffect", "SyncSignal", "SyncStep", "TooManyFailures", "Transaction",
-    "TransactionProvider", "UndoRequest", "Usage", "Verdict", "WorkerFailed", "Workflow", "WrongColourError", "WrongState",
-    "__version__", "as_completed", "because", "call", "charge", "close_stream", "continue_as_new", "decision", "deprecate_patch",
-    "effect", "emit", "fingerprint", "gate", "heartbeat", "heartbeat_details", "idempotency_key", "in_workflow", "inline", "logger",
-    "map", "now", "owe", "patched", "random", "read", "register_errors", "run_child", "run_info", "saga", "schedule", "set_labels",
-    "set_state", "sleep", "start_child", "step", "sync", "transaction", "upcaster", "uuid", "workflow",
+    "AsyncStep", "AsyncTransaction", "AsyncTransactionProvider", "BudgetExceeded", "Child", "Choice", "Client", "CodecError",
+    "Confirmed", "Connection", "Decision", "DefinitionError", "Delivery", "Diverged", "EffectFailed", "Escalate", "Escalated",
+    "Expired", "GateRequest", "HasActed", "Interceptor", "InvalidArgument", "KeyConflict", "LeaseLost", "MapResult", "Message",
+    "NeedsGate", "NonDeterminismError", "NotAllowed", "NotBuiltError", "NotInRunError", "NotInWorkflowError", "NotStorable", "Page",
+    "PayloadCodec", "PgflowError", "PlannedCall", "PlannedSql", "Ref", "Reject", "Rejected", "Retries", "Risk", "Run",
+    "RunCancelled", "RunFailed", "RunInfo", "RunNotFound", "RunStuck", "SetupError", "Signal", "Slot", "Stale", "StartOptions",
+    "Status", "Step", "StepCommitted", "StepFailed", "StillUnknown", "SyncChild", "SyncEffect", "SyncSignal", "SyncStep",
+    "TooManyFailures", "Transaction", "TransactionProvider", "UndoRequest", "Usage", "Verdict", "WorkerFailed", "Workflow",
+    "WrongColourError", "WrongState", "__version__", "as_completed", "because", "call", "charge", "close_stream", "continue_as_new",
+    "decision", "deprecate_patch", "effect", "emit", "fingerprint", "gate", "heartbeat", "heartbeat_details", "idempotency_key",
+    "in_workflow", "inline", "logger", "map", "now", "owe", "patched", "random", "read", "register_errors", "run_child", "run_info",
+    "saga", "schedule", "set_labels", "set_state", "sleep", "start_child", "step", "sync", "transaction", "upcaster", "uuid",
+    "workflow",
 ]  # fmt: skip

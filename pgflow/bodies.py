@@ -26,8 +26,10 @@ from pgflow import transactions
 from pgflow._calls import transaction as calls
 from pgflow._engine.calls import EffectCall, StepCall
 from pgflow._engine.execution import Execution
+from pgflow._engine.history import UNREADABLE
 from pgflow._engine.host import StepResult
 from pgflow._engine.loop import is_interrupt
+from pgflow._engine.outcomes import seal_result
 from pgflow._io import REFUSED_AFTER_SECONDS, database_error, is_conflict_on_unit, is_of_a_pooler, is_passing, sqlstate_of
 from pgflow._io.busypoll import BusyPoll
 from pgflow._io.connect import server_of
@@ -36,7 +38,8 @@ from pgflow._io.drivers import is_raised_on
 from pgflow._scope import StepScope, current, log_fields
 from pgflow.acts import Acts, unknown
 from pgflow.drafts import Drafts
-from pgflow.errors import LeaseLost, StepCommitted
+from pgflow.envelopes import open_text, open_value
+from pgflow.errors import CodecError, LeaseLost, StepCommitted
 from pgflow.failures import clean, encode_error
 from pgflow.logs import said
 from pgflow.meter import Meter
@@ -204,6 +207,8 @@ class Bodies:
             self._host.returned(execution, StepResult(call, None, encode_error(asyncio.CancelledError("the body cancelled itself"))))
         elif isinstance(error, LeaseLost):
             self._host.discard(execution, str(error))
+        elif isinstance(error, CodecError):  # which is no fault of the body, and no outcome
+            execution.hold_for(UNREADABLE, {"message": str(error), "step": call.name, "call": call.number})
         elif isinstance(error, StepCommitted):
             execution.hold_for("committed_outside", {"message": str(error), "step": call.name, "call": call.number})
         else:
@@ -386,6 +391,9 @@ class Bodies:
         def encode(value: Any) -> str:
             what = f"the result of step {call.name}"
             text = call.spec.result.encode(value, what)
+            if (envelopes := execution.claim.envelopes) is not None:
+                call.stored = seal_result(call, text, envelopes)
+                text = open_text(envelopes, call.stored, what)
             call.spec.result.decode(text, what)  # what the workflow could not read must not be committed
             scope.succeeded()
             return text
@@ -471,8 +479,10 @@ class Bodies:
 
     async def _last_details(self, execution: Execution, call: StepCall) -> Any:
         if call.details is not None:
-            return json.loads(call.details)
-        return await self._host.ask(calls.step_details(execution.run_id, call.number))
+            details = json.loads(call.details)
+        else:
+            details = await self._host.ask(calls.step_details(execution.run_id, call.number))
+        return open_value(execution.claim.envelopes, details, f"what step {call.name} said of its progress")
 
 
 def _do_nothing() -> None:

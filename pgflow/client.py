@@ -14,13 +14,14 @@ from pgflow._calls import effects, mail, start
 from pgflow._io import Query
 from pgflow._scope import StepScope, current
 from pgflow.context import Signal
+from pgflow.envelopes import Envelopes
 from pgflow.errors import InvalidArgument, NotBuiltError
 from pgflow.handles import AsyncRun, AsyncSession, Outcome, Run, Session, delivery_of, signal_query
 from pgflow.interceptor import Interceptor
 from pgflow.mailbox import AsyncMailbox, Mailbox
 from pgflow.model import Approve, Delivery, Escalate, Reject
-from pgflow.starts import effective_options, new_keys, start_id_of
-from pgflow.values import encode_plain
+from pgflow.rewinding import stored_value
+from pgflow.starts import effective_options, new_keys, start_id_of, stored_defaults, stored_input, stored_options
 from pgflow.workflow import Workflow
 
 P = ParamSpec("P")
@@ -35,17 +36,20 @@ Answer = Approve | Reject | Escalate
 
 
 def _start_query(
-    workflow: Workflow[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], interceptors: Iterable[Interceptor]
+    workflow: Workflow[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], interceptors: Iterable[Interceptor],
+    envelopes: Envelopes | None,
 ) -> Query[start.Started]:
     """Starts one run; it always has a key, so that it can be sent again."""
     workflow.check_definition()
-    options = effective_options(workflow, interceptors)
-    text = workflow.encode_input(args, kwargs)
+    options = stored_options(effective_options(workflow, interceptors), envelopes)
+    text = stored_input(workflow, args, kwargs, options.key, envelopes)
     if options.key is None:
         if options.if_taken != "match":
             raise InvalidArgument(f"if_taken={options.if_taken!r} is said of a key: pass options(key=...) too")
         return start.start_run(workflow.name, text, replace(options, key=new_keys(1)[0]))
-    return start.start_run(workflow.name, text, options, defaults=workflow.defaults_text, start_id=start_id_of(options))
+    return start.start_run(
+        workflow.name, text, options, defaults=stored_defaults(workflow, envelopes), start_id=start_id_of(options)
+    )
 
 
 def _beat_query(ref: str, details: Any) -> Query[None]:
@@ -73,7 +77,7 @@ class Client(Mailbox):
         """A run was started: whoever could work on it should hear of it once it is committed."""
 
     def _run_handle(self, key: str, workflow: Workflow[..., Any], chain_id: int | None = None) -> Run[Any]:
-        outcome: Outcome[Any] = Outcome(key, workflow.result_codec, self._errors, workflow.raises)
+        outcome: Outcome[Any] = Outcome(key, workflow.result_codec, self._errors, workflow.raises, envelopes=self._envelopes)
         return Run(self._session(), outcome, chain_id)
 
     def start(self, workflow: Workflow[P, R], /, *args: P.args, **kwargs: P.kwargs) -> Run[R]:
@@ -93,7 +97,7 @@ class Client(Mailbox):
             DefinitionError: Its parameters or result cannot be stored.
             NotStorable: An argument does not fit its annotation.
         """
-        started = self._ask(_start_query(workflow, args, kwargs, self._interceptors))
+        started = self._ask(_start_query(workflow, args, kwargs, self._interceptors, self._envelopes))
         if started.is_new:
             self._started(started)
         return self._run_handle(started.key, workflow, started.chain_id)
@@ -115,7 +119,7 @@ class Client(Mailbox):
             RunNotFound: No run has the key.
             NotStorable: The payload does not fit the signal's type.
         """
-        return delivery_of(self._ask(signal_query(self._send_signal, key, signal, value, idempotency_key), wakes=True))
+        return delivery_of(self._ask(signal_query(self._send_signal, key, signal, value, idempotency_key, self._envelopes), wakes=True))
 
     def answer(self, gate: str, answer: Answer, *, by: str) -> None:
         """Answers a gate. Declared now; gates are not built yet."""
@@ -147,7 +151,7 @@ class Client(Mailbox):
             RunNotFound: No open effect has the key.
             WrongState: It is under way; or the verdict is none on an effect in its state.
         """
-        text = encode_plain(value, "the result of an effect")
+        text = stored_value(self._envelopes, value, "the result of an effect")
         self._ask(effects.settle_effect(effect_key, verdict, text, why, by), wakes=True)
 
     def confirm_effect(
@@ -165,7 +169,7 @@ class Client(Mailbox):
         Raises:
             RunNotFound: No effect was accepted under the reference, or not yet: have the counterparty send again.
         """
-        text = encode_plain(value, "the confirmation of an effect")
+        text = stored_value(self._envelopes, value, "the confirmation of an effect")
         self._ask(effects.confirm_effect(ref, verdict, text, why, by), wakes=True)
 
     def beat_effect(self, ref: str, details: Any = None) -> None:
@@ -203,19 +207,20 @@ class AsyncClient(AsyncMailbox):
         """A run was started: whoever could work on it should hear of it once it is committed."""
 
     def _run_handle(self, key: str, workflow: Workflow[..., Any], chain_id: int | None = None) -> AsyncRun[Any]:
-        outcome: Outcome[Any] = Outcome(key, workflow.result_codec, self._errors, workflow.raises)
+        outcome: Outcome[Any] = Outcome(key, workflow.result_codec, self._errors, workflow.raises, envelopes=self._envelopes)
         return AsyncRun(self._session(), outcome, chain_id)
 
     async def start(self, workflow: Workflow[P, R], /, *args: P.args, **kwargs: P.kwargs) -> AsyncRun[R]:
         """Starts a run; see :meth:`Client.start`."""
-        started = await self._ask(_start_query(workflow, args, kwargs, self._interceptors))
+        started = await self._ask(_start_query(workflow, args, kwargs, self._interceptors, self._envelopes))
         if started.is_new:
             self._started(started)
         return self._run_handle(started.key, workflow, started.chain_id)
 
     async def send(self, key: str, signal: Signal[T], value: T, *, idempotency_key: str | None = None) -> Delivery:
         """Sends a signal to a run; see :meth:`Client.send`."""
-        return delivery_of(await self._ask(signal_query(self._send_signal, key, signal, value, idempotency_key), wakes=True))
+        query = signal_query(self._send_signal, key, signal, value, idempotency_key, self._envelopes)
+        return delivery_of(await self._ask(query, wakes=True))
 
     async def answer(self, gate: str, answer: Answer, *, by: str) -> None:
         """Answers a gate. Declared now; gates are not built yet."""
@@ -234,14 +239,14 @@ class AsyncClient(AsyncMailbox):
         self, effect_key: str, verdict: Verdict, value: Any = None, *, why: str = "", by: str | None = None
     ) -> None:
         """Says what became of an effect whose outcome is unknown, or that was accepted; see :meth:`Client.settle_effect`."""
-        text = encode_plain(value, "the result of an effect")
+        text = stored_value(self._envelopes, value, "the result of an effect")
         await self._ask(effects.settle_effect(effect_key, verdict, text, why, by), wakes=True)
 
     async def confirm_effect(
         self, ref: str, verdict: Literal["confirmed", "failed"] = "confirmed", value: Any = None, *, why: str = "", by: str | None = None
     ) -> None:
         """Says what became of the effect that was accepted under a reference; see :meth:`Client.confirm_effect`."""
-        text = encode_plain(value, "the confirmation of an effect")
+        text = stored_value(self._envelopes, value, "the confirmation of an effect")
         await self._ask(effects.confirm_effect(ref, verdict, text, why, by), wakes=True)
 
     async def beat_effect(self, ref: str, details: Any = None) -> None:

@@ -31,14 +31,15 @@ from pgflow._scope import (
 )
 from pgflow.carry import take_over
 from pgflow.durations import Duration, duration
-from pgflow.errors import InvalidArgument, NotBuiltError, NotInRunError, WrongState
+from pgflow.envelopes import is_envelope, seal_text
+from pgflow.errors import InvalidArgument, NotBuiltError, NotInRunError, NotStorable, WrongState
 from pgflow.model import Approved, Decision, Escalated, Expired, GateRequest, Rejected, is_name
 from pgflow.runinfo import EPOCH, run_info
 from pgflow.saga import check_carried, give_up_child
 from pgflow.step import Step, resting_on
 from pgflow.unbuilt import declared_only
 from pgflow.units import MAX_LABELS_BYTES, relabelled
-from pgflow.values import MAX_BYTES, codec_for, encode_plain
+from pgflow.values import ENVELOPE, MAX_BYTES, codec_for, encode_plain
 from pgflow.workflow import Workflow
 
 T = TypeVar("T")
@@ -358,7 +359,10 @@ def deprecate_patch(id: str) -> None:  # noqa: A002 - the word of the surface
 def set_state(**state: Any) -> None:
     """Publishes values by name, readable with ``run.state()`` once durable; a later value replaces an earlier one."""
     scope = workflow_scope("pgflow.set_state()")
-    scope.execution.set_state(encode_plain(state, "the state of a run"))
+    text = encode_plain(state, "the state of a run")
+    if ENVELOPE in text and (taken := [name for name, value in json.loads(text).items() if is_envelope(value)]):
+        raise NotStorable(f"{taken[0]}= of set_state() begins with the key '$codec' and would be taken for an encoded value: rename it")
+    scope.execution.set_state(text)
 
 
 def set_labels(**labels: str | None) -> None:
@@ -404,7 +408,7 @@ def emit(stream: str, value: Any) -> None:
         raise InvalidArgument(f"the name of a stream must be a text of 1 to 255 bytes without NUL, not {stream!r}")
     text = encode_plain(value, f"a value of stream {stream!r}")
     if isinstance(scope, StepScope):
-        scope.emit(stream, text)
+        scope.emit(stream, seal_text(scope.claim.envelopes, text, f"a value of stream {stream!r}"))
         return
     if stream in scope.closed_streams:
         raise WrongState(f"stream {stream!r} of this run is closed: emit before close_stream({stream!r}), or to another stream")
@@ -444,7 +448,8 @@ def continue_as_new(*args: Any, **kwargs: Any) -> Never:
     """
     scope = workflow_scope("pgflow.continue_as_new()")
     check_carried(scope)
-    raise ContinueAsNew(scope.definition.encode_input(args, kwargs))
+    text = scope.definition.encode_input(args, kwargs)
+    raise ContinueAsNew(scope.execution.sealed(text, f"the input of workflow {scope.claim.workflow}"))
 
 
 def idempotency_key(*, form: Literal["text", "uuid"] = "text") -> str:
@@ -470,10 +475,10 @@ def heartbeat(details: Any = None) -> None:
     """In a long step: says that it lives and how far it is. The details are there for its next try.
 
     Args:
-        details: Anything JSON, at most 64 KiB.
+        details: Anything JSON, at most 64 KiB as it is stored.
     """
     scope = _step_scope("pgflow.heartbeat()")
-    text = encode_plain(details, "the details of a heartbeat")
+    text = seal_text(scope.claim.envelopes, encode_plain(details, "the details of a heartbeat"), "the details of a heartbeat")
     if len(text) > MAX_BYTES // 16:
         raise InvalidArgument("the details of a heartbeat may be 64 KiB at most")
     scope.beat(text)

@@ -198,7 +198,7 @@ class _Effect:
 def effect(
     *, risk: Risk, raises: Sequence[type[Exception]] = (), dedup_window: Duration | None = None, settle_after: Duration | None = None,
     keyed: bool = True, timeout: Duration | None = None, name: str | None = None, settle_retries: Retries = DEFAULT_SETTLING,
-    aliases: Sequence[str] = (), writes: Sequence[str] = (),
+    aliases: Sequence[str] = (), writes: Sequence[str] = (), readable: Sequence[str] = (),
 ) -> _Effect:
     """Declares a write to the outside that must not be repeated blindly.
 
@@ -221,6 +221,8 @@ def effect(
         aliases: Names that it had before: journals that know it by one of them fit, and its keys stay what they are.
         writes: Tables of the application's database that it writes, as in ``shop.orders``: all that SQL in a plan may write that takes
             it back; see :func:`pgflow.saga`.
+        readable: Parameters that stay readable for the policy where the app has a codec. A rule that looks at any other argument of
+            such a call counts as fitting, so that nothing passes unseen.
 
     Example::
 
@@ -231,6 +233,7 @@ def effect(
     terms = EffectOptions(
         risk, keyed=keyed, dedup_window=duration(dedup_window, "dedup_window of an effect"),
         settle_after=duration(settle_after, "settle_after of an effect"), settle_retries=settle_retries, writes=written_by(writes),
+        readable=(readable,) if isinstance(readable, str) else tuple(readable),
     )
     return _Effect(terms, name, timeout, raises, aliases)
 

@@ -76,6 +76,7 @@ class EffectOptions:
     has_body: bool = True
     is_compensation: bool = False
     writes: tuple[Table, ...] = ()
+    readable: tuple[str, ...] = ()
 
 
 class EffectStep(Step[P, R_co]):
@@ -98,6 +99,9 @@ class EffectStep(Step[P, R_co]):
         self.terms = terms
         self._signature = inspect.signature(fn)
         self._check_times()
+        strange = [] if terms.is_compensation else [name for name in terms.readable if name not in self._signature.parameters]
+        if strange:
+            raise DefinitionError(f"readable= of effect {self.name} names {strange[0]!r}, which is none of its parameters")
 
     def _check_times(self) -> None:
         settle_after = self.terms.settle_after
@@ -151,7 +155,7 @@ class EffectStep(Step[P, R_co]):
                 risk=said.risk, is_keyed=said.keyed, dedup_seconds=self._dedup_seconds(settle_after),
                 settle_after_seconds=settle_after.total_seconds(),
                 settling=said.settle_retries, can_ask=self.declared.settler is not None, code=self.code, has_body=said.has_body,
-                must_be_done=said.is_compensation,
+                must_be_done=said.is_compensation, readable=said.readable,
             )
         return found
 

@@ -29,6 +29,7 @@
         │   └── InvalidWorkflow              a file of a declared workflow that cannot be used
         ├── NotBuiltError                part of the surface, not of this version
         ├── BudgetExceeded               a budget refused to admit the call
+        ├── CodecError                   a value that the app's codec cannot encode or decode
         └── SetupError                   the database is not ready for pgflow
             ├── SchemaMissing            nothing is installed
             ├── SchemaForeign            a schema "pgflow" that is not ours
@@ -72,7 +73,13 @@ class InvalidArgument(PgflowError, ValueError):
 
 
 class NotStorable(InvalidArgument):
-    """A value that cannot be written as JSON within the limits, or not be read back as its annotation says."""
+    """A value that cannot be written as JSON within the limits, or not be read back as its annotation says.
+
+    Attributes:
+        outline: Of one that cannot be read back, its text without the words of a validator, which may quote the value.
+    """
+
+    outline: str | None = None
 
 
 class LeaseLost(PgflowError):
@@ -207,6 +214,10 @@ class NotBuiltError(PgflowError, NotImplementedError):
 
 class BudgetExceeded(PgflowError):
     """A budget refused to admit the call."""
+
+
+class CodecError(PgflowError):
+    """A value cannot be encoded or decoded here: the app has no codec, the codec does not know the key, or it has failed."""
 
 
 class SetupError(PgflowError):

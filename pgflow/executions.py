@@ -18,6 +18,7 @@ from pgflow._engine.calls import StepCall
 from pgflow._engine.drivers import Driver
 from pgflow._engine.execution import Execution
 from pgflow._engine.flush import Flush
+from pgflow._engine.history import UNREADABLE
 from pgflow._engine.host import EffectResult, StepResult
 from pgflow._engine.undo import Undoing
 from pgflow._io import Query
@@ -27,12 +28,13 @@ from pgflow.acknowledged import Acknowledged
 from pgflow.bodies import Bodies
 from pgflow.committer import Committer
 from pgflow.control import Control
-from pgflow.errors import DefinitionError, PgflowError
+from pgflow.errors import CodecError, DefinitionError, PgflowError
 from pgflow.failures import clean
 from pgflow.heart import Heart
 from pgflow.interceptor import around
 from pgflow.logs import said
 from pgflow.model import Kind, Ref
+from pgflow.opening import open_answer, open_claim
 from pgflow.options import Definitions, WorkerOptions
 from pgflow.pager import Pager
 from pgflow.refs import find_lost, refs_in
@@ -48,7 +50,7 @@ from pgflow.workflow import Workflow
 
 log = logging.getLogger("pgflow")
 
-_TOLD = ("definition", "engine", "refused")
+_TOLD = ("definition", "engine", "refused", UNREADABLE)
 """Reasons of which the log has said more already."""
 MAX_ENGINE_FAILURES = 3
 """A run at which the engine has failed so often in this worker is held."""
@@ -153,7 +155,8 @@ class Executions(ABC):
         while len(self._engine_failures) >= MAX_REMEMBERED:
             del self._engine_failures[next(iter(self._engine_failures))]
         tries = self._engine_failures.pop(claim.run_id, (0, ""))[0] + 1
-        self._engine_failures[claim.run_id] = tries, f"{type(error).__name__}: {said(error)}"
+        told = type(error).__name__ if self.definitions.envelopes is not None else f"{type(error).__name__}: {said(error)}"
+        self._engine_failures[claim.run_id] = tries, told
 
     def _begin_soundly(self, claim: Claim) -> None:
         workflow = self.definitions.workflows[claim.workflow]
@@ -164,6 +167,11 @@ class Executions(ABC):
             self.executions[claim.run_id] = execution
             log.error("run %s is held: the engine failed at it %d times: %s", claim.key, tries, why, extra=log_fields(claim))
             execution.hold_for("engine", {"message": f"the engine failed at it {tries} times: {why}"})
+            return
+        try:
+            open_claim(claim, self.definitions.envelopes)
+        except CodecError as error:
+            self._hold_unread(claim, workflow, error)
             return
         try:
             result, misfit = workflow.result_codec, None
@@ -180,6 +188,13 @@ class Executions(ABC):
         else:
             log.error("run %s is held: %s", claim.key, misfit, extra=log_fields(claim))
             execution.hold_for("definition", {"message": misfit}, workflow.code_hash)
+
+    def _hold_unread(self, claim: Claim, workflow: Workflow[..., Any], error: CodecError) -> None:
+        """Holds a run of which something cannot be decoded here, before its code has seen anything; also for a worker with other code."""
+        execution = Execution(claim, self, lambda e: self._driver(e, workflow), ANYTHING, workflow.code_hash)
+        self.executions[claim.run_id] = execution
+        log.error("run %s is held: %s", claim.key, error, extra=log_fields(claim))
+        execution.hold_for(UNREADABLE, {"message": str(error)}, workflow.code_hash)
 
     def _start(self, execution: Execution) -> None:
         """Runs its code, once it is known whether what its journal claims to exist still does."""
@@ -324,7 +339,8 @@ class Executions(ABC):
         where = log_fields(execution.claim, call)
         log.error("step %s: what it came to cannot be told; the run is held", call.name, exc_info=error, extra=where)
         if self.executions.get(execution.run_id) is execution and not execution.over:
-            message = f"what step {call.name} came to cannot be told: {type(error).__name__}: {said(error)}"
+            told = "" if self.definitions.envelopes is not None else f": {said(error)}"
+            message = f"what step {call.name} came to cannot be told: {type(error).__name__}{told}"
             self._guard(execution, execution.hold_for, "engine", {"message": clean(message), "step": call.name, "call": call.number})
 
     def thread_lost(self, call: StepCall) -> None:
@@ -383,6 +399,8 @@ class Executions(ABC):
         execution.told_at = time.monotonic()
         if flush.rows or flush.ending is not None:
             self.noted(execution, flush.last_seq if flush.rows else 0, has_ended=flush.ending is not None)
+        if answer is not None and not self._is_opened(execution, answer):
+            return
         self._guard(execution, execution.flush_committed, flush, answer)
         if execution.claim.suspect and any(row.kind != Kind.STEP_STARTED for row in flush.rows):
             self.got_on(execution)
@@ -397,6 +415,17 @@ class Executions(ABC):
             self._remove(execution)
         self.turn_changed(execution)
         self._changed.set()
+
+    def _is_opened(self, execution: Execution, answer: dict[str, Any]) -> bool:
+        """Opens what the database has decided. What cannot be read is in the journal, where the next claim finds it and holds the run."""
+        try:
+            open_answer(answer, self.definitions.envelopes, execution.claim.key)
+        except CodecError as error:
+            if self.executions.get(execution.run_id) is execution:
+                log.warning("run %s is handed back: %s", execution.claim.key, error, extra=log_fields(execution.claim))
+                self.give_back(execution)
+            return False
+        return True
 
     def _tell_end(self, claim: Claim, status: str) -> None:
         if self.meter is not None:

@@ -10,6 +10,7 @@ from pgflow._calls import mail, result
 from pgflow._io import Query
 from pgflow.context import Signal
 from pgflow.durations import Duration
+from pgflow.envelopes import Envelopes, open_text, open_value
 from pgflow.errors import RunCancelled, RunFailed, RunNotFound, RunStuck
 from pgflow.failures import ErrorClasses, rebuild_error
 from pgflow.model import Delivery, EndedAs, Status
@@ -25,8 +26,9 @@ STREAM_PAGE = 500
 class Outcome(Generic[R_co]):
     """Reader of a run's result for a client."""
 
-    def __init__(self, key: str, codec: Codec[Any], *errors: Sequence[type[Exception]]) -> None:
+    def __init__(self, key: str, codec: Codec[Any], *errors: Sequence[type[Exception]], envelopes: Envelopes | None = None) -> None:
         self.key = key
+        self.envelopes = envelopes
         self.codec = codec
         self.errors = errors
 
@@ -34,10 +36,11 @@ class Outcome(Generic[R_co]):
         """The run's value, or the error that its result raises."""
         self.check_end(ended)
         if ended.status == "completed":
-            return cast("R_co", self.codec.decode(ended.output or "null", f"the result of run {self.key!r}"))
+            what = f"the result of run {self.key!r}"
+            return cast("R_co", self.codec.decode(open_text(self.envelopes, ended.output or "null", what), what))
         if ended.status == "cancelled":
             raise RunCancelled(f"run {self.key!r} was cancelled: {ended.reason}")
-        data = ANYTHING.decode(ended.error or "{}", "an error")
+        data = ANYTHING.decode(open_text(self.envelopes, ended.error or "{}", f"the error of run {self.key!r}"), "an error")
         cause = rebuild_error(data, ErrorClasses(*self.errors))
         raise RunFailed(f"run {self.key!r} failed: {data.get('type')}: {data.get('message')}") from cause
 
@@ -56,8 +59,9 @@ class Outcome(Generic[R_co]):
 class _Position:
     """Position of a reader in a stream."""
 
-    def __init__(self, key: str, stream: str, offset: int) -> None:
+    def __init__(self, key: str, stream: str, offset: int, envelopes: Envelopes | None) -> None:
         self._key = key
+        self._envelopes = envelopes
         self._stream = stream
         self._after = (0, 0)
         self._skip = offset
@@ -77,7 +81,7 @@ class _Position:
         """The values that running steps have emitted meanwhile; they are passed over once they are durable."""
         new = [(draft, value) for draft, value in drafts if draft not in self._drafts]
         self._drafts.update(draft for draft, _ in new)
-        return [ANYTHING.decode(value, "a value of a stream") for _, value in new]
+        return [self._value(value) for _, value in new]
 
     def take(self, page: list[result.Emitted]) -> list[Any]:
         """The values of a page; the mark of a close says that none may follow, and is read again as long as none does."""
@@ -90,8 +94,12 @@ class _Position:
                 if item.draft is not None and item.draft in self._drafts:
                     self._drafts.discard(item.draft)
                     continue
-                values.append(ANYTHING.decode(item.value, "a value of a stream"))
+                values.append(self._value(item.value))
         return values
+
+    def _value(self, text: str) -> Any:
+        what = f"a value of stream {self._stream!r} of run {self._key!r}"
+        return ANYTHING.decode(open_text(self._envelopes, text, what), what)
 
 
 class _Handle(Generic[S, R_co]):
@@ -109,14 +117,22 @@ class _Handle(Generic[S, R_co]):
         """As in logs."""
         return f"<{type(self).__name__} {self.key!r}>"
 
+    def _opened(self, state: dict[str, Any]) -> dict[str, Any]:
+        """What a run has said of itself, in clear."""
+        envelopes = self._outcome.envelopes
+        return {name: open_value(envelopes, value, f"{name!r} of the state of run {self.key!r}") for name, value in state.items()}
+
 
 def signal_query(
-    send: Callable[..., Query[mail.Sent]], key: str, signal: Signal[T], value: T, idempotency_key: str | None
+    send: Callable[..., Query[mail.Sent]], key: str, signal: Signal[T], value: T, idempotency_key: str | None,
+    envelopes: Envelopes | None,
 ) -> Query[mail.Sent]:
     """A signal on its way: the payload is checked to be readable by the receiver."""
     what = f"the payload of signal {signal.name!r}"
     text = signal.codec.encode(value, what)
     signal.codec.decode(text, what)
+    if envelopes is not None:
+        text = envelopes.seal(text, what) if idempotency_key is None else envelopes.seal_compared(text, what, idempotency_key)
     return send(key, signal.name, text, idempotency_key=idempotency_key)
 
 
@@ -156,6 +172,7 @@ class Run(_Handle[Session, R_co]):
             RunCancelled: The run was cancelled.
             RunStuck: The run cannot go on without a person.
             RunNotFound: There is no such run: its start was rolled back or lost by a fail-over, or its history was removed meanwhile.
+            CodecError: Its result was encoded with a key that this app does not know.
             TimeoutError: It has not ended in time.
         """
         chain_id = self._chain_id
@@ -165,7 +182,8 @@ class Run(_Handle[Session, R_co]):
 
     def send(self, signal: Signal[T], value: T, *, idempotency_key: str | None = None) -> Delivery:
         """Sends a signal to the run; see :meth:`pgflow.App.send`."""
-        return delivery_of(self._session.ask(signal_query(mail.deliver_signal, self.key, signal, value, idempotency_key), wakes=True))
+        query = signal_query(mail.deliver_signal, self.key, signal, value, idempotency_key, self._outcome.envelopes)
+        return delivery_of(self._session.ask(query, wakes=True))
 
     def cancel(self) -> None:
         """Cancels the run: its code may clean up."""
@@ -177,7 +195,7 @@ class Run(_Handle[Session, R_co]):
 
     def state(self) -> dict[str, Any]:
         """Return the values that the run last set with ``set_state``."""
-        return self._session.ask(result.run_state(self.key))
+        return self._opened(self._session.ask(result.run_state(self.key)))
 
     def stream(self, name: str, *, offset: int = 0, live: bool = False) -> Iterator[Any]:
         """Yields what the run emits to a stream, from an offset, until the run closes it or has ended.
@@ -194,7 +212,7 @@ class Run(_Handle[Session, R_co]):
             RunStuck: The run cannot go on without a person, and all that it emitted has been read.
             RunNotFound: There is no such run, or its history was removed meanwhile.
         """
-        position = _Position(self.key, name, offset)
+        position = _Position(self.key, name, offset, self._outcome.envelopes)
         while True:
             yield from position.take(self._session.ask(position.query()))
             if not position.has_moved:
@@ -241,7 +259,7 @@ class AsyncRun(_Handle[AsyncSession, R_co]):
 
     async def send(self, signal: Signal[T], value: T, *, idempotency_key: str | None = None) -> Delivery:
         """Sends a signal to the run; see :meth:`pgflow.App.send`."""
-        query = signal_query(mail.deliver_signal, self.key, signal, value, idempotency_key)
+        query = signal_query(mail.deliver_signal, self.key, signal, value, idempotency_key, self._outcome.envelopes)
         return delivery_of(await self._session.ask(query, wakes=True))
 
     async def cancel(self) -> None:
@@ -254,11 +272,11 @@ class AsyncRun(_Handle[AsyncSession, R_co]):
 
     async def state(self) -> dict[str, Any]:
         """Return the values that the run last set with ``set_state``."""
-        return await self._session.ask(result.run_state(self.key))
+        return self._opened(await self._session.ask(result.run_state(self.key)))
 
     async def stream(self, name: str, *, offset: int = 0, live: bool = False) -> AsyncIterator[Any]:
         """Yields what the run emits to a stream; see :meth:`Run.stream`."""
-        position = _Position(self.key, name, offset)
+        position = _Position(self.key, name, offset, self._outcome.envelopes)
         while True:
             for value in position.take(await self._session.ask(position.query())):
                 yield value

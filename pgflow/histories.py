@@ -259,5 +259,5 @@ def replay_histories(histories: Iterable[RecordedRun], definitions: Definitions)
         if workflow is None:
             yield Verdict(claim.key, claim.workflow, claim.generation, len(claim.units), is_known=False)
             continue
-        divergence = find_divergence(recorded, workflow, definitions.errors, definitions.interceptors)
+        divergence = find_divergence(recorded, workflow, definitions.errors, definitions.interceptors, definitions.envelopes)
         yield Verdict(claim.key, claim.workflow, claim.generation, len(claim.units), divergence)

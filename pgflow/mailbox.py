@@ -5,17 +5,23 @@ A client is one of these; what it can do with a query is the client's own.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, TypeVar
 
 from pgflow._calls import messages
 from pgflow._io import Query
+from pgflow.envelopes import Envelopes, open_value
 from pgflow.model import Message
-from pgflow.rewinding import AsyncRewinds, Rewinds
-from pgflow.values import encode_plain
+from pgflow.rewinding import AsyncRewinds, Rewinds, stored_value
 
 T = TypeVar("T")
 
 PAYLOAD = "the payload of a signal"
+
+
+def _opened(envelopes: Envelopes | None, found: list[Message]) -> list[Message]:
+    """Messages with their payloads in clear."""
+    return [replace(m, payload=open_value(envelopes, m.payload, f"message {m.message} of run {m.key!r}")) for m in found]
 
 
 class Mailbox(Rewinds):
@@ -29,8 +35,11 @@ class Mailbox(Rewinds):
 
         Args:
             key: Of this run; None for all.
+
+        Raises:
+            CodecError: A payload was encoded with a key that this app does not know.
         """
-        return self._ask(messages.find_messages(key))
+        return _opened(self._envelopes, self._ask(messages.find_messages(key)))
 
     def drop_message(self, key: str, message: int, *, why: str = "dropped", by: str | None = None) -> None:
         """Takes a message out of the mailbox of a run; a run that is stuck for want of it goes on.
@@ -61,7 +70,8 @@ class Mailbox(Rewinds):
             RunNotFound: The run has no such message.
             WrongState: A worker holds the run, or the message was put aside.
         """
-        self._ask(messages.replace_message(key, message, encode_plain(payload, PAYLOAD), why, sent_by=by), wakes=True)
+        stored = stored_value(self._envelopes, payload, PAYLOAD)
+        self._ask(messages.replace_message(key, message, stored, why, sent_by=by), wakes=True)
 
     def requeue_message(self, key: str, message: int, *, to: str | None = None, why: str = "requeued", by: str | None = None) -> int:
         """Sends a message again, behind the others of its name; a run that is stuck for want of it goes on.
@@ -91,7 +101,7 @@ class AsyncMailbox(AsyncRewinds):
 
     async def messages(self, key: str | None = None) -> list[Message]:
         """Lists the messages that wait in mailboxes, and those that no run took; see :meth:`Mailbox.messages`."""
-        return await self._ask(messages.find_messages(key))
+        return _opened(self._envelopes, await self._ask(messages.find_messages(key)))
 
     async def drop_message(self, key: str, message: int, *, why: str = "dropped", by: str | None = None) -> None:
         """Takes a message out of the mailbox of a run; see :meth:`Mailbox.drop_message`."""
@@ -99,7 +109,8 @@ class AsyncMailbox(AsyncRewinds):
 
     async def replace_message(self, key: str, message: int, payload: Any, *, why: str = "replaced", by: str | None = None) -> None:
         """Gives a message in the mailbox of a run another payload; see :meth:`Mailbox.replace_message`."""
-        await self._ask(messages.replace_message(key, message, encode_plain(payload, PAYLOAD), why, sent_by=by), wakes=True)
+        stored = stored_value(self._envelopes, payload, PAYLOAD)
+        await self._ask(messages.replace_message(key, message, stored, why, sent_by=by), wakes=True)
 
     async def requeue_message(self, key: str, message: int, *, to: str | None = None, why: str = "requeued", by: str | None = None) -> int:
         """Sends a message again, behind the others of its name; see :meth:`Mailbox.requeue_message`."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pgflow.durations import seconds
+from pgflow.envelopes import Envelopes
 from pgflow.heart import Rhythm
 from pgflow.interceptor import Interceptor
 from pgflow.meter import Meter
@@ -90,3 +91,4 @@ class Definitions:
     ref_checkers: dict[str, Checker] = field(default_factory=dict)
     pager: PagerHook | None = None
     hooks: Hooks = field(default_factory=Hooks)
+    envelopes: Envelopes | None = None

@@ -23,6 +23,7 @@ from typing_extensions import TypedDict
 
 from pgflow._calls import plan as calls
 from pgflow._io import run_async
+from pgflow._scope import current
 from pgflow.errors import DefinitionError, NotStorable
 from pgflow.lineage import Table, UnreadableSql, read_statement, table_named
 from pgflow.model import Decision, Risk
@@ -267,12 +268,22 @@ def _sum_up(judged: list[Judged]) -> Review:
     return Review(judged, None)
 
 
-def _act_of(step: dict[str, Any], allowed: dict[str, Step[..., Any]]) -> tuple[str, str, Any]:
-    """A step as the policy judges it: name, risk and request."""
+def _act_of(step: dict[str, Any], allowed: dict[str, Step[..., Any]], *, is_sealed: bool) -> tuple[str, str, Any]:
+    """A step as the policy judges it: name, risk and request; of an app with a codec only what is readable of that."""
     if "sql" in step:
-        return SQL_NAME, "compensable", step
+        return SQL_NAME, "compensable", {"$codec": "", "data": ""} if is_sealed else step
     known = allowed.get(step["call"])
-    return step["call"], "irreversible" if known is None else _risk_of(known), step["arguments"]
+    risk, arguments = "irreversible" if known is None else _risk_of(known), step["arguments"]
+    if not is_sealed:
+        return step["call"], risk, arguments
+    readable = getattr(getattr(known, "terms", None), "readable", ())
+    return step["call"], risk, {"$codec": "", "data": "", "shown": {name: arguments[name] for name in readable if name in arguments}}
+
+
+def _is_sealed() -> bool:
+    """Whether the run whose plan is reviewed is of an app whose codec encodes values."""
+    scope = current.get()
+    return scope is not None and scope.claim.envelopes is not None and scope.claim.envelopes.is_writing
 
 
 async def _review(conn: psycopg.AsyncConnection[Any], plan: Any, allowed: dict[str, Step[..., Any]], tables: list[str]) -> Review:
@@ -286,7 +297,8 @@ async def _review(conn: psycopg.AsyncConnection[Any], plan: Any, allowed: dict[s
     for step in steps:
         judged.append(judge(step, allowed, writable))
         await asyncio.sleep(0)  # so that a long plan holds up nobody else, and can be cancelled
-    acts = [_act_of(one.step, allowed) for one in judged]
+    is_sealed = _is_sealed()
+    acts = [_act_of(one.step, allowed, is_sealed=is_sealed) for one in judged]
     gated = await run_async(conn, calls.judge_acts(acts))
     return _sum_up(
         [

@@ -99,13 +99,24 @@ class Planned:
             yield from attempt.run()
             closing = attempt.close()
         except _Failed as failure:
-            notice = {"why": str(failure), "plan": attempt.decision and attempt.decision.id, "steps": attempt.told()}
+            why = str(failure) if scope.claim.envelopes is None else failure.outline
+            notice = {"why": why, "plan": attempt.decision and attempt.decision.id, "steps": attempt.told()}
             closing = self._effect.issue_by_hand(scope, done, notice=notice)
         yield closing
 
 
 class _Failed(Exception):
-    """An effect is not taken back."""
+    """An effect is not taken back.
+
+    Args:
+        what: What went wrong.
+        error: What was raised, if anything.
+    """
+
+    def __init__(self, what: str, error: Exception | None = None) -> None:
+        super().__init__(what if error is None else f"{what}: {error}")
+        self.outline = what if error is None else f"{what} with {type(error).__name__}"
+        """The same without what may quote a value."""
 
 
 class Attempt:
@@ -134,22 +145,24 @@ class Attempt:
         try:
             proposal = execution.issue_step(planning.planner.spec(self._scope.app_errors), (self._request(tables),), {})
         except Exception as error:  # noqa: BLE001 - such as an annotation that cannot be read
-            raise _Failed(f"the planner {planning.planner.name} could not be called: {error}") from None
+            raise _Failed(f"the planner {planning.planner.name} could not be called", error) from None
         yield proposal
         try:
             self.decision = outcome_of(proposal)
         except Exception as error:  # noqa: BLE001 - whatever it raised, nothing is taken back
-            raise _Failed(f"the planner {planning.planner.name} failed: {error}") from None
+            raise _Failed(f"the planner {planning.planner.name} failed", error) from None
         assert self.decision is not None
         verdict = execution.issue_step(REVIEW.spec(()), (self.decision.value, planning.steps, tables), {})
         yield verdict
         try:
             review: Review = outcome_of(verdict)
         except Exception as error:  # noqa: BLE001 - a plan that cannot be judged is not run
-            raise _Failed(f"the plan could not be reviewed: {error}") from None
+            raise _Failed("the plan could not be reviewed", error) from None
         self._steps = review.steps
         if review.refused is not None:
-            raise _Failed(review.refused)
+            refused = _Failed(review.refused)
+            refused.outline = review.refused.partition(":")[0]
+            raise refused
 
     def _request(self, tables: list[str]) -> UndoRequest:
         done = self._done
@@ -167,12 +180,12 @@ class Attempt:
             try:
                 call = self._issue(one.step, (self.decision.id, number))
             except Exception as error:  # noqa: BLE001 - it cannot even be asked for
-                raise _Failed(f"{what} could not be called: {error}") from None
+                raise _Failed(f"{what} could not be called", error) from None
             yield call
             try:
                 outcome_of(call)
             except Exception as error:  # noqa: BLE001 - a step that failed took nothing back
-                raise _Failed(f"{what} failed: {error}") from None
+                raise _Failed(f"{what} failed", error) from None
             if isinstance(call, EffectCall) and call.closed_as != "confirmed":
                 raise _Failed(f"{what} was accepted, which is not yet done")
             self._confirmed = number
@@ -183,7 +196,7 @@ class Attempt:
         try:
             return self._effect.issue_taken_back(self._scope, self._done, self.decision.id, self.told())
         except PgflowError as error:
-            raise _Failed(f"every step is done, which could not be recorded: {error}") from None
+            raise _Failed("every step is done, which could not be recorded", error) from None
 
     def _issue(self, step: dict[str, Any], rests_on: Resting) -> StepCall:
         execution = self._scope.execution

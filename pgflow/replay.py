@@ -20,8 +20,10 @@ from pgflow._engine.drivers import CoroutineDriver, Driver, ThreadDriver
 from pgflow._engine.execution import Execution
 from pgflow._scope import WorkflowScope, current
 from pgflow.carry import carried_effects
+from pgflow.envelopes import Envelopes, open_text
 from pgflow.errors import NonDeterminismError, NotStorable
 from pgflow.interceptor import Interceptor, around
+from pgflow.opening import open_claim
 from pgflow.runinfo import run_info
 from pgflow.saga import guarded, guarded_sync
 from pgflow.threads import start_daemon
@@ -127,19 +129,21 @@ class Divergence:
 
 
 def replay(
-    recorded: RecordedRun, workflow: Workflow[..., Any], errors: tuple[type[Exception], ...] = (), interceptors: Sequence[Interceptor] = ()
+    recorded: RecordedRun, workflow: Workflow[..., Any], errors: tuple[type[Exception], ...] = (), interceptors: Sequence[Interceptor] = (),
+    envelopes: Envelopes | None = None,
 ) -> NonDeterminismError | None:
     """Replays one recorded run; see :func:`find_divergence`.
 
     Returns:
         How the code diverges from the record; None if it repeats it.
     """
-    found = find_divergence(recorded, workflow, errors, interceptors)
+    found = find_divergence(recorded, workflow, errors, interceptors, envelopes)
     return None if found is None else NonDeterminismError(found.message)
 
 
 def find_divergence(
-    recorded: RecordedRun, workflow: Workflow[..., Any], errors: tuple[type[Exception], ...] = (), interceptors: Sequence[Interceptor] = ()
+    recorded: RecordedRun, workflow: Workflow[..., Any], errors: tuple[type[Exception], ...] = (), interceptors: Sequence[Interceptor] = (),
+    envelopes: Envelopes | None = None,
 ) -> Divergence | None:
     """Replays one recorded run.
 
@@ -148,10 +152,17 @@ def find_divergence(
         workflow: The code.
         errors: The app's ``errors=``.
         interceptors: The app's ``interceptors=``.
+        envelopes: Those of the app; None if it has no codec.
 
     Returns:
         How the code diverges from the record; None if it repeats it.
+
+    Raises:
+        CodecError: Something in the record was encoded with a key that is not known here.
     """
+    open_claim(recorded.claim, envelopes)
+    if recorded.output is not None:
+        recorded = recorded._replace(output=open_text(envelopes, recorded.output, f"the result of run {recorded.claim.key!r}"))
     moved = threading.Event()
 
     spawn = partial(start_daemon, name="pgflow-replay")
@@ -194,7 +205,13 @@ def _differs_in_form_only(recorded: RecordedRun, execution: Execution, workflow:
         today = workflow.result_codec.encode(workflow.result_codec.decode(recorded.output, "the recorded result"), "the result")
     except NotStorable:
         return False
-    return today == execution.ending.output
+    return today == _output_of(execution)
+
+
+def _output_of(execution: Execution) -> str | None:
+    """What the code has returned, in clear."""
+    output = None if execution.ending is None else execution.ending.output
+    return output if output is None else open_text(execution.claim.envelopes, output, "the result")
 
 
 _UNIT = re.compile(r"the journal (?:has|goes on with) unit (\d+):")
@@ -206,8 +223,9 @@ def _judge(recorded: RecordedRun, execution: Execution) -> NonDeterminismError |
     if recorded.status == "completed":
         if execution.ending is None:
             return NonDeterminismError(f"run {key!r} ({workflow}) was completed, the code goes on")
-        if execution.ending.output != recorded.output:
-            return NonDeterminismError(f"run {key!r} ({workflow}) returned {recorded.output}, the code returns {execution.ending.output}")
+        output = _output_of(execution)
+        if output != recorded.output:
+            return NonDeterminismError(f"run {key!r} ({workflow}) returned {recorded.output}, the code returns {output}")
     elif recorded.status == "failed" and (execution.ending is None or execution.ending.status != "failed"):
         return NonDeterminismError(f"run {key!r} ({workflow}) failed, the code does not")
     return None

@@ -10,6 +10,7 @@ from typing import Any, TypeVar, Unpack
 from pgflow._calls import fork, mail, start
 from pgflow._calls.fork import DroppedEffects, ForkOptions, PlaceOptions
 from pgflow._io import Query
+from pgflow.envelopes import Envelopes
 from pgflow.starts import new_keys
 from pgflow.values import encode_plain
 
@@ -27,20 +28,39 @@ UNCHANGED = _Unchanged()
 """In place of a result: leave the recorded one as it is. ``None`` is a result."""
 
 
-def _edited(value: Any) -> str | None:
-    return None if value is UNCHANGED else encode_plain(value, "the edited result")
+def stored_value(envelopes: Envelopes | None, value: Any, what: str, about: str | None = None) -> str:
+    """Anything JSON that a client says, as it is stored.
+
+    Args:
+        envelopes: Those of the app.
+        value: The value.
+        what: How an error names it.
+        about: Of a value that the database compares with others: what for.
+    """
+    text = encode_plain(value, what)
+    if envelopes is None:
+        return text
+    return envelopes.seal(text, what) if about is None else envelopes.seal_compared(text, what, about)
 
 
-def _encoded(value: dict[str, Any] | None) -> str | None:
-    return None if value is None else encode_plain(value, "the input")
+def _edited(envelopes: Envelopes | None, value: Any, about: str | None = None) -> str | None:
+    return None if value is UNCHANGED else stored_value(envelopes, value, "the edited result", about)
 
 
-def _fork_query(key: str, new_key: str | None, options: ForkOptions) -> Query[start.Started]:
-    return fork.fork_run(key, new_key or new_keys(1)[0], _edited(options.get("edit", UNCHANGED)), _encoded(options.get("input")), options)
+def _encoded(envelopes: Envelopes | None, value: dict[str, Any] | None, about: str | None = None) -> str | None:
+    return None if value is None else stored_value(envelopes, value, "the input", about)
+
+
+def _fork_query(envelopes: Envelopes | None, key: str, new_key: str | None, options: ForkOptions) -> Query[start.Started]:
+    named = new_key or new_keys(1)[0]
+    edit = _edited(envelopes, options.get("edit", UNCHANGED), named)
+    return fork.fork_run(key, named, edit, _encoded(envelopes, options.get("input"), named), options)
 
 
 class Rewinds:
     """The part of a sync client that does runs again."""
+
+    _envelopes: Envelopes | None
 
     def _ask(self, query: Query[T], *, wakes: bool = False, once: bool = False) -> T:
         raise NotImplementedError
@@ -88,7 +108,7 @@ class Rewinds:
             InvalidArgument: There is no such unit or step.
             psycopg.Error: The connection was lost. It may have happened, and is not asked for again: see the run's generation.
         """
-        self._started(self._ask(fork.rewind_run(key, to, from_step, _edited(edit), options), once=True))
+        self._started(self._ask(fork.rewind_run(key, to, from_step, _edited(self._envelopes, edit), options), once=True))
 
     def restart(self, key: str, *, input: dict[str, Any] | None = None, **options: Unpack[PlaceOptions]) -> None:  # noqa: A002 - the word of the surface
         """Begins a run anew, as the next generation of the same key.
@@ -98,7 +118,7 @@ class Rewinds:
             input: Another input, an object of parameter names; the same if not given.
             **options: As in :meth:`rewind`.
         """
-        self._started(self._ask(fork.restart_run(key, _encoded(input), options), once=True))
+        self._started(self._ask(fork.restart_run(key, _encoded(self._envelopes, input), options), once=True))
 
     def fork(self, key: str, new_key: str | None = None, **options: Unpack[ForkOptions]) -> str:
         """Starts a run that begins with the journal of another and goes on by itself; the other is not touched.
@@ -119,7 +139,7 @@ class Rewinds:
             InvalidArgument: There is no such unit, step or generation; or ``effects="compensate"`` is asked for: what the other
                 run has done is its own to take back.
         """
-        started = self._ask(_fork_query(key, new_key, options))
+        started = self._ask(_fork_query(self._envelopes, key, new_key, options))
         if started.is_new:
             self._started(started)
         return started.key
@@ -127,6 +147,8 @@ class Rewinds:
 
 class AsyncRewinds:
     """The part of an async client that does runs again; see :class:`Rewinds`."""
+
+    _envelopes: Envelopes | None
 
     async def _ask(self, query: Query[T], *, wakes: bool = False, once: bool = False) -> T:
         raise NotImplementedError
@@ -145,15 +167,15 @@ class AsyncRewinds:
         self, key: str, to: int | None = None, *, from_step: str | None = None, edit: Any = UNCHANGED, **options: Unpack[PlaceOptions]
     ) -> None:
         """Takes a run back to a unit of its journal; see :meth:`Rewinds.rewind`."""
-        self._started(await self._ask(fork.rewind_run(key, to, from_step, _edited(edit), options), once=True))
+        self._started(await self._ask(fork.rewind_run(key, to, from_step, _edited(self._envelopes, edit), options), once=True))
 
     async def restart(self, key: str, *, input: dict[str, Any] | None = None, **options: Unpack[PlaceOptions]) -> None:  # noqa: A002 - the word of the surface
         """Begins a run anew; see :meth:`Rewinds.restart`."""
-        self._started(await self._ask(fork.restart_run(key, _encoded(input), options), once=True))
+        self._started(await self._ask(fork.restart_run(key, _encoded(self._envelopes, input), options), once=True))
 
     async def fork(self, key: str, new_key: str | None = None, **options: Unpack[ForkOptions]) -> str:
         """Starts a run that begins with the journal of another; see :meth:`Rewinds.fork`."""
-        started = await self._ask(_fork_query(key, new_key, options))
+        started = await self._ask(_fork_query(self._envelopes, key, new_key, options))
         if started.is_new:
             self._started(started)
         return started.key

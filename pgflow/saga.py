@@ -27,6 +27,7 @@ from pgflow.model import Decision
 from pgflow.plan import Planning, planning_of
 from pgflow.planned import Planned, Reversible, Undoable
 from pgflow.step import Step
+from pgflow.units import SagaEntry
 from pgflow.values import MAX_BYTES
 
 Enlisted = tuple[Reversible, EffectCall]
@@ -351,13 +352,20 @@ def _checked(scope: WorkflowScope, value: Any) -> Any:
 
 def _check_left(scope: WorkflowScope, result: str) -> None:
     """Refuses to leave more to the parent than a unit of its journal can hold, which could never go on."""
-    entries = [effect.entry_of(scope, call)[:6] for effect, call in scope.effects if is_done(call)]
+    entries = [_stored(scope, effect.entry_of(scope, call))[:6] for effect, call in scope.effects if is_done(call)]
     size = sum(len(json.dumps(entry, ensure_ascii=False).encode()) + 2 for entry in entries) + len(result.encode())
     if size > MAX_BYTES - _ROOM_BYTES:
         raise NotStorable(
             f"what workflow {scope.claim.workflow} did is {size:,} bytes of JSON with its result, and its parent, which is given it to "
             f"take it back, can hold 1 MiB: let its {len(entries)} effects take and return references, or split it into several children"
         )
+
+
+def _stored(scope: WorkflowScope, entry: SagaEntry) -> SagaEntry:
+    """An effect as its parent is given it."""
+    what = f"effect {entry.name}"
+    result = entry.result if entry.result is None else scope.execution.sealed(entry.result, what)
+    return entry._replace(request=scope.execution.sealed(entry.request, what), result=result)
 
 
 async def guarded(scope: WorkflowScope, main: Callable[[], Any]) -> Any:

@@ -13,6 +13,7 @@ from typing import Any
 from pgflow._calls import start
 from pgflow._io import Query
 from pgflow._scope import current
+from pgflow.envelopes import Envelopes, seal_metadata
 from pgflow.errors import DefinitionError, InvalidArgument
 from pgflow.interceptor import Interceptor
 from pgflow.model import StartOptions
@@ -51,6 +52,28 @@ def effective_options(workflow: Workflow[..., Any], interceptors: Iterable[Inter
     return options
 
 
+def stored_options(options: StartOptions, envelopes: Envelopes | None) -> StartOptions:
+    """Options of a start as they are stored."""
+    if not options.metadata:
+        return options
+    return replace(options, metadata=seal_metadata(envelopes, options.metadata) or {})
+
+
+def stored_input(
+    workflow: Workflow[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], key: str | None, envelopes: Envelopes | None
+) -> str:
+    """The input of a start as it is stored: the same for the same key and arguments, as far as the database compares it."""
+    text = workflow.encode_input(args, kwargs)
+    if envelopes is None:
+        return text
+    return envelopes.seal_compared(text, f"the input of workflow {workflow.name}", key or "", workflow.defaults_text)
+
+
+def stored_defaults(workflow: Workflow[..., Any], envelopes: Envelopes | None) -> str | None:
+    """What counts for parameters that an input leaves out, for the database; an encoded input has its hash made with them."""
+    return workflow.defaults_text if envelopes is None or not envelopes.is_writing else None
+
+
 @dataclass(frozen=True)
 class Batch:
     """Starts of one workflow that share all but key and input: all of them happen, or none."""
@@ -63,6 +86,8 @@ class Batch:
     """True if pgflow made its keys up."""
     start_id: str | None = None
     """By what it knows its own runs when it is sent again, if it must not find those of others."""
+    envelopes: Envelopes | None = None
+    """Those of the app."""
 
     def statements(self, *, again: bool) -> list[Callable[[], Query[list[start.Started]]]]:
         """Return functions that make the statements which start them. Keys of the caller's go in one, since they are taken in their order.
@@ -75,13 +100,15 @@ class Batch:
         return [partial(self._statement, slice(first, first + size), is_new) for first in range(0, len(self.inputs), size)]
 
     def _statement(self, part: slice, is_new: bool) -> Query[list[start.Started]]:
-        defaults = None if self.is_made_up else self.workflow.defaults_text
-        runs = [(key, self.workflow.encode_input(args, {})) for key, args in zip(self.keys[part], self.inputs[part], strict=True)]
+        defaults = None if self.is_made_up else stored_defaults(self.workflow, self.envelopes)
+        pairs = zip(self.keys[part], self.inputs[part], strict=True)
+        runs = [(key, stored_input(self.workflow, args, {}, key, self.envelopes)) for key, args in pairs]
         return start.start_runs(self.workflow.name, runs, self.options, keys_are_new=is_new, defaults=defaults, start_id=self.start_id)
 
 
 def batch_of(
-    workflow: Workflow[..., Any], inputs: Iterable[tuple[Any, ...]], keys: Sequence[str] | None, interceptors: Sequence[Interceptor]
+    workflow: Workflow[..., Any], inputs: Iterable[tuple[Any, ...]], keys: Sequence[str] | None, interceptors: Sequence[Interceptor],
+    envelopes: Envelopes | None = None,
 ) -> Batch:
     """A batch of starts.
 
@@ -96,8 +123,8 @@ def batch_of(
     if keys is not None and len(keys) != len(given):
         raise InvalidArgument(f"start_many() was given {len(given)} inputs and {len(keys)} keys")
     named = new_keys(len(given)) if keys is None else keys
-    options = effective_options(workflow, interceptors)
-    return Batch(workflow, options, named, given, keys is None, start_id_of(options))
+    options = stored_options(effective_options(workflow, interceptors), envelopes)
+    return Batch(workflow, options, named, given, keys is None, start_id_of(options), envelopes)
 
 
 def start_id_of(options: StartOptions) -> str | None:
@@ -105,4 +132,4 @@ def start_id_of(options: StartOptions) -> str | None:
     return str(uuid.uuid4()) if options.if_taken in ("reject", "replace") else None
 
 
-__all__ = ["Batch", "batch_of", "effective_options", "new_keys", "start_id_of"]
+__all__ = ["Batch", "batch_of", "effective_options", "new_keys", "start_id_of", "stored_defaults", "stored_input", "stored_options"]

@@ -44,6 +44,7 @@ from pgflow._calls import worker as worker_calls
 from pgflow.app import App, AsyncApp
 from pgflow.app._base import collect_workflows
 from pgflow.durations import Duration, duration
+from pgflow.envelopes import PayloadCodec, envelopes_of
 from pgflow.errors import InvalidArgument, NonDeterminismError, WrongState
 from pgflow.handles import AsyncRun, Run
 from pgflow.histories import Replayed
@@ -86,7 +87,8 @@ class AsyncHarness:
         await self._stack.__aexit__(*details)  # type: ignore[arg-type]
 
     def __call__(
-        self, *, errors: Sequence[type[Exception]] = (), interceptors: Sequence[Interceptor] = (), providers: Sequence[Any] = ()
+        self, *, errors: Sequence[type[Exception]] = (), interceptors: Sequence[Interceptor] = (), providers: Sequence[Any] = (),
+        codec: PayloadCodec | None = None,
     ) -> Self:
         """Gives the app more of what it could have been made with, before anything is started.
 
@@ -94,6 +96,7 @@ class AsyncHarness:
             errors: As ``errors=`` of an app.
             interceptors: As ``interceptors=`` of an app, inside those that it has.
             providers: As ``providers=`` of an app.
+            codec: As ``codec=`` of an app.
 
         Returns:
             The harness itself.
@@ -102,8 +105,8 @@ class AsyncHarness:
             WrongState: Its worker is at work already.
         """
         if self._worker is not None:
-            raise WrongState("the harness is at work: give it errors, interceptors and providers before the first start()")
-        _equip(self.app, errors, interceptors)
+            raise WrongState("the harness is at work: give it errors, interceptors, providers and a codec before the first start()")
+        _equip(self.app, errors, interceptors, codec)
         self.app.definitions.providers.extend(providers)
         return self
 
@@ -189,11 +192,12 @@ class Harness:
         self._portal.call(self._harness.__aenter__())
 
     def __call__(
-        self, *, errors: Sequence[type[Exception]] = (), interceptors: Sequence[Interceptor] = (), providers: Sequence[Any] = ()
+        self, *, errors: Sequence[type[Exception]] = (), interceptors: Sequence[Interceptor] = (), providers: Sequence[Any] = (),
+        codec: PayloadCodec | None = None,
     ) -> Self:
         """Gives the app more of what it could have been made with, before anything is started; see :class:`AsyncHarness`."""
-        self._harness(errors=errors, interceptors=interceptors, providers=providers)
-        _equip(self.app, errors, interceptors)
+        self._harness(errors=errors, interceptors=interceptors, providers=providers, codec=codec)
+        _equip(self.app, errors, interceptors, codec)
         return self
 
     def close(self) -> None:
@@ -231,7 +235,11 @@ class Harness:
         self._portal.call(self._harness.crash())
 
 
-def _equip(app: App | AsyncApp, errors: Sequence[type[Exception]], interceptors: Sequence[Interceptor]) -> None:
+def _equip(
+    app: App | AsyncApp, errors: Sequence[type[Exception]], interceptors: Sequence[Interceptor], codec: PayloadCodec | None
+) -> None:
+    if codec is not None:
+        app._envelopes = app.definitions.envelopes = envelopes_of(codec)
     app._errors = app.definitions.errors = tuple(dict.fromkeys((*app._errors, *errors)))
     app._interceptors.extend(interceptors)
     if app.definitions.interceptors is not app._interceptors:
@@ -243,7 +251,7 @@ class ReplayHistories:
 
     def __call__(
         self, path: str | Path, /, *things: Workflow[..., Any] | ModuleType | App | AsyncApp,
-        errors: Sequence[type[Exception]] = (), ignore_unknown: bool = False,
+        errors: Sequence[type[Exception]] = (), ignore_unknown: bool = False, codec: PayloadCodec | None = None,
     ) -> int:
         """Fails the test if the code does not repeat a history.
 
@@ -252,6 +260,7 @@ class ReplayHistories:
             *things: The code: workflows, modules of them, or an app.
             errors: Classes as which recorded errors are raised again, as for an app.
             ignore_unknown: Whether runs of workflows that are not among these are passed over.
+            codec: What decodes the histories, as for an app; that of an app among the code if not given.
 
         Returns:
             How many runs were replayed.
@@ -261,6 +270,8 @@ class ReplayHistories:
             InvalidArgument: There is no history at this path, one cannot be read, or it is of a workflow that is not here.
         """
         definitions = _definitions_of(things, tuple(errors))
+        if codec is not None:
+            definitions.envelopes = envelopes_of(codec)
         replayed = Replayed()
         diverged = []
         for verdict in histories.replay_histories(histories.read_files([path]), definitions):
@@ -282,6 +293,7 @@ def _definitions_of(things: Sequence[Workflow[..., Any] | ModuleType | App | Asy
         workflows=collect_workflows([*(w for app in apps for w in app.definitions.workflows.values()), *loose]),
         errors=tuple(dict.fromkeys((*errors, *(error for app in apps for error in app.definitions.errors)))),
         interceptors=[interceptor for app in apps for interceptor in app.definitions.interceptors],
+        envelopes=next((app.definitions.envelopes for app in apps if app.definitions.envelopes is not None), None),
     )
 
 
@@ -313,7 +325,7 @@ def replay_all(app: AsyncApp | App) -> None:
         for recorded in histories.read_database(connection, chains):
             workflow = definitions.workflows.get(recorded.claim.workflow)
             if workflow is not None and recorded.status != "stuck":
-                divergence = replay(recorded, workflow, definitions.errors, definitions.interceptors)
+                divergence = replay(recorded, workflow, definitions.errors, definitions.interceptors, definitions.envelopes)
                 if divergence is not None:
                     raise NonDeterminismError(f"replayed after the test: {divergence}") from divergence
 

@@ -17,6 +17,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from pgflow.envelopes import Envelopes
 from pgflow.model import Kind, Ref
 
 EFFECT_OUTCOMES = frozenset({Kind.EFFECT_CONFIRMED, Kind.EFFECT_FAILED, Kind.EFFECT_ACCEPTED})
@@ -278,6 +279,8 @@ class Claim:
     offer: Offer | None = None
     lost: dict[int, list[Ref]] = field(default_factory=dict)
     """By call, what its recorded result claims to exist and does not."""
+    envelopes: Envelopes | None = None
+    """What seals the values that are recorded of it; None where the app has no codec."""
 
     @property
     def has_kin(self) -> bool:

@@ -37,6 +37,9 @@ MAX_BYTES = 1024 * 1024
 MAX_DEPTH = 200
 MAX_DIGITS = 4300  # CPython refuses to read a longer integer (sys.int_info.default_max_str_digits)
 
+ENVELOPE = '{"$codec"'
+"""How the text of a value begins that a codec has encoded; no other value's text may (:mod:`pgflow.envelopes`)."""
+
 quote_json = json.encoder.encode_basestring
 """JSON string of a Python string, without escaping what is not ASCII."""
 
@@ -60,6 +63,8 @@ def check_text(text: str, what: str) -> str:
             raise NotStorable(f"{what} holds a lone surrogate, which is not text: {error.reason}") from None
     if size > MAX_BYTES:
         raise NotStorable(f"{what} is {size:,} bytes of JSON; the limit is 1 MiB: store it elsewhere and pass a reference")
+    if text.startswith(ENVELOPE):
+        raise NotStorable(f"{what} begins with the key '$codec' and would be taken for an encoded value: rename the key")
     if "\\u0000" in text and _NUL.search(text):
         raise NotStorable(f"{what} holds the character NUL, which text in Postgres cannot")
     if size > MAX_DEPTH and text.count("[") + text.count("{") > MAX_DEPTH and is_deeper(text, MAX_DEPTH):
@@ -182,7 +187,10 @@ class Codec(Generic[T]):
                     return cast("T", self._upcasting_reader().validate_json(text, by_alias=True, by_name=True))
                 except (ValueError, RecursionError):
                     pass  # how the text differs from what it should be is what the first reader said
-            raise NotStorable(f"{what} does not fit its annotation {describe(self.annotation)}: {_first_line(error)}") from error
+            outline = f"{what} does not fit its annotation {describe(self.annotation)}"
+            refused = NotStorable(f"{outline}: {_first_line(error)}")
+            refused.outline = outline
+            raise refused from error
 
     @property
     def shape(self) -> shapes.Shape:
@@ -322,16 +330,18 @@ def _arguments_text(args: tuple[Any, ...], kwargs: dict[str, Any], what: str) ->
     return canonical_text([args, kwargs] if kwargs else args, what)
 
 
-def hash_arguments(args: tuple[Any, ...], kwargs: dict[str, Any], what: str) -> int:
+def hash_arguments(args: tuple[Any, ...], kwargs: dict[str, Any], what: str, key: bytes | None = None) -> int:
     """A 63-bit hash of a call's arguments, equal in every process: how a replay knows the same call again.
 
     Args:
         args: The arguments by position.
         kwargs: The arguments by name.
         what: Name of the call for errors, as in "step charge".
+        key: Secret without which nobody can guess arguments by their hash, at most 64 bytes; None for a plain hash.
 
     Raises:
         NotStorable: An argument has no form that could be compared.
     """
     text = _arguments_text(args, kwargs, f"an argument of {what}")
-    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest()) >> 1
+    digest = hashlib.blake2b(text.encode(), digest_size=8) if key is None else hashlib.blake2b(text.encode(), digest_size=8, key=key)
+    return int.from_bytes(digest.digest()) >> 1

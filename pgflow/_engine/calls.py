@@ -33,6 +33,7 @@ class EffectTerms:
         code: Place in the code, module and name: it is found by that when it must be taken back from elsewhere.
         has_body: False for an effect that only a person can do.
         must_be_done: Whether a refusal is no outcome: a compensation is never given up.
+        readable: Arguments that the policy can read where a codec encodes the request.
     """
 
     risk: str
@@ -44,6 +45,7 @@ class EffectTerms:
     code: str
     has_body: bool = True
     must_be_done: bool = False
+    readable: tuple[str, ...] = ()
 
 
 @dataclass(eq=False)
@@ -129,6 +131,8 @@ class StepCall(Call):
     """Values that the successful try emitted, as (stream, value)."""
     try_id: str = ""
     """Identifier of that try."""
+    stored: str = ""
+    """Where the app has a codec: the result of a transaction, or the request of an effect, as it is recorded."""
     key: str = ""
     """Idempotency key, for calls of the ledgers and those that rest on a decision; others make it when they are asked for it."""
 
@@ -142,6 +146,8 @@ class EffectCall(StepCall):
     compensates: str | None = None
     expected: str | None = None
     """Fingerprint of what must be observed immediately before the act."""
+    expects: str | None = None
+    """That fingerprint as it is recorded."""
     notice: dict[str, Any] | None = None
     """Notice for the person who closes it: why only a person can take an effect back, and the plan there was."""
     reads: list[tuple[str, int, float]] = field(default_factory=list)
@@ -235,6 +241,9 @@ class ChildRequest:
     close_policy: Literal["c", "a"]
     version: str = ""
     aliases: tuple[str, ...] = ()
+    stored: str = ""
+    """Its input as it is recorded, where the app has a codec."""
+    stored_metadata: dict[str, Any] | None = None
 
 
 @dataclass(eq=False)

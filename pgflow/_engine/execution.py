@@ -65,6 +65,7 @@ class Execution(Releases):
         self.told_by: Any = None
         """Server that said so; None if it is not known."""
         self._linger_until_us = 0
+        self._fenced_text = ""  # what the transaction that has the turn came to
         self._has_looked = not claim.has_mail  # a cancel that waits must not come too late for a body that gets the run stuck again
         self._driver = make_driver(self)
 
@@ -267,7 +268,8 @@ class Execution(Releases):
         self.locked = True
         call.fencing = True
         emitted = self._record_emitted(call)
-        self._record(call.number, Kind.STEP_COMPLETED, call.name, text, key=call.key or str(call.ordinal))
+        self._fenced_text = text
+        self._record(call.number, Kind.STEP_COMPLETED, call.name, call.stored or text, key=call.key or str(call.ordinal))
         self.inflight = self._flush_of_buffer()
         self.inflight.own_rows = emitted + 1
         return self.inflight
@@ -283,7 +285,7 @@ class Execution(Releases):
             self._durable_seq = row.seq
             self._running.discard(call.number)
             self._licensed(flush)
-            self._decided.append(Unit(row.seq, row.call, row.kind, row.name, row.payload, None, row.at_us, None))
+            self._decided.append(Unit(row.seq, row.call, row.kind, row.name, self._fenced_text, None, row.at_us, None))
         else:
             self._buffer = flush.rows[: -flush.own_rows] + self._buffer
             self._buffer_bytes = sum(map(size_of, self._buffer))
@@ -298,7 +300,8 @@ class Execution(Releases):
             return None
         if self.renewing is not None and self.divergence is None:
             return None
-        if self.divergence is not None:  # what the code did after that is nobody's history
+        is_held_early = self._hold is not None and self.replaying  # before its code has come to the end of the journal
+        if self.divergence is not None or is_held_early:  # what the code did after that is nobody's history
             self._buffer, self._unlicensed, self._taken, self._returned, self._seq = [], [], [], [], self._durable_seq
         flush = self._flush_of_buffer()
         flush.question = self._question(flush)

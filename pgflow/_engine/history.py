@@ -19,12 +19,20 @@ from pgflow._engine.flush import MAX_FLUSH_BYTES, MAX_FLUSH_UNITS, Row
 from pgflow._engine.host import Host
 from pgflow._engine.journal import Journal
 from pgflow._engine.loop import MAX_SWALLOWED_UNWINDS, Unwind
-from pgflow.errors import NonDeterminismError
+from pgflow.errors import CodecError, NonDeterminismError, PgflowError
+from pgflow.failures import ErrorData
 from pgflow.model import Kind
 from pgflow.units import KIND_NAMES, Claim, Unit, beside_code, without_returned
 
 NEVER = 0
 """Number of a call that never comes back: code that swallows every Unwind and asks again would not give control back else."""
+
+
+UNREADABLE = "codec"
+"""Reason of a run that is held because a value cannot be encoded or decoded."""
+
+LONG_CHARS = 400_000
+"""A note of this length might be refused once it is encoded: then it is again on a replay."""
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -161,6 +169,53 @@ class History(ABC):
         for n, (stream, text) in enumerate(call.emitted):
             self._record(0, Kind.EMITTED, stream, text, key=f"{call.number}:{call.try_id}:{n}")
         return len(call.emitted)
+
+    # ================================================================ values as they are recorded
+
+    def sealed(self, text: str, what: str) -> str:
+        """A value as it is recorded. If the app's codec fails, the run is held.
+
+        Raises:
+            NotStorable: It is too long once it is encoded.
+        """
+        envelopes = self.claim.envelopes
+        if envelopes is None:
+            return text
+        try:
+            return envelopes.seal(text, what)
+        except CodecError as error:
+            self.diverge(str(error), UNREADABLE)
+
+    def _sealed_note(self, text: str, what: str, *, is_object: bool = False) -> str:
+        """What the code notes, as it is recorded; as it is, where it is repeated."""
+        envelopes = self.claim.envelopes
+        if envelopes is None:
+            return text
+        self._check_open()
+        if len(text) < LONG_CHARS and self._next_noted() is not None:
+            return text
+        if not is_object:
+            return self.sealed(text, what)
+        try:
+            return envelopes.seal_each(text, what)
+        except CodecError as error:
+            self.diverge(str(error), UNREADABLE)
+
+    def _error_text(self, data: ErrorData) -> str:
+        """An error as it is recorded."""
+        envelopes = self.claim.envelopes
+        if envelopes is None:
+            return json.dumps(data)
+        try:
+            return envelopes.seal_error(data)[0]
+        except CodecError as error:
+            self.diverge(str(error), UNREADABLE)
+
+    def _told(self, error: BaseException) -> str:
+        """What is recorded of an error in clear, for a person: where the app has a codec, nothing that may quote a value."""
+        if self.claim.envelopes is None:
+            return str(error)
+        return getattr(error, "outline", None) or (str(error) if isinstance(error, PgflowError) else type(error).__name__)
 
     @property
     def oldest_unflushed_us(self) -> int | None:

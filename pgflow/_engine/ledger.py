@@ -18,12 +18,11 @@ from typing import Any, Literal
 
 from pgflow._engine import mypyc_attr
 from pgflow._engine.calls import Call, EffectCall, StepCall, StepSpec
-from pgflow._engine.history import NEVER
+from pgflow._engine.history import NEVER, UNREADABLE
 from pgflow._engine.host import EffectResult, Host
 from pgflow._engine.marks import ACCEPTED, CHANGED, GUARDED, read_mark, still_accepted
-from pgflow._engine.outcomes import decode_result
 from pgflow._engine.requests import Requests, Resting, name_in_key
-from pgflow.errors import NeedsGate, NotStorable, PgflowError, Stale
+from pgflow.errors import CodecError, NeedsGate, NotStorable, PgflowError, Stale
 from pgflow.failures import ErrorData, encode_error
 from pgflow.model import Accepted, Kind
 from pgflow.units import EFFECT_MARKS, CarriedEffect, Claim, Unit, place_of
@@ -68,7 +67,7 @@ class Ledgers(Requests):
         number = self._next_call()
         call = EffectCall(
             number, spec.name, self._driver.waiter(), spec=spec, args=args, kwargs=kwargs, request=request,
-            decision=rests_on[0] if rests_on else None, compensates=compensates, expected=expected,
+            decision=rests_on[0] if rests_on else None, compensates=compensates, expected=expected, expects=expected,
             notice=notice, takes_back=takes_back, is_undo=is_undo,
             reads=[] if compensates or is_undo else list(self._ageing.values()), aliases=spec.aliases,
         )
@@ -79,9 +78,29 @@ class Ledgers(Requests):
         else:
             self._name_compensation(call, compensates)
         if number not in self.journal.ended:
-            call.args_hash = hash_arguments(args, kwargs, f"effect {spec.name}")
+            call.args_hash = hash_arguments(args, kwargs, f"effect {spec.name}", self._hash_key())
+            self._seal_intent(call)
         self._enter(call)
         return call
+
+    def _seal_intent(self, call: EffectCall) -> None:
+        """Encodes what is recorded of a request: the policy reads what the effect says is readable, and nothing else."""
+        envelopes = self.claim.envelopes
+        if envelopes is None:
+            return
+        what = f"the request of effect {call.name}"
+        readable = call.agreed.readable
+        arguments = json.loads(call.request) if readable else {}
+        shown = {name: arguments[name] for name in readable if name in arguments}
+        try:
+            call.stored = envelopes.seal(call.request, what, {"shown": shown} if shown else None)
+            if call.notice is not None and call.notice.get("steps"):
+                steps = envelopes.seal(json.dumps(call.notice["steps"]), f"the plan for effect {call.name}")
+                call.notice = {**call.notice, "steps": json.loads(steps)}
+        except CodecError as error:
+            self.diverge(str(error), UNREADABLE)
+        if call.expected is not None:
+            call.expects = envelopes.hashed(call.expected)
 
     def may_take_back(self, effect: EffectCall, planner: str | None = None) -> bool:
         """Return True if this run may take it back. What a fork repeats of its origin is not, save where the copied part did it there.
@@ -163,10 +182,11 @@ class Ledgers(Requests):
             return None
         place, _, item = place_of(call.key).rpartition("/")
         place = place.removesuffix(name_in_key(call.name))
-        for name in (call.name, *call.aliases):
-            known = heritage.effects.get((f"{place}{name_in_key(name)}/{item}", call.args_hash))
-            if known is not None:
-                return known
+        for args_hash in (call.args_hash, *self._other_hashes(call)):
+            for name in (call.name, *call.aliases):
+                known = heritage.effects.get((f"{place}{name_in_key(name)}/{item}", args_hash))
+                if known is not None:
+                    return known
         return None
 
     def _hand_over(self, call: EffectCall, known: CarriedEffect) -> None:
@@ -181,12 +201,12 @@ class Ledgers(Requests):
         text = known.result
         value: Any = Accepted(json.loads(text)["ref"]) if known.note["is_accepted"] else None
         if value is None:
-            value, misfit, text = decode_result(call, result)
+            value, misfit, text = self._decode(call, result)
             if misfit is not None:
-                self.diverge(str(misfit))
+                self.diverge(self._told(misfit))
         intent = {
-            "request": json.loads(call.request), "risk": call.agreed.risk, "code": call.agreed.code, "decision": call.decision,
-            "origin": known.note["origin"],
+            "request": json.loads(call.stored or call.request), "risk": call.agreed.risk, "code": call.agreed.code,
+            "decision": call.decision, "origin": known.note["origin"],
         }
         self._record(call.number, Kind.EFFECT_INTENDED, call.name, json.dumps(intent), key=call.key, carried=call)
         kind = Kind.EFFECT_ACCEPTED if known.note["is_accepted"] else Kind.EFFECT_CONFIRMED
@@ -234,7 +254,7 @@ class Ledgers(Requests):
         call.asks += 1
         call.may_be_forgotten = call.may_be_forgotten or why in (GUARDED, CHANGED)
         delay = self._delay(call)
-        payload = {"why": why} if error is None else {"why": why, "error": error}
+        payload = {"why": why} if error is None else {"why": why, "error": json.loads(self._error_text(error))}
         row = self._record_effect_unit(call, Kind.EFFECT_UNKNOWN, json.dumps(payload), delay)
         if delay is None:
             call.state, call.retry_due_us = "owed", None
@@ -269,7 +289,7 @@ class Ledgers(Requests):
         if result.verdict == "carried":
             self._record_carried(call, result)
         elif result.verdict == "confirmed":
-            value, misfit, text = decode_result(call, result)
+            value, misfit, text = self._decode(call, result)
             if misfit is not None:  # it was done, but what it returned cannot be read: the counterparty must be asked
                 self._record_unknown(call, "what it returned does not fit its annotation", encode_error(misfit))
                 return False
@@ -289,7 +309,7 @@ class Ledgers(Requests):
             self._now_us = self._record_effect_unit(call, Kind.COMPENSATED, json.dumps({"compensates": call.compensates})).at_us
             self._deliver(call, None, None)
         elif result.verdict == "failed" and not call.agreed.must_be_done:
-            _, error, text = decode_result(call, result)
+            _, error, text = self._decode(call, result)
             self._now_us = self._record_effect_unit(call, Kind.EFFECT_FAILED, text).at_us
             self._deliver(call, None, error)
         else:

@@ -11,6 +11,7 @@ from typing import Any
 
 from pgflow._engine.calls import Call, ChildCall, EffectCall, SignalCall, StepCall, TimerCall
 from pgflow._engine.host import StepResult
+from pgflow.envelopes import Envelopes, open_text
 from pgflow.errors import KeyConflict, NotStorable, RunCancelled, RunFailed
 from pgflow.failures import encode_error, rebuild_error
 from pgflow.model import Accepted, Choice, Decision, Kind
@@ -32,16 +33,37 @@ def fits(unit: Unit, call: Call) -> bool:
     return unit.kind in fitting and (unit.name is None or call.answers_to(unit.name))
 
 
-def decode_result(call: StepCall, result: StepResult) -> tuple[Any, Exception | None, str]:
-    """Return (value, error, text), decoded from the text so that a replay sees the same."""
+def decode_result(call: StepCall, result: StepResult, envelopes: Envelopes | None = None) -> tuple[Any, Exception | None, str]:
+    """Return (value, error, text): decoded so that a replay sees the same, and the text as it is recorded.
+
+    Raises:
+        CodecError: The app's codec has failed.
+    """
     data = result.error
     if result.text is not None:
+        what = f"the result of step {call.name}"
         try:
-            return _step_value(call, result.text, f"the result of step {call.name}"), None, result.text
+            if envelopes is None:
+                return _step_value(call, result.text, what), None, result.text
+            stored = seal_result(call, result.text, envelopes)
+            return _step_value(call, open_text(envelopes, stored, what), what), None, stored
         except NotStorable as refused:
             data = encode_error(refused, with_traceback=False)
     assert data is not None
-    return None, rebuild_error(data, call.spec.errors, call.failed_attempts + 1), json.dumps(data)
+    if envelopes is None:
+        text = json.dumps(data)
+    else:
+        text, data = envelopes.seal_error(data)
+    return None, rebuild_error(data, call.spec.errors, call.failed_attempts + 1), text
+
+
+def seal_result(call: StepCall, text: str, envelopes: Envelopes) -> str:
+    """What a step returned, as it is recorded: of a decision, who chose and by which policy stays readable."""
+    what = f"the result of step {call.name}"
+    if call.spec.effect != "d":
+        return envelopes.seal(text, what)
+    chosen = json.loads(text)
+    return envelopes.seal(text, what, {name: chosen.get(name) for name in ("policy", "model", "usage")})
 
 
 def _step_value(call: StepCall, text: str, what: str) -> Any:

@@ -50,7 +50,8 @@ def child_row(call: ChildCall) -> list[Any]:
     """A child to be started, as a question carries it."""
     r = call.request
     return [
-        call.number, r.workflow, r.queue, r.input, r.key, r.priority, r.run_at_us, r.timeout_seconds, r.labels, r.metadata, r.close_policy,
+        call.number, r.workflow, r.queue, r.stored or r.input, r.key, r.priority, r.run_at_us, r.timeout_seconds, r.labels,
+        r.stored_metadata or r.metadata, r.close_policy,
         *((r.version,) if r.version else ()),
     ]
 
@@ -59,9 +60,9 @@ def effect_row(call: EffectCall) -> list[Any]:
     """An effect that asks for leave to act, as a question carries it."""
     seconds = call.agreed.dedup_seconds if call.ground == "w" else call.agreed.settle_after_seconds if call.ground == "a" else None
     return [
-        call.number, call.name, call.key, call.args_hash, call.agreed.risk, call.request, call.ordinal, call.ground, seconds,
+        call.number, call.name, call.key, call.args_hash, call.agreed.risk, call.stored or call.request, call.ordinal, call.ground, seconds,
         call.decision, call.compensates, call.reads, call.agreed.is_keyed, call.agreed.code,
-        *((call.expected, call.notice, call.is_undo or None) if call.expected or call.notice or call.is_undo else ()),
+        *((call.expects, call.notice, call.is_undo or None) if call.expects or call.notice or call.is_undo else ()),
     ]
 
 

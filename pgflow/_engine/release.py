@@ -17,10 +17,11 @@ from pgflow._engine.calls import Call, ChildCall, EffectCall, SignalCall, StepCa
 from pgflow._engine.flush import Ending, Misfit, Returned
 from pgflow._engine.host import ContinueAsNew, EffectResult, Host, StepResult
 from pgflow._engine.loop import Unwind
-from pgflow._engine.outcomes import decode_result, decode_signal, decode_unit, fits
+from pgflow._engine.outcomes import decode_signal, decode_unit, fits
 from pgflow._engine.questions import stuck
 from pgflow._engine.renewal import Renewals
-from pgflow.errors import NotStorable
+from pgflow.envelopes import open_text
+from pgflow.errors import CodecError, NotStorable
 from pgflow.failures import clean, encode_error
 from pgflow.model import Kind
 from pgflow.units import RETURNED, Claim, Offer, Unit
@@ -155,14 +156,18 @@ class Releases(Renewals):
         if call is None:
             return False
         self.claim.offer = None
-        _, misfit = decode_signal(call, offer.payload)
+        try:
+            text = open_text(self.claim.envelopes, offer.payload, f"the payload of signal {call.name!r}")
+        except CodecError:  # the database will hand it out, and then the run is held
+            return False
+        _, misfit = decode_signal(call, text)
         if misfit is not None:
             self._stand_by(call, misfit)
             return False
         self._taken.append(offer)
         row = self._record(call.number, Kind.SIGNAL_RECEIVED, call.name, offer.payload)
         call.state = "decided"
-        self._decided.append(Unit(row.seq, row.call, row.kind, row.name, row.payload, None, row.at_us, None))
+        self._decided.append(Unit(row.seq, row.call, row.kind, row.name, text, None, row.at_us, None))
         self._want_flush()
         return True
 
@@ -177,7 +182,7 @@ class Releases(Renewals):
         if result.delay_seconds is not None:
             self._record_attempt(call, result)
             return False
-        value, error, text = decode_result(call, result)
+        value, error, text = self._decode(call, result)
         carried = None if call.carried is None else call
         if error is None:
             self._record_emitted(call)
@@ -197,7 +202,8 @@ class Releases(Renewals):
 
     def _record_attempt(self, call: StepCall, result: StepResult) -> None:
         assert result.delay_seconds is not None
-        row = self._record(call.number, Kind.ATTEMPT_FAILED, call.name, json.dumps(result.error), result.delay_seconds)
+        text = "null" if result.error is None else self._error_text(result.error)
+        row = self._record(call.number, Kind.ATTEMPT_FAILED, call.name, text, result.delay_seconds)
         call.failed_attempts += 1
         call.retry_seq, call.retry_due_us = row.seq, row.at_us + int(result.delay_seconds * 1e6)
         self._back_off(call, result.delay_seconds)
@@ -228,7 +234,7 @@ class Releases(Renewals):
                 if isinstance(call, EffectCall) and call.is_by_word:
                     self._release_misfit(call, unit, misfit)
                     return
-                self.diverge(str(misfit))
+                self.diverge(self._told(misfit))
             if isinstance(call, SignalCall) and isinstance(error, NotStorable) and self._is_newest():
                 self._return_signal(call, unit, error)
                 return
@@ -253,15 +259,16 @@ class Releases(Renewals):
         if self.replaying:
             self._skip_marks()
             self._go_live()
-        self._record(call.number, Kind.OPERATOR, RETURNED, json.dumps({"seq": unit.seq, "name": call.name, "error": clean(str(misfit))}))
-        self._returned.append(Returned(call.number, unit.seq, clean(str(misfit))))
+        told = clean(self._told(misfit))
+        self._record(call.number, Kind.OPERATOR, RETURNED, json.dumps({"seq": unit.seq, "name": call.name, "error": told}))
+        self._returned.append(Returned(call.number, unit.seq, told))
         self._stand_by(call, misfit)
         self._want_flush()
 
     def _stand_by(self, call: SignalCall, misfit: Exception) -> None:
         """The call waits for a person who mends the message; the rest of the run goes on as far as it can."""
         call.state = "misfit"
-        self._misfits[call.number] = Misfit(call.name, clean(str(misfit)))
+        self._misfits[call.number] = Misfit(call.name, clean(self._told(misfit)))
 
     def _hold_misfit(self) -> None:
         """Holds the run for a message that it cannot take, unless the code waits for it no longer."""
@@ -331,12 +338,12 @@ class Releases(Renewals):
             why = (self.cancel_request or {}).get("why") or "the workflow cancelled itself"
             self._ending = Ending("cancelled", clean(str(why), 4096), None, None)
         elif error is not None:
-            self._ending = Ending("failed", None, None, json.dumps(encode_error(error)))
+            self._ending = Ending("failed", None, None, self._error_text(encode_error(error)))
         else:
             self._ending = self._encode_end(value)
 
     def check_result(self, value: Any) -> str:
-        """A result as JSON; refuses one that could not be stored, while there is code that can still take back what was done.
+        """A result as it is recorded; refuses one that could not be stored, while there is code that can still take back what was done.
 
         Raises:
             NotStorable: It cannot be stored, or not be read back.
@@ -344,11 +351,11 @@ class Releases(Renewals):
         what = f"the result of workflow {self.claim.workflow}"
         text = self._result.encode(value, what)
         self._result.decode(text, what)
-        return text
+        return self.sealed(text, what)
 
     def _encode_end(self, value: Any) -> Ending:
         try:
             text = self.check_result(value)
         except NotStorable as error:
-            return Ending("failed", None, None, json.dumps(encode_error(error, with_traceback=False)))
+            return Ending("failed", None, None, self._error_text(encode_error(error, with_traceback=False)))
         return Ending("completed", None, text, None)

@@ -18,7 +18,6 @@ from pgflow._engine import mypyc_attr
 from pgflow._engine.calls import Call, StepCall
 from pgflow._engine.host import Host, StepResult
 from pgflow._engine.ledger import Ledgers
-from pgflow._engine.outcomes import decode_result
 from pgflow._engine.requests import hash_of
 from pgflow.model import Kind
 from pgflow.units import Claim, Unit
@@ -51,7 +50,8 @@ class Renewals(Ledgers):
         if call.spec.effect not in ("r", "s") or unit.kind != Kind.STEP_COMPLETED:
             self._give_up_renewal(call, "it is not made again, since that could do something twice")
         started = self.journal.starts.get(call.number)
-        if started is not None and started.effect == "s" and started.args_hash != hash_of(call):
+        hashes = (hash_of(call, self._hash_key()), *self._other_hashes(call)) if started is not None and started.effect == "s" else ()
+        if started is not None and hashes and started.args_hash not in hashes:
             self._give_up_renewal(call, "it is not made again, since it would be called with other arguments than it was")
         self.renewing = call
         call.failed_attempts = 0
@@ -78,7 +78,7 @@ class Renewals(Ledgers):
             call.failed_attempts += 1
             self._back_off(call, result.delay_seconds)
             return False
-        value, error, text = decode_result(call, result)
+        value, error, text = self._decode(call, result)
         if error is not None:
             self._give_up_renewal(call, f"making it again failed with {type(error).__name__}")
         self.renewing = None

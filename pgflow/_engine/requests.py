@@ -12,9 +12,11 @@ from typing import Any
 
 from pgflow._engine import mypyc_attr
 from pgflow._engine.calls import Call, ChildCall, ChildRequest, EffectCall, SignalCall, StepCall, StepSpec, TimerCall, Waiter
-from pgflow._engine.history import NEVER, History
+from pgflow._engine.history import NEVER, UNREADABLE, History
 from pgflow._engine.host import Host, StepResult
-from pgflow.errors import InvalidArgument, NotStorable
+from pgflow._engine.outcomes import decode_result
+from pgflow.envelopes import seal_metadata
+from pgflow.errors import CodecError, InvalidArgument, NotStorable
 from pgflow.failures import ErrorClasses
 from pgflow.model import Kind
 from pgflow.units import Carried, Claim, Start, ended_by, relabelled
@@ -97,7 +99,7 @@ class Requests(History):
         else:
             self._name_key(call, rests_on)
         if spec.effect in ("s", "t") and (number not in self.journal.ended or self._carried):
-            call.args_hash = hash_of(call)
+            call.args_hash = hash_of(call, self._hash_key())
         if self.claim.heritage is not None:
             call.max_attempts = self.claim.heritage.attempts
             if not is_undo:
@@ -156,6 +158,9 @@ class Requests(History):
         if call.number in self._inherited:
             return
         known = self._carried.get((call.name, call.args_hash))
+        if not known:
+            others = [self._carried.get((call.name, args_hash)) for args_hash in self._other_hashes(call)]
+            known = next((carried for carried in others if carried), None)
         if known:
             carried = known.popleft()
             call.carried = carried.result
@@ -169,11 +174,45 @@ class Requests(History):
             call.key = started.ordinal if isinstance(started.ordinal, str) else call.key
         if (started.name, started.effect) != (call.name, call.spec.effect):
             self.diverge(f"the journal has licensed call {call.number} as step {started.name!r}, the code asks for {call}")
-        if call.number not in self.journal.ended and call.args_hash != started.args_hash:
+        if call.number in self.journal.ended or call.args_hash == started.args_hash:
+            return
+        if started.args_hash not in self._other_hashes(call):
             self.diverge(
                 f"{call} has been started with other arguments than the code passes now: "
                 "running it again under the same idempotency key could do something else"
             )
+
+    def _hash_key(self) -> bytes | None:
+        """What hashes of arguments are keyed with."""
+        envelopes = self.claim.envelopes
+        return None if envelopes is None else envelopes.hash_key
+
+    def _other_hashes(self, call: StepCall) -> list[int]:
+        """Hashes of a call's arguments as they were recorded before the app's codec encoded values, or after."""
+        envelopes = self.claim.envelopes
+        return [] if envelopes is None else [hash_of(call, key) for key in envelopes.other_hash_keys]
+
+    def _decode(self, call: StepCall, result: StepResult) -> tuple[Any, Exception | None, str]:
+        """What the code sees of what a body brought back, and what is recorded of it."""
+        try:
+            return decode_result(call, result, self.claim.envelopes)
+        except CodecError as error:
+            self.diverge(str(error), UNREADABLE)
+
+    def _seal_child(self, request: ChildRequest) -> None:
+        """Encodes what a child is started with."""
+        envelopes = self.claim.envelopes
+        if envelopes is None:
+            return
+        what = f"the input of child {request.workflow}"
+        try:
+            request.stored_metadata = seal_metadata(envelopes, request.metadata)
+            if request.key is None:
+                request.stored = envelopes.seal(request.input, what)
+            else:
+                request.stored = envelopes.seal_compared(request.input, what, request.key)
+        except CodecError as error:
+            self.diverge(str(error), UNREADABLE)
 
     def _dispatch_step(self, call: StepCall) -> None:
         if call.carried is not None:
@@ -240,6 +279,8 @@ class Requests(History):
         if call.number == NEVER:
             return call
         self._take_over(call)
+        if not (self.claim.envelopes is None or call.chain_id or call.number in self.journal.called):
+            self._seal_child(request)
         self._calls[call.number] = self._open_children[call.number] = call
         self.has_children = True
         if waits_for_start:
@@ -301,7 +342,8 @@ class Requests(History):
 
     def set_state(self, text: str) -> None:
         """Records what the run says of itself."""
-        self._note(self._next_call(), Kind.STATE_SET, None, text)
+        number = self._next_call()
+        self._note(number, Kind.STATE_SET, None, self._sealed_note(text, "the state of a run", is_object=True))
 
     def set_labels(self, text: str) -> None:
         """Records a change of the run's labels: names and values, null for one that is taken away."""
@@ -315,14 +357,15 @@ class Requests(History):
 
     def emit(self, stream: str, text: str) -> None:
         """Records a value of an output stream and has it flushed at once."""
-        self._emit(stream, text)
+        number = self._next_call()
+        self._emit(number, stream, self._sealed_note(text, f"a value of stream {stream!r}"))
 
     def close_stream(self, stream: str) -> None:
         """Records that nothing more comes on an output stream: its unit has no value."""
-        self._emit(stream, None)
+        self._emit(self._next_call(), stream, None)
 
-    def _emit(self, stream: str, text: str | None) -> None:
-        unit = self._note(self._next_call(), Kind.EMITTED, stream, text)
+    def _emit(self, number: int, stream: str, text: str | None) -> None:
+        unit = self._note(number, Kind.EMITTED, stream, text)
         if unit is None:
             self._want_flush()
         elif (unit.payload is None) != (text is None):
@@ -413,10 +456,10 @@ NOT_COMPARABLE = -1
 """In place of a hash: a transaction may be called with what has no form that could be compared."""
 
 
-def hash_of(call: StepCall) -> int:
+def hash_of(call: StepCall, key: bytes | None = None) -> int:
     """By which a call of a step is known again."""
     try:
-        return hash_arguments(call.args, call.kwargs, f"step {call.name}")
+        return hash_arguments(call.args, call.kwargs, f"step {call.name}", key)
     except NotStorable:
         if call.spec.effect == "t":
             return NOT_COMPARABLE

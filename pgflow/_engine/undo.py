@@ -139,7 +139,7 @@ class Undoing(Execution):
         if self.divergence is None and self._hold is None:
             _, error = self._driver.outcome()
             if error is not None:
-                self.hold_for("undo", {"message": f"what was dropped could not be taken back: {error!r}"}, self._code_hash)
+                self.hold_for("undo", {"message": f"what was dropped could not be taken back: {self._described(error)}"}, self._code_hash)
         if self.divergence is not None or self._hold is not None:
             super()._conclude()
         elif not self._is_noted:
@@ -151,6 +151,9 @@ class Undoing(Execution):
         elif not self._buffer:
             self.over = True
             self._host.hand_back(self)
+
+    def _described(self, error: BaseException) -> str:
+        return repr(error) if self.claim.envelopes is None else self._told(error)
 
     def _question(self, flush: Any) -> dict[str, Any] | None:
         if self._driver.done and self.divergence is None and self._hold is None:

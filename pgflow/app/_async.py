@@ -182,7 +182,7 @@ class AsyncApp(AppBase, AsyncClient):
         Raises:
             KeyConflict: One of the keys names another run; nothing was started.
         """
-        batch = batch_of(workflow, inputs, keys, self._interceptors)
+        batch = batch_of(workflow, inputs, keys, self._interceptors, self._envelopes)
         started = await self._send(lambda connection, again: run_all_async(connection, batch.statements(again=again)))
         if started:
             self._started(started[0][0])
@@ -236,6 +236,7 @@ class AsyncApp(AppBase, AsyncClient):
             self.definitions.workflows, self._errors,
             [*self.definitions.providers, PsycopgProvider(step_pool), AsyncPsycopgProvider(async_step_pool)],
             self._interceptors, self.definitions.replacements, self.definitions.ref_checkers, self.definitions.pager,
+            envelopes=self.definitions.envelopes,
         )
         options = replace(options, listen=options.listen and self.listens)
         try:
@@ -323,7 +324,7 @@ def twin_of(app: AppBase, dsn: str | None, *, without_session: bool = False) -> 
         dsn or app._dsn, errors=app._errors, interceptors=app._interceptors,
         prepare_threshold=None if without_session else app._prepare_threshold, listen=app._listen and not without_session,
     )  # fmt: skip
-    twin.definitions = app.definitions
+    twin.definitions, twin._envelopes = app.definitions, app._envelopes
     return twin
 
 
@@ -338,6 +339,7 @@ class _BoundAsyncClient(AsyncClient):
         self._adapted = adapted
         self._interceptors = app._interceptors
         self._errors = app._errors
+        self._envelopes = app._envelopes
 
     async def _ask(self, query: Query[T], *, wakes: bool = False, once: bool = False) -> T:
         del once  # nothing is sent twice in a caller's transaction

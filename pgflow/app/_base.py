@@ -15,6 +15,7 @@ from typing import Any, TypeVar, overload
 from pgflow._io.connect import PATIENCE_SECONDS, ConnectOptions, connect, is_behind_pooler
 from pgflow.dsn import resolve_dsn
 from pgflow.durations import Duration
+from pgflow.envelopes import PayloadCodec, envelopes_of
 from pgflow.errors import DefinitionError, NotBuiltError, WrongState
 from pgflow.interceptor import Interceptor
 from pgflow.model import Page, Ref
@@ -48,6 +49,7 @@ class AppBase:
         providers: Sequence[Any] = (),
         errors: Sequence[type[Exception]] = (),
         interceptors: Sequence[Interceptor] = (),
+        codec: PayloadCodec | None = None,
         prepare_threshold: int | None = 3,
         listen: bool = True,
     ) -> None:
@@ -59,6 +61,7 @@ class AppBase:
             providers: Sources of other libraries' connections for transactional steps.
             errors: Classes as which recorded errors may be raised again.
             interceptors: Code around starts, workflows and steps.
+            codec: Encodes values before they reach the database, for encryption or compression; see :class:`pgflow.PayloadCodec`.
             prepare_threshold: After how many uses a statement is prepared; None for never. Behind a pooler in transaction mode, which
                 is noticed, nothing is prepared.
             listen: Whether LISTEN works on this connection string. Behind a pooler in transaction mode, which is noticed, work is
@@ -66,8 +69,10 @@ class AppBase:
         """
         self._interceptors = list(interceptors)
         self._errors = tuple(errors)
+        self._envelopes = envelopes_of(codec)
         self.definitions = Definitions(
-            workflows=collect_workflows(include), errors=self._errors, providers=list(providers), interceptors=self._interceptors
+            workflows=collect_workflows(include), errors=self._errors, providers=list(providers), interceptors=self._interceptors,
+            envelopes=self._envelopes,
         )
         self._dsn = dsn
         self._prepare_threshold = prepare_threshold

@@ -203,7 +203,7 @@ class App(AppBase, Client):
         self, workflow: Workflow[..., R], inputs: Iterable[tuple[Any, ...]], *, keys: Sequence[str] | None = None
     ) -> list[Run[R]]:
         """Starts many runs of one workflow in one transaction; see :meth:`AsyncApp.start_many`."""
-        batch = batch_of(workflow, inputs, keys, self._interceptors)
+        batch = batch_of(workflow, inputs, keys, self._interceptors, self._envelopes)
         started = self._send(lambda connection, again: run_all(connection, batch.statements(again=again)))
         if started:
             self._started(started[0][0])
@@ -271,6 +271,7 @@ class _BoundClient(Client):
         self._adapted = adapted
         self._interceptors = app._interceptors
         self._errors = app._errors
+        self._envelopes = app._envelopes
 
     def _ask(self, query: Query[T], *, wakes: bool = False, once: bool = False) -> T:
         del once  # nothing is sent twice in a caller's transaction

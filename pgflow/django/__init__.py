@@ -10,8 +10,9 @@
         pgflow.django.app.using(connection).start(checkout.options(key=f"order-{order.pk}"), order.pk)
 
 Settings: ``PGFLOW = {"INCLUDE": ["shop.workflows"], "DATABASE": "default", "DSN": None}``; without ``DSN`` the
-parameters of the database named are used. ``INSTALLED_APPS = [..., "pgflow.django"]`` brings ``manage.py pgflow``,
-which is pgflow's command line on the project's database, and a list of runs in the admin.
+parameters of the database named are used. ``"CODEC": "shop.keys.codec"`` names a :class:`pgflow.PayloadCodec`.
+``INSTALLED_APPS = [..., "pgflow.django"]`` brings ``manage.py pgflow``, which is pgflow's command line on the project's
+database, and a list of runs in the admin.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from typing import TYPE_CHECKING, Any, LiteralString, ParamSpec, TypeVar
 from django.conf import settings
 from django.db import close_old_connections, connections
 from django.db import transaction as django_transaction
+from django.utils.module_loading import import_string
 from psycopg.conninfo import make_conninfo
 
 from pgflow.adapters import Adapted, Row, refuse_without_transaction
@@ -190,7 +192,8 @@ def migrates() -> bool:
 def project_app() -> App:
     """The app made of the settings, once a process; :data:`app` is the same."""
     include = [importlib.import_module(name) for name in _config().get("INCLUDE", ())]
-    return App(database_dsn(), include=include)
+    codec = _config().get("CODEC")
+    return App(database_dsn(), include=include, codec=import_string(codec) if isinstance(codec, str) else codec)
 
 
 if TYPE_CHECKING:
