@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from pgflow_cli.database import Dsn, fetch_dicts, opened
+from pgflow_cli.encoded import encoded, readable
 from pgflow_cli.failures import Mistake
 from pgflow_cli.history import describe_error
 from pgflow_cli.listing import WHY
@@ -68,12 +69,12 @@ class Event:
 
 
 def _short(value: Any, most: int = 200) -> str:
-    text = json.dumps(value, ensure_ascii=False)
+    text = json.dumps(readable(value), ensure_ascii=False)
     return text if len(text) <= most else text[: most - 1] + "…"
 
 
 def _decided(p: Mapping[str, Any]) -> str:
-    parts = [f"{_short(p['value'])}, because {p['why']}"]
+    parts = [encoded(dict(p)) or f"{_short(p['value'])}, because {p['why']}"]
     for label, name in (("evidence", "evidence"), ("instead of", "alternatives")):
         if p.get(name):
             parts.append(f"{label} {', '.join(map(str, p[name]))}")

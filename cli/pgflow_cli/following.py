@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from pgflow_cli.database import Dsn, fetch_dicts, opened
+from pgflow_cli.encoded import readable
 from pgflow_cli.history import describe_error
 from pgflow_cli.listing import WHY
 from pgflow_cli.output import AsJson, Form, choose_form, dump, shown, when
@@ -74,10 +75,10 @@ def _line(unit: dict[str, Any]) -> str:
     """One unit as people read it: when, which call, what, with what."""
     call = f"#{unit['call']}" if unit["call"] else ""
     payload = unit["payload"]
-    said = "" if payload is None else describe_error(payload) if _is_error(payload) else dump(payload)
+    said = "" if payload is None else describe_error(payload) if _is_error(payload) else dump(readable(payload))
     text = shown(f"{unit['event'].replace('_', ' ')} {unit['name'] or ''} {said}")
     return f"{when(unit['at'])} {call:>5} {text if len(text) <= LONGEST else text[: LONGEST - 1] + '…'}"
 
 
 def _is_error(payload: Any) -> bool:
-    return isinstance(payload, dict) and "type" in payload and "message" in payload
+    return isinstance(payload, dict) and "type" in payload and ("message" in payload or "$codec" in payload)

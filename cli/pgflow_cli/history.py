@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
+from pgflow_cli.encoded import encoded, readable
+
 Row = Mapping[str, Any]
 
 STEP, TIMER, SIGNAL, CHILD, MARK = "step", "timer", "signal", "child", "mark"
@@ -172,7 +174,7 @@ def _name(unit: Row, kind: str) -> str:
 
 
 def _mark(unit: Row) -> Entry:
-    payload = unit["payload"]
+    payload = readable(unit["payload"])
     detail = ""
     if isinstance(payload, dict):
         detail = ", ".join(f"{name}: {value}" for name, value in payload.items() if value is not None)
@@ -189,5 +191,5 @@ def describe_error(payload: Any) -> str:
     if "why" in payload:  # of an effect whose outcome is unknown
         return f"unknown: {payload['why']}" + (f" ({describe_error(payload['error'])})" if payload.get("error") else "")
     name = str(payload.get("type") or "error").rpartition(".")[2]
-    message = " ".join(str(payload.get("message") or "").split())
+    message = encoded(payload) or " ".join(str(payload.get("message") or "").split())
     return f"{name}: {message}" if message else name

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from pgflow_cli.database import Dsn, fetch_dicts, opened
+from pgflow_cli.encoded import readable
 from pgflow_cli.failures import Mistake
 from pgflow_cli.listing import database_now
 from pgflow_cli.mail import operator, wake
@@ -99,7 +100,7 @@ def _list(key: str | None, dsn: str | None, *, as_json: bool | None, as_csv: boo
         Column("SIGNAL", lambda row: plain(row["signal"])),
         Column("STATE", lambda row: plain(row["state"])),
         Column("SENT", lambda row: plain(duration((now - row["sent_at"]).total_seconds())), right=True),
-        Column("PAYLOAD", lambda row: plain(dump(row["payload"])), most=60),
+        Column("PAYLOAD", lambda row: plain(dump(readable(row["payload"]))), most=60),
         Column("WHY", lambda row: plain(row["why"] or ""), takes_rest=True, most=200),
     ]
     empty = "Nothing waits and nothing was put aside." if key is not None else "Every message was taken, or waits to be."

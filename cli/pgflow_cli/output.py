@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from pgflow_cli.encoded import readable
 from pgflow_cli.failures import Mistake
 
 if TYPE_CHECKING:
@@ -259,7 +260,7 @@ def plain(value: Any) -> Text:
 
 def short_json(value: Any) -> Text:
     """A value as JSON on one line."""
-    return plain("" if value is None else dump(value))
+    return plain("" if value is None else dump(readable(value)))
 
 
 def age(since: datetime | None, now: datetime) -> str:

@@ -63,8 +63,10 @@ async def _run(
 async def _output(app: AsyncApp, key: str) -> Any:
     """The stored result, as any other program would read it."""
     from pgflow._io import Query
+    from pgflow.envelopes import open_value
 
-    return await app.ask(Query("select output from pgflow.result(%s::text)", (key,), lambda rows: rows[0][0]))
+    output = await app.ask(Query("select output from pgflow.result(%s::text)", (key,), lambda rows: rows[0][0]))
+    return open_value(app.definitions.envelopes, output, f"the result of run {key!r}")
 
 
 async def _finish(handle: AsyncRun[Any], show: Any) -> None:
