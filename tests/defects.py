@@ -310,6 +310,27 @@ WAKES = (
         "test_sql_wake.py::test_each_signal_goes_to_one_wait_in_the_order_of_sending",
     ),
     Defect(
+        "result stored in clear beside a codec", "pgflow/_engine/outcomes.py",
+        "            return _step_value(call, open_text(envelopes, stored, what), what), None, stored\n",
+        "            return _step_value(call, open_text(envelopes, stored, what), what), None, result.text\n",
+        "test_codec.py::test_no_value_of_a_run_is_readable_in_the_database",
+    ),
+    Defect(
+        "arguments hashed without the secret", "pgflow/_engine/requests.py",
+        "        return None if envelopes is None else envelopes.hash_key\n", "        return None\n",
+        "test_codec.py::test_hashes_of_arguments_are_keyed_and_other_arguments_are_noticed",
+    ),
+    Defect(
+        "encoded value taken for what it is not", "pgflow/envelopes.py",
+        '    if envelopes is None:\n        raise CodecError(f"{what} was encoded', '    if envelopes is None:\n        return json.dumps(envelope)\n        raise CodecError(f"{what} was encoded',
+        "test_codec.py::test_whoever_cannot_decode_a_value_is_told_and_holds_the_run[without a codec]",
+    ),
+    Defect(
+        "encoded request let through by the policy", "sql/envelopes.sql",
+        "  select path is null or not pgflow.is_envelope_(request) or", "  select true or path is null or",
+        "test_codec.py::test_the_policy_sees_what_an_effect_lets_it_see_and_nothing_passes_unseen",
+    ),
+    Defect(
         "message of the wrong type sent", "sql/signal.sql",
         "  perform pgflow.check_payload_(newest, key, name, payload);\n", "",
         "test_signal_types.py::test_a_payload_of_the_wrong_type_is_refused_in_sql_python_and_on_the_command_line",

@@ -22,7 +22,7 @@ MADE = "<!-- Made by tests/docs_reference.py; do not edit. -->\n"
 
 PARTS: list[tuple[str, str, list[Any]]] = [
     ("Declare", "Workflows and steps.", [pgflow.workflow, pgflow.read, pgflow.step, pgflow.transaction, pgflow.Retries, pgflow.Signal, pgflow.upcaster]),
-    ("Apps and clients", "`App` for sync code, `AsyncApp` for async code; their methods are the same, awaited or not.", [pgflow.App, pgflow.Client, pgflow.Run, pgflow.Delivery, pgflow.Message, pgflow.AsyncApp, pgflow.AsyncClient, pgflow.AsyncRun]),
+    ("Apps and clients", "`App` for sync code, `AsyncApp` for async code; their methods are the same, awaited or not.", [pgflow.App, pgflow.PayloadCodec, pgflow.Client, pgflow.Run, pgflow.Delivery, pgflow.Message, pgflow.AsyncApp, pgflow.AsyncClient, pgflow.AsyncRun]),
     ("Options of a start", "", [pgflow.Workflow.options, pgflow.StartOptions]),
     ("Workers", "What `app.worker(...)` takes beyond `concurrency` and `queues`.", [options.WorkerOptions, options.Tally]),
     ("In workflow code: what waits", "Coroutines, for async workflows. The twins for sync ones are in `pgflow.sync`.", [pgflow.sleep, pgflow.call, pgflow.run_child, pgflow.start_child, pgflow.Child, pgflow.SyncChild, pgflow.map, pgflow.MapResult, pgflow.as_completed, pgflow.continue_as_new]),
