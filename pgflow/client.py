@@ -52,8 +52,8 @@ def _start_query(
     )
 
 
-def _beat_query(ref: str, details: Any) -> Query[None]:
-    return effects.beat_effect(ref, None if details is None else encode_plain(details, "the details of a beat"))
+def _beat_query(ref: str, details: Any, envelopes: Envelopes | None) -> Query[None]:
+    return effects.beat_effect(ref, None if details is None else stored_value(envelopes, details, "the details of a beat"))
 
 
 # ---------------------------------------------------------------- sync
@@ -184,7 +184,7 @@ class Client(Mailbox):
             WrongState: No beat came in time, so its outcome is unknown; or it was accepted without ``heartbeat_timeout``.
             InvalidArgument: The details are too long.
         """
-        self._ask(_beat_query(ref, details))
+        self._ask(_beat_query(ref, details, self._envelopes))
 
 
 # ---------------------------------------------------------------- async
@@ -251,7 +251,7 @@ class AsyncClient(AsyncMailbox):
 
     async def beat_effect(self, ref: str, details: Any = None) -> None:
         """Says that the effect which was accepted under a reference goes on; see :meth:`Client.beat_effect`."""
-        await self._ask(_beat_query(ref, details))
+        await self._ask(_beat_query(ref, details, self._envelopes))
 
 
 def step_scope_of(connection: Any) -> StepScope | None:

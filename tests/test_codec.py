@@ -856,6 +856,7 @@ DJANGO_CODEC = Cipher()
 
 def test_a_django_project_names_its_codec_in_the_settings(dsn: str, conn: psycopg.Connection[Any], monkeypatch: pytest.MonkeyPatch) -> None:
     import django_project
+
     import pgflow.django
 
     monkeypatch.setattr(django_project.settings, "PGFLOW", {"DSN": dsn, "CODEC": "test_codec.DJANGO_CODEC"})

@@ -328,7 +328,7 @@ class Ledgers(Requests):
             call.is_silent, call.is_unknown, call.retry_due_us = False, False, None
             self._accepted[call.number] = call
         elif result.verdict == "confirmed":
-            _, misfit, text = decode_result(call, result)
+            _, misfit, text = self._decode(call, result)
             if misfit is not None:
                 self._record_unknown(call, "what it returned does not fit its annotation", encode_error(misfit))
             else:
