@@ -884,7 +884,7 @@ EFFECTS = (
     ),
     Defect(
         "what is silent is sent again", "pgflow/_engine/ledger.py",
-        "if call.was_accepted:  # sent again", "if False:  # sent again",
+        "may_repeat = not call.was_accepted", "may_repeat = True",
         "test_silent_effects.py::test_what_is_silent_is_asked_after_with_what_its_last_beat_said",
     ),
     Defect(
@@ -987,7 +987,7 @@ EFFECTS = (
     ),
     Defect(
         "debt forgotten with its outcome unknown", "sql/effects.sql",
-        "where e->>3 in ('C', 'F') and o.run_id", "where e->>3 in ('C', 'F', 'U') and o.run_id",
+        "where (e->>3 in ('C', 'F') or", "where (e->>3 in ('C', 'F', 'U') or",
         "test_effects.py::test_without_a_way_to_ask_the_run_is_stuck_and_a_person_decides",
     ),
 )

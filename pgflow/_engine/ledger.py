@@ -225,9 +225,8 @@ class Ledgers(Requests):
         agreed = call.agreed
         if call.asks > agreed.settling.max_attempts or not agreed.has_body or call.needs_person:
             return None
-        if call.was_accepted:  # sent again, its key would say no more than that
-            return "ask" if agreed.can_ask else None
-        if agreed.is_keyed and agreed.dedup_seconds is not None and not call.may_be_forgotten:
+        may_repeat = not call.was_accepted  # else its key would be answered by the acceptance again
+        if may_repeat and agreed.is_keyed and agreed.dedup_seconds is not None and not call.may_be_forgotten:
             return "repeat"
         return "ask" if agreed.can_ask else None
 
