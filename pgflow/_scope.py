@@ -65,6 +65,8 @@ class StepScope:
     connection: Any = None
     tell: Callable[[StepScope], None] = lambda _scope: None
     """Is called when the body has emitted something. Does not refer to the scope, which is gone without the garbage collector."""
+    drafts: Any = None
+    """Takes what the body emits to those who read along; made by its first emit."""
     emitted: list[tuple[str, str]] = field(default_factory=list)
     """Values that this try has emitted, as (stream, JSON text)."""
     try_id: str = ""

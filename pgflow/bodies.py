@@ -14,6 +14,7 @@ import contextvars
 import json
 import logging
 import random
+import threading
 import time
 from collections.abc import Awaitable, Callable
 from concurrent.futures import CancelledError as FutureCancelled
@@ -98,6 +99,7 @@ class Bodies:
         self._providers: dict[Step[Any, Any], Any] = {}
         self._transactions: dict[StepCall, _Open] = {}
         self._acts = Acts(self)
+        self._making_drafts = threading.Lock()
         self._stopped = False
 
     def __len__(self) -> int:
@@ -110,10 +112,12 @@ class Bodies:
 
     def start(self, execution: Execution, call: StepCall) -> None:
         """Runs a body."""
-        if _is_plain(execution, call):
-            self._start_in_thread(execution, call)
-        else:
+        if not _is_plain(execution, call):
             self._tasks[call] = self._loop.create_task(self._run(execution, call))
+        elif call.spec.definition.is_async:
+            self._start_as_task(execution, call)
+        else:
+            self._start_in_thread(execution, call)
 
     def stop(self, call: StepCall) -> None:
         """Nobody waits for it any more: a task is cancelled, a thread left to finish; past its fence it goes on."""
@@ -145,23 +149,42 @@ class Bodies:
             if transaction.began_at < left_at:
                 transaction.cut()
 
-    # ------------------------------------------------------------ a body in a thread that needs nothing but the thread
+    # ------------------------------------------------------------ a body that needs nothing but a task, or a thread
+
+    def _start_as_task(self, execution: Execution, call: StepCall) -> None:
+        """In one coroutine around the body: each further one costs as much as its bookkeeping."""
+        scope, context, fn = self._prepared(execution, call)
+        self._tasks[call] = self._loop.create_task(self._come_back(execution, call, scope, fn), context=context)
 
     def _start_in_thread(self, execution: Execution, call: StepCall) -> None:
         """Without a task of the loop, which would cost more than the thread: what the body comes to is told by its thread."""
-        scope = StepScope(execution.claim, call, 1, lambda details: self._beat(execution, call, details))
-        scope.tell = Drafts(self._host, self._loop, execution).tell
-        scope.begin_try()
-        step: Step[Any, Any] = call.spec.definition
-        fn: Callable[..., Any] = self._host.replacements.get(step.origin) or step.fn
-        context = contextvars.copy_context()
-        context.run(current.set, scope)
-        for variable, value in call.variables:
-            context.run(variable.set, value)
+        scope, context, fn = self._prepared(execution, call)
         self._tasks[call] = self._host.threads.start(
             lambda: context.run(self._come_to, call, scope, fn),
             partial(self._host.posts.post, self._body_ended, execution, call, scope, context),
         )
+
+    def _prepared(self, execution: Execution, call: StepCall) -> tuple[StepScope, contextvars.Context, Callable[..., Any]]:
+        """The scope of a first try, the context that the body runs in, and its function."""
+        scope = self._scope_of(execution, call, 1)
+        step: Step[Any, Any] = call.spec.definition
+        context = contextvars.copy_context()
+        context.run(current.set, scope)
+        for variable, value in call.variables:
+            context.run(variable.set, value)
+        return scope, context, self._host.replacements.get(step.origin) or step.fn
+
+    def _scope_of(self, execution: Execution, call: StepCall, attempt: int) -> StepScope:
+        return StepScope(
+            execution.claim, call, attempt, lambda details: self._beat(execution, call, details),
+            tell=lambda scope: self._tell(execution, scope),
+        )
+
+    def _tell(self, execution: Execution, scope: StepScope) -> None:
+        with self._making_drafts:  # a body may emit in several threads
+            if scope.drafts is None:
+                scope.drafts = Drafts(self._host, self._loop, execution)
+        scope.drafts.tell(scope)
 
     def _come_to(self, call: StepCall, scope: StepScope, fn: Callable[..., Any]) -> _CameTo:
         """In its thread: what the body returned, encoded, or raised; what it hands on to the loop."""
@@ -176,7 +199,7 @@ class Bodies:
     ) -> None:
         if isinstance(outcome, CoroutineType):
             if call in self._tasks:
-                self._tasks[call] = self._loop.create_task(self._handed_on(execution, call, scope, outcome), context=context)
+                self._tasks[call] = self._loop.create_task(self._come_back(execution, call, scope, outcome), context=context)
             else:
                 outcome.close()
             return
@@ -185,19 +208,26 @@ class Bodies:
         if isinstance(outcome, StepResult):
             self._host.returned(execution, outcome)
             return
-        try:
-            self._body_raised(execution, call, _as_raised(outcome))
-        except Exception as error:  # noqa: BLE001 - told to a person
-            self._host.body_failed(execution, call, error)
+        self._judge_raised(execution, call, _as_raised(outcome))
 
-    async def _handed_on(self, execution: Execution, call: StepCall, scope: StepScope, rest: CoroutineType[Any, Any, Any]) -> None:
-        """The rest of a body that is a lambda, or a def, and has called an async def."""
+    def _judge_raised(self, execution: Execution, call: StepCall, error: BaseException) -> None:
+        """Judges what a body has raised, and tells a person if that cannot be judged."""
         try:
-            self._host.returned(execution, self._encoded(call, scope, await rest))
+            self._body_raised(execution, call, error)
+        except Exception as failure:  # noqa: BLE001 - told to a person
+            self._host.body_failed(execution, call, failure)
+
+    async def _come_back(
+        self, execution: Execution, call: StepCall, scope: StepScope, body: Callable[..., Any] | CoroutineType[Any, Any, Any]
+    ) -> None:
+        """Awaits an async body; or the rest of one that is a lambda, or a def, and has called an async def."""
+        try:
+            value = await (body if isinstance(body, CoroutineType) else self.call_untimed(call, scope, body, ()))
+            self._host.returned(execution, self._encoded(call, scope, value))
         except BaseException as error:
             if self._is_stopped(execution, call, error) or self._is_the_end(call, error):
                 raise
-            self._body_raised(execution, call, _as_raised(error))
+            self._judge_raised(execution, call, _as_raised(error))
         finally:
             self._tasks.pop(call, None)
 
@@ -238,8 +268,7 @@ class Bodies:
 
     async def _try_until_judged(self, execution: Execution, call: StepCall) -> None:
         attempt = call.attempts if isinstance(call, EffectCall) else call.failed_attempts + 1
-        scope = StepScope(execution.claim, call, attempt, lambda details: self._beat(execution, call, details))
-        scope.tell = Drafts(self._host, self._loop, execution).tell
+        scope = self._scope_of(execution, call, attempt)
         current.set(scope)
         for variable, value in call.variables:
             variable.set(value)
@@ -610,9 +639,9 @@ def _tell(ended: asyncio.Future[Any], outcome: Any) -> None:
 
 
 def _is_plain(execution: Execution, call: StepCall) -> bool:
-    """Return True if a body needs nothing but a thread: no time-out, no word of an earlier try, no transaction."""
+    """Return True if a body needs nothing but a task or a thread: no time-out, no word of an earlier try, no transaction."""
     return (
-        type(call) is StepCall and not call.spec.definition.is_async and call.spec.effect != "t" and call.spec.timeout_seconds is None
+        type(call) is StepCall and call.spec.effect != "t" and call.spec.timeout_seconds is None
         and call.failed_attempts == 0 and not execution.claim.has_beats
     )  # fmt: skip
 
