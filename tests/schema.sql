@@ -35,15 +35,15 @@ table pgflow.carried, owner pgflow_owner
   -- What a dropped part of a journal knew of what it did, for the run that took its place: results that are handed to it where it asks for the same, keys of steps that did not complete, and effects that it must take back first
   run_id bigint not null -- The run that may ask for it, or must take it back
   args_hash bigint not null -- Hash of the arguments with which the step or effect was called; 0 for a child
-  seq integer not null -- Where it stood in the journal that was dropped; of what must be taken back, the place of its intent there; of a child, the place of its start in this run's journal
+  seq integer not null -- Place in the journal that was dropped; of an effect to be taken back, the place of its intent there; of a child, the place of its start in this run's journal
   call integer not null -- Number that the call has in the journal of this run, if it is there already; else one that tells these rows apart
   is_done boolean not null -- True: it had completed, and its result is carried. False: a step has its key, under which it runs again; an effect that must be taken back is open
   what text not null default 'step'::text -- step (or transaction), effect and child: handed over where the run asks for the same; undo: an effect to be taken back before the run goes on
   name text not null -- Name of the step, effect or workflow
   key text not null -- Idempotency key under which its body was started; for a transaction, the number of the run and of the call; for a child, its key
-  payload json -- What it returned; null where it is not done
+  payload json -- Value that it returned; null where it is not done
   request json -- Arguments of an effect, by name
-  note jsonb -- What else must be known of it: where it was done, its risk, whether it was accepted, which effect it takes back, the chain of a child
+  note jsonb -- Further facts on it: the place where it was done, its risk, whether it was accepted, which effect it takes back, the chain of a child
   constraint carried_key_check CHECK ((octet_length(key) <= 1024))
   constraint carried_name_check CHECK ((octet_length(name) <= 255))
   constraint carried_pkey PRIMARY KEY (run_id, seq, call)
@@ -52,9 +52,9 @@ table pgflow.carried, owner pgflow_owner
 table pgflow.code, owner pgflow_owner
   -- What code workers have had of each workflow, and when: written by workers as they come and go, never by a run
   code_id integer not null generated always as identity -- The number of this code
-  first_at timestamp with time zone not null -- When the first worker came that had it
-  last_at timestamp with time zone not null -- When a worker that had it last came or went; while one is there it does not count
-  is_pinned boolean not null -- Whether runs that are started with this code stay with its version
+  first_at timestamp with time zone not null -- Time at which the first worker came that had it
+  last_at timestamp with time zone not null -- Time at which a worker that had it last came or went; while one is there it does not count
+  is_pinned boolean not null -- True if runs that are started with this code stay with its version
   workflow text not null -- Name of the workflow
   version text not null -- Its version: the one that it was given, or the hash of the code
   code_hash text not null -- Hash of the module that it is written in
@@ -69,7 +69,7 @@ table pgflow.code, owner pgflow_owner
 table pgflow.code_patch, owner pgflow_owner
   -- Which patches are written in that code
   code_id integer not null -- The code
-  is_deprecated boolean not null -- Whether only deprecate_patch() names it
+  is_deprecated boolean not null -- True if only deprecate_patch() names it
   patch text not null -- Name of the change
   constraint code_patch_patch_check CHECK (((octet_length(patch) >= 1) AND (octet_length(patch) <= 255)))
   constraint code_patch_pkey PRIMARY KEY (code_id, patch)
@@ -86,7 +86,7 @@ table pgflow.code_signal, owner pgflow_owner
 table pgflow.deadline, owner pgflow_owner
   -- Open runs that must be over by a certain time
   run_id bigint not null -- The open run
-  due_at timestamp with time zone not null -- When it is cancelled if it has not ended
+  due_at timestamp with time zone not null -- Time at which it is cancelled if it has not ended
   constraint deadline_pkey PRIMARY KEY (run_id)
   CREATE INDEX deadline_due_idx ON pgflow.deadline USING btree (due_at)
 
@@ -105,41 +105,26 @@ table pgflow.draft, owner pgflow_owner
 
 table pgflow.dropped_history, owner pgflow_owner
   -- What of the history has been removed, by whom: one row a batch
-  dropped_at timestamp with time zone not null -- When it was removed
+  dropped_at timestamp with time zone not null -- Time of removal
   ended_before timestamp with time zone not null -- The runs had ended before this time
-  runs integer not null -- How many
-  dropped_by text not null -- Who removed them: the name of the session
-
-table pgflow.effect_beat, owner pgflow_owner
-  -- Last sign of life of each accepted effect whose counterparty has promised some; gone when the effect is closed
-  with fillfactor=50, autovacuum_vacuum_scale_factor=0.05, autovacuum_vacuum_threshold=2000, autovacuum_vacuum_cost_delay=0
-  run_id bigint not null -- The run that owes the effect
-  call integer not null -- Number of the effect's call
-  look_at timestamp with time zone -- When a sweep looks whether a beat has come; null = it has found none, and the run knows or has mail that says so
-  beat_at timestamp with time zone not null -- When the last beat came, or the acceptance
-  timeout_seconds double precision not null -- Without a beat for so long, nobody knows what has become of the effect
-  can_ask boolean not null -- Whether the code has a way to ask the counterparty
-  details json -- What the last beat with details said of the progress; null = nothing
-  constraint effect_beat_details_check CHECK ((octet_length((details)::text) <= 65536))
-  constraint effect_beat_pkey PRIMARY KEY (run_id, call)
-  constraint effect_beat_timeout_seconds_check CHECK ((timeout_seconds > (0)::double precision))
-  CREATE INDEX effect_beat_look_idx ON pgflow.effect_beat USING btree (look_at)
+  runs integer not null -- Number of runs removed
+  dropped_by text not null -- Name of the session that removed them
 
 table pgflow.held, owner pgflow_owner
   -- Place: paused by somebody, or stuck until somebody helps; says why
   run_id bigint not null -- The run that is held
   token bigint -- Token of the lease that held it; null where no worker did
-  held_at timestamp with time zone not null -- Since when
+  held_at timestamp with time zone not null -- Time since which it is held
   lane_id integer not null -- Its queue, workflow and version
   last_seq integer not null -- Last unit of the run; 0 = nothing is recorded
   attempt integer not null -- Claims since the run last made progress
   priority smallint not null -- Lower numbers are claimed first, within their lane
   has_begun boolean -- True once a worker has held the run
   state text not null -- paused = somebody asked for it, stuck = somebody must help
-  reason text not null -- Why, in short: the words of whoever paused it, or the kind of trouble
-  held_by text -- Who paused it; pgflow where the engine did
+  reason text not null -- Reason in short: the words of whoever paused it, or the kind of trouble
+  held_by text -- Name of whoever paused it; pgflow where the engine did
   code_hash text -- Hash of the code that found the run impossible to replay: a worker with other code tries it again
-  detail jsonb -- What there is to say of the trouble, such as both sides of a divergence
+  detail jsonb -- Details of the trouble, such as both sides of a divergence
   constraint held_pkey PRIMARY KEY (run_id)
   constraint held_reason_check CHECK ((char_length(reason) <= 255))
   constraint held_state_check CHECK ((state = ANY (ARRAY['paused'::text, 'stuck'::text])))
@@ -147,12 +132,12 @@ table pgflow.held, owner pgflow_owner
 table pgflow.imported, owner pgflow_owner
   -- Runs whose history was recorded in another database. They have an outcome and so can never be claimed
   run_id bigint not null -- The number that the run has here
-  imported_at timestamp with time zone not null -- When it was imported
-  generation integer not null -- Which generation of its chain it is
+  imported_at timestamp with time zone not null -- Time of the import
+  generation integer not null -- Number of the generation in its chain
   root uuid not null -- UUID of its chain: with the generation, the name of a run in all databases
   status text not null -- The status that it had where it was exported
-  imported_by text not null -- Who imported it: the name of the session
-  origin jsonb not null -- What it was there: its number, and the run that started it
+  imported_by text not null -- Name of the session that imported it
+  origin jsonb not null -- Origin there: its number, and the run that started it
   constraint imported_pkey PRIMARY KEY (run_id)
   constraint imported_root_generation_key UNIQUE (root, generation)
 
@@ -162,7 +147,7 @@ table pgflow.lane, owner pgflow_owner
   queue text not null -- Queue that runs of this lane stand in
   workflow text not null -- Workflow that they run
   version text not null default ''::text -- Version of the code that they need; empty = any
-  paused_at timestamp with time zone -- Since when nothing is claimed from this lane; null = not paused
+  paused_at timestamp with time zone -- Time since which nothing is claimed from this lane; null = not paused
   constraint lane_pkey PRIMARY KEY (lane_id)
   constraint lane_queue_check CHECK (((octet_length(queue) >= 1) AND (octet_length(queue) <= 255)))
   constraint lane_queue_workflow_version_key UNIQUE (queue, workflow, version)
@@ -174,7 +159,7 @@ table pgflow.lease, owner pgflow_owner
   with autovacuum_vacuum_scale_factor=0, autovacuum_vacuum_threshold=2000, autovacuum_vacuum_cost_delay=0, autovacuum_analyze_scale_factor=0.5
   run_id bigint not null -- The run that is held
   token bigint not null -- Random number of this lease, compared for equality only
-  claimed_at timestamp with time zone not null -- When the worker claimed it
+  claimed_at timestamp with time zone not null -- Time of the claim
   worker_id integer not null -- The worker that holds it
   lane_id integer not null -- Its queue, workflow and version
   last_seq integer not null -- Last unit at the time of the claim: a higher one in the journal is progress
@@ -186,19 +171,19 @@ table pgflow.lease, owner pgflow_owner
 table pgflow.loss, owner pgflow_owner
   -- Losses that workers have noticed: what was acknowledged and is not there any more
   loss_id bigint not null generated always as identity -- Number of the loss
-  noticed_at timestamp with time zone not null -- When a worker noticed
-  acknowledged_at timestamp with time zone not null -- When it last knew how far the lost server's log was durable
-  closed_at timestamp with time zone -- When somebody saw to it; null = it is open
-  acknowledged_bytes bigint not null -- How far that log was durable then: its position, in bytes
-  kept_bytes bigint not null -- How far of it the server at hand had come: its position, in bytes
+  noticed_at timestamp with time zone not null -- Time at which a worker noticed
+  acknowledged_at timestamp with time zone not null -- Time at which it last knew how far the lost server's log was durable
+  closed_at timestamp with time zone -- Time at which somebody saw to it; null = it is open
+  acknowledged_bytes bigint not null -- Position up to which that log was durable then, in bytes
+  kept_bytes bigint not null -- Position in it up to which the server at hand had come, in bytes
   old_timeline integer not null -- Timeline of the lost log
   new_timeline integer not null -- Timeline of the log that goes on
   worker_id integer not null -- The worker that noticed
   pid integer not null -- Number of its process
   run_count integer not null -- Runs of which something is lost
   host text not null -- Name of its machine
-  closed_by text -- Who saw to it
-  why text -- What they said
+  closed_by text -- Name of whoever saw to it
+  why text -- Reason that they gave
   runs jsonb not null -- Key, seq and end of each, up to a thousand
   constraint loss_pkey PRIMARY KEY (loss_id)
 
@@ -207,7 +192,7 @@ table pgflow.migration, owner pgflow_owner
   number integer not null -- The four digits that the name of the file starts with
   name text not null -- Name of the file below migrations/, without its suffix
   sha256 text not null -- Hash of the text that was applied; another text under this name is refused
-  applied_at timestamp with time zone not null default clock_timestamp() -- When it was applied
+  applied_at timestamp with time zone not null default clock_timestamp() -- Time at which it was applied
   constraint migration_pkey PRIMARY KEY (number)
 
 table pgflow.nudge, owner pgflow_owner
@@ -221,10 +206,10 @@ table pgflow.outcome, owner pgflow_owner
   -- How a run ended; insert only, so that "written once" is a constraint
   run_id bigint not null -- The run that ended
   token bigint -- Token of the lease that wrote it; null where SQL ended a run that no worker held
-  finished_at timestamp with time zone not null -- When it ended
+  finished_at timestamp with time zone not null -- Time of the end
   status text not null -- completed, failed, cancelled, or continued as the next generation
-  reason text -- Why it was cancelled, in the words of whoever did it
-  output pgflow.run_value -- What the workflow returned
+  reason text -- Reason of a cancel, in the words of whoever asked for it
+  output pgflow.run_value -- Value that the workflow returned
   error pgflow.run_value -- The exception that it raised: type, message, traceback
   constraint outcome_check CHECK (((status = 'failed'::text) = (error IS NOT NULL)))
   constraint outcome_pkey PRIMARY KEY (run_id)
@@ -236,12 +221,12 @@ table pgflow.owed, owner pgflow_owner
   -- Open effects, gates and obligations, so that an inbox never scans the journal; equals the fold over units
   run_id bigint not null -- The run that owes it
   call integer not null -- Number of the call that it is about
-  opened_at timestamp with time zone not null -- Since when it is owed
-  due_at timestamp with time zone -- When it should be closed; null = no time is set
+  opened_at timestamp with time zone not null -- Time since which it is owed
+  due_at timestamp with time zone -- Time at which it should be closed; null = no time is set
   kind text not null -- effect, gate or obligation
   name text not null -- Of the effect, gate or obligation
   owed_to text -- To whom; null = nobody is named
-  detail jsonb -- What whoever closes it should know; null = nothing
+  detail jsonb -- Notice for whoever closes it; null = none
   constraint owed_kind_check CHECK ((kind = ANY (ARRAY['effect'::text, 'gate'::text, 'obligation'::text])))
   constraint owed_name_check CHECK (((octet_length(name) >= 1) AND (octet_length(name) <= 255)))
   constraint owed_pkey PRIMARY KEY (run_id, call, kind)
@@ -252,11 +237,11 @@ table pgflow.owed, owner pgflow_owner
 table pgflow.page, owner pgflow_owner
   -- What a person must bring on, and when one was told; kept by workers whose app has a pager
   run_id bigint not null -- The run that somebody is needed for
-  opened_at timestamp with time zone not null -- Since when somebody is needed
-  next_at timestamp with time zone not null -- When somebody is told next, or the lease of whoever tells ends; infinity = never again
-  paged_at timestamp with time zone -- When somebody was told last; null = nobody yet
+  opened_at timestamp with time zone not null -- Time since which somebody is needed
+  next_at timestamp with time zone not null -- Time at which somebody is told next, or the lease of whoever tells ends; infinity = never again
+  paged_at timestamp with time zone -- Time at which somebody was last told; null = nobody yet
   call integer not null -- Number of the call that it is about; 0 = the run itself
-  tries integer not null -- How often it has been tried since somebody was told last
+  tries integer not null -- Number of tries since somebody was last told
   kind text not null -- stuck or effect
   last_error text -- Class of the error with which the last try failed; null = it did not
   constraint page_kind_check CHECK ((kind = ANY (ARRAY['stuck'::text, 'effect'::text])))
@@ -269,7 +254,7 @@ table pgflow.parked, owner pgflow_owner
   run_id bigint not null -- The run that waits
   chain_id bigint not null -- Its chain, under which its mail comes
   token bigint -- Token of the lease that parked it; null for a run that has not begun
-  parked_at timestamp with time zone not null -- Since when it waits
+  parked_at timestamp with time zone not null -- Time since which it waits
   lane_id integer not null -- Its queue, workflow and version
   last_seq integer not null -- Last unit of the run; 0 = it has not begun
   priority smallint not null -- Lower numbers are claimed first, within their lane
@@ -278,9 +263,9 @@ table pgflow.parked, owner pgflow_owner
 table pgflow.policy, owner pgflow_owner
   -- Versions of the policy, insert only: the newest counts
   version integer not null -- Its number; the greatest is in force
-  set_at timestamp with time zone not null -- When it was put in force
-  set_by text not null -- Who did
-  why text not null -- Why
+  set_at timestamp with time zone not null -- Time at which it was put in force
+  set_by text not null -- Name of whoever put it in force
+  why text not null -- Reason for it
   constraint policy_pkey PRIMARY KEY (version)
   constraint policy_set_by_check CHECK ((char_length(set_by) <= 255))
   constraint policy_why_check CHECK ((char_length(why) <= 4096))
@@ -292,7 +277,7 @@ table pgflow.policy_rule, owner pgflow_owner
   needs text not null -- gate = somebody's leave, nothing = it may go ahead
   risk text -- Fits effects of this risk; null = of any
   name text -- Fits effects of this name; null = of any
-  amount text -- Where in the request an amount stands; fits if it is above the limit, or no number
+  amount text -- Path of an amount in the request; fits if it is above the limit, or no number
   above numeric -- The limit of the amount
   predicate text -- Fits requests of which this holds, or of which it cannot be said; null = any
   constraint policy_rule_above_check CHECK ((above <> ALL (ARRAY['NaN'::numeric, 'Infinity'::numeric, '-Infinity'::numeric])))
@@ -306,7 +291,7 @@ table pgflow.policy_rule, owner pgflow_owner
 table pgflow.queue, owner pgflow_owner
   -- Limits and policy of a queue; a row appears when a queue is first named
   queue text not null -- Name of the queue
-  paused_at timestamp with time zone -- Since when nothing is claimed from it; null = not paused
+  paused_at timestamp with time zone -- Time since which nothing is claimed from it; null = not paused
   max_running integer -- How many runs of this queue may be leased at once over all workers; null = no limit
   max_deaths smallint not null default 5 -- After so many workers died holding a run that recorded nothing since its claim, the run is stuck
   refuses_unknown boolean not null default false -- Whether a start of a workflow, or of a version of it, that no worker has ever had is refused
@@ -319,7 +304,7 @@ table pgflow.ready, owner pgflow_owner
   -- Place: runnable now. The primary key is the order of claiming: started first, served first, however often it waited meanwhile
   with autovacuum_vacuum_scale_factor=0, autovacuum_vacuum_threshold=2000, autovacuum_vacuum_cost_delay=0, autovacuum_analyze_scale_factor=0.5
   run_id bigint not null -- The run that may be claimed
-  ready_at timestamp with time zone not null -- Since when
+  ready_at timestamp with time zone not null -- Time since which it is ready
   lane_id integer not null -- Its queue, workflow and version
   last_seq integer not null -- Last unit of the run: 0 says that nothing has been recorded and nothing need be read
   attempt integer not null -- Claims so far since the run last made progress
@@ -349,23 +334,23 @@ table pgflow.run, owner pgflow_owner
   chain_id bigint not null -- Number of the first run of the chain: the same for all generations
   root_run_id bigint not null -- The topmost ancestor (itself for a run without a parent)
   parent_run_id bigint -- The run that started this one as its child; null = none
-  created_at timestamp with time zone not null -- When it was started
-  run_at timestamp with time zone -- When it may begin, if it was to begin later than it was started
-  deadline_at timestamp with time zone -- When it is cancelled if it has not ended; null = never
+  created_at timestamp with time zone not null -- Time of the start
+  run_at timestamp with time zone -- Time at which it may begin, if that is later than its start
+  deadline_at timestamp with time zone -- Time at which it is cancelled if it has not ended; null = never
   root uuid not null -- UUIDv7 of the chain: the stem of its idempotency keys
   generation integer not null -- 1, and one more each time the run continues as new, is rewound or restarted
   lane_id integer not null -- Its queue, workflow and version
   parent_call integer -- Number of the parent's call that started it; null = no parent
   priority smallint not null -- Lower numbers are claimed first, within their lane
   close_policy "char" -- What the end of the parent does to this run: c = cancel it, a = abandon it to itself
-  tenant text not null -- Whose run it is; empty where there is only one tenant
+  tenant text not null -- Tenant of the run; empty where there is only one
   key text not null -- The key it was started with, or one made up for it
   input pgflow.run_input not null -- Arguments of the workflow, an object of parameter names
   labels pgflow.run_object -- Strings by name, to find runs by; null = none
-  metadata pgflow.run_object -- What the run carries along and hands on to its children; null = nothing
+  metadata pgflow.run_object -- Data that the run carries along and hands on to its children; null = none
   origin_run_id bigint -- The run whose journal this one begins with; null = it began empty
-  origin_seq integer -- How many units it has from there: those with a seq up to this one
-  heritage jsonb -- What else it has from there: the stems of keys and of random numbers, the beginning of its time, the tries that steps have; and the request that made it
+  origin_seq integer -- Number of units it has from there: those with a seq up to this one
+  heritage jsonb -- Other inheritance from there: the stems of keys and of random numbers, the beginning of its time, the tries that steps have; and the request that made it
   start_id uuid -- Made up by whoever sent a start that must not find a run of somebody else under its key: sent again, it finds its own
   constraint run_check CHECK ((((generation > 1) OR ((generation = 1) AND (chain_id = run_id))) AND ((parent_run_id IS NULL) = (parent_call IS NULL)) AND ((parent_run_id IS NULL) = (close_policy IS NULL)) AND ((close_policy IS NULL) OR (close_policy = ANY (ARRAY['c'::"char", 'a'::"char"])))))
   constraint run_pkey PRIMARY KEY (run_id)
@@ -379,7 +364,7 @@ table pgflow.run_key, owner pgflow_owner
   chain_id bigint not null -- The chain that the key names
   root uuid not null -- UUIDv7 made at the first start: the stem of every idempotency key this chain shows to the outside
   retention_seconds pgflow.key_retention -- How long after the end of its chain the key stays taken; null = as long as the history
-  tenant pgflow.tenant_name not null default ''::text -- Whose key it is; empty where there is only one tenant
+  tenant pgflow.tenant_name not null default ''::text -- Tenant of the key; empty where there is only one
   key pgflow.key_text not null -- The key, unique for each tenant
   constraint run_key_pkey PRIMARY KEY (tenant, key)
   CREATE INDEX run_key_retention_idx ON pgflow.run_key USING btree (retention_seconds, chain_id) WHERE (retention_seconds IS NOT NULL)
@@ -389,13 +374,13 @@ table pgflow.saga_effect, owner pgflow_owner
   chain_id bigint not null -- The chain whose run did it
   generation integer not null -- The generation that did it and continued as new; 0 = the origin of a fork
   call integer not null -- Number that its call had there; of an origin's and of an imported one, its place
-  n integer not null default 1 -- Which one of that call it is: the effects of a child come with its result
+  n integer not null default 1 -- Number among those of that call: the effects of a child come with its result
   taken_back_in integer -- The generation that has taken it back, or begun to, and was then rewound or restarted; null = none
   name text not null -- Name of the effect
   key text not null -- Its idempotency key, from which the key of its compensation is made
-  code text not null -- Where the effect stands in the code: module and name; empty if its run did not record it
+  code text not null -- Place of the effect in the code: module and name; empty if its run did not record it
   request json not null -- Its arguments, by name
-  result json -- What it returned; null where it was accepted first
+  result json -- Value that it returned; null where it was accepted first
   ref text -- The counterparty's reference under which it was accepted; null = it was not
   constraint saga_effect_code_check CHECK ((octet_length(code) <= 1024))
   constraint saga_effect_generation_check CHECK ((generation >= 0))
@@ -418,13 +403,13 @@ table pgflow.signal, owner pgflow_owner
   signal_id bigint not null generated always as identity -- The number of the message: messages are taken in this order
   chain_id bigint not null -- The chain that it is for
   run_id bigint -- Result of a child, what became of an effect: the generation that it is for, with its call
-  sent_at timestamp with time zone not null -- When it was sent
+  sent_at timestamp with time zone not null -- Time of sending
   call integer -- Result of a child: number of the parent's call that started it; word of an effect: its call
   kind "char" not null -- s = signal, c = result of a child, x = cancel, p = pause, r = resume, t = retry, e = what became of an effect
   name text not null -- Name of the signal, or of what is asked
   has_had_its_try boolean -- True of a cancel that has brought on a run that was paused or stuck: if the run gets stuck again, it stays so
-  sent_by text -- Who sent it: a role, or the name that the caller gave
-  payload json -- What it says
+  sent_by text -- Sender: a role, or the name that the caller gave
+  payload json -- Content of the message
   refusal jsonb -- Why the code could not take it, {error, code_hash}: the run was held for a person; null = nobody has tried, or it has been mended
   constraint signal_kind_check CHECK ((kind = ANY (ARRAY['s'::"char", 'c'::"char", 'x'::"char", 'p'::"char", 'r'::"char", 't'::"char", 'e'::"char"])))
   constraint signal_name_check CHECK (((octet_length(name) >= 1) AND (octet_length(name) <= 255)))
@@ -435,7 +420,7 @@ table pgflow.source, owner pgflow_owner
   -- The re-appliable SQL files (functions, triggers, views) and the hash of the text applied last
   name text not null -- Name of the file below sql/, without its suffix
   sha256 text not null -- Hash of the text that was applied last; another text is applied again
-  applied_at timestamp with time zone not null default clock_timestamp() -- When it was applied last
+  applied_at timestamp with time zone not null default clock_timestamp() -- Time at which it was last applied
   constraint source_pkey PRIMARY KEY (name)
 
 table pgflow.sparse_partition, owner pgflow_owner
@@ -453,16 +438,16 @@ table pgflow.step_beat, owner pgflow_owner
   -- Last sign of life of a long step, with details for its next attempt; gone when the run ends
   run_id bigint not null -- The run whose step it is
   call integer not null -- Number of the step's call
-  attempt integer not null -- Which attempt of the step it is
-  beat_at timestamp with time zone not null -- When the step last said that it lives
-  details json -- What the step said of its progress; null = nothing
+  attempt integer not null -- Number of the attempt
+  beat_at timestamp with time zone not null -- Time of the last sign of life of the step
+  details json -- Progress that the step reported; null = none
   constraint step_beat_details_check CHECK ((octet_length((details)::text) <= 65536))
   constraint step_beat_pkey PRIMARY KEY (run_id, call)
 
 table pgflow.timer, owner pgflow_owner
   -- When a parked run must go on though nothing came: sleep, time-out, retry or start (call 0)
   with autovacuum_vacuum_scale_factor=0.05, autovacuum_vacuum_threshold=2000, autovacuum_vacuum_cost_delay=0
-  due_at timestamp with time zone not null -- When the run must go on
+  due_at timestamp with time zone not null -- Time at which the run must go on
   run_id bigint not null -- The parked run
   call integer not null -- Number of the call whose sleep, time-out or retry it is; 0 = the start
   constraint timer_pkey PRIMARY KEY (run_id, call)
@@ -473,13 +458,13 @@ table pgflow.undelivered, owner pgflow_owner
   signal_id bigint not null -- The number that the message had in the mailbox
   chain_id bigint not null -- The chain that it was for
   run_id bigint -- Result of a child: the generation of the parent that started it
-  sent_at timestamp with time zone not null -- When it was sent
-  moved_at timestamp with time zone not null -- When it was put aside
+  sent_at timestamp with time zone not null -- Time of sending
+  moved_at timestamp with time zone not null -- Time at which it was put aside
   call integer -- Result of a child: number of the parent's call that started it
   kind "char" not null -- As in the mailbox: s = signal, c = result of a child, x = cancel, p = pause, r = resume, t = retry, e = what became of an effect
   name text not null -- Name of the signal, or of what was asked
-  sent_by text -- Who sent it
-  payload json -- What it says
+  sent_by text -- Sender
+  payload json -- Content of the message
   reason text not null default 'ended'::text -- ended = the run had ended; dropped, replaced = somebody took it out of the mailbox
   replaced_in bigint -- The number that it had, which is that of the message in its place now
   moved_by text -- Who took it out of the mailbox; null = the run had ended
@@ -501,7 +486,7 @@ table pgflow.unit, owner pgflow_owner
   args_hash bigint -- Hash of the arguments, on step_completed of a transaction and on the kinds of the effect and decision ledgers
   seq integer not null -- Its place in the journal, from 1 without a gap
   call pgflow.unit_call not null -- Number of the call that it is about; 0 = the run itself
-  kind pgflow.unit_letter not null -- What happened: see unit_kind
+  kind pgflow.unit_letter not null -- Kind of event: see unit_kind
   name pgflow.unit_name -- Of the step, signal, workflow or stream that it is about; null where there is none
   key pgflow.unit_name -- Idempotency key, on the kinds of the effect and decision ledgers
   payload pgflow.unit_payload -- The encoder's exact text, hence json and not jsonb; the bound leaves 64 KiB around a value of 1 MiB
@@ -531,9 +516,9 @@ table pgflow.unit_3, owner pgflow_owner
 table pgflow.unit_kind, owner pgflow_owner
   -- The closed list of unit kinds: name, whether it ends its call, and who writes it
   kind "char" not null -- The one character that stands for it in the journal
-  name text not null -- What the view timeline calls it
-  is_terminal boolean not null -- Whether a unit of this kind is the outcome of its call
-  written_by text not null -- Which functions write it, and when
+  name text not null -- Name in the view timeline
+  is_terminal boolean not null -- True if a unit of this kind is the outcome of its call
+  written_by text not null -- Functions that write it, and the occasion
   constraint unit_kind_name_key UNIQUE (name)
   constraint unit_kind_pkey PRIMARY KEY (kind)
 
@@ -556,9 +541,9 @@ table pgflow.worker, owner pgflow_owner
   worker_id integer not null generated always as identity -- The number of the worker, never used again
   pid integer not null -- Number of its process on its host
   beat bigint not null default 0 -- Counts up while it lives; others watch whether it moves
-  beat_at timestamp with time zone not null -- When it last counted up, for people: nothing is decided by it
-  started_at timestamp with time zone not null -- When it announced itself
-  concurrency integer not null -- How many runs it holds at once, at most
+  beat_at timestamp with time zone not null -- Time at which it last counted up, for people: nothing is decided by it
+  started_at timestamp with time zone not null -- Time at which it announced itself
+  concurrency integer not null -- Most runs that it holds at once
   stopping boolean not null default false -- True once it takes no further runs
   host text not null -- Name of the machine it runs on
   version text not null -- Version of pgflow-engine that it runs
@@ -574,22 +559,22 @@ table pgflow.worker_code, owner pgflow_owner
   constraint worker_code_pkey PRIMARY KEY (worker_id, code_id)
 
 view pgflow.decisions, owner pgflow_owner
-  -- Why: each choice with its reasons, as it was recorded once
+  -- Decisions: each choice with its reasons, as it was recorded once
   key text -- Key of the run
   decision text -- Its own key, which the keys of what rests on it begin with
   name text -- Name of the decision
-  value json -- What was chosen
+  value json -- Value that was chosen
   why text -- The reason given
-  evidence json -- What it rested on
-  alternatives json -- What else could have been chosen
+  evidence json -- Evidence that it rested on
+  alternatives json -- Alternatives to it
   policy text -- The policy that it followed; null = none is named
   model text -- The model that chose; null = none is named
-  usage json -- What the choice cost; null = nothing is said
-  decided_at timestamp with time zone -- When
+  usage json -- Cost of the choice; null = none was recorded
+  decided_at timestamp with time zone -- Time of the choice
   seq integer -- Its place in the journal
   call integer -- Number of the call, in the order in which the code made them
-  generation integer -- Which generation of the run decided
-  tenant text -- Whose run it is; empty where there is only one tenant
+  generation integer -- Generation of the run that decided
+  tenant text -- Tenant of the run; empty where there is only one
   run_id bigint -- The number of that generation
   grant select to pgflow_auditor
   grant select to pgflow_client
@@ -597,31 +582,31 @@ view pgflow.decisions, owner pgflow_owner
   grant select to pgflow_worker
 
 view pgflow.effects, owner pgflow_owner
-  -- What: each act on the outside, what was asked for, how often it was tried, what became of it and who said so
+  -- Effects: each act on the outside, its request, its tries, its outcome and who stated that
   key text -- Key of the run
   effect text -- Its idempotency key: the same in every attempt
   name text -- Name of the effect
   status text -- intended, unknown, accepted, confirmed or failed
-  risk text -- What it takes to take it back: reversible, compensable, irreversible
+  risk text -- Means by which it can be taken back: reversible, compensable, irreversible
   request json -- Its arguments, by name
-  result json -- What it returned, or what was said with its confirmation; null unless it is confirmed
-  error json -- Why it was not done; null unless it failed
+  result json -- Value that it returned, or that came with its confirmation; null unless it is confirmed
+  error json -- Reason why it was not done; null unless it failed
   ref text -- The counterparty's reference under which it was accepted; null = it was not
-  attempts bigint -- How often it was allowed to act
-  unknowns bigint -- How often nobody knew what had become of it
-  said_by text -- Who said last what became of it: settle, or a person; null = its own answer counted
+  attempts bigint -- Number of times that it was allowed to act
+  unknowns bigint -- Number of times that nobody knew its outcome
+  said_by text -- Last to state its outcome: settle, or a person; null = its own answer counted
   decision text -- Key of the decision that it rests on; null = none
   compensates text -- Key of the effect that it takes back; null = none
   policy_version integer -- The policy in force when it was let through; null = there was none
-  intended_at timestamp with time zone -- When its intent was recorded, before it acted
-  closed_at timestamp with time zone -- When it was known what became of it; null = it is open
+  intended_at timestamp with time zone -- Time at which its intent was recorded, before it acted
+  closed_at timestamp with time zone -- Time at which its outcome was known; null = it is open
   seq integer -- Place of its intent in the journal
   call integer -- Number of the call, in the order in which the code made them
-  generation integer -- Which generation of the run did it
-  tenant text -- Whose run it is; empty where there is only one tenant
+  generation integer -- Generation of the run that did it
+  tenant text -- Tenant of the run; empty where there is only one
   run_id bigint -- The number of that generation
-  origin json -- Where it was done, if a run that was rewound or forked was handed its result: run_id and seq of the intent there; null = here
-  owed text -- Why a person must see to it: forced (the run was ended by force) or parent_forced; null = nobody must
+  origin json -- Place where it was done, if a run that was rewound or forked was handed its result: run_id and seq of the intent there; null = here
+  owed text -- Reason why a person must see to it: forced (the run was ended by force) or parent_forced; null = nobody must
   grant select to pgflow_auditor
   grant select to pgflow_client
   grant select to pgflow_operator
@@ -633,8 +618,8 @@ view pgflow.lanes, owner pgflow_owner
   workflow text -- Name of the workflow
   version text -- Version of the code that its runs need; empty = any
   queued bigint -- Runs that may be claimed
-  oldest_queued_at timestamp with time zone -- Since when the oldest of them may be claimed; null = none is queued
-  why text -- Why no worker takes what is queued: the queue is paused, or none serves it, has the workflow or that version; null = one does
+  oldest_queued_at timestamp with time zone -- Time since which the oldest of them may be claimed; null = none is queued
+  why text -- Reason why no worker takes queued runs: the queue is paused, or none serves it, has the workflow or that version; null = one does
   lane_id integer -- Number of the lane
   grant select to pgflow_auditor
   grant select to pgflow_client
@@ -642,12 +627,12 @@ view pgflow.lanes, owner pgflow_owner
   grant select to pgflow_worker
 
 view pgflow.losses, owner pgflow_owner
-  -- What fail-overs have lost of that which workers were told is durable
+  -- Losses by fail-overs of units that workers were told are durable
   loss_id bigint -- Number of the loss, for close_loss()
-  noticed_at timestamp with time zone -- When the worker noticed
-  acknowledged_at timestamp with time zone -- When the worker last knew how far the lost server's log was durable
-  acknowledged_lsn pg_lsn -- How far it was then; more may have been acknowledged since
-  kept_lsn pg_lsn -- How far of that log the server at hand had come when it took over; at most, if it was restarted since
+  noticed_at timestamp with time zone -- Time at which the worker noticed
+  acknowledged_at timestamp with time zone -- Time at which the worker last knew how far the lost server's log was durable
+  acknowledged_lsn pg_lsn -- Position up to which it was durable then; more may have been acknowledged since
+  kept_lsn pg_lsn -- Position in that log up to which the server at hand had come when it took over; at most, if it was restarted since
   old_timeline integer -- Timeline of the lost server's log
   new_timeline integer -- Timeline of the log that goes on
   worker_id integer -- The worker that noticed
@@ -655,9 +640,9 @@ view pgflow.losses, owner pgflow_owner
   pid integer -- Number of its process there
   run_count integer -- Runs of which something is lost that this worker was told is durable
   runs jsonb -- Those runs, up to a thousand: key, seq that the worker was told of (0 = none), and whether the end was
-  closed_at timestamp with time zone -- When somebody saw to it; null = it is open
-  closed_by text -- Who did
-  why text -- What they said
+  closed_at timestamp with time zone -- Time at which somebody saw to it; null = it is open
+  closed_by text -- Name of whoever saw to it
+  why text -- Reason that they gave
   grant select to pgflow_auditor
   grant select to pgflow_client
   grant select to pgflow_operator
@@ -669,10 +654,10 @@ view pgflow.messages, owner pgflow_owner
   message bigint -- The number of the message: what drop_message, replace_message and requeue_message take
   signal text -- Name of the signal
   payload json -- Its payload
-  sent_at timestamp with time zone -- When it was sent
-  sent_by text -- Who sent it
-  refused text -- Why the code of the run could not take it, so that the run is stuck; null = nothing is wrong with it
-  tenant text -- Whose run it is; empty where there is only one tenant
+  sent_at timestamp with time zone -- Time of sending
+  sent_by text -- Sender
+  refused text -- Reason why the code of the run could not take it, so that the run is stuck; null = nothing is wrong with it
+  tenant text -- Tenant of the run; empty where there is only one
   chain_id bigint -- Number of the first run of the chain
   grant select to pgflow_auditor
   grant select to pgflow_client
@@ -686,19 +671,16 @@ view pgflow.obligations, owner pgflow_owner
   name text -- Of the effect, gate or obligation
   state text -- Of an effect: intended, unknown, absent, accepted; or uncompensated: it was done, and nobody takes it back any more
   opened_at timestamp with time zone -- Since when it is owed
-  due_at timestamp with time zone -- When the engine looks after it next, or when it should be closed; null = no time is set
+  due_at timestamp with time zone -- Time at which the engine looks after it next, or it should be closed; null = no time is set
   owed_to text -- To whom; null = nobody is named
   effect text -- Idempotency key of the effect: what settle_effect takes
   ref text -- The counterparty's reference: what confirm_effect takes
-  detail jsonb -- What whoever closes it should know
-  tenant text -- Whose run it is; empty where there is only one tenant
+  detail jsonb -- Notice for whoever closes it
+  tenant text -- Tenant of the run; empty where there is only one
   call integer -- Number of the call
   run_id bigint -- The number of that generation
-  paged_at timestamp with time zone -- When somebody was last told of it (app.pager); null = nobody, or nobody is needed
-  reason text -- Why a person must see to it: forced (its run was ended by force) or parent_forced (its run has completed, its parent was ended by force); null = its run does
-  beat_at timestamp with time zone -- When the last beat of an accepted effect came, or its acceptance; null = it has promised none
-  beat_details json -- What the last beat with details said of the progress; null = nothing
-  silent_at timestamp with time zone -- When its outcome is unknown if no further beat comes; null = it has promised none
+  paged_at timestamp with time zone -- Time at which somebody was last told of it (app.pager); null = nobody, or nobody is needed
+  reason text -- Reason why a person must see to it: forced (its run was ended by force) or parent_forced (its run has completed, its parent was ended by force); null = its run does
   grant select to pgflow_auditor
   grant select to pgflow_client
   grant select to pgflow_operator
@@ -711,10 +693,10 @@ view pgflow.partitions, owner pgflow_owner
   last_run_id bigint -- The last run id that belongs here
   bytes bigint -- Size on disk, with indexes
   units bigint -- Rows, by the last vacuum; null = none has been by
-  kept_large text -- Why it has not been shrunk: busy = its lock was not to be had in time, units = too many rows, vacuum = its dead rows are still there; null = it is not nearly empty
-  noticed_at timestamp with time zone -- Since when it is known to be nearly empty
-  tries integer -- How often its lock was not to be had in time
-  next_try_at timestamp with time zone -- When workers try again
+  kept_large text -- Reason why it has not been shrunk: busy = its lock was not to be had in time, units = too many rows, vacuum = its dead rows are still there; null = it is not nearly empty
+  noticed_at timestamp with time zone -- Time since which it is known to be nearly empty
+  tries integer -- Number of times that its lock was not to be had in time
+  next_try_at timestamp with time zone -- Time at which workers try again
   grant select to pgflow_auditor
   grant select to pgflow_client
   grant select to pgflow_operator
@@ -728,9 +710,9 @@ view pgflow.patches, owner pgflow_owner
   old_side bigint -- Open runs that may have passed before the change, and so take the old side
   marked bigint -- Open runs whose journal holds the marker of patched(): the code must call patched() or deprecate_patch() for them
   workers bigint -- Live workers whose code names it
-  deprecated boolean -- Whether that code only deprecates it
-  safe_to_deprecate boolean -- Whether no open run can take the old side: the branch may go, and patched() become deprecate_patch()
-  safe_to_remove boolean -- Whether the call may go too
+  deprecated boolean -- True if that code only deprecates it
+  safe_to_deprecate boolean -- True if no open run can take the old side: the branch may go, and patched() become deprecate_patch()
+  safe_to_remove boolean -- True if the call may go too
   grant select to pgflow_auditor
   grant select to pgflow_client
   grant select to pgflow_operator
@@ -742,15 +724,15 @@ view pgflow.provenance, owner pgflow_owner
   decision text -- Key of the decision
   decided text -- Name of the decision
   why text -- The reason given
-  evidence json -- What it rested on
-  decided_at timestamp with time zone -- When
+  evidence json -- Evidence that it rested on
+  decided_at timestamp with time zone -- Time of the decision
   act text -- effect or step; null = nothing rested on it
   name text -- Name of the effect or step
   act_key text -- Its idempotency key
-  status text -- What became of it
+  status text -- Status of the act
   compensated_by text -- Key of the effect that took it back; null = none
-  compensation text -- What became of that
-  tenant text -- Whose run it is; empty where there is only one tenant
+  compensation text -- Status of its compensation
+  tenant text -- Tenant of the run; empty where there is only one
   run_id bigint -- The number of the generation
   grant select to pgflow_auditor
   grant select to pgflow_client
@@ -758,18 +740,18 @@ view pgflow.provenance, owner pgflow_owner
   grant select to pgflow_worker
 
 view pgflow.queues, owner pgflow_owner
-  -- How much stands, runs and waits in each queue, and its limits
+  -- Runs that stand, run and wait in each queue, and its limits
   queue text -- Name of the queue
   queued bigint -- Runs that may be claimed
   running bigint -- Runs that a worker holds
   waiting bigint -- Runs that wait for a signal, a child, a timer or their time to start
   paused bigint -- Runs that somebody paused
   stuck bigint -- Runs that need somebody's help
-  oldest_queued_at timestamp with time zone -- Since when the oldest of the queued runs may be claimed; null = none is queued
-  max_running integer -- How many runs may be held at once over all workers; null = no limit
+  oldest_queued_at timestamp with time zone -- Time since which the oldest of the queued runs may be claimed; null = none is queued
+  max_running integer -- Most runs that may be held at once over all workers; null = no limit
   max_deaths smallint -- After so many workers died holding a run that recorded nothing, it is stuck
-  paused_at timestamp with time zone -- Since when nothing is claimed from the queue; null = not paused
-  refuses_unknown boolean -- Whether starts of workflows that no worker has ever had are refused
+  paused_at timestamp with time zone -- Time since which nothing is claimed from the queue; null = not paused
+  refuses_unknown boolean -- True if starts of workflows that no worker has ever had are refused
   grant select to pgflow_auditor
   grant select to pgflow_client
   grant select to pgflow_operator
@@ -781,15 +763,15 @@ view pgflow.repeated_steps, owner pgflow_owner
   call integer -- Number of the call, in the order in which the code made them
   step text -- Name of the step
   status text -- started, completed, failed or abandoned
-  attempts bigint -- How often its body was begun, as far as is recorded: it ended, or the worker that began it was lost; more than 1 = it may have acted more than once
-  started_at timestamp with time zone -- When its body was first allowed to start; null where no leave is needed, as for a read
-  ended_at timestamp with time zone -- When it returned, failed for the last time or was given up; null = it has not
-  idempotency_key text -- What idempotency_key() answers in its body: the same in every attempt; null for a read
-  output json -- What it returned, of what was made anew the newest; null unless it completed
+  attempts bigint -- Number of times that its body was begun, as far as is recorded: it ended, or the worker that began it was lost; more than 1 = it may have acted more than once
+  started_at timestamp with time zone -- Time at which its body was first allowed to start; null where no leave is needed, as for a read
+  ended_at timestamp with time zone -- Time at which it returned, failed for the last time or was given up; null = it has not
+  idempotency_key text -- Answer of idempotency_key() in its body: the same in every attempt; null for a read
+  output json -- Value that it returned, of those made anew the newest; null unless it completed
   error json -- The exception that it raised for the last time; null unless it failed
-  tenant text -- Whose run it is; empty where there is only one tenant
+  tenant text -- Tenant of the run; empty where there is only one
   run_id bigint -- The number of that generation
-  is_inherited boolean -- Whether it is a step of the run whose journal this one begins with
+  is_inherited boolean -- True if it is a step of the run whose journal this one begins with
   grant select to pgflow_auditor
   grant select to pgflow_client
   grant select to pgflow_operator
@@ -801,28 +783,28 @@ view pgflow.runs, owner pgflow_owner
   status text -- queued, running, waiting, paused, stuck, completed, failed or cancelled
   workflow text -- Name of the workflow
   queue text -- Queue it stands in
-  reason text -- Why it is where it is: what it waits for, why nobody takes it, why it is held, why it was cancelled; null = nothing to say
+  reason text -- Reason of its status: the wait, the lack of a worker, the words of a pause or cancel, or the trouble; null = nothing to say
   priority smallint -- Lower numbers are claimed first, among runs of one workflow and queue
-  created_at timestamp with time zone -- When it was started
-  since timestamp with time zone -- Since when it has this status
-  run_at timestamp with time zone -- When it may begin, if it was to begin later than it was started
-  deadline_at timestamp with time zone -- When it is cancelled if it has not ended; null = never
-  finished_at timestamp with time zone -- When it ended; null = it has not
+  created_at timestamp with time zone -- Time of the start
+  since timestamp with time zone -- Time since which it has this status
+  run_at timestamp with time zone -- Time at which it may begin, if that is later than its start
+  deadline_at timestamp with time zone -- Time at which it is cancelled if it has not ended; null = never
+  finished_at timestamp with time zone -- Time of the end; null = it has not ended
   attempt integer -- Claims since the run last made progress; null where it is waiting or has ended
   worker_id integer -- The worker that holds it; null = none does
   generation integer -- 1, and one more each time the run continued as new, was rewound or restarted
   labels jsonb -- Strings by name, to find runs by; null = none
   input json -- Arguments of the workflow, an object of parameter names
-  output json -- What the workflow returned; null until it has completed
+  output json -- Value that the workflow returned; null until it has completed
   error json -- The exception that it raised, or what is known of why it is stuck
-  tenant text -- Whose run it is; empty where there is only one tenant
+  tenant text -- Tenant of the run; empty where there is only one
   version text -- Version of the code that it needs; empty = any
   run_id bigint -- The number of this generation
   chain_id bigint -- Number of the first run of the chain: the same for all generations
   parent_run_id bigint -- The run that started this one as its child; null = none
   origin_key text -- Key of the run whose journal this one begins with, of a fork another key; null = it began empty, or that history is gone
-  origin_generation integer -- Which generation of that run
-  origin_seq integer -- How many units it has from there; null = it began empty
+  origin_generation integer -- Generation of that run
+  origin_seq integer -- Number of units it has from there; null = it began empty
   origin_run_id bigint -- The number of that generation
   grant select to pgflow_auditor
   grant select to pgflow_client
@@ -835,15 +817,15 @@ view pgflow.steps, owner pgflow_owner
   call integer -- Number of the call, in the order in which the code made them
   step text -- Name of the step
   status text -- started, completed, failed or abandoned
-  attempts bigint -- How often its body was begun, as far as is recorded: it ended, or the worker that began it was lost; more than 1 = it may have acted more than once
-  started_at timestamp with time zone -- When its body was first allowed to start; null where no leave is needed, as for a read
-  ended_at timestamp with time zone -- When it returned, failed for the last time or was given up; null = it has not
-  idempotency_key text -- What idempotency_key() answers in its body: the same in every attempt; null for a read
-  output json -- What it returned, of what was made anew the newest; null unless it completed
+  attempts bigint -- Number of times that its body was begun, as far as is recorded: it ended, or the worker that began it was lost; more than 1 = it may have acted more than once
+  started_at timestamp with time zone -- Time at which its body was first allowed to start; null where no leave is needed, as for a read
+  ended_at timestamp with time zone -- Time at which it returned, failed for the last time or was given up; null = it has not
+  idempotency_key text -- Answer of idempotency_key() in its body: the same in every attempt; null for a read
+  output json -- Value that it returned, of those made anew the newest; null unless it completed
   error json -- The exception that it raised for the last time; null unless it failed
-  tenant text -- Whose run it is; empty where there is only one tenant
+  tenant text -- Tenant of the run; empty where there is only one
   run_id bigint -- The number of that generation
-  is_inherited boolean -- Whether it is a step of the run whose journal this one begins with
+  is_inherited boolean -- True if it is a step of the run whose journal this one begins with
   grant select to pgflow_auditor
   grant select to pgflow_client
   grant select to pgflow_operator
@@ -852,20 +834,20 @@ view pgflow.steps, owner pgflow_owner
 view pgflow.timeline, owner pgflow_owner
   -- The journal in words: what happened to a run, in order
   key text -- Key of the run
-  generation integer -- Which generation of the run it happened in
+  generation integer -- Generation of the run in which it happened
   seq integer -- Its place in the journal of that generation, from 1 without a gap
   call integer -- Number of the call that it is about, in the order in which the code made them; 0 = the run itself
-  event text -- What happened: one of the kinds of units, or stream_closed
+  event text -- Kind of event: one of the kinds of units, or stream_closed
   name text -- Of the step, signal, workflow or stream that it is about; null where there is none
-  at timestamp with time zone -- When it happened, as now() showed it to the workflow
-  recorded_at timestamp with time zone -- When the commit wrote it
-  due_at timestamp with time zone -- When the timer that it started, or the next attempt, is due; null = none
+  at timestamp with time zone -- Time of the event, as now() showed it to the workflow
+  recorded_at timestamp with time zone -- Time at which the commit wrote it
+  due_at timestamp with time zone -- Time at which the timer that it started, or the next attempt, is due; null = none
   payload json -- Its result, error, message or value
   starts json -- Bodies of steps that this commit allowed to start: [[call, class, name, ordinal or key, hash of arguments], ...]
-  tenant text -- Whose run it is; empty where there is only one tenant
+  tenant text -- Tenant of the run; empty where there is only one
   run_id bigint -- The number of that generation
   token bigint -- Token of the lease that wrote it; 0 where no worker held the run, or where it is another run's
-  is_inherited boolean -- Whether it happened to the run whose journal this one begins with
+  is_inherited boolean -- True if it happened to the run whose journal this one begins with
   grant select to pgflow_auditor
   grant select to pgflow_client
   grant select to pgflow_operator
@@ -878,14 +860,14 @@ view pgflow.undelivered_messages, owner pgflow_owner
   signal text -- Name of the signal
   payload json -- Its payload
   reason text -- ended: the run had ended; dropped or replaced: somebody took it out of the mailbox
-  ended_as text -- How the run has ended; null = it is open
-  sent_at timestamp with time zone -- When it was sent
-  sent_by text -- Who sent it
-  moved_at timestamp with time zone -- When it was put aside
-  moved_by text -- Who took it out of the mailbox; null = the run had ended
+  ended_as text -- Status of the run that has ended; null = it is open
+  sent_at timestamp with time zone -- Time of sending
+  sent_by text -- Sender
+  moved_at timestamp with time zone -- Time at which it was put aside
+  moved_by text -- Name of whoever took it out of the mailbox; null = the run had ended
   why text -- The reason that was given; or why the code of the run could not take it
   replaced_in bigint -- The number of the message that has its place now; null = none has
-  tenant text -- Whose run it is; empty where there is only one tenant
+  tenant text -- Tenant of the run; empty where there is only one
   chain_id bigint -- Number of the first run of the chain
   grant select to pgflow_auditor
   grant select to pgflow_client
@@ -896,13 +878,13 @@ view pgflow.versions, owner pgflow_owner
   -- Each version of each workflow: which open runs may depend on it, who serves it, and whether it may go
   workflow text -- Name of the workflow, an old name included
   version text -- The version it was given, or the hash of its code
-  pinned boolean -- Whether its runs stay with it
+  pinned boolean -- True if its runs stay with it
   pinned_runs bigint -- Open runs that are pinned to it: only workers that have it claim them
   begun_runs bigint -- Other open runs that code may have worked on while this version was served: the code must still fit them
   workers bigint -- Live workers that have it
-  first_at timestamp with time zone -- When the first worker came that had it; null = none ever did
-  last_at timestamp with time zone -- When the last worker that had it went; null = one is there, or none ever was
-  safe_to_remove boolean -- Whether no open run can depend on it
+  first_at timestamp with time zone -- Time at which the first worker came that had it; null = none ever did
+  last_at timestamp with time zone -- Time at which the last worker that had it went; null = one is there, or none ever was
+  safe_to_remove boolean -- True if no open run can depend on it
   grant select to pgflow_auditor
   grant select to pgflow_client
   grant select to pgflow_operator
@@ -914,12 +896,12 @@ view pgflow.workers, owner pgflow_owner
   host text -- Name of the machine it runs on
   pid integer -- Number of its process there
   queues text[] -- Queues that it serves
-  concurrency integer -- How many runs it holds at once, at most
-  running bigint -- How many runs it holds now
+  concurrency integer -- Most runs that it holds at once
+  running bigint -- Number of runs that it holds now
   stopping boolean -- True once it takes no further runs
   version text -- Version of pgflow-engine that it runs
-  started_at timestamp with time zone -- When it announced itself
-  beat_at timestamp with time zone -- When it last said that it lives
+  started_at timestamp with time zone -- Time at which it announced itself
+  beat_at timestamp with time zone -- Time of its last sign of life
   beat bigint -- Counts up while it lives; others watch whether it moves
   is_outdated boolean -- True if the schema has been upgraded past the code of the worker: it goes on, until you start the new version in its place
   lost_threads integer -- Threads at bodies of steps that go on though nobody waits for them any more
@@ -929,7 +911,7 @@ view pgflow.workers, owner pgflow_owner
   grant select to pgflow_worker
 
 function pgflow.acts_(run_id bigint, cut integer) returns TABLE(seq integer, call integer, what text, name text, state text, key text, args_hash bigint, payload json), owner pgflow_owner
-  -- What a journal did to the world after a cut: steps, transactions, effects and children, each with how far it came
+  -- Acts of a journal after a cut: steps, transactions, effects and children, each with how far it came
   plpgsql stable
   set search_path=pg_catalog, pg_temp
   md5 073899bd96789a23f2b82bd3cc375842
@@ -952,7 +934,7 @@ function pgflow.adopt_effects_(origin bigint, cut integer, heir bigint, chain bi
   -- Hands to a generation the effects of the dropped part that it must take back: those that are open with their units and what is owed; answers its last seq
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 072cebe980678c398785c6f147951133
+  md5 30ba5ce365d2cc9ce22699a794e84d01
 
 function pgflow.append_(run_id bigint, seq integer, call integer, kind "char", name text, payload json, token bigint, at timestamp with time zone, t timestamp with time zone) returns void, owner pgflow_owner
   -- Appends one unit that the database decided
@@ -967,12 +949,6 @@ function pgflow.apply_controls_(chain bigint, me bigint, t timestamp with time z
   set enable_seqscan=off
   md5 8b8b4c1a8cfd3c7bbbc08fffeb5fc43e
 
-function pgflow.as_compared_(value json) returns jsonb, owner pgflow_owner
-  -- What stands for a value where two are compared: of an encoded one its keyed hash, since it looks different each time
-  sql immutable
-  set search_path=pg_catalog, pg_temp
-  md5 5fc15e4806efef4ace7a4f438e230b33
-
 function pgflow.await_end_of_(me bigint, old_chain bigint) returns void, owner pgflow_owner
   -- Cancels a run that has been replaced, if it is open, and parks the new one until it has ended
   plpgsql volatile
@@ -980,7 +956,7 @@ function pgflow.await_end_of_(me bigint, old_chain bigint) returns void, owner p
   md5 df8f183a2e6df314766b8c7ab7fb341c
 
 function pgflow.awaits_end_(run_id bigint) returns boolean, owner pgflow_owner
-  -- Whether a run that replaces another must not begin yet
+  -- True if a run that replaces another must not begin yet
   sql stable
   set search_path=pg_catalog, pg_temp
   md5 222df0b11dbb36d10aa09a4cec3a807d
@@ -991,16 +967,6 @@ function pgflow.beat(worker_id integer, stopping boolean DEFAULT false) returns 
   set search_path=pg_catalog, pg_temp
   set jit=off
   md5 d701d0e7a8728f09f4701b66a6a94857
-  grant execute to pgflow_worker
-
-function pgflow.beat_effect(ref text, details json DEFAULT NULL::json) returns void, owner pgflow_owner
-  -- A sign of life of the effect that was accepted under a reference, with details of its progress. PF001 if no such effect is open, PF006 if it was silent for too long, or promised no beats
-  plpgsql volatile security definer
-  set search_path=pg_catalog, pg_temp
-  set jit=off
-  md5 5472ac0b156940ee5e9049644d01ba98
-  grant execute to pgflow_client
-  grant execute to pgflow_operator
   grant execute to pgflow_worker
 
 function pgflow.beat_step(run_id bigint, token bigint, call integer, attempt integer, details json) returns boolean, owner pgflow_owner
@@ -1037,14 +1003,7 @@ function pgflow.book_(units jsonb, t timestamp with time zone) returns void, own
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
-  md5 fb8e9f3f12c992a98017649be72af60f
-
-function pgflow.book_beats_(units jsonb, t timestamp with time zone) returns void, owner pgflow_owner
-  -- Waits for beats of what a commit says is accepted, or is so again, and no more for those of what it closes
-  plpgsql volatile
-  set search_path=pg_catalog, pg_temp
-  set enable_seqscan=off
-  md5 dc230b9d2e87927290ddc817916b92ab
+  md5 46b9f643d53cc95d7adeb358c4789d8d
 
 function pgflow.bring_up_(heir pgflow.run, cut integer, edit json, note jsonb, was json, t timestamp with time zone) returns void, owner pgflow_owner
   -- Inserts a run that begins with the journal of another, with the unit that says who wanted it and why, and its place
@@ -1080,7 +1039,7 @@ function pgflow.carried_children_(run_id bigint, heritage jsonb) returns jsonb, 
   md5 57b208ab0e24448f4bf2fe3d628061c8
 
 function pgflow.carried_saga_(chain bigint, generation integer) returns jsonb, owner pgflow_owner
-  -- What a generation must take back of those before it if it fails: [[name, key, where its code stands, request, result, reference, whether it is its own], ...]; null = nothing
+  -- Effects of earlier generations that a generation must take back if it fails: [[name, key, where its code stands, request, result, reference, whether it is its own], ...]; null = none
   sql stable
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
@@ -1103,7 +1062,7 @@ function pgflow.check() returns TABLE(invariant text, detail text), owner pgflow
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 ac4349d640e1e1a947b3f1470e23b76f
+  md5 bb227b7b2dd304fbb21f53c85f1f625c
   grant execute to pgflow_operator
 
 function pgflow.check_acts_(run_id bigint, cut integer, effects text, is_fork boolean) returns text, owner pgflow_owner
@@ -1177,7 +1136,7 @@ function pgflow.check_payload_(run_id bigint, key text, name text, payload json)
   plpgsql stable
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=on
-  md5 5db79c61611a939fa88685d13722919e
+  md5 ac221f1bc09e028eeccc7fb08e8e0bad
 
 function pgflow.check_start_(priority integer, run_at timestamp with time zone, timeout_seconds double precision, labels jsonb, metadata jsonb, tenant text, key_retention_seconds integer, t timestamp with time zone) returns void, owner pgflow_owner
   -- Refuses (PF003) options of a start that no run can have
@@ -1192,13 +1151,13 @@ function pgflow.check_version_(version text) returns void, owner pgflow_owner
   md5 5a09b87443f25f0d44b83db7ab378535
 
 function pgflow.child_is_undone_(origin bigint, cut integer, call integer) returns boolean, owner pgflow_owner
-  -- Whether the dropped part of a journal, or a later generation, has taken back what a child did, or begun to: its result is none to be handed over
+  -- True if the dropped part of a journal, or a later generation, has taken back what a child did, or begun to: its result must not be handed over
   sql stable
   set search_path=pg_catalog, pg_temp
   md5 8caa1c89f46bac3836ee19f7a487f0f1
 
 function pgflow.child_saga_(parent bigint, child bigint) returns jsonb, owner pgflow_owner
-  -- What a child that has completed leaves to its parent to take back, if it must: {of: root of the parent, effects: [[name, key, code, request, result, reference], ...]}; null = nothing
+  -- Effects of a child that has completed which its parent must take back if it fails: {of: root of the parent, effects: [[name, key, code, request, result, reference], ...]}; null = none
   sql stable
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
@@ -1211,11 +1170,11 @@ function pgflow.claim_(worker_id integer, lanes integer[], max integer, tokens b
   md5 4ad80eb24e88b78d42ac96079bb4c31d
 
 function pgflow.claim_pages(max integer DEFAULT 20, lease_seconds double precision DEFAULT 60) returns TABLE(page_id text, run_id bigint, call integer, kind text, opened_at timestamp with time zone, key text, workflow text, generation integer, tenant text, name text, why text, effect text, tries integer, leased_until timestamp with time zone), owner pgflow_owner
-  -- What a person is to be told, up to so many; whoever has told says so (page_sent), else it is given out again after the lease
+  -- Claims up to so many needs for a person to tell; whoever has told says so (page_sent), else they are given out again after the lease
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 ccf522af83b329d1731d45707d7b2c82
+  md5 e79dfa756cbca0aa8d34c0b6f207b05e
   grant execute to pgflow_worker
 
 function pgflow.claim_runs(worker_id integer, lanes integer[], max integer, tokens bigint[], take_suspect boolean DEFAULT true, after bigint[] DEFAULT NULL::bigint[]) returns TABLE(run_id bigint, token bigint, chain_id bigint, lane_id integer, generation integer, attempt integer, suspect integer, last_seq integer, key text, root text, input text, units text, has_mail boolean, created_us bigint, now_us bigint, priority integer, extra jsonb, took_us bigint), owner pgflow_owner
@@ -1227,7 +1186,7 @@ function pgflow.claim_runs(worker_id integer, lanes integer[], max integer, toke
   grant execute to pgflow_worker
 
 function pgflow.claimed_(ids bigint[]) returns TABLE(run_id bigint, token bigint, chain_id bigint, lane_id integer, generation integer, attempt integer, suspect integer, last_seq integer, key text, root text, input text, units text, has_mail boolean, created_us bigint, now_us bigint, priority integer, extra jsonb), owner pgflow_owner
-  -- What a worker must know of the runs it has just claimed, with the first page of each journal
+  -- Facts for a worker on the runs it has just claimed, with the first page of each journal
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
@@ -1282,10 +1241,10 @@ function pgflow.confirm_effect(ref text, verdict text DEFAULT 'confirmed'::text,
   grant execute to pgflow_worker
 
 function pgflow.conflict_(key text, chain bigint, workflow text, input json, defaults json, is_other_parent boolean) returns text, owner pgflow_owner
-  -- Why a start cannot have a key: which run has it, what that is doing, and what is different
+  -- Reason why a start cannot have a key: the run that has it, its status, and the differences
   sql stable
   set search_path=pg_catalog, pg_temp
-  md5 524c02d4908c94faa4297851d3c52a10
+  md5 e34c9965e73d57c94cdf4865352bd181
 
 function pgflow.continue_(q jsonb, seq integer, t timestamp with time zone) returns integer, owner pgflow_owner
   -- Ends a run as the next generation of its chain, which is ready at once; answers the lane
@@ -1337,7 +1296,7 @@ function pgflow.discharge_(me bigint, call integer, verdict text, why text, said
   md5 83460669ada6afd9d596cc5d6bec7060
 
 function pgflow.drop_children_(me bigint, cut integer, children text, are_reused boolean, t timestamp with time zone) returns void, owner pgflow_owner
-  -- What becomes of children that the dropped part started, unless they are reused: open ones are cancelled or refused (PF006), keys of ended ones freed
+  -- Settles the children that the dropped part started, unless they are reused: open ones are cancelled or refused (PF006), keys of ended ones freed
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
   md5 f102e2598c14a9d0abef970e65446971
@@ -1373,7 +1332,7 @@ function pgflow.drop_old_code_(before timestamp with time zone) returns void, ow
   md5 b75af6c0d21dc3157ab60d48f1e4444f
 
 function pgflow.edit_note_(run_id bigint, cut integer, edit json) returns jsonb, owner pgflow_owner
-  -- What a result was before it was edited, and what it is: hashes of both
+  -- Hashes of a result before and after it was edited
   sql stable
   set search_path=pg_catalog, pg_temp
   md5 c1c1f965f881ce5d437eff6ec41be3ae
@@ -1411,7 +1370,7 @@ function pgflow.end_by_force_(me bigint, chain bigint, last_seq integer, token b
   md5 f4ee84c3ef0c530c432eb5ed249e2388
 
 function pgflow.ended_as_(run_id bigint) returns text, owner pgflow_owner
-  -- How a run ended, so that nobody takes its mail; null = it has not
+  -- Status of a run that has ended, so that nobody takes its mail; null = it is open
   plpgsql stable
   set search_path=pg_catalog, pg_temp
   md5 98bcad53042c2c505c3670b03c3dac7f
@@ -1499,7 +1458,7 @@ function pgflow.fork_run(key text, new_key text DEFAULT NULL::text, at_seq integ
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 ca10083ca5baf55398df4e86f18b16fd
+  md5 082f437b6847f574a485353fbd8e1e72
   grant execute to pgflow_operator
 
 function pgflow.free_key_(tenant text, parent bigint, key text) returns void, owner pgflow_owner
@@ -1535,19 +1494,19 @@ function pgflow.hand_on_saga_(me bigint, chain bigint, generation integer, entri
   md5 1815442bc0a7b11d07844f90e61dec26
 
 function pgflow.has_done_(chain bigint) returns boolean, owner pgflow_owner
-  -- Whether a run, or a child of it, has done effects, or may have, that were not taken back
+  -- True if a run, or a child of it, has done effects, or may have, that were not taken back
   sql stable
   set search_path=pg_catalog, pg_temp
   md5 7e95f331d3e35b836a2bd89599f3c5a3
 
 function pgflow.has_long_number_(value text) returns boolean, owner pgflow_owner
-  -- Whether a JSON text holds more than 4,300 digits in a row outside of strings
+  -- True if a JSON text holds more than 4,300 digits in a row outside of strings
   plpgsql immutable strict
   set search_path=pg_catalog, pg_temp
   md5 668bd606befbc18b6b9a3d67cb835e0e
 
 function pgflow.hear_(questions jsonb, mailed integer[]) returns integer[], owner pgflow_owner
-  -- Which of the runs of a batch that have mail people want to pause; what was asked before they wanted it to go on is dropped
+  -- Runs of a batch with mail that people want to pause; what was asked before they wanted it to go on is dropped
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
@@ -1560,7 +1519,7 @@ function pgflow.heir_of_(origin pgflow.run, cut integer, input json, mode text, 
   md5 4bc7769e5628d22b6f3b79823e261440
 
 function pgflow.heritage_(run_id bigint, heritage jsonb) returns jsonb, owner pgflow_owner
-  -- What a worker must know of a run that begins with the journal of another; null of any other run
+  -- Facts for a worker on a run that begins with the journal of another; null of any other run
   plpgsql stable
   set search_path=pg_catalog, pg_temp
   md5 745e26fac434046b8410071719544436
@@ -1578,12 +1537,12 @@ function pgflow.hold_still_(child bigint) returns bigint, owner pgflow_owner
   md5 3210912413de5371d68555a58d84ae6e
 
 function pgflow.idle_state() returns TABLE(idle boolean, next_due_at timestamp with time zone, due_timers bigint), owner pgflow_owner
-  -- Whether nothing is ready, leased, nudged or due; when the next timer is; and how many are due
+  -- True if nothing is ready, leased, nudged or due; the time of the next timer; and the number that are due
   sql volatile security definer
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
   set jit=off
-  md5 92b95c774d026bebf76c4b1ec6ef477f
+  md5 f869e04121922eeb79e08efd45536684
   grant execute to pgflow_worker
 
 function pgflow.import_run(history json) returns bigint, owner pgflow_owner
@@ -1610,7 +1569,7 @@ function pgflow.intend_(q jsonb, t timestamp with time zone, INOUT seq integer, 
   -- Records the intents and further attempts that a flush asks for; refused = those that the policy does not let through
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 77bcdd240d1237dd090973422917c209
+  md5 670837a4dc1a8c6743d0a2f33781b00f
 
 function pgflow.intern_lane_(queue text, workflow text, version text) returns integer, owner pgflow_owner
   -- The lane of (queue, workflow, version), made if it is new
@@ -1619,61 +1578,49 @@ function pgflow.intern_lane_(queue text, workflow text, version text) returns in
   md5 fb306ba29e518ac7f7de88a2f1a59bd6
 
 function pgflow.is_alias_(old_name text, name text) returns boolean, owner pgflow_owner
-  -- Whether a worker has said that a workflow had this name before
+  -- True if a worker has said that a workflow had this name before
   sql stable
   set search_path=pg_catalog, pg_temp
   md5 594a5cc149e9ee7764dfa2daf91ead82
 
-function pgflow.is_envelope_(value jsonb) returns boolean, owner pgflow_owner
-  -- Whether a value was encoded by the codec of an app
-  sql immutable
-  set search_path=pg_catalog, pg_temp
-  md5 3939bac97329b79457ba75555085fab4
-
 function pgflow.is_first_(chain bigint, key text, name text, payload json, OUT is_first boolean, OUT message_id bigint, OUT ended_as text) returns record, owner pgflow_owner
-  -- Whether a message is sent to a chain for the first time under an idempotency key; else which one was, and how the run ended if it did not take that
+  -- True if a message is sent to a chain for the first time under an idempotency key; else which one was, and how the run ended if it did not take that
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 e211b407be8ddb86d39b76367cfb5652
+  md5 8a5acd947172fd041f9702ef177adc77
 
 function pgflow.is_forced_(run_id bigint) returns boolean, owner pgflow_owner
-  -- Whether a run was ended by force, without its code
+  -- True if a run was ended by force, without its code
   sql stable
   set search_path=pg_catalog, pg_temp
   md5 58f61f755eb878e9b987519452225c41
 
 function pgflow.is_handed_on_(run_id bigint, seq integer) returns boolean, owner pgflow_owner
-  -- Whether what a unit opened is owed by another run: the generation that took it over, or the origin of a fork
+  -- True if another run owes what a unit opened: the generation that took it over, or the origin of a fork
   sql stable
   set search_path=pg_catalog, pg_temp
   md5 385e4daed08cb6c7a822aa590117355e
 
-function pgflow.is_judgeable_(request jsonb, path text) returns boolean, owner pgflow_owner
-  -- Whether a rule of the policy can see what its jsonpath looks at, of a request that may be encoded
-  sql immutable
-  set search_path=pg_catalog, pg_temp
-  md5 11021fc742da3940e5dd2a7875c1fd9d
-
 function pgflow.is_own_(chain bigint, start_id uuid) returns boolean, owner pgflow_owner
-  -- Whether a chain was started by the very start that asks: its answer was lost, and it is sent again
+  -- True if a chain was started by the very start that asks: its answer was lost, and it is sent again
   sql stable
   set search_path=pg_catalog, pg_temp
   md5 0d144fa7a1051f5774ec0400adba7d43
 
 function pgflow.is_returned_(run_id bigint, seq integer) returns boolean, owner pgflow_owner
-  -- Whether a message that was taken at a unit went back to the mailbox
+  -- True if a message that was taken at a unit went back to the mailbox
   sql stable
   set search_path=pg_catalog, pg_temp
   md5 9b56bb758efbda01d79be07d406d2124
 
 function pgflow.is_to_be_undone_(child bigint, key text) returns boolean, owner pgflow_owner
-  -- Whether an effect that a child left to its parent can be taken back
+  -- True if an effect that a child left to its parent can be taken back
   sql stable
   set search_path=pg_catalog, pg_temp
   md5 497b05cd7ccfd5a9a2445017c0950e7f
 
 function pgflow.is_undoing_(run_id bigint, cut integer) returns boolean, owner pgflow_owner
-  -- Whether a run has yet to take back what was dropped before its code goes on
+  -- True if a run has yet to take back a dropped part before its code goes on
   sql stable
   set search_path=pg_catalog, pg_temp
   md5 ccabac6ba1ab949e3da781e204f22a97
@@ -1685,13 +1632,13 @@ function pgflow.journal_(run_id bigint, after_seq integer, max_bytes integer) re
   md5 c663ccf038e1bf8b8685d0943e786d5a
 
 function pgflow.json_depth_(value text) returns integer, owner pgflow_owner
-  -- How deeply a JSON text is nested
+  -- Depth to which a JSON text is nested
   plpgsql immutable strict
   set search_path=pg_catalog, pg_temp
   md5 2812c0415c9322874b89aeba477e0f30
 
 function pgflow.judge_acts(acts jsonb) returns jsonb, owner pgflow_owner
-  -- What the policy in force says of acts [[name, risk, request], ...]: for each the version that wants a gate, or null
+  -- Judgement of the policy in force on acts [[name, risk, request], ...]: for each the version that wants a gate, or null
   sql stable security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
@@ -1711,7 +1658,7 @@ function pgflow.keys_as_uuids_(runs jsonb) returns uuid[], owner pgflow_owner
   md5 77308e8ea695d6c0547c5d705f6c1fe1
 
 function pgflow.labels_at_start_(run_id bigint, labels jsonb) returns jsonb, owner pgflow_owner
-  -- What a run was started with, given its number and the labels that it has now
+  -- Labels that a run was started with, given its number and the labels that it has now
   sql stable
   set search_path=pg_catalog, pg_temp
   md5 d41d8cd98f00b204e9800998ecf8427e
@@ -1792,7 +1739,7 @@ function pgflow.look_all_(questions jsonb, positions integer[], seqs integer[], 
   md5 685edf67c259a73f930b6a154139b38a
 
 function pgflow.lost_runs(run_ids bigint[], tokens bigint[], seqs integer[], has_ended boolean[]) returns SETOF bigint, owner pgflow_owner
-  -- Which of these runs lack the unit that this token wrote as this seq, or the outcome if they have ended
+  -- Those runs that lack the unit that this token wrote as this seq, or the outcome if they have ended
   sql stable security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
@@ -1811,22 +1758,16 @@ function pgflow.micros_(at timestamp with time zone) returns bigint, owner pgflo
   md5 d41d8cd98f00b204e9800998ecf8427e
 
 function pgflow.misfit_(shape jsonb, value jsonb, place text DEFAULT ''::text) returns text, owner pgflow_owner
-  -- Why a value does not fit a shape; null = it may fit
+  -- Reason why a value does not fit a shape; null = it may fit
   plpgsql immutable
   set search_path=pg_catalog, pg_temp
   md5 236d73af51309b811753a169bdd52c4f
-
-function pgflow.move_beats_(origin bigint, old_call integer, heir bigint, new_call integer) returns void, owner pgflow_owner
-  -- Hands the beats of an accepted effect to the generation that owes it now, whose journal and debt are there
-  plpgsql volatile
-  set search_path=pg_catalog, pg_temp
-  md5 c39b06f391de476e868aa70335acc3a3
 
 function pgflow.move_owed_(origin bigint, cut integer, heir bigint) returns void, owner pgflow_owner
   -- Hands what was owed before a cut to the new generation; the rest stays owed by the old one
   sql volatile
   set search_path=pg_catalog, pg_temp
-  md5 bce749e823b3433362a53fe5a661e0d3
+  md5 a20eb0000bbd1ade51cb4e4cfae8cde0
 
 function pgflow.move_words_(origin bigint, chain bigint, heir bigint, t timestamp with time zone) returns void, owner pgflow_owner
   -- Hands what was said of open effects, and not yet taken, to whoever owes them now; of those that the old generation keeps it is recorded there
@@ -1835,13 +1776,13 @@ function pgflow.move_words_(origin bigint, chain bigint, heir bigint, t timestam
   md5 f7d576e6431c8fccde42a07c557ad4e8
 
 function pgflow.needs_(name text, risk text, request jsonb, OUT version integer, OUT needs text) returns record, owner pgflow_owner
-  -- What the policy in force says of an effect: its version, and gate, nothing or null where no rule fits
+  -- Judgement of the policy in force on an effect: its version, and gate, nothing or null where no rule fits
   plpgsql stable
   set search_path=pg_catalog, pg_temp
-  md5 39580d391cd23e301e69dbafd02beb62
+  md5 ffade4aa307b5490fa9b83e775fbfd10
 
 function pgflow.needs_person_() returns TABLE(run_id bigint, call integer, kind text, opened_at timestamp with time zone, name text, why text, effect text), owner pgflow_owner
-  -- What only a person can bring on, each since when: runs that are stuck, and effects that nobody looks after
+  -- Needs for a person, each with its time: runs that are stuck, and effects that nobody looks after
   sql stable
   set search_path=pg_catalog, pg_temp
   md5 1cf91b751e7648a02b9cc1a3a8482d9b
@@ -1865,26 +1806,12 @@ function pgflow.note_refused_(q jsonb) returns jsonb, owner pgflow_owner
   set enable_seqscan=off
   md5 8868c16c743cf64aaf11977be86c838e
 
-function pgflow.note_silence_(me bigint, call integer, name text, token bigint, t timestamp with time zone, is_over boolean, INOUT seq integer, OUT units jsonb) returns record, owner pgflow_owner
-  -- Records that nobody knows what has become of an accepted effect, since no beat has come in time
-  plpgsql volatile
-  set search_path=pg_catalog, pg_temp
-  md5 fe6c4f0cc737f764672a5148e5a6cb2a
-
 function pgflow.note_taken_back_(chain bigint, origin bigint, generation integer, cut integer) returns void, owner pgflow_owner
   -- Remembers what the dropped part of a generation had taken back, or had begun to: the next one must not do it again
   sql volatile
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
   md5 33be3daf5e13b5f0be9c6d3e26b305ca
-
-function pgflow.notice_silence_(max integer, t timestamp with time zone) returns void, owner pgflow_owner
-  -- Tells runs whose accepted effects have had no beat in time; of those that have ended, it is recorded
-  plpgsql volatile
-  set search_path=pg_catalog, pg_temp
-  set enable_seqscan=off
-  set plan_cache_mode=force_generic_plan
-  md5 ba2f5b713a9e9d0950e22aea5b96bc6f
 
 function pgflow.now_() returns timestamp with time zone, owner pgflow_owner
   -- The database's clock, which alone decides what is due or expired
@@ -1931,7 +1858,7 @@ function pgflow.owe_left_(me bigint, reason text, t timestamp with time zone, IN
   md5 70f943f69d15453d8cb46eb711fd2a08
 
 function pgflow.own_stem_(root uuid, generation integer) returns text, owner pgflow_owner
-  -- What the idempotency keys of a generation begin with
+  -- Beginning of the idempotency keys of a generation
   sql immutable
   set search_path=pg_catalog, pg_temp
   md5 d9441c938d227188f42837aa2397f6e5
@@ -1994,7 +1921,7 @@ function pgflow.pause_run(key text, why text DEFAULT 'paused'::text, tenant text
   grant execute to pgflow_operator
 
 function pgflow.pick_heads_(lanes integer[], max integer, suspects boolean, after bigint[]) returns tid[], owner pgflow_owner
-  -- Where the first rows of these lanes stand, or the first behind {priority, run}, in the order of claiming; of one lane, locked
+  -- First rows of these lanes, or the first behind {priority, run}, in the order of claiming; of one lane, locked
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
@@ -2002,12 +1929,12 @@ function pgflow.pick_heads_(lanes integer[], max integer, suspects boolean, afte
   md5 226cfc80e04476619767ebfba4b348a6
 
 function pgflow.poll(max integer DEFAULT 1000) returns TABLE(lanes integer[], mail bigint[], ended bigint[], busy integer, next_due_seconds double precision, newest_lane integer), owner pgflow_owner
-  -- The sweep of every worker: expired runs, effects without a beat, nudges, due timers; also says in how many seconds the next timer is due, and which lane is the newest, for a worker to notice one that it serves
+  -- The sweep of every worker: expired runs, nudges, due timers; also says in how many seconds the next timer is due, and which lane is the newest, for a worker to notice one that it serves
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
   set jit=off
-  md5 b40a563e1b4b7d5aee0eee5d436f9788
+  md5 3cad218822a7ab7777543f656b532878
   grant execute to pgflow_worker
 
 function pgflow.post_(chain bigint, kind "char", name text, payload json, sent_by text) returns bigint, owner pgflow_owner
@@ -2248,7 +2175,7 @@ function pgflow.rewind_run(key text, to_seq integer DEFAULT NULL::integer, from_
   grant execute to pgflow_operator
 
 function pgflow.run_state(key text, tenant text DEFAULT ''::text) returns json, owner pgflow_owner
-  -- What the run last said of itself with set_state()
+  -- Values that the run last set with set_state()
   sql stable security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
@@ -2268,10 +2195,10 @@ function pgflow.run_status(key text, tenant text DEFAULT ''::text) returns text,
   grant execute to pgflow_worker
 
 function pgflow.same_input_(one json, other json, defaults json) returns boolean, owner pgflow_owner
-  -- Whether two inputs are the same once what they leave out is what the defaults say
+  -- True if two inputs are the same once the defaults stand for what they leave out
   sql immutable
   set search_path=pg_catalog, pg_temp
-  md5 1b5912b709a9d50ebbac23048f1ccef6
+  md5 4b86af1fc7be9436a65bd6871a2034d9
 
 function pgflow.segments_(known jsonb, own text, cut integer) returns jsonb, owner pgflow_owner
   -- The segments of an origin, its own stem among them, as far as a cut
@@ -2341,14 +2268,14 @@ function pgflow.settle_by_word_(me bigint, call integer, payload json, sent_by t
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
-  md5 f36db3fd5a8ae4f768bfcd23ea34485d
+  md5 6066f4077269b1c3314513148b42e622
 
 function pgflow.settle_effect(effect_key text, verdict text, value json DEFAULT 'null'::json, why text DEFAULT NULL::text, sent_by text DEFAULT NULL::text) returns bigint, owner pgflow_owner
   -- Says what became of an effect whose outcome is unknown, or that was accepted: confirmed with its result, failed, or absent (then it may be tried again). Of one that is uncompensated: taken_back, or stands. PF001 if no open effect has the key, PF006 while it is under way
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 3ba5bf4043f1f65f33d788c3182fc533
+  md5 6557a760d7d98f61d44db618df913cb3
   grant execute to pgflow_operator
   grant execute to pgflow_worker
 
@@ -2426,7 +2353,7 @@ function pgflow.stem_at_(segments jsonb, own text, seq integer) returns text, ow
   md5 703534fdcd5af53cf30d0d10d08c62df
 
 function pgflow.step_details(run_id bigint, call integer) returns text, owner pgflow_owner
-  -- What the last attempt of a step said of its progress
+  -- Progress that the last attempt of a step reported
   sql stable security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
@@ -2509,7 +2436,7 @@ function pgflow.tell_workers_(lanes integer[], mail bigint[]) returns void, owne
   md5 daa4ff37cab8005c27ad0afeae6fc41a
 
 function pgflow.told_heritage_(run_id bigint, heritage jsonb) returns jsonb, owner pgflow_owner
-  -- What a replay must know of a run that begins with the journal of another
+  -- Facts for a replay on a run that begins with the journal of another
   sql stable
   set search_path=pg_catalog, pg_temp
   md5 678de099fe341de1181b77dd94bddcee
@@ -2551,7 +2478,7 @@ function pgflow.uuids7_(count integer) returns uuid[], owner pgflow_owner
   md5 4ea8c574669a6603c27e3b5720982222
 
 function pgflow.verdict_(p_run_id bigint, p_token bigint, p_expected integer, is_locked boolean, held_token bigint) returns text, owner pgflow_owner
-  -- What became of one run of a batch: ok, already, busy or lost
+  -- Verdict on one run of a batch: ok, already, busy or lost
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
@@ -2591,7 +2518,7 @@ function pgflow.wal_(OUT timeline integer, OUT flushed bigint, OUT recovered_to 
   md5 68ccfc7939a25d85b42c7009a46b5b65
 
 function pgflow.wind_up_(run_ids bigint[], t timestamp with time zone) returns bigint[], owner pgflow_owner
-  -- What the end of these runs means to others; answers the chains to wake
+  -- Tells others that these runs have ended, and cancels children; answers the chains to wake
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
   md5 de45e4d2fec1868a0f1293cab272986b
