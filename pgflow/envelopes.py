@@ -28,7 +28,7 @@ ErrorData = dict[str, Any]
 
 @runtime_checkable
 class PayloadCodec(Protocol):
-    """What encodes an app's values before they reach the database, and decodes them when they come back.
+    """Encodes an app's values before they reach the database, and decodes them when they come back.
 
     Its methods run on the worker's event loop, between an answer of the database and the next call. They must be fast and must
     not wait for anything: fetch keys when the app starts. Threads may call them at the same time.
@@ -85,17 +85,17 @@ class Envelopes:
 
     @property
     def is_writing(self) -> bool:
-        """Whether values are encoded from now on, and not only decoded."""
+        """True if values are encoded from now on, and not only decoded."""
         return self._codec.key_id is not None
 
     @property
     def hash_key(self) -> bytes | None:
-        """What hashes of arguments are keyed with; None for plain ones."""
+        """Secret that keys hashes of arguments; None for plain ones."""
         return None if self._codec.key_id is None else self._secret
 
     @property
     def other_hash_keys(self) -> tuple[bytes | None, ...]:
-        """What hashes may be keyed with that were recorded while values were written the other way: in clear, or encoded."""
+        """Keys of hashes that may have been recorded while values were written the other way: in clear, or encoded."""
         if self._secret is None:
             return ()
         return (self._secret,) if self._codec.key_id is None else (None,)
@@ -199,7 +199,7 @@ def key_of(envelope: Any) -> str:
 
 
 def is_envelope(value: Any) -> bool:
-    """Whether a value that was read from the database is an envelope: an object that begins like one."""
+    """Return True if a value that was read from the database is an envelope: an object that begins like one."""
     return isinstance(value, dict) and next(iter(value), None) == "$codec"
 
 

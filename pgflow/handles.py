@@ -118,7 +118,7 @@ class _Handle(Generic[S, R_co]):
         return f"<{type(self).__name__} {self.key!r}>"
 
     def _opened(self, state: dict[str, Any]) -> dict[str, Any]:
-        """What a run has said of itself, in clear."""
+        """Return the state that a run has set, in clear."""
         envelopes = self._outcome.envelopes
         return {name: open_value(envelopes, value, f"{name!r} of the state of run {self.key!r}") for name, value in state.items()}
 

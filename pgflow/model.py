@@ -253,7 +253,7 @@ class Accepted:
 
     @property
     def beats_within_seconds(self) -> float | None:
-        """How often a beat is promised; None if none is, or where the workflow looks."""
+        """Seconds within which each beat is promised; None if none is, or where the workflow looks."""
         within: float | None = self.__dict__.get("_beats_within")
         return within
 

@@ -66,7 +66,7 @@ def _opened(unit: Unit, payload: str, envelopes: Envelopes | None, key: str) -> 
 
 
 def _open_child(data: dict[str, Any], envelopes: Envelopes | None, what: str) -> str:
-    """How a child ended: its result or error, and what its parent takes back."""
+    """Return the end of a child in clear: its result or error, and the effects that its parent takes back."""
     for name in ("output", "error"):
         if is_envelope(data.get(name)):
             data[name] = open_value(envelopes, data[name], what)

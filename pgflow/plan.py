@@ -281,7 +281,7 @@ def _act_of(step: dict[str, Any], allowed: dict[str, Step[..., Any]], *, is_seal
 
 
 def _is_sealed() -> bool:
-    """Whether the run whose plan is reviewed is of an app whose codec encodes values."""
+    """True if the codec of the run's app encodes values."""
     scope = current.get()
     return scope is not None and scope.claim.envelopes is not None and scope.claim.envelopes.is_writing
 

@@ -209,7 +209,7 @@ def _differs_in_form_only(recorded: RecordedRun, execution: Execution, workflow:
 
 
 def _output_of(execution: Execution) -> str | None:
-    """What the code has returned, in clear."""
+    """Return the value that the code has returned, in clear."""
     output = None if execution.ending is None else execution.ending.output
     return output if output is None else open_text(execution.claim.envelopes, output, "the result")
 

@@ -70,7 +70,7 @@ def stored_input(
 
 
 def stored_defaults(workflow: Workflow[..., Any], envelopes: Envelopes | None) -> str | None:
-    """What counts for parameters that an input leaves out, for the database; an encoded input has its hash made with them."""
+    """Return the defaults that count for parameters that an input leaves out; the hash of an encoded input is made with them."""
     return workflow.defaults_text if envelopes is None or not envelopes.is_writing else None
 
 

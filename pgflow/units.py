@@ -280,7 +280,7 @@ class Claim:
     lost: dict[int, list[Ref]] = field(default_factory=dict)
     """By call, what its recorded result claims to exist and does not."""
     envelopes: Envelopes | None = None
-    """What seals the values that are recorded of it; None where the app has no codec."""
+    """Seals the values that are recorded of it; None where the app has no codec."""
 
     @property
     def has_kin(self) -> bool:

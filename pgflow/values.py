@@ -38,7 +38,7 @@ MAX_DEPTH = 200
 MAX_DIGITS = 4300  # CPython refuses to read a longer integer (sys.int_info.default_max_str_digits)
 
 ENVELOPE = '{"$codec"'
-"""How the text of a value begins that a codec has encoded; no other value's text may (:mod:`pgflow.envelopes`)."""
+"""Beginning of the text of an encoded value, and of no other value (:mod:`pgflow.envelopes`)."""
 
 quote_json = json.encoder.encode_basestring
 """JSON string of a Python string, without escaping what is not ASCII."""

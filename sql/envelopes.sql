@@ -10,7 +10,7 @@ set search_path = pg_catalog, pg_temp
 as $$
   select jsonb_typeof(value) = 'object' and value ? '$codec' and value ? 'data'
 $$;
-comment on function pgflow.is_envelope_(jsonb) is 'Whether a value was encoded by the codec of an app';
+comment on function pgflow.is_envelope_(jsonb) is 'True if a value was encoded by the codec of an app';
 
 create or replace function pgflow.as_compared_(value json)
 returns jsonb
@@ -20,7 +20,7 @@ set search_path = pg_catalog, pg_temp
 as $$
   select case when pgflow.is_envelope_(value::jsonb) and value->>'hash' is not null then jsonb_build_object('$hash', value->>'hash') else value::jsonb end
 $$;
-comment on function pgflow.as_compared_(json) is 'What stands for a value where two are compared: of an encoded one its keyed hash, since it looks different each time';
+comment on function pgflow.as_compared_(json) is 'Stand-in for a value where two are compared: of an encoded one its keyed hash, since it looks different each time';
 
 create or replace function pgflow.is_judgeable_(request jsonb, path text)
 returns boolean
@@ -33,4 +33,4 @@ as $$
     select from regexp_matches(path, '\$\."((?:[^"\\]|\\.)*)"', 'g') m where not coalesce(request->'shown', '{}') ? m[1]
   )
 $$;
-comment on function pgflow.is_judgeable_(jsonb, text) is 'Whether a rule of the policy can see what its jsonpath looks at, of a request that may be encoded';
+comment on function pgflow.is_judgeable_(jsonb, text) is 'True if a rule of the policy can see what its jsonpath looks at, of a request that may be encoded';

@@ -384,7 +384,7 @@ async def test_a_confirmation_stops_the_question_that_is_under_way(aflow: AsyncH
 
 
 def words(conn: Conn) -> list[str]:
-    """What waits in mailboxes to be said of effects, in its order."""
+    """Return the mail on effects that waits, in its order."""
     return [verdict for (verdict,) in conn.execute("select payload->>'verdict' from pgflow.signal where kind = 'e' order by signal_id")]
 
 

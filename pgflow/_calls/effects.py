@@ -1,4 +1,4 @@
-"""``sql/effects.sql``: what somebody says became of an effect, each answering whom to wake; ``sql/beats.sql``: that it goes on."""
+"""``sql/effects.sql``: verdicts on effects, each answering whom to wake; ``sql/beats.sql``: beats of accepted ones."""
 
 from __future__ import annotations
 

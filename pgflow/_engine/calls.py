@@ -132,7 +132,7 @@ class StepCall(Call):
     try_id: str = ""
     """Identifier of that try."""
     stored: str = ""
-    """Where the app has a codec: the result of a transaction, or the request of an effect, as it is recorded."""
+    """Result of a transaction, or request of an effect, as it is recorded; empty where the app has no codec."""
     key: str = ""
     """Idempotency key, for calls of the ledgers and those that rest on a decision; others make it when they are asked for it."""
 
@@ -160,7 +160,7 @@ class EffectCall(StepCall):
     is_unknown: bool = False
     is_settled: bool = False
     is_silent: bool = False
-    """Whether it was accepted, and its counterparty has given no sign of life in time."""
+    """True if it was accepted, and its counterparty has given no sign of life in time."""
     is_by_word: bool = False
     """True if somebody stated its outcome."""
     may_have_acted: bool = False
@@ -192,7 +192,7 @@ class EffectCall(StepCall):
 
     @property
     def was_accepted(self) -> bool:
-        """Whether the code has its acceptance: what is still to come is for the ledger alone."""
+        """True once the code has its acceptance: all that is still to come is for the ledger alone."""
         return self.closed_as == "accepted"
 
     @property

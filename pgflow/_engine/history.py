@@ -187,7 +187,7 @@ class History(ABC):
             self.diverge(str(error), UNREADABLE)
 
     def _sealed_note(self, text: str, what: str, *, is_object: bool = False) -> str:
-        """What the code notes, as it is recorded; as it is, where it is repeated."""
+        """Return a note of the code as it is recorded; in clear where a replay repeats it."""
         envelopes = self.claim.envelopes
         if envelopes is None:
             return text
@@ -212,7 +212,7 @@ class History(ABC):
             self.diverge(str(error), UNREADABLE)
 
     def _told(self, error: BaseException) -> str:
-        """What is recorded of an error in clear, for a person: where the app has a codec, nothing that may quote a value."""
+        """Return the text of an error for a person, recorded in clear: where the app has a codec, nothing that may quote a value."""
         if self.claim.envelopes is None:
             return str(error)
         return getattr(error, "outline", None) or (str(error) if isinstance(error, PgflowError) else type(error).__name__)

@@ -317,7 +317,7 @@ class Ledgers(Requests):
         return True
 
     def _take_answer_of_silent(self, call: EffectCall, result: EffectResult) -> None:
-        """What the counterparty says of an effect that it has accepted and was silent about. The code has had its outcome."""
+        """Record the counterparty's word on an accepted effect that was silent. The code has had its outcome."""
         if result.verdict == "accepted" and result.text == call.value.ref:
             said: dict[str, Any] = {"why": ACCEPTED}
             if result.beats_within_seconds is not None:
@@ -412,7 +412,7 @@ class Ledgers(Requests):
         self._dispatch_step(call)
 
     def _call_followers(self, call: EffectCall) -> None:
-        """What takes an accepted effect back learns that more is known of it."""
+        """Tell the calls that take an accepted effect back that more is known of it."""
         for follower in [c for c in self._calls.values() if c.state == "following" and isinstance(c, EffectCall) and c.takes_back is call]:
             self._dispatch_step(follower)
 

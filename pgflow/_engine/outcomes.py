@@ -58,7 +58,7 @@ def decode_result(call: StepCall, result: StepResult, envelopes: Envelopes | Non
 
 
 def seal_result(call: StepCall, text: str, envelopes: Envelopes) -> str:
-    """What a step returned, as it is recorded: of a decision, who chose and by which policy stays readable."""
+    """Return the result of a step as it is recorded: of a decision, policy, model and usage stay readable."""
     what = f"the result of step {call.name}"
     if call.spec.effect != "d":
         return envelopes.seal(text, what)

@@ -183,7 +183,7 @@ class Requests(History):
             )
 
     def _hash_key(self) -> bytes | None:
-        """What hashes of arguments are keyed with."""
+        """Return the secret that keys hashes of arguments; None for plain ones."""
         envelopes = self.claim.envelopes
         return None if envelopes is None else envelopes.hash_key
 
@@ -193,7 +193,7 @@ class Requests(History):
         return [] if envelopes is None else [hash_of(call, key) for key in envelopes.other_hash_keys]
 
     def _decode(self, call: StepCall, result: StepResult) -> tuple[Any, Exception | None, str]:
-        """What the code sees of what a body brought back, and what is recorded of it."""
+        """Return (value, error, text) of a body's result: for the code, and as it is recorded."""
         try:
             return decode_result(call, result, self.claim.envelopes)
         except CodecError as error:
