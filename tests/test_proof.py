@@ -151,6 +151,17 @@ def test_a_layer_that_fails_is_said(monkeypatch):
     assert report.broken([("18.0", job.findings())])
 
 
+def test_what_did_not_hold_may_be_played_again_and_the_page_says_so():
+    late = findings(Evidence("G1", "kill", 5, wrong=("a run waited 9 s",)))
+    run = record(("15.1", findings(Evidence("G1", "kill", 20))), ("18.0", late))
+    assert report.broken(report.results_of(run)) != []
+    anew = json.loads(json.dumps(report.played_again(run, [("18.0", findings(Evidence("G1", "kill", 7)))])))
+    assert report.broken(report.results_of(anew)) == []
+    assert "**27 tests of 1 promises" in report.page(anew)
+    assert "a run waited 9 s" in report.page(anew)
+    assert "played again" not in report.page(run)
+
+
 def test_findings_survive_the_way_through_the_record():
     found = findings(Evidence("G1", "kill", 5, wrong=("a", "b"), figure="3 s", shared=2), kill=(2, 3))
     assert report.results_of(record(("18.0", found))) == [("18.0", found)]

@@ -1,4 +1,4 @@
-"""`python -m tests.proof [--quick | --minutes N] [--seed S] [--postgres VERSION]... [--only LAYER]... [--skip LAYER]... [--output FILE]`
+"""`python -m tests.proof [--quick | --minutes N] [--seed S] [--postgres VERSION]... [--only LAYER]... [--skip LAYER]... [--again RECORD] [--output FILE]`
 
 Puts every promise to the fault that tests it and prints the table: promise, fault, runs, lost, doubled. Each
 layer runs in a process of its own, two at a time, on servers that are started for it (``--postgres``: those of
@@ -7,6 +7,9 @@ settings of its own: ``--postgres 15,jit=on``, ``--postgres 16,default_transacti
 layers, those that go through the engine). A full run writes docs/GUARANTEES.md, and beside it the record that the
 page is made of. Exit code 1 if anything was lost, doubled or broken, if a mutant was not caught, or
 if a fault happened too seldom for the run to count.
+
+A run in which something did not hold keeps its record. ``--again RECORD``, with the same ``--postgres``, plays those layers
+again at the same commit and puts them in their place; the page says so.
 """
 
 from __future__ import annotations
@@ -16,10 +19,12 @@ import json
 import os
 import random
 import sys
+import tempfile
 import time
 from contextlib import ExitStack
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
@@ -44,6 +49,7 @@ def parse() -> argparse.Namespace:
                         help="a version or a folder of programs, and settings of the server; may be given several times")
     parser.add_argument("--only", action="append", choices=[layer.name for layer in layers.LAYERS], help="only this layer; may be given several times")
     parser.add_argument("--skip", action="append", default=[], choices=[layer.name for layer in layers.LAYERS], help="not this layer; may be given several times")
+    parser.add_argument("--again", type=Path, metavar="RECORD", help="play the layers again that did not hold in the run of this record")
     parser.add_argument("--output", type=Path, help="where the page goes, its record beside it as .json; docs/GUARANTEES.md for a full run")
     parser.add_argument("--layer", help=argparse.SUPPRESS)
     parser.add_argument("--seconds", type=float, help=argparse.SUPPRESS)
@@ -55,6 +61,10 @@ def own_server(spec: str) -> OwnServer:
     """A server as the command line names it."""
     wanted, *settings = spec.split(",")
     return OwnServer(wanted, **dict(setting.split("=", 1) for setting in settings))
+
+
+Play = tuple[layers.Layer, OwnServer, float]
+"""A layer, the server that it is played on, and the seconds that it has."""
 
 
 def run(options: argparse.Namespace, seed: int) -> list[tuple[str, Findings]]:
@@ -70,10 +80,26 @@ def run(options: argparse.Namespace, seed: int) -> list[tuple[str, Findings]]:
         def seconds_of(layer: layers.Layer) -> float:
             return layer.quick_seconds if options.quick else layer.full_seconds or layer.quick_seconds * factor
 
-        waiting = sorted(((layer, server, seconds_of(layer)) for layer, server in plays), key=lambda play: -play[2])
-        running: list[layers.Job] = []
-        stack.callback(lambda: [job.stop() for job in running])
-        results = []
+        return play([(layer, server, seconds_of(layer)) for layer, server in plays], seed)
+
+
+def run_again(options: argparse.Namespace, record: dict[str, Any]) -> list[tuple[str, Findings]]:
+    """Plays the layers again that did not hold in the run of a record, each for as long as it took."""
+    failed = [(version, findings) for version, findings in report.results_of(record) if report.broken([(version, findings)])]
+    with ExitStack() as stack:
+        servers = {(server := stack.enter_context(own_server(spec))).label: server for spec in options.postgres or [""]}
+        if missing := {version for version, _ in failed} - servers.keys():
+            raise SystemExit(f"the record is of Postgres {', '.join(sorted(missing))} too: name it by --postgres, as in its run")
+        by_name = {layer.name: layer for layer in layers.LAYERS}
+        return play([(by_name[findings.layer], servers[version], findings.seconds) for version, findings in failed], record["seed"])
+
+
+def play(plays: list[Play], seed: int) -> list[tuple[str, Findings]]:
+    """Plays layers, the longest first, two at a time: version and findings of each."""
+    waiting = sorted(plays, key=lambda play: -play[2])
+    running: list[layers.Job] = []
+    results = []
+    try:
         while waiting or running:
             while waiting and len(running) < AT_ONCE:
                 layer, server, seconds = waiting.pop(0)
@@ -84,7 +110,10 @@ def run(options: argparse.Namespace, seed: int) -> list[tuple[str, Findings]]:
                 results.append((job.version, findings))
                 tell(job.version, findings)
             time.sleep(0.1)
-        return results
+    finally:
+        for job in running:
+            job.stop()
+    return results
 
 
 def tell(version: str, findings: Findings) -> None:
@@ -98,6 +127,14 @@ def tell(version: str, findings: Findings) -> None:
         print(f"  {line}", flush=True)
 
 
+def again(options: argparse.Namespace, tree: report.Tree) -> dict[str, Any]:
+    """Return the record that was given, with what did not hold played again; refuse one of another commit."""
+    earlier = json.loads(options.again.read_text())
+    if (earlier["commit"], earlier["is_dirty"]) != (tree.commit, tree.is_dirty):
+        raise SystemExit(f"the record is of commit {earlier['commit']}, the tree at hand of {tree.commit}{', changed' if tree.is_dirty else ''}")
+    return report.played_again(earlier, run_again(options, earlier))
+
+
 def main() -> int:
     """Runs the proof; returns the exit code."""
     options = parse()
@@ -107,21 +144,29 @@ def main() -> int:
         options.json.write_text(layers.write_findings(findings))
         return 0
     started, tree = time.monotonic(), report.tree_at_hand()
-    results = run(options, seed)
-    arguments = " --quick" if options.quick else f" --minutes {options.minutes:g}"
-    arguments += "".join(f" --postgres {wanted}" for wanted in options.postgres or [])
-    seconds, date = time.monotonic() - started, f"{datetime.now(UTC):%Y-%m-%d}"
-    record = report.record(results, arguments=arguments, seconds=seconds, date=date, seed=seed, trees=(tree, report.tree_at_hand()))
+    if options.again:
+        record = again(options, tree)
+        seed = record["seed"]
+    else:
+        results = run(options, seed)
+        arguments = " --quick" if options.quick else f" --minutes {options.minutes:g}"
+        arguments += "".join(f" --postgres {wanted}" for wanted in options.postgres or [])
+        seconds, date = time.monotonic() - started, f"{datetime.now(UTC):%Y-%m-%d}"
+        record = report.record(results, arguments=arguments, seconds=seconds, date=date, seed=seed, trees=(tree, report.tree_at_hand()))
     page = report.page(record)
     print(page)
-    said = report.broken(results)
+    said = report.broken(report.results_of(record))
     for line in said:
         print(f"FAILED {line}")
     output = options.output or (None if options.quick or options.only or options.skip else GUARANTEES)
-    if output is not None and not said:
-        output.write_text(page)
-        output.with_suffix(".json").write_text(json.dumps(record, indent=1) + "\n")
-        print(f"written to {output} and {output.with_suffix('.json').name}")
+    if output is not None:
+        kept = output.with_suffix(".json") if not said else Path(tempfile.gettempdir()) / f"pgflow-proof-{seed}.json"
+        kept.write_text(json.dumps(record, indent=1) + "\n")
+        if said:
+            print(f"play that again, with the same --postgres: python -m tests.proof --again {kept}")
+        else:
+            output.write_text(page)
+            print(f"written to {output} and {kept.name}")
     print(f"seed {seed}, {time.monotonic() - started:.0f} s: {'broken' if said else 'holds'}")
     return 1 if said else 0
 

@@ -26,7 +26,7 @@ Written by `python -m tests.proof{arguments}` in {minutes:.0f} minutes on {date}
 How each promise is kept is in [Guarantees and their limits](explanation/guarantees.md).
 
 **{runs:,} tests of {proven} promises: {lost} lost, {doubled} doubled, {wrong} otherwise broken. Mutants caught: {mutants}.**
-
+{again}
 `runs` counts how often the promise was put to that fault: transactions, kills, cuts, programs, values. `shared` counts what another \
 promise was tested by too and what its line counts as its runs: no sum counts anything twice. A run in which a fault happened less often \
 than it must is void and writes nothing.
@@ -106,6 +106,27 @@ def record(results: list[tuple[str, Findings]], *, arguments: str, seconds: floa
     }  # fmt: skip
 
 
+def played_again(run: dict[str, Any], results: list[tuple[str, Findings]]) -> dict[str, Any]:
+    """Return a record with these findings in place of those of the same layers on the same servers, and with the reasons.
+
+    Args:
+        run: The record of a run in which something did not hold.
+        results: Version and findings of each layer that was played again, at the same commit.
+    """
+    anew = {(version, findings.layer): findings for version, findings in results}
+    kept, reasons = [], list(run.get("again", ()))
+    for version, findings in results_of(run):
+        if (version, findings.layer) in anew:
+            reasons += broken([(version, findings)])
+        kept.append((version, anew.get((version, findings.layer), findings)))
+    return {**run, "results": [{"postgres": version, **asdict(findings)} for version, findings in kept], "again": reasons}
+
+
+def _again(run: dict[str, Any]) -> str:
+    reasons = run.get("again")
+    return f"\nA layer in which something did not hold was played again on its server, at the same commit. It had said: {'; '.join(reasons)}.\n" if reasons else ""
+
+
 def results_of(run: dict[str, Any]) -> list[tuple[str, Findings]]:
     """The findings in a record, with the version of the server of each."""
     results = []
@@ -130,7 +151,7 @@ def page(run: dict[str, Any]) -> str:
         changed=" **with changes that are not committed**" if run["is_dirty"] else "",
         runs=sum(line.runs for line in lines.values()), proven=len(proven & set(promises)),
         lost=sum(line.lost for line in lines.values()), doubled=sum(line.doubled for line in lines.values()),
-        wrong=sum(len(line.wrong) for line in lines.values()), mutants=", ".join(dict.fromkeys(e.figure for e in caught)) or "not run",
+        wrong=sum(len(line.wrong) for line in lines.values()), again=_again(run), mutants=", ".join(dict.fromkeys(e.figure for e in caught)) or "not run",
     )
     for guarantee, promise in promises.items():
         rows = [(fault, line) for (g, fault), line in lines.items() if g == guarantee]
