@@ -110,6 +110,21 @@ table pgflow.dropped_history, owner pgflow_owner
   runs integer not null -- Number of runs removed
   dropped_by text not null -- Name of the session that removed them
 
+table pgflow.effect_beat, owner pgflow_owner
+  -- Last sign of life of each accepted effect whose counterparty has promised some; gone when the effect is closed
+  with fillfactor=50, autovacuum_vacuum_scale_factor=0.05, autovacuum_vacuum_threshold=2000, autovacuum_vacuum_cost_delay=0
+  run_id bigint not null -- The run that owes the effect
+  call integer not null -- Number of the effect's call
+  look_at timestamp with time zone -- When a sweep looks whether a beat has come; null = it has found none, and the run knows or has mail that says so
+  beat_at timestamp with time zone not null -- When the last beat came, or the acceptance
+  timeout_seconds double precision not null -- Without a beat for so long, nobody knows what has become of the effect
+  can_ask boolean not null -- Whether the code has a way to ask the counterparty
+  details json -- What the last beat with details said of the progress; null = nothing
+  constraint effect_beat_details_check CHECK ((octet_length((details)::text) <= 65536))
+  constraint effect_beat_pkey PRIMARY KEY (run_id, call)
+  constraint effect_beat_timeout_seconds_check CHECK ((timeout_seconds > (0)::double precision))
+  CREATE INDEX effect_beat_look_idx ON pgflow.effect_beat USING btree (look_at)
+
 table pgflow.held, owner pgflow_owner
   -- Place: paused by somebody, or stuck until somebody helps; says why
   run_id bigint not null -- The run that is held
@@ -681,6 +696,9 @@ view pgflow.obligations, owner pgflow_owner
   run_id bigint -- The number of that generation
   paged_at timestamp with time zone -- Time at which somebody was last told of it (app.pager); null = nobody, or nobody is needed
   reason text -- Reason why a person must see to it: forced (its run was ended by force) or parent_forced (its run has completed, its parent was ended by force); null = its run does
+  beat_at timestamp with time zone -- Time of the last beat of an accepted effect, or of its acceptance; null = it has promised none
+  beat_details json -- Progress that the last beat with details told; null = none did
+  silent_at timestamp with time zone -- Time from which its outcome is unknown if no further beat comes; null = it has promised none
   grant select to pgflow_auditor
   grant select to pgflow_client
   grant select to pgflow_operator
@@ -934,7 +952,7 @@ function pgflow.adopt_effects_(origin bigint, cut integer, heir bigint, chain bi
   -- Hands to a generation the effects of the dropped part that it must take back: those that are open with their units and what is owed; answers its last seq
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 30ba5ce365d2cc9ce22699a794e84d01
+  md5 072cebe980678c398785c6f147951133
 
 function pgflow.append_(run_id bigint, seq integer, call integer, kind "char", name text, payload json, token bigint, at timestamp with time zone, t timestamp with time zone) returns void, owner pgflow_owner
   -- Appends one unit that the database decided
@@ -948,6 +966,12 @@ function pgflow.apply_controls_(chain bigint, me bigint, t timestamp with time z
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
   md5 8b8b4c1a8cfd3c7bbbc08fffeb5fc43e
+
+function pgflow.as_compared_(value json) returns jsonb, owner pgflow_owner
+  -- Stand-in for a value where two are compared: of an encoded one its keyed hash, since it looks different each time
+  sql immutable
+  set search_path=pg_catalog, pg_temp
+  md5 5fc15e4806efef4ace7a4f438e230b33
 
 function pgflow.await_end_of_(me bigint, old_chain bigint) returns void, owner pgflow_owner
   -- Cancels a run that has been replaced, if it is open, and parks the new one until it has ended
@@ -967,6 +991,16 @@ function pgflow.beat(worker_id integer, stopping boolean DEFAULT false) returns 
   set search_path=pg_catalog, pg_temp
   set jit=off
   md5 d701d0e7a8728f09f4701b66a6a94857
+  grant execute to pgflow_worker
+
+function pgflow.beat_effect(ref text, details json DEFAULT NULL::json) returns void, owner pgflow_owner
+  -- A sign of life of the effect that was accepted under a reference, with details of its progress. PF001 if no such effect is open, PF006 if it was silent for too long, or promised no beats
+  plpgsql volatile security definer
+  set search_path=pg_catalog, pg_temp
+  set jit=off
+  md5 5472ac0b156940ee5e9049644d01ba98
+  grant execute to pgflow_client
+  grant execute to pgflow_operator
   grant execute to pgflow_worker
 
 function pgflow.beat_step(run_id bigint, token bigint, call integer, attempt integer, details json) returns boolean, owner pgflow_owner
@@ -1003,7 +1037,14 @@ function pgflow.book_(units jsonb, t timestamp with time zone) returns void, own
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
-  md5 46b9f643d53cc95d7adeb358c4789d8d
+  md5 fb8e9f3f12c992a98017649be72af60f
+
+function pgflow.book_beats_(units jsonb, t timestamp with time zone) returns void, owner pgflow_owner
+  -- Waits for beats of what a commit says is accepted, or is so again, and no more for those of what it closes
+  plpgsql volatile
+  set search_path=pg_catalog, pg_temp
+  set enable_seqscan=off
+  md5 dc230b9d2e87927290ddc817916b92ab
 
 function pgflow.bring_up_(heir pgflow.run, cut integer, edit json, note jsonb, was json, t timestamp with time zone) returns void, owner pgflow_owner
   -- Inserts a run that begins with the journal of another, with the unit that says who wanted it and why, and its place
@@ -1062,7 +1103,7 @@ function pgflow.check() returns TABLE(invariant text, detail text), owner pgflow
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 bb227b7b2dd304fbb21f53c85f1f625c
+  md5 ac4349d640e1e1a947b3f1470e23b76f
   grant execute to pgflow_operator
 
 function pgflow.check_acts_(run_id bigint, cut integer, effects text, is_fork boolean) returns text, owner pgflow_owner
@@ -1136,7 +1177,7 @@ function pgflow.check_payload_(run_id bigint, key text, name text, payload json)
   plpgsql stable
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=on
-  md5 ac221f1bc09e028eeccc7fb08e8e0bad
+  md5 5db79c61611a939fa88685d13722919e
 
 function pgflow.check_start_(priority integer, run_at timestamp with time zone, timeout_seconds double precision, labels jsonb, metadata jsonb, tenant text, key_retention_seconds integer, t timestamp with time zone) returns void, owner pgflow_owner
   -- Refuses (PF003) options of a start that no run can have
@@ -1174,7 +1215,7 @@ function pgflow.claim_pages(max integer DEFAULT 20, lease_seconds double precisi
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 e79dfa756cbca0aa8d34c0b6f207b05e
+  md5 ccf522af83b329d1731d45707d7b2c82
   grant execute to pgflow_worker
 
 function pgflow.claim_runs(worker_id integer, lanes integer[], max integer, tokens bigint[], take_suspect boolean DEFAULT true, after bigint[] DEFAULT NULL::bigint[]) returns TABLE(run_id bigint, token bigint, chain_id bigint, lane_id integer, generation integer, attempt integer, suspect integer, last_seq integer, key text, root text, input text, units text, has_mail boolean, created_us bigint, now_us bigint, priority integer, extra jsonb, took_us bigint), owner pgflow_owner
@@ -1244,7 +1285,7 @@ function pgflow.conflict_(key text, chain bigint, workflow text, input json, def
   -- Reason why a start cannot have a key: the run that has it, its status, and the differences
   sql stable
   set search_path=pg_catalog, pg_temp
-  md5 e34c9965e73d57c94cdf4865352bd181
+  md5 524c02d4908c94faa4297851d3c52a10
 
 function pgflow.continue_(q jsonb, seq integer, t timestamp with time zone) returns integer, owner pgflow_owner
   -- Ends a run as the next generation of its chain, which is ready at once; answers the lane
@@ -1458,7 +1499,7 @@ function pgflow.fork_run(key text, new_key text DEFAULT NULL::text, at_seq integ
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 082f437b6847f574a485353fbd8e1e72
+  md5 ca10083ca5baf55398df4e86f18b16fd
   grant execute to pgflow_operator
 
 function pgflow.free_key_(tenant text, parent bigint, key text) returns void, owner pgflow_owner
@@ -1542,7 +1583,7 @@ function pgflow.idle_state() returns TABLE(idle boolean, next_due_at timestamp w
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
   set jit=off
-  md5 f869e04121922eeb79e08efd45536684
+  md5 92b95c774d026bebf76c4b1ec6ef477f
   grant execute to pgflow_worker
 
 function pgflow.import_run(history json) returns bigint, owner pgflow_owner
@@ -1569,7 +1610,7 @@ function pgflow.intend_(q jsonb, t timestamp with time zone, INOUT seq integer, 
   -- Records the intents and further attempts that a flush asks for; refused = those that the policy does not let through
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 670837a4dc1a8c6743d0a2f33781b00f
+  md5 77bcdd240d1237dd090973422917c209
 
 function pgflow.intern_lane_(queue text, workflow text, version text) returns integer, owner pgflow_owner
   -- The lane of (queue, workflow, version), made if it is new
@@ -1583,11 +1624,17 @@ function pgflow.is_alias_(old_name text, name text) returns boolean, owner pgflo
   set search_path=pg_catalog, pg_temp
   md5 594a5cc149e9ee7764dfa2daf91ead82
 
+function pgflow.is_envelope_(value jsonb) returns boolean, owner pgflow_owner
+  -- True if a value was encoded by the codec of an app
+  sql immutable
+  set search_path=pg_catalog, pg_temp
+  md5 3939bac97329b79457ba75555085fab4
+
 function pgflow.is_first_(chain bigint, key text, name text, payload json, OUT is_first boolean, OUT message_id bigint, OUT ended_as text) returns record, owner pgflow_owner
   -- True if a message is sent to a chain for the first time under an idempotency key; else which one was, and how the run ended if it did not take that
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 8a5acd947172fd041f9702ef177adc77
+  md5 e211b407be8ddb86d39b76367cfb5652
 
 function pgflow.is_forced_(run_id bigint) returns boolean, owner pgflow_owner
   -- True if a run was ended by force, without its code
@@ -1600,6 +1647,12 @@ function pgflow.is_handed_on_(run_id bigint, seq integer) returns boolean, owner
   sql stable
   set search_path=pg_catalog, pg_temp
   md5 385e4daed08cb6c7a822aa590117355e
+
+function pgflow.is_judgeable_(request jsonb, path text) returns boolean, owner pgflow_owner
+  -- True if a rule of the policy can see what its jsonpath looks at, of a request that may be encoded
+  sql immutable
+  set search_path=pg_catalog, pg_temp
+  md5 11021fc742da3940e5dd2a7875c1fd9d
 
 function pgflow.is_own_(chain bigint, start_id uuid) returns boolean, owner pgflow_owner
   -- True if a chain was started by the very start that asks: its answer was lost, and it is sent again
@@ -1763,11 +1816,17 @@ function pgflow.misfit_(shape jsonb, value jsonb, place text DEFAULT ''::text) r
   set search_path=pg_catalog, pg_temp
   md5 236d73af51309b811753a169bdd52c4f
 
+function pgflow.move_beats_(origin bigint, old_call integer, heir bigint, new_call integer) returns void, owner pgflow_owner
+  -- Hands the beats of an accepted effect to the generation that owes it now, whose journal and debt are there
+  plpgsql volatile
+  set search_path=pg_catalog, pg_temp
+  md5 c39b06f391de476e868aa70335acc3a3
+
 function pgflow.move_owed_(origin bigint, cut integer, heir bigint) returns void, owner pgflow_owner
   -- Hands what was owed before a cut to the new generation; the rest stays owed by the old one
   sql volatile
   set search_path=pg_catalog, pg_temp
-  md5 a20eb0000bbd1ade51cb4e4cfae8cde0
+  md5 bce749e823b3433362a53fe5a661e0d3
 
 function pgflow.move_words_(origin bigint, chain bigint, heir bigint, t timestamp with time zone) returns void, owner pgflow_owner
   -- Hands what was said of open effects, and not yet taken, to whoever owes them now; of those that the old generation keeps it is recorded there
@@ -1779,7 +1838,7 @@ function pgflow.needs_(name text, risk text, request jsonb, OUT version integer,
   -- Judgement of the policy in force on an effect: its version, and gate, nothing or null where no rule fits
   plpgsql stable
   set search_path=pg_catalog, pg_temp
-  md5 ffade4aa307b5490fa9b83e775fbfd10
+  md5 39580d391cd23e301e69dbafd02beb62
 
 function pgflow.needs_person_() returns TABLE(run_id bigint, call integer, kind text, opened_at timestamp with time zone, name text, why text, effect text), owner pgflow_owner
   -- Needs for a person, each with its time: runs that are stuck, and effects that nobody looks after
@@ -1806,12 +1865,26 @@ function pgflow.note_refused_(q jsonb) returns jsonb, owner pgflow_owner
   set enable_seqscan=off
   md5 8868c16c743cf64aaf11977be86c838e
 
+function pgflow.note_silence_(me bigint, call integer, name text, token bigint, t timestamp with time zone, is_over boolean, INOUT seq integer, OUT units jsonb) returns record, owner pgflow_owner
+  -- Records that nobody knows what has become of an accepted effect, since no beat has come in time
+  plpgsql volatile
+  set search_path=pg_catalog, pg_temp
+  md5 fe6c4f0cc737f764672a5148e5a6cb2a
+
 function pgflow.note_taken_back_(chain bigint, origin bigint, generation integer, cut integer) returns void, owner pgflow_owner
   -- Remembers what the dropped part of a generation had taken back, or had begun to: the next one must not do it again
   sql volatile
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
   md5 33be3daf5e13b5f0be9c6d3e26b305ca
+
+function pgflow.notice_silence_(max integer, t timestamp with time zone) returns void, owner pgflow_owner
+  -- Tells runs whose accepted effects have had no beat in time; of those that have ended, it is recorded
+  plpgsql volatile
+  set search_path=pg_catalog, pg_temp
+  set enable_seqscan=off
+  set plan_cache_mode=force_generic_plan
+  md5 ba2f5b713a9e9d0950e22aea5b96bc6f
 
 function pgflow.now_() returns timestamp with time zone, owner pgflow_owner
   -- The database's clock, which alone decides what is due or expired
@@ -1929,12 +2002,12 @@ function pgflow.pick_heads_(lanes integer[], max integer, suspects boolean, afte
   md5 226cfc80e04476619767ebfba4b348a6
 
 function pgflow.poll(max integer DEFAULT 1000) returns TABLE(lanes integer[], mail bigint[], ended bigint[], busy integer, next_due_seconds double precision, newest_lane integer), owner pgflow_owner
-  -- The sweep of every worker: expired runs, nudges, due timers; also says in how many seconds the next timer is due, and which lane is the newest, for a worker to notice one that it serves
+  -- The sweep of every worker: expired runs, effects without a beat, nudges, due timers; also says in how many seconds the next timer is due, and which lane is the newest, for a worker to notice one that it serves
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
   set jit=off
-  md5 3cad218822a7ab7777543f656b532878
+  md5 b40a563e1b4b7d5aee0eee5d436f9788
   grant execute to pgflow_worker
 
 function pgflow.post_(chain bigint, kind "char", name text, payload json, sent_by text) returns bigint, owner pgflow_owner
@@ -2198,7 +2271,7 @@ function pgflow.same_input_(one json, other json, defaults json) returns boolean
   -- True if two inputs are the same once the defaults stand for what they leave out
   sql immutable
   set search_path=pg_catalog, pg_temp
-  md5 4b86af1fc7be9436a65bd6871a2034d9
+  md5 1b5912b709a9d50ebbac23048f1ccef6
 
 function pgflow.segments_(known jsonb, own text, cut integer) returns jsonb, owner pgflow_owner
   -- The segments of an origin, its own stem among them, as far as a cut
@@ -2268,14 +2341,14 @@ function pgflow.settle_by_word_(me bigint, call integer, payload json, sent_by t
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
-  md5 6066f4077269b1c3314513148b42e622
+  md5 f36db3fd5a8ae4f768bfcd23ea34485d
 
 function pgflow.settle_effect(effect_key text, verdict text, value json DEFAULT 'null'::json, why text DEFAULT NULL::text, sent_by text DEFAULT NULL::text) returns bigint, owner pgflow_owner
   -- Says what became of an effect whose outcome is unknown, or that was accepted: confirmed with its result, failed, or absent (then it may be tried again). Of one that is uncompensated: taken_back, or stands. PF001 if no open effect has the key, PF006 while it is under way
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 6557a760d7d98f61d44db618df913cb3
+  md5 3ba5bf4043f1f65f33d788c3182fc533
   grant execute to pgflow_operator
   grant execute to pgflow_worker
 
