@@ -1065,8 +1065,12 @@ def test_pressing_ctrl_c_twice_escapes_from_workflow_code():
         seen.append("escaped")
 
     seen: list[str] = []
-    with pytest.raises(KeyboardInterrupt):
-        asyncio.run(outer())
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell has jobs in the background ignore it
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            asyncio.run(outer())
+    finally:
+        signal.signal(signal.SIGINT, before)
     assert seen == ["escaped"]
 
 

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
     Conn = psycopg.Connection[Any]
 
+BEAT = "insert into pgflow.effect_beat (run_id, call, look_at, beat_at, timeout_seconds, can_ask) values ({run}, 1, %(t)s, %(t)s, 60, false)"
+
 NOBODY = 14_999_999
 """A number that no run has, though the journal has a partition for it."""
 
@@ -33,6 +35,15 @@ def world(db: Conn) -> dict[str, int]:
     db.execute("select pgflow.beat_step(%s, %s, 3, 1, null)", (leased.run_id, leased.token))
     db.execute("insert into pgflow.owed (run_id, call, opened_at, kind, name) values (%s, 3, pgflow.now_(), 'effect', 'pay')", (leased.run_id,))
     db.execute("select pgflow.cancel_run('leased')")
+
+    accepted = begin(db, "accepted", key="accepted")
+    commit(db, flush(accepted, unit("i", 1, "render"), unit("A", 1, "render", '{"ref": "job-1", "heartbeat_timeout": 60, "can_ask": false}')))
+    db.execute(
+        """insert into pgflow.owed (run_id, call, opened_at, kind, name, detail)
+           values (%s, 1, pgflow.now_(), 'effect', 'render', '{"state": "accepted", "ref": "job-1"}')""",
+        (accepted.run_id,),
+    )
+    db.execute(BEAT.format(run=accepted.run_id), {"t": T0})
 
     parked = begin(db, "parked", key="parked")
     commit(db, flush(parked, unit("t", 1, "paid", None, delay_seconds=3600), signals=[[1, "paid"]], timers=[[1, 1, "W"]], park=True, idle=True))
@@ -62,7 +73,7 @@ def world(db: Conn) -> dict[str, int]:
     finish(db, done)
     poll(db)
 
-    runs = {"leased": leased, "parked": parked, "waiting": waiting, "sleeping": sleeping, "stuck": stuck, "parent": parent, "first": first, "done": done, **kids}
+    runs = {"leased": leased, "accepted": accepted, "parked": parked, "waiting": waiting, "sleeping": sleeping, "stuck": stuck, "parent": parent, "first": first, "done": done, **kids}
     ids.update({name: run.run_id for name, run in runs.items()})
     origin = begin(db, "origin", key="origin")
     commit(db, flush(origin, unit()))
@@ -75,7 +86,7 @@ def world(db: Conn) -> dict[str, int]:
 @pytest.mark.usefixtures("world")
 def test_a_sound_database_has_nothing_to_report(db: Conn) -> None:
     assert sqlkit.unsound(db) == set()
-    for table in ("ready", "lease", "parked", "held", "wait", "timer", "signal", "undelivered", "deadline", "step_beat", "owed", "outcome"):
+    for table in ("ready", "lease", "parked", "held", "wait", "timer", "signal", "undelivered", "deadline", "step_beat", "owed", "effect_beat", "outcome"):
         assert count(db, table) > 0, table
 
 
@@ -171,6 +182,11 @@ MUTATIONS: dict[str, list[list[str]]] = {
     "a deadline is not forgotten": [["delete from pgflow.deadline where run_id = %(leased)s"]],
     "deadlines are of open runs": [["insert into pgflow.deadline (run_id, due_at) values (%(done)s, %(t)s::timestamptz + interval '1 day')"]],
     "beats of steps are of open runs": [["insert into pgflow.step_beat (run_id, call, attempt, beat_at) values (%(done)s, 1, 1, %(t)s)"]],
+    "beats are of accepted effects": [[BEAT.format(run="%(done)s")], ["update pgflow.owed set detail = detail - 'ref' where run_id = %(accepted)s"]],
+    "an accepted effect that promised beats is watched": [
+        ["delete from pgflow.effect_beat where run_id = %(accepted)s"],
+        ["update pgflow.effect_beat set look_at = null where run_id = %(accepted)s"],
+    ],
     "a run begins with the journal of its origin": [
         ["update pgflow.unit set at = at + interval '1 second' where run_id = %(heir)s and seq = 1"],
         ["update pgflow.unit set kind = 'f' where run_id = %(heir)s and seq = 1"],
@@ -194,7 +210,7 @@ MUTATIONS: dict[str, list[list[str]]] = {
         ]
     ],
     "what is owed equals the journal": [
-        ["delete from pgflow.owed"],
+        ["delete from pgflow.owed where run_id <> %(accepted)s"],
         ["insert into pgflow.owed (run_id, call, opened_at, kind, name) values (%(leased)s, 2, %(t)s, 'effect', 'pay')"],
         [UNIT.format(run="%(leased)s", seq=6, call=3, kind="C")],
         [UNIT.format(run="%(leased)s", seq=6, call=6, kind="i")],

@@ -46,7 +46,7 @@ LAYERS = (
     Layer("effects", "effectcrashes", "kill -9 around effects, with a witness outside that counts", 20, at_any_level=True),
     Layer("upgrades", "upgrades", "landed versions upgraded under work", 45),
     Layer("failover", "failover", "a primary killed or frozen, its standby promoted", 75),
-    Layer("tests", "proof.named_tests", "tests of the suite that put one promise to the test", 100, full_seconds=100),
+    Layer("tests", "proof.named_tests", "tests of the suite that put one promise to the test", 400, full_seconds=400),
 )
 
 
