@@ -214,7 +214,9 @@ class Bodies:
         """Judges what a body has raised, and tells a person if that cannot be judged."""
         try:
             self._body_raised(execution, call, error)
-        except Exception as failure:  # noqa: BLE001 - told to a person
+        except BaseException as failure:
+            if self._is_the_end(call, failure):
+                raise
             self._host.body_failed(execution, call, failure)
 
     async def _come_back(

@@ -47,6 +47,7 @@ def flow_of() -> int:
 EFFECT = effect(risk="irreversible")(abody)
 
 GIVEN: dict[str, Callable[[Any], Any]] = {
+    "Accepted.heartbeat_timeout": lambda value: pgflow.Accepted("ref", heartbeat_timeout=value),
     "step.timeout": lambda value: step(timeout=value)(body), "read.timeout": lambda value: read(timeout=value)(body),
     "read.max_age": lambda value: read(max_age=value)(body),
     "call.timeout": lambda value: asyncio.run(pgflow.call("named", abody, timeout=value)),
