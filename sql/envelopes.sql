@@ -29,8 +29,8 @@ immutable
 set search_path = pg_catalog, pg_temp
 as $$
   -- Of a path that begins anywhere but at a member of the root it cannot be known what it would look at.
-  select path is null or not pgflow.is_envelope_(request) or path !~ E'\\$(?!\\.")' and not exists (
-    select from regexp_matches(path, E'\\$\\."((?:[^"\\\\]|\\\\.)*)"', 'g') m where not coalesce(request->'shown', '{}') ? m[1]
+  select path is null or not pgflow.is_envelope_(request) or path !~ e'\\$(?!\\.")' and not exists (
+    select from regexp_matches(path, e'\\$\\."((?:[^"\\\\]|\\\\.)*)"', 'g') m where not coalesce(request->'shown', '{}') ? m[1]
   )
 $$;
 comment on function pgflow.is_judgeable_(jsonb, text) is 'True if a rule of the policy can see what its jsonpath looks at, of a request that may be encoded';

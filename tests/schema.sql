@@ -1652,7 +1652,7 @@ function pgflow.is_judgeable_(request jsonb, path text) returns boolean, owner p
   -- True if a rule of the policy can see what its jsonpath looks at, of a request that may be encoded
   sql immutable
   set search_path=pg_catalog, pg_temp
-  md5 11021fc742da3940e5dd2a7875c1fd9d
+  md5 87d41ce700c0b58f13c9a578b0349180
 
 function pgflow.is_own_(chain bigint, start_id uuid) returns boolean, owner pgflow_owner
   -- True if a chain was started by the very start that asks: its answer was lost, and it is sent again
