@@ -496,7 +496,7 @@ CASES = [
         "select pgflow.commit_units(%s::jsonb)",
         lambda ids: (batch(ids, 1, 1, seq=2, question=lambda _: {"park": True}),),
         160,
-        uses="deadline_pkey lease_pkey outcome_pkey run_generation_key run_parent_idx run_pkey signal_pkey step_beat_pkey unit_pkey",
+        uses="deadline_pkey lease_pkey outcome_pkey owed_pkey run_generation_key run_parent_idx run_pkey signal_pkey step_beat_pkey unit_pkey",
         before=("select pgflow.cancel_run('key-' || ({leased} + 1), force => true)",),
     ),
     Case(
@@ -598,7 +598,7 @@ CASES = [
         "select * from pgflow.wake(%s::bigint[])",
         lambda ids: ([ids.ready + 5002],),
         160,
-        uses="deadline_pkey held_pkey lease_pkey nudge_pkey outcome_pkey parked_pkey ready_run_id_key run_generation_key run_parent_idx run_pkey signal_pkey step_beat_pkey timer_pkey unit_pkey wait_pkey",
+        uses="deadline_pkey held_pkey lease_pkey nudge_pkey outcome_pkey owed_pkey parked_pkey ready_run_id_key run_generation_key run_parent_idx run_pkey signal_pkey step_beat_pkey timer_pkey unit_pkey wait_pkey",
         before=("select pgflow.cancel_run('key-' || ({ready} + 5002))",),
     ),
     Case(
@@ -660,8 +660,8 @@ CASES = [
         "beat of an accepted effect",
         "select pgflow.beat_effect(%s::text, '1')",
         lambda ids: (f"ref-{ids.parked + 7000}",),
-        60,
-        uses="effect_beat_pkey outcome_pkey owed_pkey owed_ref_idx run_pkey",
+        160,
+        uses="effect_beat_pkey outcome_pkey owed_opened_idx owed_pkey owed_ref_idx run_pkey",
     ),
     Case("announcement of a worker", "select pgflow.register_worker('host', 1, '{default}', 10, 'test')", lambda _: (), 10),
     Case("beat of a worker", "select * from pgflow.beat(1)", lambda _: (), 2400, uses="lease:whole run_pkey signal_pkey"),
@@ -788,7 +788,7 @@ CASES = [
         "select * from pgflow.idle_state()",
         lambda _: (),
         1300,
-        uses="deadline_due_idx lease_pkey nudge_pkey ready_pkey timer_due_idx",
+        uses="deadline_due_idx effect_beat_look_idx lease_pkey nudge_pkey ready_pkey timer_due_idx",
         drained=2_400,
     ),
     Case(
