@@ -6,7 +6,7 @@ from typing import Any
 
 
 def encoded(value: dict[str, Any]) -> str:
-    """Return the words for a value that the codec of an app has encoded; None for others."""
+    """Return the words for a value that the codec of an app has encoded; an empty text for others."""
     return f"<encoded with key {value['$codec']}>" if "$codec" in value and "data" in value else ""
 
 

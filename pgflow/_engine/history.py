@@ -10,7 +10,8 @@ import json
 import random
 import uuid
 from abc import ABC, abstractmethod
-from typing import Any, NoReturn
+from collections.abc import Callable
+from typing import Any, NoReturn, TypeVar
 
 from pgflow._engine import mypyc_attr
 from pgflow._engine.calls import Call, ChildCall, StepCall
@@ -23,6 +24,8 @@ from pgflow.errors import CodecError, NonDeterminismError, PgflowError
 from pgflow.failures import ErrorData
 from pgflow.model import Kind
 from pgflow.units import KIND_NAMES, Claim, Unit, beside_code, without_returned
+
+T = TypeVar("T")
 
 NEVER = 0
 """Number of a call that never comes back: code that swallows every Unwind and asks again would not give control back else."""
@@ -172,6 +175,13 @@ class History(ABC):
 
     # ================================================================ values as they are recorded
 
+    def _by_codec(self, work: Callable[[], T]) -> T:
+        """Return what the app's codec makes of something; if it fails, the run is held."""
+        try:
+            return work()
+        except CodecError as error:
+            self.diverge(str(error), UNREADABLE)
+
     def sealed(self, text: str, what: str) -> str:
         """A value as it is recorded. If the app's codec fails, the run is held.
 
@@ -179,12 +189,7 @@ class History(ABC):
             NotStorable: It is too long once it is encoded.
         """
         envelopes = self.claim.envelopes
-        if envelopes is None:
-            return text
-        try:
-            return envelopes.seal(text, what)
-        except CodecError as error:
-            self.diverge(str(error), UNREADABLE)
+        return text if envelopes is None else self._by_codec(lambda: envelopes.seal(text, what))
 
     def _sealed_note(self, text: str, what: str, *, is_object: bool = False) -> str:
         """Return a note of the code as it is recorded; in clear where a replay repeats it."""
@@ -194,22 +199,12 @@ class History(ABC):
         self._check_open()
         if len(text) < LONG_CHARS and self._next_noted() is not None:
             return text
-        if not is_object:
-            return self.sealed(text, what)
-        try:
-            return envelopes.seal_each(text, what)
-        except CodecError as error:
-            self.diverge(str(error), UNREADABLE)
+        return self._by_codec(lambda: envelopes.seal_each(text, what)) if is_object else self.sealed(text, what)
 
     def _error_text(self, data: ErrorData) -> str:
         """An error as it is recorded."""
         envelopes = self.claim.envelopes
-        if envelopes is None:
-            return json.dumps(data)
-        try:
-            return envelopes.seal_error(data)[0]
-        except CodecError as error:
-            self.diverge(str(error), UNREADABLE)
+        return json.dumps(data) if envelopes is None else self._by_codec(lambda: envelopes.seal_error(data)[0])
 
     def _told(self, error: BaseException) -> str:
         """Return the text of an error for a person, recorded in clear: where the app has a codec, nothing that may quote a value."""

@@ -18,11 +18,11 @@ from typing import Any, Literal
 
 from pgflow._engine import mypyc_attr
 from pgflow._engine.calls import Call, EffectCall, StepCall, StepSpec
-from pgflow._engine.history import NEVER, UNREADABLE
+from pgflow._engine.history import NEVER
 from pgflow._engine.host import EffectResult, Host
 from pgflow._engine.marks import ACCEPTED, CHANGED, GUARDED, read_mark, still_accepted
 from pgflow._engine.requests import Requests, Resting, name_in_key
-from pgflow.errors import CodecError, NeedsGate, NotStorable, PgflowError, Stale
+from pgflow.errors import NeedsGate, NotStorable, PgflowError, Stale
 from pgflow.failures import ErrorData, encode_error
 from pgflow.model import Accepted, Kind
 from pgflow.units import EFFECT_MARKS, CarriedEffect, Claim, Unit, place_of
@@ -92,13 +92,10 @@ class Ledgers(Requests):
         readable = call.agreed.readable
         arguments = json.loads(call.request) if readable else {}
         shown = {name: arguments[name] for name in readable if name in arguments}
-        try:
-            call.stored = envelopes.seal(call.request, what, {"shown": shown} if shown else None)
-            if call.notice is not None and call.notice.get("steps"):
-                steps = envelopes.seal(json.dumps(call.notice["steps"]), f"the plan for effect {call.name}")
-                call.notice = {**call.notice, "steps": json.loads(steps)}
-        except CodecError as error:
-            self.diverge(str(error), UNREADABLE)
+        call.stored = self._by_codec(lambda: envelopes.seal(call.request, what, {"shown": shown} if shown else None))
+        if call.notice is not None and call.notice.get("steps"):
+            steps = self.sealed(json.dumps(call.notice["steps"]), f"the plan for effect {call.name}")
+            call.notice = {**call.notice, "steps": json.loads(steps)}
         if call.expected is not None:
             call.expects = envelopes.hashed(call.expected)
 

@@ -12,11 +12,11 @@ from typing import Any
 
 from pgflow._engine import mypyc_attr
 from pgflow._engine.calls import Call, ChildCall, ChildRequest, EffectCall, SignalCall, StepCall, StepSpec, TimerCall, Waiter
-from pgflow._engine.history import NEVER, UNREADABLE, History
+from pgflow._engine.history import NEVER, History
 from pgflow._engine.host import Host, StepResult
 from pgflow._engine.outcomes import decode_result
 from pgflow.envelopes import seal_metadata
-from pgflow.errors import CodecError, InvalidArgument, NotStorable
+from pgflow.errors import InvalidArgument, NotStorable
 from pgflow.failures import ErrorClasses
 from pgflow.model import Kind
 from pgflow.units import Carried, Claim, Start, ended_by, relabelled
@@ -194,25 +194,20 @@ class Requests(History):
 
     def _decode(self, call: StepCall, result: StepResult) -> tuple[Any, Exception | None, str]:
         """Return (value, error, text) of a body's result: for the code, and as it is recorded."""
-        try:
-            return decode_result(call, result, self.claim.envelopes)
-        except CodecError as error:
-            self.diverge(str(error), UNREADABLE)
+        envelopes = self.claim.envelopes
+        return decode_result(call, result) if envelopes is None else self._by_codec(lambda: decode_result(call, result, envelopes))
 
     def _seal_child(self, request: ChildRequest) -> None:
         """Encodes what a child is started with."""
         envelopes = self.claim.envelopes
         if envelopes is None:
             return
-        what = f"the input of child {request.workflow}"
-        try:
-            request.stored_metadata = seal_metadata(envelopes, request.metadata)
-            if request.key is None:
-                request.stored = envelopes.seal(request.input, what)
-            else:
-                request.stored = envelopes.seal_compared(request.input, what, request.key)
-        except CodecError as error:
-            self.diverge(str(error), UNREADABLE)
+        what, key = f"the input of child {request.workflow}", request.key
+        request.stored_metadata = self._by_codec(lambda: seal_metadata(envelopes, request.metadata))
+        if key is None:
+            request.stored = self.sealed(request.input, what)
+        else:
+            request.stored = self._by_codec(lambda: envelopes.seal_compared(request.input, what, key))
 
     def _dispatch_step(self, call: StepCall) -> None:
         if call.carried is not None:

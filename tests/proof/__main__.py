@@ -8,7 +8,7 @@ layers, those that go through the engine). A full run writes docs/GUARANTEES.md,
 page is made of. Exit code 1 if anything was lost, doubled or broken, if a mutant was not caught, or
 if a fault happened too seldom for the run to count.
 
-A run in which something did not hold keeps its record. ``--again RECORD``, with the same ``--postgres``, plays those layers
+A full run in which something did not hold keeps its record. ``--again RECORD``, with the same ``--postgres``, plays those layers
 again at the same commit and puts them in their place; the page says so.
 """
 
