@@ -136,9 +136,9 @@ insert into pgflow.held (run_id, held_at, lane_id, last_seq, attempt, priority, 
 select r.run_id, now(), r.lane_id, 1, 1, 0, true, case r.run_id % 2 when 0 then 'paused' else 'stuck' end, case r.run_id % 2 when 0 then 'asked' else 'nondeterminism' end, 'old'
 from pgflow.run r where r.run_id >= {held} and r.run_id < {end};
 
--- Parked: of five, two wait for a signal with a time-out, two sleep, one has not begun.
+-- Parked: of five, two wait for a signal with a time-out, two sleep, one has not begun. Those that have also wait for an effect that was accepted.
 insert into pgflow.parked (run_id, chain_id, token, parked_at, lane_id, last_seq, priority)
-select r.run_id, r.chain_id, case when r.run_id % 5 < 4 then r.run_id * 1000 + 7 end, now(), r.lane_id, case when r.run_id % 5 < 4 then 1 else 0 end, 0
+select r.run_id, r.chain_id, case when r.run_id % 5 < 4 then r.run_id * 1000 + 7 end, now(), r.lane_id, case when r.run_id % 5 < 4 then 3 else 0 end, 0
 from pgflow.run r where r.run_id >= {parked} and r.run_id < {leased};
 
 insert into pgflow.deadline (run_id, due_at) select r.run_id, r.deadline_at from pgflow.run r where r.run_id >= {parked} and r.deadline_at is not null;
@@ -169,6 +169,11 @@ insert into pgflow.unit (run_id, token, at, recorded_at, due_at, seq, call, kind
 select i, i * 1000 + 7, now(), now(), case when i % 10 in (2, 3) then {base} else {base} + interval '60 days' end + i * interval '1 ms', 1, 1, 't', case when i % 5 < 2 then 'go' end
 from generate_series({parked}, {leased} - 1) i where i % 5 < 4;
 
+insert into pgflow.unit (run_id, token, at, recorded_at, seq, call, kind, name, payload)
+select i, i * 1000 + 7, now(), now(), s, 3, case s when 2 then 'i' else 'A' end, 'render',
+  case s when 2 then jsonb_build_object('key', 'key-' || i, 'risk', 'reversible')::json else json_build_object('ref', 'ref-' || i) end
+from generate_series({parked}, {leased} - 1) i cross join generate_series(2, 3) s where i % 5 < 4;
+
 insert into pgflow.wait (run_id, call, kind, name) select i, 1, 's', 'go' from generate_series({parked}, {leased} - 1) i where i % 5 < 2;
 
 insert into pgflow.timer (due_at, run_id, call)
@@ -185,10 +190,11 @@ select i, now(), 's', 'go', '1' from generate_series({finished}, {unclaimable} -
 insert into pgflow.nudge (chain_id) select i from generate_series({finished}, {unclaimable} - 1) i where i % 150 = 0;
 
 insert into pgflow.owed (run_id, call, opened_at, kind, name, detail)
-select i, 3, now(), 'effect', 'render', jsonb_build_object('state', 'accepted', 'key', 'key-' || i, 'ref', 'ref-' || i) from generate_series({parked}, {leased} - 1) i;
+select i, 3, now(), 'effect', 'render', jsonb_build_object('state', 'accepted', 'key', 'key-' || i, 'ref', 'ref-' || i)
+from generate_series({parked}, {leased} - 1) i where i % 5 < 4;
 
 insert into pgflow.effect_beat (run_id, call, look_at, beat_at, timeout_seconds, can_ask)
-select i, 3, {base} + interval '60 days' + i * interval '1 ms', now(), 1e7, false from generate_series({parked}, {leased} - 1) i;
+select i, 3, {base} + interval '60 days' + i * interval '1 ms', now(), 1e7, false from generate_series({parked}, {leased} - 1) i where i % 5 < 4;
 
 insert into pgflow.step_beat (run_id, call, attempt, beat_at) select i, 2, 1, now() from generate_series({leased}, {held} - 1) i where i % 3 > 0;
 """
@@ -654,7 +660,7 @@ CASES = [
         lambda _: (),
         6000,
         uses="deadline_due_idx effect_beat_look_idx effect_beat_pkey held_pkey lease_pkey nudge_pkey outcome_pkey owed_pkey parked_pkey ready_run_id_key run_generation_key run_pkey signal_pkey timer_due_idx timer_pkey wait_pkey",
-        before=(LONG_AGO, "delete from pgflow.nudge", "update pgflow.effect_beat set look_at = beat_at - interval '1 day', timeout_seconds = 1 where run_id < {parked} + 100"),
+        before=(LONG_AGO, "delete from pgflow.nudge", "update pgflow.effect_beat set look_at = beat_at - interval '1 day', timeout_seconds = 1 where run_id < {parked} + 125"),
     ),
     Case(
         "beat of an accepted effect",

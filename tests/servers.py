@@ -156,6 +156,14 @@ def witness(dsn: str) -> str:
     return make_conninfo(dsn, options="-c default_transaction_isolation=read\\ committed -c default_transaction_read_only=off")
 
 
+def make_logins_cheap(dsn: str, user: str, password: str) -> None:
+    """Have the server hash this password once instead of 4,096 times a login, where it can be told to (16 and newer)."""
+    with psycopg.connect(dsn, autocommit=True) as admin:
+        if admin.info.server_version >= 160000:
+            admin.execute("set scram_iterations = 1")
+            admin.execute(sql.SQL("alter role {} password {}").format(sql.Identifier(user), sql.Literal(password)))
+
+
 def create_database(server: str, template: str | None = None) -> str:
     """Make a database of a new name, as a copy of `template` if one is given; the answer is its name."""
     name = f"pgflow_test_{secrets.token_hex(5)}"

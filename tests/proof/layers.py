@@ -33,7 +33,7 @@ class Layer(NamedTuple):
 
 
 LAYERS = (
-    Layer("mutants", "mutants", "broken variants, each of which a test must catch", 120, full_seconds=600),
+    Layer("mutants", "mutants", "broken variants, each of which a test must catch", 120, full_seconds=1500),
     Layer("campaigns", "campaigns", "real workers under one fault at a time", 65, at_any_level=True),
     Layer("simulator", "simulator", "seeded interleavings of real transactions against a model", 60),
     Layer("plans", "plans", "plans of the hot statements over a million runs", 60, full_seconds=60),
@@ -46,7 +46,7 @@ LAYERS = (
     Layer("effects", "effectcrashes", "kill -9 around effects, with a witness outside that counts", 20, at_any_level=True),
     Layer("upgrades", "upgrades", "landed versions upgraded under work", 45),
     Layer("failover", "failover", "a primary killed or frozen, its standby promoted", 75),
-    Layer("tests", "proof.named_tests", "tests of the suite that put one promise to the test", 400, full_seconds=400),
+    Layer("tests", "proof.named_tests", "tests of the suite that put one promise to the test", 400, full_seconds=750),
 )
 
 
