@@ -22,21 +22,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
-MEMORY = Path("/dev/shm")  # noqa: S108  pytest makes a folder of its own in it
-MEMORY_BYTES = 8 << 30
-
-
-def _has_room(folder: Path) -> bool:
-    """Return True if programs can be written there and run, and there is space for the servers of all processes that test."""
-    if not os.access(folder, os.W_OK):
-        return False
-    found = os.statvfs(folder)
-    return not found.f_flag & os.ST_NOEXEC and found.f_bavail * found.f_frsize >= MEMORY_BYTES
-
-
 # Each test has a database of its own, a thousand small files: half of the time is the file system's, if it is one on a disk.
-if _has_room(MEMORY):
-    os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY))
+if (memory := servers.find_memory(8)) is not None:
+    os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(memory))
 
 
 def pytest_xdist_auto_num_workers() -> int:

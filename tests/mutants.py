@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 REPOSITORY = Path(__file__).parents[1]
 COPIED = ("pgflow", "cli", "sql", "migrations", "tests", "docs", "examples", "pyproject.toml", "README.md")
 COPIES = 2
-SAMPLE = 80
+SAMPLE = 50
 """Number of defects, drawn by the seed, that are made where there is no time for all: in the quick proof."""
 
 ALL_SECONDS = 600

@@ -32,12 +32,13 @@ class OwnServer:
 
     Args:
         wanted: A major version or a folder of programs, as ``PGFLOW_TEST_POSTGRES``; None asks that variable.
+        root: Folder to make its own in; None is that of temporary files.
         settings: More lines of postgresql.conf.
     """
 
-    def __init__(self, wanted: str | None = None, **settings: str) -> None:
+    def __init__(self, wanted: str | None = None, *, root: Path | None = None, **settings: str) -> None:
         self.wanted = wanted
-        self.folder = Path(tempfile.mkdtemp(prefix="pgf"))  # short: the path of a socket has a limit
+        self.folder = Path(tempfile.mkdtemp(prefix="pgf", dir=root))  # short: the path of a socket has a limit
         self.data = self.folder / "data"
         self._pg_ctl = servers.write_pg_ctl(self.folder, wanted)
         self._settings = {**SETTINGS, **settings}

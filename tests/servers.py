@@ -50,6 +50,16 @@ POSTGRES_OPTIONS = "-c max_connections=200 -c full_page_writes=off"
 postgresql_proc = factories.postgresql_proc(password=secrets.token_urlsafe(), postgres_options=POSTGRES_OPTIONS)
 
 
+def find_memory(gibibytes: int) -> Path | None:
+    """Return a folder of files in memory with so much room, where programs can run too; None if there is none."""
+    folder = Path("/dev/shm")  # noqa: S108  who takes it makes a folder of its own in it
+    if not os.access(folder, os.W_OK):
+        return None
+    found = os.statvfs(folder)
+    has_room = found.f_bavail * found.f_frsize >= gibibytes << 30
+    return folder if has_room and not found.f_flag & os.ST_NOEXEC else None
+
+
 def wait_until(condition: Callable[[], object], what: str, patience_seconds: float = 30) -> None:
     """Return as soon as the condition holds; fail when it takes too long."""
     deadline = time.monotonic() + patience_seconds

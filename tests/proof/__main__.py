@@ -30,6 +30,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from evidence import Findings
 from ownserver import OwnServer
+from servers import find_memory
 
 from proof import layers, report
 
@@ -57,10 +58,11 @@ def parse() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def own_server(spec: str) -> OwnServer:
-    """A server as the command line names it."""
+def own_server(spec: str, *, in_memory: bool) -> OwnServer:
+    """A server as the command line names it; its data are in memory, if there is room, or on the disk."""
     wanted, *settings = spec.split(",")
-    return OwnServer(wanted, **dict(setting.split("=", 1) for setting in settings))
+    root = find_memory(12) if in_memory else None
+    return OwnServer(wanted, root=root, **dict(setting.split("=", 1) for setting in settings))
 
 
 Play = tuple[layers.Layer, OwnServer, float]
@@ -71,7 +73,7 @@ def run(options: argparse.Namespace, seed: int) -> list[tuple[str, Findings]]:
     """Runs the layers on the servers: version and findings of each."""
     chosen = [layer for layer in layers.LAYERS if layer.name in (options.only or [layer.name]) and layer.name not in options.skip]
     with ExitStack() as stack:
-        servers = [stack.enter_context(own_server(spec)) for spec in options.postgres or [""]]
+        servers = [stack.enter_context(own_server(spec, in_memory=options.quick)) for spec in options.postgres or [""]]
         plays = [(layer, server) for layer in chosen for server in servers if layer.at_any_level or not server.has_odd_level]
         growing = sum(layer.quick_seconds for layer, _ in plays if layer.full_seconds is None)
         fixed = sum(layer.full_seconds or 0 for layer, _ in plays)
@@ -87,7 +89,7 @@ def run_again(options: argparse.Namespace, record: dict[str, Any]) -> list[tuple
     """Plays the layers again that did not hold in the run of a record, each for as long as it took."""
     failed = [(version, findings) for version, findings in report.results_of(record) if report.broken([(version, findings)])]
     with ExitStack() as stack:
-        servers = {(server := stack.enter_context(own_server(spec))).label: server for spec in options.postgres or [""]}
+        servers = {(server := stack.enter_context(own_server(spec, in_memory=False))).label: server for spec in options.postgres or [""]}
         if missing := {version for version, _ in failed} - servers.keys():
             raise SystemExit(f"the record is of Postgres {', '.join(sorted(missing))} too: name it by --postgres, as in its run")
         by_name = {layer.name: layer for layer in layers.LAYERS}
