@@ -283,8 +283,8 @@ class Bodies:
         while True:
             try:
                 await self._attempt(execution, call, scope)
-            except asyncio.CancelledError:
-                if self._stopped or execution.over or not execution.wants(call):
+            except asyncio.CancelledError as error:
+                if self._is_stopped(execution, call, error):
                     raise
                 self._body_raised(execution, call, asyncio.CancelledError())
             except transactions.Trouble as trouble:

@@ -650,7 +650,7 @@ STEPS = (
     ),
     Defect(
         "bodies stopped with their worker recorded as failed", "pgflow/bodies.py",
-        "raise\n                self._body_raised(execution, call, asyncio", "pass\n                self._body_raised(execution, call, asyncio",
+        "return isinstance(error, asyncio.CancelledError) and (self._stopped", "return isinstance(error, asyncio.CancelledError) and (False",
         "test_recovery.py::test_steps_that_do_not_end_in_time_are_given_up_when_their_worker_stops_and_run_again[async]",
     ),
     Defect(
