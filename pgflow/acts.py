@@ -12,7 +12,6 @@ from typing import Any, Protocol
 from pgflow._engine.calls import EffectCall, StepCall
 from pgflow._engine.execution import Execution
 from pgflow._engine.host import EffectResult
-from pgflow._engine.marks import CHANGED, GUARDED
 from pgflow._io import is_infrastructure
 from pgflow._scope import StepScope
 from pgflow.effect import EffectStep
@@ -20,6 +19,7 @@ from pgflow.errors import Diverged, Stale
 from pgflow.failures import encode_error
 from pgflow.fingerprints import fingerprint
 from pgflow.model import Absent, Accepted, Confirmed, StillUnknown, is_name
+from pgflow.reasons import NOT_BEGUN, Unknown
 from pgflow.step import Step
 
 BEGIN_WITHIN = 0.5
@@ -59,10 +59,10 @@ class Acts:
         """One attempt: what came of it, as far as that is known."""
         step: EffectStep[..., Any] = call.spec.definition.declared
         if not call.agreed.has_body:
-            return unknown(call, call.notice["why"] if call.notice else "nothing is declared that takes it back: a person must")
+            return unknown(call, Unknown.NO_COMPENSATION)
         slack_seconds = call.agreed.settle_after_seconds - (call.spec.timeout_seconds or 0)
         if (execution.estimate_us() - call.attempted_us) / 1e6 > BEGIN_WITHIN * slack_seconds:
-            return EffectResult(call, "not begun", why="its worker was too long out of touch to begin it")
+            return EffectResult(call, "not begun", reason=NOT_BEGUN)
         is_before_act = True
         try:
             async with asyncio.timeout(call.spec.timeout_seconds):
@@ -85,7 +85,7 @@ class Acts:
             if call.expected is not None and step.observer is not None:
                 observed = fingerprint(await self._ask_before_act(execution, call, scope, step.observer))
                 if observed != call.expected:
-                    return _not_done(call, _diverged(call, observed), CHANGED)
+                    return _not_done(call, _diverged(call, observed), Unknown.EXPECTATION_FAILED)
         except Exception as error:  # noqa: BLE001 - before the act
             return _not_done(call, error)
         return None
@@ -111,7 +111,7 @@ class Acts:
         if isinstance(value, Accepted):
             return accepted(call, value)
         if step.verifier is not None and not await self._bodies.call_untimed(call, scope, step.verifier, (value,)):
-            return unknown(call, "its verification does not find it")
+            return unknown(call, Unknown.NOT_VERIFIED)
         return EffectResult(call, "confirmed", call.spec.result.encode(value, f"the result of effect {call.name}"))
 
     async def inquire(self, call: EffectCall, scope: StepScope) -> EffectResult:
@@ -126,7 +126,7 @@ class Acts:
         if isinstance(answer, Absent):
             return EffectResult(call, "absent")
         if isinstance(answer, StillUnknown):
-            return unknown(call, "the counterparty cannot say yet")
+            return unknown(call, Unknown.STILL_UNKNOWN)
         raise TypeError(f"settle of effect {call.name} must return Confirmed, Absent or StillUnknown, not {type(answer).__name__}")
 
 
@@ -135,9 +135,9 @@ def accepted(call: EffectCall, value: Accepted) -> EffectResult:
     return EffectResult(call, "accepted", checked_ref(value.ref), beats_within_seconds=value.beats_within_seconds)
 
 
-def unknown(call: EffectCall, why: str, error: BaseException | None = None) -> EffectResult:
-    """Nobody knows whether an attempt has acted."""
-    return EffectResult(call, "unknown", error=None if error is None else encode_error(error), why=why)
+def unknown(call: EffectCall, reason: str, error: BaseException | None = None) -> EffectResult:
+    """Nobody knows whether an attempt has acted, for one of the reasons in `pgflow.reasons`."""
+    return EffectResult(call, "unknown", error=None if error is None else encode_error(error), reason=reason)
 
 
 def _diverged(call: EffectCall, observed: str) -> Diverged:
@@ -145,10 +145,10 @@ def _diverged(call: EffectCall, observed: str) -> Diverged:
     return Diverged(f"what effect {call.name} rests on is not as it was expected to be; nothing was done", call.expected, observed)
 
 
-def _not_done(call: EffectCall, error: BaseException, why: str = GUARDED) -> EffectResult:
+def _not_done(call: EffectCall, error: BaseException, reason: str = Unknown.PRECONDITION_FAILED) -> EffectResult:
     """This attempt has done nothing; an earlier one may have."""
     if call.may_have_acted:
-        return unknown(call, why, error)
+        return unknown(call, reason, error)
     return EffectResult(call, "failed", error=encode_error(error))
 
 

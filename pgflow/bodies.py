@@ -46,6 +46,7 @@ from pgflow.logs import said
 from pgflow.meter import Meter
 from pgflow.model import Choice, Retries
 from pgflow.providers import provider_for
+from pgflow.reasons import Unknown
 from pgflow.step import Step
 from pgflow.threads import DaemonThreads, Job, Posts
 from pgflow.turns import Turns, TurnsFromThread, TurnsHost
@@ -396,11 +397,11 @@ class Bodies:
         except asyncio.CancelledError as error:
             if self._stopped or execution.over or not execution.wants(call):
                 raise
-            result = unknown(call, "the body cancelled itself", error)
+            result = unknown(call, Unknown.CANCELLED_ITSELF, error)
         except BaseException as error:  # whatever a body raises says something of the effect
             if self._is_the_end(call, error):
                 raise
-            result = unknown(call, "it raised" if call.phase == "act" else "asking failed", error)
+            result = unknown(call, Unknown.RAISED if call.phase == "act" else Unknown.ASKING_FAILED, error)
         if call.phase == "act":
             scope.succeeded()
         result.turn = turn

@@ -349,6 +349,8 @@ class Page:
         effect: Of an effect, its idempotency key: what ``pgflow settle`` takes.
         tenant: Whose run it is.
         generation: Which generation of the run.
+        reason: Code to branch on: why the run is stuck, as ``pgflow.runs`` has it, or why nobody knows what became of the effect,
+            as its last unit ``effect_unknown`` has it; empty if none is recorded.
     """
 
     id: str
@@ -362,6 +364,7 @@ class Page:
     effect: str | None = None
     tenant: str = ""
     generation: int = 1
+    reason: str = ""
 
 
 class GateRequest:

@@ -24,6 +24,7 @@ from pgflow.durations import Duration, duration
 from pgflow.errors import DefinitionError
 from pgflow.logs import said
 from pgflow.model import Page, PageKind
+from pgflow.reasons import in_words, reason_of
 from pgflow.threads import AppCalls, is_its_own
 
 log = logging.getLogger("pgflow")
@@ -119,8 +120,9 @@ class Pager:
 
 def page_of(claimed: calls.ClaimedPage) -> Page:
     """Return the page for the hook."""
+    detail = claimed.detail or {}
     return Page(
         id=claimed.page_id, kind=cast("PageKind", claimed.kind), run=claimed.key, workflow=claimed.workflow, name=claimed.name,
-        why=claimed.why or "", since=claimed.opened_at, attempt=claimed.tries, effect=claimed.effect,
-        tenant=claimed.tenant, generation=claimed.generation,
+        why=claimed.why or in_words(detail), since=claimed.opened_at, attempt=claimed.tries, effect=claimed.effect,
+        tenant=claimed.tenant, generation=claimed.generation, reason=claimed.reason or reason_of(detail),
     )

@@ -7,7 +7,6 @@ replay needs only the journal.
 from __future__ import annotations
 
 import contextvars
-import re
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ from pgflow._calls.replay import RecordedRun
 from pgflow._engine.calls import StepCall
 from pgflow._engine.drivers import CoroutineDriver, Driver, ThreadDriver
 from pgflow._engine.execution import Execution
+from pgflow._engine.history import Parting
 from pgflow._scope import WorkflowScope, current
 from pgflow.carry import carried_effects
 from pgflow.envelopes import Envelopes, open_text
@@ -186,15 +186,14 @@ def _describe(execution: Execution, recorded: RecordedRun, workflow: Workflow[..
     found = execution.divergence or _judge(recorded, execution)
     if found is None or _differs_in_form_only(recorded, execution, workflow):
         return None
-    message, units = str(found), recorded.claim.units
-    named = _UNIT.search(message)
-    at = int(named[1]) - 1 if named else min(execution._seq, len(units))
-    expected, _, asked = message.partition(": ")[2].partition(", the code ")
+    parting = execution._parting or Parting("", "", None, execution._driver.where())
+    units = recorded.claim.units
+    at = min(execution._seq, len(units)) if parting.seq is None else parting.seq - 1
     before = [f"  {unit}" for unit in units[max(0, at - CONTEXT_UNITS) : at]]
-    both = [f"- {units[at] if named else 'the record'}", f"+ {message}"]
-    if asked:
-        both = [f"- {expected.removesuffix(' here')}", f"+ the code {asked}"]
-    return Divergence(message, before + both, execution._divergence_where or execution._driver.where())
+    both = [f"- {parting.journal.removesuffix(' here')}", f"+ {parting.code}"]
+    if not parting.code:
+        both = [f"- {'the record' if parting.seq is None else units[at]}", f"+ {found}"]
+    return Divergence(str(found), before + both, parting.where)
 
 
 def _differs_in_form_only(recorded: RecordedRun, execution: Execution, workflow: Workflow[..., Any]) -> bool:
@@ -212,9 +211,6 @@ def _output_of(execution: Execution) -> str | None:
     """Return the value that the code has returned, in clear."""
     output = None if execution.ending is None else execution.ending.output
     return output if output is None else open_text(execution.claim.envelopes, output, "the result")
-
-
-_UNIT = re.compile(r"the journal (?:has|goes on with) unit (\d+):")
 
 
 def _judge(recorded: RecordedRun, execution: Execution) -> NonDeterminismError | None:

@@ -7,11 +7,11 @@
 --   beat          locks `owed`, then `effect_beat`, reads the clock, and moves beat_at;
 --   poll          finds what is to be looked at by its index. Where a beat has come it looks again later; where none has,
 --                 it posts mail of kind e, verdict `silent`, once, and does not look again;
---   the run       takes that where it takes what people say of its effects: a unit `effect_unknown`, why `silent`, and
+--   the run       takes that where it takes what people say of its effects: a unit `effect_unknown`, reason `silent`, and
 --                 `owed` says unknown. Nobody acts again; the counterparty is asked, else a person is needed.
 --
 -- What is confirmed meanwhile closes the effect, whichever comes first: the other then finds no debt. The counterparty may
--- say, when it is asked, that it still has the effect: a unit `effect_unknown`, why `accepted`, and beats count again.
+-- say, when it is asked, that it still has the effect: a unit `effect_unknown`, reason `accepted`, and beats count again.
 --
 -- Of a run that has ended by force nobody takes mail, so the poll records the silence itself, under the lock of the chain.
 -- A poll takes `effect_beat` before `owed`, and so waits for neither of them, nor for the chain.
@@ -36,7 +36,7 @@ begin
   from (
     select (e->0)::bigint as run_id, (e->2)::int as call, (p->>'heartbeat_timeout')::float8 as seconds
     from jsonb_array_elements(units) e cross join lateral (select (e->>5)::jsonb as p where e->>3 = 'U') u
-    where p->>'why' = 'accepted'
+    where p->>'reason' = 'accepted'
   ) g
   where b.run_id = g.run_id and b.call = g.call;
   delete from pgflow.effect_beat b using jsonb_array_elements(units) e
@@ -63,7 +63,7 @@ begin
     update pgflow.effect_beat b set look_at = t where b.run_id = me and b.call = call and b.look_at is null;
     return;
   end if;
-  said := json_build_object('why', 'silent', 'heartbeat_timeout', beat.timeout_seconds, 'beat_at', pgflow.micros_(beat.beat_at), 'details', beat.details);
+  said := json_build_object('reason', 'silent', 'heartbeat_timeout', beat.timeout_seconds, 'beat_at', pgflow.micros_(beat.beat_at), 'details', beat.details);
   seq := seq + 1;
   perform pgflow.append_(me, seq, call, 'U', name, said, token, t, t);
   units := jsonb_build_array(pgflow.unit_json_(seq, call, 'U', name, said));
@@ -91,7 +91,7 @@ begin
     update pgflow.owed o set due_at = null, detail = o.detail || '{"state": "accepted"}'
     where o.run_id = heir and o.call = new_call and o.kind = 'effect' and o.detail ? 'ref' and o.detail->>'state' = 'unknown'
       and (
-        select case u.kind when 'A' then 'accepted' else u.payload->>'why' end from pgflow.unit u
+        select case u.kind when 'A' then 'accepted' else u.payload->>'reason' end from pgflow.unit u
         where u.run_id = heir and u.call = new_call and u.kind in ('A', 'U') order by u.seq desc limit 1
       ) = 'accepted'
     returning o.run_id, o.call

@@ -85,10 +85,10 @@ begin
       else
         kind := 'U';
         due := case when is_absent then null when e->>7 = 'a' then greatest(last_at + wait, t) else t end;
-        payload := json_build_object('why', case
-          when is_absent then 'absent, and without a key it cannot be tried again'
-          when e->>7 = 'a' then 'absent, and asked too early to believe it'
-          else 'the counterparty may have forgotten the key'
+        payload := json_build_object('reason', case
+          when is_absent then 'absent_without_key'
+          when e->>7 = 'a' then 'absent_too_early'
+          else 'key_expired'
         end);
         update pgflow.owed o set due_at = due, detail = o.detail || jsonb_strip_nulls(jsonb_build_object('state', 'unknown', 'since', case when due is null then pgflow.micros_(t) end))
         where o.run_id = me and o.call = (e->0)::int and o.kind = 'effect';
@@ -134,7 +134,7 @@ begin
   from (
     select distinct on (1, 2) (e->0)::bigint as run_id, (e->2)::int as call, (e->>8)::float8 as delay,
       -- The counterparty may say of one that was silent that it still has it.
-      case when e->>3 = 'U' and (e->>5)::jsonb->>'why' = 'accepted' then 'A' else e->>3 end as kind,
+      case when e->>3 = 'U' and (e->>5)::jsonb->>'reason' = 'accepted' then 'A' else e->>3 end as kind,
       case when e->>3 = 'A' then (e->>5)::jsonb->>'ref' end as ref
     from jsonb_array_elements(units) e
     where e->>3 in ('U', 'A') or e->>3 = 'E' and (e->>5)::jsonb->>'verdict' = 'absent'

@@ -7,19 +7,19 @@
 -- is needed any more, and what needs somebody again later is told again, under an id of its own.
 
 create or replace function pgflow.needs_person_()
-returns table (run_id bigint, call int, kind text, opened_at timestamptz, name text, why text, effect text)
+returns table (run_id bigint, call int, kind text, opened_at timestamptz, name text, reason text, detail json, effect text)
 language sql
 stable
 set search_path = pg_catalog, pg_temp
 as $$
-  select h.run_id, 0, 'stuck', h.held_at, h.reason, h.detail->>'message', null
+  select h.run_id, 0, 'stuck', h.held_at, h.reason, h.reason, h.detail::json, null
   from pgflow.held h
   where h.state = 'stuck' and (h.reason <> 'effect' or not exists ( -- else its effects are told of by themselves
     select from pgflow.owed o
     where o.run_id = h.run_id and o.kind = 'effect' and o.detail->>'state' = 'unknown' and o.due_at is null
   ))
   union all
-  select o.run_id, o.call, o.kind, n.since, o.name, null, o.detail->>'key'
+  select o.run_id, o.call, o.kind, n.since, o.name, null, null, o.detail->>'key'
   from pgflow.owed o
   cross join lateral (
     select case
@@ -36,7 +36,7 @@ comment on function pgflow.needs_person_() is 'Needs for a person, each with its
 create or replace function pgflow.claim_pages(max int default 20, lease_seconds float8 default 60)
 returns table (
   page_id text, run_id bigint, call int, kind text, opened_at timestamptz, key text, workflow text, generation int, tenant text, name text,
-  why text, effect text, tries int, leased_until timestamptz
+  why text, effect text, tries int, leased_until timestamptz, reason text, detail json
 )
 language plpgsql
 volatile
@@ -71,17 +71,17 @@ begin
   select coalesce(n.effect || '#', format('%s%s/%s/', r.root, case when r.generation > 1 then '~' || r.generation end, n.kind))
       || pgflow.micros_(n.opened_at),
     n.run_id, n.call, n.kind, n.opened_at, r.key, l.workflow, r.generation, r.tenant, n.name,
-    case n.kind when 'effect' then (
-      select case u.payload->>'why'
-        when 'silent' then format('it was accepted, and there was no sign of life for %s s', u.payload->>'heartbeat_timeout')
-        else u.payload->>'why'
-      end from pgflow.unit u where u.run_id = n.run_id and u.call = n.call and u.kind = 'U' order by u.seq desc limit 1
-    ) else n.why end,
-    n.effect, k.tries, k.next_at
+    case n.kind when 'effect' then d.detail->>'why' else d.detail->>'message' end,
+    n.effect, k.tries, k.next_at, case n.kind when 'effect' then d.detail->>'reason' else n.reason end, d.detail
   from taken k
   join pgflow.needs_person_() n on n.run_id = k.run_id and n.call = k.call and n.kind = k.kind
   join pgflow.run r on r.run_id = n.run_id
   join pgflow.lane l on l.lane_id = r.lane_id
+  cross join lateral (
+    select case n.kind when 'effect' then (
+      select u.payload::json from pgflow.unit u where u.run_id = n.run_id and u.call = n.call and u.kind = 'U' order by u.seq desc limit 1
+    ) else n.detail end as detail
+  ) d
   order by n.opened_at;
 end
 $$;

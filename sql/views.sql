@@ -5,13 +5,20 @@
 drop view if exists pgflow.runs;
 drop view if exists pgflow.lanes;
 create view pgflow.lanes as
-select l.queue, l.workflow, l.version, coalesce(r.queued, 0) as queued, r.oldest_queued_at, (
+select l.queue, l.workflow, l.version, coalesce(r.queued, 0) as queued, r.oldest_queued_at,
+  case l.why_code
+    when 'queue_paused' then format('queue %s is paused', l.queue)
+    when 'no_worker' then format('no worker serves queue %s', l.queue)
+    when 'no_workflow' then format('no worker of queue %s has workflow %s', l.queue, l.workflow)
+    when 'no_version' then format('no worker of queue %s has version %s of workflow %s', l.queue, l.version, l.workflow)
+  end as why, l.lane_id, l.why_code
+from (
+  select l.lane_id, l.queue, l.workflow, l.version, (
     select case
-      when l.paused_at is not null or exists (select from pgflow.queue q where q.queue = l.queue and q.paused_at is not null)
-        then format('queue %s is paused', l.queue)
-      when s.workers = 0 then format('no worker serves queue %s', l.queue)
-      when s.with_workflow = 0 then format('no worker of queue %s has workflow %s', l.queue, l.workflow)
-      when l.version <> '' and s.with_version = 0 then format('no worker of queue %s has version %s of workflow %s', l.queue, l.version, l.workflow)
+      when l.paused_at is not null or exists (select from pgflow.queue q where q.queue = l.queue and q.paused_at is not null) then 'queue_paused'
+      when s.workers = 0 then 'no_worker'
+      when s.with_workflow = 0 then 'no_workflow'
+      when l.version <> '' and s.with_version = 0 then 'no_version'
     end
     from (
       select count(*) as workers, count(*) filter (where c.has_it) as with_workflow, count(*) filter (where c.has_version) as with_version
@@ -23,8 +30,9 @@ select l.queue, l.workflow, l.version, coalesce(r.queued, 0) as queued, r.oldest
       ) c
       where l.queue = any(w.queues) and not w.stopping
     ) s
-  ) as why, l.lane_id
-from pgflow.lane l
+  ) as why_code
+  from pgflow.lane l
+) l
 left join lateral (
   select count(*) as queued, min(e.ready_at) as oldest_queued_at from pgflow.ready e where e.lane_id = l.lane_id
 ) r on true;
@@ -36,19 +44,23 @@ comment on column pgflow.lanes.queued is 'Runs that may be claimed';
 comment on column pgflow.lanes.oldest_queued_at is 'Time since which the oldest of them may be claimed; null = none is queued';
 comment on column pgflow.lanes.why is 'Reason why no worker takes queued runs: the queue is paused, or none serves it, has the workflow or that version; null = one does';
 comment on column pgflow.lanes.lane_id is 'Number of the lane';
+comment on column pgflow.lanes.why_code is 'That reason as a code: queue_paused, no_worker, no_workflow or no_version';
 
 create view pgflow.runs as
 select r.key, p.status, l.workflow, l.queue,
   case when p.status = 'queued' then coalesce(p.reason, (select n.why from pgflow.lanes n where n.lane_id = r.lane_id)) else p.reason end as reason, r.priority, r.created_at, p.since, r.run_at, r.deadline_at, p.finished_at,
   p.attempt, p.worker_id, r.generation, r.labels::jsonb, r.input::json, p.output, p.error, r.tenant, l.version, r.run_id, r.chain_id, r.parent_run_id,
   (select o.key from pgflow.run o where o.run_id = r.origin_run_id) as origin_key,
-  (select o.generation from pgflow.run o where o.run_id = r.origin_run_id) as origin_generation, r.origin_seq, r.origin_run_id
+  (select o.generation from pgflow.run o where o.run_id = r.origin_run_id) as origin_generation, r.origin_seq, r.origin_run_id,
+  case when p.status = 'queued' then coalesce(p.code, (select n.why_code from pgflow.lanes n where n.lane_id = r.lane_id)) else p.code end as reason_code,
+  p.detail as reason_detail
 from (
   select run_id, 'queued' as status, case when suspect > 0 then format('suspect: %s deaths', suspect) end as reason, ready_at as since,
-    null::timestamptz as finished_at, attempt, null::int as worker_id, null::json as output, null::json as error
+    null::timestamptz as finished_at, attempt, null::int as worker_id, null::json as output, null::json as error,
+    case when suspect > 0 then 'suspect' end as code, case when suspect > 0 then json_build_object('deaths', suspect) end as detail
   from pgflow.ready
   union all
-  select run_id, 'running', null, claimed_at, null, attempt, worker_id, null, null from pgflow.lease
+  select run_id, 'running', null, claimed_at, null, attempt, worker_id, null, null, null, null from pgflow.lease
   union all
   select k.run_id, 'waiting', (
       select string_agg(w.what, ', ') from (
@@ -59,12 +71,29 @@ from (
         union all
         select 'until the run that it replaces has ended' where exists (select from pgflow.replacement where run_id = k.run_id)
       ) w
-    ), k.parked_at, null, null, null, null, null
+    ), k.parked_at, null, null, null, null, null, (
+      select case min(case w.kind when 's' then 1 when 'e' then 2 else 3 end) when 1 then 'signal' when 2 then 'effect' when 3 then 'child'
+        else case
+          when exists (select from pgflow.timer t where t.run_id = k.run_id) then 'timer'
+          when exists (select from pgflow.replacement p where p.run_id = k.run_id) then 'replacement'
+        end
+      end
+      from pgflow.wait w where w.run_id = k.run_id
+    ), (
+      select json_strip_nulls(json_build_object(
+        'signals', json_agg(distinct w.name) filter (where w.kind = 's'), 'children', nullif(count(*) filter (where w.kind not in ('s', 'e')), 0),
+        'effects', nullif(count(*) filter (where w.kind = 'e'), 0),
+        'until', (select min(t.due_at) from pgflow.timer t where t.run_id = k.run_id group by t.run_id)
+      ))
+      from pgflow.wait w where w.run_id = k.run_id
+    )
   from pgflow.parked k
   union all
-  select run_id, state, reason, held_at, null, attempt, null, null, to_json(detail) from pgflow.held
+  select run_id, state, reason, held_at, null, attempt, null, null, to_json(detail), case state when 'paused' then 'paused' else reason end,
+    case state when 'paused' then json_build_object('by', held_by) else to_json(detail) end
+  from pgflow.held
   union all
-  select run_id, status, reason, finished_at, finished_at, null, null, output::json, error::json from pgflow.outcome
+  select run_id, status, reason, finished_at, finished_at, null, null, output::json, error::json, null, null from pgflow.outcome
 ) p
 join pgflow.run r on r.run_id = p.run_id
 join pgflow.lane l on l.lane_id = r.lane_id
@@ -75,6 +104,8 @@ comment on column pgflow.runs.status is 'queued, running, waiting, paused, stuck
 comment on column pgflow.runs.workflow is 'Name of the workflow';
 comment on column pgflow.runs.queue is 'Queue it stands in';
 comment on column pgflow.runs.reason is 'Reason of its status: the wait, the lack of a worker, the words of a pause or cancel, or the trouble; null = nothing to say';
+comment on column pgflow.runs.reason_code is 'Code of that reason, of an open run: queue_paused, no_worker, no_workflow, no_version or suspect; signal, effect, child, timer or replacement; paused; or the trouble of a stuck one; null = nothing to say';
+comment on column pgflow.runs.reason_detail is 'Detail of that reason: signals, children, effects and until, of the waits; deaths of a suspect run; by, of a pause; what is known of the trouble';
 comment on column pgflow.runs.priority is 'Lower numbers are claimed first, among runs of one workflow and queue';
 comment on column pgflow.runs.created_at is 'Time of the start';
 comment on column pgflow.runs.since is 'Time since which it has this status';

@@ -7,6 +7,7 @@ import io
 import json
 import re
 import secrets
+import shlex
 import signal
 from datetime import UTC, datetime, timedelta
 
@@ -17,6 +18,8 @@ import servers
 from clikit import pgflow
 from pgflow_cli.history import fold
 from pgflow_cli.output import duration
+
+from pgflow import Signal, workflow
 
 NEWEST_FIRST = ["queued-1", "cancelled-1", "paused-1", "later-1", "stuck-1"]
 
@@ -137,6 +140,26 @@ def test_everything_about_a_run(prepared):
     shown = pgflow(prepared, "show", "order-2", tty=True).out
     assert "pgflow signal order-2 paid JSON" in shown
     assert re.search(r"charge +completed +2 ", shown)
+
+
+async def test_what_to_do_is_a_command_that_a_shell_takes_as_it_stands(aflow, conn):
+    """Names may hold whatever stands between others in a sentence, and whatever a shell reads."""
+    answer = Signal("yes, or no?", str)
+
+    @workflow
+    async def asking() -> str:
+        return await answer.wait()
+
+    aflow.include(asking)
+    run = await aflow.start(asking.options(key="it's $HOME"))
+    await aflow.until_idle()
+    shown = " ".join(pgflow(aflow.app.dsn, "show", run.key, tty=True, width=200).out.split())
+    command = re.search(r"`pgflow (.*) JSON` answers it", shown)
+    assert command, shown
+    assert shlex.split(command[1]) == ["signal", "it's $HOME", "yes, or no?"]
+    assert pgflow(aflow.app.dsn, "signal", "it's $HOME", "yes, or no?", '"yes"').code == 0
+    await aflow.until_idle()
+    assert await run.status() == "completed"
 
 
 def test_a_failed_run_shows_its_error_and_where_it_was_raised(prepared):

@@ -400,8 +400,7 @@ async def test_a_worker_lost_in_the_window_leaves_an_unknown_outcome(aflow: Asyn
     assert await run.result(SOON) == "charge of 100"
     assert len(bank.calls) == 1
     assert kinds(conn) == "iUEC"
-    ((why,),) = conn.execute("select payload->>'why' from pgflow.unit where kind = 'U'").fetchall()
-    assert "worker was lost" in why
+    assert conn.execute("select payload->>'reason' from pgflow.unit where kind = 'U'").fetchall() == [("worker_lost",)]
 
 
 async def test_a_time_out_is_not_a_failure(aflow: AsyncHarness, conn: psycopg.Connection, bank: Bank) -> None:

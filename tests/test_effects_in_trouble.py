@@ -14,6 +14,7 @@ from test_effects import SLOWLY, Bank, bank, charge, effects, kinds, owed, pay, 
 import pgflow
 from pgflow import Absent, Confirmed, DefinitionError, NotStorable, Signal, Stale, StillUnknown, effect, workflow
 from pgflow.acts import Acts
+from pgflow.reasons import WORDS
 from pgflow.testing import set_clock
 
 if TYPE_CHECKING:
@@ -239,7 +240,10 @@ async def test_absent_counts_by_when_it_was_asked_not_by_when_it_is_recorded(
     assert (len(bank.calls), run_row(conn, run.key, "status")[0]) == ((2, "completed") if is_keyed else (1, "stuck"))
 
 
-async def test_a_precondition_that_an_earlier_attempt_has_spoilt_proves_nothing(aflow: AsyncHarness, conn: psycopg.Connection, bank: Bank) -> None:
+@pytest.mark.parametrize("has_codes", [True, False], ids=["a journal of now", "a journal from before the codes"])
+async def test_a_precondition_that_an_earlier_attempt_has_spoilt_proves_nothing(
+    aflow: AsyncHarness, conn: psycopg.Connection, bank: Bank, has_codes: bool
+) -> None:
     bank.lose = lambda n: n == 1
 
     @effect(risk="compensable", dedup_window=HOUR, settle_retries=SLOWLY)
@@ -267,9 +271,18 @@ async def test_a_precondition_that_an_earlier_attempt_has_spoilt_proves_nothing(
     run = await aflow.start(traveller)
     await aflow.until_idle()
     await aflow.skip(timedelta(minutes=2))
+    reasons = conn.execute("select payload->>'reason' from pgflow.unit where kind = 'U' order by seq").fetchall()
+    assert reasons == [("raised",), ("precondition_failed",)]
+    await aflow.crash()
+    if not has_codes:
+        for (reason,) in reasons:
+            change = "update pgflow.unit set payload = (payload::jsonb - 'reason' || jsonb_build_object('why', %s::text))::json where payload->>'reason' = %s"
+            conn.execute(change, (WORDS[reason], reason))
+    await aflow.until_idle()
     await aflow.skip(timedelta(minutes=2))
     assert await run.result(SOON) == "charge of 5"
     assert len(bank.calls) == 1
+    assert effects(conn, "attempts, said_by") == [(2, "settle")], "after what the second attempt found, the bank was asked"
 
 
 async def test_infrastructure_in_a_precondition_is_no_outcome(aflow: AsyncHarness, conn: psycopg.Connection) -> None:

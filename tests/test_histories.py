@@ -18,9 +18,11 @@ import servers
 from clikit import pgflow, prepare, statuses
 from exampleflows import EXAMPLES, Example, charged_child, each_example
 from ledgerflows import LEDGERS
+from records import SOON
 
-from pgflow import InvalidArgument, NonDeterminismError, workflow
-from pgflow.histories import read_history
+from pgflow import InvalidArgument, NonDeterminismError, step, workflow
+from pgflow.histories import read_database, read_history
+from pgflow.replay import find_divergence
 from pgflow.testing import AsyncHarness, ReplayHistories
 
 if TYPE_CHECKING:
@@ -314,6 +316,38 @@ def test_a_divergence_shows_both_sides_and_the_source_line_and_fails(full: str, 
     shown = pgflow(None, "replay", str(source), "-f", str(file), tty=True)
     assert "diverges run 'order-1' (checkout)" in shown.out
     assert "2 diverged" in shown.err
+
+
+async def test_both_sides_of_a_divergence_are_told_apart_whatever_a_key_says(aflow: AsyncHarness, conn: psycopg.Connection) -> None:
+    """The key holds what stands between the sides in the message."""
+
+    @workflow(name="two_sided")
+    async def recorded() -> None:
+        await declined("a: b, the code c")
+
+    @step(name="declined")
+    async def declined(word: str) -> str:
+        return word
+
+    @step
+    async def accepted(word: str) -> str:
+        return word
+
+    @workflow(name="two_sided")
+    async def changed() -> None:
+        await accepted("a: b, the code c")
+
+    aflow.include(recorded)
+    await (await aflow.start(recorded.options(key="k: l, the code m"))).result(SOON)
+    ((chain,),) = conn.execute("select chain_id from pgflow.run_key").fetchall()
+    found = find_divergence(next(read_database(conn, [chain])), changed)
+    assert found is not None
+    assert found.message.startswith("run 'k: l, the code m' (two_sided): the journal has ")
+    journal, code = found.diff[-2:]
+    assert journal.startswith("- the journal has ")
+    assert "'declined'" in journal
+    assert code.startswith("+ the code asks for ")
+    assert "accepted" in code
 
 
 def test_an_unknown_format_is_refused_by_the_reader_too() -> None:

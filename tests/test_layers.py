@@ -13,7 +13,7 @@ import pytest
 REPOSITORY = Path(__file__).parents[1]
 
 LAYERS = [
-    {"_version", "errors", "durations", "model", "units", "coreschemas", "upcasters", "shapes", "values", "fingerprints", "failures", "texts", "envelopes", "opening"},
+    {"_version", "errors", "durations", "model", "units", "coreschemas", "upcasters", "shapes", "values", "fingerprints", "failures", "reasons", "texts", "envelopes", "opening"},
     {"_io"},
     {"_calls"},
     {"_engine"},

@@ -90,7 +90,7 @@ async def test_an_effect_that_only_a_person_can_settle_is_told_once(aflow: Async
     (page,) = pages
     assert (page.effect, page.kind, page.run, page.workflow, page.name) == (key, "effect", run.key, "pay", "wire")
     assert page.id == f"{key}#{(page.since - EPOCH) // timedelta(microseconds=1)}"
-    assert (page.why, page.attempt) == ("it raised", 1)
+    assert (page.why, page.reason, page.attempt) == ("it raised", "raised", 1)
     await aflow.skip(timedelta(days=3))
     assert len(pages) == 1
     ((at,),) = conn.execute("select paged_at from pgflow.obligations").fetchall()
@@ -161,7 +161,7 @@ def test_a_sync_hook_is_called_in_a_thread_and_a_stuck_run_says_why(flow: Harnes
     run = flow.start(waits_for_nothing)
     wait_until(lambda: paged(conn) == [("stuck", True, 0, None)], "somebody is told")
     ((page, thread),) = pages
-    assert (page.kind, page.run, page.name) == ("stuck", run.key, "deadlock")
+    assert (page.kind, page.run, page.name, page.reason) == ("stuck", run.key, "deadlock", "deadlock")
     assert "nothing can bring" in page.why
     assert thread.startswith("pgflow-pager")
     conn.execute("select pgflow.resume_run(%s)", (run.key,))

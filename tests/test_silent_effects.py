@@ -162,9 +162,9 @@ def effects(conn: Conn, columns: str = "name, status") -> list[tuple[Any, ...]]:
     return conn.execute(f"select {columns} from pgflow.effects order by run_id, call").fetchall()
 
 
-def whys(conn: Conn) -> list[str]:
+def reasons(conn: Conn) -> list[str]:
     """The reasons for which outcomes became unknown."""
-    return [why for (why,) in conn.execute("select payload->>'why' from pgflow.unit where kind = 'U' order by run_id, seq")]
+    return [why for (why,) in conn.execute("select payload->>'reason' from pgflow.unit where kind = 'U' order by run_id, seq")]
 
 
 async def begun(aflow: AsyncHarness, what: Any, name: str = "a") -> Any:
@@ -261,7 +261,7 @@ async def test_what_is_silent_is_asked_after_with_what_its_last_beat_said(aflow:
     assert await run.result(SOON) == "job a"
     assert effects(conn, "status, result, said_by, attempts, ref") == [("confirmed", "model 7", "settle", 1, "job a")]
     assert farm.asked == [{"epoch": 3}] * 3
-    assert whys(conn) == ["silent", "the counterparty cannot say yet", "asking failed"]
+    assert reasons(conn) == ["silent", "still_unknown", "asking_failed"]
     assert len(farm.taken) == 1, "within the window of its key too it is not sent again"
 
 
@@ -273,7 +273,8 @@ async def test_without_anybody_to_ask_a_person_is_paged_and_a_late_confirmation_
     await aflow.skip(LONGER)
     assert await run.status() == "stuck"
     await eventually(lambda: pages, "somebody is told")
-    assert (pages[0].kind, pages[0].why) == ("effect", "it was accepted, and there was no sign of life for 60 s")
+    assert (pages[0].kind, pages[0].reason) == ("effect", "silent")
+    assert pages[0].why == "it was accepted, and there was no sign of life for 60 s"
     assert obligations(conn, "state, due_at, beat_details") == [("unknown", None, "half")]
     await aflow.app.confirm_effect("job a", value="at last", by="farm")
     assert await run.result(SOON) == "job a"
@@ -307,7 +308,7 @@ async def test_what_the_counterparty_still_has_is_accepted_again_and_beats_count
     assert len(farm.asked) == 2
     await aflow.skip(timedelta(minutes=2))
     assert await run.result(SOON) == "job a"
-    assert whys(conn) == ["silent", "accepted", "silent", "accepted", "silent"]
+    assert reasons(conn) == ["silent", "accepted", "silent", "accepted", "silent"]
 
 
 async def test_what_the_counterparty_has_lost_is_failed_and_not_sent_again(aflow: AsyncHarness, conn: Conn, farm: Farm) -> None:
@@ -325,7 +326,7 @@ async def test_a_counterparty_that_never_says_leaves_the_run_stuck_and_a_retry_a
     for _ in range(3):
         await aflow.skip(LONGER)
     assert await run.status() == "stuck"
-    assert whys(conn)[1] == "it is accepted under another reference"
+    assert reasons(conn)[1] == "accepted_anew"
     conn.execute("select pgflow.retry_run(%s)", (run.key,))
     await aflow.until_idle()
     assert await run.result(SOON) == "job a"
@@ -406,7 +407,7 @@ async def test_a_confirmation_counts_before_and_after_the_silence(aflow: AsyncHa
     assert words(conn)[0] == first
     await aflow.until_idle()
     assert await run.result(SOON) == "job a"
-    assert whys(conn) == (["silent"] if first == "silent" else [])
+    assert reasons(conn) == (["silent"] if first == "silent" else [])
     assert effects(conn) == [("render", "confirmed")]
 
 
@@ -467,7 +468,7 @@ async def test_silence_that_a_dying_worker_has_taken_is_found_by_the_next(aflow:
     await aflow.crash()
     await aflow.until_idle()
     assert await run.result(SOON) == "job a"
-    assert whys(conn) == ["silent"]
+    assert reasons(conn) == ["silent"]
 
 
 # ---------------------------------------------------------------- a part of a run again
@@ -492,10 +493,10 @@ async def test_silence_behind_a_cut_is_found_again(aflow: AsyncHarness, conn: Co
     farm.answers = [StillUnknown(), Confirmed("model 7")]
     run = await begun(aflow, training_and_waiting)
     await aflow.skip(LONGER)
-    assert whys(conn) == ["silent", "the counterparty cannot say yet"]
+    assert reasons(conn) == ["silent", "still_unknown"]
     conn.execute("select pgflow.rewind_run(%s, to_seq => 2, effects => 'repeat')", (run.key,))
     await aflow.until_idle()
-    assert conn.execute("select payload->>'why' from pgflow.unit where kind = 'U' and run_id = (select max(run_id) from pgflow.run)").fetchall() == [("silent",)]
+    assert conn.execute("select payload->>'reason' from pgflow.unit where kind = 'U' and run_id = (select max(run_id) from pgflow.run)").fetchall() == [("silent",)]
     assert obligations(conn) == []
     for _ in range(2):
         await run.send(go, "!")

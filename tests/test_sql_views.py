@@ -88,6 +88,24 @@ def test_each_place_has_its_status_and_says_why(db: Conn, one_of_each: dict[str,
         assert rows(db, "select run_id from pgflow.runs where status = %s", status) == [run_id]
 
 
+def test_each_reason_has_a_code_and_its_detail(db: Conn, one_of_each: dict[str, int]) -> None:
+    query = "select reason_code, reason_detail from pgflow.runs where run_id = %s"
+    found = {status: one(db, query, run_id) for status, run_id in one_of_each.items()}
+    until = (T0 + seconds(60)).isoformat()
+    assert found == {
+        "queued": ("no_worker", None),
+        "running": (None, None),
+        "waiting": ("signal", {"signals": ["paid"], "until": until}),
+        "paused": ("paused", {"by": "ann"}),
+        "stuck": ("nondeterminism", {"line": 7}),
+        "completed": (None, None),
+        "failed": (None, None),
+        "cancelled": (None, None),
+    }
+    db.execute("update pgflow.queue set paused_at = pgflow.now_() where queue = 'q'")
+    assert one(db, query, one_of_each["queued"]) == ("queue_paused", None)
+
+
 def test_every_run_is_seen_once_and_a_chain_by_its_newest_generation(db: Conn) -> None:
     commit(db, flush(begin(db, key="k"), **{"continue": "{}"}))
     commit(db, flush(claim_one(db), **{"continue": '{"n": 3}'}))
@@ -104,8 +122,9 @@ def test_a_run_that_waits_for_several_things_names_them(db: Conn) -> None:
     commit(db, flush(run, children=[child(1)]))
     commit(db, flush(run, child_calls=[1], signals=[[2, "a b"]], park=True, idle=True))
     assert one(db, "select reason from pgflow.runs where key = 'k'") in ("child, signal a b", "signal a b, child")
+    assert one(db, "select reason_code, reason_detail from pgflow.runs where key = 'k'") == ("signal", {"signals": ["a b"], "children": 1})
     start(db, key="late", run_at=T0 + seconds(5.5))
-    assert one(db, "select status, reason from pgflow.runs where key = 'late'") == ("waiting", "until 2030-01-01T00:00:05Z")
+    assert one(db, "select status, reason, reason_code from pgflow.runs where key = 'late'") == ("waiting", "until 2030-01-01T00:00:05Z", "timer")
 
 
 def test_a_suspect_says_so(db: Conn) -> None:
@@ -113,6 +132,7 @@ def test_a_suspect_says_so(db: Conn) -> None:
     run = claim_one(db)
     db.execute("select pgflow.reap_worker(%s, 0)", (run.worker,))
     assert one(db, "select status, reason, attempt from pgflow.runs") == ("queued", "suspect: 1 deaths", 1)
+    assert one(db, "select reason_code, reason_detail from pgflow.runs") == ("suspect", {"deaths": 1})
 
 
 def tables_read(conn: Conn, query: str) -> set[str]:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from pgflow.reasons import in_words
 from pgflow_cli.database import Dsn, fetch_dicts, opened
 from pgflow_cli.encoded import encoded, readable
 from pgflow_cli.failures import Mistake
@@ -94,7 +95,7 @@ def _intended(p: Mapping[str, Any]) -> str:
 
 
 def _settled(p: Mapping[str, Any]) -> str:
-    return f"{p['verdict']}, says {p['by']}" + (f": {p['why']}" if p.get("why") else "")
+    return f"{p['verdict']}, says {p['by']}" + (f": {in_words(p)}" if in_words(p) else "")
 
 
 _GROUNDS = {"w": "the counterparty still knows the key", "a": "it was absent", "p": "a person said that nothing was done"}

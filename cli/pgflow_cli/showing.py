@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
     import psycopg
     from rich.console import RenderableType
 
-_RUN = f"""key, status, workflow, queue, version, priority, labels, {WHY}, attempt, worker_id, generation,
+_RUN = f"""key, status, workflow, queue, version, priority, labels, {WHY}, reason_code, reason_detail, attempt, worker_id, generation,
     created_at, since, run_at, deadline_at, finished_at, input, output, error, run_id, parent_run_id,
     origin_key, origin_generation, origin_seq"""
 
@@ -128,7 +129,7 @@ def draw(run: dict[str, Any], now: datetime, width: int) -> list[RenderableType]
         parts.append(plain(f"… and {run['more_calls']:,} more: --limit 0 shows each call"))
     if run["children"]:
         parts += ["", make_table(_CHILD_COLUMNS, run["children"], width)]
-    parts += ["", plain(f"More: pgflow timeline {run['key']}")] if run["calls"] else []
+    parts += ["", plain(f"More: pgflow timeline {shlex.quote(run['key'])}")] if run["calls"] else []
     return parts
 
 
@@ -169,14 +170,13 @@ def _origin(run: dict[str, Any]) -> str:
 
 
 def _advice(run: dict[str, Any]) -> str:
-    key = run["key"]
+    key = shlex.quote(run["key"])
     if run["status"] == "stuck":
         return f"mend the cause, then `pgflow retry {key}`; or `pgflow cancel {key}`"
     if run["status"] == "paused":
         return f"`pgflow resume {key}` lets it go on"
-    why = run["why"] or ""
-    if run["status"] == "waiting" and why.startswith("signal "):
-        return f"`pgflow signal {key} {why.split(',')[0].removeprefix('signal ')} JSON` answers it"
+    if run["reason_code"] == "signal":
+        return f"`pgflow signal {key} {shlex.quote(run['reason_detail']['signals'][0])} JSON` answers it"
     return ""
 
 

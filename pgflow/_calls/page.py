@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from pgflow._io import Query, Row
 
@@ -25,6 +25,8 @@ class ClaimedPage(NamedTuple):
     effect: str | None
     tries: int
     leased_until: datetime
+    reason: str | None
+    detail: dict[str, Any] | None
 
 
 def _nothing(_rows: list[Row]) -> None:
@@ -34,7 +36,7 @@ def _nothing(_rows: list[Row]) -> None:
 def claim_pages(count: int, lease_seconds: float) -> Query[list[ClaimedPage]]:
     """Claim up to `count` pages that a person has yet to hear of; nobody else gets them within the lease."""
     sql = """
-      select page_id, run_id, call, kind, opened_at, key, workflow, generation, tenant, name, why, effect, tries, leased_until
+      select page_id, run_id, call, kind, opened_at, key, workflow, generation, tenant, name, why, effect, tries, leased_until, reason, detail
       from pgflow.claim_pages(%s::int, %s::float8)
     """
     return Query(sql, (count, lease_seconds), lambda rows: [ClaimedPage(*row) for row in rows])

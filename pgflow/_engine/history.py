@@ -11,7 +11,7 @@ import random
 import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Any, NoReturn, TypeVar
+from typing import Any, NamedTuple, NoReturn, TypeVar
 
 from pgflow._engine import mypyc_attr
 from pgflow._engine.calls import Call, ChildCall, StepCall
@@ -38,6 +38,17 @@ LONG_CHARS = 400_000
 """A note of this length might be refused once it is encoded: then it is again on a replay."""
 
 
+class Parting(NamedTuple):
+    """The place at which the code parts from the journal: both sides, for whoever shows them."""
+
+    journal: str
+    code: str
+    seq: int | None
+    """Number of the unit that the code does not repeat; None if it is not about one."""
+    where: list[str]
+    """Source lines at which the code stood."""
+
+
 @mypyc_attr(allow_interpreted_subclasses=True)
 class History(ABC):
     """The lowest layer of an :class:`~pgflow._engine.execution.Execution`; see the module."""
@@ -53,7 +64,7 @@ class History(ABC):
         self.divergence: NonDeterminismError | None = None
         self._held_as = "nondeterminism"
         self._host = host
-        self._divergence_where: list[str] = []
+        self._parting: Parting | None = None
         self._calls: dict[int, Call] = {}
         self._left_behind: set[int] = set()  # calls that were open when the code ended, while an effect goes on
         self._last_call = 0
@@ -141,7 +152,8 @@ class History(ABC):
             self._record(number, kind, name, payload, delay_seconds)
             return None
         if (unit.call, unit.kind, unit.name) != (number, kind, name):
-            self.diverge(f"the journal has {unit} here, the code asks for {KIND_NAMES[kind]} {name or ''} as call {number}")
+            asked = f"the code asks for {KIND_NAMES[kind]} {name or ''} as call {number}"
+            self.diverge(f"the journal has {unit} here", code=asked, unit=unit)
         self._seq = unit.seq
         return self.journal.take()
 
@@ -219,12 +231,20 @@ class History(ABC):
 
     # ================================================================ divergence
 
-    def diverge(self, message: str, reason: str = "nondeterminism") -> NoReturn:
-        """The journal cannot be repeated: nothing more is recorded, and the run is held for a person under this reason."""
+    def diverge(self, journal: str, reason: str = "nondeterminism", *, code: str = "", unit: Unit | None = None) -> NoReturn:
+        """The journal cannot be repeated: nothing more is recorded, and the run is held for a person under this reason.
+
+        Args:
+            journal: The journal's side; or all of it, if it has no two sides.
+            reason: Reason of the hold, a code.
+            code: The code's side.
+            unit: Unit of the journal that the code does not repeat.
+        """
         if self.divergence is None:
             self._held_as = reason
+            message = f"{journal}, {code}" if code else journal
             self.divergence = NonDeterminismError(f"run {self.claim.key!r} ({self.claim.workflow}): {message}")
-            self._divergence_where = self._driver.where()
+            self._parting = Parting(journal, code, None if unit is None else unit.seq, self._driver.where())
         raise Unwind
 
     def _skip_marks(self, *, only_of_known: bool = False, upto_patch: str | None = None) -> None:
@@ -268,14 +288,15 @@ class History(ABC):
         elif unit.kind == Kind.CHILD_STARTED and isinstance(call, ChildCall) and call.answers_to(unit.name):
             self._note_start(call, unit)
         elif unit.kind in (Kind.ATTEMPT_FAILED, Kind.CHILD_STARTED):
-            self.diverge(f"the journal has {unit}, the code has {call or 'no such call'}")
+            self.diverge(f"the journal has {unit}", code=f"the code has {call or 'no such call'}", unit=unit)
 
     def _check_starts(self) -> None:
         """Every body that may have run must have been asked for again by now: it was, when its licence was written."""
         for start in self.journal.open_starts():
             call = self._calls.get(start.call)
             if not isinstance(call, StepCall) and start.call not in self._left_behind:
-                self.diverge(f"the journal has licensed call {start.call} as step {start.name!r}, the code has {call or 'no such call'}")
+                licensed = f"the journal has licensed call {start.call} as step {start.name!r}"
+                self.diverge(licensed, code=f"the code has {call or 'no such call'}")
 
 
 def size_of(row: Row) -> int:

@@ -43,15 +43,15 @@ class EffectResult(StepResult):
     ``beats_within_seconds`` is how often that has promised a sign of life.
     """
 
-    __slots__ = ("beats_within_seconds", "took_seconds", "turn", "verdict", "why")
+    __slots__ = ("beats_within_seconds", "reason", "took_seconds", "turn", "verdict")
 
     def __init__(
-        self, call: EffectCall, verdict: Verdict, text: str | None = None, error: ErrorData | None = None, why: str = "",
+        self, call: EffectCall, verdict: Verdict, text: str | None = None, error: ErrorData | None = None, reason: str = "",
         beats_within_seconds: float | None = None,
     ) -> None:  # fmt: skip
         super().__init__(call, text, error)
         self.verdict: Verdict = verdict
-        self.why = why
+        self.reason = reason
         self.beats_within_seconds = beats_within_seconds
         self.took_seconds = 0.0
         self.turn = call.turn

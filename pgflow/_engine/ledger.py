@@ -20,11 +20,12 @@ from pgflow._engine import mypyc_attr
 from pgflow._engine.calls import Call, EffectCall, StepCall, StepSpec
 from pgflow._engine.history import NEVER
 from pgflow._engine.host import EffectResult, Host
-from pgflow._engine.marks import ACCEPTED, CHANGED, GUARDED, read_mark, still_accepted
+from pgflow._engine.marks import FORGETFUL, read_mark, still_accepted
 from pgflow._engine.requests import Requests, Resting, name_in_key
 from pgflow.errors import NeedsGate, NotStorable, PgflowError, Stale
 from pgflow.failures import ErrorData, encode_error
 from pgflow.model import Accepted, Kind
+from pgflow.reasons import Unknown
 from pgflow.units import EFFECT_MARKS, CarriedEffect, Claim, Unit, place_of
 from pgflow.values import hash_arguments
 
@@ -148,7 +149,7 @@ class Ledgers(Requests):
         elif call.attempts == 0 or call.ground is not None:
             self._ask_leave(call)
         elif not call.is_unknown:
-            self._record_unknown(call, "the worker was lost while it was under way", None)
+            self._record_unknown(call, Unknown.WORKER_LOST, None)
         elif self._plan(call) is None:
             call.state = "owed"
         elif call.retry_due_us is not None and call.retry_due_us > self.estimate_us():
@@ -245,12 +246,16 @@ class Ledgers(Requests):
             call.state = "startable"
             self._startable.append(call)
 
-    def _record_unknown(self, call: EffectCall, why: str, error: ErrorData | None) -> None:
+    def _record_unknown(self, call: EffectCall, reason: str, error: ErrorData | None) -> None:
         call.is_unknown = True
         call.asks += 1
-        call.may_be_forgotten = call.may_be_forgotten or why in (GUARDED, CHANGED)
+        call.may_be_forgotten = call.may_be_forgotten or reason in FORGETFUL
         delay = self._delay(call)
-        payload = {"why": why} if error is None else {"why": why, "error": json.loads(self._error_text(error))}
+        payload: dict[str, Any] = {"reason": reason}
+        if reason == Unknown.NO_COMPENSATION and call.notice is not None:
+            payload["why"] = call.notice["why"]
+        if error is not None:
+            payload["error"] = json.loads(self._error_text(error))
         row = self._record_effect_unit(call, Kind.EFFECT_UNKNOWN, json.dumps(payload), delay)
         if delay is None:
             call.state, call.retry_due_us = "owed", None
@@ -287,7 +292,7 @@ class Ledgers(Requests):
         elif result.verdict == "confirmed":
             value, misfit, text = self._decode(call, result)
             if misfit is not None:  # it was done, but what it returned cannot be read: the counterparty must be asked
-                self._record_unknown(call, "what it returned does not fit its annotation", encode_error(misfit))
+                self._record_unknown(call, Unknown.MISFIT, encode_error(misfit))
                 return False
             if call.phase == "ask":
                 self._record_effect_unit(call, Kind.EFFECT_SETTLED, '{"verdict":"confirmed","by":"settle"}')
@@ -316,7 +321,7 @@ class Ledgers(Requests):
     def _take_answer_of_silent(self, call: EffectCall, result: EffectResult) -> None:
         """Record the counterparty's word on an accepted effect that was silent. The code has had its outcome."""
         if result.verdict == "accepted" and result.text == call.value.ref:
-            said: dict[str, Any] = {"why": ACCEPTED}
+            said: dict[str, Any] = {"reason": Unknown.ACCEPTED}
             if result.beats_within_seconds is not None:
                 said["heartbeat_timeout"] = result.beats_within_seconds
             self._record_effect_unit(call, Kind.EFFECT_UNKNOWN, json.dumps(said))
@@ -326,13 +331,13 @@ class Ledgers(Requests):
         elif result.verdict == "confirmed":
             _, misfit, text = self._decode(call, result)
             if misfit is not None:
-                self._record_unknown(call, "what it returned does not fit its annotation", encode_error(misfit))
+                self._record_unknown(call, Unknown.MISFIT, encode_error(misfit))
             else:
                 self._settle_silent(call, "confirmed", f'{{"verdict":"confirmed","by":"settle","value":{text}}}')
         elif result.verdict == "absent":  # it was taken on, and is lost: the code is not given another acceptance
             self._settle_silent(call, "failed", '{"verdict":"failed","by":"settle"}')
         else:
-            self._record_unknown(call, result.why or "it is accepted under another reference", result.error)
+            self._record_unknown(call, result.reason or Unknown.ACCEPTED_ANEW, result.error)
 
     def _settle_silent(self, call: EffectCall, verdict: str, payload: str) -> None:
         self._record_effect_unit(call, Kind.EFFECT_SETTLED, payload)
@@ -348,12 +353,12 @@ class Ledgers(Requests):
             call.ground = "a"
             self._ask_leave(call)
         elif result.verdict == "not begun":
-            said = {"verdict": "absent", "by": "pgflow", "why": result.why}
+            said = {"verdict": "absent", "by": "pgflow", "reason": result.reason}
             self._record_effect_unit(call, Kind.EFFECT_SETTLED, json.dumps(said))
             call.ground = "p"
             self._ask_leave(call)
         else:
-            self._record_unknown(call, result.why, result.error)
+            self._record_unknown(call, result.reason, result.error)
 
     def _note_age(self, call: Call, seq: int) -> None:
         """A result has come: of a read that ages, effects rest on the newest one."""
@@ -379,7 +384,7 @@ class Ledgers(Requests):
             return
         call = self._calls.get(unit.call) or self._accepted.get(unit.call)
         if not isinstance(call, EffectCall) or not call.answers_to(unit.name):
-            self.diverge(f"the journal has {unit}, the code has {call or 'no such call'}")
+            self.diverge(f"the journal has {unit}", code=f"the code has {call or 'no such call'}", unit=unit)
         self._read_mark(call, unit)
 
     def _grant_fresh_budgets(self) -> None:

@@ -6,27 +6,11 @@ import json
 
 from pgflow._engine.calls import EffectCall, spec_of_another
 from pgflow.model import Kind
+from pgflow.reasons import Unknown, reason_of
 from pgflow.units import FIRST_ADOPTED, Claim, Unit
 
-FORGOTTEN = "the counterparty may have forgotten the key"
-"""As `sql/effects.sql` gives the reason."""
-
-UNREPEATABLE = "absent, and without a key it cannot be tried again"
-EARLY = "absent, and asked too early to believe it"
-"""As `sql/effects.sql` gives these reasons too."""
-
-GUARDED = "its precondition does not hold any more, and an earlier attempt may have been done"
-"""Reason why the same key is not sent again."""
-
-CHANGED = "what it expects has changed, and an earlier attempt may have been done"
-"""Perhaps by itself: nor then is the key sent again."""
-
-
-SILENT = "silent"
-"""No beat of an accepted effect has come in time, says `sql/beats.sql`."""
-
-ACCEPTED = "accepted"
-"""The counterparty says of an effect that was silent that it still has it: beats count again."""
+FORGETFUL = (Unknown.KEY_EXPIRED, Unknown.PRECONDITION_FAILED, Unknown.EXPECTATION_FAILED)
+"""After these the same key is not sent again: the counterparty may have forgotten it, or what it was for has changed."""
 
 
 def read_mark(call: EffectCall, unit: Unit) -> None:
@@ -42,17 +26,17 @@ def read_mark(call: EffectCall, unit: Unit) -> None:
             call.asks = 0
     elif unit.kind == Kind.EFFECT_UNKNOWN:
         said = json.loads(unit.payload or "{}")
-        why = said.get("why")
-        if why == ACCEPTED:
+        reason = reason_of(said)
+        if reason == Unknown.ACCEPTED:
             call.is_silent, call.is_unknown, call.retry_due_us = False, False, None
             return
-        if why == SILENT:
+        if reason == Unknown.SILENT:
             call.is_silent, call.asks, call.details = True, 0, json.dumps(said["details"])
         call.is_unknown, call.ground = True, None
-        call.asks += why != EARLY
+        call.asks += reason != Unknown.ABSENT_TOO_EARLY
         call.retry_seq, call.retry_due_us = unit.seq, unit.due_us
-        call.may_be_forgotten = call.may_be_forgotten or why in (FORGOTTEN, GUARDED, CHANGED)
-        call.needs_person = why == UNREPEATABLE
+        call.may_be_forgotten = call.may_be_forgotten or reason in FORGETFUL
+        call.needs_person = reason == Unknown.ABSENT_WITHOUT_KEY
     else:
         said = json.loads(unit.payload or "{}")
         if said["verdict"] == "absent":

@@ -120,7 +120,7 @@ class Releases(Renewals):
             self._go_live()
             return
         if not (unit.is_outcome or self._is_start(unit)):
-            self.diverge(f"the journal has {unit} here, which the code no longer does; {self._standing()}")
+            self.diverge(f"the journal has {unit} here, which the code no longer does; {self._standing()}", unit=unit)
         while True:
             self._seq = unit.seq
             self._decided.append(self.journal.take())
@@ -218,9 +218,9 @@ class Releases(Renewals):
         if unit.kind == Kind.CHILD_STARTED:
             self._release_start(call)
         elif call is None:
-            self.diverge(f"the journal has {unit}, which the code never asked for; {self._standing()}")
+            self.diverge(f"the journal has {unit}, which the code never asked for; {self._standing()}", unit=unit)
         elif not fits(unit, call):
-            self.diverge(f"the journal has {unit}, the code asks for {call}")
+            self.diverge(f"the journal has {unit}", code=f"the code asks for {call}", unit=unit)
         elif call.number in self.claim.lost and isinstance(call, StepCall) and self.replaying:
             self._renew(call, unit)
         elif isinstance(call, TimerCall):
@@ -312,7 +312,7 @@ class Releases(Renewals):
             if self.divergence is None:
                 self._guarded(self._judge_end)
             if self.divergence is not None:
-                detail = {"message": clean(str(self.divergence)), "where": self._divergence_where}
+                detail = {"message": clean(str(self.divergence)), "where": [] if self._parting is None else self._parting.where}
                 self._hold = stuck(self._held_as, detail, self._code_hash if self._held_as == "nondeterminism" else None)
         self._want_flush()
 
@@ -322,7 +322,7 @@ class Releases(Renewals):
             self._skip_marks()
             unit = self.journal.peek()
             if unit is not None and not (unit.kind == Kind.CONTINUED and isinstance(error, ContinueAsNew)):
-                self.diverge(f"the code ends where the journal goes on with {unit}")
+                self.diverge(f"the code ends where the journal goes on with {unit}", unit=unit)
             self._check_starts()
             self.replaying = False
             self._record_renewals()

@@ -173,7 +173,8 @@ class Requests(History):
             call.name, call.ordinal = started.name, started.ordinal
             call.key = started.ordinal if isinstance(started.ordinal, str) else call.key
         if (started.name, started.effect) != (call.name, call.spec.effect):
-            self.diverge(f"the journal has licensed call {call.number} as step {started.name!r}, the code asks for {call}")
+            licensed = f"the journal has licensed call {call.number} as step {started.name!r}"
+            self.diverge(licensed, code=f"the code asks for {call}")
         if call.number in self.journal.ended or call.args_hash == started.args_hash:
             return
         if started.args_hash not in self._other_hashes(call):
@@ -365,7 +366,7 @@ class Requests(History):
             self._want_flush()
         elif (unit.payload is None) != (text is None):
             was, asked = ("closed", "emit to") if unit.payload is None else ("given a value", "close")
-            self.diverge(f"in the journal stream {stream!r} was {was} here, the code asks to {asked} it")
+            self.diverge(f"in the journal stream {stream!r} was {was} here", code=f"the code asks to {asked} it")
 
     def cancel_call(self, call: Call) -> None:
         """The code has given up a call: that is recorded, its late result is not."""

@@ -19,11 +19,11 @@ from pgflow._engine.drivers import Driver
 from pgflow._engine.execution import Execution
 from pgflow._engine.history import NEVER
 from pgflow._engine.host import Host
-from pgflow._engine.marks import UNREPEATABLE
 from pgflow._engine.requests import Resting
 from pgflow.errors import EffectFailed
 from pgflow.failures import encode_error
 from pgflow.model import Kind
+from pgflow.reasons import Unknown, reason_of
 from pgflow.units import FIRST_ADOPTED, Claim, Dropped, Unit
 from pgflow.values import ANYTHING
 
@@ -116,8 +116,8 @@ class Undoing(Execution):
 
     def _take_live_mark(self, unit: Unit) -> None:
         call = self._calls.get(unit.call)
-        said = json.loads(unit.payload or "{}").get("why") if unit.kind == Kind.EFFECT_UNKNOWN else None
-        if isinstance(call, EffectCall) and call.compensates is None and said == UNREPEATABLE:
+        reason = reason_of(json.loads(unit.payload or "{}")) if unit.kind == Kind.EFFECT_UNKNOWN else ""
+        if isinstance(call, EffectCall) and call.compensates is None and reason == Unknown.ABSENT_WITHOUT_KEY:
             self._read_mark(call, unit)
             self._close_as_absent(call)
         else:

@@ -60,7 +60,7 @@ cross join lateral (
     count(*) filter (where u.kind in ('i', 'j')) as attempts,
     count(*) filter (where u.kind = 'U') as unknowns,
     (array_agg(u.kind order by u.seq desc) filter (where u.kind in ('i', 'j', 'U')))[1] = 'U' as is_unknown,
-    (array_agg(u.kind = 'U' and u.payload->>'why' <> 'accepted' order by u.seq desc) filter (where u.kind in ('A', 'U')))[1] as is_silent,
+    (array_agg(u.kind = 'U' and u.payload->>'reason' is distinct from 'accepted' order by u.seq desc) filter (where u.kind in ('A', 'U')))[1] as is_silent,
     max(u.at) filter (where u.kind in ('C', 'F') or u.kind = 'E' and u.payload->>'verdict' <> 'absent') as closed_at
   from pgflow.unit u
   where u.run_id = r.run_id and u.kind in ('i', 'j', 'U', 'C', 'F', 'A', 'E')

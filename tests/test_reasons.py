@@ -1,0 +1,33 @@
+"""Reasons are codes of a closed list; the words for people stand beside them, once."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+import servers
+
+from pgflow.reasons import WORDS, in_words, reason_of
+
+
+def test_what_the_database_records_is_of_the_list():
+    recorded = set()
+    for name in ("effects", "beats"):
+        text = (servers.REPOSITORY / "sql" / f"{name}.sql").read_text()
+        for said in re.findall(r"json_build_object\('reason', (case.*?end|'\w+')", text, re.DOTALL):
+            recorded |= set(re.findall(r"(?:then|else) '(\w{2,})'", said) or re.findall(r"^'(\w+)'$", said))
+    assert recorded == {"absent_without_key", "absent_too_early", "key_expired", "silent"}
+    assert recorded <= WORDS.keys()
+
+
+@pytest.mark.parametrize("code", WORDS)
+def test_words_of_an_older_journal_are_read_as_their_code(code):
+    assert reason_of({"why": WORDS[code]}) == reason_of({"reason": code}) == code
+    assert in_words({"reason": code}) == in_words({"why": WORDS[code]}) == WORDS[code]
+
+
+def test_what_somebody_says_comes_before_the_words_of_a_code():
+    assert in_words({"reason": "no_compensation", "why": "the plan leaves it out"}) == "the plan leaves it out"
+    assert in_words({"reason": "silent", "heartbeat_timeout": 2.5}) == "it was accepted, and there was no sign of life for 2.5 s"
+    assert in_words({"reason": "of a newer version"}) == "of a newer version"
+    assert (reason_of({}), in_words({})) == ("", "")
