@@ -25,7 +25,7 @@ class Metric:
         name: Its name, with the unit in it where it has one.
         unit: As it is printed.
         better: ``higher`` or ``lower``.
-        says: What it is, in a table.
+        says: Name of it in a table.
     """
 
     name: str
@@ -66,8 +66,8 @@ class Scenario:
         full: Its sizes.
         quick: Those of a quick run; None: not in one.
         work: The sizes of which a slow peer gets a share.
-        metrics: What comes out.
-        quick_peers: Whether peers take part in a quick run.
+        metrics: Metrics that come out.
+        quick_peers: True if peers take part in a quick run.
         timeout_seconds: One engine may take so long.
     """
 

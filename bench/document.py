@@ -32,10 +32,10 @@ class Part:
     """One run of the bench.
 
     Attributes:
-        facts: When, where, on what.
-        records: What was measured.
+        facts: Date, machine and versions.
+        records: Measurements.
         evidence: Settings and counts of each engine, a line each.
-        missing: What was not measured, and why.
+        missing: Things that were not measured, and the reasons.
     """
 
     facts: dict[str, str]

@@ -73,10 +73,10 @@ def make_environment(
     """The Python of an environment, which is made if there is none with this stamp.
 
     Args:
-        folder: Where it is.
+        folder: Folder of it.
         base: The Python that it is made with.
-        stamp: What it is made of.
-        requires: What is installed.
+        stamp: Hash of its ingredients.
+        requires: Requirements that are installed.
         prepare: Called before that.
         variables: Of pip's environment.
 

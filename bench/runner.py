@@ -34,10 +34,10 @@ class Results:
     Attributes:
         runs: The value of each alternation, by metric and engine.
         settings: Of the committing sessions, by engine.
-        counted: What was counted after the timings, by engine.
-        forms: How an engine was there, if it can be in several ways.
-        missing: What is not there and why: an engine, or one of its scenarios.
-        rounds: How often everything was done.
+        counted: Counts after the timings, by engine.
+        forms: Form in which an engine was there, if it can be in several.
+        missing: Engines and scenarios that are not there, and the reasons.
+        rounds: Number of times that everything was done.
         took_seconds: All of it.
     """
 
@@ -109,7 +109,7 @@ class Plan:
         engines: By name, pgflow first.
         scenarios: Names; all if empty.
         quick: Small sizes.
-        rounds: How often.
+        rounds: Number of times.
         seconds: Nothing is begun so long after ``began``, and what runs then is given up.
         each_seconds: One measurement may take so long, or what its scenario allows.
         began: Monotonic time.

@@ -33,7 +33,7 @@ class Adapted:
 
     Attributes:
         executor: Runs statements in the caller's transaction.
-        is_async: Which colour it is.
+        is_async: True if it is for ``async def``.
         after_commit: Registers what to do once the caller has committed; None where the library has no such hook.
     """
 

@@ -533,7 +533,7 @@ class _Cords:
     """Means to cut a transaction's connection while its thread waits on it, for as long as the transaction is open.
 
     Args:
-        known: Where it is put down, under its call, with the time at which the transaction began.
+        known: Calls under which it is put down, with the time at which the transaction began.
         call: Of the step.
         transaction: May change its connection until its first statement has been executed.
     """

@@ -177,7 +177,7 @@ class Client(Mailbox):
 
         Args:
             ref: The counterparty's reference, as in ``Accepted(ref, heartbeat_timeout=...)``.
-            details: How far it is; anything JSON, at most 64 KiB. None leaves what the last beat said.
+            details: Progress; anything JSON, at most 64 KiB. None leaves that of the last beat.
 
         Raises:
             RunNotFound: No effect was accepted under the reference, or it is closed.

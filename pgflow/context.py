@@ -525,7 +525,7 @@ def because(decision: Decision[Any], item: str | int | None = None) -> Iterator[
 
     Args:
         decision: The decision.
-        item: Which part of it the calls are about.
+        item: Part of it that the calls are about.
     """
     workflow_scope("pgflow.because()")
     token = resting.set(resting_on(decision, item))

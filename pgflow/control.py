@@ -63,8 +63,8 @@ class Control:
         """Runs a query that may be run twice, until there is an answer.
 
         Args:
-            query: What to run.
-            is_patient: Whether to wait, too, while its function is missing or forbidden, as during an upgrade.
+            query: The query.
+            is_patient: True to wait, too, while its function is missing or forbidden, as during an upgrade.
 
         Raises:
             psycopg.Error: It cannot be run with these arguments, or not at all and ``is_patient`` is not said.

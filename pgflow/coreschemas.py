@@ -69,7 +69,7 @@ def own(schema: Any, *, to_write: bool) -> Any:
 
     Args:
         schema: It.
-        to_write: Whether a serializer is made of it, and not a validator.
+        to_write: True if a serializer is made of it, and not a validator.
     """
     classes: set[type] = set()
 
@@ -109,7 +109,7 @@ class _StandIn(type):
 
         Args:
             real: It.
-            known: Where instances are written, all classes of the schema: each instance belongs to the nearest of them.
+            known: All classes of the schema, where instances are written: each instance belongs to the nearest of them.
         """
         make: Any = real.__new__
         body = {"__new__": lambda _cls: make(real), "_real": real, "_known": known, "__slots__": ()}

@@ -214,7 +214,7 @@ def effect(
             sent again. If not given, the counterparty is asked first.
         settle_after: Time after an attempt from which "absent" is believed: at least half a second longer than its time-out, ten seconds longer
             if not given. An attempt that could only begin in the second half of that slack is not begun.
-        keyed: Whether the counterparty deduplicates by key; an effect it does not is only tried again by a person's word.
+        keyed: True if the counterparty deduplicates by key; an effect it does not is only tried again by a person's word.
         timeout: Longest time for one attempt; five minutes if not given.
         name: Its name in the ledger, at most 255 bytes; the function's own if not given.
         settle_retries: Number and intervals of the questions before a person must settle it; some nine hours if not given.

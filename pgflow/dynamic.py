@@ -43,7 +43,7 @@ def call(name: str, fn: Callable[..., Any], /, *args: Any, **options: Any) -> An
     Args:
         name: Its name in the journal, as with ``@step``. Calls of one name are numbered, so it may be used often.
         fn: The function, ``async def`` or ``def``; a method, a ``partial`` or a lambda will do. A ``def`` runs in a thread.
-        *args: What it is called with.
+        *args: Arguments of the call.
         returns: Type of its result; what its annotation says if not given, and plain JSON where there is none.
         retries: Tries in all (3 if not given), or how to space them.
         timeout: Longest time for one try.

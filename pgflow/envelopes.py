@@ -105,8 +105,8 @@ class Envelopes:
 
         Args:
             text: The text.
-            what: How an error names it.
-            extra: What stays readable beside it, by names that no envelope has.
+            what: Name of it in an error.
+            extra: Values that stay readable beside it, by names that no envelope has.
 
         Raises:
             NotStorable: The envelope is longer than the limit of a value.
@@ -155,8 +155,8 @@ class Envelopes:
 
         Args:
             text: An input, or the payload of a message.
-            what: How an error names it.
-            about: What it is compared for, such as a run's key: equal texts have different hashes elsewhere.
+            what: Name of it in an error.
+            about: Context of the comparison, such as a run's key: equal texts have different hashes elsewhere.
             defaults: An object of what counts for names that an input leaves out.
         """
         if self._codec.key_id is None:
@@ -209,7 +209,7 @@ def open_text(envelopes: Envelopes | None, text: str, what: str) -> str:
     Args:
         envelopes: Those of the app; None if it has no codec.
         text: As it was stored.
-        what: How an error names it.
+        what: Name of it in an error.
 
     Raises:
         CodecError: It is in an envelope that cannot be opened here.

@@ -128,7 +128,7 @@ def encode_error(error: BaseException, *, with_traceback: bool = True) -> ErrorD
 
     Args:
         error: The exception.
-        with_traceback: Whether to say where it was raised.
+        with_traceback: True to add the place at which it was raised.
     """
     try:
         return _encode_all(error, with_traceback=with_traceback)

@@ -205,7 +205,7 @@ class Run(_Handle[Session, R_co]):
         Args:
             name: The stream.
             offset: Number of values to skip.
-            live: Whether to yield what the bodies of running steps emit before their steps have completed. If a try then fails, its
+            live: True to yield what the bodies of running steps emit before their steps have completed. If a try then fails, its
                 values are void, and those of the next try come after them: each value that counts comes at least once.
 
         Raises:

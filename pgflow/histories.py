@@ -36,10 +36,10 @@ class Verdict:
     Attributes:
         key: Key of the run.
         workflow: Name of its workflow.
-        generation: Which generation of the run it is.
+        generation: Number of the generation of the run.
         units: Number of units in its journal.
         divergence: Difference between code and record; None if it repeats it.
-        is_known: Whether the code has this workflow at all; if not, nothing was replayed.
+        is_known: True if the code has this workflow at all; if not, nothing was replayed.
     """
 
     key: str

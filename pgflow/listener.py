@@ -35,8 +35,8 @@ class Listener:
     """Listens on one channel, and comes back after every loss of its connection.
 
     Args:
-        options: How to connect.
-        channel: Which it is.
+        options: Options of the connection.
+        channel: Name of the channel.
         heard: Called with each payload.
         connected: Called when it listens again: something may have been missed.
         given_up: Called with its name and an error once listening fails again and again for no fault of the connection.

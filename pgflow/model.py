@@ -197,8 +197,8 @@ class Decision(Generic[R_co]):
         why: The reason given.
         evidence: Evidence that the choice rested on.
         alternatives: Alternatives to it.
-        policy: Which policy it followed.
-        model: Which model chose.
+        policy: Policy that it followed.
+        model: Model that chose.
         usage: Cost of the choice.
     """
 
@@ -267,7 +267,7 @@ class Ref:
     then on; what an effect, a decision or a transaction returned is never made again: the run is stuck, with reason ``ref_lost``.
 
     Attributes:
-        kind: Which checker knows it, such as ``"s3"``.
+        kind: Name of the checker that knows it, such as ``"s3"``.
         id: Identifier by which that checker finds it.
         pgflow: Mark by which the journal tells it from other objects with a kind and an id; leave it as it is.
     """
@@ -345,10 +345,10 @@ class Page:
         name: Reason why it is stuck, in one word; or the name of the effect.
         why: That in a sentence, as far as it is known.
         since: Since when a person is needed.
-        attempt: Which try to tell this is, from 1.
+        attempt: Number of the try to tell this, from 1.
         effect: Of an effect, its idempotency key: what ``pgflow settle`` takes.
-        tenant: Whose run it is.
-        generation: Which generation of the run.
+        tenant: Tenant of the run.
+        generation: Generation of the run.
         reason: Code to branch on: why the run is stuck, as ``pgflow.runs`` has it, or why nobody knows what became of the effect,
             as its last unit ``effect_unknown`` has it; empty if none is recorded.
     """

@@ -47,7 +47,7 @@ class WorkerOptions:
         poll_seconds: Between sweeps where nothing is notified.
         grace_seconds: Seconds for which running steps may go on after a stop.
         rhythm: Of its signs of life.
-        listen: Whether to listen for notifications; False behind a pooler in transaction mode.
+        listen: True to listen for notifications; False behind a pooler in transaction mode.
         meter: Counts what this worker does; see :class:`pgflow.meter.Meter`.
         busy_poll_seconds: While at most one run is worked on, an answer of the database is waited for so long without letting
             the processor rest: a run that is alone goes on sooner, at the price of that processor time. 0 for never.

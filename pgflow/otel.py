@@ -47,7 +47,7 @@ class Tracing(Interceptor):
 
     Args:
         tracer_provider: Receiver of spans; the global one if not given.
-        record_exceptions: Whether spans carry the text and traceback of errors, which may quote what a run works on;
+        record_exceptions: True if spans carry the text and traceback of errors, which may quote what a run works on;
             else only their class, as ``error.type``.
 
     Example::

@@ -109,8 +109,8 @@ class _Failed(Exception):
     """An effect is not taken back.
 
     Args:
-        what: What went wrong.
-        error: What was raised, if anything.
+        what: Trouble, in words.
+        error: Error that was raised, if any.
     """
 
     def __init__(self, what: str, error: Exception | None = None) -> None:

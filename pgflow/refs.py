@@ -95,8 +95,8 @@ async def find_lost(
         claim: The run, for the log.
         refs: The Refs, each with the calls that returned it.
         checkers: By kind.
-        calls: What calls the checkers.
-        goes_on: Whether anybody still waits for the answer; asked between tries.
+        calls: Caller of the checkers.
+        goes_on: Called for whether anybody still waits for the answer, between tries.
 
     Returns:
         By call, those that do not exist; nothing of value once nobody waits.

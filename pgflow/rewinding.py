@@ -34,7 +34,7 @@ def stored_value(envelopes: Envelopes | None, value: Any, what: str, about: str 
     Args:
         envelopes: Those of the app.
         value: The value.
-        what: How an error names it.
+        what: Name of it in an error.
         about: Of a value that the database compares with others: what for.
     """
     text = encode_plain(value, what)

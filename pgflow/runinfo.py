@@ -25,12 +25,12 @@ class RunInfo:
         key: Its public key.
         workflow: Name of its workflow.
         generation: 1, and one more after each ``continue_as_new``.
-        attempt: Which claim this is since the run last made progress.
+        attempt: Number of the claim since the run last made progress.
         labels: Labels given at its start, as the code has changed them since.
         metadata: Data that has travelled from the start.
-        tenant: Whose it is.
+        tenant: Tenant that it belongs to.
         deadline: Time at which it will be cancelled, if ever.
-        is_child: Whether another run started it.
+        is_child: True if another run started it.
         step: In the body of a step: its name.
         step_attempt: In the body of a step: which try this is.
         run_id: Its number in the database.

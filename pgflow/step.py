@@ -109,7 +109,7 @@ class Step(Generic[P, R_co]):
 
         Args:
             decision: The decision.
-            item: Which part of it the call is about, each at most once; numbered in the order of calls if not given.
+            item: Part of it that the call is about, each at most once; numbered in the order of calls if not given.
         """
         other = copy.copy(self)
         other._rests_on = resting_on(decision, item)

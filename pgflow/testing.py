@@ -259,8 +259,8 @@ class ReplayHistories:
             path: A file that ``pgflow export`` wrote, or a folder of such ``*.jsonl``.
             *things: The code: workflows, modules of them, or an app.
             errors: Classes as which recorded errors are raised again, as for an app.
-            ignore_unknown: Whether runs of workflows that are not among these are passed over.
-            codec: What decodes the histories, as for an app; that of an app among the code if not given.
+            ignore_unknown: True to pass over runs of workflows that are not among these.
+            codec: Codec that decodes the histories, as for an app; that of an app among the code if not given.
 
         Returns:
             How many runs were replayed.

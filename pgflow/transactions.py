@@ -49,7 +49,7 @@ class Trouble(Exception):
     """An attempt has ended for what is no fault of the body: it is made again, and nothing is recorded.
 
     Attributes:
-        error: What was raised.
+        error: Error that was raised.
     """
 
     def __init__(self, error: BaseException) -> None:

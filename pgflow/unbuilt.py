@@ -22,7 +22,7 @@ def declared_only(what: str) -> Callable[[F], F]:
     """Marks a function of the surface as one that only raises NotBuiltError.
 
     Args:
-        what: What is not built, in the plural, as messages say it.
+        what: Things that are not built, in the plural, as messages say it.
     """
 
     def mark(fn: F) -> F:

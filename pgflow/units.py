@@ -131,7 +131,7 @@ class Heritage:
     Attributes:
         seeds: Up to which seq which stem random numbers are drawn from; None = for good. After them, from the run's own.
         cut: Up to which seq the journal is the other's.
-        began_us: When the time of the run began; None = when it was created.
+        began_us: Time at which the time of the run began; None = its creation.
         attempts: Most tries of each step; None = as it is declared.
         carried: By name and hash of arguments, what steps in a dropped part of the journal came to, in their order.
         effects: Confirmed effects of a dropped part, by the place of their keys (:func:`place_of`) and hash of arguments.

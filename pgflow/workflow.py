@@ -304,7 +304,7 @@ def workflow(fn: Callable[..., Any] | None = None, /, **options: Any) -> Any:
         timeout: A run that is not over by then is cancelled.
         raises: Errors that a waiting client gets back as themselves.
         version: Name of this code for `pgflow versions`; the hash of its module if not given.
-        pinned: Whether runs stay with the version that they are started with: only workers that have it work on them. Else any
+        pinned: True if runs stay with the version that they are started with: only workers that have it work on them. Else any
             worker that has the workflow does, and a run that its code does not fit is held.
         aliases: Names that it had before: its workers work on runs of these too.
         signals: Signals that its code waits for. A payload that does not fit the type of one is then refused where it is sent, from

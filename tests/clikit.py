@@ -77,9 +77,9 @@ def pgflow(dsn: str | None, *arguments: str, tty: bool = False, width: int = 120
     Args:
         dsn: The database, named as most people name it.
         *arguments: The command line.
-        tty: Whether it talks to a terminal; else into a pipe.
+        tty: True if it talks to a terminal; else into a pipe.
         width: Of the terminal.
-        typed: What is typed, at a terminal; nobody is there if None.
+        typed: Text that is typed, at a terminal; nobody is there if None.
     """
     out, err = Screen(is_terminal=tty), Screen(is_terminal=tty)
     stdin, sys.stdin = sys.stdin, Screen(typed or "", is_terminal=typed is not None)

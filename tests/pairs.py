@@ -55,8 +55,8 @@ class Pair:
     """See the module. Both are gone with their data when it is left.
 
     Args:
-        wanted: Whose programs, as for :class:`OwnServer`.
-        synchronous: Whether a commit waits for the standby.
+        wanted: Version or folder of the programs, as for :class:`OwnServer`.
+        synchronous: True if a commit waits for the standby.
     """
 
     def __init__(self, wanted: str | None = None, *, synchronous: bool) -> None:

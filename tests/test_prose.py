@@ -1,5 +1,5 @@
 """Prose is plain. README and docs have short sentences about things, with one thought each: the figures are those that Oban's and
-psycopg's guides keep. Docstrings and SQL comments begin with a verb or a noun.
+psycopg's guides keep. Docstrings, the entries in them and SQL comments begin with a verb or a noun.
 """
 
 from __future__ import annotations
@@ -81,6 +81,13 @@ def docstrings(source: str) -> Iterator[tuple[int, str]]:
                 yield statement.lineno, statement.value.value
 
 
+def entries(source: str) -> Iterator[tuple[int, str]]:
+    """Yield line and text of each argument, attribute and error that a docstring describes."""
+    for line, docstring in docstrings(source):
+        for found in re.finditer(r"^ +\*{0,2}[A-Za-z_]+: (.+)$", docstring, re.MULTILINE):
+            yield line + docstring.count("\n", 0, found.start(1)), found[1]
+
+
 def sql_comments(source: str) -> Iterator[tuple[int, str]]:
     """Yield line and text of each ``comment on``, and of the comment at the head of the file."""
     if source.startswith("--"):
@@ -98,7 +105,7 @@ def asks(text: str) -> bool:
 def questions(folder: str) -> list[str]:
     """Return ``file:line: text`` of each docstring or SQL comment of a folder that begins with a question word."""
     found = []
-    for pattern, texts in (("*.py", docstrings), ("*.sql", sql_comments)):
+    for pattern, texts in (("*.py", docstrings), ("*.py", entries), ("*.sql", sql_comments)):
         for path in sorted((servers.REPOSITORY / folder).rglob(pattern)):
             name = path.relative_to(servers.REPOSITORY).as_posix()
             found += [f"{name}:{line}: {text.strip().splitlines()[0]}" for line, text in texts(path.read_text()) if asks(text)]
@@ -115,4 +122,6 @@ def test_docstrings_that_ask_are_found():
     source = '''"""The module."""\n\nLIMIT = 3\n"""How many."""\n\ndef is_open():\n    """Whether it is.\n\n    More.\n    """\n    x = 1\n    "Whose."\n'''
     assert [(line, text.split()[0]) for line, text in docstrings(source)] == [(1, "The"), (4, "How"), (7, "Whether"), (12, "Whose.")]
     assert [line for line, text in docstrings(source) if asks(text)] == [4, 7, 12]
+    asking = 'def f(a, b):\n    """Return it.\n\n    Args:\n        a: Number of them.\n        b: Whether it is.\n    """\n'
+    assert [(line, text) for line, text in entries(asking) if asks(text)] == [(6, "Whether it is.")]
     assert [line for line, text in sql_comments("-- Runs.\n\ncomment on column a.b is 'When it''s due';\n") if asks(text)] == [3]

@@ -41,10 +41,10 @@ class Bench:
 
     Attributes:
         dsn: A database of its own, in which the engine is installed.
-        sizes: How much of what; `bench/catalog.py` says.
-        counted: What was counted after the timing, by what it is.
+        sizes: Amounts by name; `bench/catalog.py` says them.
+        counted: Counts after the timing, by name.
         settings: As the committing sessions had them.
-        form: How the engine is there, if it can be in several ways; ``install`` says it.
+        form: Form of the engine, if it can be there in several; ``install`` says it.
     """
 
     dsn: str
@@ -257,7 +257,7 @@ class Waits:
     """While it is entered: what the sessions of workers that are busy are seen to wait for, fifty times a second.
 
     Attributes:
-        seen: How often which type of wait of ``pg_stat_activity``; the empty one is work.
+        seen: Number of looks by type of wait of ``pg_stat_activity``; the empty one is work.
     """
 
     def __init__(self, bench: Bench, application_name: str) -> None:

@@ -44,10 +44,10 @@ class Event:
     """One line of the story.
 
     Attributes:
-        at: When it happened.
+        at: Time of the event.
         what: decided, intended, unknown, confirmed and so on.
         name: Of the decision or effect.
-        text: What is to be said of it.
+        text: Text to print of it.
         key: Key of the decision or effect.
         generation: Of the run.
         seq: Place in its journal.

@@ -26,8 +26,8 @@ def find_dsn(dsn: str | None, *, migrate: bool = True) -> str:
     """The database that a command works on; starts the embedded server where none is named.
 
     Args:
-        dsn: What the command was given.
-        migrate: Whether the embedded server's database gets the schema, if it lacks it.
+        dsn: Connection string that the command was given.
+        migrate: True to install the schema in the embedded server's database, if it lacks it.
     """
     from pgflow.dsn import resolve_dsn
 

@@ -130,10 +130,10 @@ class Drained:
 
     Attributes:
         outcome: ``idle``, ``full``, ``out of time``, ``stopped`` by a signal, or ``broken``.
-        seconds: How long it took.
+        seconds: Time that it took.
         taken: The chains of the runs that were taken.
-        work_left: Whether something is ready.
-        next_wake_at: When the next timer is due.
+        work_left: True if something is ready.
+        next_wake_at: Time at which the next timer is due.
     """
 
     outcome: str

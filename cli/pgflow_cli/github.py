@@ -76,8 +76,8 @@ def command(level: str, message: str, **properties: Any) -> str:
 
     Args:
         level: error, warning or notice.
-        message: What it says; may have several lines.
-        **properties: Where it is shown, and its title.
+        message: Text of it; may have several lines.
+        **properties: Place at which it is shown, and its title.
     """
     said = ",".join(f"{name}={_escape_property(str(value))}" for name, value in properties.items())
     return f"::{level} {said}::{_escape_message(message)}"

@@ -46,15 +46,15 @@ class Entry:
     Attributes:
         call: Its number; 0 for what is no call.
         kind: step, timer, signal, child or mark.
-        name: What was called.
-        status: How it ended; ``open`` if it has not.
-        began_at: When it began.
-        ended_at: When it ended; None if it has not.
-        is_known: Whether the journal says when it began.
+        name: Name of the call.
+        status: Status at its end; ``open`` if it has not ended.
+        began_at: Time of its beginning.
+        ended_at: Time of its end; None if it has not ended.
+        is_known: True if the journal has the time of its beginning.
         failures: Failed attempts: when, and the error.
         cut_off: Attempts of which nothing is known: the lease under which they began recorded no end of them.
-        due_at: When a timer, or the next attempt, is due.
-        detail: What a mark says.
+        due_at: Time at which a timer, or the next attempt, is due.
+        detail: Text of a mark.
     """
 
     call: int
@@ -90,7 +90,7 @@ def fold(units: Iterable[Row], created_at: datetime) -> list[Entry]:
 
     Args:
         units: call, event, name, at, recorded_at, due_at, payload, starts, token.
-        created_at: When the run was started.
+        created_at: Time of the start of the run.
     """
     folding = _Folding(created_at)
     for unit in units:

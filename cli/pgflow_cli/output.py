@@ -75,9 +75,9 @@ class Column:
         title: Its heading.
         show: The cell of a row.
         from_width: Left out on terminals that are narrower than this.
-        right: Whether it is aligned to the right.
+        right: True if it is aligned to the right.
         most: No wider than this; longer cells end in an ellipsis.
-        takes_rest: Whether it has all the room that the others leave.
+        takes_rest: True if it has all the room that the others leave.
     """
 
     title: str
@@ -172,9 +172,9 @@ def print_rows(
     Args:
         form: Table, JSON or CSV.
         columns: Of the table; JSON and CSV have everything that is in the rows.
-        rows: What to print.
+        rows: Rows to print.
         names: Of the columns of CSV, where there may be no row to tell.
-        empty: What to say to a person where there are no rows.
+        empty: Sentence for a person where there are no rows.
     """
     if form is Form.JSON:
         print_json_rows(rows)

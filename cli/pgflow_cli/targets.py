@@ -65,9 +65,9 @@ def load_app(target: str, dsn: str | None, *, without_session: bool = False) -> 
     """The app of ``MODULE[:APP]``: the one named, the only one of the module, or one made of the module's workflows.
 
     Args:
-        target: What was typed.
+        target: Text that was typed.
         dsn: The database, if one was named.
-        without_session: Whether it must do without LISTEN and prepared statements.
+        without_session: True if it must do without LISTEN and prepared statements.
 
     Raises:
         Mistake: The module cannot be imported, or there is nothing in it to work on.

@@ -206,8 +206,8 @@ class Bars:
 
     Attributes:
         begin: The left edge.
-        seconds: How long the picture is.
-        marks: What bars are made of.
+        seconds: Time that the picture covers.
+        marks: Characters that bars are made of.
     """
 
     begin: datetime

@@ -33,9 +33,9 @@ class Counterparty:
 
     Attributes:
         book: Its file.
-        lose: Which of its acts lose their reply, by their place in the book from 1: `{3: "reset"}`.
+        lose: Acts that lose their reply, by their place in the book from 1: `{3: "reset"}`.
         refuse: Acts that it refuses, by the name of the act and a word of the request: `{"book SIN-LHR"}`.
-        key_memory: How many of its last keys it remembers: a window that closes. None = all.
+        key_memory: Number of its last keys that it remembers: a window that closes. None = all.
     """
 
     book: Path

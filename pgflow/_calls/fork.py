@@ -51,7 +51,7 @@ class ForkOptions(AgainOptions, total=False):
         from_step: Begins just before the last call of this step; of the last that failed, if one did.
         edit: Another result for the last unit that is kept, which must be that of a step or a decision.
         input: Another input, an object of parameter names: only with ``at=0``.
-        with_mail: Whether it gets copies of the messages that wait, and of those that the part left out had taken.
+        with_mail: True to give it copies of the messages that wait, and of those that the part left out had taken.
         generation: Of which generation; the newest if not given.
         labels: Other labels.
     """

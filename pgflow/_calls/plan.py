@@ -19,8 +19,8 @@ def confine(statement: timedelta, lock: timedelta) -> Query[None]:
     """Lets names without a schema mean the system's own for the rest of the transaction, and a backslash in a text itself.
 
     Args:
-        statement: How long each statement may take from now on, and
-        lock: how long it may wait for a lock; a lower limit that is already set stays.
+        statement: Longest time for each statement from now on, and
+        lock: longest wait for a lock; a lower limit that is already set stays.
     """
     sql = (
         "select pg_catalog.set_config('search_path', 'pg_catalog, pg_temp', true), "

@@ -48,7 +48,7 @@ def start_run(
         workflow: Its name.
         input_text: Its input, as JSON.
         options: Options of the start.
-        tenant: Whose it is.
+        tenant: Tenant that it belongs to.
         defaults: Defaults of parameters that are left out, as JSON, where the key may be known.
         start_id: A UUID by which this start, sent again, knows its own run.
     """

@@ -25,14 +25,14 @@ class EffectTerms:
 
     Attributes:
         risk: Means by which it can be taken back, if at all.
-        is_keyed: Whether the counterparty deduplicates by key.
+        is_keyed: True if the counterparty deduplicates by key.
         dedup_seconds: Seconds after the first attempt in which another surely counts as the same for the counterparty; None = not said.
         settle_after_seconds: So long after an attempt it may still be under way, and "absent" is not believed.
         settling: Number and intervals of the questions how it ended.
-        can_ask: Whether there is a way to ask the counterparty.
+        can_ask: True if there is a way to ask the counterparty.
         code: Place in the code, module and name: it is found by that when it must be taken back from elsewhere.
         has_body: False for an effect that only a person can do.
-        must_be_done: Whether a refusal is no outcome: a compensation is never given up.
+        must_be_done: True if a refusal is no outcome: a compensation is never given up.
         readable: Arguments that the policy can read where a codec encodes the request.
     """
 

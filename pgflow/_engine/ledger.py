@@ -63,7 +63,7 @@ class Ledgers(Requests):
             takes_back: That effect, if it was accepted: what takes it back waits until it is confirmed.
             expected: Fingerprint of what must be observed immediately before the act.
             notice: Notice for whoever closes it.
-            is_undo: Whether it helps to take something back, which does not rest on what the run has read before.
+            is_undo: True if it helps to take something back, which does not rest on what the run has read before.
         """
         number = self._next_call()
         call = EffectCall(

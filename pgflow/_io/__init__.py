@@ -92,7 +92,7 @@ def run_all(conn: psycopg.Connection[Any], queries: Sequence[Callable[[], Query[
 
     Args:
         conn: In autocommit mode.
-        queries: What makes them.
+        queries: Makers of the queries.
     """
     if len(queries) < 2:
         return [run(conn, make()) for make in queries]

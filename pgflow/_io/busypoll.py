@@ -34,8 +34,8 @@ class BusyPoll:
     """Waits awake for answers. For one event loop; several may wait at once.
 
     Args:
-        seconds: How long one answer is waited for; 0 for never.
-        is_wanted: Whether it may be done at this moment.
+        seconds: Time for which one answer is waited for; 0 for never.
+        is_wanted: Called for whether it may be done at this moment.
     """
 
     def __init__(self, seconds: float, is_wanted: Callable[[], bool]) -> None:

@@ -107,9 +107,9 @@ class Wire(_Spoken):
 
     Args:
         connection: Open; nobody else may use it during a call.
-        prepares: Whether statements may be prepared: not through a pooler that gives each transaction another server process.
-        names: What is prepared on the connection already, by text; kept up to date. Where psycopg is used as well, which
-            deallocates everything when it rolls back, the caller must expect InvalidSqlStatementName.
+        prepares: True if statements may be prepared: not through a pooler that gives each transaction another server process.
+        names: Names of the statements that are prepared on the connection already, by text; kept up to date. Where psycopg is
+            used as well, which deallocates everything when it rolls back, the caller must expect InvalidSqlStatementName.
         busy_poll: Stays awake for answers.
     """
 

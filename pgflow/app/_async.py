@@ -318,7 +318,7 @@ def twin_of(app: AppBase, dsn: str | None, *, without_session: bool = False) -> 
     Args:
         app: The other.
         dsn: The database; that of the other if none is named.
-        without_session: Whether a pooler may be in between, and may hand out another session for each transaction.
+        without_session: True if a pooler may be in between, and may hand out another session for each transaction.
     """
     twin = AsyncApp(
         dsn or app._dsn, errors=app._errors, interceptors=app._interceptors,

@@ -64,7 +64,7 @@ class AppBase:
             codec: Encodes values before they reach the database, for encryption or compression; see :class:`pgflow.PayloadCodec`.
             prepare_threshold: After how many uses a statement is prepared; None for never. Behind a pooler in transaction mode, which
                 is noticed, nothing is prepared.
-            listen: Whether LISTEN works on this connection string. Behind a pooler in transaction mode, which is noticed, work is
+            listen: True if LISTEN works on this connection string. Behind a pooler in transaction mode, which is noticed, work is
                 found by polling.
         """
         self._interceptors = list(interceptors)

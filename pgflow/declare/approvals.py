@@ -52,7 +52,7 @@ def reject(approval: Approval, reason: str = "Rejected", rejections: int = 0) ->
 
     Args:
         approval: The approval.
-        reason: Why; ``$REJECTION_REASON`` of the text that is worked on then.
+        reason: Words of the rejection; ``$REJECTION_REASON`` of the text that is worked on then.
         rejections: Number of earlier rejections of this approval.
 
     Returns:
@@ -84,8 +84,8 @@ def asks_after_turn(loop: Loop | Group, *, is_over: bool, was_answered: bool) ->
 
     Args:
         loop: The loop, or group.
-        is_over: Whether something says that this turn was the last.
-        was_answered: Whether a person has answered this loop before.
+        is_over: True if something says that this turn was the last.
+        was_answered: True if a person has answered this loop before.
 
     Returns:
         True for each turn of an interactive loop that was not the last; and for the last, too, if nobody has had a say so far, unless

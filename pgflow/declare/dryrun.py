@@ -53,8 +53,8 @@ class Entry:
         type: Its mode.
         state: ``stubbed`` if its output was given, ``completed`` if it needed none, ``skipped``, ``failed`` or ``paused``.
         reason: Reason of that state, if there is one.
-        iteration: Which round of the group around it, from 1.
-        text: What it would have been told, run or asked.
+        iteration: Number of the round of the group around it, from 1.
+        text: Text that it would have been told, run or asked.
         output: Its output.
     """
 
@@ -78,9 +78,9 @@ class DryRun:
     """Result of a dry run.
 
     Args:
-        outcome: How the run would end.
-        trace: What became of the nodes, in the order in which they ended.
-        summary: What the first node said that no other depends on and that said something; None if nobody did.
+        outcome: End that the run would come to.
+        trace: Ends of the nodes, in their order.
+        summary: Text of the first node that no other depends on and that said something; None if nobody did.
         missing: Ids of nodes that would have run and had no stub, sorted.
         unused: Ids of stubs that nobody asked for, sorted.
     """
@@ -120,10 +120,10 @@ def dry_run(
 
     Args:
         graph: The workflow.
-        stubs: What nodes give, by their ids: text, or any JSON value.
-        message: What the person would say who starts it.
+        stubs: Outputs of nodes, by their ids: text, or any JSON value.
+        message: Message of the person who starts it.
         inputs: Values of its inputs; the others have their defaults.
-        directory: Where the run's files would be, for the texts that mention it.
+        directory: Folder of the run's files, for the texts that mention it.
         command_text: Gives the text of a command by its name, or raises `CommandUnavailable`.
         pause_at_gates: Stop where a person would be asked.
 

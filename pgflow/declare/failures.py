@@ -78,7 +78,7 @@ def retry_delay_ms(node: Node, attempt: int, message: str) -> int | None:
 
     Args:
         node: The node.
-        attempt: Which attempt failed, from 1.
+        attempt: Number of the attempt that failed, from 1.
         message: Its error.
 
     Returns:

@@ -28,8 +28,8 @@ class Child:
     """End of a child run.
 
     Args:
-        state: How.
-        value: What it gave: its value, or its text if it gave none.
+        state: State in which it ended.
+        value: Its value, or its text if it gave none.
         error: Reason of the failure or the cancel.
     """
 
@@ -85,7 +85,7 @@ def joined(fan_out: FanOut, children: Sequence[Child]) -> Output:
     """Return the output of a node whose children have all ended.
 
     Args:
-        fan_out: How the children belong together.
+        fan_out: Rule by which the children belong together.
         children: Them, in the order of the items.
 
     Returns:

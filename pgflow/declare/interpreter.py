@@ -72,7 +72,7 @@ class Surroundings:
         variables: Its variables and inputs.
         command_text: Gives the text of a command by its name, or raises `CommandUnavailable`.
         spill_dir: Folder for long values for shells; None to write none.
-        remembers: Whether a group's nodes can read what was left in the round before.
+        remembers: True if a group's nodes can read what was left in the round before.
     """
 
     variables: Variables
@@ -86,11 +86,11 @@ class Task:
     """Work for the driver.
 
     Args:
-        place: Whose.
+        place: Place of the node.
         node: The node.
-        text: What is said, run or asked, its references replaced. Empty for a child run, whose message its starter resolves.
-        round: Which turn of a loop it is, from 1.
-        variables: What the text was resolved with; a shell gets them as its environment.
+        text: Text that is said, run or asked, its references replaced. Empty for a child run, whose message its starter resolves.
+        round: Number of the turn of a loop, from 1.
+        variables: Variables that the text was resolved with; a shell gets them as its environment.
         spills: Files that must be written first.
     """
 
@@ -108,7 +108,7 @@ def begin(plan: Plan, state: State, place: Place, surroundings: Surroundings) ->
     Args:
         plan: The run's plan.
         state: Its progress.
-        place: Which node.
+        place: Place of the node.
         surroundings: Surroundings of the run.
 
     Returns:

@@ -80,7 +80,7 @@ def json_text(value: JsonValue) -> str:
     """A value as compact JSON, in JavaScript's spelling and order of keys, however deep it is.
 
     Args:
-        value: What JSON can say. Numbers that it cannot (NaN, infinities) are ``null``, as in the original.
+        value: Any JSON value. Numbers that JSON cannot say (NaN, infinities) are ``null``, as in the original.
 
     Returns:
         The text, without spaces. Lone surrogates are escaped, all other characters stand for themselves.

@@ -29,10 +29,10 @@ class Output:
     """State and output of a node.
 
     Args:
-        state: Where it stands.
+        state: State of the node.
         text: Its output as text; empty unless it completed.
         structured: Its output as a value, if ``has_structured``.
-        has_structured: Whether it gave a value and not only text.
+        has_structured: True if it gave a value and not only text.
         declared: The fields that its schema names; None if it has no schema of an object.
         error: Reason of the failure.
     """
@@ -67,7 +67,7 @@ def completed(value: JsonValue, schema: JsonValue = None) -> Output:
     """The output of a node that did its work.
 
     Args:
-        value: What it gave: text, or any other value, which is kept beside its JSON text.
+        value: Its output: text, or any other value, which is kept beside its JSON text.
         schema: The JSON schema that the node declares.
     """
     declared = declared_fields(schema)
@@ -92,8 +92,8 @@ def read_field(outputs: Outputs, node_id: NodeId, field: str) -> JsonValue:
 
     Args:
         outputs: Outputs of the nodes, in the order of their ends.
-        node_id: Whose output.
-        field: Which field.
+        node_id: Node of the output.
+        field: Name of the field.
 
     Raises:
         UnresolvableReference: If it cannot be told what the value is.

@@ -19,7 +19,7 @@ class Plan:
     Args:
         nodes: The nodes by their ids, in the order of declaration.
         layers: The same by layers. Within the first the order is that of declaration, then that in which nodes become free.
-        groups: What the groups among them consist of.
+        groups: Members of the groups among them.
     """
 
     nodes: Mapping[NodeId, Node]

@@ -13,7 +13,7 @@ class Problem:
     """One thing that is wrong, or (a warning) that will be ignored.
 
     Args:
-        message: What is wrong, in the original's words where it has them.
+        message: Mistake, in the original's words where it has them.
         line: Line of the file, from 1; None where the file as a whole is meant.
         column: Column, from 1.
         hint: Remedy, if the message does not say it.

@@ -18,11 +18,11 @@ class Round:
     """The round that a loop or a group is in.
 
     Args:
-        number: Which, from 1.
-        previous_output: What a loop's last turn gave.
-        user_input: What a person said to it.
-        previous: What a group's nodes left in the round before.
-        scope: How far a group's nodes are in this one.
+        number: Number, from 1.
+        previous_output: Output of a loop's last turn.
+        user_input: Answer of a person to it.
+        previous: Outputs of a group's nodes in the round before.
+        scope: States of a group's nodes in this one.
     """
 
     number: int = 1
@@ -53,11 +53,11 @@ class Settled:
     """A node ended.
 
     Args:
-        place: Which.
-        output: How, and what it left.
+        place: Place of the node.
+        output: Its end, and the output that it left.
         reason: Reason of that state, if there is one.
-        text: What it was told, run or asked.
-        cancels: Whether it ends the run.
+        text: Text that it was told, run or asked.
+        cancels: True if it ends the run.
     """
 
     place: Place

@@ -15,8 +15,8 @@ def similar(name: str, known: Iterable[str]) -> list[str]:
     """Up to three of the known names that are few changes away, the nearest first.
 
     Args:
-        name: What was written.
-        known: What could have been written; among equally near ones, the earlier comes first.
+        name: Name as it was written.
+        known: Names that could have been written; among equally near ones, the earlier comes first.
 
     Returns:
         The names; none if nothing is near, or if only the case differs.

@@ -87,7 +87,7 @@ class Variables:
         previous_output: ``$LOOP_PREV_OUTPUT``, what a loop's last turn gave.
         inputs: ``$INPUTS.name``.
         previous: ``$LOOP_PREV.node.output``; outside of groups these mentions stay as they are.
-        rereads: Whether what people said is read again for the variables that come after it. The original does so, and what it
+        rereads: True if what people said is read again for the variables that come after it. The original does so, and what it
             shows is shown like this; what is done is never made like this.
     """
 
@@ -142,7 +142,7 @@ def resolve(text: str, variables: Variables, outputs: Outputs, surface: Surface 
         text: The template.
         variables: The run's variables and inputs.
         outputs: Outputs of the nodes so far.
-        surface: What the text becomes: something to be read, a shell script, or a program.
+        surface: Use of the text: something to be read, a shell script, or a program.
         spill_dir: Folder for long values for a shell; without it they are quoted, however long they are.
 
     Returns:

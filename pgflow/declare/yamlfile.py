@@ -53,10 +53,10 @@ class YamlError(Exception):
     """A text is no YAML, or more than is read.
 
     Args:
-        message: What is wrong, in the words of the original's parser.
+        message: Mistake, in the words of the original's parser.
         line: Line, from 1.
         column: Column, from 1.
-        hint: What that means here.
+        hint: Meaning of that here.
     """
 
     def __init__(self, message: str, line: int | None = None, column: int | None = None, hint: str = "") -> None:

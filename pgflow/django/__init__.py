@@ -92,7 +92,7 @@ class DjangoProvider:
     """Transactions on one of Django's databases, for ``def`` steps.
 
     Args:
-        alias: Which of ``DATABASES``; it must be the one that pgflow lives in.
+        alias: Name in ``DATABASES``; it must be the one that pgflow lives in.
     """
 
     def __init__(self, alias: str = "default") -> None:
@@ -164,7 +164,7 @@ def database_dsn(alias: str | None = None) -> str:
     """The connection string of a database of the project.
 
     Args:
-        alias: Which of ``DATABASES``; None for the one that the settings say pgflow lives in.
+        alias: Name in ``DATABASES``; None for the one that the settings say pgflow lives in.
 
     Raises:
         DefinitionError: It is not a Postgres database.

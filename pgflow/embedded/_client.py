@@ -38,7 +38,7 @@ class ServerStatus:
 
     Attributes:
         home: The folder that was asked about.
-        running: Whether the server takes connections, or is about to.
+        running: True if the server takes connections, or is about to.
         pid: Process id of its postmaster, if it runs.
         supervisor_pid: Process id of what looks after it; None after a kill -9, until the next `acquire`.
         dsn: Its address, if it runs.

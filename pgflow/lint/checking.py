@@ -95,7 +95,7 @@ def check_source(
 
     Args:
         source: Its text.
-        rules: What to check.
+        rules: Rules to check.
         neighbours: Other modules of its project.
         load: Imports it; called only if it declares something.
 

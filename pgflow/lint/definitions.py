@@ -51,13 +51,13 @@ class Declared:
     """A workflow or a step.
 
     Attributes:
-        name: What the module calls it.
-        kind: What it is.
+        name: Name in the module.
+        kind: Kind of the definition.
         at: Place of the declaration: the function, or the call of the decorator.
         body: The function; None if it is not of this module.
         decorator: Dotted path of the decorator.
-        options: What is passed to the decorator by name.
-        hooks: Which of `HOOKS` are declared for it.
+        options: Arguments of the decorator by name.
+        hooks: Those of `HOOKS` that are declared for it.
     """
 
     name: str

@@ -16,8 +16,8 @@ class Finding:
         line: Line, from 1.
         column: Column in characters, from 1.
         code: Code of the rule, as in ``PF101``.
-        message: What is there, why that goes wrong, and what to do instead.
-        last_line: Where what is meant ends; a comment that ignores it may stand on any line from ``line`` to here.
+        message: Finding, reason why that goes wrong, and advice.
+        last_line: Last line of what is meant; a comment that ignores it may stand on any line from ``line`` to here.
     """
 
     file: str

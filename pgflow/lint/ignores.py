@@ -18,9 +18,9 @@ class Ignore:
     """One such comment.
 
     Attributes:
-        line: Where it stands.
+        line: Number of the line.
         column: Its column in characters, from 1.
-        codes: What it names; nothing if it names nothing.
+        codes: Codes that it names; empty if it names none.
         used: Those of the codes that have allowed something.
     """
 

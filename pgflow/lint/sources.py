@@ -32,7 +32,7 @@ class Source:
 
     Attributes:
         file: Its path, as messages show it.
-        text: What stands in it.
+        text: Text of the file.
         package: Dotted name of the package that it is in; empty if it is in none.
         root: The folder that it is imported from, if it is a file.
     """

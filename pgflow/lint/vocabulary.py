@@ -31,7 +31,7 @@ class Vocabulary:
 
         Args:
             path: Dotted path of a reference.
-            is_called: Whether it is called here. What only ``.*`` covers counts where it is called: the rest of a module
+            is_called: True if it is called here. What only ``.*`` covers counts where it is called: the rest of a module
                 may be classes of errors and constants.
         """
         if path in self.harmless:

@@ -95,7 +95,7 @@ def record(results: list[tuple[str, Findings]], *, arguments: str, seconds: floa
     """Everything that the page says, as JSON can hold it.
 
     Args:
-        trees: What was at hand when the run began, and when it ended: if they differ, nobody knows what was tested.
+        trees: Trees at hand when the run began, and when it ended: if they differ, nobody knows what was tested.
     """
     began, ended = trees
     return {

@@ -126,8 +126,8 @@ class Bank:
 
         Args:
             book: Its book.
-            latency_seconds: How long a message takes each way, on average.
-            lost_acks: Which part of the acknowledgements of instructions does not arrive.
+            latency_seconds: Time of a message each way, on average.
+            lost_acks: Share of the acknowledgements of instructions that does not arrive.
             seed: Of which ones these are.
         """
         self.book = book

@@ -52,7 +52,7 @@ class Kill:
     Attributes:
         worker_id: Its number in the database.
         pid: Its process.
-        at: When, on the database's clock.
+        at: Time, on the database's clock.
         held: Keys of the runs it held.
     """
 

@@ -25,12 +25,12 @@ class Policy:
     Attributes:
         version: Its name, which goes into the report of every day decided by it.
         in_force_from: The first day it holds for.
-        targets: What each operating account keeps overnight; the day's surplus or shortfall is swept.
+        targets: Balance that each operating account keeps overnight; the day's surplus or shortfall is swept.
         fund: The only money-market fund to sweep to and from; one sub-account a currency.
         desk: The only counterparty for forwards.
         tolerated_exposure: A day's net flow in a foreign currency above this is hedged; euro cents.
         ask_first_above: A sweep above this waits for the CFO; euro cents.
-        stressed_outflow: What thirty bad days would cost, under the liquidity ratio; euro cents.
+        stressed_outflow: Cost of thirty bad days, under the liquidity ratio; euro cents.
     """
 
     version: str
@@ -114,7 +114,7 @@ class Plan:
         policy: Version of the policy that says so.
         sweeps: To and from the fund.
         hedges: Against the day's exposure.
-        questions: What needs the CFO's acknowledgement first, in words.
+        questions: Points that need the CFO's acknowledgement first, in words.
     """
 
     policy: str

@@ -31,8 +31,8 @@ def start_process(
 
     Args:
         *command: The module and its arguments.
-        log: Where its standard error goes.
-        stdout: Where its standard output goes; to the log if not given.
+        log: File for its standard error.
+        stdout: File for its standard output; the log if not given.
         environment: Variables of its environment, beside those of this process.
     """
     path = [str(Path(__file__).parents[2]), *filter(None, [os.environ.get("PYTHONPATH")])]
@@ -64,7 +64,7 @@ class BankProcess:
 
     Attributes:
         pid: Its process.
-        address: Where it listens.
+        address: Address at which it listens.
     """
 
     def __init__(self, book: Path, *, latency_ms: float = 0.0, lost_acks: float = 0.05, seed: int = 0) -> None:
@@ -72,8 +72,8 @@ class BankProcess:
 
         Args:
             book: Its book.
-            latency_ms: How long a message takes each way, on average.
-            lost_acks: Which part of its acknowledgements is lost.
+            latency_ms: Time of a message each way, on average.
+            lost_acks: Share of its acknowledgements that is lost.
             seed: Of which ones these are.
 
         Raises:
@@ -103,10 +103,10 @@ class Workers:
         """Prepares them; none is started yet.
 
         Args:
-            folder: Where their logs go.
+            folder: Folder of their logs.
             environment: Says where the database and the bank are.
             queue: The queue they serve.
-            concurrency: How many runs each works on at once.
+            concurrency: Number of runs that each works on at once.
             dead_after_seconds: Without a sign of life for so long, one is dead for the others.
         """
         options = {"--queue": queue, "--concurrency": concurrency, "--dead-after": dead_after_seconds, "--poll": 0.2}

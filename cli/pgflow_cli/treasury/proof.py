@@ -35,8 +35,8 @@ class Proof:
 
     Attributes:
         name: The sentence.
-        figure: How much was looked at.
-        faults: What contradicts it; empty if it holds.
+        figure: Number of things that were looked at.
+        faults: Facts that contradict it; empty if it holds.
     """
 
     name: str

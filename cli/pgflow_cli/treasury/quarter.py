@@ -54,15 +54,15 @@ class Options:
 
     Attributes:
         dsn: The database; else ``PGFLOW_DSN``, else ``DATABASE_URL``, else the embedded server.
-        days: How many business days, from 2 January 2024 on; 63 are the quarter.
-        kills: How many workers to kill.
+        days: Number of business days, from 2 January 2024 on; 63 are the quarter.
+        kills: Number of workers to kill.
         seed: Of the flows, and of which acknowledgements are lost.
-        folder: Where the bank's book and the logs go; a new temporary folder if not given.
-        latency_ms: How long a message to or from the bank takes, on average.
-        lost_acks: Which part of the bank's acknowledgements is lost.
-        concurrency: How many runs a worker works on at once.
+        folder: Folder for the bank's book and the logs; a new temporary one if not given.
+        latency_ms: Time of a message to or from the bank, on average.
+        lost_acks: Share of the bank's acknowledgements that is lost.
+        concurrency: Number of runs that a worker works on at once.
         dead_after_seconds: Without a sign of life for so long, a worker is dead.
-        patience_seconds: When to give up on runs that do not end.
+        patience_seconds: Time after which runs that do not end are given up.
     """
 
     dsn: str | None = None
@@ -88,7 +88,7 @@ def run_quarter(options: Options, say: Callable[[str], None] = print) -> bool:
     """Runs a quarter and proves its books.
 
     Args:
-        options: How.
+        options: Options of the quarter.
         say: Takes one line of what happens.
 
     Returns:
@@ -113,11 +113,11 @@ class Report:
     Attributes:
         name: Of its books.
         days: Its business days.
-        folder: Where the bank's book and the logs are.
+        folder: Folder with the bank's book and the logs.
         kills: The workers that were killed.
-        counts: What the bank has counted.
-        tries: How often each step was called and tried.
-        proofs: What was proven.
+        counts: Counts of the bank.
+        tries: Numbers of calls and tries of each step.
+        proofs: Results of the proof.
     """
 
     name: str
@@ -136,7 +136,7 @@ def close_quarter(
 
     Args:
         dsn: The database, with the schema installed.
-        options: How.
+        options: Options of the quarter.
         say: Takes one line of what happens.
         looked: Called after each look at the work.
 
@@ -290,7 +290,7 @@ class Quarter:
     Attributes:
         conn: A connection to look through.
         workers: The worker processes.
-        chaos: Who kills them.
+        chaos: The killer of workers.
         name: Of the books.
         days: Their days.
     """
@@ -329,7 +329,7 @@ class Quarter:
         """Looks at the work until it is over or takes too long: kills workers, and answers for the CFO.
 
         Args:
-            patience_seconds: How long is too long.
+            patience_seconds: Time after which it is too late.
             looked: Called after each look.
 
         Raises:

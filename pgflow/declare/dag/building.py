@@ -52,9 +52,9 @@ def build_graph(head: dict[str, Any], options: Options, nodes: tuple[Draft, ...]
 
     Args:
         head: The file's top level, with a name and a description.
-        options: What it says about itself.
+        options: Options that it gives of itself.
         nodes: Its nodes, with those of what it includes.
-        places: Where all of it stands.
+        places: Places of all of it.
         file: The file's name.
 
     Returns:

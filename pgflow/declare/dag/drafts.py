@@ -99,7 +99,7 @@ def read_node(raw: Any, path: Steps, file: str = "") -> tuple[Draft | None, list
 
     Args:
         raw: Content of the file.
-        path: Where it says it.
+        path: Place at which it says it.
         file: The file's name.
 
     Returns:

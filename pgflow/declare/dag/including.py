@@ -77,7 +77,7 @@ def expand(loaded: Loaded, shelf: Shelf) -> Whole:
 
     Args:
         loaded: A workflow that is right by itself.
-        shelf: Where what it includes is found.
+        shelf: Shelf on which the included files are found.
 
     Raises:
         NothingFound: A workflow that it includes is not on the shelf.

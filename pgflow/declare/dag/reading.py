@@ -36,7 +36,7 @@ def read_text(text: str, file: str = "<text>") -> Verdict:
 
     Args:
         text: The text of a workflow file.
-        file: What it is called in places.
+        file: Name of the file in places.
 
     Returns:
         The verdict; with the graph, if the text is right and includes nothing.

@@ -231,7 +231,7 @@ def compile_workspace(workspace: Workspace, findings: Findings) -> Graph:
     """The graph of a workspace.
 
     Args:
-        workspace: What its files say.
+        workspace: Contents of its files.
         findings: Collector of the findings.
     """
     on_request = frozenset(stage.id for stage in workspace.stages if stage.fields.on_request)

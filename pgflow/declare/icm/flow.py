@@ -62,7 +62,7 @@ def wire(stages: tuple[Declared, ...], on_request: frozenset[str], state: State,
     Args:
         stages: The stages in the order of their declaration.
         on_request: Those that run only if somebody asks.
-        state: What conditions may compare.
+        state: Values that conditions may compare.
         findings: Collector of unknown stages, circles and conditions that cannot be read.
     """
     arrows = _with_defaults(stages, findings)

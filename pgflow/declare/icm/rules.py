@@ -64,7 +64,7 @@ def check_layout(folder: Folder, sources: list[StageSource], workflow: Workflow 
     Args:
         folder: The workspace.
         sources: Its stages.
-        workflow: What its workflow.yaml says, if there is one.
+        workflow: Contents of its workflow.yaml, if there is one.
         findings: Collector of the findings.
     """
     of_icm = is_icm_layout(folder, sources)

@@ -85,8 +85,8 @@ def combine(frontmatter: StageFields, workflow: StageFields, stage: str, finding
     """Combine the fields of a stage from its frontmatter and from workflow.yaml, and warn of differences.
 
     Args:
-        frontmatter: What the stage's own file says.
-        workflow: What workflow.yaml says of the stage.
+        frontmatter: Fields of the stage's own file.
+        workflow: Fields of the stage in workflow.yaml.
         stage: The stage's id.
         findings: Collector of the findings.
     """

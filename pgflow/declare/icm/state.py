@@ -122,7 +122,7 @@ def check_path(expression: str, state: State, given: Given) -> bool:
     Args:
         expression: The expression, as in ``delivery_target.folder_path``.
         state: The entries.
-        given: Where the expression stands.
+        given: Place of the expression.
     """
     steps, end = [], 0
     while found := _STEP.match(expression, end):

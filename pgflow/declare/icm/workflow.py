@@ -80,7 +80,7 @@ def read_yaml_of(text: str, file: str, findings: Findings, name: str) -> Given |
         text: The text.
         file: Its file, for positions.
         findings: Collector of the findings.
-        name: What messages call the whole of it.
+        name: Name of the whole of it in messages.
     """
     try:
         marked = read_yaml(text)

@@ -87,7 +87,7 @@ def read_block(page: Page, label: Label, end: int) -> Block:
 
     Args:
         page: The file.
-        label: Where they begin.
+        label: Label at which they begin.
         end: The line before which they end at the latest: the next label, heading, or the end of the file.
 
     Returns:

@@ -42,7 +42,7 @@ def context(outline: Outline, *, asks: bool) -> str:
 
     Args:
         outline: The SOP.
-        asks: Whether to tell how parameters are got.
+        asks: True to tell how parameters are got.
 
     Returns:
         Its text without steps.
@@ -59,7 +59,7 @@ def prompt(outline: Outline, step: Step, name: str, shared: str, before: tuple[s
         outline: The SOP.
         step: The step.
         name: The SOP's name.
-        shared: What `context` says.
+        shared: Text of `context`.
         before: The previous step, as a person would call it, and the id of its node; None for the first.
 
     Returns:

@@ -15,10 +15,10 @@ class Rule(ABC):
     """One thing that workflow code should not do.
 
     Attributes:
-        code: What it is called by, for ever.
-        title: What it is about, in a few words.
-        why: What goes wrong.
-        instead: What to do.
+        code: Name of it, for ever.
+        title: Subject, in a few words.
+        why: Trouble that it leads to.
+        instead: Advice.
         bad: A module that breaks it.
         good: The same, done well.
     """
