@@ -47,7 +47,7 @@ class Control:
         """
         async with self._lock:
             if self._closed:
-                raise PgflowError(f"{self._name} has ended")
+                raise PgflowError(f"connection {self._name!r} is closed")
             if self._wire is None or self._wire.connection.closed:
                 await self._drop()
                 self._wire = await open_wire(self._options, self._name, self._timeout_seconds, self._busy_poll)

@@ -61,7 +61,7 @@ def make_hook(fn: Any, again_after: Duration | None, timeout: Duration) -> Pager
     patience = duration(timeout, "timeout of the pager", least_seconds=-math.inf)
     pause = duration(again_after, "again_after of the pager", least_seconds=-math.inf)
     if patience <= timedelta(0) or (pause is not None and pause <= timedelta(0)):
-        raise DefinitionError("the times of a pager must be longer than nothing")
+        raise DefinitionError("app.pager: timeout and again_after must be greater than zero")
     return PagerHook(fn, patience.total_seconds(), None if pause is None else pause.total_seconds())
 
 

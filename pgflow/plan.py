@@ -204,11 +204,11 @@ def read_plan(value: Any) -> list[PlannedCall | PlannedSql]:
     try:
         steps = json.loads(encode_plain(value, "the plan"))
     except NotStorable as error:
-        raise PlanRefused(f"what the planner proposes is no plan: {error}") from None
+        raise PlanRefused(f"the planner returned an invalid plan: {error}") from None
     if steps is None or steps == []:
         raise PlanRefused("the planner proposes nothing")
     if not isinstance(steps, list) or len(steps) > MAX_STEPS:
-        raise PlanRefused(f"what the planner proposes is no plan: it must be a list of at most {MAX_STEPS} steps")
+        raise PlanRefused(f"the planner returned an invalid plan: it must be a list of at most {MAX_STEPS} steps")
     return [_read_step(number, step) for number, step in enumerate(steps, 1)]
 
 
@@ -220,7 +220,7 @@ def _read_step(number: int, step: Any) -> PlannedCall | PlannedSql:
             return PlannedCall(name, arguments)
         case {"call": str(name), **others} if not others:
             return PlannedCall(name)
-    raise PlanRefused(f"what the planner proposes is no plan: step {number} is neither a call with arguments nor sql")
+    raise PlanRefused(f"the planner returned an invalid plan: step {number} is neither a call with arguments nor sql")
 
 
 def judge(step: PlannedCall | PlannedSql, allowed: dict[str, Step[..., Any]], tables: frozenset[Table]) -> Judged:

@@ -208,7 +208,7 @@ class SyncStep(Step[P, R_co], Generic[P, R_co, F]):
 def resting_on(decision: Decision[Any], item: str | int | None) -> Resting:
     """A decision and an item of it, checked."""
     if not isinstance(decision, Decision):
-        raise InvalidArgument(f"because() takes what a @decision returned, not {decision!r}")
+        raise InvalidArgument(f"because() takes the value that a @decision returned, not {decision!r}")
     is_item = is_name(item) and "/" not in item if isinstance(item, str) else item is None or type(item) is int
     if not is_item:
         raise InvalidArgument(f"the item of a decision must be a number or a text without '/' and NUL, not {item!r}")

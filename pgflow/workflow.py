@@ -278,7 +278,7 @@ def _check_signals(signals: Sequence[Awaited], workflow: str) -> tuple[Awaited, 
     given = tuple(signals)
     for signal in given:
         if not hasattr(signal, "codec"):
-            raise DefinitionError(f"signals= of workflow {workflow} takes what pgflow.Signal(name, type) makes, not {signal!r}")
+            raise DefinitionError(f"signals= of workflow {workflow} takes objects of pgflow.Signal(name, type), not {signal!r}")
     if len({signal.name for signal in given}) < len(given):
         raise DefinitionError(f"signals= of workflow {workflow} names a signal twice")
     return given

@@ -419,7 +419,7 @@ begin
       hint = 'It has done nothing yet. Start another in its place with the same key, or cancel it.';
   end if;
   if place.was->>'status' <> 'cancelled' and pgflow.is_undoing_(old.run_id, old.origin_seq) then
-    raise exception using errcode = 'PF006', message = format('run %s is taking back what was dropped of it', shown),
+    raise exception using errcode = 'PF006', message = format('run %s is taking back effects of its dropped part', shown),
       hint = 'Let it finish first; pgflow.obligations lists what waits for a person.';
   end if;
   perform pgflow.check_cut_(old.run_id, cut, edit, false);

@@ -94,7 +94,7 @@ def test_rules_are_chosen(folder):
 
 
 @pytest.mark.parametrize(("arguments", "said"), [
-    ([], "what is to be checked? Name files, folders or modules, as in `pgflow check flows.py`"),
+    ([], "nothing to check: name files, folders or modules, as in `pgflow check flows.py`"),
     (["nothing.py"], "there is no file or folder nothing.py"),
     (["nothing_here"], "there is no file, folder or module nothing_here here"),
     (["empty"], "there is no Python file in empty"),

@@ -81,8 +81,8 @@ def test_what_is_owed_is_listed_with_its_key(stuck: str, conn: psycopg.Connectio
 @pytest.mark.parametrize(
     ("options", "says", "code"),
     [
-        ([], "pgflow: say what became of it: one of --confirmed JSON, --failed, --absent, --taken-back and --stands\n", 2),
-        (["--failed", "--absent"], "pgflow: say what became of it: one of --confirmed JSON, --failed, --absent, --taken-back and --stands\n", 2),
+        ([], "pgflow: say what became of it: pass one of --confirmed JSON, --failed, --absent, --taken-back and --stands\n", 2),
+        (["--failed", "--absent"], "pgflow: say what became of it: pass one of --confirmed JSON, --failed, --absent, --taken-back and --stands\n", 2),
         (["--confirmed", "{"], "the result", 2),
         (["--failed"], "no open effect has the key 'nothing'", 1),
     ],

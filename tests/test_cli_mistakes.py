@@ -124,7 +124,7 @@ def test_a_role_without_rights(dsn, conn):
         (["tick", "json"], "module json holds no App, AsyncApp or @workflow"),
         (["tick", "cli_jobs", "--max-runtime", "soon"], "--max-runtime is written like 90s"),
         (["workers", "cli_jobs", "--log-level", "loud"], "--log-level is debug, info, warning or error, not 'loud'"),
-        (["queues", "limit", "q"], "what limit?"),
+        (["queues", "limit", "q"], "no limit given"),
     ],
 )
 def test_usage(shared_dsn, arguments, words):

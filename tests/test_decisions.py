@@ -181,7 +181,7 @@ async def test_what_no_decision_can_be_is_refused(aflow: AsyncHarness) -> None:
     aflow.include(attempts)
     assert await (await aflow.start(attempts)).result(SOON) == [
         "decision odd must return a pgflow.Choice, not int", *["no such item"] * 5,
-        "because() takes what a @decision returned, not 'p-91'", "buy has been called before",
+        "because() takes the value that a @decision returned, not 'p-91'", "buy has been called before",
     ]
 
 

@@ -249,7 +249,7 @@ def test_old_imports_are_removed_with_the_rest_of_the_history(exported: str, dsn
     (["export", "--all", "-o", "/nowhere/x"], "/nowhere/x cannot be written"),
     (["import", "nowhere.jsonl"], "nowhere.jsonl cannot be read"),
     (["replay", "cli_jobs", "-f", "nowhere"], "there is no file nowhere"),
-    (["replay", "cli_jobs", "-f", str(GOLDENS), "--sample", "2"], "leave out what chooses"),
+    (["replay", "cli_jobs", "-f", str(GOLDENS), "--sample", "2"], "leave out options that choose"),
     (["replay", "cli_jobs", "-f", str(GOLDENS / "in_sequence.jsonl")], "none of a workflow of cli_jobs"),
 ])  # fmt: skip
 def test_a_mistake_is_one_line(arguments: list[str], said: str, dsn: str) -> None:

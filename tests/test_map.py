@@ -101,7 +101,7 @@ def test_more_failures_than_tolerated_are_too_many(flow: Harness, colour: str) -
 @pytest.mark.parametrize("colour", COLOURS)
 def test_fewer_successes_than_needed_are_too_many_failures(flow: Harness, colour: str) -> None:
     said = mapped(flow, colour, [1, 3, 6], tolerated_failures=3, min_successful=2)
-    assert said == "TooManyFailures: 1 of 3 items succeeded; 2 must"
+    assert said == "TooManyFailures: 1 of 3 items succeeded, but min_successful=2"
 
 
 async def test_enough_successes_end_the_rest(aflow: AsyncHarness, conn: psycopg.Connection) -> None:

@@ -340,7 +340,7 @@ def test_a_pager_that_can_never_work_is_refused() -> None:
     app = pgflow.App("")
     with pytest.raises(DefinitionError, match="must be a function"):
         app.pager(3)  # type: ignore[call-overload]
-    with pytest.raises(DefinitionError, match="longer than nothing"):
+    with pytest.raises(DefinitionError, match="must be greater than zero"):
         app.pager(again_after=timedelta(0))(print)
     app.pager(print)
     with pytest.raises(DefinitionError, match="the app has a pager"):

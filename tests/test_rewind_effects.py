@@ -524,7 +524,7 @@ def test_a_run_goes_on_only_after_the_last_compensation(flow: Harness, conn: Con
     assert len(set(World.keys[2:5])) == 1
     assert run_row(conn, "k", "status, reason") == ("stuck", "effect")
     assert owed(conn) == ["give_back"]
-    with pytest.raises(WrongState, match="run 'k' is taking back what was dropped of it"):
+    with pytest.raises(WrongState, match="run 'k' is taking back effects of its dropped part"):
         flow.app.rewind("k", 0, effects="repeat")
     key = one(conn, "select effect from pgflow.obligations")
     flow.app.settle_effect(key, "failed", why="they do not take it back")

@@ -321,7 +321,7 @@ def test_an_upgrade_gives_up_early_on_what_a_transaction_uses(installed, empty_d
     before = versions_of_rows(installed)
     with connect(empty_dsn) as reader, reader.transaction():
         reader.execute("select from pgflow.runs")
-        with pytest.raises(SetupError, match="another transaction uses what must change"):
+        with pytest.raises(SetupError, match="another transaction uses tables or functions that must change"):
             schema.install(installed, changed_assets(views="\n-- changed\n"))
     assert versions_of_rows(installed) == before
 

@@ -311,7 +311,7 @@ def test_what_a_key_has_sent_is_answered_though_other_code_came_since(db: Conn) 
     assert one(db, query) == number
 
 
-@pytest.mark.parametrize(("signals", "says"), [([int], "takes what pgflow.Signal"), ([paid, Signal("paid", str)], "names a signal twice")])
+@pytest.mark.parametrize(("signals", "says"), [([int], "takes objects of pgflow.Signal"), ([paid, Signal("paid", str)], "names a signal twice")])
 def test_what_is_no_signal_is_refused_where_it_is_declared(signals: list[Any], says: str) -> None:
     with pytest.raises(DefinitionError, match=says):
 

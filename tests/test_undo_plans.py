@@ -326,9 +326,9 @@ async def test_what_the_policy_wants_a_gate_for_is_refused(aflow: AsyncHarness, 
 
 
 NONSENSE = [
-    ([], "proposes nothing"), (None, "proposes nothing"), ("undo it", "no plan"), (7, "no plan"), ({"call": "tell"}, "no plan"),
-    ([["tell"]], "no plan: step 1"), ([{"call": "tell", "sql": "x"}], "no plan: step 1"), ([{"call": 1}], "no plan: step 1"),
-    ([{"call": "tell", "arguments": "x"}], "no plan: step 1"), ([{"call": "tell", "eval": "x"}], "no plan: step 1"), ([{"sql": None}], "no plan: step 1"),
+    ([], "proposes nothing"), (None, "proposes nothing"), ("undo it", "invalid plan"), (7, "invalid plan"), ({"call": "tell"}, "invalid plan"),
+    ([["tell"]], "invalid plan: step 1"), ([{"call": "tell", "sql": "x"}], "invalid plan: step 1"), ([{"call": 1}], "invalid plan: step 1"),
+    ([{"call": "tell", "arguments": "x"}], "invalid plan: step 1"), ([{"call": "tell", "eval": "x"}], "invalid plan: step 1"), ([{"sql": None}], "invalid plan: step 1"),
     ([{"sql": GIVE_BACK}] * 51, "at most 50 steps"),
 ]  # fmt: skip
 
@@ -342,7 +342,7 @@ def test_nonsense_is_no_plan(proposed: Any, why: str) -> None:
 async def test_a_planner_that_fails_leaves_the_debt_open(aflow: AsyncHarness, shop: psycopg.Connection[Any]) -> None:
     for proposed, trouble, why in (
         ([], None, "the planner proposes nothing"),
-        ("cancel the seat", None, "what the planner proposes is no plan"),
+        ("cancel the seat", None, "the planner returned an invalid plan"),
         ([], ValueError("overloaded"), "the planner propose failed: overloaded"),
         (no_choice, None, "the planner propose failed: decision propose must return"),
     ):

@@ -51,7 +51,7 @@ def check(
         _say_rules([explain] if explain else [], as_json=as_json)
         return
     if not targets:
-        raise Mistake("what is to be checked? Name files, folders or modules, as in `pgflow check flows.py`")
+        raise Mistake("nothing to check: name files, folders or modules, as in `pgflow check flows.py`")
     report = _checked(targets, _codes(select), _codes(ignore), imports=imports)
     _say(report, as_json=as_json, annotated=annotate or os.environ.get("GITHUB_ACTIONS") == "true")
     if report.unreadable:

@@ -92,7 +92,7 @@ def settle(
     said = {"confirmed": confirmed is not None, "failed": failed, "absent": absent, "taken_back": taken_back, "stands": stands}
     verdicts = [name for name, is_said in said.items() if is_said]
     if len(verdicts) != 1:
-        raise Mistake("say what became of it: one of --confirmed JSON, --failed, --absent, --taken-back and --stands")
+        raise Mistake("say what became of it: pass one of --confirmed JSON, --failed, --absent, --taken-back and --stands")
     (verdict,) = verdicts
     value = parse_json(confirmed, "the result") if confirmed is not None else None
     with opened(dsn) as connection:

@@ -86,7 +86,7 @@ def limit_queue(
     if unlimited and max_running is not None:
         raise Mistake("--unlimited and --max-running exclude each other")
     if not unlimited and max_running is None and max_deaths is None:
-        raise Mistake("what limit? Pass --max-running, --unlimited or --max-deaths")
+        raise Mistake("no limit given: pass --max-running, --unlimited or --max-deaths")
     params = {"max_running": max_running, "max_deaths": max_deaths, "keep": max_running is None and not unlimited}
     call = """
     select pgflow.limit_queue(%(queue)s,

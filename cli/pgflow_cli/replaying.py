@@ -60,7 +60,7 @@ def replay(
 
     filters = Filters(status, workflow, None, label, key, since, until)
     if from_files and (sample or filters or dsn):
-        raise Mistake("--from-files replays all that is in the files: leave out what chooses runs of a database")
+        raise Mistake("--from-files replays all runs in the files: leave out options that choose runs of a database")
     definitions = load_app(target, dsn if not from_files else None).definitions
     form = choose_form(as_json=as_json)
     if from_files:

@@ -177,7 +177,7 @@ def raise_ours(error: BaseException) -> None:
     """Raises the engine's exception if the error carries one of its SQLSTATEs."""
     cause = database_error(error)
     if isinstance(error, UnicodeEncodeError) or (cause is not None and _holds_no_text(cause)):
-        raise InvalidArgument(f"a text holds what Postgres cannot store, NUL or half of a character: {error}") from error
+        raise InvalidArgument(f"a text holds a character that Postgres cannot store, NUL or half of a pair: {error}") from error
     cls = BY_SQLSTATE.get(cause.sqlstate or "") if cause is not None else None
     if cls is None or cause is None:
         return
