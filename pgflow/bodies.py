@@ -42,21 +42,21 @@ from pgflow.drafts import Drafts
 from pgflow.envelopes import open_text, open_value
 from pgflow.errors import CodecError, LeaseLost, StepCommitted
 from pgflow.failures import clean, encode_error
-from pgflow.logs import said
+from pgflow.logs import redacted
 from pgflow.meter import Meter
 from pgflow.model import Choice, Retries
 from pgflow.providers import provider_for
 from pgflow.reasons import Unknown
 from pgflow.step import Step
 from pgflow.threads import DaemonThreads, Job, Posts
-from pgflow.turns import Turns, TurnsFromThread, TurnsHost
+from pgflow.turns import FenceQueue, FenceQueueFromThread, FenceHost
 
 log = logging.getLogger("pgflow")
 
 _INFRASTRUCTURE_RETRIES = Retries(first_delay=timedelta(seconds=0.1), max_delay=timedelta(seconds=5))
 
 
-class BodyHost(TurnsHost, Protocol):
+class BodyHost(FenceHost, Protocol):
     """Interface of the worker, as bodies need it."""
 
     providers: list[Any]
@@ -312,7 +312,7 @@ class Bodies:
         delay = random.uniform(0.5, 1) * 0.005 * 2 ** min(tries, 8) if is_contention else _INFRASTRUCTURE_RETRIES.delay_seconds(tries)  # noqa: S311
         log.log(
             logging.DEBUG if is_contention else logging.WARNING,
-            "step %s, call %s: %s; tried again in %.2f s and not recorded", call.name, call.number, said(error), delay,
+            "step %s, call %s: %s; tried again in %.2f s and not recorded", call.name, call.number, redacted(error), delay,
             extra=log_fields(execution.claim, call),
         )
         if self._host.meter is not None:
@@ -416,7 +416,7 @@ class Bodies:
             provider = self._providers[step.origin] = provider_for(step, self._host.providers)
         takes_connection = step.connection_parameter is not None
         fn: Callable[..., Any] = self._host.replacements.get(step.origin) or step.fn
-        turns = Turns(self._host, execution)
+        turns = FenceQueue(self._host, execution)
         scope.chains_to_wake.clear()
         scope.lanes_made_ready.clear()
 
@@ -466,10 +466,10 @@ class Bodies:
 
     def _sync_transaction(
         self, provider: Any, step: Any, execution: Execution, call: StepCall, scope: StepScope, fn: Callable[..., Any],
-        encode: Callable[[Any], str], turns: Turns,
+        encode: Callable[[Any], str], turns: FenceQueue,
     ) -> bool:
         takes_connection = step.connection_parameter is not None
-        thread_turns = TurnsFromThread(turns, self._host.posts)
+        thread_turns = FenceQueueFromThread(turns, self._host.posts)
         is_open = False
 
         def body(connection: Any) -> Any:
@@ -507,7 +507,7 @@ class Bodies:
             if not await self._host.ask(query):
                 self._host.discard(execution, "another worker holds it")
         except Exception as error:  # noqa: BLE001 - a heartbeat that does not arrive is not an outcome
-            log.warning("a heartbeat of step %s was not recorded: %s", call.name, said(error), extra=log_fields(execution.claim, call))
+            log.warning("a heartbeat of step %s was not recorded: %s", call.name, redacted(error), extra=log_fields(execution.claim, call))
 
     async def _last_details(self, execution: Execution, call: StepCall) -> Any:
         if call.details is not None:
@@ -598,7 +598,7 @@ def _raise_unless_open(error: Exception, is_open: bool) -> None:
 def _hold_refused(execution: Execution, call: StepCall, error: BaseException) -> None:
     detail = {"message": clean(str(error)), "sqlstate": sqlstate_of(error), "step": call.name, "call": call.number}
     claim = execution.claim
-    log.error("run %s is held: step %s was refused for long: %s", claim.key, call.name, said(error), extra=log_fields(claim, call))
+    log.error("run %s is held: step %s was refused for long: %s", claim.key, call.name, redacted(error), extra=log_fields(claim, call))
     execution.hold_for("refused", detail)
 
 

@@ -51,7 +51,7 @@ def read_result(step: EffectStep[..., Any], scope: WorkflowScope, text: str | No
         return json.loads(text)
 
 
-class Carried:
+class InheritedEffect:
     """An effect of an earlier generation, as a saga sees it."""
 
     def __init__(self, entry: SagaEntry) -> None:
@@ -89,7 +89,7 @@ class Carried:
         return step.issue_compensation(scope, effect)
 
 
-class OfChild(Carried):
+class OfChild(InheritedEffect):
     """An effect of a child that has completed."""
 
     @property
@@ -120,4 +120,4 @@ def _call_of(entry: SagaEntry) -> EffectCall:
 
 def carried_effects(entries: Iterable[SagaEntry]) -> list[Enlisted]:
     """Return the effects of earlier generations that this run must be able to take back, the first one first."""
-    return [(Carried(e), _call_of(e)) for e in entries]
+    return [(InheritedEffect(e), _call_of(e)) for e in entries]

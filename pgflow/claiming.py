@@ -12,11 +12,11 @@ from pgflow._calls import claim as claim_calls
 from pgflow._calls.claim import ClaimRequest
 from pgflow._engine.execution import Execution
 from pgflow._scope import log_fields
-from pgflow.control import Control
+from pgflow.control import WorkerConnection
 from pgflow.errors import LeaseLost, PgflowError
 from pgflow.executions import Executions
-from pgflow.front import Front
-from pgflow.logs import said
+from pgflow.front import ClaimCursor
+from pgflow.logs import redacted
 from pgflow.options import Definitions, WorkerOptions
 from pgflow.units import Claim
 
@@ -30,11 +30,11 @@ class Claiming(Executions):
 
     failed: asyncio.Event
 
-    def __init__(self, definitions: Definitions, options: WorkerOptions, control: Control) -> None:
+    def __init__(self, definitions: Definitions, options: WorkerOptions, control: WorkerConnection) -> None:
         super().__init__(definitions, options, control)
         self.worker_id = 0
         self._lanes: dict[int, claim_calls.Lane] = {}
-        self._front = Front()
+        self._front = ClaimCursor()
         self._claiming = 0  # asked for
         self._replaced = 0  # runs whose end is on its way, together with claims for their places
         self._backlog = False
@@ -55,7 +55,7 @@ class Claiming(Executions):
                 except LeaseLost:
                     break
                 except (psycopg.Error, OSError, TimeoutError) as error:
-                    log.warning("cannot claim: %s", said(error))
+                    log.warning("cannot claim: %s", redacted(error))
                     break
 
     def _free(self) -> int:

@@ -36,7 +36,7 @@ from pgflow._io.wire import OwnWire, Wire, open_wire
 from pgflow._scope import log_fields
 from pgflow.errors import PgflowError
 from pgflow.failures import clean
-from pgflow.logs import said
+from pgflow.logs import redacted
 from pgflow.meter import Meter
 from pgflow.supervision import Failures, back_off_seconds
 from pgflow.units import Claim
@@ -285,7 +285,7 @@ class Committer:
         delay = min(5.0, 0.02 * 2 ** min(flush.tries, 8)) * random.uniform(0.5, 1)  # noqa: S311 - spreads the load
         log.log(
             logging.WARNING if flush.tries % 8 == 1 else logging.DEBUG, "run %s: a commit failed (%s); it is sent again in %.2f s",
-            execution.claim.key, said(error), delay, extra=log_fields(execution.claim),
+            execution.claim.key, redacted(error), delay, extra=log_fields(execution.claim),
         )
         self._put_off += 1
         asyncio.get_running_loop().call_later(delay, self._take_up, item)
@@ -430,7 +430,7 @@ class _Line:
 
     async def back_off(self, error: Exception, tries: int) -> None:
         delay = min(5.0, 0.02 * 2 ** min(tries, 8)) * random.uniform(0.5, 1)  # noqa: S311 - spreads the load
-        log.warning("a commit failed (%s); it is sent again in %.2f s", said(error), delay)
+        log.warning("a commit failed (%s); it is sent again in %.2f s", redacted(error), delay)
         if is_of_a_pooler(error):
             self._options.preparing.end(error)
         if not is_answer(error):

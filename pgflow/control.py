@@ -14,7 +14,7 @@ from pgflow._io.busypoll import BusyPoll
 from pgflow._io.connect import ConnectOptions, cut_if_left
 from pgflow._io.wire import OwnWire, open_wire
 from pgflow.errors import PgflowError
-from pgflow.logs import said
+from pgflow.logs import redacted
 
 log = logging.getLogger("pgflow")
 
@@ -23,7 +23,7 @@ T = TypeVar("T")
 CALL_TIMEOUT_SECONDS = 30.0
 
 
-class Control:
+class WorkerConnection:
     """One connection, used by one call at a time, opened again when it is lost."""
 
     def __init__(
@@ -79,7 +79,8 @@ class Control:
                 if is_of_the_data(error) or (is_missing and not is_patient):
                     raise
                 tries += 1
-                log.log(logging.WARNING if tries == 3 or tries % 16 == 0 else logging.DEBUG, "%s: %s; asked again", self._name, said(error))
+                level = logging.WARNING if tries == 3 or tries % 16 == 0 else logging.DEBUG
+                log.log(level, "%s: %s; asked again", self._name, redacted(error))
                 await asyncio.sleep(min(5.0, 0.02 * 2 ** min(tries, 8)) * random.uniform(0.5, 1))  # noqa: S311 - spreads the load
 
     @property

@@ -14,7 +14,7 @@ from pgflow._calls import transaction as calls
 from pgflow._engine.execution import Execution
 from pgflow._io import Query
 from pgflow._scope import StepScope, log_fields
-from pgflow.logs import said
+from pgflow.logs import redacted
 
 log = logging.getLogger("pgflow")
 
@@ -74,7 +74,7 @@ class Drafts:
                     return
             except Exception as error:  # noqa: BLE001 - readers get it when the step has completed
                 log.warning(
-                    "what step %s emitted is not read before it completes: %s", scope.call.name, said(error),
+                    "what step %s emitted is not read before it completes: %s", scope.call.name, redacted(error),
                     extra=log_fields(execution.claim, scope.call),
                 )
                 return

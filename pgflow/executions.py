@@ -27,12 +27,12 @@ from pgflow._scope import StepScope, log_fields
 from pgflow.acknowledged import Acknowledged
 from pgflow.bodies import Bodies
 from pgflow.committer import Committer
-from pgflow.control import Control
+from pgflow.control import WorkerConnection
 from pgflow.errors import CodecError, DefinitionError, PgflowError
 from pgflow.failures import clean
 from pgflow.heart import Heart
 from pgflow.interceptor import around
-from pgflow.logs import said
+from pgflow.logs import redacted
 from pgflow.model import Kind, Ref
 from pgflow.opening import open_answer, open_claim
 from pgflow.options import Definitions, WorkerOptions
@@ -72,7 +72,7 @@ class Executions(ABC):
     checks: AppCalls
     busy_poll: BusyPoll
 
-    def __init__(self, definitions: Definitions, options: WorkerOptions, control: Control) -> None:
+    def __init__(self, definitions: Definitions, options: WorkerOptions, control: WorkerConnection) -> None:
         self.definitions = definitions
         self.options = options
         self.providers = definitions.providers
@@ -119,7 +119,7 @@ class Executions(ABC):
         try:
             await awaitable
         except (psycopg.Error, OSError, TimeoutError, PgflowError) as error:
-            log.debug("at the end of the worker: %s", said(error))
+            log.debug("at the end of the worker: %s", redacted(error))
 
     @property
     def active(self) -> int:
@@ -155,7 +155,7 @@ class Executions(ABC):
         while len(self._engine_failures) >= MAX_REMEMBERED:
             del self._engine_failures[next(iter(self._engine_failures))]
         tries = self._engine_failures.pop(claim.run_id, (0, ""))[0] + 1
-        told = type(error).__name__ if self.definitions.envelopes is not None else f"{type(error).__name__}: {said(error)}"
+        told = type(error).__name__ if self.definitions.envelopes is not None else f"{type(error).__name__}: {redacted(error)}"
         self._engine_failures[claim.run_id] = tries, told
 
     def _begin_soundly(self, claim: Claim) -> None:
@@ -339,7 +339,7 @@ class Executions(ABC):
         where = log_fields(execution.claim, call)
         log.error("step %s: what it came to cannot be told; the run is held", call.name, exc_info=error, extra=where)
         if self.executions.get(execution.run_id) is execution and not execution.over:
-            told = "" if self.definitions.envelopes is not None else f": {said(error)}"
+            told = "" if self.definitions.envelopes is not None else f": {redacted(error)}"
             message = f"what step {call.name} came to cannot be told: {type(error).__name__}{told}"
             self._guard(execution, execution.hold_for, "engine", {"message": clean(message), "step": call.name, "call": call.number})
 
@@ -467,7 +467,7 @@ class Executions(ABC):
     def refused(self, execution: Execution, error: Exception) -> None:
         """The server would not store what the run wanted to record: a person must look."""
         claim = execution.claim
-        log.error("run %s is held: the server refused what it wanted to record: %s", claim.key, said(error), extra=log_fields(claim))
+        log.error("run %s is held: the server refused what it wanted to record: %s", claim.key, redacted(error), extra=log_fields(claim))
 
     @staticmethod
     def has_turn(execution: Execution) -> bool:

@@ -25,7 +25,7 @@ MOST_SECONDS = 1.0
 """As the interval of polls, after which a run that nobody was told of is found at the latest."""
 
 
-class Front:
+class ClaimCursor:
     """See the module.
 
     Args:

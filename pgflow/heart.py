@@ -28,7 +28,7 @@ from pgflow._io.connect import Connection, ConnectOptions, Server, connect, give
 from pgflow._io.deadlines import Limit
 from pgflow.acknowledged import Acknowledged
 from pgflow.durations import seconds
-from pgflow.logs import said
+from pgflow.logs import redacted
 
 log = logging.getLogger("pgflow")
 
@@ -160,7 +160,7 @@ class Heart:
             try:
                 self._watch_loop()
             except BaseException as error:  # noqa: BLE001 - it looks at objects of the application, which may answer anything
-                log.warning("the heart of worker %s cannot tell what its loop is at: %s", self._worker_id, said(error))
+                log.warning("the heart of worker %s cannot tell what its loop is at: %s", self._worker_id, redacted(error))
             self._stop.wait(min(self._rhythm.look, self._rhythm.beat) * random.uniform(0.8, 1.0))  # noqa: S311 - spreads the load
         self._close()
 
@@ -174,7 +174,7 @@ class Heart:
             return run(connection, query)
 
     def _lose(self, error: BaseException) -> None:
-        log.warning("the heart of worker %s missed a beat: %s", self._worker_id, said(error))
+        log.warning("the heart of worker %s missed a beat: %s", self._worker_id, redacted(error))
         self._seen.clear()
         self._last_look = None
         self._close()

@@ -18,7 +18,7 @@ from psycopg import sql
 
 from pgflow._io.connect import AsyncConnection, ConnectOptions, connect_async, cut_if_left, give_up
 from pgflow._io.deadlines import BEGIN_SECONDS, Limit
-from pgflow.logs import said
+from pgflow.logs import redacted
 from pgflow.supervision import cancel, keep_going
 
 log = logging.getLogger("pgflow")
@@ -83,7 +83,7 @@ class Listener:
                         self._heard(notification.payload)
                     await self._say(connection, sql.SQL("select 1"))
             except (psycopg.Error, OSError) as error:
-                log.log(logging.WARNING if tries == 0 else logging.DEBUG, "not listening (%s); polling goes on", said(error))
+                log.log(logging.WARNING if tries == 0 else logging.DEBUG, "not listening (%s); polling goes on", redacted(error))
             finally:
                 self.listening = False
                 self._connection = None

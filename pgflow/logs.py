@@ -31,7 +31,7 @@ _PLAIN = re.compile(r"[\w.:/@+~-]+")
 _OF_EVERY_RECORD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 
 
-def said(error: BaseException) -> str:
+def redacted(error: BaseException) -> str:
     """Return an error's message in one line, without the details in which a server quotes rows and parameters."""
     primary = error.diag.message_primary if isinstance(error, psycopg.Error) else None
     return redact_text(" ".join((primary or str(error)).split())) or type(error).__name__

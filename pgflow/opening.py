@@ -12,7 +12,7 @@ from typing import Any
 
 from pgflow.envelopes import Envelopes, is_envelope, open_text, open_unordered, open_value
 from pgflow.model import Kind
-from pgflow.units import Carried, Claim, Heritage, SagaEntry, Unit
+from pgflow.units import ReusedStep, Claim, Heritage, SagaEntry, Unit
 from pgflow.values import ENVELOPE
 
 _WHOLE = frozenset({
@@ -86,7 +86,7 @@ def _open_heritage(heritage: Heritage, envelopes: Envelopes | None, key: str) ->
         return text if text is None else open_text(envelopes, text, f"what run {key!r} takes over of {name}")
 
     heritage.carried = {
-        step: [Carried(c.key, opened(c.result, step[0])) for c in carried] for step, carried in heritage.carried.items()
+        step: [ReusedStep(c.key, opened(c.result, step[0])) for c in carried] for step, carried in heritage.carried.items()
     }
     heritage.effects = {place: e._replace(result=opened(e.result, place[0])) for place, e in heritage.effects.items()}
     heritage.children = [c._replace(input=opened(c.input, c.workflow)) for c in heritage.children]

@@ -19,10 +19,10 @@ from typing import Any, cast
 import psycopg
 
 from pgflow._calls import page as calls
-from pgflow.control import Control
+from pgflow.control import WorkerConnection
 from pgflow.durations import Duration, duration
 from pgflow.errors import DefinitionError
-from pgflow.logs import said
+from pgflow.logs import redacted
 from pgflow.model import Page, PageKind
 from pgflow.reasons import in_words, reason_of
 from pgflow.threads import AppCalls, is_its_own
@@ -68,7 +68,7 @@ def make_hook(fn: Any, again_after: Duration | None, timeout: Duration) -> Pager
 class Pager:
     """The pager of one worker; see the module."""
 
-    def __init__(self, hook: PagerHook, control: Control) -> None:
+    def __init__(self, hook: PagerHook, control: WorkerConnection) -> None:
         self._hook = hook
         self._control = control
         self._calls = AppCalls(THREADS, "pgflow-pager")
@@ -84,7 +84,7 @@ class Pager:
             try:
                 await self.look()
             except (psycopg.Error, OSError, TimeoutError) as error:
-                log.warning("cannot see who is to be paged: %s", said(error))
+                log.warning("cannot see who is to be paged: %s", redacted(error))
             try:
                 async with asyncio.timeout(LOOK_EVERY_SECONDS * random.uniform(0.8, 1.2)):  # noqa: S311 - spreads the load
                     await self._wanted.wait()
@@ -108,7 +108,7 @@ class Pager:
         except BaseException as error:  # whatever it raises, nobody has been told
             if not is_its_own(error, task):
                 raise
-            log.warning("the pager failed for %s, run %s: %s; it is tried again", page.id, page.run, said(error))
+            log.warning("the pager failed for %s, run %s: %s; it is tried again", page.id, page.run, redacted(error))
             await self._control.ask(calls.page_failed(claimed, type(error).__name__))
         else:
             await self._control.ask(calls.page_sent(claimed, self._hook.again_seconds))

@@ -29,7 +29,7 @@ except ImportError as error:  # pragma: no cover - needs an environment without 
 
 from pgflow import __version__
 from pgflow.adapters import connect_within
-from pgflow.logs import said
+from pgflow.logs import redacted
 from pgflow.meter import Histogram, Meter
 
 log = logging.getLogger("pgflow")
@@ -119,7 +119,7 @@ class DatabaseCollector(Collector):
         try:
             found = [*self._figures()]
         except psycopg.Error as error:
-            log.log(logging.WARNING if self._was_up else logging.DEBUG, "cannot ask the database for figures: %s", said(error))
+            log.log(logging.WARNING if self._was_up else logging.DEBUG, "cannot ask the database for figures: %s", redacted(error))
             found = []
         self._was_up = bool(found)
         up = GaugeMetricFamily("pgflow_database_up", "Whether the database answered the last time it was asked", value=float(self._was_up))

@@ -19,7 +19,7 @@ from typing import Any
 from pgflow._scope import log_fields
 from pgflow.durations import Duration, duration
 from pgflow.errors import DefinitionError
-from pgflow.logs import said
+from pgflow.logs import redacted
 from pgflow.model import Kind, Ref, Retries
 from pgflow.threads import AppCalls, is_its_own
 from pgflow.units import Claim, Unit
@@ -128,7 +128,7 @@ async def _ask(claim: Claim, ref: Ref, checker: Checker, calls: AppCalls, goes_o
             tries += 1
             delay = _AGAIN.delay_seconds(tries)
             log.warning(
-                "the checker of %s %r did not answer: %s; asked again in %.1f s", ref.kind, ref.id, said(error), delay,
+                "the checker of %s %r did not answer: %s; asked again in %.1f s", ref.kind, ref.id, redacted(error), delay,
                 extra=log_fields(claim),
             )
             await asyncio.sleep(delay)

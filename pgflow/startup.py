@@ -11,7 +11,7 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from pgflow.errors import DefinitionError, WorkerFailed
-from pgflow.logs import said
+from pgflow.logs import redacted
 from pgflow.threads import DaemonThreads, is_its_own
 
 log = logging.getLogger("pgflow")
@@ -71,7 +71,7 @@ class Hooks:
             try:
                 await _call(hook, "on_stop")
             except WorkerFailed as error:
-                log.error("%s", said(error))  # noqa: TRY400 - the first is raised, with its traceback
+                log.error("%s", redacted(error))  # noqa: TRY400 - the first is raised, with its traceback
                 failure = failure or error
         if failure is not None:
             raise failure
@@ -107,4 +107,4 @@ async def _call(hook: Hook, decorator: str) -> None:
     except BaseException as error:
         if not is_its_own(error, asyncio.current_task()):
             raise
-        raise WorkerFailed(f"the function {_name(hook)} of @app.{decorator} has failed: {said(error)}") from error
+        raise WorkerFailed(f"the function {_name(hook)} of @app.{decorator} has failed: {redacted(error)}") from error

@@ -38,7 +38,7 @@ from pgflow._io import (
 )
 from pgflow._io.deadlines import BEGIN_SECONDS, COMMIT_SECONDS, Cord, Limit
 from pgflow.errors import StepCommitted
-from pgflow.logs import said
+from pgflow.logs import redacted
 from pgflow.providers import AsyncTransaction, Transaction
 from pgflow.units import Claim
 
@@ -57,7 +57,7 @@ class Trouble(Exception):
         self.error = error
 
 
-class Turns(Protocol):
+class FenceQueue(Protocol):
     """Interface of the engine and of another connection, as the protocol needs them; the driver calls it where it lives."""
 
     def take_turn(self, call: StepCall, text: str) -> Flush | None:
@@ -136,7 +136,8 @@ def attempt(
             if not committed:
                 _raise_from_commit(error, together=together)
             if has_hooks:
-                log.warning("step %s has committed, but its commit raised (%s): hooks behind it may not have run", call.name, said(error))
+                told = "step %s has committed, but its commit raised (%s): hooks behind it may not have run"
+                log.warning(told, call.name, redacted(error))
     finally:
         yield Op("end", (call, flush, committed, at_us))
     return True
@@ -202,7 +203,8 @@ def socket_of(transaction: Transaction | AsyncTransaction) -> int | None:
 
 
 def drive(
-    protocol: Protocol_, transaction: Transaction, body: Callable[[Any], Any], turns: Turns, cord: Callable[[], Cord | None] = lambda: None
+    protocol: Protocol_, transaction: Transaction, body: Callable[[Any], Any], turns: FenceQueue,
+    cord: Callable[[], Cord | None] = lambda: None,
 ) -> bool:
     """Drives the protocol in sync code. By the cord, the engine's own statements have a deadline; those of the body have none."""
 
@@ -245,7 +247,7 @@ def drive(
 
 
 async def drive_async(protocol: Protocol_, transaction: AsyncTransaction, body: Callable[[Any], Any], turns: Any) -> bool:
-    """Drives the protocol in async code; ``turns`` is a :class:`Turns` of coroutines."""
+    """Drives the protocol in async code; ``turns`` is a :class:`FenceQueue` of coroutines."""
 
     async def do(op: Op) -> Any:
         match op.what:

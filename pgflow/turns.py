@@ -15,7 +15,7 @@ from pgflow._io import Query
 from pgflow.threads import Answer, Posts
 
 
-class TurnsHost(Protocol):
+class FenceHost(Protocol):
     """Interface of the worker, as turns need it."""
 
     def has_turn(self, execution: Execution) -> bool:
@@ -37,10 +37,10 @@ class TurnsHost(Protocol):
         """Runs a query on one of the worker's connections, once there is one."""
 
 
-class Turns:
-    """Turns of a transactional attempt (`pgflow.transactions.Turns`), for a body on the worker's loop."""
+class FenceQueue:
+    """Turns of a transactional attempt (`pgflow.transactions.FenceQueue`), for a body on the worker's loop."""
 
-    def __init__(self, host: TurnsHost, execution: Execution) -> None:
+    def __init__(self, host: FenceHost, execution: Execution) -> None:
         self._host = host
         self._execution = execution
         self._limit: asyncio.Timeout | None = None
@@ -121,10 +121,10 @@ async def _answered(coroutine: Coroutine[Any, Any, Any], answer: Answer) -> None
         answer.give(value)
 
 
-class TurnsFromThread:
+class FenceQueueFromThread:
     """The same for a body in a thread: each move is made on the worker's loop."""
 
-    def __init__(self, turns: Turns, posts: Posts) -> None:
+    def __init__(self, turns: FenceQueue, posts: Posts) -> None:
         self._turns = turns
         self._posts = posts
         self._committed: tuple[StepCall, Flush, bool, int] | None = None

@@ -49,13 +49,13 @@ async def _undo(scope: WorkflowScope, workflow: Workflow[..., Any]) -> None:
     execution = scope.execution
     assert isinstance(execution, Undoing)
     done = [d for d in execution.dropped if d.note["compensates"] is None]
-    for recalled in [Recalled(scope, execution, _effect(workflow, d), d) for d in done]:
+    for recalled in [EffectToUndo(scope, execution, _effect(workflow, d), d) for d in done]:
         while recalled.is_owed:
             with contextlib.suppress(asyncio.CancelledError):  # it is in the journal, and reaches the code when that goes on
                 await take_back(scope, [(recalled, recalled.call)], all_of_them=True)
 
 
-class Recalled:
+class EffectToUndo:
     """An effect of the dropped part, as a saga takes it back. What is open goes on at once, so that all of it is settled side by side."""
 
     has_compensation = True

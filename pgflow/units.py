@@ -143,13 +143,13 @@ class Heritage:
     cut: int = 0
     began_us: int | None = None
     attempts: int | None = None
-    carried: dict[tuple[str, int], list[Carried]] = field(default_factory=dict)
+    carried: dict[tuple[str, int], list[ReusedStep]] = field(default_factory=dict)
     effects: dict[tuple[str, int], CarriedEffect] = field(default_factory=dict)
     children: list[CarriedChild] = field(default_factory=list)
     undo: list[Dropped] = field(default_factory=list)
 
 
-class Carried(NamedTuple):
+class ReusedStep(NamedTuple):
     """A step of a dropped part of a journal. ``result``: what it returned, as JSON; None if it did not complete, and runs under ``key``."""
 
     key: str

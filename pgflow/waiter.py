@@ -14,10 +14,10 @@ import psycopg
 
 from pgflow._calls import result as calls
 from pgflow._io.connect import ConnectOptions
-from pgflow.control import Control
+from pgflow.control import WorkerConnection
 from pgflow.errors import WorkerFailed
 from pgflow.listener import DONE_CHANNEL, Listener, parse_done
-from pgflow.logs import said
+from pgflow.logs import redacted
 from pgflow.supervision import Failures, back_off_seconds, cancel, is_own_end
 
 log = logging.getLogger("pgflow")
@@ -32,7 +32,7 @@ class ResultWaiter:
     """See the module. Belongs to one event loop."""
 
     def __init__(self, connect: ConnectOptions, *, listen: bool = True) -> None:
-        self._control = Control(connect, "pgflow results", timeout_seconds=ANSWER_SECONDS)
+        self._control = WorkerConnection(connect, "pgflow results", timeout_seconds=ANSWER_SECONDS)
         self._listener = Listener(connect, DONE_CHANNEL, self._heard, self._look_now, self._not_listening)
         self._listen = listen
         self._waits: dict[int, set[asyncio.Future[calls.Ended]]] = {}
@@ -63,7 +63,7 @@ class ResultWaiter:
             self._give_up(error or RuntimeError("they have ended"))
 
     def _give_up(self, error: BaseException) -> None:
-        failure = WorkerFailed(f"the looks for results have failed: {type(error).__name__}: {said(error)}")
+        failure = WorkerFailed(f"the looks for results have failed: {type(error).__name__}: {redacted(error)}")
         failure.__cause__ = error
         log.error("%s", failure, exc_info=error)
         self._tell(failure)
@@ -124,7 +124,7 @@ class ResultWaiter:
             try:
                 found = await self._control.ask(calls.results(list(self._waits)))
             except (psycopg.Error, OSError, TimeoutError) as error:
-                log.debug("cannot look for results: %s", said(error))
+                log.debug("cannot look for results: %s", redacted(error))
                 found = {}
             for chain_id, ended in found.items():
                 for future in self._waits.pop(chain_id, ()):

@@ -14,10 +14,10 @@ import psycopg
 
 from pgflow._calls import wake as wake_calls
 from pgflow._calls import worker as worker_calls
-from pgflow.control import Control
+from pgflow.control import WorkerConnection
 from pgflow.errors import PgflowError
 from pgflow.listener import DONE_CHANNEL, WORK_CHANNEL, chunks, payloads
-from pgflow.logs import said
+from pgflow.logs import redacted
 
 log = logging.getLogger("pgflow")
 
@@ -47,7 +47,7 @@ class WakesHost(Protocol):
 class Wakes:
     """See the module."""
 
-    def __init__(self, host: WakesHost, control: Control) -> None:
+    def __init__(self, host: WakesHost, control: WorkerConnection) -> None:
         self._host = host
         self._control = control
         self._to_wake: set[int] = set()
@@ -70,7 +70,7 @@ class Wakes:
             try:
                 woken = await self._control.ask(wake_calls.wake(sorted(chains), tell=False))
             except (psycopg.Error, OSError, TimeoutError) as error:
-                log.debug("cannot wake, the next poll will: %s", said(error))
+                log.debug("cannot wake, the next poll will: %s", redacted(error))
                 return
             self._host.woken(woken.lanes, woken.mail)
             if woken.ended:
@@ -101,4 +101,4 @@ class Wakes:
             try:
                 await self._control.ask(worker_calls.notify(channel, text))
             except (psycopg.Error, OSError, TimeoutError, PgflowError) as error:
-                log.debug("cannot notify: %s", said(error))
+                log.debug("cannot notify: %s", redacted(error))

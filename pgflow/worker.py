@@ -32,12 +32,12 @@ from pgflow._version import __version__
 from pgflow.bodies import Bodies
 from pgflow.claiming import Claiming
 from pgflow.committer import Committer
-from pgflow.control import Control
+from pgflow.control import WorkerConnection
 from pgflow.durations import duration
 from pgflow.errors import WorkerFailed
 from pgflow.heart import Heart
 from pgflow.listener import WORK_CHANNEL, Listener, parse_work
-from pgflow.logs import said
+from pgflow.logs import redacted
 from pgflow.options import Definitions, WorkerOptions
 from pgflow.pager import Pager
 from pgflow.refs import AT_ONCE
@@ -74,7 +74,7 @@ class Worker(Claiming):
         self.busy_poll = BusyPoll(options.busy_poll_seconds, self._is_quiet)
         idle = duration(options.transaction_idle_seconds, "transaction_idle_seconds of a worker", least_seconds=0.001)
         self.transaction_idle_ms = min(round(idle.total_seconds() * 1000), LONGEST_TIMEOUT_MS)
-        super().__init__(definitions, options, Control(connect, "pgflow worker", self.busy_poll))
+        super().__init__(definitions, options, WorkerConnection(connect, "pgflow worker", self.busy_poll))
         self.ticks = 0
         self._connect = connect
         self._ended = ended
@@ -154,7 +154,7 @@ class Worker(Claiming):
         """This worker is of no more use: it claims nothing more, and whoever runs it is told."""
         if self.failure is not None or self._stopping:
             return
-        because = "" if error is None else f": {type(error).__name__}: {said(error)}"
+        because = "" if error is None else f": {type(error).__name__}: {redacted(error)}"
         failure = WorkerFailed(f"worker {self.worker_id} has failed and hands its runs back: {part}{because}")
         failure.__cause__ = error
         self._has_failed(failure)
@@ -274,7 +274,7 @@ class Worker(Claiming):
                 self._claim_wanted.set()
                 self._poke_waiting()
             except (psycopg.Error, OSError, TimeoutError) as error:
-                log.warning("cannot poll: %s", said(error))
+                log.warning("cannot poll: %s", redacted(error))
             self._poll_wanted.clear()
             try:
                 async with asyncio.timeout(wait):
@@ -308,7 +308,7 @@ class Worker(Claiming):
             try:
                 await self._look_for_lanes(self._control.ask)
             except (psycopg.Error, OSError, TimeoutError) as error:
-                log.warning("cannot look for lanes: %s", said(error))
+                log.warning("cannot look for lanes: %s", redacted(error))
 
     def _heard_of_lanes(self, lanes: Iterable[int]) -> None:
         """There are ready runs in these lanes: ours are claimed from, and one that was never heard of may be ours."""
@@ -388,7 +388,7 @@ class Worker(Claiming):
                 if strays:
                     log.warning("%d runs were leased to this worker without its knowledge; handed back", strays)
             except (psycopg.Error, OSError, TimeoutError) as error:
-                log.debug("upkeep: %s", said(error))
+                log.debug("upkeep: %s", redacted(error))
             await asyncio.sleep(STRAYS_EVERY_SECONDS * random.uniform(0.8, 1.2))  # noqa: S311 - spreads the load
 
     def _compare_schema(self, comment: str | None) -> None:

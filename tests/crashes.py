@@ -32,7 +32,7 @@ from pgflow._engine.flush import Flush
 from pgflow.app import AsyncApp
 from pgflow.bodies import Bodies
 from pgflow.committer import Committer
-from pgflow.control import Control
+from pgflow.control import WorkerConnection
 from pgflow.heart import Rhythm
 from pgflow.options import WorkerOptions
 from pgflow.worker import Worker
@@ -133,9 +133,9 @@ def _arm(name: str, nth: int) -> None:
 
 
 def _arm_claim(name: str) -> None:
-    original = Control.ask
+    original = WorkerConnection.ask
 
-    async def ask(self: Control, query: Any) -> Any:
+    async def ask(self: WorkerConnection, query: Any) -> Any:
         if "claim_runs" not in query.sql or _Point.remaining > 1:
             _Point.remaining -= "claim_runs" in query.sql
             return await original(self, query)
@@ -144,7 +144,7 @@ def _arm_claim(name: str) -> None:
         _reach(name)
         return []
 
-    Control.ask = ask  # type: ignore[method-assign]
+    WorkerConnection.ask = ask  # type: ignore[method-assign]
 
 
 def _arm_claimed(name: str) -> None:
@@ -221,14 +221,14 @@ def _arm_transaction(name: str) -> None:
 
 
 def _arm_wake(name: str) -> None:
-    original = Control.ask
+    original = WorkerConnection.ask
 
-    async def ask(self: Control, query: Any) -> Any:
+    async def ask(self: WorkerConnection, query: Any) -> Any:
         if query.sql == wake_calls.wake([]).sql:
             _reach(name)
         return await original(self, query)
 
-    Control.ask = ask  # type: ignore[method-assign]
+    WorkerConnection.ask = ask  # type: ignore[method-assign]
 
 
 # ---------------------------------------------------------------- processes

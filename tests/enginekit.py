@@ -30,7 +30,7 @@ from pgflow.bodies import _judge as judge_error
 from pgflow.errors import NonDeterminismError
 from pgflow.replay import _judge as judge_replay
 from pgflow.replay import make_main
-from pgflow.turns import Turns
+from pgflow.turns import FenceQueue
 from pgflow.worker import Worker as RealWorker
 from pgflow.workflow import Workflow
 
@@ -407,7 +407,8 @@ class Worker:
         body.committed_us = None
         asyncio._set_running_loop(self)  # type: ignore[arg-type]
         try:
-            assert _ends_at_once(Turns(self, body.execution).end_turn(body.call, flush, committed_us is not None, committed_us or 0))  # type: ignore[arg-type]
+            queue = FenceQueue(self, body.execution)  # type: ignore[arg-type]
+            assert _ends_at_once(queue.end_turn(body.call, flush, committed_us is not None, committed_us or 0))
         finally:
             asyncio._set_running_loop(None)
 

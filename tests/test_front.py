@@ -9,7 +9,7 @@ from records import SOON, wait_until
 
 from pgflow import App, Signal, front, workflow
 from pgflow._calls.claim import ClaimRequest, Position
-from pgflow.front import MOST_SECONDS, Front
+from pgflow.front import MOST_SECONDS, ClaimCursor
 from pgflow.units import Claim
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ def request(count: int, after: Position | None = None) -> ClaimRequest:
     return ClaimRequest(1, [1], count, True, after)
 
 
-def ask(seen: Front, claims: list[Claim]) -> Position | None:
+def ask(seen: ClaimCursor, claims: list[Claim]) -> Position | None:
     """A claim of as many as there are; from where it read."""
     after = seen.position()
     seen.answered(request(len(claims), after), claims)
@@ -49,7 +49,7 @@ def ask(seen: Front, claims: list[Claim]) -> Position | None:
 
 def test_a_look_from_the_head_is_repeated_after_ten_times_as_long_as_it_took() -> None:
     clock = Clock()
-    seen = Front(clock)
+    seen = ClaimCursor(clock)
     assert ask(seen, claimed(1, 2, took_seconds=0.02)) is None
     assert ask(seen, claimed(3, 4)) == (0, 2)
     clock.now += 0.199
@@ -62,7 +62,7 @@ def test_a_look_from_the_head_is_repeated_after_ten_times_as_long_as_it_took() -
 
 def test_it_is_repeated_after_a_second_however_long_it_took() -> None:
     clock = Clock()
-    seen = Front(clock)
+    seen = ClaimCursor(clock)
     ask(seen, claimed(1, took_seconds=5))
     clock.now += MOST_SECONDS - 0.001
     assert seen.position() == (0, 1)
@@ -72,14 +72,14 @@ def test_it_is_repeated_after_a_second_however_long_it_took() -> None:
 
 @pytest.mark.parametrize("found", [(), (3,)])
 def test_a_claim_that_finds_less_than_it_asked_for_leads_to_a_look_from_the_head_at_once(found: tuple[int, ...]) -> None:
-    seen = Front(Clock())
+    seen = ClaimCursor(Clock())
     ask(seen, claimed(1, 2, took_seconds=1))
     seen.answered(request(2, seen.position()), claimed(*found))
     assert seen.position() is None
 
 
 def test_claims_that_overtake_each_other_move_it_on_and_never_back() -> None:
-    seen = Front(Clock())
+    seen = ClaimCursor(Clock())
     ask(seen, claimed(1, 2, took_seconds=1))
     seen.answered(request(2, (0, 2)), claimed(5, 6))
     seen.answered(request(2, (0, 2)), claimed(3, 4))
@@ -92,12 +92,12 @@ def test_claims_that_overtake_each_other_move_it_on_and_never_back() -> None:
 
 
 def test_a_suspect_which_may_stand_anywhere_does_not_move_it() -> None:
-    seen = Front(Clock())
+    seen = ClaimCursor(Clock())
     ask(seen, claimed(99, took_seconds=1, suspect=1) + claimed(1))
     assert seen.position() == (0, 1)
     seen.answered(request(1, (0, 1)), claimed(99, suspect=1))
     assert seen.position() == (0, 1)
-    alone = Front(Clock())
+    alone = ClaimCursor(Clock())
     ask(alone, claimed(99, took_seconds=1, suspect=1))
     assert alone.position() is None
 
@@ -123,13 +123,13 @@ def test_what_becomes_ready_behind_the_back_of_claims_that_read_on_is_worked_on_
     monkeypatch.setattr(front, "TIMES_AS_LONG", 1e9)
     monkeypatch.setattr(front, "MOST_SECONDS", 1e9)
     positions = []
-    position = Front.position
+    position = ClaimCursor.position
 
-    def watched(self: Front) -> Position | None:
+    def watched(self: ClaimCursor) -> Position | None:
         positions.append(position(self))
         return positions[-1]
 
-    monkeypatch.setattr(Front, "position", watched)
+    monkeypatch.setattr(ClaimCursor, "position", watched)
     with App(dsn, include=[patient, quick]) as app:
         old = app.start(patient, 0)
         with app.worker(concurrency=4, poll_seconds=0.05):

@@ -237,9 +237,9 @@ def test_what_an_error_says_is_one_line_without_what_the_server_quotes(db: psyco
     with pytest.raises(psycopg.errors.InvalidTextRepresentation) as refused:
         db.execute("select %s::json", ('{"password": hunter2}',))
     assert "hunter2" in str(refused.value)
-    assert logs.said(refused.value) == "invalid input syntax for type json"
-    assert logs.said(OSError("a\n  b")) == "a b"
-    assert logs.said(TimeoutError()) == "TimeoutError"
+    assert logs.redacted(refused.value) == "invalid input syntax for type json"
+    assert logs.redacted(OSError("a\n  b")) == "a b"
+    assert logs.redacted(TimeoutError()) == "TimeoutError"
     assert redact_text("nothing to hide: a://b") == "nothing to hide: a://b"
 
 

@@ -9,7 +9,7 @@ import pytest
 from records import count, eventually
 
 from pgflow import AsyncApp, Signal, read, workflow
-from pgflow.control import Control
+from pgflow.control import WorkerConnection
 from pgflow.options import WorkerOptions
 
 if TYPE_CHECKING:
@@ -40,16 +40,16 @@ class Withheld:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, function: str) -> None:
         self.arrived, self.release = asyncio.Event(), asyncio.Event()
-        ask = Control.ask
+        ask = WorkerConnection.ask
 
-        async def withhold(control: Control, query: Query[Any]) -> Any:
+        async def withhold(control: WorkerConnection, query: Query[Any]) -> Any:
             answer = await ask(control, query)
             if f"pgflow.{function}(" in query.sql and answer:
                 self.arrived.set()
                 await self.release.wait()
             return answer
 
-        monkeypatch.setattr(Control, "ask", withhold)
+        monkeypatch.setattr(WorkerConnection, "ask", withhold)
 
 
 class Unasked(Withheld):
@@ -57,15 +57,15 @@ class Unasked(Withheld):
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, function: str) -> None:
         self.arrived, self.release = asyncio.Event(), asyncio.Event()
-        ask = Control.ask
+        ask = WorkerConnection.ask
 
-        async def withhold(control: Control, query: Query[Any]) -> Any:
+        async def withhold(control: WorkerConnection, query: Query[Any]) -> Any:
             if f"pgflow.{function}(" in query.sql:
                 self.arrived.set()
                 await self.release.wait()
             return await ask(control, query)
 
-        monkeypatch.setattr(Control, "ask", withhold)
+        monkeypatch.setattr(WorkerConnection, "ask", withhold)
 
 
 async def stop_until_answered(worker: Worker, *withheld: Withheld) -> None:

@@ -10,7 +10,7 @@ from bench.engines import kit
 from pgflow._calls import claim as claim_calls
 from pgflow._calls import worker as worker_calls
 from pgflow._io import run as ask
-from pgflow.front import Front
+from pgflow.front import ClaimCursor
 from pgflow.units import Claim
 
 WARM = 10
@@ -34,7 +34,7 @@ class Claims:
             seconds.append(span.seconds)
         return kit.quantile(seconds[WARM:] or seconds, 0.5) * 1000
 
-    def mean_ms(self, times: int, front: Front | None = None) -> float:
+    def mean_ms(self, times: int, front: ClaimCursor | None = None) -> float:
         """Return the mean time of claims that follow each other: from where a worker would go on, or always from the head."""
         seconds = 0.0
         for n in range(WARM + times):

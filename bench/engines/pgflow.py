@@ -20,7 +20,7 @@ from bench.engines import floors, jobs, kit
 from bench.engines.claims import WARM, Claims
 from pgflow import App, AsyncApp, Signal, step, transaction, workflow
 from pgflow._engine import is_compiled
-from pgflow.front import Front
+from pgflow.front import ClaimCursor
 from pgflow.heart import Rhythm
 from pgflow.options import WorkerOptions
 from pgflow.schema import migrate_dsn
@@ -710,7 +710,7 @@ def _pace(bench: kit.Bench, conn: psycopg.Connection[Any], when: str, *, from_he
     span = asyncio.run(work_off(bench, job, runs, 128))
     claims = Claims(conn, job.name)
     claims.start(job.name, 2 * 10 * (WARM + times))
-    figures = {f"noop_runs_per_second_{when}": runs / span.seconds, f"claim_of_10_ms_{when}": claims.mean_ms(times, Front())}
+    figures = {f"noop_runs_per_second_{when}": runs / span.seconds, f"claim_of_10_ms_{when}": claims.mean_ms(times, ClaimCursor())}
     if from_head:
         figures[f"claim_of_10_ms_from_head_{when}"] = claims.mean_ms(times)
     conn.execute("delete from pgflow.ready")

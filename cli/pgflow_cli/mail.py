@@ -32,11 +32,11 @@ def wake(connection: psycopg.Connection[Any], chains: Sequence[int], lanes: Sequ
     from pgflow._io import run
     from pgflow.app import wake_and_tell
     from pgflow.listener import DONE_CHANNEL, chunks
-    from pgflow.logs import said
+    from pgflow.logs import redacted
     from pgflow_cli.output import note
 
     try:
         for text in chunks(set(wake_and_tell(connection, chains, lanes))):
             run(connection, notify(DONE_CHANNEL, text))
     except psycopg.Error as error:
-        note(f"nobody could be woken, the next poll of a worker will: {said(error)}")
+        note(f"nobody could be woken, the next poll of a worker will: {redacted(error)}")

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from pgflow._io import Query, Row
-from pgflow.units import Carried, CarriedChild, CarriedEffect, Claim, Dropped, Heritage, Offer, SagaEntry, Unit, parse_units, place_of
+from pgflow.units import ReusedStep, CarriedChild, CarriedEffect, Claim, Dropped, Heritage, Offer, SagaEntry, Unit, parse_units, place_of
 
 
 class Lane(NamedTuple):
@@ -105,9 +105,9 @@ def _with_extra(claim: Claim, extra: dict[str, Any]) -> Claim:
 
 
 def _heritage(data: dict[str, Any]) -> Heritage:
-    carried: dict[tuple[str, int], list[Carried]] = {}
+    carried: dict[tuple[str, int], list[ReusedStep]] = {}
     for name, args_hash, is_done, key, payload in data["carried"] or ():
-        carried.setdefault((name, args_hash), []).append(Carried(key, (payload or "null") if is_done else None))
+        carried.setdefault((name, args_hash), []).append(ReusedStep(key, (payload or "null") if is_done else None))
     return Heritage(
         [(upto, stem) for upto, stem in data["seeds"]], data["cut"], data["began_us"], data["attempts"], carried,
         effects={(place_of(key), args_hash): CarriedEffect(key, *rest) for key, args_hash, *rest in data.get("effects") or ()},

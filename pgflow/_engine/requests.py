@@ -19,7 +19,7 @@ from pgflow.envelopes import seal_metadata
 from pgflow.errors import InvalidArgument, NotStorable
 from pgflow.failures import ErrorClasses
 from pgflow.model import Kind
-from pgflow.units import Carried, Claim, Start, ended_by, relabelled
+from pgflow.units import ReusedStep, Claim, Start, ended_by, relabelled
 from pgflow.values import Codec, hash_arguments
 
 Resting = tuple[str, str | int | None]
@@ -49,7 +49,7 @@ class Requests(History):
         self._has_ledger_rows = False
         self._unwanted_children: list[int] = []
         self._ask_wanted = claim.has_mail
-        self._carried: dict[tuple[str, int], deque[Carried]] = {}
+        self._carried: dict[tuple[str, int], deque[ReusedStep]] = {}
         self._inherited: frozenset[int] = frozenset()
         self._children = [] if claim.heritage is None else list(claim.heritage.children)
         self.has_children = bool(self._children)

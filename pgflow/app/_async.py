@@ -26,7 +26,7 @@ from pgflow.durations import Duration, duration
 from pgflow.errors import WrongColourError
 from pgflow.handles import AsyncRun, AsyncSession
 from pgflow.listener import WORK_CHANNEL, payloads
-from pgflow.logs import said
+from pgflow.logs import redacted
 from pgflow.options import Definitions, WorkerOptions
 from pgflow.providers import AsyncPsycopgProvider, PsycopgProvider
 from pgflow.starts import batch_of
@@ -151,7 +151,7 @@ class AsyncApp(AppBase, AsyncClient):
             await self._wake(chains, lanes)
         except psycopg.Error as error:
             # What was sent is committed: whoever sent it must not be told that it failed, and the next poll wakes too.
-            log.log(logging.DEBUG if is_passing(error) else logging.WARNING, "cannot wake, the next poll will: %s", said(error))
+            log.log(logging.DEBUG if is_passing(error) else logging.WARNING, "cannot wake, the next poll will: %s", redacted(error))
 
     async def _wake(self, chains: list[int], lanes: set[int]) -> None:
         pool = await self._open()

@@ -27,7 +27,7 @@ from pgflow.durations import Duration
 from pgflow.errors import WrongColourError
 from pgflow.handles import Run, Session
 from pgflow.listener import WORK_CHANNEL, payloads
-from pgflow.logs import said
+from pgflow.logs import redacted
 from pgflow.starts import batch_of
 from pgflow.worker import Worker
 from pgflow.workflow import Workflow
@@ -193,7 +193,7 @@ class App(AppBase, Client):
             self._wake(chains, lanes)
         except psycopg.Error as error:
             # As in the async app: what was sent is committed.
-            log.log(logging.DEBUG if is_passing(error) else logging.WARNING, "cannot wake, the next poll will: %s", said(error))
+            log.log(logging.DEBUG if is_passing(error) else logging.WARNING, "cannot wake, the next poll will: %s", redacted(error))
 
     def _wake(self, chains: list[int], lanes: set[int]) -> None:
         with lent(self._open()) as connection:
