@@ -39,7 +39,7 @@ declare
 begin
   with told as (
     insert into pgflow.signal (chain_id, sent_at, kind, name, sent_by, payload)
-    select c.chain_id, t, 'x', 'cancel', 'pgflow', json_build_object('why', 'the parent run ended')
+    select c.chain_id, t, 'x', 'cancel', 'pgflow', json_build_object('why', 'the parent run ended', 'reason', 'parent_ended')
     from pgflow.run c
     where c.parent_run_id = any(run_ids) and c.generation = 1 and c.close_policy = 'c'
       and not exists (

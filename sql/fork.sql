@@ -123,7 +123,7 @@ begin
         raise exception using errcode = 'PF006', message = format('child %s, started at unit %s, would be dropped and is still %s', quote_literal(child.key), child.seq, child.state),
           hint = 'Say that such children are to be cancelled, or wait until it has ended.';
       end if;
-      perform pgflow.post_(child.chain_id, 'x', 'cancel', json_build_object('why', 'its parent was rewound'), 'pgflow');
+      perform pgflow.post_(child.chain_id, 'x', 'cancel', json_build_object('why', 'its parent was rewound', 'reason', 'parent_rewound'), 'pgflow');
     elsif not (are_reused and child.state = 'completed') or pgflow.child_is_undone_(me, cut, child.call) then
       -- What the new generation starts may have this key; one that was made up is in nobody's way.
       delete from pgflow.run_key k where k.chain_id = child.chain_id and k.key = child.key and k.key <> k.root::text;

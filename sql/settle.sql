@@ -27,7 +27,7 @@
 --   hold                  [state, reason, code hash, detail]
 --   refused               [[name, error, code hash], ...]   of a hold: signals that the code could not take
 --   continue              input of the next generation
---   cancel                {why, by} of a cancel that was taken after the code had ended, for the next generation
+--   cancel                {why, by, reason} of a cancel that was taken after the code had ended, for the next generation
 --   effects               [[call, name, key, hash, risk, request, ordinal or key, ground, seconds, decision, compensates, reads, ...], ...]  see intend_
 --   open_effects          [call, ...]                 effects that whoever knows may settle while the run is parked
 -- and the answer:
@@ -169,6 +169,7 @@ begin
   ), taken as materialized (
     select c.pos, c.me, c.token, (seqs[c.pos] + c.nth)::int as seq, c.call, c.kind, case when c.kind = 'K' then k.workflow else c.name end as name,
       case
+        when c.kind = 'x' and c.payload->'reason' is not null then json_build_object('why', c.payload->'why', 'by', c.sent_by, 'reason', c.payload->'reason')
         when c.kind = 'x' then json_build_object('why', c.payload->'why', 'by', c.sent_by)
         when c.kind = 'S' then coalesce(c.payload, 'null')
         when k.saga is not null then json_build_object('status', c.payload->'status', 'reason', c.payload->'reason', 'output', c.payload->'output',
@@ -327,7 +328,7 @@ begin
     perform pgflow.hand_on_saga_(me, (q->'chain')::bigint, next_generation - 1, coalesce(q->'saga', '[]'), q->'of_children');
   end if;
   if q ? 'cancel' then
-    perform pgflow.post_((q->'chain')::bigint, 'x', 'cancel', json_build_object('why', q->'cancel'->'why'), q->'cancel'->>'by');
+    perform pgflow.post_((q->'chain')::bigint, 'x', 'cancel', json_strip_nulls(json_build_object('why', q->'cancel'->'why', 'reason', q->'cancel'->'reason')), q->'cancel'->>'by');
   end if;
   insert into pgflow.deadline (run_id, due_at) select next_id, deadline_at from pgflow.run where run_id = me and deadline_at is not null;
   insert into pgflow.outcome (run_id, token, finished_at, status) values (me, (q->'token')::bigint, t, 'continued');
@@ -394,7 +395,7 @@ begin
       select c.id::bigint as chain from jsonb_array_elements(questions) with ordinality as a (q, pos)
       cross join lateral jsonb_array_elements_text(a.q->'unwanted') c (id) where a.pos = any(present) order by a.pos
     loop
-      perform pgflow.post_(one.chain, 'x', 'cancel', json_build_object('why', 'the parent gave up waiting for it'), 'pgflow');
+      perform pgflow.post_(one.chain, 'x', 'cancel', json_build_object('why', 'the parent gave up waiting for it', 'reason', 'parent_gave_up'), 'pgflow');
       to_wake := to_wake || one.chain;
     end loop;
   end if;

@@ -287,7 +287,7 @@ begin
   if pgflow.ended_as_(old_run) is not null then
     return;
   end if;
-  perform pgflow.post_(old_chain, 'x', 'cancel', json_build_object('why', 'replaced'), session_user);
+  perform pgflow.post_(old_chain, 'x', 'cancel', json_build_object('why', 'replaced', 'reason', 'replaced'), session_user);
   -- One that has not begun itself is ended at once, and what it waits for may still be cleaning up.
   insert into pgflow.replacement (run_id, waits_for)
   select me, r.waits_for from pgflow.replacement r where r.run_id = old_run

@@ -93,7 +93,19 @@ from (
     case state when 'paused' then json_build_object('by', held_by) else to_json(detail) end
   from pgflow.held
   union all
-  select run_id, status, reason, finished_at, finished_at, null, null, output::json, error::json, null, null from pgflow.outcome
+  select o.run_id, o.status, o.reason, o.finished_at, o.finished_at, null, null, o.output::json, o.error::json,
+    case when o.status = 'cancelled' then coalesce(
+      (
+        select coalesce(u.payload->>'reason', 'asked') from pgflow.unit u
+        where u.run_id = o.run_id and u.call = 0 and (u.kind = 'x' or u.kind = 'o' and u.name = 'cancel') order by u.seq desc limit 1
+      ),
+      case when exists (select from pgflow.imported m where m.run_id = o.run_id and m.status <> 'cancelled') then 'imported' else 'itself' end
+    ) end,
+    case when o.status = 'cancelled' then (
+      select json_strip_nulls(json_build_object('by', u.payload->'by', 'force', u.payload->'force')) from pgflow.unit u
+      where u.run_id = o.run_id and u.call = 0 and (u.kind = 'x' or u.kind = 'o' and u.name = 'cancel') order by u.seq desc limit 1
+    ) end
+  from pgflow.outcome o
 ) p
 join pgflow.run r on r.run_id = p.run_id
 join pgflow.lane l on l.lane_id = r.lane_id
@@ -104,8 +116,8 @@ comment on column pgflow.runs.status is 'queued, running, waiting, paused, stuck
 comment on column pgflow.runs.workflow is 'Name of the workflow';
 comment on column pgflow.runs.queue is 'Queue it stands in';
 comment on column pgflow.runs.reason is 'Reason of its status: the wait, the lack of a worker, the words of a pause or cancel, or the trouble; null = nothing to say';
-comment on column pgflow.runs.reason_code is 'Code of that reason, of an open run: queue_paused, no_worker, no_workflow, no_version or suspect; signal, effect, child, timer or replacement; paused; or the trouble of a stuck one; null = nothing to say';
-comment on column pgflow.runs.reason_detail is 'Detail of that reason: signals, children, effects and until, of the waits; deaths of a suspect run; by, of a pause; what is known of the trouble';
+comment on column pgflow.runs.reason_code is 'Code of that reason: queue_paused, no_worker, no_workflow, no_version or suspect of a queued run; signal, effect, child, timer or replacement of a waiting one; paused; the trouble of a stuck one; asked, deadline, replaced, parent_ended, parent_gave_up, parent_rewound, itself or imported of a cancelled one; null = nothing to say';
+comment on column pgflow.runs.reason_detail is 'Detail of that reason: signals, children, effects and until of the waits; deaths of a suspect run; by of a pause or cancel, and force; the facts of the trouble';
 comment on column pgflow.runs.priority is 'Lower numbers are claimed first, among runs of one workflow and queue';
 comment on column pgflow.runs.created_at is 'Time of the start';
 comment on column pgflow.runs.since is 'Time since which it has this status';

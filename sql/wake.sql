@@ -37,11 +37,12 @@ as $$
 declare
   request record;
 begin
-  select s.payload->>'why' as why, s.sent_by, s.name = 'force' as is_forced into request
+  select s.payload->>'why' as why, s.payload->>'reason' as reason, s.sent_by, s.name = 'force' as is_forced into request
   from pgflow.signal s where s.chain_id = chain and s.kind = 'x' order by s.name = 'force' desc, s.signal_id limit 1;
   select o.seq into last_seq from pgflow.owe_by_force_(me, chain, t, last_seq) o;
   perform pgflow.append_(me, last_seq + 1, 0, 'o', 'cancel', case
     when request.is_forced then json_build_object('why', request.why, 'by', request.sent_by, 'force', true)
+    when request.reason is not null then json_build_object('why', request.why, 'by', request.sent_by, 'reason', request.reason)
     else json_build_object('why', request.why, 'by', request.sent_by)
   end, coalesce(token, 0), t, t);
   insert into pgflow.outcome (run_id, token, finished_at, status, reason) values (me, token, t, 'cancelled', request.why);
@@ -425,7 +426,7 @@ begin
   end if;
   with told as (
     insert into pgflow.signal (chain_id, sent_at, kind, name, sent_by, payload)
-    select r.chain_id, t, 'x', 'cancel', 'pgflow', json_build_object('why', 'deadline')
+    select r.chain_id, t, 'x', 'cancel', 'pgflow', json_build_object('why', 'deadline', 'reason', 'deadline')
     from pgflow.run r where r.run_id = any(expired) and not exists (select from pgflow.outcome o where o.run_id = r.run_id)
     returning chain_id
   )

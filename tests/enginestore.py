@@ -291,7 +291,7 @@ class Store:
     def _settle(self, run: StoredRun, q: dict[str, Any]) -> dict[str, Any]:
         assert q["seq"] == run.last_seq
         for chain_id in q.get("unwanted", ()):
-            self._post(chain_id, "x", "cancel", json.dumps({"why": "the parent gave up waiting for it"}), sent_by="pgflow")
+            self._post(chain_id, "x", "cancel", json.dumps({"why": "the parent gave up waiting for it", "reason": "parent_gave_up"}), sent_by="pgflow")
         units: list[list[Any]] = [self._start_child(run, child) for child in q.get("children", ())]
         place, pause = "leased", False
         if "hold" in q:
@@ -346,7 +346,7 @@ class Store:
                 self.mail.remove(mail)
             payload = mail.payload if mail is not None else None
             if kind == "x":
-                payload = json.dumps({"why": json.loads(payload)["why"], "by": mail.sent_by})
+                payload = json.dumps({**json.loads(payload), "by": mail.sent_by})
             named = self.runs[json.loads(payload)["run_id"]].workflow.name if kind == Kind.CHILD_FINISHED else name
             units.append(self._decide(run, call, kind, named, payload))
             if kind in ("x", Kind.SIGNAL_RECEIVED):
@@ -401,7 +401,7 @@ class Store:
             self._post(parent.chain_id, "c", str(run.parent[1]), payload, parent.run_id, run.parent[1])
         for child in list(self.runs.values()):
             if child.parent is not None and child.parent[0] == run.run_id and child.place != "ended" and child.close_policy == "c":
-                self._post(child.chain_id, "x", "cancel", json.dumps({"why": "the parent run ended"}), sent_by="pgflow")
+                self._post(child.chain_id, "x", "cancel", json.dumps({"why": "the parent run ended", "reason": "parent_ended"}), sent_by="pgflow")
 
 
 def _is_in(number: int | None, ranges: str) -> bool:

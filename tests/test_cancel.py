@@ -58,6 +58,7 @@ async def test_a_waiting_run_is_cancelled_at_its_wait_and_says_why_and_by_whom(a
     await aflow.app.cancel(run.key, why="the customer left")
     await assert_cancelled(run, "the customer left")
     assert run_row(conn, run.key, "status, reason") == ("cancelled", "the customer left")
+    assert run_row(conn, run.key, "reason_code, reason_detail") == ("asked", {"by": "postgres"})
     (cause,) = conn.execute("select payload from pgflow.timeline where event = 'call_cancelled' and call = 0").fetchone()
     assert cause == {"why": "the customer left", "by": "postgres"}
 

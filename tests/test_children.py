@@ -310,7 +310,7 @@ async def test_when_a_parent_ends_its_children_are_cancelled_level_by_level(
     await aflow.until_idle()
     root = {"returns": "completed", "raises": "failed", "is cancelled": "cancelled"}[ends]
     assert statuses(conn) == {"level 3": root, "level 2": "cancelled", "level 1": "cancelled", "level 0": "cancelled"}
-    assert run_row(conn, "level 0", "reason") == ("the parent run ended",)
+    assert run_row(conn, "level 0", "reason, reason_code") == ("the parent run ended", "parent_ended")
 
 
 async def test_an_abandoned_child_lives_on(aflow: AsyncHarness, conn: psycopg.Connection) -> None:

@@ -149,6 +149,7 @@ async def test_what_was_done_and_not_taken_back_stays_owed(aflow: AsyncHarness, 
     assert owed(conn) == [("k", "uncompensated", "forced"), ("k", "uncompensated", "forced")]
     assert rows(conn, "select status, owed from pgflow.effects order by seq") == [("confirmed", "forced")] * 2
     assert rows(conn, "select name, payload->>'force' from pgflow.timeline where event = 'operator' and name = 'cancel'") == [("cancel", "true")]
+    assert rows(conn, "select reason_code, reason_detail from pgflow.runs where key = 'k'") == [("asked", {"by": "ada", "force": True})]
     assert one(conn, "select runs from pgflow.drop_history(pgflow.now_())") == 0
     assert calls == ["charge a", "charge b"]
 

@@ -128,7 +128,8 @@ def test_an_import_is_the_same_history_which_nothing_can_run(exported: str, dsn:
     assert answer.code == 0, answer.err
     assert answer.data == {"imported": len(lines(exported))}
     assert set(statuses(conn).values()) <= {"completed", "failed", "cancelled"}
-    assert conn.execute("select reason from pgflow.runs where key = 'nap-1'").fetchone() == ("imported while waiting",)
+    row = conn.execute("select reason, reason_code from pgflow.runs where key = 'nap-1'").fetchone()
+    assert row == ("imported while waiting", "imported")
     for verb in ("pause_run", "cancel_run"):
         conn.execute(f"select pgflow.{verb}('order-2', 'test')")
     conn.execute("select pgflow.wake()")

@@ -580,7 +580,7 @@ async def test_a_deadline_is_inherited_by_children_unless_they_have_their_own(af
     statuses = dict(conn.execute("select key, status from pgflow.runs").fetchall())
     assert statuses == {run.key: "cancelled", "heir": "cancelled", "own": "waiting"}
     await aflow.skip(HOUR)
-    assert run_row(conn, "own", "status, reason") == ("cancelled", "deadline")
+    assert run_row(conn, "own", "status, reason_code, reason_detail") == ("cancelled", "deadline", {"by": "pgflow"})
 
 
 async def test_a_deadline_holds_over_a_crash_of_the_worker(aflow: AsyncHarness) -> None:

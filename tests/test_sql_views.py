@@ -100,7 +100,7 @@ def test_each_reason_has_a_code_and_its_detail(db: Conn, one_of_each: dict[str, 
         "stuck": ("nondeterminism", {"line": 7}),
         "completed": (None, None),
         "failed": (None, None),
-        "cancelled": (None, None),
+        "cancelled": ("itself", None),
     }
     db.execute("update pgflow.queue set paused_at = pgflow.now_() where queue = 'q'")
     assert one(db, query, one_of_each["queued"]) == ("queue_paused", None)

@@ -826,6 +826,7 @@ def test_a_run_that_never_began_ends_at_its_deadline(db: Conn) -> None:
     assert sorted(expire(db).ended) == [queued.run_id, delayed.run_id]
     for run_id in (queued.run_id, delayed.run_id):
         assert one(db, "select status, reason from pgflow.outcome where run_id = %s", run_id) == ("cancelled", "deadline")
+        assert one(db, "select reason_code, reason_detail from pgflow.runs where run_id = %s", run_id) == ("deadline", {"by": "pgflow"})
         assert sqlkit.operators(db, run_id) == [("cancel", "pgflow", "deadline")]
     assert count(db, "timer") == count(db, "parked") == count(db, "ready") == 0
 
@@ -838,7 +839,7 @@ def test_a_run_that_waits_is_woken_at_its_deadline_to_clean_up(db: Conn) -> None
     again = claim_one(db)
     assert again.has_mail
     answer = commit(db, flush(again, timers=[[1, 1, "T"]], park=True, idle=True))
-    assert [(kind, json.loads(payload)) for _, _, kind, _, payload in answer.units_of(again)] == [("x", {"why": "deadline", "by": "pgflow"})]
+    assert [(kind, json.loads(payload)) for _, _, kind, _, payload in answer.units_of(again)] == [("x", {"why": "deadline", "by": "pgflow", "reason": "deadline"})]
 
 
 def test_the_holder_of_a_run_is_told_of_its_deadline(db: Conn) -> None:
