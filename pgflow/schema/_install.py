@@ -320,7 +320,8 @@ def _apply(cursor: psycopg.Cursor[Any], script: str) -> None:
     try:
         cursor.execute(script.encode("ascii"))
     except (psycopg.errors.LockNotAvailable, psycopg.errors.DeadlockDetected) as error:
-        raise SetupError(f"another transaction uses tables or functions that must change; nothing was done, run it again later: {error}") from error
+        told = "another transaction uses tables or functions that must change; nothing was done, run it again later"
+        raise SetupError(f"{told}: {error}") from error
     except psycopg.errors.RaiseException as error:
         raise SetupError(f"{error.diag.message_primary}. {error.diag.message_hint}") from error
     except psycopg.Error as error:
