@@ -49,7 +49,7 @@ from pgflow.providers import provider_for
 from pgflow.reasons import Unknown
 from pgflow.step import Step
 from pgflow.threads import DaemonThreads, Job, Posts
-from pgflow.turns import FenceQueue, FenceQueueFromThread, FenceHost
+from pgflow.turns import FenceHost, FenceQueue, FenceQueueFromThread
 
 log = logging.getLogger("pgflow")
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from pgflow.envelopes import Envelopes, is_envelope, open_text, open_unordered, open_value
 from pgflow.model import Kind
-from pgflow.units import ReusedStep, Claim, Heritage, SagaEntry, Unit
+from pgflow.units import Claim, Heritage, ReusedStep, SagaEntry, Unit
 from pgflow.values import ENVELOPE
 
 _WHOLE = frozenset({

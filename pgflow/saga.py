@@ -225,10 +225,8 @@ def _leave(scope: WorkflowScope, block: Block, token: Token[Block | None]) -> No
     block.is_open = False
     if block in scope.blocks:
         scope.blocks.remove(block)
-    try:
+    with suppress(ValueError):  # it is left in another task than it was entered in, whose context has its own innermost
         _innermost.reset(token)
-    except ValueError:  # it is left in another task than it was entered in, whose context has its own idea of the innermost
-        pass
     around = block.around
     while around is not None and not around.is_open:
         around = around.around

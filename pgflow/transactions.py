@@ -57,7 +57,7 @@ class Trouble(Exception):
         self.error = error
 
 
-class FenceQueue(Protocol):
+class Fencing(Protocol):
     """Interface of the engine and of another connection, as the protocol needs them; the driver calls it where it lives."""
 
     def take_turn(self, call: StepCall, text: str) -> Flush | None:
@@ -84,7 +84,7 @@ class Op:
 Protocol_ = Generator[Op, Any, bool]
 
 
-def attempt(
+def attempt(  # noqa: PLR0912 - the protocol, in its order
     claim: Claim, call: StepCall, encode: Callable[[Any], str], *, together: bool,
     is_ours: Callable[[BaseException], bool] = lambda _: True, has_closed: Callable[[], bool] = lambda: False, has_hooks: bool = False,
     durable_seq: int = 0, idle_ms: int = 300_000,
@@ -203,7 +203,7 @@ def socket_of(transaction: Transaction | AsyncTransaction) -> int | None:
 
 
 def drive(
-    protocol: Protocol_, transaction: Transaction, body: Callable[[Any], Any], turns: FenceQueue,
+    protocol: Protocol_, transaction: Transaction, body: Callable[[Any], Any], turns: Fencing,
     cord: Callable[[], Cord | None] = lambda: None,
 ) -> bool:
     """Drives the protocol in sync code. By the cord, the engine's own statements have a deadline; those of the body have none."""
@@ -247,7 +247,7 @@ def drive(
 
 
 async def drive_async(protocol: Protocol_, transaction: AsyncTransaction, body: Callable[[Any], Any], turns: Any) -> bool:
-    """Drives the protocol in async code; ``turns`` is a :class:`FenceQueue` of coroutines."""
+    """Drives the protocol in async code; ``turns`` is a :class:`Fencing` of coroutines."""
 
     async def do(op: Op) -> Any:
         match op.what:

@@ -38,7 +38,7 @@ class FenceHost(Protocol):
 
 
 class FenceQueue:
-    """Turns of a transactional attempt (`pgflow.transactions.FenceQueue`), for a body on the worker's loop."""
+    """Turns of a transactional attempt (`pgflow.transactions.Fencing`), for a body on the worker's loop."""
 
     def __init__(self, host: FenceHost, execution: Execution) -> None:
         self._host = host

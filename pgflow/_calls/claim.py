@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from pgflow._io import Query, Row
-from pgflow.units import ReusedStep, CarriedChild, CarriedEffect, Claim, Dropped, Heritage, Offer, SagaEntry, Unit, parse_units, place_of
+from pgflow.units import CarriedChild, CarriedEffect, Claim, Dropped, Heritage, Offer, ReusedStep, SagaEntry, Unit, parse_units, place_of
 
 
 class Lane(NamedTuple):

@@ -19,7 +19,7 @@ from pgflow.envelopes import seal_metadata
 from pgflow.errors import InvalidArgument, NotStorable
 from pgflow.failures import ErrorClasses
 from pgflow.model import Kind
-from pgflow.units import ReusedStep, Claim, Start, ended_by, relabelled
+from pgflow.units import Claim, ReusedStep, Start, ended_by, relabelled
 from pgflow.values import Codec, hash_arguments
 
 Resting = tuple[str, str | int | None]

@@ -139,7 +139,8 @@ class Undoing(Execution):
         if self.divergence is None and self._hold is None:
             _, error = self._driver.outcome()
             if error is not None:
-                self.hold_for("undo", {"message": f"effects of the dropped part could not be taken back: {self._described(error)}"}, self._code_hash)
+                message = f"effects of the dropped part could not be taken back: {self._described(error)}"
+                self.hold_for("undo", {"message": message}, self._code_hash)
         if self.divergence is not None or self._hold is not None:
             super()._conclude()
         elif not self._is_noted:

@@ -383,7 +383,7 @@ class _Builder:
         defaults = [default for default in (*arguments.defaults, *arguments.kw_defaults) if default is not None]
         self._push_all([*annotations, *defaults], node, scope)
 
-    def _bind(self, node: ast.AST, scope: Scope) -> None:
+    def _bind(self, node: ast.AST, scope: Scope) -> None:  # noqa: PLR0912 - a case for each kind of node
         match node:
             case ast.Import(names=aliases):
                 for alias in aliases:

@@ -165,7 +165,7 @@ class EngineProvider:
                 yield _ConnectionTransaction(connection)
 
 
-# ---------------------------------------------------------------- app.using(...)
+# ---------------------------------------------------------------- the application's own connection
 
 
 def adapt(target: Any) -> Adapted:
