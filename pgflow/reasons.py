@@ -15,6 +15,8 @@ class Unknown:
     WORKER_LOST: Final = "worker_lost"
     RAISED: Final = "raised"
     CANCELLED_ITSELF: Final = "cancelled_itself"
+    REFUSED: Final = "refused"
+    """Of what must be done, as a compensation: a refusal is no outcome."""
     NOT_VERIFIED: Final = "not_verified"
     MISFIT: Final = "misfit"
     STILL_UNKNOWN: Final = "still_unknown"
@@ -40,6 +42,7 @@ WORDS: Final[dict[str, str]] = {
     Unknown.WORKER_LOST: "the worker was lost while it was under way",
     Unknown.RAISED: "it raised",
     Unknown.CANCELLED_ITSELF: "the body cancelled itself",
+    Unknown.REFUSED: "it was refused, and must be done",
     Unknown.NOT_VERIFIED: "its verification does not find it",
     Unknown.MISFIT: "what it returned does not fit its annotation",
     Unknown.STILL_UNKNOWN: "the counterparty cannot say yet",

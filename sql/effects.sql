@@ -85,11 +85,12 @@ begin
       else
         kind := 'U';
         due := case when is_absent then null when e->>7 = 'a' then greatest(last_at + wait, t) else t end;
-        payload := json_build_object('reason', case
-          when is_absent then 'absent_without_key'
-          when e->>7 = 'a' then 'absent_too_early'
-          else 'key_expired'
-        end);
+        -- Workers from before the codes, which may hold the run during an upgrade, know the words.
+        payload := case
+          when is_absent then json_build_object('reason', 'absent_without_key', 'why', 'absent, and without a key it cannot be tried again')
+          when e->>7 = 'a' then json_build_object('reason', 'absent_too_early', 'why', 'absent, and asked too early to believe it')
+          else json_build_object('reason', 'key_expired', 'why', 'the counterparty may have forgotten the key')
+        end;
         update pgflow.owed o set due_at = due, detail = o.detail || jsonb_strip_nulls(jsonb_build_object('state', 'unknown', 'since', case when due is null then pgflow.micros_(t) end))
         where o.run_id = me and o.call = (e->0)::int and o.kind = 'effect';
       end if;

@@ -358,7 +358,7 @@ class Ledgers(Requests):
             call.ground = "p"
             self._ask_leave(call)
         else:
-            self._record_unknown(call, result.reason, result.error)
+            self._record_unknown(call, result.reason or Unknown.REFUSED, result.error)
 
     def _note_age(self, call: Call, seq: int) -> None:
         """A result has come: of a read that ages, effects rest on the newest one."""
