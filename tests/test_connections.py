@@ -11,6 +11,7 @@ from records import in_a_loop
 
 import pgflow
 from pgflow import AsyncApp
+from pgflow._io import connect
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -112,3 +113,12 @@ async def test_only_so_many_transactions_are_open_at_once_and_the_others_come_ne
         assert len(Gate.inside) == held(conn)["pgflow step"] == most
         Gate.go_on.set()
         assert [await run.result() for run in runs] == list(range(20))
+
+
+def test_hosts_from_the_environment_are_tried_by_their_standing(monkeypatch):
+    monkeypatch.setenv("PGHOST", "old,new")
+    monkeypatch.setenv("PGPORT", "5432,5433")
+    monkeypatch.setattr(connect, "_standing", {("old", "5432"): -5.0, ("new", "5433"): 3.0})
+    assert connect.in_order("dbname=app") == {"host": "new,old", "port": "5433,5432"}
+    assert connect.connect_parameters("dbname=app")["connect_timeout"] == connect.CONNECT_ONE_OF_SEVERAL_SECONDS
+    assert connect.in_order("host=another port=1 dbname=app") == {}, "the connection string wins"

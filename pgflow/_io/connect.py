@@ -71,6 +71,7 @@ _ISO: LiteralString = "set datestyle = iso"
 """psycopg reads no other. A pooler in transaction mode keeps this setting for each of its clients."""
 
 _ENVIRONMENT = {"target_session_attrs": "PGTARGETSESSIONATTRS", "connect_timeout": "PGCONNECT_TIMEOUT"}
+_HOSTS = {"host": "PGHOST", "hostaddr": "PGHOSTADDR", "port": "PGPORT"}
 
 
 class Preparing:
@@ -122,7 +123,7 @@ class ConnectOptions:
 
 def connect_parameters(dsn: str, connect_timeout_seconds: int | None = None) -> dict[str, Any]:
     """Return psycopg's keyword arguments for this database, without those that its string or the environment sets."""
-    said = conninfo_to_dict(dsn)
+    said = _said(dsn)
     timeout = connect_timeout_seconds or (CONNECT_ONE_OF_SEVERAL_SECONDS if len(_servers(said)) > 1 else CONNECT_SECONDS)
     wanted = {
         "connect_timeout": timeout,
@@ -131,6 +132,12 @@ def connect_parameters(dsn: str, connect_timeout_seconds: int | None = None) -> 
         "keepalives_idle": 10, "keepalives_interval": 5, "keepalives_count": 3, "tcp_user_timeout": 20_000,
     }  # fmt: skip
     return {name: value for name, value in wanted.items() if name not in said and not os.environ.get(_ENVIRONMENT.get(name, name))}
+
+
+def _said(dsn: str) -> dict[str, Any]:
+    """Return the parameters of a connection string, with the hosts and ports that libpq takes from the environment."""
+    from_environment = {name: os.environ.get(variable) for name, variable in _HOSTS.items()}
+    return {**{name: value for name, value in from_environment.items() if value}, **conninfo_to_dict(dsn)}
 
 
 # ---------------------------------------------------------------- which server first
@@ -153,7 +160,7 @@ def _servers(parameters: Mapping[str, Any]) -> list[Server]:
 
 def in_order(dsn: str) -> dict[str, str]:
     """Hosts and ports of a connection string, the most promising first; empty where there is nothing to choose."""
-    said = conninfo_to_dict(dsn)
+    said = _said(dsn)
     servers = _servers(said)
     wanted = said.get("target_session_attrs") or os.environ.get("PGTARGETSESSIONATTRS", "read-write")
     if len(servers) < 2 or wanted not in ("read-write", "primary") or said.get("load_balance_hosts") == "random":
