@@ -893,6 +893,21 @@ EFFECTS = (
         "test_silent_effects.py::test_silence_that_a_dying_worker_has_taken_is_found_by_the_next",
     ),
     Defect(
+        "words of an older journal that nobody understands", "pgflow/reasons.py",
+        'payload.get("reason") or _CODES.get(payload.get("why") or "", "")', 'payload.get("reason") or ""',
+        "test_effects_in_trouble.py::test_a_precondition_that_an_earlier_attempt_has_spoilt_proves_nothing[a journal from before the codes]",
+    ),
+    Defect(
+        "cancel whose reason is lost on its way", "sql/settle.sql",
+        "'by', c.sent_by, 'reason', c.payload->'reason')", "'by', c.sent_by)",
+        "test_children.py::test_when_a_parent_ends_its_children_are_cancelled_level_by_level[returns]",
+    ),
+    Defect(
+        "command for a shell that quotes nothing", "cli/pgflow_cli/showing.py",
+        "{shlex.quote(run['reason_detail']['signals'][0])}", "{run['reason_detail']['signals'][0]}",
+        "test_cli_list.py::test_what_to_do_is_a_command_that_a_shell_takes_as_it_stands",
+    ),
+    Defect(
         "silence behind a cut is not looked for again", "sql/fork.sql",
         "select pgflow.move_beats_(origin, o.call, heir, o.call) from pgflow.owed o where o.run_id = heir and o.kind = 'effect' and o.detail ? 'ref'", "select 1",
         "test_silent_effects.py::test_silence_behind_a_cut_is_found_again",
