@@ -1,8 +1,9 @@
 """Interleavings: every pair of API calls that can meet, in every order, under Postgres' own `isolationtester`.
 
 The specs in `isolation/specs` are written from the table in `isolation/situations.py`, play on the stage of
-`isolation/world.sql`, and print what stands in `isolation/expected` (`NAME_1.out` where a version of Postgres
-may print something else). What is expected is judged by rules besides, see `faults`.
+`isolation/world.sql`. `isolation/expected` has a hash of what each order prints (`NAME_1.sums` where a version of
+Postgres may print something else); an order that prints something else is shown. What is printed is judged by rules
+besides, see `faults`.
 
 `python -m tests.isolation [DSN] [--write] [NAME ...]` plays them and shows what differs; `--write` writes the
 specs and, given a DSN, what they print.
@@ -11,7 +12,7 @@ specs and, given a DSN, what they print.
 from __future__ import annotations
 
 import argparse
-import difflib
+import hashlib
 import importlib.util
 import os
 import queue
@@ -102,17 +103,32 @@ def play(spec: Path, dsn: str) -> str:
     return done.stdout if done.returncode == 0 else f"{done.stdout}\nthe tester ended with {done.returncode}\n"
 
 
-def expected(name: str) -> list[str]:
-    """Return the texts that a spec may print: one, or several where versions of Postgres differ."""
-    return [path.read_text() for path in (EXPECTED / f"{name}.out", *sorted(EXPECTED.glob(f"{name}_[0-9].out"))) if path.exists()]
+STARTING = "starting permutation: "
+
+
+def orders(printed: str) -> list[tuple[str, str]]:
+    """Return the steps of each order that a spec plays, and what they print; what comes before the first has no steps."""
+    parts = re.split(rf"^{STARTING}(.*)\n", printed, flags=re.MULTILINE)
+    return [("", parts[0]), *zip(parts[1::2], parts[2::2], strict=True)]
+
+
+def summed(printed: str) -> str:
+    """Return what a spec prints as it is kept: a line for each order, its hash and its steps."""
+    return "".join(f"{hashlib.sha256(text.encode()).hexdigest()[:16]} {steps}".rstrip() + "\n" for steps, text in orders(printed))
 
 
 def difference(name: str, printed: str) -> str:
-    """Return the diff between the printed and the expected text; empty if there is none."""
-    known = expected(name)
-    if printed in known:
+    """Return each order that prints something else than expected, in full, or is new or missing; empty if there is none."""
+    sums = summed(printed)
+    known = [path.read_text() for path in (EXPECTED / f"{name}.sums", *sorted(EXPECTED.glob(f"{name}_[0-9].sums"))) if path.exists()]
+    if sums in known:
         return ""
-    return "\n".join(difflib.unified_diff((known or [""])[0].splitlines(), printed.splitlines(), f"expected/{name}.out", "printed", lineterm=""))
+    wanted = (known or [""])[0].splitlines()
+    told = [f"{name}, {line.partition(' ')[2]}: expected, and not printed" for line in sorted({*wanted} - {*sums.splitlines()})]
+    for line, (steps, text) in zip(sums.splitlines(), orders(printed), strict=True):
+        if line not in wanted:
+            told.append(f"{name}, {steps}: prints this, which is not expected\n{text}")
+    return "\n".join(told) or f"{name}: its orders come in another order than expected"
 
 
 # ---------------------------------------------------------------- judging
@@ -162,7 +178,7 @@ def is_allowed(step: str, error: str) -> bool:
 def read_plays(spec: str, printed: str) -> list[Play]:
     """The permutations of a spec's output."""
     plays = []
-    for part in printed.split("\nstarting permutation: ")[1:]:
+    for part in printed.split(f"\n{STARTING}")[1:]:
         lines = part.splitlines()
         play = Play(spec, lines[0].split(), part.count("<waiting ...>"), [], 0, 0, "", "", complete=False)
         step = ""
@@ -239,7 +255,7 @@ def prove(server_dsn: str, seconds: float, seed: int) -> Findings:  # noqa: ARG0
 def write_specs() -> None:
     """Writes the specs from the table, and removes what is not in it any more."""
     wanted = {spec.name: spec_text(spec) for spec in all_specs()}
-    for folder, suffix in ((SPECS, ".spec"), (EXPECTED, ".out")):
+    for folder, suffix in ((SPECS, ".spec"), (EXPECTED, ".sums")):
         folder.mkdir(exist_ok=True)
         for path in folder.glob(f"*{suffix}"):
             if re.sub(r"_[0-9]$", "", path.stem) not in wanted:
@@ -267,7 +283,7 @@ def main() -> int:
     differ = [text for text in (difference(name, text) for name, text in printed.items()) if text]
     if options.write:
         for name, text in printed.items():
-            (EXPECTED / f"{name}.out").write_text(text)
+            (EXPECTED / f"{name}.sums").write_text(summed(text))
     plays = [play for name, text in printed.items() for play in read_plays(name, text)]
     for text in differ if not options.write else ():
         print(text)

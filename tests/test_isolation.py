@@ -12,6 +12,7 @@ from isolation.situations import APART, HOLDERS, LOOKERS, VERBS, all_specs, spec
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
 NAMES = [spec.name for spec in all_specs()]
 
@@ -36,7 +37,7 @@ def test_the_specs_are_those_of_the_table() -> None:
     assert len(set(NAMES)) == len(NAMES)
     written = {path.stem: path.read_text() for path in isolationkit.SPECS.glob("*.spec")}
     assert written == {spec.name: spec_text(spec) for spec in all_specs()}, "write them: python -m tests.isolation --write"
-    assert {path.stem for path in isolationkit.EXPECTED.glob("*.out")} >= set(NAMES)
+    assert {path.stem for path in isolationkit.EXPECTED.glob("*.sums")} >= set(NAMES)
 
 
 def meetings(*, variants: bool) -> set[frozenset[str]]:
@@ -61,6 +62,18 @@ def test_signals_from_every_isolation_level_meet_whatever_moves_a_run() -> None:
     movers = (*HOLDERS, *LOOKERS, "reap")
     wanted = {frozenset((mover, signal)) for mover in movers if not VERBS[mover].isolation for signal in ("signal", "signal_rr", "signal_ser")}
     assert sorted(map(sorted, wanted - meetings(variants=True))) == []
+
+
+def test_an_order_that_prints_something_else_is_shown_in_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(isolationkit, "EXPECTED", tmp_path)
+    printed = "Parsed test spec with 2 sessions\n\nstarting permutation: a b\nstep a: x\n\nstarting permutation: b a\nstep b: y\n"
+    (tmp_path / "spec.sums").write_text(isolationkit.summed(printed))
+    assert [line.partition(" ")[2] for line in isolationkit.summed(printed).splitlines()] == ["", "a b", "b a"]
+    assert isolationkit.difference("spec", printed) == ""
+    told = isolationkit.difference("spec", printed.replace("step b: y", "step b: z"))
+    assert told == "spec, b a: expected, and not printed\nspec, b a: prints this, which is not expected\nstep b: z\n"
+    assert "a b: expected, and not printed" in isolationkit.difference("spec", printed.replace("a b\n", "b b\n"))
+    assert isolationkit.difference("other", printed) != ""
 
 
 def test_what_must_never_be_is_found_in_what_is_printed() -> None:
