@@ -636,6 +636,7 @@ view pgflow.lanes, owner pgflow_owner
   oldest_queued_at timestamp with time zone -- Time since which the oldest of them may be claimed; null = none is queued
   why text -- Reason why no worker takes queued runs: the queue is paused, or none serves it, has the workflow or that version; null = one does
   lane_id integer -- Number of the lane
+  why_code text -- That reason as a code: queue_paused, no_worker, no_workflow or no_version
   grant select to pgflow_auditor
   grant select to pgflow_client
   grant select to pgflow_operator
@@ -824,6 +825,8 @@ view pgflow.runs, owner pgflow_owner
   origin_generation integer -- Generation of that run
   origin_seq integer -- Number of units it has from there; null = it began empty
   origin_run_id bigint -- The number of that generation
+  reason_code text -- Code of that reason: queue_paused, no_worker, no_workflow, no_version or suspect of a queued run; signal, effect, child, timer or replacement of a waiting one; paused; the trouble of a stuck one; asked, deadline, replaced, parent_ended, parent_gave_up, parent_rewound, itself or imported of a cancelled one; null = nothing to say
+  reason_detail json -- Detail of that reason: signals, children, effects and until of the waits; deaths of a suspect run; by of a pause or cancel, and force; the facts of the trouble
   grant select to pgflow_auditor
   grant select to pgflow_client
   grant select to pgflow_operator
@@ -977,7 +980,7 @@ function pgflow.await_end_of_(me bigint, old_chain bigint) returns void, owner p
   -- Cancels a run that has been replaced, if it is open, and parks the new one until it has ended
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 df8f183a2e6df314766b8c7ab7fb341c
+  md5 3b70b283859ec4b38dbe7d55bc06346e
 
 function pgflow.awaits_end_(run_id bigint) returns boolean, owner pgflow_owner
   -- True if a run that replaces another must not begin yet
@@ -1015,7 +1018,7 @@ function pgflow.begin_again_(verb text, chain bigint, cut integer, from_step tex
   -- Puts a new generation in the place of a chain's newest one, with its journal up to a cut
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 f14a332b594da118019c71e8dc84589d
+  md5 b9e3906f01f71acd0b5c1856fb8064f4
 
 function pgflow.begin_replacements_(max integer, t timestamp with time zone) returns integer[], owner pgflow_owner
   -- Parked -> ready for runs whose predecessors under their key have ended
@@ -1037,14 +1040,14 @@ function pgflow.book_(units jsonb, t timestamp with time zone) returns void, own
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
-  md5 fb8e9f3f12c992a98017649be72af60f
+  md5 8bc3b84f488b6829403e4ddc69af1f0b
 
 function pgflow.book_beats_(units jsonb, t timestamp with time zone) returns void, owner pgflow_owner
   -- Waits for beats of what a commit says is accepted, or is so again, and no more for those of what it closes
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
-  md5 dc230b9d2e87927290ddc817916b92ab
+  md5 c32efed9671e19ec140b3bb8b0b043c9
 
 function pgflow.bring_up_(heir pgflow.run, cut integer, edit json, note jsonb, was json, t timestamp with time zone) returns void, owner pgflow_owner
   -- Inserts a run that begins with the journal of another, with the unit that says who wanted it and why, and its place
@@ -1061,7 +1064,7 @@ function pgflow.cancel_children_(run_ids bigint[], t timestamp with time zone) r
   -- Posts a cancel to the open children that end with these runs; answers their chains
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 26cf77fa2833c4fc5ec02c2f4a0de9ec
+  md5 a11998bc9a82185a2c3ff669239cdbad
 
 function pgflow.cancel_run(key text, why text DEFAULT 'cancelled'::text, tenant text DEFAULT ''::text, sent_by text DEFAULT NULL::text, force boolean DEFAULT false) returns bigint, owner pgflow_owner
   -- Cancels a run: its code may clean up; force does what force_cancel_run does, if the caller may (else PF021)
@@ -1210,12 +1213,12 @@ function pgflow.claim_(worker_id integer, lanes integer[], max integer, tokens b
   set search_path=pg_catalog, pg_temp
   md5 4ad80eb24e88b78d42ac96079bb4c31d
 
-function pgflow.claim_pages(max integer DEFAULT 20, lease_seconds double precision DEFAULT 60) returns TABLE(page_id text, run_id bigint, call integer, kind text, opened_at timestamp with time zone, key text, workflow text, generation integer, tenant text, name text, why text, effect text, tries integer, leased_until timestamp with time zone), owner pgflow_owner
+function pgflow.claim_pages(max integer DEFAULT 20, lease_seconds double precision DEFAULT 60) returns TABLE(page_id text, run_id bigint, call integer, kind text, opened_at timestamp with time zone, key text, workflow text, generation integer, tenant text, name text, why text, effect text, tries integer, leased_until timestamp with time zone, reason text, detail json), owner pgflow_owner
   -- Claims up to so many needs for a person to tell; whoever has told says so (page_sent), else they are given out again after the lease
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 ccf522af83b329d1731d45707d7b2c82
+  md5 7abac5b0c048f893740d9b4666ef6fc1
   grant execute to pgflow_worker
 
 function pgflow.claim_runs(worker_id integer, lanes integer[], max integer, tokens bigint[], take_suspect boolean DEFAULT true, after bigint[] DEFAULT NULL::bigint[]) returns TABLE(run_id bigint, token bigint, chain_id bigint, lane_id integer, generation integer, attempt integer, suspect integer, last_seq integer, key text, root text, input text, units text, has_mail boolean, created_us bigint, now_us bigint, priority integer, extra jsonb, took_us bigint), owner pgflow_owner
@@ -1291,7 +1294,7 @@ function pgflow.continue_(q jsonb, seq integer, t timestamp with time zone) retu
   -- Ends a run as the next generation of its chain, which is ready at once; answers the lane
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 126121e5e1a225a669d1f589288e2d82
+  md5 6ad9cba3e76901ce390bf78a6b3f3784
 
 function pgflow.copy_units_(origin bigint, cut integer, heir bigint, edit json) returns void, owner pgflow_owner
   -- Copies a journal up to a cut, without the licences of bodies whose outcome is not in it, and with another result in its last unit if one is given
@@ -1340,7 +1343,7 @@ function pgflow.drop_children_(me bigint, cut integer, children text, are_reused
   -- Settles the children that the dropped part started, unless they are reused: open ones are cancelled or refused (PF006), keys of ended ones freed
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 f102e2598c14a9d0abef970e65446971
+  md5 c7d1f2e28a2539c5d1e763c37d0df1dd
 
 function pgflow.drop_empty_partitions_() returns integer, owner pgflow_owner
   -- Drops partitions of the journal of which no run is left; answers how many
@@ -1408,7 +1411,7 @@ function pgflow.end_by_force_(me bigint, chain bigint, last_seq integer, token b
   -- Writes the outcome of a run that is cancelled without its code, who did it, and what it leaves owed
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 f4ee84c3ef0c530c432eb5ed249e2388
+  md5 73d043ab48eb9061807a3dc8ca8f7a90
 
 function pgflow.ended_as_(run_id bigint) returns text, owner pgflow_owner
   -- Status of a run that has ended, so that nobody takes its mail; null = it is open
@@ -1421,7 +1424,7 @@ function pgflow.expire_runs_(max integer, t timestamp with time zone) returns vo
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
-  md5 7be5217f8a5bb509c1108bbfde3a9c07
+  md5 3c24224e8a1565f387dc7c520970ca79
 
 function pgflow.export_runs(chains bigint[]) returns TABLE(chain_id bigint, run_id bigint, last_seq integer, history text), owner pgflow_owner
   -- Each generation of these chains as a JSON object without its journal, which export_units has: what import_run reads
@@ -1610,7 +1613,7 @@ function pgflow.intend_(q jsonb, t timestamp with time zone, INOUT seq integer, 
   -- Records the intents and further attempts that a flush asks for; refused = those that the policy does not let through
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 77bcdd240d1237dd090973422917c209
+  md5 d8ebb3509462d6f1feb83f43d07e8d0c
 
 function pgflow.intern_lane_(queue text, workflow text, version text) returns integer, owner pgflow_owner
   -- The lane of (queue, workflow, version), made if it is new
@@ -1789,7 +1792,7 @@ function pgflow.look_all_(questions jsonb, positions integer[], seqs integer[], 
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
-  md5 685edf67c259a73f930b6a154139b38a
+  md5 a759e1103b68f938041468bb5350860f
 
 function pgflow.lost_runs(run_ids bigint[], tokens bigint[], seqs integer[], has_ended boolean[]) returns SETOF bigint, owner pgflow_owner
   -- Those runs that lack the unit that this token wrote as this seq, or the outcome if they have ended
@@ -1820,7 +1823,7 @@ function pgflow.move_beats_(origin bigint, old_call integer, heir bigint, new_ca
   -- Hands the beats of an accepted effect to the generation that owes it now, whose journal and debt are there
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 c39b06f391de476e868aa70335acc3a3
+  md5 9f0f190e9affe32371264fd8396fc9bb
 
 function pgflow.move_owed_(origin bigint, cut integer, heir bigint) returns void, owner pgflow_owner
   -- Hands what was owed before a cut to the new generation; the rest stays owed by the old one
@@ -1840,11 +1843,11 @@ function pgflow.needs_(name text, risk text, request jsonb, OUT version integer,
   set search_path=pg_catalog, pg_temp
   md5 39580d391cd23e301e69dbafd02beb62
 
-function pgflow.needs_person_() returns TABLE(run_id bigint, call integer, kind text, opened_at timestamp with time zone, name text, why text, effect text), owner pgflow_owner
+function pgflow.needs_person_() returns TABLE(run_id bigint, call integer, kind text, opened_at timestamp with time zone, name text, reason text, detail json, effect text), owner pgflow_owner
   -- Needs for a person, each with its time: runs that are stuck, and effects that nobody looks after
   sql stable
   set search_path=pg_catalog, pg_temp
-  md5 1cf91b751e7648a02b9cc1a3a8482d9b
+  md5 2b48a35ba6fd7f96d3a5fc198841b9f6
 
 function pgflow.newest_run_(chain bigint) returns bigint, owner pgflow_owner
   -- The newest generation of a chain
@@ -1869,7 +1872,7 @@ function pgflow.note_silence_(me bigint, call integer, name text, token bigint, 
   -- Records that nobody knows what has become of an accepted effect, since no beat has come in time
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 fe6c4f0cc737f764672a5148e5a6cb2a
+  md5 0ef0b61a6554a4215a321a3a6200b167
 
 function pgflow.note_taken_back_(chain bigint, origin bigint, generation integer, cut integer) returns void, owner pgflow_owner
   -- Remembers what the dropped part of a generation had taken back, or had begun to: the next one must not do it again
@@ -2334,7 +2337,7 @@ function pgflow.settle_all_(questions jsonb, t timestamp with time zone, OUT ans
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
-  md5 af8c407bd14c7d54ac3806548ac37150
+  md5 ac7a5ff03c5b4ed0f0170c8b55da282e
 
 function pgflow.settle_by_word_(me bigint, call integer, payload json, sent_by text, token bigint, t timestamp with time zone, is_over boolean, INOUT seq integer, OUT units jsonb) returns record, owner pgflow_owner
   -- Records what somebody said became of an effect, and its outcome, if the effect is still open and not under way
