@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pgflow.reasons import in_words
 from pgflow_cli.database import Dsn, fetch_dicts, opened
 from pgflow_cli.encoded import encoded, readable
 from pgflow_cli.failures import Mistake
@@ -95,6 +94,8 @@ def _intended(p: Mapping[str, Any]) -> str:
 
 
 def _settled(p: Mapping[str, Any]) -> str:
+    from pgflow.reasons import in_words
+
     return f"{p['verdict']}, says {p['by']}" + (f": {in_words(p)}" if in_words(p) else "")
 
 

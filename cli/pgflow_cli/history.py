@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from pgflow.reasons import in_words
 from pgflow_cli.encoded import encoded, readable
 
 Row = Mapping[str, Any]
@@ -190,6 +189,8 @@ def describe_error(payload: Any) -> str:
     if not isinstance(payload, dict):
         return str(payload)
     if "reason" in payload or "why" in payload:  # of an effect whose outcome is unknown
+        from pgflow.reasons import in_words
+
         return f"unknown: {in_words(payload)}" + (f" ({describe_error(payload['error'])})" if payload.get("error") else "")
     name = str(payload.get("type") or "error").rpartition(".")[2]
     message = encoded(payload) or " ".join(str(payload.get("message") or "").split())
