@@ -5,41 +5,52 @@ The public surface is what this module names. ``pgflow.sync`` holds the twins fo
 """
 
 from pgflow import sync as sync
-from pgflow._version import __version__
-from pgflow.app import App, AsyncApp
-from pgflow.client import Answer, AsyncClient, Client
-from pgflow.context import (
-    Child,
-    Signal,
-    SyncChild,
-    SyncSignal,
-    Verdict,
+from pgflow._client.client import Answer, AsyncClient, Client
+from pgflow._client.handles import AsyncRun, Run
+from pgflow._flow.authority import Verdict, charge, gate, owe
+from pgflow._flow.body import heartbeat, heartbeat_details
+from pgflow._flow.children import Child, SyncChild, run_child, start_child
+from pgflow._flow.decorators import Connection, decision, effect, read, step, transaction
+from pgflow._flow.dynamic import call
+from pgflow._flow.interceptor import Interceptor
+from pgflow._flow.ledgers.effect import AsyncEffect, SyncEffect
+from pgflow._flow.ledgers.saga import saga
+from pgflow._flow.ledgers.undo_plan.propose import PlannedCall, PlannedSql, UndoRequest
+from pgflow._flow.many import as_completed, map  # noqa: A004
+from pgflow._flow.notes import (
     because,
-    charge,
     close_stream,
     continue_as_new,
     deprecate_patch,
     emit,
-    gate,
-    heartbeat,
-    heartbeat_details,
     idempotency_key,
     inline,
     now,
-    owe,
     patched,
     random,
-    run_child,
     set_labels,
     set_state,
-    sleep,
-    start_child,
     uuid,
 )
-from pgflow.decorators import Connection, decision, effect, read, step, transaction
-from pgflow.dynamic import call
-from pgflow.effect import AsyncEffect, SyncEffect
-from pgflow.envelopes import PayloadCodec
+from pgflow._flow.run_info import RunInfo, in_workflow, logger, run_info
+from pgflow._flow.signals import Signal, SyncSignal
+from pgflow._flow.step import AsyncStep, Step, SyncStep
+from pgflow._flow.timers import sleep
+from pgflow._flow.workflow import Workflow, schedule, workflow
+from pgflow._model.decisions import Choice, Decision, Usage
+from pgflow._model.effects import Absent, Accepted, Confirmed, Ref, Risk, StillUnknown
+from pgflow._model.envelopes import PayloadCodec
+from pgflow._model.exceptions import register_errors
+from pgflow._model.fingerprints import fingerprint
+from pgflow._model.gates import Approve, Approved, Escalate, Escalated, Expired, GateRequest, Reject, Rejected
+from pgflow._model.kinds import Status
+from pgflow._model.messages import Delivery, Message
+from pgflow._model.options import Admit, MapResult, Retries, Slot, StartOptions
+from pgflow._model.pages import Page
+from pgflow._model.upcasters import upcaster
+from pgflow._transactions.provider import AsyncTransaction, AsyncTransactionProvider, Transaction, TransactionProvider
+from pgflow._version import __version__
+from pgflow.app import App, AsyncApp
 from pgflow.errors import (
     BudgetExceeded,
     CodecError,
@@ -71,49 +82,6 @@ from pgflow.errors import (
     WrongColourError,
     WrongState,
 )
-from pgflow.failures import register_errors
-from pgflow.fingerprints import fingerprint
-from pgflow.handles import AsyncRun, Run
-from pgflow.interceptor import Interceptor
-from pgflow.many import (
-    as_completed,
-    map,  # noqa: A004 - the field's word
-)
-from pgflow.model import (
-    Absent,
-    Accepted,
-    Admit,
-    Approve,
-    Approved,
-    Choice,
-    Confirmed,
-    Decision,
-    Delivery,
-    Escalate,
-    Escalated,
-    Expired,
-    GateRequest,
-    MapResult,
-    Message,
-    Page,
-    Ref,
-    Reject,
-    Rejected,
-    Retries,
-    Risk,
-    Slot,
-    StartOptions,
-    Status,
-    StillUnknown,
-    Usage,
-)
-from pgflow.plan import PlannedCall, PlannedSql, UndoRequest
-from pgflow.providers import AsyncTransaction, AsyncTransactionProvider, Transaction, TransactionProvider
-from pgflow.runinfo import RunInfo, in_workflow, logger, run_info
-from pgflow.saga import saga
-from pgflow.step import AsyncStep, Step, SyncStep
-from pgflow.upcasters import upcaster
-from pgflow.workflow import Workflow, schedule, workflow
 
 __all__ = [
     "Absent", "Accepted", "Admit", "Answer", "App", "Approve", "Approved", "AsyncApp", "AsyncClient", "AsyncEffect", "AsyncRun",

@@ -18,7 +18,7 @@ from typing import Any, Final
 
 import psycopg
 
-from pgflow.dsn import redact_text
+from pgflow._db.dsn import redact_text
 from pgflow.texts import printable, visible
 
 FIELDS: Final = ("run", "run_id", "workflow", "generation", "step", "call", "attempt")

@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from typing import Protocol
 
-from pgflow.runinfo import EFFECTS
+from pgflow._flow.run_info import EFFECTS
 
 SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 RUNS = (1, 2, 4, 8, 16, 32, 64, 128, 256)

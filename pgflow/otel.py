@@ -34,7 +34,7 @@ except ImportError as error:  # pragma: no cover - needs an environment without 
     raise ImportError('pgflow.otel needs OpenTelemetry: pip install "pgflow-engine[otel]"') from error
 
 from pgflow import Interceptor, RunInfo, StartOptions, __version__
-from pgflow.interceptor import checking, outcome_of, replaying
+from pgflow._flow.interceptor import checking, outcome_of, replaying
 
 METADATA_KEYS: Final = ("traceparent", "tracestate")
 """Keys of a run's metadata that hold its trace, as W3C Trace Context defines them."""

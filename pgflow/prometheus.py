@@ -28,7 +28,7 @@ except ImportError as error:  # pragma: no cover - needs an environment without 
     raise ImportError('pgflow.prometheus needs prometheus-client: pip install "pgflow-engine[metrics]"') from error
 
 from pgflow import __version__
-from pgflow.adapters import connect_within
+from pgflow._transactions.join import connect_within
 from pgflow.logs import redacted
 from pgflow.meter import Histogram, Meter
 

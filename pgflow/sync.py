@@ -7,18 +7,22 @@ from collections.abc import Callable, Coroutine, Iterable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, ParamSpec, TypeVar, TypeVarTuple, cast, overload
 
-from pgflow import dynamic
 from pgflow._engine.calls import Call, ChildCall
-from pgflow._scope import WorkflowScope, current, sync_scope
-from pgflow.context import SyncChild, Verdict, issue_child, seconds_of
-from pgflow.durations import Duration
+from pgflow._flow import dynamic
+from pgflow._flow.authority import Verdict
+from pgflow._flow.children import SyncChild, issue_child
+from pgflow._flow.ledgers.saga import give_up_child_sync, sync_saga
+from pgflow._flow.many import Tally
+from pgflow._flow.scope import WorkflowScope, current, sync_scope
+from pgflow._flow.step import Step
+from pgflow._flow.timers import seconds_of
+from pgflow._flow.unbuilt import declared_only
+from pgflow._flow.workflow import Workflow
+from pgflow._model.decisions import Decision
+from pgflow._model.durations import Duration
+from pgflow._model.gates import GateRequest
+from pgflow._model.options import MapResult, Retries
 from pgflow.errors import NotBuiltError, WrongColourError
-from pgflow.many import Tally
-from pgflow.model import Decision, GateRequest, MapResult, Retries
-from pgflow.saga import give_up_child_sync, sync_saga
-from pgflow.step import Step
-from pgflow.unbuilt import declared_only
-from pgflow.workflow import Workflow
 
 T = TypeVar("T")
 A = TypeVar("A")

@@ -38,22 +38,22 @@ import pytest
 from psycopg import sql
 from psycopg.conninfo import make_conninfo
 
-from pgflow import histories
-from pgflow._calls import replay as replay_calls
-from pgflow._calls import worker as worker_calls
+from pgflow._client.handles import AsyncRun, Run
+from pgflow._db.calls import replay as replay_calls
+from pgflow._db.calls import worker as worker_calls
+from pgflow._flow.interceptor import Interceptor
+from pgflow._flow.step import AsyncStep, Step, SyncStep
+from pgflow._flow.workflow import Workflow
+from pgflow._model.durations import Duration, duration
+from pgflow._model.envelopes import PayloadCodec, envelopes_of
+from pgflow._worker.options import Definitions, WorkerOptions
+from pgflow._worker.worker import Worker
 from pgflow.app import App, AsyncApp
 from pgflow.app._base import collect_workflows
-from pgflow.durations import Duration, duration
-from pgflow.envelopes import PayloadCodec, envelopes_of
 from pgflow.errors import InvalidArgument, NonDeterminismError, WrongState
-from pgflow.handles import AsyncRun, Run
-from pgflow.histories import Replayed
-from pgflow.interceptor import Interceptor
-from pgflow.options import Definitions, WorkerOptions
-from pgflow.replay import replay
-from pgflow.step import AsyncStep, Step, SyncStep
-from pgflow.worker import Worker
-from pgflow.workflow import Workflow
+from pgflow.replay import histories
+from pgflow.replay.check import replay
+from pgflow.replay.histories import Replayed
 
 P = ParamSpec("P")
 R = TypeVar("R")

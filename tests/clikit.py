@@ -21,9 +21,9 @@ from pgflow_cli.commands import run
 from processes import eventually, interruptible
 
 from pgflow import AsyncApp, RunFailed
-from pgflow._calls import claim as claim_calls
-from pgflow._calls import worker as worker_calls
-from pgflow._io import run as ask
+from pgflow._db.calls import claim as claim_calls
+from pgflow._db.calls import worker as worker_calls
+from pgflow._db.query import run as ask
 
 TESTS = Path(__file__).parent
 ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")

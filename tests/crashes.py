@@ -26,16 +26,16 @@ import psycopg
 
 import pgflow
 from pgflow import Signal, read, step, transaction, workflow
-from pgflow._calls import commit as commit_calls
-from pgflow._calls import wake as wake_calls
+from pgflow._db.calls import commit as commit_calls
+from pgflow._db.calls import wake as wake_calls
 from pgflow._engine.flush import Flush
+from pgflow._worker.bodies import Bodies
+from pgflow._worker.committer import Committer
+from pgflow._worker.connection import WorkerConnection
+from pgflow._worker.heartbeat import Rhythm
+from pgflow._worker.options import WorkerOptions
+from pgflow._worker.worker import Worker
 from pgflow.app import AsyncApp
-from pgflow.bodies import Bodies
-from pgflow.committer import Committer
-from pgflow.control import WorkerConnection
-from pgflow.heart import Rhythm
-from pgflow.options import WorkerOptions
-from pgflow.worker import Worker
 
 sys.path.insert(0, str(Path(__file__).parent))
 
@@ -203,7 +203,7 @@ def _arm_commit(name: str) -> None:
 
 
 def _arm_transaction(name: str) -> None:
-    from pgflow.providers import _AsyncPsycopgTransaction
+    from pgflow._transactions.psycopg import _AsyncPsycopgTransaction
 
     original = _AsyncPsycopgTransaction.execute_and_commit
 

@@ -85,7 +85,7 @@ FENCES = (
         "test_sql_commit.py::test_a_body_that_ends_its_transaction_itself_is_found_out",
     ),
     Defect(
-        "tokens from a counter", "pgflow/_calls/claim.py",
+        "tokens from a counter", "pgflow/_db/calls/claim.py",
         '[token >> 1 for token in struct.unpack(f"{count}Q", secrets.token_bytes(8 * count))]', "[next(_counter) for _ in range(count)]",
         "test_recovery.py::test_a_zombie_is_fenced_off_from_a_run_that_another_process_has_claimed",
         also=(("COLUMNS = (", "_counter = __import__('itertools').count(1)\nCOLUMNS = ("),),
@@ -130,7 +130,7 @@ CLAIMS = (
         "test_sql_claim.py::test_suspects_are_claimed_one_at_a_time_and_never_block_the_others",
     ),
     Defect(
-        "claims that read on and never look back", "pgflow/front.py",
+        "claims that read on and never look back", "pgflow/_worker/claim_cursor.py",
         "            self._last = None\n            return", "            return",
         "test_front.py::test_a_claim_that_finds_less_than_it_asked_for_leads_to_a_look_from_the_head_at_once",
     ),
@@ -145,7 +145,7 @@ CLAIMS = (
         "test_sql_start.py::test_a_key_refuses_another_workflow_or_input_and_its_run_is_unharmed",
     ),
     Defect(
-        "batch sent again under keys that nothing looks for", "pgflow/starts.py",
+        "batch sent again under keys that nothing looks for", "pgflow/_client/starts.py",
         "is_new = self.is_made_up and not again", "is_new = self.is_made_up",
         "test_wirecut.py::test_many_runs_without_keys_are_started_once_though_the_answer_is_lost[400-commit-after]",
     ),
@@ -155,22 +155,22 @@ CLAIMS = (
         "test_wirecut.py::test_many_runs_without_keys_are_started_once_though_the_answer_is_lost[3-start_runs-after]",
     ),
     Defect(
-        "answer before a failed commit taken for the commit", "pgflow/_io/wire.py",
+        "answer before a failed commit taken for the commit", "pgflow/_db/wire.py",
         "if failed is not None:\n            raise", "if failed is not None and not results:\n            raise",
         "test_wire.py::test_an_error_of_the_commit_behind_the_answer_is_the_answer[40001-sqlstates0-alone-True]",
     ),
     Defect(
-        "calls at whatever level the database has", "pgflow/_io/connect.py",
+        "calls at whatever level the database has", "pgflow/_db/connect.py",
         "return connection.info.transaction_status == pq.TransactionStatus.IDLE", "return False",
         "test_default_levels.py::test_the_engine_s_transactions_are_read_committed_and_steps_are_as_the_database_says[repeatable read]",
     ),
     Defect(
-        "answer that libpq made taken for the server's", "pgflow/_io/__init__.py",
+        "answer that libpq made taken for the server's", "pgflow/_db/failures.py",
         " or type(cause) is psycopg.DatabaseError", "",
         "test_wirecut.py::test_an_answer_that_libpq_made_itself_is_infrastructure",
     ),
     Defect(
-        "run begun again for each answer that was lost", "pgflow/rewinding.py",
+        "run begun again for each answer that was lost", "pgflow/_client/rewind.py",
         "self._started(self._ask(fork.restart_run(key, _encoded(self._envelopes, input), options), once=True))",
         "self._started(self._ask(fork.restart_run(key, _encoded(self._envelopes, input), options)))",
         "test_wirecut.py::test_a_run_is_begun_again_once_or_its_caller_hears_that_nobody_knows[after]",
@@ -289,7 +289,7 @@ WAKES = (
         "test_sql_wake.py::test_a_run_locked_elsewhere_is_not_waited_for_and_keeps_its_nudge",
     ),
     Defect(
-        "wake-up by notification only", "pgflow/worker.py",
+        "wake-up by notification only", "pgflow/_worker/worker.py",
         "async with asyncio.timeout(wait):", "async with asyncio.timeout(None):",
         "test_runs.py::test_runs_go_on_and_results_arrive_without_listening",
     ),
@@ -321,7 +321,7 @@ WAKES = (
         "test_codec.py::test_hashes_of_arguments_are_keyed_and_other_arguments_are_noticed",
     ),
     Defect(
-        "encoded value taken for what it is not", "pgflow/envelopes.py",
+        "encoded value taken for what it is not", "pgflow/_model/envelopes.py",
         '    if envelopes is None:\n        raise CodecError(f"{what} was encoded', '    if envelopes is None:\n        return json.dumps(envelope)\n        raise CodecError(f"{what} was encoded',
         "test_codec.py::test_whoever_cannot_decode_a_value_is_told_and_holds_the_run[without a codec]",
     ),
@@ -347,7 +347,7 @@ WAKES = (
         "test_signal_types.py::test_what_one_of_the_codes_takes_that_are_served_is_sent",
     ),
     Defect(
-        "number in a text refused", "pgflow/shapes.py",
+        "number in a text refused", "pgflow/_model/shapes.py",
         '"is": ["number", "string", "boolean"], "like": "[0-9]", "what": "number"', '"is": ["number"]',
         "test_signal_types.py::test_nothing_is_refused_that_the_code_would_take[<class 'int'>]",
     ),
@@ -446,17 +446,17 @@ CLOCKS = (
         "test_sql_workers.py::test_a_worker_that_beat_since_it_was_observed_is_not_dead",
     ),
     Defect(
-        "sleeper who takes the others for dead", "pgflow/heart.py",
+        "sleeper who takes the others for dead", "pgflow/_worker/heartbeat.py",
         "if gap > max(4 * self._rhythm.look, 2.0):", "if False:",
         "test_heart.py::test_who_was_asleep_takes_nobody_for_dead",
     ),
     Defect(
-        "heartbeats on the worker's loop", "pgflow/heart.py",
+        "heartbeats on the worker's loop", "pgflow/_worker/heartbeat.py",
         "if time.monotonic() >= next_beat:", "if time.monotonic() >= next_beat and self._host.ticks != self._last_ticks[0]:",
         "test_heart.py::test_a_loop_that_stands_still_does_not_stop_the_heart",
     ),
     Defect(
-        "effects begun while others may think us dead", "pgflow/executions.py",
+        "effects begun while others may think us dead", "pgflow/_worker/runs.py",
         'if call.spec.effect != "r" and self._heart.is_stale:', "if False:",
         "test_heart.py::test_a_worker_that_may_be_thought_dead_begins_nothing_that_acts",
     ),
@@ -529,37 +529,37 @@ REPLAY = (
 
 STEPS = (
     Defect(
-        "contention recorded as an outcome", "pgflow/transactions.py",
+        "contention recorded as an outcome", "pgflow/_transactions/protocol.py",
         "if is_infrastructure(error) or is_conflict_on_unit(error) or state.startswith", "if state.startswith",
         "test_commitfaults.py::test_where_the_commit_itself_is_refused_the_work_is_done_once",
     ),
     Defect(
-        "trouble of the body's own database taken for ours", "pgflow/bodies.py",
+        "trouble of the body's own database taken for ours", "pgflow/_worker/bodies.py",
         "return connection is None or is_raised_on(error, connection)", "return True",
         "test_infrastructure.py::test_another_connection_in_a_transaction_is_the_body_s_own[async]",
     ),
     Defect(
-        "a lock that was asked for without waiting is waited for", "pgflow/transactions.py",
+        "a lock that was asked for without waiting is waited for", "pgflow/_transactions/protocol.py",
         "if is_honoured(error) and isinstance(error, call.spec.raises):", "if False:",
         "test_infrastructure.py::test_a_lock_that_is_not_to_be_had_is_an_outcome_where_the_transaction_says_so[async]",
     ),
     Defect(
-        "an error of a hook behind COMMIT taken for one of COMMIT", "pgflow/transactions.py",
+        "an error of a hook behind COMMIT taken for one of COMMIT", "pgflow/_transactions/protocol.py",
         "committed = (has_hooks or is_ambiguous(error)) and", "committed = is_ambiguous(error) and",
         "test_sqlalchemy.py::test_an_error_of_what_listens_to_the_commit_is_none_of_the_commit[psycopg-OperationalError]",
     ),
     Defect(
-        "a transaction held for its first trouble", "pgflow/bodies.py",
+        "a transaction held for its first trouble", "pgflow/_worker/bodies.py",
         "elif not is_passing(trouble.error) and now - failing_since", "if not is_passing(trouble.error) and now - failing_since",
         "test_infrastructure.py::test_a_transaction_is_not_held_for_its_first_trouble_however_long_its_body_took",
     ),
     Defect(
-        "a conflict lost for ever", "pgflow/_io/__init__.py",
+        "a conflict lost for ever", "pgflow/_db/failures.py",
         '_PASSING = re.compile(r"08|53|57P0|58|55P03$|25006$")', '_PASSING = re.compile(r"08|53|57P0|58|40|55P03$|25006$")',
         "test_infrastructure.py::test_what_is_refused_for_long_for_one_run_holds_that_run_and_no_other[40001]",
     ),
     Defect(
-        "a body that closes its connection run for ever", "pgflow/transactions.py",
+        "a body that closes its connection run for ever", "pgflow/_transactions/protocol.py",
         "if has_closed():", "if False:",
         "test_infrastructure.py::test_a_body_that_closes_its_connection_is_not_run_again_and_again[async]",
     ),
@@ -579,37 +579,37 @@ STEPS = (
         "test_infrastructure.py::test_a_signal_of_the_command_line_is_sent_though_nobody_could_be_woken",
     ),
     Defect(
-        "the end of an idle session recorded as an outcome", "pgflow/_io/__init__.py",
+        "the end of an idle session recorded as an outcome", "pgflow/_db/failures.py",
         '|25006$|25P03$|25P04$|26000$|42P05$")', '|25006$|26000$|42P05$")',
         "test_infrastructure.py::test_trouble_of_the_transaction_s_connection_is_waited_out[sync-25P03-plainly]",
     ),
     Defect(
-        "a call that cannot be made recorded as an outcome", "pgflow/transactions.py",
+        "a call that cannot be made recorded as an outcome", "pgflow/_transactions/protocol.py",
         'if state is not None and not is_of_the_data(error) and state not in ("25P01", "25P02"):', "if False:",
         "test_infrastructure.py::test_an_engine_call_of_a_transaction_that_cannot_be_made_is_waited_out[async-begin_step]",
     ),
     Defect(
-        "connections kept while nothing is to do", "pgflow/committer.py",
+        "connections kept while nothing is to do", "pgflow/_worker/committer.py",
         "for line in rested[: len(opened) - 1]:", "for line in rested[:0]:",
         "test_connections.py::test_a_worker_that_rests_keeps_one_connection_for_commits_and_none_for_transactions",
     ),
     Defect(
-        "runs held for trouble of the server", "pgflow/committer.py",
+        "runs held for trouble of the server", "pgflow/_worker/committer.py",
         "is_for_good = is_data or (not is_passing(error) and now - flush.failing_since >= REFUSED_AFTER_SECONDS)", "is_for_good = True",
         "test_infrastructure.py::test_a_journal_without_room_is_waited_out_until_it_has_some",
     ),
     Defect(
-        "data that the server refuses sent for ever", "pgflow/committer.py",
+        "data that the server refuses sent for ever", "pgflow/_worker/committer.py",
         "is_for_good = is_data or (not is_passing(error)", "is_for_good = (not is_passing(error)",
         "test_infrastructure.py::test_data_that_the_server_refuses_holds_its_run_at_once",
     ),
     Defect(
-        "texts sent in another encoding than the session's", "pgflow/_io/connect.py",
+        "texts sent in another encoding than the session's", "pgflow/_db/connect.py",
         '"client_encoding": "utf8",', "",
         "test_settings.py::test_a_run_comes_to_the_same_whatever_the_database_is_set_to[latin 1]",
     ),
     Defect(
-        "times read in whatever style the role has", "pgflow/_io/connect.py",
+        "times read in whatever style the role has", "pgflow/_db/connect.py",
         '(connection.info.parameter_status("DateStyle") or "ISO").startswith("ISO")', "True",
         "test_settings.py::test_a_run_comes_to_the_same_whatever_the_database_is_set_to[times]",
     ),
@@ -624,32 +624,32 @@ STEPS = (
         "test_settings.py::test_a_database_that_cannot_store_every_text_is_refused_in_one_line[LATIN1]",
     ),
     Defect(
-        "a pooler that goes unnoticed", "pgflow/_io/connect.py",
+        "a pooler that goes unnoticed", "pgflow/_db/connect.py",
         "if theirs in mine or len(mine) > 1:", "if False:",
         "test_settings.py::test_a_pooler_in_transaction_mode_is_noticed_and_worked_with",
     ),
     Defect(
-        "what a pooler loses is prepared again", "pgflow/_io/connect.py",
+        "what a pooler loses is prepared again", "pgflow/_db/connect.py",
         "self.has_ended = True", "pass",
         "test_settings.py::test_a_pooler_that_was_not_noticed_is_named_once_it_loses_what_was_prepared",
     ),
     Defect(
-        "deadlocks recorded as an outcome", "pgflow/_io/__init__.py",
+        "deadlocks recorded as an outcome", "pgflow/_db/failures.py",
         "|40P01$", "",
         "test_transactions.py::test_a_deadlock_is_tried_again_and_not_recorded",
     ),
     Defect(
-        "COMMIT retried blindly", "pgflow/transactions.py",
+        "COMMIT retried blindly", "pgflow/_transactions/protocol.py",
         "(has_hooks or is_ambiguous(error)) and (yield", "False and (yield",
         "test_commit_protocol.py::test_a_unit_that_is_there_says_that_the_commit_happened",
     ),
     Defect(
-        "commit in progress taken for failed", "pgflow/transactions.py",
+        "commit in progress taken for failed", "pgflow/_transactions/protocol.py",
         'if status != "in progress":', "if True:",
         "test_commit_protocol.py::test_a_transaction_in_progress_is_waited_out_and_not_taken_for_failed",
     ),
     Defect(
-        "bodies stopped with their worker recorded as failed", "pgflow/bodies.py",
+        "bodies stopped with their worker recorded as failed", "pgflow/_worker/bodies.py",
         "return isinstance(error, asyncio.CancelledError) and (self._stopped", "return isinstance(error, asyncio.CancelledError) and (False",
         "test_recovery.py::test_steps_that_do_not_end_in_time_are_given_up_when_their_worker_stops_and_run_again[async]",
     ),
@@ -664,7 +664,7 @@ STEPS = (
         "test_engine_order.py::test_the_late_result_of_an_abandoned_step_is_ignored",
     ),
     Defect(
-        "runs kept by a worker that has stopped", "pgflow/executions.py",
+        "runs kept by a worker that has stopped", "pgflow/_worker/runs.py",
         "        for execution in executions:\n            self._remove(execution)\n        await self._release([e.claim for e in executions])",
         "        for execution in executions:\n            self._remove(execution)",
         "test_recovery.py::test_a_worker_that_stops_lets_its_steps_finish_and_hands_the_rest_back",
@@ -675,7 +675,7 @@ STEPS = (
         "test_engine_replay.py::test_a_replay_sees_every_value_and_error_as_the_first_run_did[in_sequence]",
     ),
     Defect(
-        "retry under a new idempotency key", "pgflow/_scope.py",
+        "retry under a new idempotency key", "pgflow/_flow/scope.py",
         'return f"{self.claim.stem}/{self.call.name}/{self.call.ordinal}"', 'return f"{self.claim.stem}/{self.call.name}/{self.call.ordinal}.{self.attempt}"',
         "test_steps.py::test_the_key_of_a_call_is_equal_on_every_attempt_and_different_for_every_call",
     ),
@@ -719,7 +719,7 @@ SECURITY = (
         "test_schema.py::test_nothing_that_is_called_from_outside_is_ever_compiled",
     ),
     Defect(
-        "a pooler's session changed for others", "pgflow/_io/connect.py",
+        "a pooler's session changed for others", "pgflow/_db/connect.py",
         "case when pg_backend_pid() = %s then", "case when %s <> 0 then",
         "test_jit.py::test_a_session_that_a_pooler_lends_to_others_is_left_as_it_is",
     ),
@@ -734,12 +734,12 @@ SECURITY = (
         "test_schema.py::test_installers_at_once_take_turns",
     ),
     Defect(
-        "text of an error stored as it is", "pgflow/failures.py",
+        "text of an error stored as it is", "pgflow/_model/exceptions.py",
         'return text.replace("\\0", "\N{REPLACEMENT CHARACTER}").encode("utf-8", "replace").decode()', "return text",
         "test_failures.py::test_nul_and_lone_surrogates_are_replaced_in_texts",
     ),
     Defect(
-        "text of an error in the log", "pgflow/executions.py",
+        "text of an error in the log", "pgflow/_worker/runs.py",
         'kind = result.error["type"].removeprefix("builtins.")', 'kind = result.error["message"]',
         "test_logging.py::test_no_password_input_result_or_text_of_an_error_is_in_the_log_of_a_worker",
     ),
@@ -758,17 +758,17 @@ EFFECTS = (
         also=(('if plan == "ask" and call.asks == 1:', "if call.asks == 1:"), ('if self._plan(call) == "repeat":\n            call.ground = "w"', 'if self._plan(call) == "repeat":\n            call.ground = "p"')),
     ),
     Defect(
-        "any exception of an effect is a failure", "pgflow/acts.py",
+        "any exception of an effect is a failure", "pgflow/_worker/effect_bodies.py",
         "except call.spec.raises as refusal:", "except Exception as refusal:",
         "test_effects.py::test_a_lost_reply_is_asked_after_and_never_sent_again",
     ),
     Defect(
-        "acts though what it expects has changed", "pgflow/acts.py",
+        "acts though what it expects has changed", "pgflow/_worker/effect_bodies.py",
         "if observed != call.expected:", "if False:",
         "test_expect.py::test_an_effect_does_not_act_when_what_it_expects_has_changed",
     ),
     Defect(
-        "judged by what it has done itself", "pgflow/acts.py",
+        "judged by what it has done itself", "pgflow/_worker/effect_bodies.py",
         "if call.may_have_acted:", "if False:",
         "test_expect.py::test_what_may_have_acted_is_not_judged_by_what_is_observed_after_it",
     ),
@@ -803,7 +803,7 @@ EFFECTS = (
         "test_pager.py::test_what_is_said_of_a_call_whose_lease_is_over_counts_for_nothing",
     ),
     Defect(
-        "pager ended by a hook that is cancelled", "pgflow/threads.py",
+        "pager ended by a hook that is cancelled", "pgflow/_worker/threads.py",
         "return task is not None and not task.cancelling()", "return False",
         "test_pager.py::test_a_hook_that_is_cancelled_has_told_nobody",
     ),
@@ -818,17 +818,17 @@ EFFECTS = (
         "test_effects.py::test_within_the_window_the_same_key_is_sent_again_and_past_it_it_is_settled_first",
     ),
     Defect(
-        "a key sent again that arrives after the window", "pgflow/effect.py",
+        "a key sent again that arrives after the window", "pgflow/_flow/ledgers/effect.py",
         "(self.terms.dedup_window - settle_after)", "self.terms.dedup_window",
         "test_effects.py::test_what_could_arrive_only_after_the_window_is_not_sent_again",
     ),
     Defect(
-        "an act begun when it could still be under way as absent is believed", "pgflow/acts.py",
+        "an act begun when it could still be under way as absent is believed", "pgflow/_worker/effect_bodies.py",
         "> BEGIN_WITHIN * slack_seconds", "> 5.0",
         "test_effects_in_trouble.py::test_an_act_begins_only_while_it_surely_ends_before_absent_is_believed",
     ),
     Defect(
-        "key used again after continue_as_new", "pgflow/units.py",
+        "key used again after continue_as_new", "pgflow/_model/claims.py",
         'return self.root if self.generation == 1 else f"{self.root}~{self.generation}"', "return self.root",
         "test_effects.py::test_a_next_generation_has_keys_of_its_own",
     ),
@@ -848,7 +848,7 @@ EFFECTS = (
         "test_effects.py::test_an_effect_is_intended_before_it_acts_and_confirmed_after",
     ),
     Defect(
-        "taken back the first first", "pgflow/saga.py",
+        "taken back the first first", "pgflow/_flow/ledgers/saga.py",
         "effects.pop()", "effects.pop(0)",
         "test_sagas.py::test_what_was_done_is_taken_back_the_last_first",
     ),
@@ -863,7 +863,7 @@ EFFECTS = (
         "test_family_sagas.py::test_where_two_effects_have_one_name_a_childs_is_taken_back_as_the_one_that_it_was",
     ),
     Defect(
-        "a dropped effect is looked for by its name alone", "pgflow/undo.py",
+        "a dropped effect is looked for by its name alone", "pgflow/_worker/undoing.py",
         'dropped.note.get("code") or ', "",
         "test_rewind_effects.py::test_where_two_effects_have_one_name_the_dropped_one_is_taken_back_as_the_one_that_it_was",
     ),
@@ -893,7 +893,7 @@ EFFECTS = (
         "test_silent_effects.py::test_silence_that_a_dying_worker_has_taken_is_found_by_the_next",
     ),
     Defect(
-        "words of an older journal that nobody understands", "pgflow/reasons.py",
+        "words of an older journal that nobody understands", "pgflow/_model/reasons.py",
         'payload.get("reason") or _CODES.get(payload.get("why") or "", "")', 'payload.get("reason") or ""',
         "test_effects_in_trouble.py::test_a_precondition_that_an_earlier_attempt_has_spoilt_proves_nothing[a journal from before the codes]",
     ),
@@ -923,18 +923,18 @@ EFFECTS = (
         "test_carried_sagas.py::test_a_fork_takes_back_nothing_of_its_origins",
     ),
     Defect(
-        "refused compensation taken for done", "pgflow/effect.py",
+        "refused compensation taken for done", "pgflow/_flow/ledgers/effect.py",
         "has_body=said.has_body,", "has_body=True,",
         "test_sagas.py::test_what_cannot_be_taken_back_leaves_the_run_stuck_and_the_debt_open",
     ),
     Defect(
-        "unknown left behind by a saga", "pgflow/saga.py",
+        "unknown left behind by a saga", "pgflow/_flow/ledgers/saga.py",
         """        cancelled = await _closed(scope, call) or cancelled
         if""", """        if""",
         "test_sagas.py::test_what_is_not_known_is_settled_before_it_is_taken_back",
     ),
     Defect(
-        "rewound run goes on though a compensation has failed", "pgflow/undo.py",
+        "rewound run goes on though a compensation has failed", "pgflow/_worker/undoing.py",
         "self._issued is None or not is_done(self._issued)", "self._issued is None",
         "test_rewind_effects.py::test_a_run_goes_on_only_after_the_last_compensation",
     ),
@@ -950,27 +950,27 @@ EFFECTS = (
         "test_rewind_effects.py::test_a_child_that_has_completed_is_not_started_again",
     ),
     Defect(
-        "a plan's SQL writes another table", "pgflow/plan.py",
+        "a plan's SQL writes another table", "pgflow/_flow/ledgers/undo_plan/propose.py",
         "strange = statement.writes - tables", "strange = statement.writes - statement.writes",
         "test_undo_plans.py::test_a_statement_that_could_write_anything_else_is_refused",
     ),
     Defect(
-        "a plan's SQL reads another table", "pgflow/plan.py",
+        "a plan's SQL reads another table", "pgflow/_flow/ledgers/undo_plan/propose.py",
         "strange = statement.reads - tables", "strange = statement.reads - statement.reads",
         "test_undo_plans.py::test_a_statement_that_could_write_anything_else_is_refused",
     ),
     Defect(
-        "a text of a plan is run with other values than it was given", "pgflow/lineage.py",
+        "a text of a plan is run with other values than it was given", "pgflow/_flow/ledgers/undo_plan/statements.py",
         "if _values(written) != values:", "if _values(written) != _values(written):",
         "test_undo_plans.py::test_a_value_that_the_parser_has_changed_is_found_in_the_texts",
     ),
     Defect(
-        "a plan's SQL writes another table by a trigger", "pgflow/plan.py",
+        "a plan's SQL writes another table by a trigger", "pgflow/_flow/ledgers/undo_plan/propose.py",
         "- set(map(table_named, tables))", "- {Table(*one) for one in written}",
         "test_undo_plans.py::test_what_a_statement_writes_behind_its_back_is_rolled_back",
     ),
     Defect(
-        "a plan that is refused is run", "pgflow/planned.py",
+        "a plan that is refused is run", "pgflow/_flow/ledgers/undo_plan/run.py",
         "if review.refused is not None:", "if review.refused is not None and not review.steps:",
         "test_undo_plans.py::test_a_plan_with_one_step_that_is_refused_is_refused_as_a_whole",
     ),
@@ -1050,29 +1050,29 @@ PROOF = (
 
 SERVERS = (
     Defect(
-        "heart that waits for a frozen server", "pgflow/heart.py",
+        "heart that waits for a frozen server", "pgflow/_worker/heartbeat.py",
         "connection.pgconn.socket, self._rhythm.patience,", "connection.pgconn.socket, 3600.0,",
         "test_deadlines.py::test_a_heart_that_hears_nothing_asks_on_another_connection",
     ),
     Defect(
-        "deadline on what a body asks for", "pgflow/transactions.py",
+        "deadline on what a body asks for", "pgflow/_transactions/protocol.py",
         "                return body(transaction.connection)", "                with Limit(cord(), COMMIT_SECONDS):\n                    return body(transaction.connection)",
         "test_deadlines.py::test_what_a_body_asks_for_may_take_its_time[psycopg]",
     ),
     Defect(
-        "fence that waits for a frozen server", "pgflow/transactions.py",
+        "fence that waits for a frozen server", "pgflow/_transactions/protocol.py",
         """                with Limit(cord(), op.args[1]):
                     return run_on""", """                with Limit(None, op.args[1]):
                     return run_on""",
         "test_deadlines.py::test_the_engines_own_statements_in_a_transaction_have_a_deadline[session]",
     ),
     Defect(
-        "transaction left waiting for a server that is the primary no more", "pgflow/bodies.py",
+        "transaction left waiting for a server that is the primary no more", "pgflow/_worker/bodies.py",
         "if transaction.began_at < left_at:", "if transaction.began_at > left_at:",
         "test_deadlines.py::test_transactions_with_a_server_that_is_the_primary_no_more_are_cut_and_run_again[psycopg]",
     ),
     Defect(
-        "client's long statement given up though its server is there", "pgflow/_io/deadlines.py",
+        "client's long statement given up though its server is there", "pgflow/_db/deadlines.py",
         "            return self._is_alive()", "            return False",
         "test_deadlines.py::test_a_long_statement_of_a_client_is_waited_for_while_its_server_is_there",
     ),
@@ -1082,27 +1082,27 @@ SERVERS = (
         "test_losses.py::test_a_transactional_step_does_not_go_on_where_an_acknowledged_unit_is_lost",
     ),
     Defect(
-        "hole left by a batch on a server that lacks what was acknowledged", "pgflow/committer.py",
+        "hole left by a batch on a server that lacks what was acknowledged", "pgflow/_worker/committer.py",
         "execution.told_at < opened_at", "execution.told_at < 0",
         "test_losses.py::test_a_run_goes_on_from_what_is_left_after_a_failover_has_lost_what_was_acknowledged[after another run]",
     ),
     Defect(
-        "loss that nobody is told of", "pgflow/acknowledged.py",
+        "loss that nobody is told of", "pgflow/_worker/acknowledged.py",
         "if stretch.flushed > kept:", "if False:",
         "test_losses.py::test_what_was_acknowledged_and_is_gone_is_told_run_by_run",
     ),
     Defect(
-        "loss that a new primary hides which was restarted", "pgflow/acknowledged.py",
+        "loss that a new primary hides which was restarted", "pgflow/_worker/acknowledged.py",
         "known = kept if last.timeline == answer.timeline else -1", "known = kept",
         "test_losses.py::test_a_loss_is_told_by_a_new_primary_that_was_restarted_and_has_forgotten_where_it_took_over[stopped]",
     ),
     Defect(
-        "result of the run that has the number of a lost one", "pgflow/handles.py",
+        "result of the run that has the number of a lost one", "pgflow/_client/handles.py",
         'if ended.status == "gone" or ended.key != self.key:', 'if ended.status == "gone":',
         "test_runs.py::test_whoever_waits_for_a_run_that_a_failover_has_lost_gets_no_other_runs_result",
     ),
     Defect(
-        "pool that lends connections to a server that was left", "pgflow/_io/connect.py",
+        "pool that lends connections to a server that was left", "pgflow/_db/connect.py",
         """        if is_left(connection):
             connection.close()
     return""", """        pass
@@ -1110,12 +1110,12 @@ SERVERS = (
         "test_deadlines.py::test_a_client_leaves_every_connection_to_a_server_that_is_not_there",
     ),
     Defect(
-        "listener that waits for a frozen server", "pgflow/listener.py",
+        "listener that waits for a frozen server", "pgflow/_worker/listener.py",
         "with Limit(connection.pgconn.socket, BEGIN_SECONDS, ", "with Limit(connection.pgconn.socket, 3600.0, ",
         "test_deadlines.py::test_a_listener_whose_server_is_frozen_listens_anew",
     ),
     Defect(
-        "client that waits for a frozen server", "pgflow/_io/connect.py",
+        "client that waits for a frozen server", "pgflow/_db/connect.py",
         "connection = pool.getconn()\n    connection.patience_seconds = patience_seconds", "connection = pool.getconn()\n    del patience_seconds",
         "test_deadlines.py::test_a_client_leaves_a_server_that_is_not_there",
     ),
@@ -1125,7 +1125,7 @@ SERVERS = (
         "test_failover.py::test_doctor_says_what_a_failover_to_an_asynchronous_standby_would_lose",
     ),
     Defect(
-        "commands that read a standby", "pgflow/_io/connect.py",
+        "commands that read a standby", "pgflow/_db/connect.py",
         '"target_session_attrs": "primary" if pq.version() >= PRIMARY_KNOWN_SINCE else "read-write",', '"target_session_attrs": "any",',
         "test_failover.py::test_of_several_hosts_every_command_finds_the_one_that_takes_writes[sql select pg_is_in_recovery() as standby]",
     ),
@@ -1148,12 +1148,12 @@ UPGRADES = (
         "test_sql_claim.py::test_a_long_journal_comes_in_pages_in_the_order_in_which_it_was_recorded",
     ),
     Defect(
-        "worker that does not see its schema change", "pgflow/worker.py",
+        "worker that does not see its schema change", "pgflow/_worker/worker.py",
         "self._compare_schema(await self._control.ask(worker_calls.read_stamp()))", "pass",
         "test_upgrades.py::test_a_worker_says_once_that_the_schema_is_newer_and_goes_on",
     ),
     Defect(
-        "claims beside a schema that breaks this version", "pgflow/claiming.py",
+        "claims beside a schema that breaks this version", "pgflow/_worker/claims.py",
         "if self.is_outgrown:\n            return 0", "if False:\n            return 0",
         "test_upgrades.py::test_a_worker_takes_no_further_runs_from_a_schema_that_its_code_cannot_work_with",
         also=(("if self.failed.is_set():\n            return 0", "if False:\n            return 0"),),
@@ -1165,7 +1165,7 @@ UPGRADES = (
         also=(("comment on function pgflow.leave_worker(int)", "comment on function pgflow.leave_worker(int, text)"),),
     ),
     Defect(
-        "errors of other drivers taken for the body's", "pgflow/_io/drivers.py",
+        "errors of other drivers taken for the body's", "pgflow/_db/drivers.py",
         '_OTHERS = ("asyncpg", "psycopg2")', '_OTHERS = ("none",)',
         "test_sqlalchemy.py::test_a_connection_that_is_lost_is_no_outcome",
     ),
@@ -1190,7 +1190,7 @@ UPGRADES = (
         "test_schema.py::test_functions_that_are_applied_again_stay_the_same_ones",
     ),
     Defect(
-        "cancel said once", "pgflow/supervision.py",
+        "cancel said once", "pgflow/_worker/supervision.py",
         "await asyncio.wait(left, timeout=CANCEL_AGAIN_SECONDS)", "await asyncio.wait(left)",
         "test_supervision.py::test_a_task_that_has_dropped_a_cancel_is_cancelled_again",
     ),
@@ -1203,12 +1203,12 @@ UPGRADES = (
 
 NAMES = (
     Defect(
-        "lanes that are read once", "pgflow/worker.py",
+        "lanes that are read once", "pgflow/_worker/worker.py",
         "self._foreign_lanes.add(lane)\n                self._lanes_wanted.set()", "self._foreign_lanes.add(lane)",
         "test_versions.py::test_a_lane_that_is_new_is_served_as_soon_as_somebody_tells_of_it",
     ),
     Defect(
-        "newest lane that polls do not look at", "pgflow/worker.py",
+        "newest lane that polls do not look at", "pgflow/_worker/worker.py",
         "if (polled.newest_lane or 0) > self._newest_lane:", "if False and (polled.newest_lane or 0) > self._newest_lane:",
         "test_versions.py::test_a_run_started_with_a_version_that_a_worker_has_is_taken_by_it_though_nothing_was_pinned_before",
         also=(("LANES_EVERY_SECONDS = 5.0", "LANES_EVERY_SECONDS = 500.0"),),
@@ -1274,12 +1274,12 @@ NAMES = (
         "test_unserved.py::test_a_queued_run_says_why_nobody_takes_it",
     ),
     Defect(
-        "keys that nobody frees", "pgflow/worker.py",
+        "keys that nobody frees", "pgflow/_worker/worker.py",
         "                    await self._control.ask(worker_calls.sweep_keys())\n", "",
         "test_runs.py::test_a_worker_frees_keys_whose_retention_is_over",
     ),
     Defect(
-        "partition that one open run keeps large for good", "pgflow/worker.py",
+        "partition that one open run keeps large for good", "pgflow/_worker/worker.py",
         "                    for shrunk in await self._control.ask(worker_calls.shrink_journal()):\n", "                    for shrunk in ():\n",
         "test_sparse_partitions.py::test_a_worker_shrinks_what_an_open_run_keeps_and_the_run_goes_on",
     ),
@@ -1305,7 +1305,7 @@ NAMES = (
         "test_sql_start.py::test_a_sweep_finds_what_is_over_behind_many_that_are_open_and_looks_at_few",
     ),
     Defect(
-        "readers of a closed stream that wait", "pgflow/handles.py",
+        "readers of a closed stream that wait", "pgflow/_client/handles.py",
         "self.is_at_end = item.value is None", "self.is_at_end = False",
         "test_state_and_streams.py::test_readers_of_a_closed_stream_end_though_the_run_goes_on",
     ),
@@ -1313,79 +1313,79 @@ NAMES = (
 
 SUPERVISION = (
     Defect(
-        "a number of something else than seconds", "pgflow/durations.py",
+        "a number of something else than seconds", "pgflow/_model/durations.py",
         "seconds = float(value)", "seconds = float(value) / 1000",
         "test_durations.py::test_a_number_means_seconds_wherever_a_duration_is_declared",
     ),
     Defect(
-        "hung threads are not replaced", "pgflow/threads.py",
+        "hung threads are not replaced", "pgflow/_worker/threads.py",
         "            self._count -= 1\n", "",
         "test_supervision.py::test_a_pool_replaces_lost_threads_up_to_its_bound",
     ),
     Defect(
-        "a worker goes on without its threads", "pgflow/worker.py",
+        "a worker goes on without its threads", "pgflow/_worker/worker.py",
         "elif now - self._lost_since > self.options.grace_seconds:", "elif False:",
         "test_supervision.py::test_a_worker_that_has_lost_too_many_threads_hands_its_runs_back_and_says_so",
     ),
     Defect(
-        "an interrupt out of a body taken for the end", "pgflow/bodies.py",
+        "an interrupt out of a body taken for the end", "pgflow/_worker/bodies.py",
         "and call.spec.definition.is_async and is_interrupt(error)", "",
         "test_supervision.py::test_whatever_a_body_raises_its_run_ends_and_the_worker_goes_on",
     ),
     Defect(
-        "a listener ended by what somebody notifies", "pgflow/listener.py",
+        "a listener ended by what somebody notifies", "pgflow/_worker/listener.py",
         "if len(n) < MAX_DIGITS and n.isascii() and n.isdigit()", "if n.isdigit()",
         "test_supervision.py::test_nothing_that_anybody_notifies_ends_a_listener",
     ),
     Defect(
-        "a listener that nobody begins again", "pgflow/listener.py",
+        "a listener that nobody begins again", "pgflow/_worker/listener.py",
         'keep_going(f"the listener on {self._channel}", self._run, self._given_up)', "self._run()",
         "test_supervision.py::test_a_loop_that_fails_once_begins_again_and_the_work_goes_on[news-an error]",
     ),
     Defect(
-        "looks for results that end and leave their callers waiting", "pgflow/waiter.py",
+        "looks for results that end and leave their callers waiting", "pgflow/_client/results.py",
         "        if self._waits and task is self._task and not self._closing:", "        if False:",
         "test_supervision.py::test_looks_for_results_that_are_cancelled_leave_nobody_waiting",
     ),
     Defect(
-        "looks for results that end whoever waits for the next", "pgflow/waiter.py",
+        "looks for results that end whoever waits for the next", "pgflow/_client/results.py",
         "if self._waits and task is self._task and not self._closing:", "if self._waits and not self._closing:",
         "test_supervision.py::test_who_asks_for_a_result_as_the_looks_for_another_end_gets_it",
     ),
     Defect(
-        "a cancel of something else ends the looks for results", "pgflow/waiter.py",
+        "a cancel of something else ends the looks for results", "pgflow/_client/results.py",
         "            except BaseException as error:\n                if is_own_end(error, task):\n", "            except Exception as error:\n                if False:\n",
         "test_supervision.py::test_a_loop_that_fails_once_begins_again_and_the_work_goes_on[results-a cancel]",
     ),
     Defect(
-        "a body that is cancelled by nobody is forgotten", "pgflow/bodies.py",
+        "a body that is cancelled by nobody is forgotten", "pgflow/_worker/bodies.py",
         "return isinstance(error, asyncio.CancelledError) and (self._stopped or execution.over or not execution.wants(call))",
         "return isinstance(error, asyncio.CancelledError)",
         "test_supervision.py::test_a_body_that_is_cancelled_before_it_begins_holds_its_run",
     ),
     Defect(
-        "connections lost to bodies that hang are not replaced", "pgflow/providers.py",
+        "connections lost to bodies that hang are not replaced", "pgflow/_transactions/psycopg.py",
         "self._most + len(self._left_behind)", "self._most",
         "test_supervision.py::test_connections_and_locks_of_transactions_that_hang_are_replaced_and_freed",
     ),
     Defect(
-        "a body that was left behind keeps its locks", "pgflow/bodies.py",
+        "a body that was left behind keeps its locks", "pgflow/_worker/bodies.py",
         "                known.cut()\n            self._host", "            self._host",
         "test_supervision.py::test_connections_and_locks_of_transactions_that_hang_are_replaced_and_freed",
     ),
     Defect(
-        "a heart that stops at an object of the application", "pgflow/heart.py",
+        "a heart that stops at an object of the application", "pgflow/_worker/heartbeat.py",
         "            except BaseException as error:  # noqa: BLE001 - it looks", "            except psycopg.Error as error:  # noqa: BLE001 - it looks",
         "test_supervision.py::test_a_heart_goes_on_whatever_holds_up_the_loop",
         also=(("import logging\n", "import logging\nimport psycopg\n"),),
     ),
     Defect(
-        "a worker's times are read when they are needed", "pgflow/options.py",
+        "a worker's times are read when they are needed", "pgflow/_worker/options.py",
         "            setattr(self, name, seconds(", "            (self, name, lambda: seconds(",
         "test_durations.py::test_options_of_a_worker_are_read_as_durations_where_they_are_given",
     ),
     Defect(
-        "a loop that fails ends unseen", "pgflow/supervision.py",
+        "a loop that fails ends unseen", "pgflow/_worker/supervision.py",
         "            error = failed\n", "            log.debug('%s', failed)\n            return\n",
         "test_supervision.py::test_a_loop_that_fails_once_begins_again_and_the_work_goes_on",
     ),
@@ -1395,7 +1395,7 @@ SUPERVISION = (
         "test_supervision.py::test_a_loop_that_cannot_go_on_ends_the_worker_and_the_caller_is_told",
     ),
     Defect(
-        "an annotation's own error ends the claims", "pgflow/values.py",
+        "an annotation's own error ends the claims", "pgflow/_model/codecs.py",
         "    except BaseException as error:  # a class may say how", "    except SyntaxError as error:  # a class may say how",
         "test_supervision.py::test_a_bad_annotation_started_from_sql_holds_its_run_and_no_other[badly_annotated]",
     ),
@@ -1403,17 +1403,17 @@ SUPERVISION = (
 
 VALUES = (
     Defect(
-        "a field's name taken for a part of its schema", "pgflow/coreschemas.py",
+        "a field's name taken for a part of its schema", "pgflow/_model/coreschemas.py",
         'BY_NAME = frozenset({"fields", "choices"})', "BY_NAME: frozenset[str] = frozenset()",
         "test_values.py::test_a_field_may_have_any_name_and_what_is_in_it_comes_back",
     ),
     Defect(
-        "a model in a model written as pydantic writes it", "pgflow/coreschemas.py",
+        "a model in a model written as pydantic writes it", "pgflow/_model/coreschemas.py",
         'part["cls"] = _StandIn.of(cls, classes)', "pass",
         "test_values.py::test_any_bytes_inside_a_class_come_back",
     ),
     Defect(
-        "an instance of a union's second class written as its first", "pgflow/coreschemas.py",
+        "an instance of a union's second class written as its first", "pgflow/_model/coreschemas.py",
         "        if not cls._known:\n            return", "        if True:\n            return",
         "test_values.py::test_of_the_classes_of_a_union_an_instance_has_the_nearest",
     ),
@@ -1454,7 +1454,7 @@ TEXTS = (
         "test_cli_list.py::test_what_others_have_named_reaches_a_terminal_harmless[list-table]",
     ),
     Defect(
-        "password cut at a slash and said as a port", "pgflow/dsn.py",
+        "password cut at a slash and said as a port", "pgflow/_db/dsn.py",
         "all(port.isdecimal() or not port for port in ports)", "True",
         "test_dsn.py::test_a_string_that_libpq_would_cut_in_its_password_is_refused_and_not_repeated[postgresql://db:hunter2/x]",
     ),

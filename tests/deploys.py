@@ -25,7 +25,7 @@ import psycopg
 
 import pgflow
 from pgflow import App, AsyncApp, Signal, step, workflow
-from pgflow.options import WorkerOptions
+from pgflow._worker.options import WorkerOptions
 
 sys.path.insert(0, str(Path(__file__).parent))
 
@@ -35,7 +35,7 @@ from crashes import RHYTHM
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from pgflow.workflow import Workflow
+    from pgflow._flow.workflow import Workflow
 
 CONCURRENCY = 50
 EACH_VERSION = 2

@@ -14,7 +14,9 @@ from typing import Any, LiteralString
 import psycopg
 
 import pgflow
-from pgflow import errors, lint, options, providers, testing
+from pgflow import errors, lint, testing
+from pgflow._transactions import provider
+from pgflow._worker import options
 
 MADE = "<!-- Made by tests/docs_reference.py; do not edit. -->\n"
 
@@ -29,7 +31,7 @@ PARTS: list[tuple[str, str, list[Any]]] = [
     ("In workflow code: what does not", "Plain calls in both colours.", [pgflow.now, pgflow.random, pgflow.uuid, pgflow.patched, pgflow.deprecate_patch, pgflow.set_state, pgflow.set_labels, pgflow.emit, pgflow.close_stream, pgflow.run_info, pgflow.RunInfo, pgflow.in_workflow, pgflow.inline]),
     ("In a step", "`idempotency_key` and `run_info` work in workflow code too.", [pgflow.idempotency_key, pgflow.heartbeat, pgflow.heartbeat_details]),
     ("Effects and decisions", "See [Charge, book, send](../how-to/effects.md).", [pgflow.effect, pgflow.AsyncEffect, pgflow.Accepted, pgflow.Confirmed, pgflow.Absent, pgflow.StillUnknown, pgflow.fingerprint, pgflow.Ref, pgflow.Page, pgflow.saga, pgflow.UndoRequest, pgflow.PlannedCall, pgflow.PlannedSql, pgflow.decision, pgflow.Choice, pgflow.Decision, pgflow.Usage, pgflow.because]),
-    ("Around runs", "", [pgflow.Interceptor, pgflow.register_errors, providers.TransactionProvider, providers.AsyncTransactionProvider]),
+    ("Around runs", "", [pgflow.Interceptor, pgflow.register_errors, provider.TransactionProvider, provider.AsyncTransactionProvider]),
     ("Testing", "See [Test workflows](../how-to/testing.md).", [testing.AsyncHarness, testing.Harness, testing.ReplayHistories]),
     ("Declared, not built yet", "Each raises `NotBuiltError` when it is used, or, for a schedule, when a worker would have to keep it.", [pgflow.schedule, pgflow.gate, pgflow.charge, pgflow.owe]),
 ]  # fmt: skip
@@ -131,7 +133,7 @@ def _field(parameter: inspect.Parameter) -> str:
 
 def _prose(doc: str) -> str:
     """A docstring in Markdown: sections as lists, cross-references as code, examples as blocks."""
-    doc = re.sub(r":(?:func|class|meth|mod):`~?(?:pgflow\.(?=[a-z_]+`))?([^`]*)`", r"`\1`", doc).replace("``", "`")
+    doc = re.sub(r":(?:func|class|meth|mod):`~?(?:pgflow\.(?:(?:_\w+\.)+(?:[a-z_]+\.)*(?=\w+`)|(?=[a-z_]+`)))?([^`]*)`", r"`\1`", doc).replace("``", "`")
     out: list[str] = []
     lines = doc.splitlines()
     at = 0

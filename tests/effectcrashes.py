@@ -29,11 +29,11 @@ import psycopg
 
 import pgflow
 from pgflow import Absent, Confirmed, Retries, StillUnknown, effect, step, workflow
+from pgflow._worker.bodies import Bodies
+from pgflow._worker.committer import Committer
+from pgflow._worker.options import WorkerOptions
+from pgflow._worker.worker import Worker
 from pgflow.app import AsyncApp
-from pgflow.bodies import Bodies
-from pgflow.committer import Committer
-from pgflow.options import WorkerOptions
-from pgflow.worker import Worker
 
 sys.path.insert(0, str(Path(__file__).parent))
 

@@ -25,14 +25,14 @@ from pgflow._engine.drivers import CoroutineDriver, Driver, ThreadDriver
 from pgflow._engine.execution import Execution
 from pgflow._engine.flush import Flush, batch_document
 from pgflow._engine.host import StepResult
-from pgflow._scope import StepScope, WorkflowScope, current
-from pgflow.bodies import _judge as judge_error
+from pgflow._flow.main import make_main
+from pgflow._flow.scope import StepScope, WorkflowScope, current
+from pgflow._flow.workflow import Workflow
+from pgflow._worker.bodies import _judge as judge_error
+from pgflow._worker.fencing import FenceQueue
+from pgflow._worker.worker import Worker as RealWorker
 from pgflow.errors import NonDeterminismError
-from pgflow.replay import _judge as judge_replay
-from pgflow.replay import make_main
-from pgflow.turns import FenceQueue
-from pgflow.worker import Worker as RealWorker
-from pgflow.workflow import Workflow
+from pgflow.replay.check import _judge as judge_replay
 
 MAX_MOVES = 3_000
 STANDSTILL_SECONDS = 20.0
@@ -145,7 +145,7 @@ def _spawn_daemon(job: Callable[[], None]) -> None:
 
 
 def make_driver(execution: Execution, workflow: Workflow[..., Any], errors: tuple[type[Exception], ...] = ()) -> Driver:
-    """Make the driver that ``pgflow.replay.make_driver`` makes, with threads in lockstep."""
+    """Make the driver that ``pgflow._flow.main.make_driver`` makes, with threads in lockstep."""
     scope = WorkflowScope(execution, errors, workflow)
     context = contextvars.Context()
     context.run(current.set, scope)

@@ -12,11 +12,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
-from pgflow._calls.replay import RecordedRun
-from pgflow.failures import ErrorClasses, rebuild_error
-from pgflow.model import Kind
-from pgflow.units import Claim, Offer, Unit
-from pgflow.workflow import Workflow
+from pgflow._db.calls.replay import RecordedRun
+from pgflow._flow.workflow import Workflow
+from pgflow._model.claims import Claim, Offer
+from pgflow._model.exceptions import ErrorClasses, rebuild_error
+from pgflow._model.kinds import Kind
+from pgflow._model.units import Unit
 
 SECOND = 1_000_000
 

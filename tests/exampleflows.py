@@ -20,7 +20,7 @@ from enginestore import Store, StoredRun
 
 import pgflow
 from pgflow import Retries, Signal, read, step, transaction, workflow
-from pgflow.units import Unit
+from pgflow._model.units import Unit
 
 # ---------------------------------------------------------------- steps
 

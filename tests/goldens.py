@@ -17,7 +17,7 @@ import servers
 from exampleflows import EXAMPLES, Example, charged_child
 from ledgerflows import LEDGERS, is_on_shelf
 
-from pgflow.histories import export_chain
+from pgflow.replay.histories import export_chain
 from pgflow.testing import AsyncHarness
 
 FOLDER = Path(__file__).with_name("histories")

@@ -69,7 +69,7 @@ class State:
         return done.stdout
 
     def calls(self) -> list[str]:
-        """Every statement of its `pgflow/_calls`, with psycopg's placeholders."""
+        """Every statement of its `pgflow/_db/calls`, with psycopg's placeholders."""
         said: list[str] = json.loads(self.run(str(Path(__file__).resolve()), "calls", str(self.folder)))
         return said
 
@@ -131,10 +131,11 @@ def _is_version(value: Any) -> bool:
 
 
 def find_calls(folder: Path) -> list[str]:
-    """The statements in the texts of `pgflow/_calls`; what is put into them stands at the top of its module."""
+    """The statements in the texts of the room of calls; what is put into them stands at the top of its module."""
     found = []
-    for file in sorted((folder / "pgflow" / "_calls").glob("[!_]*.py")):
-        module = importlib.import_module(f"pgflow._calls.{file.stem}")
+    room = next(room for room in ("pgflow/_db/calls", "pgflow/_calls") if (folder / room).is_dir())  # the latter in earlier versions
+    for file in sorted((folder / room).glob("[!_]*.py")):
+        module = importlib.import_module(f"{room.replace('/', '.')}.{file.stem}")
         assert Path(str(module.__file__)).resolve() == file.resolve(), f"{module.__file__} is not the state's"
         tree = ast.parse(file.read_text())
         inside = {id(part) for node in ast.walk(tree) if isinstance(node, ast.JoinedStr) for part in ast.walk(node) if part is not node}

@@ -11,11 +11,12 @@ import pytest
 from wirekit import asleep, on_wire, query
 
 from pgflow import AsyncApp, step, transaction, workflow
-from pgflow._io import busypoll, is_infrastructure
-from pgflow._io.busypoll import BusyPoll
-from pgflow._io.connect import ConnectOptions
-from pgflow._io.wire import OwnWire, Wire, open_wire
-from pgflow.options import WorkerOptions
+from pgflow._db import busy_poll as busypoll
+from pgflow._db.busy_poll import BusyPoll
+from pgflow._db.connect import ConnectOptions
+from pgflow._db.failures import is_infrastructure
+from pgflow._db.wire import OwnWire, Wire, open_wire
+from pgflow._worker.options import WorkerOptions
 
 AGES = 60.0
 """No answer of these tests takes so long."""

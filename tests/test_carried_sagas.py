@@ -30,8 +30,8 @@ from pgflow import (
     effect,
     workflow,
 )
-from pgflow.histories import export_chain, read_history
-from pgflow.replay import find_divergence
+from pgflow.replay.check import find_divergence
+from pgflow.replay.histories import export_chain, read_history
 
 if TYPE_CHECKING:
     from pgflow.testing import AsyncHarness, Harness
@@ -330,7 +330,7 @@ async def test_arguments_that_could_not_be_read_back_are_refused_before_it_is_to
 
 
 async def test_code_without_the_effect_guesses_nothing_and_waits_for_code_that_has_it(aflow: AsyncHarness, conn: psycopg.Connection) -> None:
-    from pgflow import carry
+    from pgflow._flow.ledgers import handover as carry
 
     aflow.include(tour)
     known = dict(carry._declared)

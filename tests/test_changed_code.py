@@ -26,7 +26,7 @@ from exampleflows import Example, each_example
 from test_engine_divergence import mismatch
 
 from pgflow._engine.calls import StepCall
-from pgflow.model import Kind
+from pgflow._model.kinds import Kind
 
 pytestmark = pytest.mark.timeout(120)
 

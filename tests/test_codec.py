@@ -43,10 +43,10 @@ from pgflow import (
     transaction,
     workflow,
 )  # fmt: skip
-from pgflow.envelopes import envelopes_of
-from pgflow.histories import read_database
-from pgflow.replay import find_divergence
-from pgflow.values import hash_arguments
+from pgflow._model.codecs import hash_arguments
+from pgflow._model.envelopes import envelopes_of
+from pgflow.replay.check import find_divergence
+from pgflow.replay.histories import read_database
 
 if TYPE_CHECKING:
     from pgflow.testing import AsyncHarness, Harness

@@ -8,8 +8,8 @@ from typing import Any
 import psycopg
 import pytest
 
-from pgflow import transactions
-from pgflow._calls.transaction import Recorded
+from pgflow._db.calls.transaction import Recorded
+from pgflow._transactions import protocol as transactions
 
 CLAIM: Any = SimpleNamespace(run_id=1, token=77)
 CALL: Any = SimpleNamespace(number=5, name="book", args_hash=0)

@@ -62,7 +62,7 @@ def test_the_compiled_engine_passes_the_tests_of_the_engine(tmp_path: Path):
     wheel = build(tmp_path, HATCH_BUILD_HOOKS_ENABLE="1")
     names = zipfile.ZipFile(wheel).namelist()
     assert not wheel.name.endswith("-any.whl")
-    for module in ("pgflow/units", "pgflow/values", "pgflow/_engine/execution"):
+    for module in ("pgflow/_model/units", "pgflow/_model/codecs", "pgflow/_engine/execution"):
         assert f"{module}.py" in names
         assert any(name.startswith(f"{module}.") and name.endswith(".so") for name in names)
     python = install(wheel, tmp_path / "venv")

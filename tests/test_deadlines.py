@@ -16,11 +16,12 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_sessionm
 from sqlalchemy.orm import Session, sessionmaker
 from sqlalchemy.pool import NullPool
 
-from pgflow import App, Signal, transaction, transactions, workflow
-from pgflow import listener as listener_module
-from pgflow._io import deadlines
-from pgflow._io.connect import ConnectOptions, connect, lent, make_pool
-from pgflow.heart import Rhythm
+from pgflow import App, Signal, transaction, workflow
+from pgflow._db import deadlines
+from pgflow._db.connect import ConnectOptions, connect, lent, make_pool
+from pgflow._transactions import protocol as transactions
+from pgflow._worker import listener as listener_module
+from pgflow._worker.heartbeat import Rhythm
 from pgflow.sqlalchemy import SessionProvider
 from pgflow.sqlalchemy.asyncio import AsyncEngineProvider, AsyncSessionProvider
 
@@ -171,7 +172,7 @@ def test_a_long_statement_of_a_client_is_waited_for_while_its_server_is_there(ds
 
 
 def test_a_client_leaves_a_server_that_is_not_there(dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pgflow._io.connect._answers", lambda info: False)
+    monkeypatch.setattr("pgflow._db.connect._answers", lambda info: False)
     pool = make_pool(ConnectOptions(dsn), "pgflow", 2)
     with pool:
         with pytest.raises(psycopg.OperationalError, match="no answer of the server in 0.2 s"), lent(pool, 0.2) as connection:
@@ -181,7 +182,7 @@ def test_a_client_leaves_a_server_that_is_not_there(dsn: str, monkeypatch: pytes
 
 
 def test_a_client_leaves_every_connection_to_a_server_that_is_not_there(dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pgflow._io.connect._answers", lambda info: False)
+    monkeypatch.setattr("pgflow._db.connect._answers", lambda info: False)
     pool = make_pool(ConnectOptions(dsn), "pgflow", 2)
     with pool:
         with lent(pool) as one, lent(pool) as other:

@@ -12,8 +12,8 @@ from wirekit import on_wire, query
 
 import pgflow
 from pgflow import App, AsyncApp, Signal, step, transaction, workflow
-from pgflow._io import is_infrastructure
-from pgflow._io.wire import OwnWire
+from pgflow._db.failures import is_infrastructure
+from pgflow._db.wire import OwnWire
 
 go = Signal("go", int)
 DEFAULTS = {

@@ -16,9 +16,9 @@ from records import eventually
 
 import pgflow
 from pgflow import App, AsyncApp, step
-from pgflow._calls import worker as worker_calls
-from pgflow.options import WorkerOptions
-from pgflow.worker import Worker
+from pgflow._db.calls import worker as worker_calls
+from pgflow._worker.options import WorkerOptions
+from pgflow._worker.worker import Worker
 
 pytestmark = pytest.mark.timeout(110)
 
@@ -71,7 +71,7 @@ def statuses(conn: psycopg.Connection) -> Counter[str]:
 def test_a_deploy_drains_with_no_run_stuck_while_workers_of_both_versions_are_killed(
     dsn: str, conn: psycopg.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pgflow.worker.STRAYS_EVERY_SECONDS", 0.2)
+    monkeypatch.setattr("pgflow._worker.worker.STRAYS_EVERY_SECONDS", 0.2)
     ran.clear()
     asyncio.run(deploy(dsn, conn, RUNS // 3))
     rows = conn.execute("select workflow, input->>'n', output, version, status, reason from pgflow.runs").fetchall()
@@ -117,7 +117,7 @@ async def deploy(dsn: str, conn: psycopg.Connection, each: int) -> None:
 
 
 def test_a_run_that_older_code_could_not_replay_goes_on_with_newer_code_that_is_there(dsn: str, conn: psycopg.Connection, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pgflow.worker.STRAYS_EVERY_SECONDS", 0.2)
+    monkeypatch.setattr("pgflow._worker.worker.STRAYS_EVERY_SECONDS", 0.2)
 
     async def both() -> None:
         fleet = Fleet(dsn)

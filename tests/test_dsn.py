@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from psycopg.conninfo import conninfo_to_dict
 
-from pgflow.dsn import redact_dsn, resolve_dsn
+from pgflow._db.dsn import redact_dsn, resolve_dsn
 from pgflow.errors import InvalidArgument
 
 

@@ -16,11 +16,11 @@ from records import SOON
 
 import pgflow
 from pgflow import App, AsyncApp, InvalidArgument, Retries, Signal, decision, effect, read, step, workflow
+from pgflow._client.handles import AsyncRun, Run
+from pgflow._model.durations import duration
+from pgflow._worker.heartbeat import Rhythm
+from pgflow._worker.options import WorkerOptions
 from pgflow.app import AppBase
-from pgflow.durations import duration
-from pgflow.handles import AsyncRun, Run
-from pgflow.heart import Rhythm
-from pgflow.options import WorkerOptions
 from pgflow.testing import AsyncHarness, Harness
 
 pytestmark = pytest.mark.timeout(90)

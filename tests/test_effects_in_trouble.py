@@ -13,8 +13,8 @@ from test_effects import SLOWLY, Bank, bank, charge, effects, kinds, owed, pay, 
 
 import pgflow
 from pgflow import Absent, Confirmed, DefinitionError, NotStorable, Signal, Stale, StillUnknown, effect, workflow
-from pgflow.acts import Acts
-from pgflow.reasons import WORDS
+from pgflow._model.reasons import WORDS
+from pgflow._worker.effect_bodies import Acts
 from pgflow.testing import set_clock
 
 if TYPE_CHECKING:

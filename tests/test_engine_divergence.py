@@ -25,8 +25,8 @@ from exampleflows import EXAMPLES, Example, add, book, charged_child, each_examp
 import pgflow
 from pgflow import read, step, workflow
 from pgflow._engine.calls import ChildCall, SignalCall, StepCall
-from pgflow.model import Kind
-from pgflow.units import Unit
+from pgflow._model.kinds import Kind
+from pgflow._model.units import Unit
 
 # ---------------------------------------------------------------- code that is not what it was
 

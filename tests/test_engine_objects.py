@@ -18,8 +18,8 @@ from pgflow import workflow
 from pgflow._engine.calls import EffectCall, StepCall, TimerCall, spec_of_another
 from pgflow._engine.execution import Execution
 from pgflow._engine.journal import Journal
-from pgflow.model import Kind
-from pgflow.units import Unit
+from pgflow._model.kinds import Kind
+from pgflow._model.units import Unit
 
 SPEC = spec_of_another("ship")
 UNIT = Unit(1, 7, Kind.STEP_COMPLETED, "ship", "1", None, 0, None)

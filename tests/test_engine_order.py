@@ -29,9 +29,9 @@ from pgflow import read, step, workflow
 from pgflow._engine.drivers import ThreadDriver
 from pgflow._engine.execution import Execution
 from pgflow._engine.flush import MAX_FLUSH_CHILDREN, MAX_FLUSH_UNITS
-from pgflow._scope import WorkflowScope, current
+from pgflow._flow.scope import WorkflowScope, current
+from pgflow._model.kinds import Kind
 from pgflow.errors import RunCancelled
-from pgflow.model import Kind
 
 
 def start(flow: Any, *args: Any, **kwargs: Any) -> tuple[Worker, StoredRun]:

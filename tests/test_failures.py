@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 
 import pgflow
 from pgflow import errors as pgflow_errors
+from pgflow._model.codecs import MAX_BYTES
+from pgflow._model.exceptions import MAX_MESSAGE_CHARS, ErrorClasses, clean, encode_error, rebuild_error
 from pgflow.errors import NotStorable, PgflowError, RunFailed, StepFailed
-from pgflow.failures import MAX_MESSAGE_CHARS, ErrorClasses, clean, encode_error, rebuild_error
-from pgflow.values import MAX_BYTES
 
 NOBODY = ErrorClasses()
 
@@ -455,7 +455,7 @@ class OfAnIntegration(Exception):
 
 
 def test_what_an_integration_has_registered_is_rebuilt_in_every_app(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pgflow.failures._registered", {})
+    monkeypatch.setattr("pgflow._model.exceptions._registered", {})
     data = through_json(OfAnIntegration("no"))
     assert type(rebuild_error(data, NOBODY)) is StepFailed
     pgflow.register_errors(OfAnIntegration, Declined)

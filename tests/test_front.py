@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from records import SOON, wait_until
 
-from pgflow import App, Signal, front, workflow
-from pgflow._calls.claim import ClaimRequest, Position
-from pgflow.front import MOST_SECONDS, ClaimCursor
-from pgflow.units import Claim
+from pgflow import App, Signal, workflow
+from pgflow._db.calls.claim import ClaimRequest, Position
+from pgflow._model.claims import Claim
+from pgflow._worker import claim_cursor as front
+from pgflow._worker.claim_cursor import MOST_SECONDS, ClaimCursor
 
 if TYPE_CHECKING:
     import psycopg

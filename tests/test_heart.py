@@ -10,9 +10,9 @@ from records import SOON, count, steps, wait_until
 from sqlkit import claim, register, start
 
 from pgflow import App, read, step, workflow
-from pgflow import heart as heart_module
-from pgflow._io.connect import ConnectOptions
-from pgflow.heart import Heart, Rhythm
+from pgflow._db.connect import ConnectOptions
+from pgflow._worker import heartbeat as heart_module
+from pgflow._worker.heartbeat import Heart, Rhythm
 
 if TYPE_CHECKING:
     import pytest

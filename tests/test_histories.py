@@ -21,8 +21,8 @@ from ledgerflows import LEDGERS
 from records import SOON
 
 from pgflow import InvalidArgument, NonDeterminismError, step, workflow
-from pgflow.histories import read_database, read_history
-from pgflow.replay import find_divergence
+from pgflow.replay.check import find_divergence
+from pgflow.replay.histories import read_database, read_history
 from pgflow.testing import AsyncHarness, ReplayHistories
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from records import SOON, count, run_row, steps, wait_until
 
 import pgflow
 from pgflow import App, Retries, RunFailed, RunStuck, decision, read, step, transaction, workflow
-from pgflow._io.connect import ConnectOptions, make_pool, make_pool_async
+from pgflow._db.connect import ConnectOptions, make_pool, make_pool_async
 from pgflow.meter import Meter
 
 if TYPE_CHECKING:
@@ -161,7 +161,7 @@ async def rich_work() -> int:
 def test_what_is_refused_for_long_for_one_run_holds_that_run_and_no_other(
     dsn: str, conn: psycopg.Connection, monkeypatch: pytest.MonkeyPatch, state: str
 ) -> None:
-    monkeypatch.setattr("pgflow.committer.REFUSED_AFTER_SECONDS", 0.5)
+    monkeypatch.setattr("pgflow._worker.committer.REFUSED_AFTER_SECONDS", 0.5)
     conn.execute(REFUSE % state)
     paged = []
     with App(dsn, include=[poor_work, rich_work]) as app:
@@ -193,7 +193,7 @@ def test_a_run_is_not_held_for_what_the_server_takes_when_it_is_asked_once_more(
     dsn: str, conn: psycopg.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A run is not held while nothing at all can be committed, since a hold cannot either: it goes on by itself afterwards."""
-    monkeypatch.setattr("pgflow.committer.REFUSED_AFTER_SECONDS", 0.1)
+    monkeypatch.setattr("pgflow._worker.committer.REFUSED_AFTER_SECONDS", 0.1)
     with working(dsn, rich_work) as (app, meter):
         rename(conn, COMMIT_FUNCTIONS)
         run = app.start(rich_work)
@@ -500,7 +500,7 @@ def test_an_engine_call_of_a_transaction_that_cannot_be_made_is_waited_out(
 def test_a_transaction_that_the_server_will_not_have_for_long_is_held_for_a_person(
     dsn: str, conn: psycopg.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pgflow.bodies.REFUSED_AFTER_SECONDS", 0.3)
+    monkeypatch.setattr("pgflow._worker.bodies.REFUSED_AFTER_SECONDS", 0.3)
 
     @transaction
     async def take(mine: AsyncConnection) -> int:
@@ -525,7 +525,7 @@ def test_a_transaction_that_the_server_will_not_have_for_long_is_held_for_a_pers
 def test_a_transaction_is_not_held_for_its_first_trouble_however_long_its_body_took(
     flow: Harness, conn: psycopg.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pgflow.bodies.REFUSED_AFTER_SECONDS", 0.0)
+    monkeypatch.setattr("pgflow._worker.bodies.REFUSED_AFTER_SECONDS", 0.0)
     ran, state_of = [], raising(["25P03"])
 
     @transaction
@@ -548,7 +548,7 @@ def test_a_transaction_is_not_held_for_its_first_trouble_however_long_its_body_t
 def test_a_transaction_that_loses_every_conflict_for_long_is_held_and_one_that_waits_for_a_lock_is_not(
     flow: Harness, conn: psycopg.Connection, monkeypatch: pytest.MonkeyPatch, state: str, is_held: bool
 ) -> None:
-    monkeypatch.setattr("pgflow.bodies.REFUSED_AFTER_SECONDS", 0.0)
+    monkeypatch.setattr("pgflow._worker.bodies.REFUSED_AFTER_SECONDS", 0.0)
     ran = []
 
     @transaction
@@ -578,7 +578,7 @@ def test_a_session_that_the_server_ends_between_fence_and_commit_is_not_the_body
     dsn: str, conn: psycopg.Connection, colour: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The fence sets a time-out of its own for what comes after it: a client that stands still there loses its session (25P03)."""
-    from pgflow.providers import _AsyncPsycopgTransaction, _PsycopgTransaction
+    from pgflow._transactions.psycopg import _AsyncPsycopgTransaction, _PsycopgTransaction
 
     stood_still = []
     gone = "select from pg_stat_activity where pid = %s"

@@ -13,7 +13,7 @@ from records import SOON, run_row, wait_until
 
 import pgflow
 from pgflow import App, Interceptor, Retries, RunFailed, Signal, step, transaction, workflow
-from pgflow.interceptor import outcome_of, replaying
+from pgflow._flow.interceptor import outcome_of, replaying
 from pgflow.testing import replay_all
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from records import in_a_loop
 
 import pgflow
 from pgflow import AsyncApp
-from pgflow._io.connect import ConnectOptions, connect
+from pgflow._db.connect import ConnectOptions, connect
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

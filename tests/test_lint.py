@@ -14,11 +14,11 @@ import docskit
 import pytest
 import servers
 
+from pgflow._model.codecs import codec_for
 from pgflow.errors import DefinitionError, NotStorable
 from pgflow.lint import BY_CODE, RULES, Finding, Source, UnknownCode, UnknownTarget, Unreadable, check, check_source
 from pgflow.lint.rules.values import WITHOUT_FORM
 from pgflow.lint.vocabulary import CHANCE, CLOCK, ENVIRONMENT, OUTPUT, OUTSIDE, SLEEPING, THREADS
-from pgflow.values import codec_for
 
 HEAD = """
 import asyncio
@@ -765,7 +765,7 @@ CASES: dict[str, str] = {
     """,
     "bodies of steps and of effects may do anything": """
         import time, random, os
-        from pgflow.decorators import read as look
+        from pgflow._flow.decorators import read as look
 
         @look
         async def a() -> float:
@@ -893,7 +893,7 @@ CASES: dict[str, str] = {
         import time
         import pgflow as pf
         from pgflow import workflow as durable
-        from pgflow.workflow import workflow as deep
+        from pgflow._flow.workflow import workflow as deep
 
         @pf.workflow
         async def a(): time.time()  # <- PF101

@@ -18,7 +18,7 @@ from records import SOON, wait_until
 
 import pgflow
 from pgflow import App, Retries, RunFailed, RunStuck, Signal, logger, logs, step, workflow
-from pgflow.dsn import redact_text
+from pgflow._db.dsn import redact_text
 from pgflow.logs import FIELDS, JsonFormatter, TextFormatter
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from sqlkit import begin, commit, flush, one, unit
 import pgflow
 from pgflow import RunFailed, read, step, transaction, workflow
 from pgflow._engine.flush import APART_CHARS
-from pgflow.values import MAX_BYTES
+from pgflow._model.codecs import MAX_BYTES
 
 if TYPE_CHECKING:
     from pgflow.testing import AsyncHarness, Harness

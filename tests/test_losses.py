@@ -11,11 +11,11 @@ from records import SOON, wait_until
 from sqlkit import begin, commit, flush, one, unit
 
 from pgflow import App, step, workflow
-from pgflow import worker as worker_module
-from pgflow._calls import loss as calls
-from pgflow._calls.worker import Beat
-from pgflow._io import run as ask
-from pgflow.acknowledged import Acknowledged
+from pgflow._db.calls import loss as calls
+from pgflow._db.calls.worker import Beat
+from pgflow._db.query import run as ask
+from pgflow._worker import worker as worker_module
+from pgflow._worker.acknowledged import Acknowledged
 from pgflow.meter import Meter
 
 hold_on = threading.Event()

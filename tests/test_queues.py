@@ -13,12 +13,12 @@ from records import SOON, count, wait_until
 
 import pgflow
 from pgflow import App, read, workflow
-from pgflow.worker import Worker
+from pgflow._worker.worker import Worker
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from pgflow._calls.claim import ClaimRequest
+    from pgflow._db.calls.claim import ClaimRequest
     from pgflow.testing import Harness
 
 pytestmark = pytest.mark.timeout(90)

@@ -7,7 +7,7 @@ import re
 import pytest
 import servers
 
-from pgflow.reasons import WORDS, in_words, reason_of
+from pgflow._model.reasons import WORDS, in_words, reason_of
 
 
 def test_what_the_database_records_is_of_the_list():

@@ -17,7 +17,7 @@ from records import SOON, count, steps, wait_until
 
 import pgflow
 from pgflow import App, Signal, read, step, transaction, workflow
-from pgflow.heart import Rhythm
+from pgflow._worker.heartbeat import Rhythm
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -153,8 +153,8 @@ import sys
 
 import psycopg
 
-from pgflow._calls import claim, worker
-from pgflow._io import run
+from pgflow._db.calls import claim, worker
+from pgflow._db.query import run
 
 with psycopg.connect(sys.argv[1], autocommit=True) as conn:
     me = run(conn, worker.register_worker("host", 1, ["default"], 10, "test"))

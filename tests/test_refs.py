@@ -15,7 +15,7 @@ import pytest
 from records import SOON, count, eventually, run_row, steps, wait_until
 
 import pgflow
-import pgflow.refs
+import pgflow._worker.ref_checks
 from pgflow import Choice, DefinitionError, Ref, Signal, decision, effect, read, step, transaction, workflow
 
 if TYPE_CHECKING:
@@ -452,11 +452,11 @@ async def test_a_run_whose_check_breaks_off_is_handed_back(
         begun.append(1)
         if len(begun) == 1:
             raise asyncio.CancelledError
-        return await pgflow.refs.find_lost(*args)
+        return await pgflow._worker.ref_checks.find_lost(*args)
 
     aflow.app.ref_checker("store")(store.has)
     run = await parked(aflow)
-    monkeypatch.setattr("pgflow.executions.find_lost", breaks_off_once)
+    monkeypatch.setattr("pgflow._worker.runs.find_lost", breaks_off_once)
     await run.send(go, 1)
     assert await run.result(SOON) == "a, b"
     assert len(begun) == 2

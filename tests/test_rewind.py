@@ -53,8 +53,8 @@ from pgflow import (
     transaction,
     workflow,
 )
-from pgflow.histories import export_chain, import_lines, read_history
-from pgflow.replay import find_divergence
+from pgflow.replay.check import find_divergence
+from pgflow.replay.histories import export_chain, import_lines, read_history
 
 if TYPE_CHECKING:
     from pgflow.testing import AsyncHarness, Harness

@@ -31,14 +31,14 @@ from pgflow import (
     step,
     workflow,
 )
+from pgflow._client.starts import RUNS_A_STATEMENT
 from pgflow._engine.execution import Execution
-from pgflow.starts import RUNS_A_STATEMENT
-from pgflow.worker import Worker
+from pgflow._worker.worker import Worker
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from pgflow._calls.wake import Polled
+    from pgflow._db.calls.wake import Polled
     from pgflow.testing import AsyncHarness, Harness
 
 pytestmark = pytest.mark.timeout(90)

@@ -12,7 +12,7 @@ import sqlkit
 from psycopg import IsolationLevel, errors
 from sqlkit import T0, Actor, claim, claim_one, connect, count, one, poll, rows, seconds, set_clock, start, start_many, status
 
-from pgflow.starts import new_keys
+from pgflow._client.starts import new_keys
 
 if TYPE_CHECKING:
     Conn = psycopg.Connection[Any]

@@ -7,7 +7,7 @@ import uuid
 
 import pytest
 
-from pgflow.starts import new_keys
+from pgflow._client.starts import new_keys
 
 
 @pytest.mark.parametrize("count", [0, 1, 2, 5000])

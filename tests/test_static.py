@@ -44,7 +44,7 @@ MAY = {
     ("cli/pgflow_cli/targets.py", "import_module"): "the module that the command line names",
     ("cli/pgflow_cli/treasury/attended.py", "runpy"): "starts a module of ours as `python -m` does",
     ("cli/pgflow_cli/treasury/attended.py", "run_module"): "its name comes from our own command line",
-    ("pgflow/adapters.py", "import_module"): "one of our integrations, from a table in the code",
+    ("pgflow/_transactions/join.py", "import_module"): "one of our integrations, from a table in the code",
     ("pgflow/django/__init__.py", "import_module"): "the modules that the project's settings name",
     ("pgflow/django/__init__.py", "import_string"): "the codec that the project's settings name",
     ("pgflow/django/management/commands/pgflow.py", "import_module"): "our own command line, by a constant",

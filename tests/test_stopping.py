@@ -9,14 +9,14 @@ import pytest
 from records import count, eventually
 
 from pgflow import AsyncApp, Signal, read, workflow
-from pgflow.control import WorkerConnection
-from pgflow.options import WorkerOptions
+from pgflow._worker.connection import WorkerConnection
+from pgflow._worker.options import WorkerOptions
 
 if TYPE_CHECKING:
     import psycopg
 
-    from pgflow._io import Query
-    from pgflow.worker import Worker
+    from pgflow._db.query import Query
+    from pgflow._worker.worker import Worker
 
 pytestmark = pytest.mark.timeout(60)
 

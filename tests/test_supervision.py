@@ -33,18 +33,18 @@ from pgflow import (
     transaction,
     workflow,
 )
-from pgflow._io.connect import ConnectOptions
-from pgflow.claiming import Claiming
-from pgflow.committer import Committer
-from pgflow.heart import Heart, Rhythm
-from pgflow.listener import Listener
-from pgflow.options import WorkerOptions
-from pgflow.pager import Pager
-from pgflow.providers import PsycopgProvider
-from pgflow.supervision import MAX_FAILURES, cancel, keep_going
-from pgflow.threads import DaemonThreads
-from pgflow.waiter import ResultWaiter
-from pgflow.worker import Worker
+from pgflow._client.results import ResultWaiter
+from pgflow._db.connect import ConnectOptions
+from pgflow._transactions.psycopg import PsycopgProvider
+from pgflow._worker.claims import Claiming
+from pgflow._worker.committer import Committer
+from pgflow._worker.heartbeat import Heart, Rhythm
+from pgflow._worker.listener import Listener
+from pgflow._worker.options import WorkerOptions
+from pgflow._worker.pager import Pager
+from pgflow._worker.supervision import MAX_FAILURES, cancel, keep_going
+from pgflow._worker.threads import DaemonThreads
+from pgflow._worker.worker import Worker
 
 pytestmark = pytest.mark.timeout(90)
 
@@ -236,7 +236,7 @@ def test_what_cannot_be_judged_holds_its_run(dsn: str, monkeypatch: pytest.Monke
     def broken(*_: Any) -> Any:
         raise Odd("the judge")
 
-    monkeypatch.setattr("pgflow.bodies._judge", broken)
+    monkeypatch.setattr("pgflow._worker.bodies._judge", broken)
     app = App(dsn, include=[calling, quick])
     with app, app.worker(grace_seconds=1):
         with pytest.raises(RunStuck, match=r"engine.*what step in_step came to cannot be told: Odd: the judge"):
@@ -250,7 +250,7 @@ def test_a_body_that_is_cancelled_before_it_begins_holds_its_run(dsn: str, monke
     async def cancelled(*_: Any) -> Any:
         raise asyncio.CancelledError
 
-    monkeypatch.setattr("pgflow.bodies.Bodies._last_details", cancelled)
+    monkeypatch.setattr("pgflow._worker.bodies.Bodies._last_details", cancelled)
     app = App(dsn, include=[trying_twice, quick])
     with app, app.worker(grace_seconds=1):
         with pytest.raises(RunStuck, match="what step failing_once came to cannot be told: CancelledError"):
@@ -350,7 +350,7 @@ def test_a_run_at_which_the_engine_fails_again_and_again_is_held(dsn: str, monke
 
 @in_a_loop
 async def test_a_loop_that_fails_begins_again_and_at_last_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pgflow.supervision.back_off_seconds", lambda _: 0.0)
+    monkeypatch.setattr("pgflow._worker.supervision.back_off_seconds", lambda _: 0.0)
     tries: list[int] = []
     given_up: list[tuple[str, str]] = []
 
@@ -409,10 +409,10 @@ def test_a_loop_that_fails_once_begins_again_and_the_work_goes_on(
 
     armed: list[int] = []
     monkeypatch.setattr(owner, method, once)
-    monkeypatch.setattr("pgflow.worker.STRAYS_EVERY_SECONDS", 0.05)
-    monkeypatch.setattr("pgflow.worker.LANES_EVERY_SECONDS", 0.05)
-    monkeypatch.setattr("pgflow.pager.LOOK_EVERY_SECONDS", 0.05)
-    monkeypatch.setattr("pgflow.listener.CHECK_SECONDS", 0.05)
+    monkeypatch.setattr("pgflow._worker.worker.STRAYS_EVERY_SECONDS", 0.05)
+    monkeypatch.setattr("pgflow._worker.worker.LANES_EVERY_SECONDS", 0.05)
+    monkeypatch.setattr("pgflow._worker.pager.LOOK_EVERY_SECONDS", 0.05)
+    monkeypatch.setattr("pgflow._worker.listener.CHECK_SECONDS", 0.05)
     app = App(dsn, include=[quick])
     app.pager()(print)
     with app, app.worker(grace_seconds=1, poll_seconds=0.1):
@@ -544,9 +544,9 @@ def test_a_loop_that_cannot_go_on_ends_the_worker_and_the_caller_is_told(dsn: st
         return sound(self, *args, **options)
 
     monkeypatch.setattr(owner, method, broken)
-    monkeypatch.setattr("pgflow.supervision.back_off_seconds", lambda _: 0.01)
-    monkeypatch.setattr("pgflow.committer.back_off_seconds", lambda _: 0.01)
-    monkeypatch.setattr("pgflow.executions.MAX_ENGINE_FAILURES", 1000)
+    monkeypatch.setattr("pgflow._worker.supervision.back_off_seconds", lambda _: 0.01)
+    monkeypatch.setattr("pgflow._worker.committer.back_off_seconds", lambda _: 0.01)
+    monkeypatch.setattr("pgflow._worker.runs.MAX_ENGINE_FAILURES", 1000)
     app = App(dsn, include=[calling, quick])
     with app:
         with pytest.raises(WorkerFailed, match=rf"has failed and hands its runs back: .*LookupError: in {loop}"), app.worker(grace_seconds=1, poll_seconds=0.1):
@@ -571,7 +571,7 @@ async def test_a_worker_that_fails_ends_the_context_of_an_async_app(dsn: str, mo
         return await sound(self)
 
     monkeypatch.setattr(Worker, "_poll", broken)
-    monkeypatch.setattr("pgflow.supervision.back_off_seconds", lambda _: 0.01)
+    monkeypatch.setattr("pgflow._worker.supervision.back_off_seconds", lambda _: 0.01)
     app = AsyncApp(dsn, include=[quick])
     async with app:
         with pytest.raises(WorkerFailed, match="the loop of polls: LookupError: in polls"):
@@ -586,8 +586,8 @@ async def test_a_worker_that_fails_ends_the_context_of_an_async_app(dsn: str, mo
 
 
 def test_a_heart_whose_thread_is_gone_ends_the_worker(dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pgflow.worker.STRAYS_EVERY_SECONDS", 0.05)
-    monkeypatch.setattr("pgflow.heart.Heart.is_beating", property(lambda self: False))
+    monkeypatch.setattr("pgflow._worker.worker.STRAYS_EVERY_SECONDS", 0.05)
+    monkeypatch.setattr("pgflow._worker.heartbeat.Heart.is_beating", property(lambda self: False))
     app = App(dsn, include=[quick])
     with app, pytest.raises(WorkerFailed, match="its heart has stopped"), app.worker(grace_seconds=1):
         wait_until(lambda: worker_of(app).failed.is_set(), "what was to come")

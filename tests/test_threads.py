@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from records import wait_until
 
-from pgflow.threads import Answer, DaemonThreads, Posts, SpareThreads
+from pgflow._worker.threads import Answer, DaemonThreads, Posts, SpareThreads
 
 
 def test_what_threads_post_is_done_once_and_in_the_order_of_each() -> None:

@@ -28,8 +28,8 @@ from pgflow import (
     transaction,
     workflow,
 )
-from pgflow._io.connect import ConnectOptions, make_pool, make_pool_async
-from pgflow.providers import AsyncPsycopgProvider, PsycopgProvider
+from pgflow._db.connect import ConnectOptions, make_pool, make_pool_async
+from pgflow._transactions.psycopg import AsyncPsycopgProvider, PsycopgProvider
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

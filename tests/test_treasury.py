@@ -37,7 +37,7 @@ from processes import eventually, interruptible
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
 
-    from pgflow.handles import AsyncRun
+    from pgflow._client.handles import AsyncRun
     from pgflow.testing import AsyncHarness
 
 DAY = date(2024, 1, 2)

@@ -21,14 +21,14 @@ from pgflow import (
     UndoRequest,
     decision,
     effect,
-    lineage,
-    plan,
     step,
     transaction,
     workflow,
 )
-from pgflow._calls import plan as calls
-from pgflow.lineage import Table, UnreadableSql, read_statement, table_named
+from pgflow._db.calls import plan as calls
+from pgflow._flow.ledgers.undo_plan import propose as plan
+from pgflow._flow.ledgers.undo_plan import statements as lineage
+from pgflow._flow.ledgers.undo_plan.statements import Table, UnreadableSql, read_statement, table_named
 
 if TYPE_CHECKING:
     from pgflow.testing import AsyncHarness, Harness

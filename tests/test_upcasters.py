@@ -13,7 +13,7 @@ from typing_extensions import TypedDict
 
 import pgflow
 from pgflow import DefinitionError, NotStorable, Signal, step, upcaster, workflow
-from pgflow.values import codec_for
+from pgflow._model.codecs import codec_for
 
 if TYPE_CHECKING:
     from pgflow.testing import AsyncHarness

@@ -22,9 +22,9 @@ from catalog import dump_catalog, touched
 from records import count, eventually, run_row
 
 from pgflow import AsyncApp, Signal, schema, workflow
+from pgflow._worker.options import WorkerOptions
+from pgflow._worker.worker import Worker
 from pgflow.errors import SetupError
-from pgflow.options import WorkerOptions
-from pgflow.worker import Worker
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -215,7 +215,7 @@ def put_stamp(conn: psycopg.Connection, comment: str) -> None:
 
 @pytest.fixture
 def looks_often(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pgflow.worker.STRAYS_EVERY_SECONDS", 0.05)
+    monkeypatch.setattr("pgflow._worker.worker.STRAYS_EVERY_SECONDS", 0.05)
 
 
 def lines(caplog: pytest.LogCaptureFixture) -> list[str]:

@@ -28,9 +28,9 @@ from hypothesis import strategies as st
 from pydantic_core import core_schema
 from typing_extensions import TypedDict
 
-from pgflow import coreschemas
+from pgflow._model import coreschemas
+from pgflow._model.codecs import ANYTHING, MAX_BYTES, MAX_DEPTH, MAX_DIGITS, Codec, check_text, codec_for, encode_plain, hash_arguments
 from pgflow.errors import DefinitionError, NotStorable
-from pgflow.values import ANYTHING, MAX_BYTES, MAX_DEPTH, MAX_DIGITS, Codec, check_text, codec_for, encode_plain, hash_arguments
 
 T = TypeVar("T")
 

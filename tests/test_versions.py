@@ -16,7 +16,7 @@ from records import SOON, events, eventually, steps
 
 import pgflow
 from pgflow import AsyncApp, DefinitionError, Signal, Workflow, step, workflow
-from pgflow.patches import find_patches
+from pgflow._flow.patches import find_patches
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Coroutine

@@ -14,9 +14,10 @@ import pytest
 from wirekit import asleep, on_wire, query, sleeps
 
 from pgflow import InvalidArgument, RunNotFound
-from pgflow._io import JsonTexts, is_ambiguous, is_infrastructure
-from pgflow._io.connect import ConnectOptions, connect_async
-from pgflow._io.wire import OwnWire, Wire, open_wire
+from pgflow._db.connect import ConnectOptions, connect_async
+from pgflow._db.failures import is_ambiguous, is_infrastructure
+from pgflow._db.query import JsonTexts
+from pgflow._db.wire import OwnWire, Wire, open_wire
 
 ROWS = "select %s::text, %s::bigint, %s::bigint[], %s::boolean, %s::float8, %s::timestamptz, %s::json, null::int, '100%%'"
 VALUES = ("é", -(2**62), [1, 2**40], True, 0.1, datetime(2026, 1, 2, tzinfo=UTC), '{"a": 1.50}')

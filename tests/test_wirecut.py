@@ -12,7 +12,7 @@ import pytest
 from psycopg.conninfo import make_conninfo
 
 from pgflow import App, AsyncApp, Signal, workflow
-from pgflow._io import is_ambiguous, is_infrastructure
+from pgflow._db.failures import is_ambiguous, is_infrastructure
 from pgflow.app._sync import Portal
 from tests import wirecut
 from tests.wire import Cut, Framer, Proxy, statement_name

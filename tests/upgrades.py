@@ -36,8 +36,8 @@ from landed_jobs import EXPECTED, STEPS, key_of
 from sqlkit import claim
 
 from pgflow import App, Signal, schema, transaction, workflow
+from pgflow._worker.heartbeat import Rhythm
 from pgflow.errors import PgflowError, SetupError
-from pgflow.heart import Rhythm
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -8,10 +8,10 @@ from typing import Any
 
 import psycopg
 
-from pgflow._io import Query
-from pgflow._io.busypoll import BusyPoll
-from pgflow._io.connect import ConnectOptions
-from pgflow._io.wire import OwnWire, Wire, open_wire
+from pgflow._db.busy_poll import BusyPoll
+from pgflow._db.connect import ConnectOptions
+from pgflow._db.query import Query
+from pgflow._db.wire import OwnWire, Wire, open_wire
 
 
 def query(sql: Any, *params: Any) -> Query[Any]:

@@ -26,13 +26,13 @@ from sqlalchemy.orm import Session, sessionmaker
 
 import pgflow
 from pgflow import App, AsyncApp, RunCancelled, Signal, read, step, transaction, workflow
-from pgflow._io import is_infrastructure
+from pgflow._db.failures import is_infrastructure
+from pgflow._worker.heartbeat import Rhythm
+from pgflow._worker.options import WorkerOptions
+from pgflow._worker.threads import DaemonThreads
 from pgflow.app._sync import Portal
-from pgflow.heart import Rhythm
-from pgflow.options import WorkerOptions
 from pgflow.sqlalchemy import EngineProvider, SessionProvider
 from pgflow.sqlalchemy.asyncio import AsyncEngineProvider, AsyncSessionProvider
-from pgflow.threads import DaemonThreads
 from tests import servers
 from tests.wire import Proxy
 

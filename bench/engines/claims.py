@@ -7,11 +7,11 @@ from typing import Any
 import psycopg
 
 from bench.engines import kit
-from pgflow._calls import claim as claim_calls
-from pgflow._calls import worker as worker_calls
-from pgflow._io import run as ask
-from pgflow.front import ClaimCursor
-from pgflow.units import Claim
+from pgflow._db.calls import claim as claim_calls
+from pgflow._db.calls import worker as worker_calls
+from pgflow._db.query import run as ask
+from pgflow._model.claims import Claim
+from pgflow._worker.claim_cursor import ClaimCursor
 
 WARM = 10
 """Claims that pay for plans and caches."""

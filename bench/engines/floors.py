@@ -14,16 +14,16 @@ from contextlib import asynccontextmanager
 import psycopg
 
 from bench.engines import kit
-from pgflow._calls import claim as claim_calls
-from pgflow._calls import worker as worker_calls
-from pgflow._calls.commit import commit_and_claim, commit_unit, commit_units
-from pgflow._calls.transaction import begin_step, fence_step
+from pgflow._db.busy_poll import BusyPoll
+from pgflow._db.calls import claim as claim_calls
+from pgflow._db.calls import worker as worker_calls
+from pgflow._db.calls.commit import commit_and_claim, commit_unit, commit_units
+from pgflow._db.calls.transaction import begin_step, fence_step
+from pgflow._db.connect import ConnectOptions, connect_async
+from pgflow._db.wire import OwnWire, Wire, open_wire
 from pgflow._engine.flush import Ending, Flush, Row, batch_document
-from pgflow._io.busypoll import BusyPoll
-from pgflow._io.connect import ConnectOptions, connect_async
-from pgflow._io.wire import OwnWire, Wire, open_wire
-from pgflow.options import WorkerOptions
-from pgflow.units import Claim
+from pgflow._model.claims import Claim
+from pgflow._worker.options import WorkerOptions
 
 STEPS_A_RUN = 10
 BATCH = 500

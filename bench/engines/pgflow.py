@@ -20,11 +20,11 @@ from bench.engines import floors, jobs, kit
 from bench.engines.claims import WARM, Claims
 from pgflow import App, AsyncApp, Signal, step, transaction, workflow
 from pgflow._engine import is_compiled
-from pgflow.front import ClaimCursor
-from pgflow.heart import Rhythm
-from pgflow.options import WorkerOptions
+from pgflow._worker.claim_cursor import ClaimCursor
+from pgflow._worker.heartbeat import Rhythm
+from pgflow._worker.options import WorkerOptions
+from pgflow._worker.worker import Worker
 from pgflow.schema import migrate_dsn
-from pgflow.worker import Worker
 
 STEPS_RECORDED = "select count(*) from pgflow.unit where kind = 'c'"
 RUNS_FINISHED = "select count(*) from pgflow.outcome where status = 'completed'"

@@ -94,7 +94,7 @@ def _intended(p: Mapping[str, Any]) -> str:
 
 
 def _settled(p: Mapping[str, Any]) -> str:
-    from pgflow.reasons import in_words
+    from pgflow._model.reasons import in_words
 
     return f"{p['verdict']}, says {p['by']}" + (f": {in_words(p)}" if in_words(p) else "")
 

@@ -205,7 +205,7 @@ def _fail(error: Exception) -> int:
         return _misused(error)
     code, line = failures.explain(error)
     if line is None or os.environ.get("PGFLOW_TRACEBACK"):
-        from pgflow.dsn import redact_text
+        from pgflow._db.dsn import redact_text
 
         print(printable(redact_text("".join(traceback.format_exception(error)))), end="", file=sys.stderr)
     if line is not None:

@@ -29,7 +29,7 @@ def find_dsn(dsn: str | None, *, migrate: bool = True) -> str:
         dsn: Connection string that the command was given.
         migrate: True to install the schema in the embedded server's database, if it lacks it.
     """
-    from pgflow.dsn import resolve_dsn
+    from pgflow._db.dsn import resolve_dsn
 
     found = resolve_dsn(dsn)
     if found is not None:
@@ -50,8 +50,8 @@ def connect(dsn: str) -> psycopg.Connection[Any]:
     It may be through a pooler. Texts and times come as they are read here. Its server must answer, or at least be there: a
     command waits for a long query, and not for a server that is frozen.
     """
-    from pgflow._io.connect import PATIENCE_SECONDS, ConnectOptions
-    from pgflow._io.connect import connect as connect_patiently
+    from pgflow._db.connect import PATIENCE_SECONDS, ConnectOptions
+    from pgflow._db.connect import connect as connect_patiently
 
     return connect_patiently(ConnectOptions(dsn, prepare_threshold=None), "pgflow cli", PATIENCE_SECONDS)
 

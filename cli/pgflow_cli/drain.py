@@ -15,15 +15,15 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, LiteralString
 
-from pgflow._calls import replay as replay_calls
-from pgflow._io import Query
+from pgflow._db.calls import replay as replay_calls
+from pgflow._db.query import Query
 
 if TYPE_CHECKING:
     from datetime import datetime
 
+    from pgflow._worker.options import WorkerOptions
+    from pgflow._worker.worker import Worker
     from pgflow.app import AsyncApp
-    from pgflow.options import WorkerOptions
-    from pgflow.worker import Worker
     from pgflow_cli.serving import Stop
 
 LOOK_SECONDS = 0.05

@@ -55,7 +55,7 @@ def explain(error: BaseException) -> tuple[int, str | None]:
 def _explain_known(error: BaseException) -> tuple[int, str | None]:
     import psycopg
 
-    from pgflow._io import database_error, is_infrastructure
+    from pgflow._db.failures import database_error, is_infrastructure
     from pgflow.errors import PgflowError, RunCancelled, RunFailed, RunStuck, WorkerFailed
 
     cause = database_error(error)
@@ -104,7 +104,7 @@ def hide_secrets(text: str) -> str:
     """A text with the passwords of every connection string in it replaced by ``***``."""
     if "://" not in text and "=" not in text and "@" not in text:
         return text
-    from pgflow.dsn import redact_dsn
+    from pgflow._db.dsn import redact_dsn
 
     text = _URL.sub(lambda url: redact_dsn(url[0]), text)
     text = _USERINFO.sub(r"\1:***@", text)

@@ -189,7 +189,7 @@ def describe_error(payload: Any) -> str:
     if not isinstance(payload, dict):
         return str(payload)
     if "reason" in payload or "why" in payload:  # of an effect whose outcome is unknown
-        from pgflow.reasons import in_words
+        from pgflow._model.reasons import in_words
 
         return f"unknown: {in_words(payload)}" + (f" ({describe_error(payload['error'])})" if payload.get("error") else "")
     name = str(payload.get("type") or "error").rpartition(".")[2]

@@ -28,10 +28,10 @@ def wake(connection: psycopg.Connection[Any], chains: Sequence[int], lanes: Sequ
     """
     import psycopg
 
-    from pgflow._calls.worker import notify
-    from pgflow._io import run
+    from pgflow._db.calls.worker import notify
+    from pgflow._db.query import run
+    from pgflow._worker.listener import DONE_CHANNEL, chunks
     from pgflow.app import wake_and_tell
-    from pgflow.listener import DONE_CHANNEL, chunks
     from pgflow.logs import redacted
     from pgflow_cli.output import note
 

@@ -16,8 +16,8 @@ from pgflow_cli.parsing import parse_json
 from pgflow_cli.selection import complete_key, find_run
 
 if TYPE_CHECKING:
-    from pgflow._calls.mail import Sent
-    from pgflow._io import Query
+    from pgflow._db.calls.mail import Sent
+    from pgflow._db.query import Query
 
 _MESSAGES = """
 select key, message, signal, state, payload, sent_at, sent_by, why from (
@@ -69,8 +69,8 @@ def messages(
         raise Mistake("say the run that the message is for: `pgflow messages` lists both")
     value = parse_json(payload, "the payload") if payload is not None else None
     with opened(dsn) as connection:
-        from pgflow._calls import messages as calls
-        from pgflow._io import run
+        from pgflow._db.calls import messages as calls
+        from pgflow._db.query import run
 
         query: Query[Sent]
         if drop is not None:

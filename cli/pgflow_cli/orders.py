@@ -38,8 +38,8 @@ if TYPE_CHECKING:
 
     import psycopg
 
-    from pgflow._calls.mail import Sent
-    from pgflow._io import Query
+    from pgflow._db.calls.mail import Sent
+    from pgflow._db.query import Query
 
 SAMPLE = 10
 BATCH = 500
@@ -273,8 +273,8 @@ def _refusals() -> tuple[type[Exception], ...]:
 
 
 def _post(connection: psycopg.Connection[Any], order: Order, key: str, why: str, manner: Manner) -> int:
-    from pgflow._calls import mail
-    from pgflow._io import run
+    from pgflow._db.calls import mail
+    from pgflow._db.query import run
 
     by = operator()
     calls: dict[str, Callable[[], Query[Sent]]] = {

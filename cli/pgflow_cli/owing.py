@@ -96,8 +96,8 @@ def settle(
     (verdict,) = verdicts
     value = parse_json(confirmed, "the result") if confirmed is not None else None
     with opened(dsn) as connection:
-        from pgflow._calls import effects
-        from pgflow._io import run
+        from pgflow._db.calls import effects
+        from pgflow._db.query import run
 
         sent = run(connection, effects.settle_effect(effect, verdict, dump(value), why or "", operator()))
         wake(connection, sent.chains, sent.lanes)

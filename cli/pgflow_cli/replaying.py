@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 
     import psycopg
 
-    from pgflow._calls.replay import RecordedRun
-    from pgflow.histories import Replayed, Verdict
-    from pgflow.options import Definitions
+    from pgflow._db.calls.replay import RecordedRun
+    from pgflow._worker.options import Definitions
+    from pgflow.replay.histories import Replayed, Verdict
 
 Target = Annotated[str, typer.Argument(metavar="MODULE[:APP]", help="The code: a module or a file.", show_default=False)]
 FromFiles = Annotated[
@@ -78,7 +78,7 @@ def replay(
 
 
 def _from_files(paths: list[Path]) -> Iterator[RecordedRun]:
-    from pgflow.histories import read_files
+    from pgflow.replay.histories import read_files
 
     try:
         yield from read_files(paths)
@@ -97,7 +97,7 @@ select c.chain_id from unnest(%s::text[]) as w (name) cross join lateral (
 def _from_database(
     connection: psycopg.Connection[Any], definitions: Definitions, filters: Filters, sample: int | None
 ) -> Iterator[RecordedRun]:
-    from pgflow.histories import read_database
+    from pgflow.replay.histories import read_database
     from pgflow_cli.transfer import choose_chains
 
     names = [name for name in definitions.workflows if not filters.workflow or name in filters.workflow]
@@ -113,7 +113,7 @@ def _from_database(
 
 
 def _replay(histories: Iterator[RecordedRun], definitions: Definitions, form: Form) -> Replayed:
-    from pgflow.histories import Replayed, replay_histories
+    from pgflow.replay.histories import Replayed, replay_histories
 
     replayed = Replayed()
     for verdict in replay_histories(histories, definitions):

@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
     import psycopg
 
-    from pgflow._calls.fork import PlaceOptions
-    from pgflow._calls.start import Started
-    from pgflow._io import Query
+    from pgflow._db.calls.fork import PlaceOptions
+    from pgflow._db.calls.start import Started
+    from pgflow._db.query import Query
 
 EFFECTS = ("reuse", "repeat", "compensate")
 
@@ -69,7 +69,7 @@ def fork(
     labels = parse_pairs(label, "--label") or None
 
     def query(shared: PlaceOptions) -> Query[Started]:
-        from pgflow._calls.fork import ForkOptions, fork_run
+        from pgflow._db.calls.fork import ForkOptions, fork_run
 
         del shared["children"]
         options = ForkOptions(**shared, at=at, from_step=from_step, with_mail=with_mail, generation=generation, labels=labels)  # type: ignore[typeddict-item]
@@ -101,7 +101,7 @@ def rewind(
     edited = _json(edit, "--edit")
 
     def query(shared: PlaceOptions) -> Query[Started]:
-        from pgflow._calls.fork import rewind_run
+        from pgflow._db.calls.fork import rewind_run
 
         return rewind_run(key, to, from_step, edited, shared)
 
@@ -128,7 +128,7 @@ def restart(
     given = _json(text, "--input")
 
     def query(shared: PlaceOptions) -> Query[Started]:
-        from pgflow._calls.fork import restart_run
+        from pgflow._db.calls.fork import restart_run
 
         return restart_run(key, given, shared)
 
@@ -172,7 +172,7 @@ select distinct chain_id from pgflow.runs where parent_run_id = %s and status no
 def _do(
     verb: str, key: str, query: Callable[[PlaceOptions], Query[Started]], shared: PlaceOptions, *, as_json: bool | None, dsn: str | None
 ) -> None:
-    from pgflow._io import run
+    from pgflow._db.query import run
 
     with opened(dsn) as connection:
         find_run(connection, key, "status")

@@ -62,8 +62,8 @@ async def _run(
 
 async def _output(app: AsyncApp, key: str) -> Any:
     """The stored result, as any other program would read it."""
-    from pgflow._io import Query
-    from pgflow.envelopes import open_value
+    from pgflow._db.query import Query
+    from pgflow._model.envelopes import open_value
 
     output = await app.ask(Query("select output from pgflow.result(%s::text)", (key,), lambda rows: rows[0][0]))
     return open_value(app.definitions.envelopes, output, f"the result of run {key!r}")

@@ -125,8 +125,8 @@ def find_run(connection: psycopg.Connection[Any], key: str, columns: str = "*") 
     """
     import psycopg
 
-    from pgflow._calls.result import find_chain
-    from pgflow._io import run
+    from pgflow._db.calls.result import find_chain
+    from pgflow._db.query import run
     from pgflow.errors import RunNotFound
 
     looks: tuple[tuple[str, Any], ...]
@@ -165,7 +165,7 @@ def complete_key(incomplete: str) -> list[str]:
         return []
     import psycopg
 
-    from pgflow._io.connect import ConnectOptions, connect
+    from pgflow._db.connect import ConnectOptions, connect
 
     try:
         with connect(ConnectOptions(dsn, connect_timeout_seconds=2), "pgflow cli", 2.0) as connection:

@@ -16,9 +16,9 @@ from pgflow_cli.failures import Mistake
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from pgflow._worker.options import WorkerOptions
+    from pgflow._worker.worker import Worker
     from pgflow.app import AsyncApp
-    from pgflow.options import WorkerOptions
-    from pgflow.worker import Worker
 
 GARBAGE_THRESHOLD = 5_000
 """Objects more than there were, at which the collector looks at the newest: 128 runs that begin at once make about so many."""

@@ -17,7 +17,7 @@ from pgflow_cli.selection import Key, find_run
 if TYPE_CHECKING:
     import psycopg
 
-    from pgflow._calls.mail import Sent
+    from pgflow._db.calls.mail import Sent
 
 AWAITED_SECONDS = 2.0
 """Seconds for which a run that waits for the signal, and could not be moved at once, is woken again."""
@@ -42,8 +42,8 @@ def signal(
     """
     value = parse_json(payload, "the payload")
     with opened(dsn) as connection:
-        from pgflow._calls import mail
-        from pgflow._io import run
+        from pgflow._db.calls import mail
+        from pgflow._db.query import run
 
         before = find_run(connection, key, "status, reason")
         with connection.transaction():

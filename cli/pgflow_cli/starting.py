@@ -135,8 +135,8 @@ def _options(
     labels: dict[str, str],
     workflow: Workflow[..., Any] | None,
 ) -> StartOptions:
-    from pgflow.model import StartOptions
-    from pgflow.starts import new_keys
+    from pgflow._client.starts import new_keys
+    from pgflow._model.options import StartOptions
 
     moment = None if at is None else parse_moment(at, "--at")
     if isinstance(moment, timedelta):
@@ -149,8 +149,8 @@ def _options(
 def _start(
     connection: psycopg.Connection[Any], name: str, value: dict[str, Any], options: StartOptions, defaults: str | None
 ) -> dict[str, Any]:
-    from pgflow._calls.start import start_run
-    from pgflow._io import run
+    from pgflow._db.calls.start import start_run
+    from pgflow._db.query import run
 
     started = run(connection, start_run(name, dump(value), options, defaults=defaults))
     if started.is_new:

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from types import ModuleType
 
+    from pgflow._flow.workflow import Workflow
     from pgflow.app import AppBase, AsyncApp
-    from pgflow.workflow import Workflow
 
 
 def load_module(target: str) -> ModuleType:
@@ -131,7 +131,7 @@ def _apps(module: ModuleType) -> dict[str, AppBase]:
 
 def _workflows(module: ModuleType) -> dict[str, Workflow[..., Any]]:
     """By the name in the module and by the name in the database; those of the module's apps too."""
-    from pgflow.workflow import Workflow
+    from pgflow._flow.workflow import Workflow
 
     here = {name: value for name, value in vars(module).items() if isinstance(value, Workflow)}
     of_apps = {name: w for app in _apps(module).values() for name, w in app.definitions.workflows.items()}

@@ -46,8 +46,8 @@ def tick(
     It takes up what a runner that died has left, works on what is ready or due, and ends with a summary and the
     time of the next timer. SIGTERM hands back what is not done. In GitHub Actions it also annotates the run.
     """
-    from pgflow.heart import Rhythm
-    from pgflow.options import Tally, WorkerOptions
+    from pgflow._worker.heartbeat import Rhythm
+    from pgflow._worker.options import Tally, WorkerOptions
     from pgflow_cli.drain import drain_once
     from pgflow_cli.serving import Stop, leave, set_up_logging, spare_what_is_loaded
     from pgflow_cli.targets import load_app

@@ -61,7 +61,7 @@ def _export(
     """All as of one moment."""
     from psycopg import IsolationLevel
 
-    from pgflow.histories import export_chain
+    from pgflow.replay.histories import export_chain
 
     named = [find_run(connection, key, "chain_id")["chain_id"] for key in keys]
     connection.isolation_level, connection.read_only = IsolationLevel.REPEATABLE_READ, True
@@ -116,7 +116,7 @@ def import_runs(file: File, *, as_json: AsJson = None, dsn: Dsn = None) -> None:
     All of them or none: a key or a run that is here already refuses the file. A run that was open is cancelled here, with the
     reason "imported while waiting"; replays judge it by what it was.
     """
-    from pgflow.histories import import_lines
+    from pgflow.replay.histories import import_lines
 
     with opened(dsn) as connection:
         count = import_lines(connection, _lines(file))
@@ -127,7 +127,7 @@ def import_runs(file: File, *, as_json: AsJson = None, dsn: Dsn = None) -> None:
 
 
 def _lines(file: str) -> Iterator[tuple[str, str]]:
-    from pgflow.histories import read_lines
+    from pgflow.replay.histories import read_lines
 
     if file == "-":
         yield from read_lines(sys.stdin, "standard input")

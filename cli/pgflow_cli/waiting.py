@@ -96,8 +96,8 @@ def _find_again(connection: psycopg.Connection[Any], key: str) -> dict[str, Any]
 async def _until_over(dsn: str, chains: list[int], limit: timedelta | None) -> None:
     import asyncio
 
-    from pgflow._io.connect import ConnectOptions
-    from pgflow.waiter import ResultWaiter
+    from pgflow._client.results import ResultWaiter
+    from pgflow._db.connect import ConnectOptions
 
     waiter = ResultWaiter(ConnectOptions(dsn, prepare_threshold=None))
     try:

@@ -55,8 +55,8 @@ def workers(
     if target is None or only_list:
         _list_workers(dsn, as_json=as_json, as_csv=as_csv)
         return
-    from pgflow.heart import Rhythm
-    from pgflow.options import WorkerOptions
+    from pgflow._worker.heartbeat import Rhythm
+    from pgflow._worker.options import WorkerOptions
     from pgflow_cli.serving import Stop, leave, serve, set_up_logging, spare_what_is_loaded
     from pgflow_cli.targets import load_app
 

@@ -6,9 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
-from pgflow.failures import ErrorClasses
-from pgflow.model import Retries
-from pgflow.values import ANYTHING, Codec
+from pgflow._model.codecs import ANYTHING, Codec
+from pgflow._model.exceptions import ErrorClasses
+from pgflow._model.options import Retries
 
 Effect = Literal["r", "s", "t", "d", "e"]
 """Effect class of a step: r = read, s = idempotent outside write, t = transactional write, d = decision, e = effect."""

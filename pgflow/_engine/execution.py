@@ -28,9 +28,10 @@ from pgflow._engine.host import Host, StepResult
 from pgflow._engine.loop import Unwind
 from pgflow._engine.questions import child_row, effect_row, owed_detail, stuck, waits_of
 from pgflow._engine.release import Releases
-from pgflow.model import Kind
-from pgflow.units import EFFECT_MARKS, Claim, Unit
-from pgflow.values import ANYTHING, Codec
+from pgflow._model.claims import Claim
+from pgflow._model.codecs import ANYTHING, Codec
+from pgflow._model.kinds import Kind
+from pgflow._model.units import EFFECT_MARKS, Unit
 
 LINGER_TIMER_US = 1_000_000
 """A timer or a retry due within this is waited for in memory: parking would cost more than it saves."""

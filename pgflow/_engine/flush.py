@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from pgflow._engine.calls import StepCall
-from pgflow.units import Offer
-from pgflow.values import quote_json
+from pgflow._model.claims import Offer
+from pgflow._model.codecs import quote_json
 
 MAX_FLUSH_UNITS = 64
 MAX_FLUSH_BYTES = 256 * 1024

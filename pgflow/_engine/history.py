@@ -20,10 +20,11 @@ from pgflow._engine.flush import MAX_FLUSH_BYTES, MAX_FLUSH_UNITS, Row
 from pgflow._engine.host import Host
 from pgflow._engine.journal import Journal
 from pgflow._engine.loop import MAX_SWALLOWED_UNWINDS, Unwind
+from pgflow._model.claims import Claim
+from pgflow._model.exceptions import ErrorData
+from pgflow._model.kinds import Kind
+from pgflow._model.units import KIND_NAMES, Unit, beside_code, without_returned
 from pgflow.errors import CodecError, NonDeterminismError, PgflowError
-from pgflow.failures import ErrorData
-from pgflow.model import Kind
-from pgflow.units import KIND_NAMES, Claim, Unit, beside_code, without_returned
 
 T = TypeVar("T")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Literal, Protocol, TypeVar
 
 from pgflow._engine.calls import EffectCall, StepCall
-from pgflow.failures import ErrorData
+from pgflow._model.exceptions import ErrorData
 
 Verdict = Literal["confirmed", "accepted", "failed", "absent", "not begun", "unknown", "needless", "carried"]
 """Finding on an effect; needless: the effect it takes back was never done; carried: confirmed in a dropped part of the journal."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 
-from pgflow.model import Kind
-from pgflow.units import OUTCOMES, Start, Unit
+from pgflow._model.kinds import Kind
+from pgflow._model.units import OUTCOMES, Start, Unit
 
 
 class Journal:

@@ -22,12 +22,14 @@ from pgflow._engine.history import NEVER
 from pgflow._engine.host import EffectResult, Host
 from pgflow._engine.marks import FORGETFUL, read_mark, still_accepted
 from pgflow._engine.requests import Requests, Resting, name_in_key
+from pgflow._model.claims import CarriedEffect, Claim, place_of
+from pgflow._model.codecs import hash_arguments
+from pgflow._model.effects import Accepted
+from pgflow._model.exceptions import ErrorData, encode_error
+from pgflow._model.kinds import Kind
+from pgflow._model.reasons import Unknown
+from pgflow._model.units import EFFECT_MARKS, Unit
 from pgflow.errors import NeedsGate, NotStorable, PgflowError, Stale
-from pgflow.failures import ErrorData, encode_error
-from pgflow.model import Accepted, Kind
-from pgflow.reasons import Unknown
-from pgflow.units import EFFECT_MARKS, CarriedEffect, Claim, Unit, place_of
-from pgflow.values import hash_arguments
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)

@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 
 from pgflow._engine.calls import EffectCall, spec_of_another
-from pgflow.model import Kind
-from pgflow.reasons import Unknown, reason_of
-from pgflow.units import FIRST_ADOPTED, Claim, Unit
+from pgflow._model.claims import Claim
+from pgflow._model.kinds import Kind
+from pgflow._model.reasons import Unknown, reason_of
+from pgflow._model.units import FIRST_ADOPTED, Unit
 
 FORGETFUL = (Unknown.KEY_EXPIRED, Unknown.PRECONDITION_FAILED, Unknown.EXPECTATION_FAILED)
 """After these the same key is not sent again: the counterparty may have forgotten it, or what it was for has changed."""

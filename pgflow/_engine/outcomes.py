@@ -11,11 +11,13 @@ from typing import Any
 
 from pgflow._engine.calls import Call, ChildCall, EffectCall, SignalCall, StepCall, TimerCall
 from pgflow._engine.host import StepResult
-from pgflow.envelopes import Envelopes, open_text
+from pgflow._model.decisions import Choice, Decision
+from pgflow._model.effects import Accepted
+from pgflow._model.envelopes import Envelopes, open_text
+from pgflow._model.exceptions import encode_error, rebuild_error
+from pgflow._model.kinds import Kind
+from pgflow._model.units import EFFECT_OUTCOMES, Unit
 from pgflow.errors import KeyConflict, NotStorable, RunCancelled, RunFailed
-from pgflow.failures import encode_error, rebuild_error
-from pgflow.model import Accepted, Choice, Decision, Kind
-from pgflow.units import EFFECT_OUTCOMES, Unit
 
 _FITTING: dict[type[Call], frozenset[str]] = {
     StepCall: frozenset({Kind.STEP_COMPLETED, Kind.STEP_FAILED}),

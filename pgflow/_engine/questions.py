@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from pgflow._engine.calls import Call, ChildCall, EffectCall, SignalCall, StepCall, TimerCall
-from pgflow.model import Kind
+from pgflow._model.kinds import Kind
 
 
 def waits_of(calls: Iterable[Call], children: Iterable[ChildCall], accepted: Iterable[int] = ()) -> dict[str, Any]:

@@ -20,12 +20,13 @@ from pgflow._engine.loop import Unwind
 from pgflow._engine.outcomes import decode_signal, decode_unit, fits
 from pgflow._engine.questions import stuck
 from pgflow._engine.renewal import Renewals
-from pgflow.envelopes import open_text
+from pgflow._model.claims import Claim, Offer
+from pgflow._model.codecs import Codec
+from pgflow._model.envelopes import open_text
+from pgflow._model.exceptions import clean, encode_error
+from pgflow._model.kinds import Kind
+from pgflow._model.units import RETURNED, Unit
 from pgflow.errors import CodecError, NotStorable
-from pgflow.failures import clean, encode_error
-from pgflow.model import Kind
-from pgflow.units import RETURNED, Claim, Offer, Unit
-from pgflow.values import Codec
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)

@@ -1,6 +1,6 @@
 """Results made anew: a recorded result is valid only while what it claims to exist does.
 
-Before a replay begins, the worker has the Refs in the journal checked (`pgflow.refs`) and says which are lost.
+Before a replay begins, the worker has the Refs in the journal checked (`pgflow._worker.ref_checks`) and says which are lost.
 When the replay comes to a result with one of those, it stands still. A read or a step, which may always run
 again under the same key, does so; the code gets the new result in place of the old, and once everything
 recorded has been repeated, that is added to the journal as a unit of its own: the newest counts in every
@@ -19,8 +19,9 @@ from pgflow._engine.calls import Call, StepCall
 from pgflow._engine.host import Host, StepResult
 from pgflow._engine.ledger import Ledgers
 from pgflow._engine.requests import hash_of
-from pgflow.model import Kind
-from pgflow.units import Claim, Unit
+from pgflow._model.claims import Claim
+from pgflow._model.kinds import Kind
+from pgflow._model.units import Unit
 
 LOST = "ref_lost"
 """Reason of a run that is held because something that a result claims is gone."""

@@ -15,12 +15,13 @@ from pgflow._engine.calls import Call, ChildCall, ChildRequest, EffectCall, Sign
 from pgflow._engine.history import NEVER, History
 from pgflow._engine.host import Host, StepResult
 from pgflow._engine.outcomes import decode_result
-from pgflow.envelopes import seal_metadata
+from pgflow._model.claims import Claim, ReusedStep
+from pgflow._model.codecs import Codec, hash_arguments
+from pgflow._model.envelopes import seal_metadata
+from pgflow._model.exceptions import ErrorClasses
+from pgflow._model.kinds import Kind
+from pgflow._model.units import Start, ended_by, relabelled
 from pgflow.errors import InvalidArgument, NotStorable
-from pgflow.failures import ErrorClasses
-from pgflow.model import Kind
-from pgflow.units import Claim, ReusedStep, Start, ended_by, relabelled
-from pgflow.values import Codec, hash_arguments
 
 Resting = tuple[str, str | int | None]
 """Key of a decision, and the item of it that a call is about."""

@@ -2,7 +2,7 @@
 
 A run that is rewound with ``effects="compensate"`` has first an execution of this sort. Its code is not the
 workflow's: it settles each dropped effect that is open, and compensates what was done, the last one first
-(:mod:`pgflow.undo`). Its calls have numbers of their own, and its units stand between the inherited part of the
+(:mod:`pgflow._worker.undoing`). Its calls have numbers of their own, and its units stand between the inherited part of the
 journal and what the code adds; the unit ``compensated`` says that it is over. What cannot be settled or taken
 back leaves the run stuck, with the debt in ``owed``, and the code waits.
 """
@@ -20,12 +20,13 @@ from pgflow._engine.execution import Execution
 from pgflow._engine.history import NEVER
 from pgflow._engine.host import Host
 from pgflow._engine.requests import Resting
+from pgflow._model.claims import Claim, Dropped
+from pgflow._model.codecs import ANYTHING
+from pgflow._model.exceptions import encode_error
+from pgflow._model.kinds import Kind
+from pgflow._model.reasons import Unknown, reason_of
+from pgflow._model.units import FIRST_ADOPTED, Unit
 from pgflow.errors import EffectFailed
-from pgflow.failures import encode_error
-from pgflow.model import Kind
-from pgflow.reasons import Unknown, reason_of
-from pgflow.units import FIRST_ADOPTED, Claim, Dropped, Unit
-from pgflow.values import ANYTHING
 
 
 class Undoing(Execution):

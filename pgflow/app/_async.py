@@ -15,24 +15,25 @@ from typing import Any, ParamSpec, Self, TypeVar
 import psycopg
 from psycopg_pool import AsyncConnectionPool
 
-from pgflow._calls import mail, result, start, wake
-from pgflow._calls import worker as worker_calls
-from pgflow._io import Query, is_infrastructure, is_passing, run_all_async, run_async, run_on_async
-from pgflow._io.connect import lent_async, make_pool, make_pool_async
-from pgflow.adapters import Adapted, adapt
+from pgflow._client.client import AsyncClient, step_scope_of
+from pgflow._client.handles import AsyncRun, AsyncSession
+from pgflow._client.results import ResultWaiter
+from pgflow._client.starts import batch_of
+from pgflow._db.calls import mail, result, start, wake
+from pgflow._db.calls import worker as worker_calls
+from pgflow._db.connect import lent_async, make_pool, make_pool_async
+from pgflow._db.failures import is_infrastructure, is_passing
+from pgflow._db.query import Query, run_all_async, run_async, run_on_async
+from pgflow._flow.workflow import Workflow
+from pgflow._model.durations import Duration, duration
+from pgflow._transactions.join import Adapted, adapt
+from pgflow._transactions.psycopg import AsyncPsycopgProvider, PsycopgProvider
+from pgflow._worker.listener import WORK_CHANNEL, payloads
+from pgflow._worker.options import Definitions, WorkerOptions
+from pgflow._worker.worker import Worker
 from pgflow.app._base import CLIENT_CONNECTIONS, WAKE_AGAIN_SECONDS, AppBase, refuse_schedules
-from pgflow.client import AsyncClient, step_scope_of
-from pgflow.durations import Duration, duration
 from pgflow.errors import WrongColourError
-from pgflow.handles import AsyncRun, AsyncSession
-from pgflow.listener import WORK_CHANNEL, payloads
 from pgflow.logs import redacted
-from pgflow.options import Definitions, WorkerOptions
-from pgflow.providers import AsyncPsycopgProvider, PsycopgProvider
-from pgflow.starts import batch_of
-from pgflow.waiter import ResultWaiter
-from pgflow.worker import Worker
-from pgflow.workflow import Workflow
 
 log = logging.getLogger("pgflow")
 
@@ -268,7 +269,7 @@ class AsyncApp(AppBase, AsyncClient):
         Args:
             concurrency: Most runs at once; waiting runs do not count.
             queues: Queues to serve; those of the app's workflows if not given.
-            **options: Further fields of :class:`pgflow.options.WorkerOptions`.
+            **options: Further fields of :class:`pgflow._worker.options.WorkerOptions`.
         """
         async with self._work(self._worker_options(concurrency, queues, options)) as worker, self._told_if_failed(worker):
             yield

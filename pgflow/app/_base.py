@@ -12,18 +12,19 @@ from datetime import timedelta
 from types import ModuleType
 from typing import Any, TypeVar, overload
 
-from pgflow._io.connect import PATIENCE_SECONDS, ConnectOptions, connect, is_behind_pooler
-from pgflow.dsn import resolve_dsn
-from pgflow.durations import Duration
-from pgflow.envelopes import PayloadCodec, envelopes_of
+from pgflow._db.connect import PATIENCE_SECONDS, ConnectOptions, connect, is_behind_pooler
+from pgflow._db.dsn import resolve_dsn
+from pgflow._flow.interceptor import Interceptor
+from pgflow._flow.workflow import Workflow
+from pgflow._model.durations import Duration
+from pgflow._model.effects import Ref
+from pgflow._model.envelopes import PayloadCodec, envelopes_of
+from pgflow._model.pages import Page
+from pgflow._worker.options import Definitions, WorkerOptions
+from pgflow._worker.pager import make_hook
+from pgflow._worker.ref_checks import make_checker
 from pgflow.errors import DefinitionError, NotBuiltError, WrongState
-from pgflow.interceptor import Interceptor
-from pgflow.model import Page, Ref
-from pgflow.options import Definitions, WorkerOptions
-from pgflow.pager import make_hook
-from pgflow.refs import make_checker
 from pgflow.schema import migrate_dsn, require_schema
-from pgflow.workflow import Workflow
 
 log = logging.getLogger("pgflow")
 

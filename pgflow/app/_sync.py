@@ -15,22 +15,23 @@ from typing import Any, ParamSpec, Self, TypeVar
 import psycopg
 from psycopg_pool import ConnectionPool
 
-from pgflow._calls import mail, result, start, wake
-from pgflow._calls import worker as worker_calls
-from pgflow._io import Query, is_infrastructure, is_passing, run, run_all, run_on
-from pgflow._io.connect import lent, make_pool
-from pgflow.adapters import Adapted, adapt
+from pgflow._client.client import Client, step_scope_of
+from pgflow._client.handles import Run, Session
+from pgflow._client.starts import batch_of
+from pgflow._db.calls import mail, result, start, wake
+from pgflow._db.calls import worker as worker_calls
+from pgflow._db.connect import lent, make_pool
+from pgflow._db.failures import is_infrastructure, is_passing
+from pgflow._db.query import Query, run, run_all, run_on
+from pgflow._flow.workflow import Workflow
+from pgflow._model.durations import Duration
+from pgflow._transactions.join import Adapted, adapt
+from pgflow._worker.listener import WORK_CHANNEL, payloads
+from pgflow._worker.worker import Worker
 from pgflow.app._async import AsyncApp, twin_of
 from pgflow.app._base import CLIENT_CONNECTIONS, WAKE_AGAIN_SECONDS, AppBase
-from pgflow.client import Client, step_scope_of
-from pgflow.durations import Duration
 from pgflow.errors import WrongColourError
-from pgflow.handles import Run, Session
-from pgflow.listener import WORK_CHANNEL, payloads
 from pgflow.logs import redacted
-from pgflow.starts import batch_of
-from pgflow.worker import Worker
-from pgflow.workflow import Workflow
 
 log = logging.getLogger("pgflow")
 

@@ -29,12 +29,12 @@ from django.db import transaction as django_transaction
 from django.utils.module_loading import import_string
 from psycopg.conninfo import make_conninfo
 
-from pgflow.adapters import Adapted, Row, refuse_without_transaction
+from pgflow._flow.decorators import make_transaction
+from pgflow._flow.step import SyncStep
+from pgflow._transactions.join import Adapted, Row, refuse_without_transaction
+from pgflow._transactions.provider import Transaction, in_time
 from pgflow.app import App
-from pgflow.decorators import make_transaction
 from pgflow.errors import DefinitionError
-from pgflow.providers import Transaction, in_time
-from pgflow.step import SyncStep
 
 P = ParamSpec("P")
 R = TypeVar("R")

@@ -10,9 +10,9 @@ from django.db.models import QuerySet
 from django.http import HttpRequest
 from django.utils.functional import cached_property
 
+from pgflow._model.kinds import Status
 from pgflow.django import project_app
 from pgflow.django.models import Run
-from pgflow.model import Status
 
 MOST_COUNTED = 10_000
 """A history may be long: the list counts no further, and filters find what is older."""

@@ -7,13 +7,13 @@ from collections.abc import Iterator
 from types import ModuleType
 from typing import Any
 
+from pgflow._flow.step import resolve_hints
+from pgflow._model.codecs import codec_for
 from pgflow.errors import DefinitionError
 from pgflow.lint.definitions import Declared
 from pgflow.lint.findings import Finding
 from pgflow.lint.module import Module
 from pgflow.lint.rules.values import NotStorableAnnotation, stored_parameters
-from pgflow.step import resolve_hints
-from pgflow.values import codec_for
 
 RULE = NotStorableAnnotation()
 

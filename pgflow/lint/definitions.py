@@ -30,13 +30,13 @@ class Kind(StrEnum):
 
 DECORATORS: dict[str, Kind] = {
     **{f"pgflow.{kind}": kind for kind in Kind},
-    **{f"pgflow.decorators.{kind}": kind for kind in Kind if kind is not Kind.WORKFLOW},
-    "pgflow.workflow.workflow": Kind.WORKFLOW,
+    **{f"pgflow._flow.decorators.{kind}": kind for kind in Kind if kind is not Kind.WORKFLOW},
+    "pgflow._flow.workflow.workflow": Kind.WORKFLOW,
     "pgflow.django.transaction": Kind.TRANSACTION,
 }
 """Kinds by the dotted path of the decorator."""
 
-DYNAMIC = frozenset({"pgflow.call", "pgflow.sync.call", "pgflow.dynamic.call"})
+DYNAMIC = frozenset({"pgflow.call", "pgflow.sync.call", "pgflow._flow.dynamic.call"})
 """Functions that are called with a name and a function, and make a step of that."""
 
 WITHOUT_CONNECTION = "pgflow.django.transaction"

@@ -166,9 +166,10 @@ PGFLOW = frozenset(
 )
 
 WAITING = frozenset(
-    {"pgflow.sleep", "pgflow.run_child", "pgflow.map", "pgflow.gate", "pgflow.Signal().wait", "pgflow.call", "pgflow.dynamic.call"}
-    | {"pgflow.start_child", "pgflow.context.start_child"}
-    | {"pgflow.many.map", "pgflow.context.sleep", "pgflow.context.run_child", "pgflow.context.gate", "pgflow.context.Signal().wait"}
+    {"pgflow.sleep", "pgflow.run_child", "pgflow.map", "pgflow.gate", "pgflow.Signal().wait", "pgflow.call", "pgflow._flow.dynamic.call"}
+    | {"pgflow.start_child", "pgflow._flow.children.start_child"}
+    | {"pgflow._flow.many.map", "pgflow._flow.timers.sleep", "pgflow._flow.children.run_child", "pgflow._flow.authority.gate"}
+    | {"pgflow._flow.signals.Signal().wait"}
     | {"asyncio.sleep", "asyncio.wait", "asyncio.wait_for"}
 )
 """Coroutine functions that do nothing unless they are awaited."""

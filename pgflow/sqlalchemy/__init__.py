@@ -22,9 +22,9 @@ from sqlalchemy import Connection, Engine, event, text
 from sqlalchemy.exc import TimeoutError as NoRoom
 from sqlalchemy.orm import Session, scoped_session, sessionmaker
 
-from pgflow.adapters import Adapted, Row, numbered, refuse_without_transaction
+from pgflow._transactions.join import Adapted, Row, numbered, refuse_without_transaction
+from pgflow._transactions.provider import Transaction, is_class, rolled_back_in_time
 from pgflow.errors import InvalidArgument
-from pgflow.providers import Transaction, is_class, rolled_back_in_time
 
 __all__ = ["EngineProvider", "SessionProvider", "adapt"]
 

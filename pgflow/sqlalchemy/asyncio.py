@@ -8,9 +8,9 @@ from typing import Any, LiteralString
 
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession, async_sessionmaker
 
-from pgflow.adapters import Adapted, Row
+from pgflow._transactions.join import Adapted, Row
+from pgflow._transactions.provider import AsyncTransaction, is_class, rolled_back_in_time_async
 from pgflow.errors import InvalidArgument
-from pgflow.providers import AsyncTransaction, is_class, rolled_back_in_time_async
 from pgflow.sqlalchemy import after_commit, check_connection, isolation_options, no_room_is_trouble, rows_of, socket_of, statement
 
 __all__ = ["AsyncEngineProvider", "AsyncSessionProvider", "adapt"]

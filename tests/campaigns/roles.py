@@ -13,8 +13,8 @@ from typing import Any
 import pgflow_cli.workers
 
 from pgflow import App
-from pgflow.heart import Rhythm
-from pgflow.options import WorkerOptions
+from pgflow._worker.heartbeat import Rhythm
+from pgflow._worker.options import WorkerOptions
 from tests.campaigns import jobs
 
 TINY = Rhythm(beat=0.1, look=0.05, dead_after=0.6)

@@ -9,9 +9,9 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from pgflow import App, testing
-from pgflow._calls.claim import load_units
-from pgflow._io import run as ask
-from pgflow.values import Codec, codec_for
+from pgflow._db.calls.claim import load_units
+from pgflow._db.query import run as ask
+from pgflow._model.codecs import Codec, codec_for
 from tests import sqlkit
 from tests.campaigns import jobs
 from tests.campaigns.ground import audit, drain, not_completed, start

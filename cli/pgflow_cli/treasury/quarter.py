@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 
 from pgflow import App
-from pgflow.dsn import redact_dsn, resolve_dsn
+from pgflow._db.dsn import redact_dsn, resolve_dsn
 from pgflow.schema import migrate_dsn
 from pgflow_cli.treasury import client, ledger, world
 from pgflow_cli.treasury.bank import COUNTED, create_book

@@ -176,10 +176,10 @@ async def fulfil(order: int) -> str:
 
 
 NOT_BUILT = {
-    **dict.fromkeys(("pgflow.gate", "pgflow.sync.gate", "pgflow.context.gate"), "gates"),
-    **dict.fromkeys(("pgflow.charge", "pgflow.context.charge"), "budgets"),
-    **dict.fromkeys(("pgflow.owe", "pgflow.context.owe"), "obligations"),
-    **dict.fromkeys(("pgflow.schedule", "pgflow.workflow.schedule"), "schedules"),
+    **dict.fromkeys(("pgflow.gate", "pgflow.sync.gate", "pgflow._flow.authority.gate"), "gates"),
+    **dict.fromkeys(("pgflow.charge", "pgflow._flow.authority.charge"), "budgets"),
+    **dict.fromkeys(("pgflow.owe", "pgflow._flow.authority.owe"), "obligations"),
+    **dict.fromkeys(("pgflow.schedule", "pgflow._flow.workflow.schedule"), "schedules"),
 }
 """Parts of the surface that are declared and not built, by dotted path."""
 

@@ -1,0 +1,1 @@
+"""Starts of runs, handles to them, and orders to them."""

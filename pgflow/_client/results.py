@@ -1,0 +1,144 @@
+"""Waiting for results: all waits of a process share one query, woken by notifications and by polling.
+
+Polling backs off while nothing comes and never stops: a lost notification costs one poll.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import random
+
+import psycopg
+
+from pgflow._db.calls import result as calls
+from pgflow._db.connect import ConnectOptions
+from pgflow._worker.connection import WorkerConnection
+from pgflow._worker.listener import DONE_CHANNEL, Listener, parse_done
+from pgflow._worker.supervision import Failures, back_off_seconds, cancel, is_own_end
+from pgflow.errors import WorkerFailed
+from pgflow.logs import redacted
+
+log = logging.getLogger("pgflow")
+
+FIRST_POLL_SECONDS = 0.02
+LONGEST_POLL_SECONDS = 1.0
+ANSWER_SECONDS = 10.0
+"""A question that takes longer is asked again, perhaps of another server."""
+
+
+class ResultWaiter:
+    """See the module. Belongs to one event loop."""
+
+    def __init__(self, connect: ConnectOptions, *, listen: bool = True) -> None:
+        self._control = WorkerConnection(connect, "pgflow results", timeout_seconds=ANSWER_SECONDS)
+        self._listener = Listener(connect, DONE_CHANNEL, self._heard, self._look_now, self._not_listening)
+        self._listen = listen
+        self._waits: dict[int, set[asyncio.Future[calls.Ended]]] = {}
+        self._look = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+        self._failure: Exception | None = None
+        self._closing = False
+
+    def fail(self, failure: Exception | None) -> None:
+        """Nobody here works on runs any more: whoever waits for one is told, until this is taken back with None."""
+        self._failure = failure
+        if failure is not None:
+            self._tell(failure)
+
+    def _tell(self, failure: Exception) -> None:
+        for futures in self._waits.values():
+            for future in futures:
+                if not future.done():
+                    future.set_exception(failure)
+
+    def _not_listening(self, name: str, error: BaseException) -> None:
+        log.error("%s has failed again and again: results are looked for once a second", name, exc_info=error)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        """Nobody who still waits may wait for ever, whatever has ended the looks."""
+        if self._waits and task is self._task and not self._closing:  # else somebody who came just now has begun others
+            error = asyncio.CancelledError("they were cancelled") if task.cancelled() else task.exception()
+            self._give_up(error or RuntimeError("they have ended"))
+
+    def _give_up(self, error: BaseException) -> None:
+        failure = WorkerFailed(f"the looks for results have failed: {type(error).__name__}: {redacted(error)}")
+        failure.__cause__ = error
+        log.error("%s", failure, exc_info=error)
+        self._tell(failure)
+
+    async def wait(self, chain_id: int) -> calls.Ended:
+        """Waits until a chain has ended, or is stuck."""
+        if self._failure is not None:
+            raise self._failure
+        future: asyncio.Future[calls.Ended] = asyncio.get_running_loop().create_future()
+        self._waits.setdefault(chain_id, set()).add(future)
+        if self._task is None or self._task.done():
+            if self._listen and self._task is None:
+                self._listener.start()
+            self._task = asyncio.create_task(self._serve(), name="pgflow-results")
+            self._task.add_done_callback(self._ended)
+        self._look.set()
+        try:
+            return await future
+        finally:
+            waits = self._waits.get(chain_id)
+            if waits is not None:
+                waits.discard(future)
+                if not waits:
+                    self._waits.pop(chain_id, None)
+
+    def ended(self, chains: list[int]) -> None:
+        """These chains have ended: whoever waits for one need not wait for a poll."""
+        if any(chain in self._waits for chain in chains):
+            self._look.set()
+
+    def _heard(self, payload: str) -> None:
+        if not self._waits.keys().isdisjoint(parse_done(payload)):
+            self._look.set()
+
+    def _look_now(self) -> None:
+        self._look.set()
+
+    async def _serve(self) -> None:
+        """Looks until nobody waits. What goes wrong with it keeps nobody waiting for ever."""
+        failures, task = Failures(), asyncio.current_task()
+        while self._waits:
+            try:
+                await self._run()
+            except BaseException as error:
+                if is_own_end(error, task):
+                    raise
+                if not failures.add():
+                    self._give_up(error)
+                    return
+                delay = back_off_seconds(failures.count)
+                log.error("the looks for results failed, and begin again in %.2f s", delay, exc_info=error)  # noqa: TRY400
+                await asyncio.sleep(delay)
+
+    async def _run(self) -> None:
+        delay = FIRST_POLL_SECONDS
+        while self._waits:
+            self._look.clear()
+            try:
+                found = await self._control.ask(calls.results(list(self._waits)))
+            except (psycopg.Error, OSError, TimeoutError) as error:
+                log.debug("cannot look for results: %s", redacted(error))
+                found = {}
+            for chain_id, ended in found.items():
+                for future in self._waits.pop(chain_id, ()):
+                    if not future.done():
+                        future.set_result(ended)
+            delay = FIRST_POLL_SECONDS if found else min(LONGEST_POLL_SECONDS, delay * 1.5)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(delay * random.uniform(0.8, 1.0)):  # noqa: S311 - spreads the load
+                    await self._look.wait()
+
+    async def close(self) -> None:
+        """Ends; whoever still waits is cancelled."""
+        self._closing = True
+        if self._task is not None:
+            await cancel([self._task])
+        await self._listener.close()
+        await self._control.close()

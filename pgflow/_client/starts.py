@@ -1,0 +1,135 @@
+"""Parts of a start before it is sent: its key, its options, and the batches of :meth:`pgflow.App.start_many`."""
+
+from __future__ import annotations
+
+import os
+import time
+import uuid
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+from pgflow._db.calls import start
+from pgflow._db.query import Query
+from pgflow._flow.interceptor import Interceptor
+from pgflow._flow.scope import current
+from pgflow._flow.workflow import Workflow
+from pgflow._model.envelopes import Envelopes, seal_metadata
+from pgflow._model.options import StartOptions
+from pgflow.errors import DefinitionError, InvalidArgument
+
+RUNS_A_STATEMENT = 125
+"""Runs in a statement of a batch whose keys are made up. By measurement, of 500 runs: 63 to 250 are within a tenth, all 500 in one take 1.1
+times as long.
+"""
+
+
+def new_keys(count: int) -> list[str]:
+    """UUIDs of version 7 (RFC 9562, 5.7), each greater than the one before.
+
+    Behind the milliseconds 24 bits count up from a random number (RFC 9562, 6.2, method 1); 48 more are random in each.
+    Keys are made here, so that a start whose answer was lost can be sent again under its key.
+    """
+    milliseconds = f"{time.time_ns() // 1_000_000:012x}"
+    random = os.urandom(6 * count + 4).hex()
+    seed = int(random[-8:], 16)
+    head, variant, first = f"{milliseconds[:8]}-{milliseconds[8:]}-7", "89ab"[seed & 3], seed >> 9
+    return [
+        f"{head}{n >> 12 & 0xFFF:03x}-{variant}{n & 0xFFF:03x}-{random[at : at + 12]}"
+        for n, at in zip(range(first, first + count), range(0, 12 * count, 12), strict=True)
+    ]
+
+
+def effective_options(workflow: Workflow[..., Any], interceptors: Iterable[Interceptor]) -> StartOptions:
+    """Options of a start as the interceptors leave them."""
+    options: StartOptions = workflow.start_options
+    for interceptor in interceptors:
+        options = interceptor.start(workflow.name, options)
+    scope = current.get()
+    if scope is not None and scope.claim.metadata:
+        options = replace(options, metadata={**scope.claim.metadata, **options.metadata})
+    return options
+
+
+def stored_options(options: StartOptions, envelopes: Envelopes | None) -> StartOptions:
+    """Options of a start as they are stored."""
+    if not options.metadata:
+        return options
+    return replace(options, metadata=seal_metadata(envelopes, options.metadata) or {})
+
+
+def stored_input(
+    workflow: Workflow[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], key: str | None, envelopes: Envelopes | None
+) -> str:
+    """The input of a start as it is stored: the same for the same key and arguments, as far as the database compares it."""
+    text = workflow.encode_input(args, kwargs)
+    if envelopes is None:
+        return text
+    return envelopes.seal_compared(text, f"the input of workflow {workflow.name}", key or "", workflow.defaults_text)
+
+
+def stored_defaults(workflow: Workflow[..., Any], envelopes: Envelopes | None) -> str | None:
+    """Return the defaults that count for parameters that an input leaves out; the hash of an encoded input is made with them."""
+    return workflow.defaults_text if envelopes is None or not envelopes.is_writing else None
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Starts of one workflow that share all but key and input: all of them happen, or none."""
+
+    workflow: Workflow[..., Any]
+    options: StartOptions
+    keys: Sequence[str]
+    inputs: Sequence[tuple[Any, ...]]
+    is_made_up: bool
+    """True if pgflow made its keys up."""
+    start_id: str | None = None
+    """By what it knows its own runs when it is sent again, if it must not find those of others."""
+    envelopes: Envelopes | None = None
+    """Those of the app."""
+
+    def statements(self, *, again: bool) -> list[Callable[[], Query[list[start.Started]]]]:
+        """Return functions that make the statements which start them. Keys of the caller's go in one, since they are taken in their order.
+
+        Args:
+            again: The answer to all of this was lost: it may have happened.
+        """
+        size = RUNS_A_STATEMENT if self.is_made_up else max(1, len(self.inputs))
+        is_new = self.is_made_up and not again
+        return [partial(self._statement, slice(first, first + size), is_new) for first in range(0, len(self.inputs), size)]
+
+    def _statement(self, part: slice, is_new: bool) -> Query[list[start.Started]]:
+        defaults = None if self.is_made_up else stored_defaults(self.workflow, self.envelopes)
+        pairs = zip(self.keys[part], self.inputs[part], strict=True)
+        runs = [(key, stored_input(self.workflow, args, {}, key, self.envelopes)) for key, args in pairs]
+        return start.start_runs(self.workflow.name, runs, self.options, keys_are_new=is_new, defaults=defaults, start_id=self.start_id)
+
+
+def batch_of(
+    workflow: Workflow[..., Any], inputs: Iterable[tuple[Any, ...]], keys: Sequence[str] | None, interceptors: Sequence[Interceptor],
+    envelopes: Envelopes | None = None,
+) -> Batch:
+    """A batch of starts.
+
+    Raises:
+        DefinitionError: A key is among the workflow's options, or it cannot be started at all.
+        InvalidArgument: There are more or fewer keys than inputs.
+    """
+    if workflow.start_options.key is not None:
+        raise DefinitionError("start_many() starts runs of different inputs: they cannot share options(key=...), pass keys=[...]")
+    workflow.check_definition()
+    given = list(inputs)
+    if keys is not None and len(keys) != len(given):
+        raise InvalidArgument(f"start_many() was given {len(given)} inputs and {len(keys)} keys")
+    named = new_keys(len(given)) if keys is None else keys
+    options = stored_options(effective_options(workflow, interceptors), envelopes)
+    return Batch(workflow, options, named, given, keys is None, start_id_of(options), envelopes)
+
+
+def start_id_of(options: StartOptions) -> str | None:
+    """A new number for a start, where that is what tells its own run from another of the same key."""
+    return str(uuid.uuid4()) if options.if_taken in ("reject", "replace") else None
+
+
+__all__ = ["Batch", "batch_of", "effective_options", "new_keys", "start_id_of", "stored_defaults", "stored_input", "stored_options"]

@@ -1,0 +1,1 @@
+"""One call of a stored function, for connections of both colours."""

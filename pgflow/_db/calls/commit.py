@@ -1,0 +1,73 @@
+"""``sql/commit.sql``: the group commit."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, LiteralString
+
+from pgflow._db.calls.claim import ARGUMENTS, COLUMNS, ClaimRequest, read_claims
+from pgflow._db.query import JsonTexts, Query, Row
+from pgflow._model.claims import Claim
+
+
+@dataclass
+class CommitAnswer:
+    """Answer to a batch of flushes."""
+
+    bad: dict[int, str] = field(default_factory=dict)
+    settled: dict[int, dict[str, Any]] = field(default_factory=dict)
+    wake: list[int] = field(default_factory=list)
+    lanes: list[int] = field(default_factory=list)
+
+
+ALL_WELL = CommitAnswer()
+
+
+def _answer(data: dict[str, Any] | None) -> CommitAnswer:
+    if data is None:
+        return ALL_WELL
+    return CommitAnswer(
+        bad=dict(data.get("bad") or ()),
+        settled={answer["run"]: answer for answer in data.get("x") or ()},
+        wake=data.get("wake") or [],
+        lanes=data.get("lanes") or [],
+    )
+
+
+def commit_units(document: str, apart: Sequence[str] = (), *, careful: bool = False) -> Query[CommitAnswer]:
+    """Commits a batch; ``apart``: the long values beside its document."""
+    if apart:
+        sql: LiteralString = "select pgflow.commit_units(%s::jsonb, %s::boolean, %s::json[])"
+        return Query(sql, (document, careful, JsonTexts(apart)), lambda rows: _answer(rows[0][0]))
+    return Query("select pgflow.commit_units(%s::jsonb, %s::boolean)", (document, careful), lambda rows: _answer(rows[0][0]))
+
+
+def commit_and_claim(document: str, request: ClaimRequest, apart: Sequence[str] = ()) -> Query[tuple[CommitAnswer, list[Claim]]]:
+    """Commits a batch and claims runs; ``apart``: the long values beside the document."""
+    if apart:
+        sql = f"select answer, {COLUMNS} from pgflow.commit_and_claim(%s::jsonb, {ARGUMENTS}, %s::json[])"  # noqa: S608 - names of columns
+        return Query(sql, (document, *request.params(), JsonTexts(apart)), _read_both)
+    sql = f"select answer, {COLUMNS} from pgflow.commit_and_claim(%s::jsonb, {ARGUMENTS})"  # noqa: S608 - names of columns
+    return Query(sql, (document, *request.params()), _read_both)
+
+
+def _read_both(rows: list[Row]) -> tuple[CommitAnswer, list[Claim]]:
+    return _answer(rows[0][0]), read_claims([row[1:] for row in rows if row[1] is not None])
+
+
+def commit_unit(
+    worker_id: int, run_id: int, token: int, seq: int, call: int, kind: str, name: str | None, payload: str | None, starts: str | None,
+    at_us: int,
+) -> Query[CommitAnswer]:
+    """Commits the one unit of one run, without a document."""
+    sql = (
+        'select pgflow.commit_unit(%s::bigint, %s::bigint, %s::int, %s::int, %s::"char", %s::text, %s::json, %s::json, '
+        "%s::bigint, %s::int)"
+    )
+
+    def read(rows: list[Row]) -> CommitAnswer:
+        verdict = rows[0][0]
+        return ALL_WELL if verdict is None else CommitAnswer(bad={run_id: verdict})
+
+    return Query(sql, (run_id, token, seq, call, kind, name, payload, starts, at_us, worker_id), read)

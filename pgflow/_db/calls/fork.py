@@ -1,0 +1,119 @@
+"""``sql/fork.sql``: forks, and generations that take the place of others."""
+
+from __future__ import annotations
+
+import json
+from datetime import timedelta
+from typing import Any, Literal, TypedDict
+
+from pgflow._db.calls.start import Started
+from pgflow._db.query import Query, Row
+
+DroppedEffects = Literal["reuse", "repeat", "compensate"]
+"""Treatment of the outside effects of a dropped part of a journal."""
+
+
+class AgainOptions(TypedDict, total=False):
+    """Options that a rewind, a restart and a fork share.
+
+    Attributes:
+        effects: Of steps, transactions, effects and children that the dropped part has completed: ``"reuse"`` hands their results
+            to the new run where it asks for the same with the same arguments, ``"repeat"`` does them again under new keys,
+            ``"compensate"`` takes the effects back, the last one first, before the run goes on; not for a fork.
+        attempts: Most tries of each step from here on, whatever it declares.
+        timeout: A new deadline, from now; without it the old one holds as long as it has not passed.
+        why: The reason, kept in the history.
+        by: Name of whoever asks for it, kept beside the reason; the database role if not given.
+    """
+
+    effects: DroppedEffects | None
+    attempts: int | None
+    timeout: timedelta | None
+    why: str
+    by: str | None
+
+
+class PlaceOptions(AgainOptions, total=False):
+    """Options of a rewind and a restart.
+
+    Attributes:
+        children: Of open children that the dropped part has started: ``"refuse"`` to go on, which is the default, or ``"cancel"`` them.
+    """
+
+    children: Literal["refuse", "cancel"]
+
+
+class ForkOptions(AgainOptions, total=False):
+    """Options of a fork.
+
+    Attributes:
+        at: Number of units of the journal that it begins with: all if neither this nor ``from_step`` is given.
+        from_step: Begins just before the last call of this step; of the last that failed, if one did.
+        edit: Another result for the last unit that is kept, which must be that of a step or a decision.
+        input: Another input, an object of parameter names: only with ``at=0``.
+        with_mail: True to give it copies of the messages that wait, and of those that the part left out had taken.
+        generation: Of which generation; the newest if not given.
+        labels: Other labels.
+    """
+
+    at: int | None
+    from_step: str | None
+    edit: Any
+    input: dict[str, Any] | None
+    with_mail: bool
+    generation: int | None
+    labels: dict[str, str] | None
+
+
+def fork_run(
+    key: str, new_key: str | None, edit: str | None, input_text: str | None, options: ForkOptions, tenant: str = ""
+) -> Query[Started]:
+    """Starts a fork; ``edit`` and ``input_text`` are JSON text."""
+    sql = (
+        "select run_key, run_id, is_new, lane_id from pgflow.fork_run(%s::text, %s::text, at_seq => %s::int, from_step => %s::text,"
+        " edit => %s::json, input => %s::json, effects => %s::text, with_mail => %s::boolean, generation => %s::int, labels => %s::jsonb,"
+        " attempts => %s::int, timeout_seconds => %s::float8, why => %s::text, tenant => %s::text, sent_by => %s::text)"
+    )
+    labels = options.get("labels")
+    params = (
+        key, new_key, options.get("at"), options.get("from_step"), edit, input_text, options.get("effects"),
+        options.get("with_mail", False), options.get("generation"), None if labels is None else json.dumps(labels),
+        *_shared(options, "forked", tenant),
+    )  # fmt: skip
+    return Query(sql, params, lambda rows: Started(*rows[0]))
+
+
+def rewind_run(
+    key: str, to_seq: int | None, from_step: str | None, edit: str | None, options: PlaceOptions, tenant: str = ""
+) -> Query[Started]:
+    """Rewinds a run; ``edit`` is JSON text."""
+    sql = (
+        "select run_id, lane_id from pgflow.rewind_run(%s::text, to_seq => %s::int, from_step => %s::text, edit => %s::json,"
+        " effects => %s::text, children => %s::text, attempts => %s::int, timeout_seconds => %s::float8, why => %s::text,"
+        " tenant => %s::text, sent_by => %s::text)"
+    )
+    params = (
+        key, to_seq, from_step, edit, options.get("effects"), options.get("children", "refuse"), *_shared(options, "rewound", tenant),
+    )  # fmt: skip
+    return Query(sql, params, lambda rows: _renewed(key, rows))
+
+
+def restart_run(key: str, input_text: str | None, options: PlaceOptions, tenant: str = "") -> Query[Started]:
+    """Restarts a run; ``input_text`` is JSON text."""
+    sql = (
+        "select run_id, lane_id from pgflow.restart_run(%s::text, input => %s::json, effects => %s::text, children => %s::text,"
+        " attempts => %s::int, timeout_seconds => %s::float8, why => %s::text, tenant => %s::text, sent_by => %s::text)"
+    )
+    params = (key, input_text, options.get("effects"), options.get("children", "refuse"), *_shared(options, "restarted", tenant))
+    return Query(sql, params, lambda rows: _renewed(key, rows))
+
+
+def _shared(options: AgainOptions, why: str, tenant: str) -> tuple[object, ...]:
+    timeout = options.get("timeout")
+    seconds = None if timeout is None else timeout.total_seconds()
+    return options.get("attempts"), seconds, options.get("why", why), tenant, options.get("by")
+
+
+def _renewed(key: str, rows: list[Row]) -> Started:
+    run_id, lane_id = rows[0]
+    return Started(key, run_id, True, lane_id)

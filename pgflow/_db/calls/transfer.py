@@ -1,0 +1,33 @@
+"""``sql/transfer.sql``: runs as text."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from pgflow._db.query import Query
+
+
+class Exported(NamedTuple):
+    """One generation of a run, without its journal."""
+
+    chain_id: int
+    run_id: int
+    last_seq: int
+    history: str
+
+
+def export_runs(chains: Sequence[int]) -> Query[list[Exported]]:
+    """Each generation of these chains."""
+    sql = "select chain_id, run_id, last_seq, history from pgflow.export_runs(%s::bigint[])"
+    return Query(sql, (list(chains),), lambda rows: [Exported(*row) for row in rows])
+
+
+def export_units(run_id: int, after_seq: int) -> Query[str | None]:
+    """A page of a journal, as a JSON array; None at its end."""
+    return Query("select pgflow.export_units(%s::bigint, %s::int)", (run_id, after_seq), lambda rows: rows[0][0])
+
+
+def import_run(history: str) -> Query[int]:
+    """Inserts a run that another database exported; answers its number here."""
+    return Query("select pgflow.import_run(%s::json)", (history,), lambda rows: int(rows[0][0]))

@@ -1,0 +1,133 @@
+"""``sql/worker.sql``: signs of life, and what becomes of the work of the dead."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from pgflow._db.query import Query, Row
+
+
+class Beat(NamedTuple):
+    """Answer to a sign of life."""
+
+    alive: bool
+    mail: list[int]
+    timeline: int | None = None
+    """Timeline of the server's log; None where it does not say, as for all below."""
+    flushed: int | None = None
+    """Log position behind everything acknowledged by now."""
+    recovered_to: int | None = None
+    """Log position up to which the server had the old primary's log when it was promoted."""
+    waits: bool | None = None
+    """True if a commit waits for a standby."""
+
+
+class Reaped(NamedTuple):
+    """Result of reaping a dead worker: its runs by what became of them."""
+
+    reclaimed: int
+    stuck: list[int]
+    lanes: list[int]
+
+
+def _nothing(_rows: list[Row]) -> None:
+    return None
+
+
+def register_worker(host: str, pid: int, queues: Sequence[str], concurrency: int, version: str, stamp: str | None = None) -> Query[int]:
+    """A worker announces itself, and the stamp of the schema that its code is made for."""
+    sql = "select pgflow.register_worker(%s::text, %s::int, %s::text[], %s::int, %s::text, %s::text)"
+    return Query(sql, (host, pid, list(queues), concurrency, version, stamp), lambda rows: int(rows[0][0]))
+
+
+def read_stamp() -> Query[str | None]:
+    """The comment of the schema, which says what installed it; None if there is none. Any role may read it."""
+    sql = "select pg_catalog.obj_description(pg_catalog.to_regnamespace('pgflow'), 'pg_namespace')"
+    return Query(sql, (), lambda rows: rows[0][0])
+
+
+def beat(worker_id: int, *, stopping: bool = False) -> Query[Beat]:
+    """A sign of life."""
+    sql = "select alive, mail, timeline, flushed, recovered_to, waits from pgflow.beat(%s::int, %s::boolean)"
+    return Query(sql, (worker_id, stopping), lambda rows: Beat(*rows[0]))
+
+
+def observe_workers() -> Query[dict[int, int]]:
+    """The beats of all workers."""
+    return Query("select worker_id, beat from pgflow.observe_workers()", (), dict)
+
+
+def reap_worker(worker_id: int, seen_beat: int) -> Query[Reaped]:
+    """Declares a worker dead if its beat is still the one seen."""
+    sql = "select reclaimed, stuck, lanes from pgflow.reap_worker(%s::int, %s::bigint)"
+    return Query(sql, (worker_id, seen_beat), lambda rows: Reaped(*rows[0]))
+
+
+def leave_worker(worker_id: int) -> Query[None]:
+    """A worker takes its leave."""
+    return Query("select pgflow.leave_worker(%s::int)", (worker_id,), _nothing)
+
+
+def count_lost_threads(worker_id: int, lost: int) -> Query[None]:
+    """A worker says how many of its threads are lost."""
+    return Query("select pgflow.count_lost_threads(%s::int, %s::int)", (worker_id, lost), _nothing)
+
+
+def release_stuck(code: dict[str, str]) -> Query[int]:
+    """Lets runs that other code could not replay be tried with this: {workflow: code hash}."""
+    sql = "select pgflow.release_stuck(%s::text[], %s::text[])"
+    return Query(sql, (list(code), list(code.values())), lambda rows: int(rows[0][0]))
+
+
+def release_outdated(worker_id: int) -> Query[int]:
+    """Lets runs that older code could not replay be tried again; answers how many."""
+    return Query("select pgflow.release_outdated(%s::int)", (worker_id,), lambda rows: int(rows[0][0]))
+
+
+class Code(NamedTuple):
+    """Code of a workflow, as a worker registers it."""
+
+    workflow: str
+    version: str
+    code_hash: str
+    is_pinned: bool
+    alias_of: str | None
+    patches: dict[str, bool]
+    signals: dict[str, Any]
+
+
+def register_code(worker_id: int, codes: Sequence[Code]) -> Query[None]:
+    """A worker says what code it has."""
+    return Query("select pgflow.register_code(%s::int, %s::jsonb)", (worker_id, json.dumps(codes)), _nothing)
+
+
+def add_unit_partitions() -> Query[int]:
+    """Makes partitions ahead of the newest run."""
+    return Query("select pgflow.add_unit_partitions()", (), lambda rows: int(rows[0][0]))
+
+
+def sweep_keys() -> Query[int]:
+    """Frees keys whose retention is over, unless history is just being removed."""
+    return Query("select pgflow.sweep_keys(wait => false)", (), lambda rows: int(rows[0][0]))
+
+
+class Shrunk(NamedTuple):
+    """A partition of the journal that is smaller now."""
+
+    partition: str
+    bytes_before: int
+    bytes_after: int
+    units: int
+
+
+def shrink_journal() -> Query[list[Shrunk]]:
+    """Shrinks partitions that hold little after history was removed, unless others have used them too much lately."""
+    query = "select partition, bytes_before, bytes_after, units from pgflow.shrink_journal(backing_off => true)"
+    return Query(query, (), lambda rows: [Shrunk(*row) for row in rows])
+
+
+def notify(channel: str, payload: str) -> Query[None]:
+    """Tells whoever listens. A notification needs no disk, though its transaction has a number and so would wait for one."""
+    return Query("select pg_notify(%s::text, %s::text), set_config('synchronous_commit', 'off', true)", (channel, payload), _nothing)

@@ -1,0 +1,516 @@
+"""Opening connections.
+
+The engine's own connections are in autocommit mode and need nothing of a session - no SET, no session
+locks, no temporary tables - so that they work through a pooler in transaction mode. Only LISTEN and
+prepared statements need a session: a pooler in transaction mode is noticed, and then neither is used.
+Where the session is ours alone, nothing is compiled in it (`jit`), for the sake of views whose estimated cost
+is high. Stored functions see to that themselves, whoever calls them.
+
+Stored functions look again after they have waited for a lock, which one snapshot for the whole transaction
+forbids. Where the database or the role has another default than READ COMMITTED, or read-only, a connection
+knows that (:func:`isolates`), and each call is a transaction of its own that says its level.
+
+They lead to a server that takes writes, unless the connection string says otherwise: of several hosts, those that are
+standbys are passed over. The one that was found last is asked first, and the one that did not answer in time last, so that
+after a fail-over only the first to notice waits for the dead.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import select
+import time
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass, field
+from typing import Any, LiteralString, TypeVar
+
+import psycopg
+from psycopg import IsolationLevel, pq
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
+from psycopg_pool import AsyncConnectionPool, ConnectionPool, PoolTimeout
+
+from pgflow._db.deadlines import BEGIN_SECONDS, Limit, cut
+
+CONNECT_SECONDS = 10
+CONNECT_ONE_OF_SEVERAL_SECONDS = 3
+"""A host that is frozen must not keep us long from the next."""
+
+PATIENCE_SECONDS = 5.0
+"""After so long without an answer a client asks on another connection whether the server is there at all."""
+
+POOL_RECONNECT_SECONDS = 1.0
+"""A pool gives up so soon, and tries anew when asked again: its own delays grow to minutes, and a server may be back long before."""
+
+POOL_IDLE_SECONDS = 10.0
+"""Seconds without need after which a pool closes a connection, and after as many another."""
+
+GETCONN_SECONDS = 2.0
+"""Seconds for which a pool is asked at once; longer waits ask again, and the pool tries to connect again."""
+
+log = logging.getLogger("pgflow")
+
+POOLER_LOOKS = 8
+"""Times that two connections are compared before a pooler is believed to keep a session for each."""
+
+PRIMARY_KNOWN_SINCE = 140_000
+"""Version of libpq. Before, only sessions that write by default could be asked for, which a role may have switched off."""
+
+BEGIN: LiteralString = "begin isolation level read committed read write"
+"""Before each call of the engine's, where that is not the default."""
+
+_AS_OURS: LiteralString = """
+select current_setting('default_transaction_isolation') = 'read committed' and current_setting('default_transaction_read_only') = 'off',
+  case when pg_backend_pid() = %s then set_config('jit', 'off', false) end
+"""
+"""A pooler answers with a process id of its own, and lends its sessions to others."""
+
+_ISO: LiteralString = "set datestyle = iso"
+"""psycopg reads no other. A pooler in transaction mode keeps this setting for each of its clients."""
+
+_ENVIRONMENT = {"target_session_attrs": "PGTARGETSESSIONATTRS", "connect_timeout": "PGCONNECT_TIMEOUT"}
+_HOSTS = {"host": "PGHOST", "hostaddr": "PGHOSTADDR", "port": "PGPORT"}
+
+
+class Preparing:
+    """Switch of prepared statements for all connections of an app, off once a pooler loses a prepared one."""
+
+    def __init__(self) -> None:
+        self.has_ended = False
+
+    def end(self, error: BaseException) -> None:
+        """Somebody between here and the server lends one session to many: from now on nothing is prepared."""
+        if not self.has_ended:
+            self.has_ended = True
+            log.warning(
+                "a prepared statement was lost (%s): a pooler in transaction mode seems to be in between. Nothing more is prepared; "
+                "pass App(prepare_threshold=None, listen=False), or connect to the server itself", " ".join(str(error).split()),
+            )
+
+
+@dataclass(frozen=True)
+class ConnectOptions:
+    """Parameters of the connections to the database.
+
+    Attributes:
+        dsn: Connection string; what it says of time-outs and of the kind of server wins.
+        prepare_threshold: After how many uses a statement is prepared; None never, for a pooler that cannot.
+        connect_timeout_seconds: Longest time of one attempt to connect; less where there are several hosts, if not given.
+        preparing: Shared by all connections, which stop preparing together.
+    """
+
+    dsn: str
+    prepare_threshold: int | None = 3
+    connect_timeout_seconds: int | None = None
+    preparing: Preparing = field(default_factory=Preparing, compare=False, repr=False)
+
+    @property
+    def prepares(self) -> bool:
+        """True if statements may be prepared."""
+        return self.prepare_threshold is not None and not self.preparing.has_ended
+
+    def parameters(self, application_name: str) -> dict[str, Any]:
+        """Keyword arguments of psycopg's ``connect``."""
+        return {
+            "autocommit": True, "application_name": application_name,
+            "prepare_threshold": self.prepare_threshold if self.prepares else None,
+            "client_encoding": "utf8",  # whatever the role's is: what is stored is UTF-8
+            **connect_parameters(self.dsn, self.connect_timeout_seconds),
+        }  # fmt: skip
+
+
+def connect_parameters(dsn: str, connect_timeout_seconds: int | None = None) -> dict[str, Any]:
+    """Return psycopg's keyword arguments for this database, without those that its string or the environment sets."""
+    said = _said(dsn)
+    timeout = connect_timeout_seconds or (CONNECT_ONE_OF_SEVERAL_SECONDS if len(_servers(said)) > 1 else CONNECT_SECONDS)
+    wanted = {
+        "connect_timeout": timeout,
+        # a server that went over to another machine must not be written to while it is a standby
+        "target_session_attrs": "primary" if pq.version() >= PRIMARY_KNOWN_SINCE else "read-write",
+        "keepalives_idle": 10, "keepalives_interval": 5, "keepalives_count": 3, "tcp_user_timeout": 20_000,
+    }  # fmt: skip
+    return {name: value for name, value in wanted.items() if name not in said and not os.environ.get(_ENVIRONMENT.get(name, name))}
+
+
+def _said(dsn: str) -> dict[str, Any]:
+    """Return the parameters of a connection string, with the hosts and ports that libpq takes from the environment."""
+    from_environment = {name: os.environ.get(variable) for name, variable in _HOSTS.items()}
+    return {**{name: value for name, value in from_environment.items() if value}, **conninfo_to_dict(dsn)}
+
+
+# ---------------------------------------------------------------- which server first
+
+Server = tuple[str, str]
+"""Host and port."""
+
+_standing: dict[Server, float] = {}
+"""Time at which a server was last found to take writes; negative: at which it was last given up."""
+
+_left: dict[Server, float] = {}
+"""Time at which a server was left: connections opened before it are not used any more."""
+
+
+def _servers(parameters: Mapping[str, Any]) -> list[Server]:
+    hosts = str(parameters.get("host") or parameters.get("hostaddr") or "").split(",")
+    ports = str(parameters.get("port") or "5432").split(",")
+    return [(host, ports[n] if len(ports) > 1 and n < len(ports) else ports[0]) for n, host in enumerate(hosts)]
+
+
+def in_order(dsn: str) -> dict[str, str]:
+    """Hosts and ports of a connection string, the most promising first; empty where there is nothing to choose."""
+    said = _said(dsn)
+    servers = _servers(said)
+    wanted = said.get("target_session_attrs") or os.environ.get("PGTARGETSESSIONATTRS", "read-write")
+    if len(servers) < 2 or wanted not in ("read-write", "primary") or said.get("load_balance_hosts") == "random":
+        return {}
+    order = sorted(range(len(servers)), key=lambda n: -_standing.get(servers[n], 0.0))
+    ordered = {"port": ",".join(servers[n][1] for n in order)}
+    for name in ("host", "hostaddr"):
+        values = str(said.get(name) or "").split(",")
+        if len(values) == len(servers):
+            ordered[name] = ",".join(values[n] for n in order)
+    return ordered
+
+
+def server_of(connection: object) -> Server | None:
+    """Return the server of one of our connections; None for another connection."""
+    return getattr(connection, "server", None)
+
+
+def give_up(server: Server) -> None:
+    """A server did not answer in time: others are asked first, and the connections that lead there are used no more."""
+    now = time.monotonic()
+    _standing[server] = -now
+    leave(server, now)
+
+
+def leave(server: Server, before: float) -> None:
+    """Leave a server that is not the primary any more: connections opened before this time are used no more."""
+    _left[server] = max(before, _left.get(server, 0.0))
+
+
+def cut_if_left(connection: object, left_at: float) -> None:
+    """Ends whatever waits on a connection that leads to a server that was left, or was opened before that; for the thread that owns it."""
+    ours = isinstance(connection, (Connection, AsyncConnection)) and not connection.closed
+    if ours and (is_left(connection) or connection.opened_at < left_at):  # type: ignore[attr-defined]
+        cut(connection.pgconn.socket)  # type: ignore[attr-defined]
+
+
+def is_left(connection: object) -> bool:
+    """Return True if a connection leads to a server that was left since it was opened."""
+    return isinstance(connection, (Connection, AsyncConnection)) and connection.opened_at < _left.get(connection.server, 0.0)
+
+
+# ---------------------------------------------------------------- connections
+
+
+class Connection(psycopg.Connection[Any]):
+    """A connection of ours for sync code.
+
+    Attributes:
+        opened_at: Time of opening, by this machine's clock that never goes back.
+        server: Server that it leads to.
+        patience_seconds: After so long without an answer its server is asked on another connection; if that has no answer
+            either, this one is lost. None: it waits.
+    """
+
+    opened_at = 0.0
+    server: Server = ("", "")
+    patience_seconds: float | None = None
+
+    @classmethod
+    def connect(cls, conninfo: str = "", **kwargs: Any) -> Any:
+        """Opens one; see the module."""
+        return _opened(super().connect(conninfo, **{**kwargs, **in_order(conninfo)}))
+
+    def wait(self, *args: Any, **kwargs: Any) -> Any:
+        """Wait for an answer, at most for the connection's patience if it has one."""
+        if self.patience_seconds is None:
+            return super().wait(*args, **kwargs)
+        with _patiently(self, self.patience_seconds):
+            return super().wait(*args, **kwargs)
+
+
+class AsyncConnection(psycopg.AsyncConnection[Any]):
+    """The same for async code."""
+
+    opened_at = 0.0
+    server: Server = ("", "")
+    patience_seconds: float | None = None
+
+    @classmethod
+    async def connect(cls, conninfo: str = "", **kwargs: Any) -> Any:
+        """Opens one; see the module."""
+        return _opened(await super().connect(conninfo, **{**kwargs, **in_order(conninfo)}))
+
+    async def wait(self, *args: Any, **kwargs: Any) -> Any:
+        """Wait for an answer, at most for the connection's patience if it has one."""
+        if self.patience_seconds is None:
+            return await super().wait(*args, **kwargs)
+        with _patiently(self, self.patience_seconds):
+            return await super().wait(*args, **kwargs)
+
+
+_C = TypeVar("_C", Connection, AsyncConnection)
+
+
+def _opened(connection: _C) -> _C:
+    connection.opened_at = time.monotonic()
+    connection.server = (connection.info.host, str(connection.info.port))
+    _standing[connection.server] = connection.opened_at
+    return connection
+
+
+def _patiently(connection: Connection | AsyncConnection, seconds: float) -> Limit:
+    return Limit(connection.pgconn.socket, seconds, lambda: _answers(connection.info), lambda: give_up(connection.server))
+
+
+def _answers(info: psycopg.ConnectionInfo) -> bool:
+    """Return True if the server of a connection takes another one. One that refuses is there, too."""
+    known = make_conninfo(info.dsn, connect_timeout=CONNECT_ONE_OF_SEVERAL_SECONDS, target_session_attrs="any")
+    try:
+        psycopg.connect(known, password=info.password, application_name="pgflow probe").close()
+    except psycopg.errors.ConnectionTimeout:
+        return False
+    except psycopg.Error:
+        return True
+    return True
+
+
+def isolates(connection: psycopg.Connection[Any] | psycopg.AsyncConnection[Any]) -> bool:
+    """Tell whether a call on this connection must be a transaction of its own that says its isolation level."""
+    if connection.isolation_level is None or not connection.autocommit:
+        return False
+    return connection.info.transaction_status == pq.TransactionStatus.IDLE  # else it is part of somebody's transaction
+
+
+def _is_iso(connection: psycopg.Connection[Any] | psycopg.AsyncConnection[Any]) -> bool:
+    return (connection.info.parameter_status("DateStyle") or "ISO").startswith("ISO")
+
+
+def _set_up(connection: psycopg.Connection[Any]) -> None:
+    if not _is_iso(connection):
+        with Limit(connection.pgconn.socket, BEGIN_SECONDS):
+            connection.execute(_ISO)
+
+
+async def _set_up_async(connection: psycopg.AsyncConnection[Any]) -> None:
+    if not _is_iso(connection):
+        with Limit(connection.pgconn.socket, BEGIN_SECONDS):
+            await connection.execute(_ISO)
+
+
+def _learn(connection: psycopg.Connection[Any]) -> None:
+    _set_up(connection)
+    with Limit(connection.pgconn.socket, BEGIN_SECONDS):
+        row = connection.execute(_AS_OURS, (connection.info.backend_pid,)).fetchone()
+    if row is None or not row[0]:
+        connection.isolation_level, connection.read_only = IsolationLevel.READ_COMMITTED, False
+
+
+async def _learn_async(connection: psycopg.AsyncConnection[Any]) -> None:
+    await _set_up_async(connection)
+    with Limit(connection.pgconn.socket, BEGIN_SECONDS):
+        row = await (await connection.execute(_AS_OURS, (connection.info.backend_pid,))).fetchone()
+    if row is None or not row[0]:
+        await connection.set_isolation_level(IsolationLevel.READ_COMMITTED)
+        await connection.set_read_only(False)
+
+
+def connect(options: ConnectOptions, application_name: str, patience_seconds: float | None = None) -> Connection:
+    """A connection for sync code."""
+    connection: Connection = Connection.connect(options.dsn, **options.parameters(application_name))
+    try:
+        _learn(connection)
+    except BaseException:
+        connection.close()
+        raise
+    connection.patience_seconds = patience_seconds
+    return connection
+
+
+async def connect_async(options: ConnectOptions, application_name: str) -> AsyncConnection:
+    """A connection for async code. If it is given up half-way, so is its socket: the server would wait for it for a minute."""
+    try:
+        connection: AsyncConnection = await AsyncConnection.connect(options.dsn, **options.parameters(application_name))
+        try:
+            await _learn_async(connection)
+        except BaseException:
+            await connection.close()
+            raise
+    except asyncio.CancelledError as error:
+        raise error.with_traceback(None) from None  # whose frames hold what is half open, for as long as anybody holds the task
+    return connection
+
+
+# ---------------------------------------------------------------- pools
+
+
+def _has_news(connection: psycopg.Connection[Any] | psycopg.AsyncConnection[Any]) -> bool:
+    """Return True if an idle connection has something to read: mostly its end, which the server or the network has brought about."""
+    looked_at = select.poll()
+    looked_at.register(connection.fileno(), select.POLLIN)
+    return bool(looked_at.poll(0))
+
+
+def _is_alive(connection: psycopg.Connection[Any], options: ConnectOptions) -> bool:
+    if not options.prepares:
+        connection.prepare_threshold = None
+    try:
+        if _has_news(connection):
+            with Limit(connection.pgconn.socket, BEGIN_SECONDS):
+                ConnectionPool.check_connection(connection)
+    except psycopg.Error:
+        connection.close()
+    else:
+        if is_left(connection):
+            connection.close()
+    return not connection.closed
+
+
+async def _is_alive_async(connection: psycopg.AsyncConnection[Any], options: ConnectOptions) -> bool:
+    if not options.prepares:
+        connection.prepare_threshold = None
+    try:
+        if _has_news(connection):
+            with Limit(connection.pgconn.socket, BEGIN_SECONDS):
+                await AsyncConnectionPool.check_connection(connection)
+    except psycopg.Error:
+        await connection.close()
+    else:
+        if is_left(connection):
+            await connection.close()
+    return not connection.closed
+
+
+class Pool(ConnectionPool[Any]):
+    """A pool that hands out no connection that has died while it was idle, as far as this end can know, and none to a server that was left.
+
+    The pool's own ``check=`` waits for a second, two, four, before it looks at the next connection: those that it gets
+    instead of the dead may have died too by then, where the server ends idle sessions soon.
+    """
+
+    def __init__(self, options: ConnectOptions, application_name: str, max_size: int, *, is_lent: bool) -> None:
+        super().__init__(
+            options.dsn, min_size=0, max_size=max_size, open=False, kwargs=options.parameters(application_name), name=application_name,
+            max_idle=POOL_IDLE_SECONDS,
+            configure=_set_up if is_lent else _learn, connection_class=Connection, reconnect_timeout=POOL_RECONNECT_SECONDS,
+        )
+        self._options = options
+
+    def getconn(self, timeout: float | None = None) -> psycopg.Connection[Any]:
+        """A connection that is alive."""
+        deadline = time.monotonic() + (self.timeout if timeout is None else timeout)
+        while True:
+            try:
+                connection: psycopg.Connection[Any] = super().getconn(min(GETCONN_SECONDS, deadline - time.monotonic()))
+            except PoolTimeout:
+                if time.monotonic() >= deadline:
+                    raise
+                continue
+            try:
+                is_alive = _is_alive(connection, self._options)
+            except BaseException:
+                self.putconn(connection)
+                raise
+            if is_alive:
+                return connection
+            self.putconn(connection)
+
+
+class AsyncPool(AsyncConnectionPool[Any]):
+    """As :class:`Pool`, for async code."""
+
+    def __init__(self, options: ConnectOptions, application_name: str, max_size: int, *, is_lent: bool) -> None:
+        super().__init__(
+            options.dsn, min_size=0, max_size=max_size, open=False, kwargs=options.parameters(application_name), name=application_name,
+            max_idle=POOL_IDLE_SECONDS,
+            configure=_set_up_async if is_lent else _learn_async, connection_class=AsyncConnection,
+            reconnect_timeout=POOL_RECONNECT_SECONDS,
+        )
+        self._options = options
+
+    async def getconn(self, timeout: float | None = None) -> psycopg.AsyncConnection[Any]:
+        """A connection that is alive."""
+        deadline = time.monotonic() + (self.timeout if timeout is None else timeout)
+        while True:
+            try:
+                connection: psycopg.AsyncConnection[Any] = await super().getconn(min(GETCONN_SECONDS, deadline - time.monotonic()))
+            except PoolTimeout:
+                if time.monotonic() >= deadline:
+                    raise
+                continue
+            try:
+                is_alive = await _is_alive_async(connection, self._options)
+            except BaseException:
+                await self.putconn(connection)
+                raise
+            if is_alive:
+                return connection
+            await self.putconn(connection)
+
+
+def make_pool(options: ConnectOptions, application_name: str, max_size: int, *, is_lent: bool = False) -> ConnectionPool[Any]:
+    """A closed pool for sync code.
+
+    ``is_lent``: its connections are for the application's transactions, whose isolation level is the application's.
+    """
+    return Pool(options, application_name, max_size, is_lent=is_lent)
+
+
+def make_pool_async(options: ConnectOptions, application_name: str, max_size: int, *, is_lent: bool = False) -> AsyncConnectionPool[Any]:
+    """A closed pool for async code; see :func:`make_pool`."""
+    return AsyncPool(options, application_name, max_size, is_lent=is_lent)
+
+
+@contextmanager
+def lent(pool: ConnectionPool[Any], patience_seconds: float = PATIENCE_SECONDS) -> Iterator[Any]:
+    """A connection of a pool for the time of a block, whose server must answer or be there."""
+    connection = pool.getconn()
+    connection.patience_seconds = patience_seconds
+    try:
+        with connection:
+            yield connection
+    finally:
+        pool.putconn(connection)
+
+
+@asynccontextmanager
+async def lent_async(pool: AsyncConnectionPool[Any], patience_seconds: float = PATIENCE_SECONDS) -> AsyncIterator[Any]:
+    """As :func:`lent`, for async code."""
+    connection = await pool.getconn()
+    connection.patience_seconds = patience_seconds
+    try:
+        async with connection:
+            yield connection
+    finally:
+        await pool.putconn(connection)
+
+
+# ---------------------------------------------------------------- poolers
+
+
+def is_behind_pooler(connection: psycopg.Connection[Any], options: ConnectOptions) -> bool:
+    """Return True if a pooler gives each transaction another session, as PgBouncer does in transaction mode.
+
+    A pooler answers with a process id of its own. One that keeps a session for each client keeps its process, too, and
+    gives nobody else the same.
+    """
+    mine = {_backend_of(connection)}
+    if mine == {connection.info.backend_pid}:
+        return False
+    with connect(options, "pgflow", PATIENCE_SECONDS) as other:
+        for _ in range(POOLER_LOOKS):
+            theirs = _backend_of(other)
+            mine.add(_backend_of(connection))
+            if theirs in mine or len(mine) > 1:
+                return True
+    return False
+
+
+def _backend_of(connection: psycopg.Connection[Any]) -> int:
+    row = connection.execute("select pg_backend_pid()", prepare=False).fetchone()
+    assert row is not None
+    return int(row[0])

@@ -1,0 +1,1 @@
+"""Workflows, steps and all that users write. It knows no database."""

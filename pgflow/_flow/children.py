@@ -1,0 +1,173 @@
+"""Child runs."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any, Generic, ParamSpec, TypeVar, cast
+
+from pgflow._engine.calls import ChildCall, ChildRequest
+from pgflow._flow.ledgers.handover import take_over
+from pgflow._flow.ledgers.saga import give_up_child
+from pgflow._flow.run_info import run_info
+from pgflow._flow.scope import WorkflowScope, async_scope, known_errors, sync_scope
+from pgflow._flow.workflow import Workflow
+from pgflow.errors import InvalidArgument
+
+R = TypeVar("R")
+P = ParamSpec("P")
+
+
+def run_child(workflow: Workflow[P, R], /, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R]:
+    """Starts another workflow as a child of this run and waits for its result.
+
+    Raises:
+        RunFailed: The child failed; its error is the ``__cause__``.
+        RunCancelled: The child was cancelled.
+        KeyConflict: ``options(key=...)`` named a run that is not this child.
+    """
+    scope = async_scope("pgflow.run_child()", "pgflow.sync.run_child()")
+    return _run_child(scope, workflow, args, kwargs)
+
+
+async def _run_child(scope: WorkflowScope, workflow: Workflow[..., R], args: tuple[Any, ...], kwargs: dict[str, Any]) -> R:
+    call = issue_child(scope, workflow, args, kwargs)
+    try:
+        return cast("R", await call.waiter)  # type: ignore[misc]
+    except asyncio.CancelledError:
+        await give_up_child(scope, call)
+        raise
+
+
+def start_child(workflow: Workflow[P, R], /, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, Child[R]]:
+    """Starts another workflow as a child of this run and goes on as soon as it exists: with a handle, by which it is waited for later.
+
+    Unlike :func:`run_child` in a task, it returns only when the start is durable. So a child with
+    ``options(when_parent_ends="abandon")`` goes on though this run ends at once. Any other is cancelled when this run ends.
+
+    Returns:
+        The child: ``child.key``, ``await child.result()``, ``child.cancel()``.
+
+    Raises:
+        KeyConflict: ``options(key=...)`` named a run that is not this child.
+
+    Example::
+
+        report = await pgflow.start_child(render, order)
+        await notify(order, report.key)
+        url = await report.result()
+    """
+    scope = async_scope("pgflow.start_child()", "pgflow.sync.start_child()")
+    return _start_child(scope, workflow, args, kwargs)
+
+
+async def _start_child(scope: WorkflowScope, workflow: Workflow[..., R], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Child[R]:
+    call = issue_child(scope, workflow, args, kwargs, waits_for_start=True)
+    child: Child[R] = Child(scope, call)
+    if call.start is not None:
+        try:
+            await call.start.waiter  # type: ignore[misc]
+        except asyncio.CancelledError:
+            await give_up_child(scope, call)
+            raise
+    return child
+
+
+class _Child(Generic[R]):
+    """A child that has been started, in either colour."""
+
+    def __init__(self, scope: WorkflowScope, call: ChildCall) -> None:
+        self._scope = scope
+        self._call = call
+
+    def __repr__(self) -> str:
+        """As in logs."""
+        return f"<{type(self).__name__} {self.key!r}>"
+
+    @property
+    def key(self) -> str:
+        """The child's public key: by which clients find it, and send it signals."""
+        return self._call.key
+
+    @property
+    def workflow(self) -> str:
+        """Name of its workflow."""
+        return self._call.name
+
+    def cancel(self) -> None:
+        """Asks the child to end: its code may clean up. Its result is then RunCancelled, unless it was faster.
+
+        Raises:
+            InvalidArgument: It was started with ``when_parent_ends="abandon"``: such a run is a client's to cancel.
+        """
+        if self._call.request.close_policy != "c":
+            raise InvalidArgument(
+                f"child {self.key!r} outlives this run, so it is not this run's to cancel: call app.cancel({self.key!r}) in a step"
+            )
+        self._scope.execution.ask_to_end(self._call)
+
+
+class Child(_Child[R]):
+    """A child that an async workflow has started with :func:`pgflow.start_child`."""
+
+    def __init__(self, scope: WorkflowScope, call: ChildCall) -> None:
+        super().__init__(scope, call)
+        waiter: Any = call.waiter
+        waiter.add_done_callback(lambda done: done.cancelled() or done.exception())  # whoever starts a child need not ask how it ended
+
+    async def result(self) -> R:
+        """Waits for the child to end and returns its value. It may be asked for again. Giving up this wait does not cancel the child.
+
+        Raises:
+            RunFailed: The child failed; its error is the ``__cause__``.
+            RunCancelled: The child was cancelled.
+        """
+        waiter: Any = self._call.waiter
+        return cast("R", await asyncio.shield(waiter))
+
+
+class SyncChild(_Child[R]):
+    """A child that a sync workflow has started with ``pgflow.sync.start_child``."""
+
+    def result(self) -> R:
+        """Waits for the child to end and returns its value; see :meth:`Child.result`."""
+        waiter: Any = self._call.waiter
+        if not waiter.done():
+            _, thread = sync_scope("the result of a child", "its .result()")
+            thread.block([self._call])
+        return cast("R", waiter.take())
+
+
+def issue_child(
+    scope: WorkflowScope, workflow: Workflow[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], *, waits_for_start: bool = False
+) -> ChildCall:
+    """Asks for a child run. What it has done is this run's to take back once it has completed."""
+    call = scope.execution.issue_child(
+        child_request(scope, workflow, args, kwargs), workflow.result_codec, known_errors(scope, workflow.raises), waits_for_start
+    )
+    call.take_over = take_over(scope)
+    return call
+
+
+def child_request(scope: WorkflowScope, workflow: Workflow[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> ChildRequest:
+    """A child run as the database is asked for it."""
+    workflow.check_built()
+    options = workflow.start_options
+    for interceptor in scope.interceptors:
+        options = interceptor.start_child(run_info(), workflow.name, options)
+    if options.if_taken != "match":
+        raise InvalidArgument(f"a child is this run's own: if_taken={options.if_taken!r} is for runs that a client or a step starts")
+    return ChildRequest(
+        workflow=workflow.name,
+        queue=options.queue,
+        input=workflow.encode_input(args, kwargs),
+        key=options.key,
+        priority=options.priority,
+        run_at_us=None if options.run_at is None else int(options.run_at.timestamp() * 1e6),
+        timeout_seconds=None if options.timeout is None else options.timeout.total_seconds(),
+        labels=options.labels or None,
+        metadata={**scope.claim.metadata, **options.metadata} or None,
+        close_policy="c" if options.when_parent_ends == "cancel" else "a",
+        version=options.version,
+        aliases=workflow.aliases,
+    )

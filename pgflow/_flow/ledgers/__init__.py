@@ -1,0 +1,1 @@
+"""Effects, sagas and what a run hands on of them."""

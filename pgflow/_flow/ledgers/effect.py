@@ -1,0 +1,379 @@
+"""Effects: steps that write to the outside and must not be repeated blindly, and what belongs to each.
+
+An effect is declared with ``@effect``; with it may be declared how the counterparty is asked what became of
+an attempt (``settle``), how the effect is taken back (``compensate``), what must hold immediately before
+the act (``precondition``) and after it (``verify``), and what is looked at before an act that rests on
+what was seen (``observe``).
+"""
+
+from __future__ import annotations
+
+import copy
+import inspect
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from typing import Any, Concatenate, NotRequired, ParamSpec, Self, TypeVar, cast
+
+import pydantic
+from typing_extensions import TypedDict
+
+from pgflow._engine.calls import EffectCall, EffectTerms, StepSpec
+from pgflow._engine.requests import MAX_KEY_NAME_CHARS, Resting
+from pgflow._flow.ledgers.saga import enlist
+from pgflow._flow.ledgers.undo_plan.statements import Table, table_named
+from pgflow._flow.scope import WorkflowScope, variables
+from pgflow._flow.step import AsyncStep, Step, SyncStep
+from pgflow._model.claims import SagaEntry
+from pgflow._model.codecs import Codec, codec_for, encode_plain
+from pgflow._model.durations import Duration
+from pgflow._model.effects import Absent, Accepted, Confirmed, Risk, StillUnknown
+from pgflow._model.fingerprints import is_fingerprint
+from pgflow._model.options import Admit, Retries
+from pgflow.errors import DefinitionError, InvalidArgument, NotStorable
+
+P = ParamSpec("P")
+R_co = TypeVar("R_co", covariant=True)
+F = TypeVar("F")
+
+DEFAULT_TIMEOUT = timedelta(minutes=5)
+"""Longest time for one attempt, if nothing is declared."""
+
+LEAST_SLACK = timedelta(seconds=0.5)
+"""Between the time-out of an attempt and when it is believed not to be under way: an attempt must have time to begin."""
+
+DEAD_AFTER = timedelta(seconds=10)
+"""Time after its worker's death in which an attempt may still be believed to be under way (`pgflow._worker.heartbeat`)."""
+
+DEFAULT_SETTLING = Retries(max_attempts=60, first_delay=timedelta(seconds=1), max_delay=timedelta(minutes=10))
+"""Asks for some nine hours; then a person must say."""
+
+_FOR_EVER = 100 * 365.25 * 86400.0
+
+
+def written_by(tables: Sequence[str]) -> tuple[Table, ...]:
+    """The tables that an effect is declared to write.
+
+    Raises:
+        DefinitionError: One is not written as SQL writes a table with its schema.
+    """
+    if isinstance(tables, str):
+        raise DefinitionError(f"writes= of an effect takes a sequence of tables, not {tables!r}")
+    try:
+        return tuple(map(table_named, tables))
+    except ValueError as error:
+        raise DefinitionError(f"writes= of an effect: {error}") from None
+
+
+@dataclass(frozen=True)
+class EffectOptions:
+    """Options of an effect as declared; see :func:`pgflow.effect`."""
+
+    risk: Risk
+    keyed: bool = True
+    dedup_window: timedelta | None = None
+    settle_after: timedelta | None = None
+    settle_retries: Retries = DEFAULT_SETTLING
+    has_body: bool = True
+    is_compensation: bool = False
+    writes: tuple[Table, ...] = ()
+    readable: tuple[str, ...] = ()
+
+
+class EffectStep(Step[P, R_co]):
+    """Base of the effects of both colours."""
+
+    terms: EffectOptions
+    settler: Callable[..., Any] | None = None
+    guard: Callable[..., Any] | None = None
+    observer: Callable[..., Any] | None = None
+    expected: str | None = None
+    verifier: Callable[..., Any] | None = None
+    compensation: EffectStep[..., Any] | None = None
+    _request_codec: Codec[dict[str, Any]] | None = None
+
+    def __init__(
+        self, fn: Callable[..., Any], terms: EffectOptions, name: str | None, timeout: Duration | None, raises: Sequence[type[Exception]],
+        aliases: Sequence[str] = (),
+    ) -> None:
+        super().__init__(fn, "e", name, 1, DEFAULT_TIMEOUT if timeout is None else timeout, raises, aliases)
+        self.terms = terms
+        self._signature = inspect.signature(fn)
+        self._check_times()
+        strange = [] if terms.is_compensation else [name for name in terms.readable if name not in self._signature.parameters]
+        if strange:
+            raise DefinitionError(f"readable= of effect {self.name} names {strange[0]!r}, which is none of its parameters")
+
+    def _check_times(self) -> None:
+        settle_after = self.terms.settle_after
+        if settle_after is not None and settle_after < self.timeout_ + LEAST_SLACK:
+            raise DefinitionError(
+                f"effect {self.name} is settled after {settle_after}, while an attempt may take {self.timeout_}: what is still under "
+                f"way would be called absent; settle_after must be at least {LEAST_SLACK.total_seconds():g} s longer than timeout"
+            )
+
+    def options(
+        self, *, retries: Retries | int | None = None, timeout: Duration | None = None, admit: Admit | None = None,
+        expect: str | None = None,
+    ) -> Self:
+        """The same effect with other options for the calls made through what is returned.
+
+        Args:
+            retries: An effect has none: it is settled instead.
+            timeout: Longest time for one attempt.
+            admit: Limit on the cost of the call.
+            expect: Fingerprint (:func:`pgflow.fingerprint`) of what the decision to act rests on. What ``.observe`` returns
+                immediately before the act must have the same one; else nothing is done and Diverged is raised.
+        """
+        if retries is not None:
+            raise DefinitionError(f"effect {self.name} is not retried: what settle_retries= says of it stands where it is declared")
+        is_same_step = timeout is None and admit is None  # so the engine need not learn it anew for each call
+        other = copy.copy(self) if is_same_step else super().options(timeout=timeout, admit=admit)
+        other._check_times()
+        if expect is not None:
+            if not is_fingerprint(expect):
+                raise InvalidArgument(f"effect {self.name} is called with expect= of something that pgflow.fingerprint() did not return")
+            other.expected = expect
+        return other
+
+    @property
+    def declared(self) -> EffectStep[..., Any]:
+        """The effect as it was declared, with all that belongs to it, whatever options this one has."""
+        return cast("EffectStep[..., Any]", self.origin)
+
+    @property
+    def timeout_(self) -> timedelta:
+        """Longest time for one attempt."""
+        return self.timeout or DEFAULT_TIMEOUT
+
+    def spec(self, app_errors: tuple[type[Exception], ...]) -> StepSpec:
+        """Return the engine's declaration of this effect, for an app that knows these errors."""
+        found = super().spec(app_errors)
+        if found.terms is None:
+            said = self.terms
+            settle_after = said.settle_after or self.timeout_ + DEAD_AFTER
+            found.terms = EffectTerms(
+                risk=said.risk, is_keyed=said.keyed, dedup_seconds=self._dedup_seconds(settle_after),
+                settle_after_seconds=settle_after.total_seconds(),
+                settling=said.settle_retries, can_ask=self.declared.settler is not None, code=self.code, has_body=said.has_body,
+                must_be_done=said.is_compensation, readable=said.readable,
+            )
+        return found
+
+    def _dedup_seconds(self, settle_after: timedelta) -> float | None:
+        """Return for how many seconds after the first attempt the key may be sent again: it must arrive while the counterparty remembers
+        it.
+        """
+        if self.terms.dedup_window is not None:
+            return max(0.0, (self.terms.dedup_window - settle_after).total_seconds())
+        return _FOR_EVER if self.terms.is_compensation and self.terms.keyed else None
+
+    def issue(self, scope: WorkflowScope, args: tuple[Any, ...], kwargs: dict[str, Any]) -> EffectCall:
+        """Asks the engine to do it."""
+        if self.expected is not None and self.declared.observer is None:
+            raise DefinitionError(f"effect {self.name} is called with expect=, and it has no observer: declare @{self.name}.observe")
+        call = scope.execution.issue_effect(
+            self.spec(scope.app_errors), args, kwargs, self._request(args, kwargs), self.resting(), expected=self.expected
+        )
+        call.variables = variables()
+        enlist(scope, self, call)
+        return call
+
+    def _request(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+        return encode_plain(dict(self._signature.bind(*args, **kwargs).arguments), f"the request of effect {self.name}")
+
+    @property
+    def has_compensation(self) -> bool:
+        """True if a compensation is declared."""
+        return self.declared.compensation is not None
+
+    @property
+    def code(self) -> str:
+        """Place in the code: module and name."""
+        fn = self.declared.fn
+        return f"{getattr(fn, '__module__', '?')}:{getattr(fn, '__qualname__', self.name)}"
+
+    def issue_compensation(self, scope: WorkflowScope, effect: EffectCall) -> EffectCall:
+        """Asks the engine to take one of these effects back; if nothing does, a person must."""
+        args = (effect.value, *effect.args)
+        compensation = self.declared.compensation
+        if compensation is not None:
+            try:
+                request = compensation._request(args, effect.kwargs)
+                return scope.execution.issue_effect(
+                    compensation.spec(scope.app_errors), args, effect.kwargs, request, None, effect.key, takes_back=_awaited(effect)
+                )
+            except (TypeError, InvalidArgument):  # what it would have to be called with cannot be recorded: nobody but a person can
+                pass
+        return self.issue_by_hand(scope, effect)
+
+    def issue_by_hand(self, scope: WorkflowScope, effect: EffectCall, *, notice: dict[str, Any] | None = None) -> EffectCall:
+        """Asks a person to take one of these effects back, and says why nothing else can; once it is confirmed, if it was accepted."""
+        spec = self._by_hand().spec(scope.app_errors)
+        return scope.execution.issue_effect(spec, (), {}, effect.request, None, effect.key, takes_back=_awaited(effect), notice=notice)
+
+    def read_request(self, text: str) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """The arguments of a call, by position and by name, from its request.
+
+        Raises:
+            NotStorable: They do not fit the annotations.
+        """
+        if self.declared._request_codec is None:
+            self.declared._request_codec = self._make_request_codec()
+        values = self.declared._request_codec.decode(text, f"the request of effect {self.name}")
+        bound = self._signature.bind_partial()
+        for name, parameter in self._signature.parameters.items():
+            if name in values:
+                bound.arguments[name] = tuple(values[name]) if parameter.kind is parameter.VAR_POSITIONAL else values[name]
+        return bound.args, bound.kwargs
+
+    def _make_request_codec(self) -> Codec[dict[str, Any]]:
+        fields: dict[str, Any] = {}
+        for name, parameter in self._signature.parameters.items():
+            hint = self.hints.get(name, Any)
+            if parameter.kind is parameter.VAR_POSITIONAL:
+                hint = list[hint]  # type: ignore[valid-type]
+            elif parameter.kind is parameter.VAR_KEYWORD:
+                hint = dict[str, hint]  # type: ignore[valid-type]
+            fields[name] = NotRequired[hint]
+        shape = TypedDict(f"the parameters of {self.name}", fields)  # type: ignore[misc]
+        shape.__pydantic_config__ = pydantic.ConfigDict(extra="forbid")  # type: ignore[attr-defined]
+        return codec_for(shape, f"a parameter of effect {self.name}")
+
+    def check_request(self, effect: EffectCall) -> None:
+        """Refuses one of these effects whose arguments could not be read back from its request.
+
+        Raises:
+            NotStorable: They do not fit the annotations.
+        """
+        try:
+            self.read_request(effect.request)
+        except (NotStorable, DefinitionError) as error:
+            raise NotStorable(f"effect {self.name} cannot be carried into the next generation: {error}") from error
+
+    def entry_of(self, scope: WorkflowScope, effect: EffectCall) -> SagaEntry:
+        """Return the entry of an effect that was done, for whoever has to take it back."""
+        if isinstance(effect.value, Accepted):
+            return SagaEntry(self.name, effect.key, "", effect.request, None, effect.value.ref)
+        what = f"the result of effect {self.name}"
+        try:
+            result = self.spec(scope.app_errors).result.encode(effect.value, what)
+        except NotStorable:  # what a person said of it may be anything
+            result = encode_plain(effect.value, what)
+        return SagaEntry(self.name, effect.key, "", effect.request, result, None)
+
+    @property
+    def tables(self) -> tuple[Table, ...]:
+        """Tables that it declares to write."""
+        return self.terms.writes
+
+    @property
+    def risk(self) -> Risk:
+        """Means by which it can be taken back, if at all."""
+        return self.terms.risk
+
+    def issue_in_plan(self, scope: WorkflowScope, arguments: dict[str, Any], rests_on: Resting) -> EffectCall:
+        """Asks for it as a step of a plan: it is not taken back in its turn."""
+        request = self._request((), arguments)
+        return scope.execution.issue_effect(self.spec(scope.app_errors), (), arguments, request, rests_on, is_undo=True)
+
+    def issue_taken_back(self, scope: WorkflowScope, effect: EffectCall, plan: str, steps: list[Any]) -> EffectCall:
+        """Records that a plan has taken one of these effects back."""
+
+        async def taken_back() -> str:
+            """Nothing is left to do."""
+            return plan
+
+        terms = replace(self.terms, risk="reversible", is_compensation=True, settle_after=None)
+        aliases = tuple(map(_compensation_name, self.aliases))
+        closing: EffectStep[..., Any] = AsyncEffect(taken_back, terms, _compensation_name(self.name), None, (), aliases)
+        request = encode_plain({"plan": plan, "steps": steps}, f"the plan for effect {self.name}")
+        return scope.execution.issue_effect(closing.spec(scope.app_errors), (), {}, request, (plan, "taken back"), effect.key)
+
+    def _by_hand(self) -> EffectStep[..., Any]:
+        def by_hand(result: Any, *args: Any, **kwargs: Any) -> None:
+            """Nothing takes it back."""
+
+        terms = replace(self.terms, has_body=False, is_compensation=True, settle_after=None)
+        return SyncEffect(by_hand, terms, _compensation_name(self.name), None, (), tuple(map(_compensation_name, self.aliases)))
+
+    def _take(self, fn: Callable[..., Any], what: str) -> Callable[..., Any]:
+        if inspect.iscoroutinefunction(fn) != self.is_async:
+            colour = "async def" if self.is_async else "def"
+            raise DefinitionError(f"{what} of effect {self.name} must be written with {colour}, as the effect is")
+        self.origin._specs.clear()
+        return fn
+
+    def _make_compensation(self, fn: Callable[..., Any]) -> EffectStep[..., Any]:
+        is_named = fn.__name__ != "_"
+        name = fn.__name__ if is_named else _compensation_name(self.name)
+        aliases = () if is_named else tuple(map(_compensation_name, self.aliases))
+        terms = replace(self.terms, risk="reversible", is_compensation=True, settle_after=None)
+        kind = AsyncEffect if self.is_async else SyncEffect
+        made: EffectStep[..., Any] = kind(self._take(fn, "the compensation"), terms, name, self.timeout, (), aliases)
+        parameters = self._signature.parameters.values()
+        given = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+        try:
+            made._signature.bind(None, *given, **{p.name: p for p in parameters if p.kind is p.KEYWORD_ONLY})
+        except TypeError as error:
+            raise DefinitionError(
+                f"the compensation {name} of effect {self.name} must take its result and then its arguments: {error}"
+            ) from None
+        return made
+
+
+def _awaited(effect: EffectCall) -> EffectCall | None:
+    """The effect, if what takes it back has to wait until it is confirmed: it was accepted, by this run."""
+    return effect if effect.closed_as == "accepted" and effect.number else None
+
+
+def _compensation_name(effect: str) -> str:
+    return f"{effect[: MAX_KEY_NAME_CHARS - 11]}.compensate"
+
+
+class AsyncEffect(EffectStep[P, R_co], AsyncStep[P, R_co, F]):
+    """An effect made of an ``async def``."""
+
+    def settle(self, fn: Callable[P, Coroutine[Any, Any, Confirmed[R_co] | Absent | StillUnknown]], /) -> None:
+        """Declares how the counterparty is asked what became of an attempt: called with the effect's arguments, under its key."""
+        self.declared.settler = self._take(fn, "settle")
+
+    def compensate(self, fn: Callable[Concatenate[R_co, P], Coroutine[Any, Any, Any]], /) -> None:
+        """Declares how the effect is taken back: an effect with a key of its own, called with the result and the arguments."""
+        self.declared.compensation = self._make_compensation(fn)
+
+    def precondition(self, fn: Callable[P, Coroutine[Any, Any, bool]], /) -> None:
+        """Declares what must hold immediately before each act; where it does not, nothing is done and Stale is raised."""
+        self.declared.guard = self._take(fn, "the precondition")
+
+    def observe(self, fn: Callable[P, Coroutine[Any, Any, Any]], /) -> None:
+        """Declares what is looked at immediately before an act that was called with ``expect=``: called with the effect's arguments."""
+        self.declared.observer = self._take(fn, "the observer")
+
+    def verify(self, fn: Callable[Concatenate[R_co, P], Coroutine[Any, Any, bool]], /) -> None:
+        """Declares what must hold after the act; where it does not, the outcome is unknown."""
+        self.declared.verifier = self._take(fn, "verify")
+
+
+class SyncEffect(EffectStep[P, R_co], SyncStep[P, R_co, F]):
+    """An effect made of a ``def``."""
+
+    def settle(self, fn: Callable[P, Confirmed[R_co] | Absent | StillUnknown], /) -> None:
+        """Declares how the counterparty is asked what became of an attempt: called with the effect's arguments, under its key."""
+        self.declared.settler = self._take(fn, "settle")
+
+    def compensate(self, fn: Callable[Concatenate[R_co, P], Any], /) -> None:
+        """Declares how the effect is taken back: an effect with a key of its own, called with the result and the arguments."""
+        self.declared.compensation = self._make_compensation(fn)
+
+    def precondition(self, fn: Callable[P, bool], /) -> None:
+        """Declares what must hold immediately before each act; where it does not, nothing is done and Stale is raised."""
+        self.declared.guard = self._take(fn, "the precondition")
+
+    def observe(self, fn: Callable[P, Any], /) -> None:
+        """Declares what is looked at immediately before an act that was called with ``expect=``: called with the effect's arguments."""
+        self.declared.observer = self._take(fn, "the observer")
+
+    def verify(self, fn: Callable[Concatenate[R_co, P], bool], /) -> None:
+        """Declares what must hold after the act; where it does not, the outcome is unknown."""
+        self.declared.verifier = self._take(fn, "verify")

@@ -1,0 +1,396 @@
+"""Sagas: when an exception leaves a block, the effects done in it are taken back, the last one first.
+
+Compensations are calls like all others, issued by the workflow's own code where the exception passes: a
+replay issues them again, so they go on wherever a crash has left them. Each is an effect with a key of its
+own. What is not known yet is settled before anything is taken back, and what cannot be taken back makes the
+run stuck: a saga is never called compensated while it is not.
+
+A run that continues as new hands on what it would have to take back: the effects of blocks that are open, and
+those outside of blocks that something takes back. The next generation begins with them at the bottom of its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager, contextmanager, suppress
+from contextvars import ContextVar, Token
+from typing import Any
+
+from pgflow._engine.calls import Call, ChildCall, EffectCall, StepCall, Waiter
+from pgflow._engine.host import ContinueAsNew
+from pgflow._engine.loop import Unwind
+from pgflow._flow.ledgers.undo_plan.propose import Planning, planning_of
+from pgflow._flow.ledgers.undo_plan.run import Planned, Reversible, Undoable
+from pgflow._flow.scope import WorkflowScope, async_scope, sync_scope
+from pgflow._flow.step import Step
+from pgflow._model.claims import SagaEntry
+from pgflow._model.codecs import MAX_BYTES
+from pgflow._model.decisions import Decision
+from pgflow.errors import DefinitionError, NotStorable
+
+Enlisted = tuple[Reversible, EffectCall]
+
+
+class Block:
+    """A saga block. Tasks that were made in it may outlive it: what they do then belongs to the block around."""
+
+    def __init__(self, around: Block | None, planning: Planning | None = None) -> None:
+        self.around = around
+        self.planning = planning
+        self.effects: list[Enlisted] = []
+        self.is_open = True
+
+
+_innermost: ContextVar[Block | None] = ContextVar("pgflow_saga", default=None)
+
+_ROOM_BYTES = 1024
+"""For what stands beside the effects of a child where its parent records that it has ended."""
+
+_NOT_AN_END = (Unwind, GeneratorExit, ContinueAsNew)
+"""Exceptions that leave code which goes on elsewhere."""
+
+
+def _enlisting(scope: WorkflowScope) -> list[Enlisted]:
+    """Return the list for effects that are asked for now: that of the innermost open block, else of the run."""
+    block = _innermost.get()
+    while block is not None and not block.is_open:
+        block = block.around
+    return scope.effects if block is None else block.effects
+
+
+def enlist(scope: WorkflowScope, effect: Undoable, call: EffectCall) -> None:
+    """Remembers an effect, with who is asked for a plan if nothing is declared that takes it back."""
+    planning = None if effect.has_compensation else _planning()
+    _enlisting(scope).append((effect if planning is None else Planned(effect, planning), call))
+
+
+def _planning() -> Planning | None:
+    """Return the plan options of the innermost open block that has a planner, or None."""
+    block = _innermost.get()
+    while block is not None and not (block.is_open and block.planning is not None):
+        block = block.around
+    return None if block is None else block.planning
+
+
+def enlister(scope: WorkflowScope) -> Callable[[list[Enlisted]], None]:
+    """Remembers, later, effects that belong where the code stands now: those of a child, once it has completed."""
+    begun_in = _innermost.get()
+
+    def enlist_all(effects: list[Enlisted]) -> None:
+        block = begun_in
+        while block is not None and not block.is_open:
+            block = block.around
+        (scope.effects if block is None else block.effects).extend(effects)
+
+    return enlist_all
+
+
+def _is_in_block() -> bool:
+    block = _innermost.get()
+    while block is not None and not block.is_open:
+        block = block.around
+    return block is not None
+
+
+async def give_up_child(scope: WorkflowScope, call: ChildCall) -> None:
+    """The code waits no longer for a child. In a saga block it is waited for all the same, until it has taken back what it did."""
+    waiter: Any = scope.execution.unwant(call) if _is_in_block() else None
+    if waiter is None:
+        scope.execution.cancel_call(call)
+    while waiter is not None and not waiter.done():
+        with suppress(asyncio.CancelledError, Exception):  # how it ended; its parent is being cancelled already
+            await asyncio.shield(waiter)
+    if waiter is not None and not waiter.cancelled():
+        waiter.exception()  # nobody else asks for it
+
+
+def give_up_child_sync(scope: WorkflowScope, call: ChildCall) -> None:
+    """The same in a thread."""
+    waiter = scope.execution.unwant(call) if _is_in_block() else None
+    if waiter is None:
+        scope.execution.cancel_call(call)
+    assert scope.thread is not None
+    while waiter is not None and not waiter.done():
+        with suppress(asyncio.CancelledError):
+            scope.thread.block([call])
+
+
+def check_carried(scope: WorkflowScope) -> None:
+    """Refuses to continue as new with an effect that the next generation could not take back.
+
+    Raises:
+        NotStorable: Its arguments cannot be read back as they are annotated.
+    """
+    in_blocks = [enlisted for block in scope.blocks for enlisted in block.effects]
+    for effect, call in in_blocks + [(e, c) for e, c in scope.effects if c.is_bound or e.has_compensation]:
+        if call.number and call.is_in_place:
+            effect.check_request(call)
+
+
+def saga(
+    *, goal: str | None = None, planner: Step[[Any], Decision[Any]] | None = None, steps: Sequence[Step[..., Any]] = ()
+) -> AbstractAsyncContextManager[None]:
+    """A block whose effects are taken back, the last first, when an exception leaves it.
+
+    Effects that are not known yet are settled first, and those that were accepted are waited for until they are
+    confirmed or rejected. An effect without a ``compensate`` makes the run stuck until a person has said that it
+    is taken back, unless the block has a planner. Leaving the block in peace hands its effects on to the block
+    around it, and at last to the run, which takes back what can be taken back when it fails or is cancelled.
+    A block that :func:`pgflow.continue_as_new` leaves goes on in the next generation, without its planner.
+
+    Args:
+        goal: Purpose of the block, in words, for the planner.
+        planner: A ``@decision`` that is called with an :class:`~pgflow.UndoRequest` for each effect without a ``compensate`` and
+            chooses a list of :class:`~pgflow.PlannedCall` and :class:`~pgflow.PlannedSql`. It counts for the blocks inside
+            that have none. A plan is run if all of it may be; else, and if a step fails, the run is stuck as without a planner.
+        steps: The steps that a plan may call by their names.
+
+    Raises:
+        DefinitionError: The planner is no decision, or a step cannot be called by a plan.
+
+    Example::
+
+        async with pgflow.saga(goal="a trip to Lima", planner=propose_undo, steps=[cancel_seat]):
+            seat = await book_seat(trip)
+            await charge(card, seat.cents)
+    """
+    scope = async_scope("pgflow.saga()", "pgflow.sync.saga()")
+    return _saga(scope, _planning_of(planner, goal, steps))
+
+
+def _planning_of(planner: Step[..., Any] | None, goal: str | None, steps: Sequence[Step[..., Any]]) -> Planning | None:
+    if planner is not None:
+        return planning_of(planner, goal, steps)
+    if steps:
+        raise DefinitionError("saga(steps=...) are for a plan: pass planner= too")
+    return None
+
+
+@asynccontextmanager
+async def _saga(scope: WorkflowScope, planning: Planning | None) -> AsyncIterator[None]:
+    block, token = _enter(scope, planning)
+    try:
+        yield
+    except ContinueAsNew:
+        _bind(block)
+        _leave(scope, block, token)
+        raise
+    except _NOT_AN_END:
+        _leave(scope, block, token)
+        raise
+    except BaseException:
+        await take_back(scope, block.effects, all_of_them=True)
+        _leave(scope, block, token)
+        raise
+    _leave(scope, block, token)
+
+
+def sync_saga(
+    *, goal: str | None = None, planner: Step[[Any], Decision[Any]] | None = None, steps: Sequence[Step[..., Any]] = ()
+) -> AbstractContextManager[None]:
+    """The same for sync workflows; see :func:`pgflow.saga`."""
+    scope, _ = sync_scope("pgflow.sync.saga()", "pgflow.saga()")
+    return _sync_saga(scope, _planning_of(planner, goal, steps))
+
+
+@contextmanager
+def _sync_saga(scope: WorkflowScope, planning: Planning | None) -> Iterator[None]:
+    block, token = _enter(scope, planning)
+    try:
+        yield
+    except ContinueAsNew:
+        _bind(block)
+        _leave(scope, block, token)
+        raise
+    except _NOT_AN_END:
+        _leave(scope, block, token)
+        raise
+    except BaseException:
+        take_back_sync(scope, block.effects, all_of_them=True)
+        _leave(scope, block, token)
+        raise
+    _leave(scope, block, token)
+
+
+def _enter(scope: WorkflowScope, planning: Planning | None) -> tuple[Block, Token[Block | None]]:
+    block = Block(_innermost.get(), planning)
+    scope.blocks.append(block)
+    return block, _innermost.set(block)
+
+
+def _leave(scope: WorkflowScope, block: Block, token: Token[Block | None]) -> None:
+    """Closes a block, and hands on what is left in it."""
+    block.is_open = False
+    if block in scope.blocks:
+        scope.blocks.remove(block)
+    with suppress(ValueError):  # it is left in another task than it was entered in, whose context has its own innermost
+        _innermost.reset(token)
+    around = block.around
+    while around is not None and not around.is_open:
+        around = around.around
+    (scope.effects if around is None else around.effects).extend(block.effects)
+
+
+def _bind(block: Block) -> None:
+    """The block goes on in what is around it: all that was done in it must be taken back, by a person if nothing else does."""
+    for _, call in block.effects:
+        call.is_bound = True
+
+
+def _adopt(scope: WorkflowScope) -> None:
+    """The run ends, and with it the blocks that its tasks have open: what was done in them is the run's now."""
+    if not scope.blocks:
+        return
+    while scope.blocks:
+        block = scope.blocks.pop()
+        block.is_open = False
+        _bind(block)
+        scope.effects.extend(block.effects)
+        block.effects.clear()
+    scope.effects.sort(key=lambda enlisted: enlisted[1].number or enlisted[1].of_call)
+
+
+def hand_on(scope: WorkflowScope, end: ContinueAsNew) -> None:
+    """Says what the next generation takes back if it fails: what this one and its children did, beside what it was handed itself."""
+    _adopt(scope)
+    own = [(effect, call) for effect, call in scope.effects if not scope.execution.is_foreign(call)]
+    left = [(effect, call) for effect, call in own if call.is_bound or effect.has_compensation]
+    end.saga = [(call, effect.code) for effect, call in left if call.number]
+    end.of_children = [call.key for _, call in left if call.is_of_child]
+
+
+def is_done(call: EffectCall) -> bool:
+    """Return True if there is something to take back."""
+    return call.closed_as in ("confirmed", "accepted")
+
+
+def _last(effects: list[Enlisted], *, all_of_them: bool) -> Iterator[Enlisted]:
+    """Yield the effects to take back, the last one first. Tasks that go on meanwhile may add to them."""
+    while effects:
+        effect, call = effects.pop()
+        if all_of_them or call.is_bound or effect.has_compensation:
+            yield effect, call
+
+
+async def take_back(scope: WorkflowScope, effects: list[Enlisted], *, all_of_them: bool) -> None:
+    """Compensates effects, the last first; a cancellation on the way is raised once they are taken back."""
+    cancelled: asyncio.CancelledError | None = None
+    for effect, call in _last(effects, all_of_them=all_of_them):
+        cancelled = await _closed(scope, call) or cancelled
+        if is_done(call):
+            for undo in _undoing(scope, effect, call):
+                cancelled = await _closed(scope, undo) or cancelled
+    if cancelled is not None:
+        raise cancelled
+
+
+def _undoing(scope: WorkflowScope, effect: Reversible, call: EffectCall) -> Iterator[StepCall]:
+    """Asks for what takes an effect back; each call is over before the next is asked for."""
+    plan = effect if isinstance(effect, Planned) and call.closed_as == "confirmed" else None
+    if not scope.execution.may_take_back(call, planner=None if plan is None else plan.planner):
+        return
+    if plan is not None:
+        yield from plan.undo(scope, call)
+    else:
+        yield effect.issue_compensation(scope, call)
+
+
+def _watch(scope: WorkflowScope, call: StepCall) -> Any:
+    """Return a waiter for the end of a call: an effect ends when it is closed, even if nobody waits for it any more."""
+    return scope.execution.watch(call) if isinstance(call, EffectCall) else call.waiter
+
+
+async def _closed(scope: WorkflowScope, call: StepCall) -> asyncio.CancelledError | None:
+    cancelled = None
+    waiter: Any = _watch(scope, call)
+    while waiter is not None and not waiter.done():
+        try:
+            await asyncio.shield(waiter)
+        except asyncio.CancelledError as error:
+            cancelled = error
+        except Exception:  # noqa: BLE001 - it is over; whoever asked for it reads how
+            break
+    return cancelled
+
+
+def take_back_sync(scope: WorkflowScope, effects: list[Enlisted], *, all_of_them: bool) -> None:
+    """The same in a thread."""
+    cancelled: asyncio.CancelledError | None = None
+    for effect, call in _last(effects, all_of_them=all_of_them):
+        cancelled = _closed_sync(scope, call) or cancelled
+        if is_done(call):
+            for undo in _undoing(scope, effect, call):
+                cancelled = _closed_sync(scope, undo) or cancelled
+    if cancelled is not None:
+        raise cancelled
+
+
+def _closed_sync(scope: WorkflowScope, call: StepCall) -> asyncio.CancelledError | None:
+    cancelled = None
+    waiter: Waiter | None = _watch(scope, call)
+    assert scope.thread is not None
+    while waiter is not None and not waiter.done():
+        try:
+            scope.thread.block([Call(call.number, call.name, waiter)])
+        except asyncio.CancelledError as error:
+            cancelled = error
+    return cancelled
+
+
+def _checked(scope: WorkflowScope, value: Any) -> Any:
+    """A result; one that cannot be stored is a failure while what was done can still be taken back."""
+    if scope.effects:
+        text = scope.execution.check_result(value)
+        if scope.claim.leaves_saga:
+            _check_left(scope, text)
+    return value
+
+
+def _check_left(scope: WorkflowScope, result: str) -> None:
+    """Refuses to leave more to the parent than a unit of its journal can hold, which could never go on."""
+    entries = [_stored(scope, effect.entry_of(scope, call))[:6] for effect, call in scope.effects if is_done(call)]
+    size = sum(len(json.dumps(entry, ensure_ascii=False).encode()) + 2 for entry in entries) + len(result.encode())
+    if size > MAX_BYTES - _ROOM_BYTES:
+        raise NotStorable(
+            f"what workflow {scope.claim.workflow} did is {size:,} bytes of JSON with its result, and its parent, which is given it to "
+            f"take it back, can hold 1 MiB: let its {len(entries)} effects take and return references, or split it into several children"
+        )
+
+
+def _stored(scope: WorkflowScope, entry: SagaEntry) -> SagaEntry:
+    """An effect as its parent is given it."""
+    what = f"effect {entry.name}"
+    result = entry.result if entry.result is None else scope.execution.sealed(entry.result, what)
+    return entry._replace(request=scope.execution.sealed(entry.request, what), result=result)
+
+
+async def guarded(scope: WorkflowScope, main: Callable[[], Any]) -> Any:
+    """Runs a workflow's function; if it ends with an exception, what can be taken back is."""
+    try:
+        return _checked(scope, await main())
+    except ContinueAsNew as end:
+        hand_on(scope, end)
+        raise
+    except _NOT_AN_END:
+        raise
+    except BaseException:
+        _adopt(scope)
+        await take_back(scope, scope.effects, all_of_them=False)
+        raise
+
+
+def guarded_sync(scope: WorkflowScope, main: Callable[[], Any]) -> Any:
+    """The same in a thread."""
+    try:
+        return _checked(scope, main())
+    except ContinueAsNew as end:
+        hand_on(scope, end)
+        raise
+    except _NOT_AN_END:
+        raise
+    except BaseException:
+        _adopt(scope)
+        take_back_sync(scope, scope.effects, all_of_them=False)
+        raise

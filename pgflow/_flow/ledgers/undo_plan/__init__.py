@@ -1,0 +1,1 @@
+"""Plans by which a model takes back what has no compensation."""

@@ -1,0 +1,219 @@
+"""Planned compensation: the planner is asked, its plan is judged, and its steps are run in turn.
+
+Choice, verdict and each step are units of the journal, so a crash goes on where it was and never asks the
+planner again. Only when every step is confirmed is the effect said to be taken back. In any other case -
+the planner fails, proposes nothing or nonsense, a step is refused or fails - it stays owed, with the plan
+beside it, until a person has said that it is taken back.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any, Protocol
+
+from pgflow._engine.calls import EffectCall, StepCall
+from pgflow._engine.drivers import ThreadWaiter
+from pgflow._engine.requests import Resting
+from pgflow._flow.ledgers.undo_plan.propose import REVIEW, RUN_SQL, Judged, Planning, Review, UndoRequest, arguments_of, describe
+from pgflow._flow.ledgers.undo_plan.statements import Table
+from pgflow._flow.scope import WorkflowScope
+from pgflow._model.claims import SagaEntry
+from pgflow._model.decisions import Decision
+from pgflow._model.effects import Risk
+from pgflow.errors import PgflowError
+
+
+class Reversible(Protocol):
+    """An effect, as a saga sees it."""
+
+    @property
+    def has_compensation(self) -> bool:
+        """True if a compensation is declared."""
+
+    @property
+    def code(self) -> str:
+        """Place in the code, for the generation that has to find it there."""
+
+    def check_request(self, effect: EffectCall) -> None:
+        """Refuses one of these effects whose arguments could not be read back from its request."""
+
+    def entry_of(self, scope: WorkflowScope, effect: EffectCall) -> SagaEntry:
+        """Return the entry of an effect that was done, for whoever has to take it back."""
+
+    def issue_compensation(self, scope: WorkflowScope, effect: EffectCall) -> EffectCall:
+        """Asks for one of these effects to be taken back; if nothing is declared, by a person."""
+
+
+class Undoable(Reversible, Protocol):
+    """An effect, as a plan sees it."""
+
+    name: str
+
+    @property
+    def tables(self) -> tuple[Table, ...]:
+        """Tables that it declares to write."""
+
+    @property
+    def risk(self) -> Risk:
+        """Means by which it can be taken back, if at all."""
+
+    def issue_taken_back(self, scope: WorkflowScope, effect: EffectCall, plan: str, steps: list[Any]) -> EffectCall:
+        """Records that a plan has taken one of these effects back."""
+
+    def issue_by_hand(self, scope: WorkflowScope, effect: EffectCall, *, notice: dict[str, Any] | None = None) -> EffectCall:
+        """Asks for one of these effects to be taken back by a person."""
+
+
+class Planned:
+    """An effect without an inverse, in a saga that has a planner."""
+
+    has_compensation = True
+
+    def __init__(self, effect: Undoable, planning: Planning) -> None:
+        self._effect = effect
+        self._planning = planning
+        self.code = effect.code
+        self.planner = planning.planner.name
+
+    def check_request(self, effect: EffectCall) -> None:
+        """Refuses one whose arguments could not be read back from its request."""
+        self._effect.check_request(effect)
+
+    def entry_of(self, scope: WorkflowScope, effect: EffectCall) -> SagaEntry:
+        """Return the entry of an effect that was done."""
+        return self._effect.entry_of(scope, effect)
+
+    def issue_compensation(self, scope: WorkflowScope, effect: EffectCall) -> EffectCall:
+        """Asks a person to take back one that was accepted and is not confirmed: there is no reply yet to make a plan of."""
+        return self._effect.issue_compensation(scope, effect)
+
+    def undo(self, scope: WorkflowScope, done: EffectCall) -> Iterator[StepCall]:
+        """Takes an effect back by a plan, or asks a person to.
+
+        Yields:
+            Each call as it is asked for; whoever drives this goes on once it has an outcome.
+        """
+        attempt = Attempt(scope, self._effect, self._planning, done)
+        try:
+            yield from attempt.plan()
+            yield from attempt.run()
+            closing = attempt.close()
+        except _Failed as failure:
+            why = str(failure) if scope.claim.envelopes is None else failure.outline
+            notice = {"why": why, "plan": attempt.decision and attempt.decision.id, "steps": attempt.told()}
+            closing = self._effect.issue_by_hand(scope, done, notice=notice)
+        yield closing
+
+
+class _Failed(Exception):
+    """An effect is not taken back.
+
+    Args:
+        what: Trouble, in words.
+        error: Error that was raised, if any.
+    """
+
+    def __init__(self, what: str, error: Exception | None = None) -> None:
+        super().__init__(what if error is None else f"{what}: {error}")
+        self.outline = what if error is None else f"{what} with {type(error).__name__}"
+        """The same without what may quote a value."""
+
+
+class Attempt:
+    """One effect that is taken back by a plan."""
+
+    def __init__(self, scope: WorkflowScope, effect: Undoable, planning: Planning, done: EffectCall) -> None:
+        self._scope = scope
+        self._effect = effect
+        self._planning = planning
+        self._done = done
+        self.decision: Decision[Any] | None = None
+        self._steps: list[Judged] = []
+        self._confirmed = 0
+
+    def told(self) -> list[dict[str, Any]]:
+        """The steps as a person reads them: what was proposed, what was refused, what is done."""
+        return [
+            {**one.step, **({"refused": one.refused} if one.refused else {}), **({"done": True} if number < self._confirmed else {})}
+            for number, one in enumerate(self._steps)
+        ]
+
+    def plan(self) -> Iterator[StepCall]:
+        """Asks the planner, and has its plan judged."""
+        execution, planning = self._scope.execution, self._planning
+        tables = [str(table) for table in self._effect.tables]
+        try:
+            proposal = execution.issue_step(planning.planner.spec(self._scope.app_errors), (self._request(tables),), {})
+        except Exception as error:  # noqa: BLE001 - such as an annotation that cannot be read
+            raise _Failed(f"the planner {planning.planner.name} could not be called", error) from None
+        yield proposal
+        try:
+            self.decision = outcome_of(proposal)
+        except Exception as error:  # noqa: BLE001 - whatever it raised, nothing is taken back
+            raise _Failed(f"the planner {planning.planner.name} failed", error) from None
+        assert self.decision is not None
+        verdict = execution.issue_step(REVIEW.spec(()), (self.decision.value, planning.steps, tables), {})
+        yield verdict
+        try:
+            review: Review = outcome_of(verdict)
+        except Exception as error:  # noqa: BLE001 - a plan that cannot be judged is not run
+            raise _Failed("the plan could not be reviewed", error) from None
+        self._steps = review.steps
+        if review.refused is not None:
+            refused = _Failed(review.refused)
+            refused.outline = review.refused.partition(":")[0]
+            raise refused
+
+    def _request(self, tables: list[str]) -> UndoRequest:
+        done = self._done
+        return UndoRequest(
+            self._effect.name, done.key, json.loads(done.request), done.value, self._effect.risk,
+            self._scope.decisions.get(done.decision or ""), self._planning.goal,
+            {name: describe(step) for name, step in self._planning.steps.items()}, tuple(tables),
+        )
+
+    def run(self) -> Iterator[StepCall]:
+        """Runs the steps, one after the other, until one is not confirmed."""
+        assert self.decision is not None
+        for number, one in enumerate(self._steps, 1):
+            what = f"step {number} of the plan, {one.step.get('call', 'sql')},"
+            try:
+                call = self._issue(one.step, (self.decision.id, number))
+            except Exception as error:  # noqa: BLE001 - it cannot even be asked for
+                raise _Failed(f"{what} could not be called", error) from None
+            yield call
+            try:
+                outcome_of(call)
+            except Exception as error:  # noqa: BLE001 - a step that failed took nothing back
+                raise _Failed(f"{what} failed", error) from None
+            if isinstance(call, EffectCall) and call.closed_as != "confirmed":
+                raise _Failed(f"{what} was accepted, which is not yet done")
+            self._confirmed = number
+
+    def close(self) -> EffectCall:
+        """Records that the effect is taken back."""
+        assert self.decision is not None
+        try:
+            return self._effect.issue_taken_back(self._scope, self._done, self.decision.id, self.told())
+        except PgflowError as error:
+            raise _Failed("every step is done, which could not be recorded", error) from None
+
+    def _issue(self, step: dict[str, Any], rests_on: Resting) -> StepCall:
+        execution = self._scope.execution
+        if "sql" in step:
+            tables = [str(table) for table in self._effect.tables]
+            return execution.issue_step(RUN_SQL.spec(()), (step["sql"], tables), {}, rests_on, is_undo=True)
+        known: Any = self._planning.steps.get(step["call"])
+        if known is None:
+            raise LookupError("the saga does not allow it any more")
+        arguments = arguments_of(known.origin).decode(json.dumps(step["arguments"]), f"what {known.name} is called with")
+        if known.effect == "e":
+            return known.issue_in_plan(self._scope, arguments, rests_on)  # type: ignore[no-any-return]
+        return execution.issue_step(known.spec(self._scope.app_errors), (), arguments, rests_on, is_undo=True)
+
+
+def outcome_of(call: StepCall) -> Any:
+    """Return the value of a call that is over, or raise its error."""
+    waiter: Any = call.waiter
+    return waiter.take() if isinstance(waiter, ThreadWaiter) else waiter.result()

@@ -1,0 +1,131 @@
+"""Many at once: ``map`` over a step or a workflow, and results in the order in which they come."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Coroutine, Iterable
+from typing import Any, Generic, TypeVar
+
+from pgflow._flow.children import run_child
+from pgflow._flow.scope import async_scope
+from pgflow._flow.step import Step
+from pgflow._flow.workflow import Workflow
+from pgflow._model.options import MapResult
+from pgflow.errors import InvalidArgument, TooManyFailures
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+def map(  # noqa: A001 - the field's word; users write pgflow.map
+    step: Step[[T], R] | Workflow[[T], R],
+    items: Iterable[T],
+    *,
+    max_parallel: int | None = None,
+    min_successful: int | None = None,
+    tolerated_failures: int = 0,
+) -> Coroutine[Any, Any, MapResult[T, R]]:
+    """Calls a step, or runs a child workflow, for every item.
+
+    Args:
+        step: A step or workflow of one parameter.
+        items: Items to call it with.
+        max_parallel: Most items at a time; all at once if not given.
+        min_successful: Enough: when so many have succeeded the rest is cancelled.
+        tolerated_failures: Number of items that may fail.
+
+    Returns:
+        The results in the order of the items, and the items that failed with their errors.
+
+    Raises:
+        TooManyFailures: More items failed than tolerated, or fewer than ``min_successful`` can still succeed.
+            With ``tolerated_failures=0`` the item's own error is raised instead.
+        InvalidArgument: ``max_parallel`` is less than 1, or another limit less than 0.
+    """
+    async_scope("pgflow.map()", "pgflow.sync.map()")
+    return _map(step, Tally(list(items), max_parallel, min_successful, tolerated_failures))
+
+
+async def _map(step: Step[[T], R] | Workflow[[T], R], tally: Tally[T, R]) -> MapResult[T, R]:
+    slots = asyncio.Semaphore(tally.max_parallel)
+
+    async def one(item: T) -> R:
+        async with slots:
+            return await (step.aio(item) if isinstance(step, Step) else run_child(step, item))
+
+    tasks = {asyncio.get_running_loop().create_task(one(item)): index for index, item in enumerate(tally.items)}
+    finished: asyncio.Queue[asyncio.Task[R]] = asyncio.Queue()
+    for task in tasks:
+        task.add_done_callback(finished.put_nowait)
+    try:
+        for _ in tasks:
+            if tally.enough:
+                break
+            done = await finished.get()
+            error = done.exception()
+            tally.count(tasks[done], error, None if error else done.result())
+    finally:
+        for task in tasks:
+            task.cancel()
+    return tally.result()
+
+
+class Tally(Generic[T, R]):
+    """Counts what comes back to ``map`` and knows when to stop."""
+
+    def __init__(self, items: list[T], max_parallel: int | None, min_successful: int | None, tolerated_failures: int) -> None:
+        if max_parallel is not None and max_parallel < 1:
+            raise InvalidArgument(f"map() cannot do {max_parallel} items at once: max_parallel must be 1 or more, or None for all")
+        if tolerated_failures < 0 or (min_successful is not None and min_successful < 0):
+            raise InvalidArgument("map() cannot have less than 0 items succeed or fail: check min_successful and tolerated_failures")
+        self.items = items
+        self.max_parallel = max_parallel if max_parallel is not None else max(1, len(items))
+        self._min_successful = min_successful
+        self._tolerated = tolerated_failures
+        self._values: dict[int, R] = {}
+        self._failed: dict[int, Exception] = {}
+
+    @property
+    def enough(self) -> bool:
+        """True if ``min_successful`` is reached."""
+        return self._min_successful is not None and len(self._values) >= self._min_successful
+
+    def count(self, index: int, error: BaseException | None, value: Any) -> None:
+        """Takes one outcome; raises when too many have failed."""
+        if error is None:
+            self._values[index] = value
+            return
+        if not isinstance(error, Exception):
+            raise error
+        self._failed[index] = error
+        if len(self._failed) > self._tolerated:
+            if self._tolerated == 0:
+                raise error
+            raise TooManyFailures(f"{len(self._failed)} of {len(self.items)} items failed; {self._tolerated} are tolerated") from error
+
+    def result(self) -> MapResult[T, R]:
+        """Return the result of ``map``; raise TooManyFailures below ``min_successful``."""
+        if self._min_successful is not None and len(self._values) < self._min_successful:
+            last = next(reversed(self._failed.values()), None)
+            told = f"{len(self._values)} of {len(self.items)} items succeeded, but min_successful={self._min_successful}"
+            raise TooManyFailures(told) from last
+        return MapResult(
+            [self._values[i] for i in sorted(self._values)], [(self.items[i], self._failed[i]) for i in sorted(self._failed)]
+        )
+
+
+async def as_completed(awaitables: Iterable[Awaitable[T]]) -> AsyncIterator[Awaitable[T]]:
+    """Yields awaitables in the order in which they finish - the same order on every replay.
+
+    Example::
+
+        async for done in pgflow.as_completed([charge(a), charge(b)]):
+            print(await done)
+    """
+    async_scope("pgflow.as_completed()", "pgflow.sync.map()")
+    finished: asyncio.Queue[asyncio.Future[T]] = asyncio.Queue()
+    tasks = [asyncio.ensure_future(a) for a in awaitables]
+    for task in tasks:
+        task.add_done_callback(finished.put_nowait)
+    for _ in tasks:
+        yield await finished.get()

@@ -1,0 +1,221 @@
+"""The functions by which code notes something in its journal: state, labels, streams, random numbers, and the end of a generation.
+
+Functions that wait (``sleep``, ``run_child``, ``map``, ``gate``) are coroutines for async workflows;
+their twins for sync ones are in :mod:`pgflow.sync`. All others are plain calls in both colours.
+"""
+
+from __future__ import annotations
+
+import json
+import uuid as uuid_module
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import datetime, timedelta
+from typing import Any, Literal, Never
+
+from pgflow._engine.host import ContinueAsNew
+from pgflow._engine.loop import inlining
+from pgflow._flow.ledgers.saga import check_carried
+from pgflow._flow.run_info import EPOCH
+from pgflow._flow.scope import StepScope, WorkflowScope, current, resting, workflow_scope
+from pgflow._flow.step import resting_on
+from pgflow._model.codecs import ENVELOPE, encode_plain
+from pgflow._model.decisions import Decision
+from pgflow._model.envelopes import is_envelope, seal_text
+from pgflow._model.names import is_name
+from pgflow._model.units import MAX_LABELS_BYTES, relabelled
+from pgflow.errors import InvalidArgument, NotInRunError, NotStorable, WrongState
+
+# ---------------------------------------------------------------- what a run says and is told
+
+
+def now() -> datetime:
+    """The time, on the database's clock: when the last outcome happened. The same on every replay; never goes back."""
+    scope = workflow_scope("pgflow.now()")
+    return EPOCH + timedelta(microseconds=scope.execution.now_us())
+
+
+def random() -> float:
+    """A random number between 0 and 1 that a replay draws again."""
+    return workflow_scope("pgflow.random()").execution.random.random()
+
+
+def uuid() -> uuid_module.UUID:
+    """A random UUID that a replay makes again."""
+    return workflow_scope("pgflow.uuid()").execution.uuid()
+
+
+def patched(id: str) -> bool:  # noqa: A002 - the word of the surface
+    """Return True to take the new side of a code change; False only for runs that passed here before the change.
+
+    Args:
+        id: Name of the change.
+    """
+    return workflow_scope("pgflow.patched()").execution.patched(id)
+
+
+def deprecate_patch(id: str) -> None:  # noqa: A002 - the word of the surface
+    """Takes the place of ``patched(id)`` once no open run can take its old side: the new side is taken without a branch.
+
+    Runs that hold the marker of ``patched`` fit. New runs get one that code without this call passes over, and code that
+    still calls ``patched`` - workers not yet deployed, or a step back - reads as the new side. When `pgflow patches` says that it is
+    safe, the call can go.
+
+    Args:
+        id: Name of the change.
+    """
+    workflow_scope("pgflow.deprecate_patch()").execution.deprecate_patch(id)
+
+
+def set_state(**state: Any) -> None:
+    """Publishes values by name, readable with ``run.state()`` once durable; a later value replaces an earlier one."""
+    scope = workflow_scope("pgflow.set_state()")
+    text = encode_plain(state, "the state of a run")
+    if ENVELOPE in text and (taken := [name for name, value in json.loads(text).items() if is_envelope(value)]):
+        raise NotStorable(f"{taken[0]}= of set_state() begins with the key '$codec' and would be taken for an encoded value: rename it")
+    scope.execution.set_state(text)
+
+
+def set_labels(**labels: str | None) -> None:
+    """Changes labels of this run, by which it is found in ``pgflow.runs`` and by ``pgflow list --label``; others stay.
+
+    Durable with what the run does next. A run that begins with the journal of this one, as by a rewind, has the labels of then.
+
+    Args:
+        labels: Names and values; None takes a label away.
+
+    Raises:
+        InvalidArgument: A value is no string, or all labels together are longer than 16 KiB.
+    """
+    scope = workflow_scope("pgflow.set_labels()")
+    for name, value in labels.items():
+        if value is not None and not isinstance(value, str):
+            raise InvalidArgument(f"label {name!r} must be a string, or None to take it away, not {value!r}")
+    text = encode_plain(labels, "labels of a run")
+    size = len(json.dumps(relabelled(scope.claim.labels, labels), ensure_ascii=False).encode())
+    if size > MAX_LABELS_BYTES:
+        raise InvalidArgument(f"labels are {size} bytes long; the limit is 16 KiB")
+    if labels:
+        scope.execution.set_labels(text)
+
+
+def emit(stream: str, value: Any) -> None:
+    """Appends a value to an output stream of this run, readable with ``run.stream(name)`` once durable.
+
+    In the body of a step it counts if the step's try succeeds, and is durable together with its result. Readers who ask for
+    ``run.stream(name, live=True)`` get it while the body runs. What a try that fails has emitted is void.
+
+    Args:
+        stream: Name of the stream.
+        value: Anything JSON.
+
+    Raises:
+        WrongState: :func:`close_stream` has ended it.
+    """
+    scope: WorkflowScope | StepScope | None = current.get()
+    if not isinstance(scope, StepScope):
+        scope = workflow_scope("pgflow.emit()")
+    if not is_name(stream):
+        raise InvalidArgument(f"the name of a stream must be a text of 1 to 255 bytes without NUL, not {stream!r}")
+    text = encode_plain(value, f"a value of stream {stream!r}")
+    if isinstance(scope, StepScope):
+        scope.emit(stream, seal_text(scope.claim.envelopes, text, f"a value of stream {stream!r}"))
+        return
+    if stream in scope.closed_streams:
+        raise WrongState(f"stream {stream!r} of this run is closed: emit before close_stream({stream!r}), or to another stream")
+    scope.execution.emit(stream, text)
+
+
+def close_stream(stream: str) -> None:
+    """Ends an output stream of this run: readers who have read all of it stop, though the run goes on.
+
+    A stream that nobody closes ends with the run. Closing it again does nothing, and emitting to it raises WrongState. After
+    :func:`continue_as_new` the next generation may emit again: who reads from then on gets these values too.
+
+    Args:
+        stream: Its name.
+    """
+    scope = workflow_scope("pgflow.close_stream()")
+    if not is_name(stream):
+        raise InvalidArgument(f"the name of a stream must be a text of 1 to 255 bytes without NUL, not {stream!r}")
+    if stream not in scope.closed_streams:
+        scope.execution.close_stream(stream)
+        scope.closed_streams.add(stream)
+
+
+def continue_as_new(*args: Any, **kwargs: Any) -> Never:
+    """Ends this run as a new one of the same key with a fresh journal: for loops that never end.
+
+    What the run would take back if it failed now is carried along: the effects of the ``saga()`` blocks that this call leaves, and
+    those outside of blocks that have a ``compensate``. The next generation takes them back, the last first, if it fails or is
+    cancelled, after what it has done itself; once the run completes they stand.
+
+    Args:
+        *args: Arguments of the workflow for its next generation.
+        **kwargs: The same by name.
+
+    Raises:
+        NotStorable: An effect that is to be carried along has arguments that cannot be read back as they are annotated.
+    """
+    scope = workflow_scope("pgflow.continue_as_new()")
+    check_carried(scope)
+    text = scope.definition.encode_input(args, kwargs)
+    raise ContinueAsNew(scope.execution.sealed(text, f"the input of workflow {scope.claim.workflow}"))
+
+
+def idempotency_key(*, form: Literal["text", "uuid"] = "text") -> str:
+    """The key under which this step acts on the outside: the same on every try, for no other call.
+
+    Args:
+        form: ``text`` reads ``<root>/<step>/<n>``; ``uuid`` is a UUID made of that.
+    """
+    scope = current.get()
+    if isinstance(scope, StepScope):
+        key = scope.key
+    elif isinstance(scope, WorkflowScope):
+        key = f"{scope.execution.stem}//{scope.execution.next_ordinal('')}"
+    else:
+        raise NotInRunError("pgflow.idempotency_key() works only in the code of a workflow or step")
+    return key if form == "text" else str(uuid_module.uuid5(_KEY_NAMESPACE, key))
+
+
+_KEY_NAMESPACE = uuid_module.UUID("9f6f1ce3-7a5f-5f9f-8b5e-3c8b1d8c1e11")
+
+
+@contextmanager
+def inline() -> Iterator[None]:
+    """Run functions that a framework hands to a thread at once, as code of the workflow: for its helpers that are a ``def``.
+
+    In async workflows ``asyncio.to_thread()`` and ``loop.run_in_executor()`` are refused, since a replay would start such a
+    thread again. Many frameworks use them for every ``def`` that they are given, to keep the loop free. Inside this
+    block these functions run in the workflow itself, and again at every replay. So they must do the same again: what touches
+    the world belongs into a step.
+
+    Outside of workflows, and in sync ones, it changes nothing.
+
+    Example::
+
+        with pgflow.inline():
+            state = await graph.ainvoke(state)
+    """
+    token = inlining.set(True)
+    try:
+        yield
+    finally:
+        inlining.reset(token)
+
+
+@contextmanager
+def because(decision: Decision[Any], item: str | int | None = None) -> Iterator[None]:
+    """Make the calls inside rest on a decision, as with ``step.because(...)``; the innermost block counts.
+
+    Args:
+        decision: The decision.
+        item: Part of it that the calls are about.
+    """
+    workflow_scope("pgflow.because()")
+    token = resting.set(resting_on(decision, item))
+    try:
+        yield
+    finally:
+        resting.reset(token)

@@ -1,0 +1,158 @@
+"""The scope in which code runs: in a workflow, in the body of a step, or in neither.
+
+The scope is ambient - a context variable - because helpers and callbacks of frameworks cannot thread an
+argument through. Each execution sets it in a fresh context of its own, and each body in a copy of the
+worker's, so no scope leaks into another run.
+"""
+
+from __future__ import annotations
+
+import contextvars
+import threading
+import uuid
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from pgflow._engine.calls import StepCall
+from pgflow._engine.drivers import ThreadDriver
+from pgflow._engine.execution import Execution
+from pgflow._model.claims import Claim
+from pgflow._model.exceptions import ErrorClasses
+from pgflow.errors import NotInRunError, WrongColourError
+
+
+@dataclass(eq=False)
+class WorkflowScope:
+    """The code of a workflow."""
+
+    execution: Execution
+    app_errors: tuple[type[Exception], ...]
+    definition: Any
+    thread: ThreadDriver | None = None
+    """The driver of a sync workflow; None in an async one."""
+    thread_id: int | None = None
+    muted: threading.Event | None = None
+    is_check: bool = False
+    """True if a recorded run is replayed only to see if the code repeats it."""
+    interceptors: Sequence[Any] = ()
+    effects: list[Any] = field(default_factory=list)
+    """Effects outside of any saga block, with their calls, for the run itself to take back: those of earlier generations, then its own."""
+    decisions: dict[str, Any] = field(default_factory=dict)
+    """Decisions on which something was asked to rest, by their keys: why an effect was done."""
+    blocks: list[Any] = field(default_factory=list)
+    """The saga blocks that are open."""
+    closed_streams: set[str] = field(default_factory=set)
+    """Streams that the code has closed."""
+
+    @property
+    def claim(self) -> Claim:
+        """The run."""
+        return self.execution.claim
+
+
+@dataclass(eq=False)
+class StepScope:
+    """The body of a step."""
+
+    claim: Claim
+    call: StepCall
+    attempt: int
+    beat: Callable[[Any], None]
+    last_details: Any = None
+    chains_to_wake: list[int] = field(default_factory=list)
+    lanes_made_ready: set[int] = field(default_factory=set)
+    connection: Any = None
+    tell: Callable[[StepScope], None] = lambda _scope: None
+    """Is called when the body has emitted something. Does not refer to the scope, which is gone without the garbage collector."""
+    drafts: Any = None
+    """Takes what the body emits to those who read along; made by its first emit."""
+    emitted: list[tuple[str, str]] = field(default_factory=list)
+    """Values that this try has emitted, as (stream, JSON text)."""
+    try_id: str = ""
+    """Made by its first emit."""
+
+    def emit(self, stream: str, text: str) -> None:
+        """Takes what the body emits: a stream, and a value as JSON text."""
+        if not self.try_id:
+            self.try_id = uuid.uuid4().hex[:16]
+        self.emitted.append((stream, text))
+        self.tell(self)
+
+    def begin_try(self) -> None:
+        """Begin a try: drop the values that an earlier one emitted."""
+        self.emitted, self.try_id = [], ""
+
+    def succeeded(self) -> None:
+        """Hand the values that this try emitted to the call, where they count."""
+        self.call.emitted, self.call.try_id = tuple(self.emitted), self.try_id
+
+    @property
+    def key(self) -> str:
+        """Idempotency key of the call."""
+        if isinstance(self.call.ordinal, str):
+            return self.call.ordinal
+        return f"{self.claim.stem}/{self.call.name}/{self.call.ordinal}"
+
+
+resting: contextvars.ContextVar[tuple[str, str | int | None] | None] = contextvars.ContextVar("pgflow_because", default=None)
+"""The decision, and the item of it, on which what is called now rests: ``with pgflow.because(...)``."""
+
+Scope = WorkflowScope | StepScope
+
+current: contextvars.ContextVar[Scope | None] = contextvars.ContextVar("pgflow_scope", default=None)
+
+
+_OURS = 2
+"""Most context variables of a workflow that are pgflow's own."""
+
+
+def variables() -> tuple[tuple[contextvars.ContextVar[Any], Any], ...]:
+    """The context variables of the code that calls, without pgflow's own. A context would refer to the run, and that to its calls."""
+    context = contextvars.copy_context()
+    if len(context) <= _OURS:
+        for var in context:
+            if var is not current and var is not resting:
+                break
+        else:
+            return ()
+    return tuple((var, value) for var, value in context.items() if var is not current and var is not resting)
+
+
+def workflow_scope(what: str) -> WorkflowScope:
+    """The workflow whose code calls, or NotInRunError."""
+    scope = current.get()
+    if isinstance(scope, WorkflowScope):
+        return scope
+    if scope is None:
+        raise NotInRunError(f"{what} works only in the code of a workflow")
+    raise NotInRunError(f"{what} works in the code of a workflow, not in the body of step {scope.call.name!r}")
+
+
+def async_scope(what: str, twin: str) -> WorkflowScope:
+    """The async workflow whose code calls; a sync one is told the name of its twin."""
+    scope = workflow_scope(what)
+    if scope.thread is not None:
+        raise WrongColourError(f"{what} is for async workflows: in this sync one, call {twin}")
+    return scope
+
+
+def sync_scope(what: str, twin: str) -> tuple[WorkflowScope, ThreadDriver]:
+    """The sync workflow whose code calls; an async one is told the name of its twin."""
+    scope = workflow_scope(what)
+    if scope.thread is None:
+        raise WrongColourError(f"{what} is for sync workflows: in this async one, await {twin}")
+    return scope, scope.thread
+
+
+def log_fields(claim: Claim, call: StepCall | None = None, attempt: int | None = None) -> dict[str, Any]:
+    """The attributes of a log record about a run, and about a step of it; :data:`pgflow.logs.FIELDS`."""
+    fields: dict[str, Any] = {"run": claim.key, "run_id": claim.run_id, "workflow": claim.workflow, "generation": claim.generation}
+    if call is not None:
+        fields |= {"step": call.name, "call": call.number, "attempt": call.failed_attempts + 1 if attempt is None else attempt}
+    return fields
+
+
+def known_errors(scope: WorkflowScope, *more: tuple[type[Exception], ...]) -> ErrorClasses:
+    """The classes as which errors may be rebuilt here."""
+    return ErrorClasses(scope.app_errors, *more)

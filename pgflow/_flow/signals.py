@@ -1,0 +1,89 @@
+"""Signals, and waits for them."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Coroutine
+from datetime import timedelta
+from typing import Any, Generic, TypeVar, cast
+
+from pgflow._flow.scope import WorkflowScope, async_scope, sync_scope
+from pgflow._model.codecs import codec_for
+from pgflow._model.durations import Duration, duration
+from pgflow._model.names import is_name
+from pgflow.errors import InvalidArgument
+
+T = TypeVar("T")
+
+
+def _patience(name: str, timeout: Duration | None) -> timedelta | None:
+    """Return the time limit of a wait for a signal, None for none; a time that has passed leaves zero."""
+    return duration(timeout, f"timeout of a wait for signal {name!r}", least_seconds=-math.inf)
+
+
+class SyncSignal(Generic[T]):
+    """A signal as a sync workflow waits for it."""
+
+    def __init__(self, signal: Signal[T]) -> None:
+        self._signal = signal
+
+    def wait(self, *, timeout: Duration | None = None) -> T:
+        """Waits for the next message of this name; TimeoutError if none comes in time."""
+        scope, thread = sync_scope(f"signal {self._signal.name!r}.sync.wait()", "its .wait()")
+        call = scope.execution.issue_signal(self._signal.name, self._signal.codec, _patience(self._signal.name, timeout))
+        try:
+            thread.block([call])
+        except asyncio.CancelledError:
+            scope.execution.cancel_call(call)
+            raise
+        return cast("T", call.waiter.take())  # type: ignore[union-attr]
+
+
+class Signal(Generic[T]):
+    """A typed, durable message to a run: each one sent is taken by exactly one wait, in order.
+
+    Args:
+        name: Its name; senders and receivers meet by it.
+        type: Class of the payload.
+
+    Example::
+
+        paid = Signal("paid", Payment)
+        payment = await paid.wait(timeout=timedelta(days=3))   # in the workflow
+        await app.send("order-1", paid, Payment(...))          # anywhere else
+    """
+
+    def __init__(self, name: str, type: type[T]) -> None:  # noqa: A002 - the word users write
+        if not is_name(name):
+            raise InvalidArgument(f"the name of a signal must be a text of 1 to 255 bytes without NUL, not {name!r}")
+        self.name = name
+        self.type = type
+        self.codec = codec_for(type)
+
+    def wait(self, *, timeout: Duration | None = None) -> Coroutine[Any, Any, T]:
+        """Waits for the next message of this name.
+
+        Args:
+            timeout: Give up after this long; a later message stays for the next wait.
+
+        A message whose payload does not fit the type is not taken: the run is stuck, reason ``signal``, until somebody drops, replaces
+        or requeues it (``pgflow messages``).
+
+        Raises:
+            TimeoutError: None came in time.
+        """
+        return self._wait(async_scope(f"signal {self.name!r}.wait()", "its .sync.wait()"), timeout)
+
+    async def _wait(self, scope: WorkflowScope, timeout: Duration | None) -> T:
+        call = scope.execution.issue_signal(self.name, self.codec, _patience(self.name, timeout))
+        try:
+            return cast("T", await call.waiter)  # type: ignore[misc]
+        except asyncio.CancelledError:
+            scope.execution.cancel_call(call)
+            raise
+
+    @property
+    def sync(self) -> SyncSignal[T]:
+        """The same signal for sync workflows."""
+        return SyncSignal(self)

@@ -1,0 +1,27 @@
+"""Durable sleep."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any
+
+from pgflow._flow.scope import async_scope
+from pgflow._model.durations import Duration, duration
+
+# What is awaited asks for its scope when it is called: sync code, which never awaits, is told of the twin too.
+
+
+def sleep(delay: Duration) -> Coroutine[Any, Any, None]:
+    """Sleeps durably: the wait goes on over crashes and deploys, and holds nothing while it lasts.
+
+    Args:
+        delay: Time to sleep; a number means seconds.
+    """
+    async_scope("pgflow.sleep()", "pgflow.sync.sleep()")
+    return asyncio.sleep(seconds_of(delay))
+
+
+def seconds_of(delay: Duration) -> float:
+    """A duration in seconds; refuses one that is not a duration."""
+    return duration(delay, "a delay").total_seconds()

@@ -1,0 +1,351 @@
+"""Workflows: functions that orchestrate steps, and whose every activation replays their journal."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import hashlib
+import inspect
+import json
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import replace
+from datetime import datetime
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Generic, Literal, NoReturn, NotRequired, ParamSpec, Protocol, Self, TypeVar, get_args, overload
+
+import pydantic
+from typing_extensions import TypedDict
+
+from pgflow._flow.patches import find_patches
+from pgflow._flow.step import check_aliases, resolve_hints
+from pgflow._flow.unbuilt import find_unbuilt
+from pgflow._model.codecs import Codec, codec_for
+from pgflow._model.durations import Duration, duration
+from pgflow._model.names import is_name
+from pgflow._model.options import DEFAULT_QUEUE, IfTaken, Slot, StartOptions
+from pgflow._model.upcasters import Upcast
+from pgflow.errors import DefinitionError, InvalidArgument, NotBuiltError, NotStorable
+
+P = ParamSpec("P")
+R = TypeVar("R")
+R_co = TypeVar("R_co", covariant=True)
+
+
+class Awaited(Protocol):
+    """Interface of a :class:`pgflow.Signal`, as a workflow that waits for it needs it."""
+
+    name: str
+    codec: Codec[Any]
+
+
+class Workflow(Generic[P, R_co]):
+    """A workflow of either colour. ``fn`` is the undecorated function."""
+
+    name: str
+    fn: Callable[P, Any]
+
+    def __init__(
+        self, fn: Callable[..., Any], name: str | None, queue: str, timeout: Duration | None, raises: Sequence[type[Exception]],
+        version: str | None = None, pinned: bool = False, aliases: Sequence[str] = (), signals: Sequence[Awaited] = (),
+    ) -> None:
+        self.fn = fn
+        self.name = name or fn.__qualname__.replace(".<locals>.", ".")
+        self.raises = tuple(raises)
+        self.start_options = StartOptions(queue=queue, timeout=duration(timeout, f"timeout of workflow {self.name}"))
+        self.is_async = inspect.iscoroutinefunction(fn)
+        self.schedule_options: dict[str, Any] | None = None
+        self.upcasters: list[Upcast] = []
+        self.origin: Workflow[Any, Any] = self
+        self._signature = inspect.signature(fn)
+        kinds = {p.kind for p in self._signature.parameters.values()}
+        self._names = () if inspect.Parameter.KEYWORD_ONLY in kinds else tuple(self._signature.parameters)
+        self._has_positional_only = inspect.Parameter.POSITIONAL_ONLY in kinds
+        self._defaults: str | None = None
+        self._input: Codec[dict[str, Any]] | None = None
+        self._result: Codec[Any] | None = None
+        self.__doc__ = fn.__doc__
+        self.__wrapped__ = fn
+        if not is_name(self.name):
+            raise DefinitionError(f"the name of workflow {self.name!r} must be a text of 1 to 255 bytes without NUL: pass name=")
+        for parameter in self._signature.parameters.values():
+            if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
+                raise DefinitionError(
+                    f"workflow {self.name} takes *{parameter.name}: its input is an object of parameter names, so each must be named"
+                )
+        self.aliases = check_aliases(aliases, f"workflow {self.name}")
+        self.signals = _check_signals(signals, self.name)
+        self.is_pinned = pinned
+        if version is not None and not is_name(version):
+            raise DefinitionError(f"the version of workflow {self.name} must be a text of 1 to 255 bytes without NUL, not {version!r}")
+        self._version = version
+        if pinned:
+            self.start_options = replace(self.start_options, version=self.version)
+
+    def __repr__(self) -> str:
+        """As in error messages."""
+        return f"<Workflow {self.name}>"
+
+    if not TYPE_CHECKING:
+
+        def __call__(self, *_args: Any, **_kwargs: Any) -> NoReturn:
+            """A workflow is started, not called."""
+            raise TypeError(
+                f"workflow {self.name} is not called: start it with app.start({self.name}, ...), "
+                f"from another workflow with pgflow.run_child({self.name}, ...), or call {self.name}.fn(...) in a test"
+            )
+
+    def options(
+        self,
+        *,
+        key: str | None = None,
+        queue: str | None = None,
+        priority: int | None = None,
+        run_at: datetime | None = None,
+        timeout: Duration | None = None,
+        labels: dict[str, str] | None = None,
+        metadata: dict[str, Any] | None = None,
+        when_parent_ends: Literal["cancel", "abandon"] | None = None,
+        if_taken: IfTaken | None = None,
+    ) -> Self:
+        """The same workflow with options for the runs started through what is returned.
+
+        Args:
+            key: Idempotency key, at most 128 characters: a second start with it is the same run.
+            queue: Queue to wait in.
+            priority: Lower numbers go first.
+            run_at: Do not start before this time (with time zone).
+            timeout: The run is cancelled when it is not over by then.
+            labels: Names and values to list runs by.
+            metadata: Data that travels from the start to every child and step.
+            when_parent_ends: Effect of a parent's end on this child.
+            if_taken: Action where a run has the key. ``match``, as without it: with the same workflow and input the start is
+                that run, else it is a KeyConflict. ``reject``: a KeyConflict, whatever that run is. ``attach``: that run, whatever
+                its input is. ``replace``: that run is cancelled, keeps its history and loses the key to a new run, which begins
+                once its code has cleaned up.
+        """
+        if if_taken is not None and if_taken not in get_args(IfTaken):
+            raise InvalidArgument(f"if_taken= is 'match', 'reject', 'attach' or 'replace', not {if_taken!r}")
+        if run_at is not None and run_at.tzinfo is None:
+            raise InvalidArgument("run_at has no time zone: pass datetime.now(timezone.utc) + ..., or one with tzinfo")
+        given: dict[str, Any] = {
+            "key": key, "queue": queue, "priority": priority, "run_at": run_at,
+            "timeout": duration(timeout, f"timeout of workflow {self.name}"), "labels": labels,
+            "metadata": metadata, "when_parent_ends": when_parent_ends, "if_taken": if_taken,
+        }
+        other = copy.copy(self)
+        other.start_options = replace(self.start_options, **{k: v for k, v in given.items() if v is not None})
+        return other
+
+    # ------------------------------------------------------------ input and result
+
+    @property
+    def input_codec(self) -> Codec[dict[str, Any]]:
+        """Codec of the input: an object of the parameters, whoever starts the run."""
+        if self._input is None:
+            self.origin._input = self._input = self._make_input_codec()
+        return self._input
+
+    def _make_input_codec(self) -> Codec[dict[str, Any]]:
+        hints = resolve_hints(self.fn)
+        fields = {}
+        for name, parameter in self._signature.parameters.items():
+            hint = hints.get(name, Any)
+            fields[name] = hint if parameter.default is parameter.empty else NotRequired[hint]
+        shape = TypedDict(f"the parameters of {self.name}", fields)  # type: ignore[misc]
+        shape.__pgflow_upcasters__ = self.upcasters  # type: ignore[attr-defined]
+        shape.__pydantic_config__ = pydantic.ConfigDict(extra="forbid")  # type: ignore[attr-defined]
+        return codec_for(shape, f"a parameter of workflow {self.name}")
+
+    @property
+    def result_codec(self) -> Codec[Any]:
+        """Codec of the result."""
+        if self._result is None:
+            self.origin._result = self._result = codec_for(resolve_hints(self.fn).get("return", Any), f"the result of workflow {self.name}")
+        return self._result
+
+    def check_definition(self) -> None:
+        """Makes sure that parameters and result can be stored, before a run is started that could never end.
+
+        Raises:
+            DefinitionError: They cannot.
+            NotBuiltError: Its code uses what is declared and not built, or it has a schedule, so that no worker serves it.
+        """
+        self.check_built()
+        assert self.input_codec is not None
+        assert self.result_codec is not None
+
+    def check_built(self) -> None:
+        """Makes sure that its code uses nothing that is only declared, as far as that is written in its module."""
+        if self.origin.schedule_options is not None:
+            raise NotBuiltError(
+                f"workflow {self.name} cannot be started: schedules are not built yet, and no worker serves a workflow that has one. "
+                "Remove @pgflow.schedule and start it from cron"
+            )
+        if self.origin.unbuilt is not None:
+            raise NotBuiltError(f"workflow {self.name} cannot be started: {self.origin.unbuilt}")
+
+    def encode_input(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+        """The input as JSON text, checked to be readable by the workflow.
+
+        Raises:
+            TypeError: The arguments do not fit the signature.
+            NotStorable: A value cannot be stored, or not be read back as its annotation says.
+        """
+        what = f"the input of workflow {self.name}"
+        if not kwargs and args and len(args) == len(self._names):
+            arguments = dict(zip(self._names, args, strict=True))
+        else:
+            arguments = dict(self._signature.bind(*args, **kwargs).arguments)
+        text = self.input_codec.encode(arguments, what)
+        self.input_codec.decode(text, what)
+        return text
+
+    @property
+    def defaults_text(self) -> str | None:
+        """Defaults of its parameters as JSON, for comparing inputs; None if there are none.
+
+        A default that cannot be stored is left out: who leaves out its parameter has then another input than who passes it.
+        """
+        if self.origin._defaults is None:
+            self.origin._defaults = self._encode_defaults()
+        return self.origin._defaults or None
+
+    def _encode_defaults(self) -> str:
+        hints = resolve_hints(self.fn)
+        texts = {}
+        for name, parameter in self._signature.parameters.items():
+            if parameter.default is not parameter.empty:
+                with contextlib.suppress(NotStorable, DefinitionError):
+                    codec: Codec[Any] = codec_for(hints.get(name, Any), f"a parameter of workflow {self.name}")
+                    texts[name] = codec.encode(parameter.default, "a default")
+        return "{" + ", ".join(f"{json.dumps(name)}: {text}" for name, text in texts.items()) + "}" if texts else ""
+
+    def bind_input(self, text: str) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Positional and named arguments for ``fn`` from a stored input."""
+        values = self.input_codec.decode(text, f"the input of workflow {self.name}")
+        if not self._has_positional_only:
+            return (), values
+        bound = self._signature.bind_partial()
+        bound.arguments.update({name: values[name] for name in self._signature.parameters if name in values})
+        return bound.args, bound.kwargs
+
+    @property
+    def version(self) -> str:
+        """The version it was given, else the hash of its code."""
+        return self._version or self.code_hash
+
+    @cached_property
+    def patches(self) -> dict[str, bool]:
+        """Names of the patches written in its code, each with whether that only deprecates it."""
+        return find_patches(self.fn)
+
+    @cached_property
+    def unbuilt(self) -> str | None:
+        """Description of the unbuilt thing that its code uses, or None."""
+        return find_unbuilt(self.fn)
+
+    @cached_property
+    def code_hash(self) -> str:
+        """Hash of the module the workflow is written in: a fix changes it."""
+        module = inspect.getmodule(self.fn)
+        try:
+            source = inspect.getsource(module) if module is not None else inspect.getsource(self.fn)
+        except (OSError, TypeError):
+            source = self.fn.__code__.co_code.hex()
+        return hashlib.blake2b(source.encode(), digest_size=8).hexdigest()
+
+
+class _Workflow:
+    def __init__(self, options: dict[str, Any]) -> None:
+        self._options = options
+
+    @overload
+    def __call__(self, fn: Callable[P, Coroutine[Any, Any, R]], /) -> Workflow[P, R]: ...  # pyright: ignore[reportOverlappingOverload]
+    @overload
+    def __call__(self, fn: Callable[P, R], /) -> Workflow[P, R]: ...
+    def __call__(self, fn: Callable[..., Any], /) -> Any:
+        return _make(fn, **self._options)
+
+
+def _make(
+    fn: Callable[..., Any], name: str | None = None, queue: str = DEFAULT_QUEUE, timeout: Duration | None = None,
+    raises: Sequence[type[Exception]] = (), version: str | None = None, pinned: bool = False, aliases: Sequence[str] = (),
+    signals: Sequence[Awaited] = (),
+) -> Any:
+    return Workflow(fn, name, queue, timeout, raises, version, pinned, aliases, signals)
+
+
+def _check_signals(signals: Sequence[Awaited], workflow: str) -> tuple[Awaited, ...]:
+    given = tuple(signals)
+    for signal in given:
+        if not hasattr(signal, "codec"):
+            raise DefinitionError(f"signals= of workflow {workflow} takes objects of pgflow.Signal(name, type), not {signal!r}")
+    if len({signal.name for signal in given}) < len(given):
+        raise DefinitionError(f"signals= of workflow {workflow} names a signal twice")
+    return given
+
+
+@overload
+def workflow(fn: Callable[P, Coroutine[Any, Any, R]], /) -> Workflow[P, R]: ...  # pyright: ignore[reportOverlappingOverload]
+@overload
+def workflow(fn: Callable[P, R], /) -> Workflow[P, R]: ...
+@overload
+def workflow(
+    *, name: str | None = None, queue: str = DEFAULT_QUEUE, timeout: Duration | None = None, raises: Sequence[type[Exception]] = (),
+    version: str | None = None, pinned: bool = False, aliases: Sequence[str] = (), signals: Sequence[Awaited] = (),
+) -> _Workflow: ...
+def workflow(fn: Callable[..., Any] | None = None, /, **options: Any) -> Any:
+    """Declares a workflow: a function, async or not, that orchestrates steps and survives its process.
+
+    Its code must do the same again when it is replayed: everything that touches the world belongs into a step.
+
+    Args:
+        name: Its name in the database; the function's own if not given.
+        queue: Queue in which its runs wait.
+        timeout: A run that is not over by then is cancelled.
+        raises: Errors that a waiting client gets back as themselves.
+        version: Name of this code for `pgflow versions`; the hash of its module if not given.
+        pinned: True if runs stay with the version that they are started with: only workers that have it work on them. Else any
+            worker that has the workflow does, and a run that its code does not fit is held.
+        aliases: Names that it had before: its workers work on runs of these too.
+        signals: Signals that its code waits for. A payload that does not fit the type of one is then refused where it is sent, from
+            SQL and the command line too. One that is not named here is sent as it is; a run whose code cannot take it is stuck.
+
+    Example::
+
+        @workflow(queue="orders")
+        async def checkout(order: Order) -> str:
+            return await charge(order.card, order.cents)
+    """
+    return _make(fn) if fn is not None else _Workflow(options)
+
+
+class _Schedule:
+    def __init__(self, options: dict[str, Any]) -> None:
+        self._options = options
+
+    @overload
+    def __call__(self, wf: Workflow[[Slot], R], /) -> Workflow[[Slot], R]: ...
+    @overload
+    def __call__(self, wf: Workflow[[], R], /) -> Workflow[[], R]: ...
+    def __call__(self, wf: Any, /) -> Any:
+        wf.origin.schedule_options = wf.schedule_options = self._options
+        return wf
+
+
+def schedule(
+    cron: str,
+    *,
+    tz: str = "UTC",
+    overlap: Literal["skip", "buffer_one", "buffer_all", "cancel_other", "allow"] = "skip",
+    catch_up: Literal["skip", "latest", "all"] = "latest",
+) -> _Schedule:
+    """Declares when runs of a workflow start by themselves. Declared now: until schedules are built, no worker serves such a workflow.
+
+    Args:
+        cron: Five fields: minute, hour, day of month, month, day of week.
+        tz: Time zone in which they are meant.
+        overlap: Action when the last run is not over.
+        catch_up: Treatment of slots that were missed.
+    """
+    return _Schedule({"cron": cron, "tz": tz, "overlap": overlap, "catch_up": catch_up})

@@ -1,0 +1,1 @@
+"""The vocabulary: units, claims, options, codecs and codes. It imports errors only."""

@@ -1,0 +1,157 @@
+"""A claimed run: its journal so far, and what it has inherited."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from pgflow._model.effects import Ref
+from pgflow._model.envelopes import Envelopes
+from pgflow._model.units import Unit
+
+
+@dataclass
+class Heritage:
+    """Inheritance of a run from another whose journal it begins with; ``sql/inherit.sql``.
+
+    Attributes:
+        seeds: Up to which seq which stem random numbers are drawn from; None = for good. After them, from the run's own.
+        cut: Up to which seq the journal is the other's.
+        began_us: Time at which the time of the run began; None = its creation.
+        attempts: Most tries of each step; None = as it is declared.
+        carried: By name and hash of arguments, what steps in a dropped part of the journal came to, in their order.
+        effects: Confirmed effects of a dropped part, by the place of their keys (:func:`place_of`) and hash of arguments.
+        children: Children of a dropped part that have completed or go on, in the order of their starts.
+        undo: Effects of a dropped part that must be taken back before the code goes on, the last one first.
+    """
+
+    seeds: list[tuple[int | None, str]]
+    cut: int = 0
+    began_us: int | None = None
+    attempts: int | None = None
+    carried: dict[tuple[str, int], list[ReusedStep]] = field(default_factory=dict)
+    effects: dict[tuple[str, int], CarriedEffect] = field(default_factory=dict)
+    children: list[CarriedChild] = field(default_factory=list)
+    undo: list[Dropped] = field(default_factory=list)
+
+
+class ReusedStep(NamedTuple):
+    """A step of a dropped part of a journal. ``result``: what it returned, as JSON; None if it did not complete, and runs under ``key``."""
+
+    key: str
+    result: str | None
+
+
+class CarriedEffect(NamedTuple):
+    """A confirmed effect of a dropped part of a journal: its key, and what it returned, as JSON.
+
+    ``note`` says where it was done and, if its result is an acceptance, that this was confirmed.
+    """
+
+    key: str
+    result: str
+    note: dict[str, Any]
+
+
+class CarriedChild(NamedTuple):
+    """A child of a dropped part of a journal. ``call``: the call under which its result comes. ``key``: None if it was made up."""
+
+    call: int
+    workflow: str
+    input: str
+    key: str | None
+    chain_id: int
+
+
+class Dropped(NamedTuple):
+    """An effect to be taken back. ``call``: the call under which an open one goes on; 0 for a closed one. ``result``: as JSON."""
+
+    seq: int
+    call: int
+    name: str
+    key: str
+    args_hash: int
+    request: str
+    result: str | None
+    note: dict[str, Any]
+
+
+_STEM = re.compile(r"^[0-9a-f-]{36}(?:~\d+)?")
+
+
+def place_of(key: str) -> str:
+    """An idempotency key without what differs between generations: where in the program it is asked for."""
+    return _STEM.sub("", key)
+
+
+class SagaEntry(NamedTuple):
+    """An effect of an earlier generation, which a run takes back if it fails. ``request`` and ``result`` are JSON texts."""
+
+    name: str
+    key: str
+    code: str
+    request: str
+    result: str | None
+    ref: str | None
+    is_own: bool = True
+    """False for what a fork repeats of its origin."""
+
+
+class Offer(NamedTuple):
+    """A signal that was all there was in the mailbox when the run was claimed. ``payload`` is a JSON text."""
+
+    signal_id: int
+    name: str
+    payload: str
+    sent_us: int
+
+
+@dataclass
+class Claim:
+    """A run that this worker holds."""
+
+    run_id: int
+    token: int
+    chain_id: int
+    lane_id: int
+    generation: int
+    attempt: int
+    suspect: int
+    last_seq: int
+    key: str
+    root: str
+    input: str
+    units: list[Unit]
+    has_mail: bool
+    created_us: int
+    now_us: int
+    priority: int = 0
+    took_us: int = 0
+    """Microseconds that the claim that brought it looked for runs."""
+    workflow: str = ""
+    tenant: str = ""
+    parent_run_id: int | None = None
+    leaves_saga: bool = False
+    """True if its parent takes its effects back when that fails after this run has completed."""
+    deadline_us: int | None = None
+    labels: dict[str, str] = field(default_factory=dict)
+    metadata: dict[str, Any] = field(default_factory=dict)
+    has_beats: bool = False
+    heritage: Heritage | None = None
+    saga: list[SagaEntry] = field(default_factory=list)
+    offer: Offer | None = None
+    lost: dict[int, list[Ref]] = field(default_factory=dict)
+    """By call, what its recorded result claims to exist and does not."""
+    envelopes: Envelopes | None = None
+    """Seals the values that are recorded of it; None where the app has no codec."""
+
+    @property
+    def has_kin(self) -> bool:
+        """True if the end of the run concerns others: a parent, the list of deadlines, or heartbeats to be forgotten."""
+        return self.parent_run_id is not None or self.deadline_us is not None or self.has_beats
+
+    @property
+    def stem(self) -> str:
+        """Beginning of the idempotency keys of this generation."""
+        return self.root if self.generation == 1 else f"{self.root}~{self.generation}"

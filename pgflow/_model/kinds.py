@@ -1,0 +1,45 @@
+"""Kinds of units, and the states of a run."""
+
+from __future__ import annotations
+
+from typing import Final, Literal
+
+Status = Literal["queued", "running", "waiting", "paused", "stuck", "completed", "failed", "cancelled"]
+"""Status of a run, as users see it."""
+
+EndedAs = Literal["completed", "failed", "cancelled"]
+"""Status of a run that has ended."""
+
+
+class Kind:
+    """Kinds of units, as one byte; the table ``pgflow.unit_kind`` documents them and a test holds the two equal."""
+
+    STEP_STARTED: Final = "s"
+    STEP_COMPLETED: Final = "c"
+    STEP_FAILED: Final = "f"
+    ATTEMPT_FAILED: Final = "a"
+    TIMER_STARTED: Final = "t"
+    TIMER_FIRED: Final = "T"
+    SIGNAL_RECEIVED: Final = "S"
+    WAIT_TIMED_OUT: Final = "W"
+    CHILD_STARTED: Final = "k"
+    CHILD_FINISHED: Final = "K"
+    CALL_CANCELLED: Final = "x"
+    STEP_ABANDONED: Final = "X"
+    PATCHED: Final = "p"
+    CLOCK_READ: Final = "w"
+    STATE_SET: Final = "v"
+    EMITTED: Final = "e"
+    CONTINUED: Final = "n"
+    OPERATOR: Final = "o"
+    DECISION_RECORDED: Final = "d"
+    EFFECT_INTENDED: Final = "i"
+    EFFECT_ATTEMPTED: Final = "j"
+    EFFECT_CONFIRMED: Final = "C"
+    EFFECT_FAILED: Final = "F"
+    EFFECT_UNKNOWN: Final = "U"
+    EFFECT_ACCEPTED: Final = "A"
+    EFFECT_SETTLED: Final = "E"
+    COMPENSATED: Final = "R"
+    STEP_RENEWED: Final = "r"
+    LABELS_SET: Final = "y"

@@ -1,0 +1,104 @@
+"""Options of starts, steps and maps."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from decimal import Decimal
+from typing import Any, Generic, Literal, TypeVar
+
+from pgflow._model.durations import Duration, duration
+
+T = TypeVar("T")
+R_co = TypeVar("R_co", covariant=True)
+
+
+@dataclass(frozen=True)
+class Retries:
+    """Number of tries of a step, and the waits between them.
+
+    Attributes:
+        max_attempts: Tries in all, the first included.
+        first_delay: Wait before the second try.
+        backoff: Factor from one wait to the next.
+        max_delay: No wait is longer.
+    """
+
+    max_attempts: int = 3
+    first_delay: Duration = timedelta(seconds=0.5)
+    backoff: float = 2.0
+    max_delay: Duration = timedelta(seconds=60)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "first_delay", duration(self.first_delay, "first_delay of Retries"))
+        object.__setattr__(self, "max_delay", duration(self.max_delay, "max_delay of Retries"))
+        if self.max_attempts < 1 or self.backoff < 1:
+            raise ValueError("max_attempts and backoff must be at least 1")
+
+    def delay_seconds(self, failed_attempts: int) -> float:
+        """Wait after so many failed tries, with up to a fifth of it left to chance so that many do not return as one."""
+        ceiling = duration(self.max_delay, "max_delay").total_seconds()
+        try:
+            delay = duration(self.first_delay, "first_delay").total_seconds() * self.backoff ** (failed_attempts - 1)
+        except OverflowError:
+            delay = ceiling
+        return min(delay, ceiling) * random.uniform(0.8, 1.0)  # noqa: S311 - not a secret
+
+
+IfTaken = Literal["match", "reject", "attach", "replace"]
+"""Action of a start whose key a run already has; see :meth:`pgflow.Workflow.options`."""
+
+DEFAULT_QUEUE = "default"
+
+
+@dataclass(frozen=True)
+class StartOptions:
+    """Options of a start.
+
+    Attributes:
+        version: Version of the code that it is pinned to; empty = any.
+        if_taken: Action where a run has the key.
+    """
+
+    key: str | None = None
+    queue: str = DEFAULT_QUEUE
+    priority: int = 0
+    run_at: datetime | None = None
+    timeout: timedelta | None = None
+    labels: dict[str, str] = field(default_factory=dict)
+    metadata: dict[str, Any] = field(default_factory=dict)
+    when_parent_ends: Literal["cancel", "abandon"] = "cancel"
+    version: str = ""
+    if_taken: IfTaken = "match"
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "timeout", duration(self.timeout, "timeout of a run"))
+
+
+class Slot:
+    """The time for which a schedule started a run."""
+
+    at: datetime
+
+
+@dataclass(frozen=True)
+class Admit:
+    """Limit on the cost of a call, reserved before it starts."""
+
+    usd: Decimal = Decimal(0)
+    tokens: int = 0
+    pool: str | None = None
+
+
+@dataclass(frozen=True)
+class MapResult(Generic[T, R_co]):
+    """Results and failures of ``map()``.
+
+    Attributes:
+        values: Results of the items that succeeded, in the order of the items.
+        failed: Items that did not, each a pair of the item and its error, in the order of the items.
+    """
+
+    values: list[R_co] = field(default_factory=list)
+    failed: list[tuple[T, Exception]] = field(default_factory=list)

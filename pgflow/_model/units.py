@@ -1,0 +1,144 @@
+"""Units of a journal, as stored functions answer them and the engine reads them.
+
+The order of units is the whole of a run's history. During a replay they fall into three sorts:
+
+- *outcomes* are released to the code, one at a time;
+- *notes* were written while the code ran (a timer started, state set, a call given up): the code must
+  produce each of them again, at the same point;
+- *marks* were written beside the code (a licence, a failed attempt, a child's start, an operator's
+  word): they are read and not expected of it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from pgflow._model.kinds import Kind
+
+EFFECT_OUTCOMES = frozenset({Kind.EFFECT_CONFIRMED, Kind.EFFECT_FAILED, Kind.EFFECT_ACCEPTED})
+ANSWERS = EFFECT_OUTCOMES | {Kind.TIMER_FIRED, Kind.SIGNAL_RECEIVED, Kind.WAIT_TIMED_OUT, Kind.CHILD_FINISHED}
+OUTCOMES = ANSWERS | {Kind.STEP_COMPLETED, Kind.STEP_FAILED, Kind.DECISION_RECORDED, Kind.COMPENSATED}
+EFFECT_MARKS = frozenset({Kind.EFFECT_INTENDED, Kind.EFFECT_ATTEMPTED, Kind.EFFECT_UNKNOWN, Kind.EFFECT_SETTLED})
+MARKS = EFFECT_MARKS | {Kind.STEP_STARTED, Kind.ATTEMPT_FAILED, Kind.CHILD_STARTED, Kind.OPERATOR, Kind.STEP_RENEWED}
+
+KIND_NAMES = {
+    Kind.STEP_STARTED: "step started",
+    Kind.STEP_COMPLETED: "step completed",
+    Kind.STEP_FAILED: "step failed",
+    Kind.ATTEMPT_FAILED: "attempt failed",
+    Kind.TIMER_STARTED: "timer started",
+    Kind.TIMER_FIRED: "timer fired",
+    Kind.SIGNAL_RECEIVED: "signal received",
+    Kind.WAIT_TIMED_OUT: "wait timed out",
+    Kind.CHILD_STARTED: "child started",
+    Kind.CHILD_FINISHED: "child finished",
+    Kind.CALL_CANCELLED: "call cancelled",
+    Kind.STEP_ABANDONED: "step abandoned",
+    Kind.PATCHED: "patched",
+    Kind.CLOCK_READ: "clock read",
+    Kind.STATE_SET: "state set",
+    Kind.EMITTED: "emitted",
+    Kind.CONTINUED: "continued",
+    Kind.OPERATOR: "operator",
+    Kind.DECISION_RECORDED: "decision recorded",
+    Kind.EFFECT_INTENDED: "effect intended",
+    Kind.EFFECT_ATTEMPTED: "effect attempted",
+    Kind.EFFECT_CONFIRMED: "effect confirmed",
+    Kind.EFFECT_FAILED: "effect failed",
+    Kind.EFFECT_UNKNOWN: "effect unknown",
+    Kind.EFFECT_ACCEPTED: "effect accepted",
+    Kind.EFFECT_SETTLED: "effect settled",
+    Kind.COMPENSATED: "compensated",
+    Kind.STEP_RENEWED: "step renewed",
+    Kind.LABELS_SET: "labels set",
+}
+
+
+class Unit(NamedTuple):
+    """One row of the journal."""
+
+    seq: int
+    call: int
+    kind: str
+    name: str | None
+    payload: str | None
+    starts: list[Any] | None
+    at_us: int
+    due_us: int | None
+
+    @property
+    def is_answer(self) -> bool:
+        """True if the database may have decided it, perhaps several in one answer; a worker decides outcomes of steps one by one."""
+        return self.kind in ANSWERS or (self.kind == Kind.CALL_CANCELLED and self.call == 0)
+
+    @property
+    def is_mark(self) -> bool:
+        """True if a replay reads it without expecting it of the code. At call 0 these are patches once deprecated, and values that a step's
+        body emitted.
+        """
+        return self.kind in MARKS or (self.call == 0 and self.kind in (Kind.PATCHED, Kind.EMITTED))
+
+    @property
+    def is_outcome(self) -> bool:
+        """True if it is released to the code, as the cancellation of the whole run (call 0) is."""
+        return self.kind in OUTCOMES or (self.kind == Kind.CALL_CANCELLED and self.call == 0)
+
+    def __str__(self) -> str:
+        """As a person reads it in a diff."""
+        name = f" {self.name!r}" if self.name else ""
+        return f"unit {self.seq}: {KIND_NAMES.get(self.kind, self.kind)}{name}, call {self.call}"
+
+
+MAX_LABELS_BYTES = 16_384
+"""As the domain ``pgflow.run_object`` has it."""
+
+
+def relabelled(labels: dict[str, str], changes: Mapping[str, str | None]) -> dict[str, str]:
+    """Labels with changes, of which None takes one away."""
+    after: dict[str, str | None] = {**labels, **changes}
+    return {name: value for name, value in after.items() if value is not None}
+
+
+def parse_units(text: str | None) -> list[Unit]:
+    """Units from the JSON of a claim or of ``load_units``."""
+    return [Unit(*row) for row in json.loads(text)] if text else []
+
+
+def ended_by(units: list[Unit], seq: int) -> frozenset[int]:
+    """The calls that have ended, or were given up, by a seq."""
+    return frozenset(u.call for u in units if u.seq <= seq and (u.is_outcome or u.kind in (Kind.CALL_CANCELLED, Kind.STEP_ABANDONED)))
+
+
+class Start(NamedTuple):
+    """A licence: the body of this call may have run."""
+
+    call: int
+    effect: str
+    name: str
+    ordinal: int | str
+    args_hash: int
+
+
+FIRST_ADOPTED = 1_000_000_000
+"""First number of calls that are not of the code: a run takes them over from a dropped part of a journal (``sql/adopt.sql``)."""
+
+_BESIDE = EFFECT_MARKS | EFFECT_OUTCOMES | {Kind.CHILD_STARTED, Kind.COMPENSATED}
+
+
+def beside_code(units: list[Unit]) -> list[Unit]:
+    """A journal as the code sees it: what was done before it went on is there to be passed over."""
+    if all(u.call < FIRST_ADOPTED for u in units):
+        return units
+    return [u._replace(kind=Kind.OPERATOR, starts=None) if u.call >= FIRST_ADOPTED and u.kind in _BESIDE else u for u in units]
+
+
+RETURNED = "signal_returned"
+"""Name of the operator's unit that takes a signal back which the code could not take: it is in the mailbox again."""
+
+
+def without_returned(units: list[Unit]) -> list[Unit]:
+    """A journal in which signals that went back to the mailbox are passed over, as if nobody had taken them."""
+    returned = {json.loads(u.payload or "{}")["seq"] for u in units if u.kind == Kind.OPERATOR and u.name == RETURNED}
+    return [u._replace(kind=Kind.OPERATOR) if u.seq in returned else u for u in units] if returned else units

@@ -1,0 +1,276 @@
+"""One attempt at a transactional step, written once for both colours.
+
+The protocol is a generator that yields what it wants done and is told how it went; :func:`drive` and
+:func:`drive_async` do it. Its order is the whole of the guarantee: check the lease, run the body, encode
+its result, take the run's turn, fence and append, COMMIT - and, where the answer to COMMIT was lost, read
+what is there before anything else of the run goes on.
+
+Where the library's connection allows it, the fence and COMMIT go in one round trip: the server runs COMMIT only if the fence held.
+
+The connection that the provider hands out is ours: its trouble, and that of any call of the engine's on it, is
+raised as :class:`Trouble`, which is no outcome. What a body has to do with any other connection is its own.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Generator
+from dataclasses import dataclass
+from typing import Any, Literal, NoReturn, Protocol
+
+import psycopg
+
+from pgflow._db.calls import transaction as calls
+from pgflow._db.deadlines import BEGIN_SECONDS, COMMIT_SECONDS, Cord, Limit
+from pgflow._db.failures import is_ambiguous, is_conflict_on_unit, is_honoured, is_infrastructure, is_of_the_data, sqlstate_of
+from pgflow._db.query import Query, run_by, run_on, run_on_async, run_through
+from pgflow._engine.calls import StepCall
+from pgflow._engine.flush import Flush
+from pgflow._model.claims import Claim
+from pgflow._transactions.provider import AsyncTransaction, Transaction
+from pgflow.errors import StepCommitted
+from pgflow.logs import redacted
+
+log = logging.getLogger("pgflow")
+
+
+class Trouble(Exception):
+    """An attempt has ended for what is no fault of the body: it is made again, and nothing is recorded.
+
+    Attributes:
+        error: Error that was raised.
+    """
+
+    def __init__(self, error: BaseException) -> None:
+        super().__init__(str(error))
+        self.error = error
+
+
+class Fencing(Protocol):
+    """Interface of the engine and of another connection, as the protocol needs them; the driver calls it where it lives."""
+
+    def take_turn(self, call: StepCall, text: str) -> Flush | None:
+        """Waits for the run's turn; None if nobody wants the step any more."""
+
+    def end_turn(self, call: StepCall, flush: Flush, committed: bool, at_us: int) -> None:
+        """The turn is over."""
+
+    def ask_elsewhere(self, query: Query[Any]) -> Any:
+        """Runs a query on another connection, however long it takes to get one."""
+
+    def pause(self, tries: int) -> None:
+        """Waits a little before asking again."""
+
+
+@dataclass(frozen=True)
+class Op:
+    """Something the protocol wants done."""
+
+    what: Literal["query", "body", "flush", "commit", "last", "turn", "end", "elsewhere", "pause"]
+    args: tuple[Any, ...] = ()
+
+
+Protocol_ = Generator[Op, Any, bool]
+
+
+def attempt(  # noqa: PLR0912 - the protocol, in its order
+    claim: Claim, call: StepCall, encode: Callable[[Any], str], *, together: bool,
+    is_ours: Callable[[BaseException], bool] = lambda _: True, has_closed: Callable[[], bool] = lambda: False, has_hooks: bool = False,
+    durable_seq: int = 0, idle_ms: int = 300_000,
+) -> Protocol_:
+    """The protocol of one attempt, inside an open transaction. Returns False if nobody wanted the result any more.
+
+    ``together`` says that the transaction can do the fence and COMMIT in one round trip, ``is_ours`` whether an error that
+    the body has raised comes from the transaction's connection, ``has_closed`` whether the body has closed that, ``has_hooks``
+    whether more than COMMIT may run where it commits, ``durable_seq`` which unit of the run was acknowledged last: a server
+    that lacks it has lost it. After ``idle_ms`` without a statement the server ends the transaction.
+    """
+    try:
+        begun = calls.begin_step(claim.run_id, claim.token, call.number, idle_ms, durable_seq)
+        xid: str = yield Op("query", (begun, BEGIN_SECONDS))
+    except Exception as error:  # noqa: BLE001 - judged there
+        _raise_from_engine(error)
+    try:
+        value = yield Op("body")
+        if has_closed():
+            _raise_closed(claim, call)
+        text = encode(value)
+        yield Op("flush")
+    except Exception as error:
+        if is_infrastructure(error) and is_ours(error):
+            _raise_from_connection(call, error)
+        raise
+    flush: Flush | None = yield Op("turn", (call, text))
+    if flush is None:
+        return False
+    committed, at_us = False, 0
+    try:
+        at = flush.rows[-1].at_us
+        apart: list[str] = []
+        rows = flush.unit_rows(lambda: at, apart)
+        fence = calls.fence_step(claim.run_id, claim.token, call.number, rows, call.args_hash, apart)
+        if not together:
+            try:
+                at_us = yield Op("query", (fence, COMMIT_SECONDS))
+            except Exception as error:  # noqa: BLE001 - judged there
+                _raise_from_engine(error)
+        try:
+            if together:
+                at_us = yield Op("last", (fence,))
+            else:
+                yield Op("commit")
+            committed = True
+        except Exception as error:  # noqa: BLE001 - judged there
+            committed = (has_hooks or is_ambiguous(error)) and (yield from _resolve(claim, flush, xid))
+            if not committed:
+                _raise_from_commit(error, together=together)
+            if has_hooks:
+                told = "step %s has committed, but its commit raised (%s): hooks behind it may not have run"
+                log.warning(told, call.name, redacted(error))
+    finally:
+        yield Op("end", (call, flush, committed, at_us))
+    return True
+
+
+def _raise_from_engine(error: Exception) -> NoReturn:
+    """A function of ours has failed: that is the body's doing if it left the transaction as no call can go on in it."""
+    state = sqlstate_of(error)
+    if is_conflict_on_unit(error):
+        raise Trouble(error) from error
+    if state is not None and not is_of_the_data(error) and state not in ("25P01", "25P02"):
+        raise Trouble(error) from error
+    if state is None and is_infrastructure(error):
+        raise Trouble(error) from error
+    raise error
+
+
+def _raise_closed(claim: Claim, call: StepCall) -> NoReturn:
+    raise StepCommitted(
+        f"the body of call {call.number} of run {claim.key} closed the connection of its transaction, which has ended with it; "
+        "whether it committed something before cannot be known"
+    )
+
+
+def _raise_from_connection(call: StepCall, error: Exception) -> NoReturn:
+    """Trouble of the transaction's connection, unless the body has asked for this."""
+    if is_honoured(error) and isinstance(error, call.spec.raises):
+        raise error
+    raise Trouble(error) from error
+
+
+def _raise_from_commit(error: Exception, *, together: bool) -> NoReturn:
+    """COMMIT has failed, or the fence with which it went: what the application defers to COMMIT is its own, down to its triggers."""
+    state = sqlstate_of(error) or ""
+    is_call = together and isinstance(error, psycopg.Error) and error.diag.context is None  # no trigger: the fence could not be called
+    if is_infrastructure(error) or is_conflict_on_unit(error) or state.startswith(("57014", "XX")) or (is_call and state.startswith("42")):
+        raise Trouble(error) from error
+    raise error
+
+
+def _resolve(claim: Claim, flush: Flush, xid: str) -> Generator[Op, Any, bool]:
+    """Return True if a COMMIT whose answer was lost has happened. Wait while it is in progress."""
+    tries = 0
+    while True:
+        recorded: calls.Recorded | None = yield Op("elsewhere", (calls.read_unit(claim.run_id, flush.last_seq),))
+        if recorded is not None:
+            return recorded.token == claim.token and recorded.call == flush.rows[-1].call
+        status = yield Op("elsewhere", (calls.transaction_status(xid),))
+        if status != "in progress":
+            again: calls.Recorded | None = yield Op("elsewhere", (calls.read_unit(claim.run_id, flush.last_seq),))
+            return again is not None and again.token == claim.token
+        tries += 1
+        yield Op("pause", (tries,))
+
+
+def socket_of(transaction: Transaction | AsyncTransaction) -> int | None:
+    """The socket of an open transaction's connection, where its provider tells it."""
+    tell: Callable[[], int | None] | None = getattr(transaction, "fileno", None)
+    try:
+        return None if tell is None else tell()
+    except Exception:  # noqa: BLE001 - a library that has lost its connection says so in its own way, and then there is nothing to cut
+        return None
+
+
+def drive(
+    protocol: Protocol_, transaction: Transaction, body: Callable[[Any], Any], turns: Fencing,
+    cord: Callable[[], Cord | None] = lambda: None,
+) -> bool:
+    """Drives the protocol in sync code. By the cord, the engine's own statements have a deadline; those of the body have none."""
+
+    def do(op: Op) -> Any:
+        match op.what:
+            case "query":
+                with Limit(cord(), op.args[1]):
+                    return run_on(transaction, op.args[0])
+            case "body":
+                return body(transaction.connection)
+            case "flush":
+                return transaction.flush()
+            case "commit":
+                with Limit(cord(), COMMIT_SECONDS):
+                    return transaction.commit()
+            case "last":
+                with Limit(cord(), COMMIT_SECONDS):
+                    return run_through(transaction.execute_and_commit, op.args[0])  # type: ignore[attr-defined]
+            case "turn":
+                return turns.take_turn(*op.args)
+            case "end":
+                return turns.end_turn(*op.args)
+            case "elsewhere":
+                return turns.ask_elsewhere(*op.args)
+            case "pause":
+                return turns.pause(*op.args)
+
+    answer: Any = None
+    error: Exception | None = None
+    while True:
+        try:
+            op = protocol.throw(error) if error is not None else protocol.send(answer)
+        except StopIteration as stop:
+            return bool(stop.value)
+        answer, error = None, None
+        try:
+            answer = do(op)
+        except Exception as raised:  # noqa: BLE001 - the protocol decides what an error means
+            error = raised
+
+
+async def drive_async(protocol: Protocol_, transaction: AsyncTransaction, body: Callable[[Any], Any], turns: Any) -> bool:
+    """Drives the protocol in async code; ``turns`` is a :class:`Fencing` of coroutines."""
+
+    async def do(op: Op) -> Any:
+        match op.what:
+            case "query":
+                with Limit(socket_of(transaction), op.args[1]):
+                    return await run_on_async(transaction, op.args[0])
+            case "body":
+                return await body(transaction.connection)
+            case "flush":
+                return await transaction.flush()
+            case "commit":
+                with Limit(socket_of(transaction), COMMIT_SECONDS):
+                    return await transaction.commit()
+            case "last":
+                with Limit(socket_of(transaction), COMMIT_SECONDS):
+                    return await run_by(transaction.execute_and_commit, op.args[0])  # type: ignore[attr-defined]
+            case "turn":
+                return await turns.take_turn(*op.args)
+            case "end":
+                return await turns.end_turn(*op.args)
+            case "elsewhere":
+                return await turns.ask_elsewhere(*op.args)
+            case "pause":
+                return await turns.pause(*op.args)
+
+    answer: Any = None
+    error: BaseException | None = None
+    while True:
+        try:
+            op = protocol.throw(error) if error is not None else protocol.send(answer)
+        except StopIteration as stop:
+            return bool(stop.value)
+        answer, error = None, None
+        try:
+            answer = await do(op)
+        except BaseException as raised:  # noqa: BLE001 - cancellation too must pass through the protocol, which ends its turn
+            error = raised

@@ -1,0 +1,156 @@
+"""Interface of libraries of connections, and their deadlines."""
+
+from __future__ import annotations
+
+import inspect
+import typing
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager, contextmanager, suppress
+from typing import Any, LiteralString, Protocol, runtime_checkable
+
+from pgflow._db.deadlines import BEGIN_SECONDS, Cord, Limit
+from pgflow._db.query import Row
+from pgflow.errors import DefinitionError
+
+
+class Transaction(Protocol):
+    """An open transaction of a sync library.
+
+    It may have an attribute ``driver_connection``, psycopg's connection underneath. Then trouble that a body has with another
+    connection is told from trouble with this one; without it, all trouble of that kind is taken for this one's, and waited out.
+
+    It may offer ``fileno()``, the number of its connection's socket: then the engine's own statements on it have a deadline,
+    and it is cut if its server is no longer the primary, or if its body goes on though nobody waits for it any more. Without, a
+    server that is frozen holds the body's thread, and a body that hangs keeps its locks.
+
+    It may offer ``leave_behind()``: its body goes on though nobody waits for it any more, and keeps the connection meanwhile.
+    Called once, on another thread, before the connection is cut.
+
+    What ``commit()`` raises may come from hooks that the library runs behind COMMIT: the journal is asked then whether the
+    transaction has committed. ``has_hooks = False`` says that there are none, and an error of the server that its COMMIT failed.
+
+    It may offer ``execute_and_commit(sql, params)``, as :class:`AsyncTransaction` says.
+    """
+
+    connection: Any
+    """Connection for the body of the step, once a first statement was executed."""
+
+    def execute(self, sql: LiteralString, params: Sequence[Any]) -> list[Row]:
+        """Runs a statement (psycopg's placeholders) inside it."""
+
+    def flush(self) -> None:
+        """Sends what the library still holds back."""
+
+    def commit(self) -> None:
+        """Commits."""
+
+
+class AsyncTransaction(Protocol):
+    """An open transaction of an async library.
+
+    It may offer ``execute_and_commit(sql, params)`` too, for libraries that can send both at once: one round trip less.
+    If that raises without an answer of the server, the transaction's connection must be closed. One with an attribute
+    ``busy_poll`` is told there how the worker waits for answers. ``driver_connection``, ``fileno()`` and
+    ``has_hooks`` are as for :class:`Transaction`.
+    """
+
+    connection: Any
+    """Connection for the body of the step, once a first statement was executed."""
+
+    async def execute(self, sql: LiteralString, params: Sequence[Any]) -> list[Row]:
+        """Runs a statement (psycopg's placeholders) inside it."""
+
+    async def flush(self) -> None:
+        """Sends what the library still holds back."""
+
+    async def commit(self) -> None:
+        """Commits."""
+
+
+@runtime_checkable
+class TransactionProvider(Protocol):
+    """Hands out transactions to ``def`` steps. Leaving the context without a commit rolls back."""
+
+    def provides(self, annotation: Any) -> bool:
+        """Return True if this provider hands out connections of this annotation."""
+
+    def begin(self, isolation: str | None) -> AbstractContextManager[Transaction]:
+        """Opens a transaction."""
+
+
+@runtime_checkable
+class AsyncTransactionProvider(Protocol):
+    """Hands out transactions to ``async def`` steps."""
+
+    def provides(self, annotation: Any) -> bool:
+        """Return True if this provider hands out connections of this annotation."""
+
+    def begin_async(self, isolation: str | None) -> AbstractAsyncContextManager[AsyncTransaction]:
+        """Opens a transaction."""
+
+
+def is_class(annotation: Any, *classes: type) -> bool:
+    """Return True if an annotation is one of these classes, with or without parameters, or a subclass."""
+    origin = typing.get_origin(annotation) or annotation
+    return inspect.isclass(origin) and issubclass(origin, classes)
+
+
+@contextmanager
+def in_time(fileno: int | None) -> Iterator[None]:
+    """Cut the connection of this socket if the block takes too long: whoever waits on it is told that it is lost."""
+    with Limit(fileno, BEGIN_SECONDS):
+        yield
+
+
+@contextmanager
+def rolled_back_in_time(fileno: int | None, *, roll_back: Callable[[], None]) -> Iterator[None]:
+    """After the block what is still open is rolled back, in time: a server that is frozen would keep whoever leaves it.
+
+    Args:
+        fileno: The connection's socket, if it is known.
+        roll_back: Does nothing after a commit.
+    """
+    cord = None if fileno is None else Cord(fileno)
+    try:
+        yield
+    finally:
+        try:
+            with suppress(Exception), Limit(cord, BEGIN_SECONDS):  # what the body came to is known by then
+                roll_back()
+        finally:
+            if cord is not None:
+                cord.close()
+
+
+@asynccontextmanager
+async def rolled_back_in_time_async(fileno: int | None, *, roll_back: Callable[[], Awaitable[None]]) -> AsyncIterator[None]:
+    """As :func:`rolled_back_in_time`, for async code."""
+    cord = None if fileno is None else Cord(fileno)
+    try:
+        yield
+    finally:
+        try:
+            with suppress(Exception), Limit(cord, BEGIN_SECONDS):
+                await roll_back()
+        finally:
+            if cord is not None:
+                cord.close()
+
+
+def provider_for(step: Any, providers: Sequence[Any]) -> Any:
+    """The provider of a step's transactions: its own, else the first that provides what its first parameter is annotated with.
+
+    Raises:
+        DefinitionError: None does.
+    """
+    if step.provider is not None:
+        return step.provider
+    annotation = step.hints.get(step.connection_parameter, inspect.Parameter.empty)
+    wanted = AsyncTransactionProvider if step.is_async else TransactionProvider
+    for provider in providers:
+        if isinstance(provider, wanted) and provider.provides(annotation):
+            return provider
+    raise DefinitionError(
+        f"no provider hands out what @transaction {step.name} wants as {step.connection_parameter!r} "
+        f"({'async' if step.is_async else 'sync'}, annotated {annotation!r}): pass one with App(providers=[...])"
+    )

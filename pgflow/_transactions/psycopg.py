@@ -1,0 +1,325 @@
+"""Providers of psycopg's connections: they give a ``@transaction`` its connection.
+
+A provider hands out transactions of one library. It is picked by the annotation of the step's first
+parameter. psycopg's own connections are built in; SQLAlchemy's come with ``pgflow.sqlalchemy``, Django's
+with ``pgflow.django``. A provider knows nothing of the engine: it opens, runs a statement, commits.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from typing import Any, LiteralString
+from weakref import WeakKeyDictionary
+
+import psycopg
+from psycopg.pq import TransactionStatus
+from psycopg.rows import tuple_row
+from psycopg_pool import AsyncConnectionPool, ConnectionPool
+
+from pgflow._db.busy_poll import BusyPoll
+from pgflow._db.deadlines import BEGIN_SECONDS, Limit
+from pgflow._db.failures import database_error
+from pgflow._db.query import Row
+from pgflow._db.wire import Statement, SyncWire, Wire
+from pgflow._transactions.provider import AsyncTransaction, Transaction, is_class
+
+_BEGIN: dict[str | None, LiteralString] = {
+    None: "begin read write",
+    "read committed": "begin isolation level read committed read write",
+    "repeatable read": "begin isolation level repeatable read read write",
+    "serializable": "begin isolation level serializable read write",
+}
+
+
+MISSES_FORGIVEN = 8
+"""Times that the engine prepares its statements again before it asks how often they are gone. psycopg deallocates all of a connection when
+it rolls back; a pool whose connections are reset by DISCARD ALL loses them each time.
+"""
+
+_NOT_AS_PREPARED = (psycopg.errors.InvalidSqlStatementName, psycopg.errors.DuplicatePreparedStatement)
+"""Deallocated, or prepared by another process: a pooler gives each transaction another session."""
+
+_prepared: WeakKeyDictionary[psycopg.AsyncConnection[Any] | psycopg.Connection[Any], dict[str, bytes]] = WeakKeyDictionary()
+"""Names of the statements that the engine has prepared on connections that others use too."""
+
+
+class _Preparing:
+    """Switch of the engine's prepared statements on connections of a pool, which the application uses too."""
+
+    def __init__(self) -> None:
+        self._prepares = True
+        self._begun = self._missed = 0
+
+    def _names(self, connection: Any) -> dict[str, bytes] | None:
+        """Return the names of the statements prepared there; None if nothing may be prepared."""
+        self._begun += 1
+        may_prepare = self._prepares and connection.prepare_threshold is not None
+        return _prepared.setdefault(connection, {}) if may_prepare else None
+
+    def _missing(self, connection: Any) -> None:
+        """Forget the statements prepared there, which turned out to be gone; where that is the rule, prepare nothing more."""
+        _prepared.pop(connection, None)
+        self._missed += 1
+        if self._missed > MISSES_FORGIVEN + self._begun // 8:
+            self.stop_preparing()
+
+    def stop_preparing(self) -> None:
+        """Something deallocates what is prepared while it is needed."""
+        self._prepares = False
+
+
+_LOST_TO_THE_BODY = "the body has deallocated what the engine had prepared; it runs again"
+
+
+class _PsycopgTransaction:
+    """Opened with its first statement, in the same round trip; so the connection may still be another until then."""
+
+    has_hooks = False
+
+    def __init__(self, provider: PsycopgProvider, connection: psycopg.Connection[Any], begin: LiteralString) -> None:
+        self._provider = provider
+        self._begin: LiteralString | None = begin
+        self._take(connection)
+
+    def _take(self, connection: psycopg.Connection[Any]) -> None:
+        connection.row_factory = tuple_row  # whatever its last user liked better
+        self.connection = self.driver_connection = connection
+        self._is_ours = True
+        self._wire = self._provider.wire(connection)
+
+    def fileno(self) -> int:
+        return self.connection.fileno()
+
+    def close(self) -> None:
+        """Rolls back what is still open, and gives the connection back, whatever happens meanwhile."""
+        if not self._is_ours:
+            return
+        self._is_ours = False
+        try:
+            if self.connection.pgconn.transaction_status != TransactionStatus.IDLE and not self.connection.closed:
+                with Limit(self.connection.fileno(), BEGIN_SECONDS):
+                    self.connection.rollback()
+        except psycopg.Error:
+            self.connection.close()  # it was lost just now; what the body came to is known by then
+        finally:
+            self._provider.replace(self.connection, is_left=False)
+            self._provider.pool.putconn(self.connection)
+
+    def leave_behind(self) -> None:
+        """Its body goes on though nobody waits for it: the pool may open another connection meanwhile."""
+        self._provider.replace(self.connection, is_left=True)
+
+    def execute(self, sql: LiteralString, params: Sequence[Any]) -> list[Row]:
+        if self._begin is None:
+            return self._rows((sql, params))[0]
+        begin, self._begin = self._begin, None
+        return self._begun((begin, ()), (sql, params))[1]
+
+    def _begun(self, *statements: Statement) -> list[list[Row]]:
+        """A connection that died while idle is found out here, without a look before each use: another is taken."""
+        pool = self._provider.pool
+        has_missed, is_first = False, True
+        for tries_left in reversed(range(pool.max_size + 3)):
+            try:
+                with Limit(None if is_first else self.connection.fileno(), BEGIN_SECONDS):  # whoever calls has put the first down
+                    return self._wire.rows(*statements)
+            except _NOT_AS_PREPARED:
+                self.connection.rollback()
+                if has_missed:
+                    self._provider.stop_preparing()
+                has_missed = True
+                self._wire = self._provider.wire_anew(self.connection)
+            except psycopg.Error:
+                if not (tries_left and self.connection.closed):
+                    raise
+                self.close()
+                self._take(pool.getconn())
+                is_first = False
+        raise AssertionError
+
+    def _rows(self, *statements: Statement) -> list[list[Row]]:
+        try:
+            return self._wire.rows(*statements)
+        except _NOT_AS_PREPARED as error:
+            self._provider.stop_preparing()
+            raise psycopg.errors.SerializationFailure(_LOST_TO_THE_BODY) from error
+
+    def flush(self) -> None:
+        """Psycopg holds nothing back."""
+
+    def commit(self) -> None:
+        self._rows(("commit", ()))
+
+    def execute_and_commit(self, sql: LiteralString, params: Sequence[Any]) -> list[Row]:
+        """As that of the async transaction."""
+        try:
+            return self._rows((sql, params), ("commit", ()))[0]
+        except Exception as error:
+            if getattr(database_error(error), "sqlstate", None) is None:
+                self.connection.close()
+            raise
+
+
+class PsycopgProvider(_Preparing):
+    """psycopg connections for ``def`` steps, from a pool."""
+
+    def __init__(self, pool: ConnectionPool[Any]) -> None:
+        super().__init__()
+        self.pool = pool
+        self._most = pool.max_size
+        self._left_behind: set[object] = set()  # connections that bodies keep for which nobody waits
+        self._lock = threading.Lock()
+
+    def replace(self, connection: object, *, is_left: bool) -> None:
+        """The pool may have as many more connections as are left behind."""
+        with self._lock:
+            if is_left == (connection in self._left_behind):
+                return
+            (self._left_behind.add if is_left else self._left_behind.remove)(connection)
+            self.pool.resize(self.pool.min_size, self._most + len(self._left_behind))
+
+    def provides(self, annotation: Any) -> bool:
+        """``psycopg.Connection``."""
+        return is_class(annotation, psycopg.Connection)
+
+    def wire(self, connection: psycopg.Connection[Any]) -> SyncWire:
+        """The engine's own calls on a connection of the pool."""
+        names = self._names(connection)
+        return SyncWire(connection, prepares=names is not None, names=names)
+
+    def wire_anew(self, connection: psycopg.Connection[Any]) -> SyncWire:
+        """The same after what was prepared there turned out to be gone."""
+        self._missing(connection)
+        return self.wire(connection)
+
+    @contextmanager
+    def begin(self, isolation: str | None) -> Iterator[Transaction]:
+        """Opens a transaction on a connection of the pool."""
+        transaction = _PsycopgTransaction(self, self.pool.getconn(), _BEGIN[isolation])
+        try:
+            yield transaction
+        finally:
+            transaction.close()
+
+
+class _AsyncPsycopgTransaction:
+    """Opened with its first statement, in the same round trip; so the connection may still be another until then."""
+
+    busy_poll: BusyPoll | None = None
+    has_hooks = False
+
+    def __init__(self, provider: AsyncPsycopgProvider, connection: psycopg.AsyncConnection[Any], begin: LiteralString) -> None:
+        self._provider = provider
+        self._begin: LiteralString | None = begin
+        self._take(connection)
+
+    def _take(self, connection: psycopg.AsyncConnection[Any]) -> None:
+        connection.row_factory = tuple_row  # whatever its last user liked better
+        self.connection = self.driver_connection = connection
+        self._is_ours = True
+        self._wire = self._provider.wire(connection)
+
+    def fileno(self) -> int:
+        return self.connection.fileno()
+
+    async def close(self) -> None:
+        """Rolls back what is still open, and gives the connection back, whatever happens meanwhile."""
+        if not self._is_ours:
+            return
+        self._is_ours = False
+        try:
+            if self.connection.pgconn.transaction_status != TransactionStatus.IDLE and not self.connection.closed:
+                with Limit(self.connection.fileno(), BEGIN_SECONDS):
+                    await self.connection.rollback()
+        except psycopg.Error:
+            await self.connection.close()  # it was lost just now; what the body came to is known by then
+        finally:
+            await self._provider.pool.putconn(self.connection)
+
+    async def execute(self, sql: LiteralString, params: Sequence[Any]) -> list[Row]:
+        if self._begin is None:
+            return (await self._rows((sql, params)))[0]
+        begin, self._begin = self._begin, None
+        return (await self._begun((begin, ()), (sql, params)))[1]
+
+    async def _begun(self, *statements: Statement) -> list[list[Row]]:
+        """A connection that died while idle is found out here, without a look before each use: another is taken."""
+        pool = self._provider.pool
+        has_missed = False
+        for tries_left in reversed(range(pool.max_size + 3)):
+            try:
+                return await self._ask(*statements)
+            except _NOT_AS_PREPARED:
+                await self.connection.rollback()
+                if has_missed:
+                    self._provider.stop_preparing()
+                has_missed = True
+                self._wire = self._provider.wire_anew(self.connection)
+            except psycopg.Error:
+                if not (tries_left and self.connection.closed):
+                    raise
+                await self.close()
+                self._take(await pool.getconn())
+        raise AssertionError
+
+    async def _ask(self, *statements: Statement) -> list[list[Row]]:
+        self._wire.busy_poll = self.busy_poll
+        return await self._wire.rows(*statements)
+
+    async def _rows(self, *statements: Statement) -> list[list[Row]]:
+        try:
+            return await self._ask(*statements)
+        except _NOT_AS_PREPARED as error:
+            self._provider.stop_preparing()
+            raise psycopg.errors.SerializationFailure(_LOST_TO_THE_BODY) from error
+
+    async def flush(self) -> None:
+        """Psycopg holds nothing back."""
+
+    async def commit(self) -> None:
+        await self._rows(("commit", ()))
+
+    async def execute_and_commit(self, sql: LiteralString, params: Sequence[Any]) -> list[Row]:
+        """The last statement and COMMIT in one round trip; COMMIT only if the statement succeeds.
+
+        Where the server has not answered, the connection is closed: what became of the transaction can be asked then.
+        """
+        try:
+            return (await self._rows((sql, params), ("commit", ())))[0]
+        except Exception as error:
+            if getattr(database_error(error), "sqlstate", None) is None:
+                await self.connection.close()
+            raise
+
+
+class AsyncPsycopgProvider(_Preparing):
+    """psycopg connections for ``async def`` steps, from a pool."""
+
+    def __init__(self, pool: AsyncConnectionPool[Any]) -> None:
+        super().__init__()
+        self.pool = pool
+
+    def provides(self, annotation: Any) -> bool:
+        """``psycopg.AsyncConnection``."""
+        return is_class(annotation, psycopg.AsyncConnection)
+
+    def wire(self, connection: psycopg.AsyncConnection[Any]) -> Wire:
+        """The engine's own calls on a connection of the pool."""
+        names = self._names(connection)
+        return Wire(connection, prepares=names is not None, names=names)
+
+    def wire_anew(self, connection: psycopg.AsyncConnection[Any]) -> Wire:
+        """The same after what was prepared there turned out to be gone."""
+        self._missing(connection)
+        return self.wire(connection)
+
+    @asynccontextmanager
+    async def begin_async(self, isolation: str | None) -> AsyncIterator[AsyncTransaction]:
+        """Opens a transaction on a connection of the pool."""
+        transaction = _AsyncPsycopgTransaction(self, await self.pool.getconn(), _BEGIN[isolation])
+        try:
+            yield transaction
+        finally:
+            await transaction.close()

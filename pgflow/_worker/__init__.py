@@ -1,0 +1,1 @@
+"""One process that works: claims, bodies, commits, and the loops beside them."""

@@ -1,0 +1,105 @@
+"""The worker's connection for everything that is not a commit: claims, polls, wakes, notifications."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from typing import TypeVar
+
+import psycopg
+
+from pgflow._db.busy_poll import BusyPoll
+from pgflow._db.connect import ConnectOptions, cut_if_left
+from pgflow._db.failures import is_infrastructure, is_of_a_pooler, is_of_the_data, sqlstate_of
+from pgflow._db.query import Query
+from pgflow._db.wire import OwnWire, open_wire
+from pgflow.errors import PgflowError
+from pgflow.logs import redacted
+
+log = logging.getLogger("pgflow")
+
+T = TypeVar("T")
+
+CALL_TIMEOUT_SECONDS = 30.0
+
+
+class WorkerConnection:
+    """One connection, used by one call at a time, opened again when it is lost."""
+
+    def __init__(
+        self, options: ConnectOptions, name: str, busy_poll: BusyPoll | None = None, timeout_seconds: float = CALL_TIMEOUT_SECONDS
+    ) -> None:
+        self._timeout_seconds = timeout_seconds
+        self._options = options
+        self._busy_poll = busy_poll
+        self._name = name
+        self._lock = asyncio.Lock()
+        self._wire: OwnWire | None = None
+        self._closed = False
+
+    async def ask(self, query: Query[T]) -> T:
+        """Runs a query once.
+
+        Raises:
+            psycopg.Error: What the server or the connection said.
+            TimeoutError: No answer in time; the connection is given up.
+            PgflowError: It was closed.
+        """
+        async with self._lock:
+            if self._closed:
+                raise PgflowError(f"connection {self._name!r} is closed")
+            if self._wire is None or self._wire.connection.closed:
+                await self._drop()
+                self._wire = await open_wire(self._options, self._name, self._timeout_seconds, self._busy_poll)
+            try:
+                return await self._wire.ask(query)
+            except psycopg.Error as error:
+                if is_of_a_pooler(error):
+                    self._options.preparing.end(error)
+                    await self._drop()
+                raise
+
+    async def insist(self, query: Query[T], *, is_patient: bool = True) -> T:
+        """Runs a query that may be run twice, until there is an answer.
+
+        Args:
+            query: The query.
+            is_patient: True to wait, too, while its function is missing or forbidden, as during an upgrade.
+
+        Raises:
+            psycopg.Error: It cannot be run with these arguments, or not at all and ``is_patient`` is not said.
+            PgflowError: As :meth:`ask`.
+        """
+        tries = 0
+        while True:
+            try:
+                return await self.ask(query)
+            except (psycopg.Error, OSError, TimeoutError) as error:
+                is_missing = (sqlstate_of(error) or "").startswith("42") and not is_infrastructure(error)
+                if is_of_the_data(error) or (is_missing and not is_patient):
+                    raise
+                tries += 1
+                level = logging.WARNING if tries == 3 or tries % 16 == 0 else logging.DEBUG
+                log.log(level, "%s: %s; asked again", self._name, redacted(error))
+                await asyncio.sleep(min(5.0, 0.02 * 2 ** min(tries, 8)) * random.uniform(0.5, 1))  # noqa: S311 - spreads the load
+
+    @property
+    def backend_pid(self) -> int | None:
+        """Server process of the connection."""
+        return None if self._wire is None or self._wire.connection.closed else self._wire.connection.info.backend_pid
+
+    def leave(self, left_at: float) -> None:
+        """Another server is the primary since then: what waits for the old one is told that its connection is lost."""
+        if self._wire is not None:
+            cut_if_left(self._wire.connection, left_at)
+
+    async def close(self) -> None:
+        """Closes the connection for good."""
+        self._closed = True
+        await self._drop()
+
+    async def _drop(self) -> None:
+        if self._wire is not None:
+            await self._wire.close()
+            self._wire = None

@@ -1,0 +1,84 @@
+"""Drafts: the values that a step's body emits while it runs, on their way to those who read along.
+
+It counts only once the step has completed, and is recorded then. Until that it is kept where it may be lost, and a
+little late: values of a few hundredths of a second go in one statement.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Any, Protocol, TypeVar
+
+from pgflow._db.calls import transaction as calls
+from pgflow._db.query import Query
+from pgflow._engine.execution import Execution
+from pgflow._flow.scope import StepScope, log_fields
+from pgflow.logs import redacted
+
+log = logging.getLogger("pgflow")
+
+T = TypeVar("T")
+
+SEND_AFTER_SECONDS = 0.03
+MAX_DRAFTS = 500
+"""Most values in one statement."""
+
+
+class DraftHost(Protocol):
+    """Interface of the worker, as drafts need it."""
+
+    async def ask(self, query: Query[T]) -> T:
+        """Runs a query."""
+
+    def discard(self, execution: Execution, why: str) -> None:
+        """Takes an execution apart."""
+
+
+class Drafts:
+    """Takes what one body emits, in whichever thread it runs."""
+
+    def __init__(self, host: DraftHost, loop: asyncio.AbstractEventLoop, execution: Execution) -> None:
+        self._host = host
+        self._loop = loop
+        self._execution = execution
+        self._sent = 0
+        self._try_id = ""
+        self._sending: asyncio.Task[None] | None = None
+
+    def tell(self, scope: StepScope) -> None:
+        """The body has emitted something."""
+        self._execution.beat = True  # rows that the end of the run removes
+        self._loop.call_soon_threadsafe(self._begin, scope)
+
+    def _begin(self, scope: StepScope) -> None:
+        if self._sending is None or self._sending.done():
+            self._sending = self._loop.create_task(self._send(scope))
+
+    async def _send(self, scope: StepScope) -> None:
+        """Sends what there is, and what has come meanwhile, as long as somebody waits for the body."""
+        execution = self._execution
+        while True:
+            await asyncio.sleep(SEND_AFTER_SECONDS)
+            if self._try_id != scope.try_id:
+                self._try_id, self._sent = scope.try_id, 0
+            values = scope.emitted[self._sent : self._sent + MAX_DRAFTS]
+            if not values or execution.over or scope.call.state != "running" or scope.call.number not in self._running():
+                return
+            query = calls.emit_drafts(
+                execution.run_id, execution.claim.token, scope.call.number, self._try_id, execution.durable_seq, self._sent, values
+            )
+            try:
+                if not await self._host.ask(query):
+                    self._host.discard(execution, "another worker holds it")
+                    return
+            except Exception as error:  # noqa: BLE001 - readers get it when the step has completed
+                log.warning(
+                    "what step %s emitted is not read before it completes: %s", scope.call.name, redacted(error),
+                    extra=log_fields(execution.claim, scope.call),
+                )
+                return
+            self._sent += len(values)
+
+    def _running(self) -> Any:
+        return [call.number for call in self._execution.bodies]

@@ -1,0 +1,135 @@
+"""Notifications: a hint that something has become ready, never more.
+
+A process says so after its commit, and a worker at most once in a few milliseconds: NOTIFY takes a lock that
+all transactions with one share until they end, so no transaction that waits for the disk may hold it. What a
+client has woken is told by the wake itself, which commits asynchronously. Whoever misses a notification finds
+the work with the next poll.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Callable
+
+import psycopg
+from psycopg import sql
+
+from pgflow._db.connect import AsyncConnection, ConnectOptions, connect_async, cut_if_left, give_up
+from pgflow._db.deadlines import BEGIN_SECONDS, Limit
+from pgflow._worker.supervision import cancel, keep_going
+from pgflow.logs import redacted
+
+log = logging.getLogger("pgflow")
+
+WORK_CHANNEL = "pgflow_work"
+DONE_CHANNEL = "pgflow_done"
+MAX_PAYLOAD_CHARS = 7_900
+MAX_DIGITS = 20
+CHECK_SECONDS = 10.0
+"""After so long without a notification the server is asked whether it is there: a frozen one is as silent as one with no news."""
+
+
+class Listener:
+    """Listens on one channel, and comes back after every loss of its connection.
+
+    Args:
+        options: Options of the connection.
+        channel: Name of the channel.
+        heard: Called with each payload.
+        connected: Called when it listens again: something may have been missed.
+        given_up: Called with its name and an error once listening fails again and again for no fault of the connection.
+    """
+
+    def __init__(
+        self, options: ConnectOptions, channel: str, heard: Callable[[str], None], connected: Callable[[], None],
+        given_up: Callable[[str, BaseException], None],
+    ) -> None:
+        self._options = options
+        self._channel = channel
+        self._heard = heard
+        self._connected = connected
+        self._given_up = given_up
+        self._task: asyncio.Task[None] | None = None
+        self._connection: AsyncConnection | None = None
+        self.listening = False
+
+    def start(self) -> None:
+        """Starts listening."""
+        listening = keep_going(f"the listener on {self._channel}", self._run, self._given_up)
+        self._task = asyncio.create_task(listening, name=f"pgflow-listener-{self._channel}")
+
+    async def close(self) -> None:
+        """Stops listening."""
+        if self._task is not None:
+            await cancel([self._task])
+
+    def leave(self, left_at: float) -> None:
+        """Another server is the primary since then: it is listened to at once."""
+        cut_if_left(self._connection, left_at)
+
+    async def _run(self) -> None:
+        tries = 0
+        while True:
+            connection: AsyncConnection | None = None
+            try:
+                connection = self._connection = await connect_async(self._options, "pgflow listener")
+                await self._say(connection, sql.SQL("listen {}").format(sql.Identifier(self._channel)))
+                tries, self.listening = 0, True
+                self._connected()
+                while True:
+                    async for notification in connection.notifies(timeout=CHECK_SECONDS):
+                        self._heard(notification.payload)
+                    await self._say(connection, sql.SQL("select 1"))
+            except (psycopg.Error, OSError) as error:
+                log.log(logging.WARNING if tries == 0 else logging.DEBUG, "not listening (%s); polling goes on", redacted(error))
+            finally:
+                self.listening = False
+                self._connection = None
+                if connection is not None:
+                    await connection.close()
+            tries += 1
+            await asyncio.sleep(min(10.0, 0.1 * 2 ** min(tries, 7)) * random.uniform(0.5, 1))  # noqa: S311 - spreads reconnects
+
+
+    async def _say(self, connection: AsyncConnection, statement: sql.SQL | sql.Composed) -> None:
+        with Limit(connection.pgconn.socket, BEGIN_SECONDS, gave_up=lambda: give_up(connection.server)):
+            await connection.execute(statement)
+
+
+def payloads(lanes: set[int], mail: set[int]) -> list[str]:
+    """Return payloads for the work channel: ``r1,2;m7,8`` - lanes with ready runs, leased runs with mail."""
+    parts = [f"r{chunk}" for chunk in chunks(lanes)] + [f"m{chunk}" for chunk in chunks(mail)]
+    return [";".join(parts)] if sum(map(len, parts)) < MAX_PAYLOAD_CHARS - len(parts) else parts
+
+
+def chunks(numbers: set[int]) -> list[str]:
+    """Numbers as comma-separated texts, none longer than a notification may be."""
+    texts, text = [], ""
+    for number in sorted(numbers):
+        if len(text) > MAX_PAYLOAD_CHARS - 30:
+            texts.append(text)
+            text = ""
+        text += f",{number}" if text else str(number)
+    return [*texts, text] if text else texts
+
+
+def parse_work(payload: str) -> tuple[set[int], set[int]]:
+    """Lanes and runs of a payload; what cannot be read says nothing."""
+    lanes: set[int] = set()
+    mail: set[int] = set()
+    for part in payload.split(";"):
+        group = lanes if part.startswith("r") else mail
+        group.update(_numbers(part[1:]))
+    return lanes, mail
+
+
+def parse_done(payload: str) -> set[int]:
+    """Chains of a payload on the done channel."""
+    return set(_numbers(payload))
+
+
+def _numbers(text: str) -> list[int]:
+    """Those of a text that a bigint can be: whoever may connect may notify, and say anything."""
+    return [int(n) for n in text.split(",") if len(n) < MAX_DIGITS and n.isascii() and n.isdigit()]

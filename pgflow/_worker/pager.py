@@ -1,0 +1,128 @@
+"""The pager: calls the app's hook once a person is needed, whoever found that out and whenever.
+
+A run becomes stuck in a worker, by a reaper, or by a verb in SQL; an effect comes to need a person beside a
+run that goes on. So the worker looks into the database for what nobody has been told of, at once when a run
+of its own is held, and from time to time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, cast
+
+import psycopg
+
+from pgflow._db.calls import page as calls
+from pgflow._model.durations import Duration, duration
+from pgflow._model.pages import Page, PageKind
+from pgflow._model.reasons import in_words, reason_of
+from pgflow._worker.connection import WorkerConnection
+from pgflow._worker.threads import AppCalls, is_its_own
+from pgflow.errors import DefinitionError
+from pgflow.logs import redacted
+
+log = logging.getLogger("pgflow")
+
+LOOK_EVERY_SECONDS = 5.0
+PAGES_AT_ONCE = 20
+THREADS = 8
+LEASE_MARGIN_SECONDS = 30.0
+
+
+@dataclass(frozen=True)
+class PagerHook:
+    """Hook to call when a person is needed.
+
+    Attributes:
+        fn: Called with a Page, ``async def`` or ``def``.
+        timeout_seconds: Longest time for one call.
+        again_seconds: After how long it is called again while nothing has been done; None = never.
+    """
+
+    fn: Callable[[Page], Any]
+    timeout_seconds: float
+    again_seconds: float | None
+
+
+def make_hook(fn: Any, again_after: Duration | None, timeout: Duration) -> PagerHook:
+    """A hook as it was declared.
+
+    Raises:
+        DefinitionError: It can never be called.
+    """
+    if not callable(fn):
+        raise DefinitionError(f"the pager must be a function that takes a Page, not {fn!r}")
+    patience = duration(timeout, "timeout of the pager", least_seconds=-math.inf)
+    pause = duration(again_after, "again_after of the pager", least_seconds=-math.inf)
+    if patience <= timedelta(0) or (pause is not None and pause <= timedelta(0)):
+        raise DefinitionError("app.pager: timeout and again_after must be greater than zero")
+    return PagerHook(fn, patience.total_seconds(), None if pause is None else pause.total_seconds())
+
+
+class Pager:
+    """The pager of one worker; see the module."""
+
+    def __init__(self, hook: PagerHook, control: WorkerConnection) -> None:
+        self._hook = hook
+        self._control = control
+        self._calls = AppCalls(THREADS, "pgflow-pager")
+        self._wanted = asyncio.Event()
+
+    def look_now(self) -> None:
+        """Somebody may be needed: looks at once."""
+        self._wanted.set()
+
+    async def loop(self) -> None:
+        """Looks for ever."""
+        while True:
+            try:
+                await self.look()
+            except (psycopg.Error, OSError, TimeoutError) as error:
+                log.warning("cannot see who is to be paged: %s", redacted(error))
+            try:
+                async with asyncio.timeout(LOOK_EVERY_SECONDS * random.uniform(0.8, 1.2)):  # noqa: S311 - spreads the load
+                    await self._wanted.wait()
+            except TimeoutError:
+                pass
+            self._wanted.clear()
+
+    async def look(self) -> None:
+        """Pages for everything that is due."""
+        while True:
+            claimed = await self._control.ask(calls.claim_pages(PAGES_AT_ONCE, self._hook.timeout_seconds + LEASE_MARGIN_SECONDS))
+            await asyncio.gather(*map(self._send, claimed))
+            if len(claimed) < PAGES_AT_ONCE:
+                return
+
+    async def _send(self, claimed: calls.ClaimedPage) -> None:
+        page, task = page_of(claimed), asyncio.current_task()
+        try:
+            async with asyncio.timeout(self._hook.timeout_seconds):
+                await self._calls.call(self._hook.fn, page, page.id)
+        except BaseException as error:  # whatever it raises, nobody has been told
+            if not is_its_own(error, task):
+                raise
+            log.warning("the pager failed for %s, run %s: %s; it is tried again", page.id, page.run, redacted(error))
+            await self._control.ask(calls.page_failed(claimed, type(error).__name__))
+        else:
+            await self._control.ask(calls.page_sent(claimed, self._hook.again_seconds))
+
+    def close(self) -> None:
+        """Calls the hook no more; never waits for a call that hangs in its thread."""
+        self._calls.close()
+
+
+def page_of(claimed: calls.ClaimedPage) -> Page:
+    """Return the page for the hook."""
+    detail = claimed.detail or {}
+    return Page(
+        id=claimed.page_id, kind=cast("PageKind", claimed.kind), run=claimed.key, workflow=claimed.workflow, name=claimed.name,
+        why=claimed.why or in_words(detail), since=claimed.opened_at, attempt=claimed.tries, effect=claimed.effect,
+        tenant=claimed.tenant, generation=claimed.generation, reason=claimed.reason or reason_of(detail),
+    )

@@ -1,0 +1,131 @@
+"""Undoing: taking back the effects of a dropped part of the journal, the last one first (``effects="compensate"``).
+
+They are known from the record only: their arguments are read by the annotations of the effect that has the name
+now. Where no such effect is found, or the arguments cannot be read, a person must take it back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import contextvars
+import json
+from typing import Any
+
+from pgflow._engine.calls import EffectCall
+from pgflow._engine.drivers import CoroutineDriver, Driver
+from pgflow._engine.execution import Execution
+from pgflow._engine.undo import Undoing
+from pgflow._flow.ledgers.effect import EffectOptions, EffectStep, SyncEffect
+from pgflow._flow.ledgers.handover import find_effect, read_result
+from pgflow._flow.ledgers.saga import is_done, take_back
+from pgflow._flow.scope import WorkflowScope, current
+from pgflow._flow.workflow import Workflow
+from pgflow._model.claims import Claim, Dropped, SagaEntry
+from pgflow._model.effects import Accepted
+from pgflow.errors import DefinitionError, NotStorable
+
+
+def make_undoing(claim: Claim, host: Any, workflow: Workflow[..., Any], errors: tuple[type[Exception], ...]) -> Undoing:
+    """The execution that takes back what was dropped, before that of the workflow's own code.
+
+    Args:
+        claim: A run whose heritage has something to undo.
+        host: The worker.
+        workflow: The workflow, in whose module effects are looked for first.
+        errors: The app's ``errors=``.
+    """
+
+    def driver(execution: Execution) -> Driver:
+        scope = WorkflowScope(execution, errors, workflow)
+        context = contextvars.Context()
+        context.run(current.set, scope)
+        return CoroutineDriver(execution, lambda: _undo(scope, workflow), context)
+
+    return Undoing(claim, host, driver, workflow.code_hash)
+
+
+async def _undo(scope: WorkflowScope, workflow: Workflow[..., Any]) -> None:
+    execution = scope.execution
+    assert isinstance(execution, Undoing)
+    done = [d for d in execution.dropped if d.note["compensates"] is None]
+    for recalled in [EffectToUndo(scope, execution, _effect(workflow, d), d) for d in done]:
+        while recalled.is_owed:
+            with contextlib.suppress(asyncio.CancelledError):  # it is in the journal, and reaches the code when that goes on
+                await take_back(scope, [(recalled, recalled.call)], all_of_them=True)
+
+
+class EffectToUndo:
+    """An effect of the dropped part, as a saga takes it back. What is open goes on at once, so that all of it is settled side by side."""
+
+    has_compensation = True
+
+    def __init__(self, scope: WorkflowScope, execution: Undoing, effect: EffectStep[..., Any], dropped: Dropped) -> None:
+        args, kwargs, is_readable = _arguments(effect, dropped)
+        spec = effect.spec(scope.app_errors)
+        self.code = effect.code
+        self._effect = effect
+        self._by_hand = not is_readable
+        self._is_undone = dropped.note["is_undone"]
+        self._issued: EffectCall | None = None
+        if dropped.call:
+            self.call = execution.adopt(spec, args, kwargs, dropped)
+        else:
+            self.call = EffectCall(0, dropped.name, None, spec=spec, args=args, kwargs=kwargs, request=dropped.request, key=dropped.key)
+            self.call.closed_as, self.call.value = "confirmed", _result(effect, scope, dropped)
+        if execution.has_begun(dropped.key):
+            self._issue(scope)
+
+    @property
+    def is_owed(self) -> bool:
+        """True if it is still to be taken back, for all that is known."""
+        if self._is_undone or "failed" in (self.call.closed_as, self.call.settled_as):
+            return False
+        return self._issued is None or not is_done(self._issued)
+
+    def check_request(self, effect: EffectCall) -> None:
+        """It is taken back before the code can continue as new."""
+
+    def entry_of(self, scope: WorkflowScope, effect: EffectCall) -> SagaEntry:
+        """As of an effect of the run that goes on."""
+        return self._effect.entry_of(scope, effect)
+
+    def issue_compensation(self, scope: WorkflowScope, effect: EffectCall) -> EffectCall:
+        """Asks for it to be taken back; by a person, if it cannot be called, or somebody said that its compensation has failed."""
+        assert effect is self.call
+        if self._issued is None or self._issued.closed_as is not None:
+            self._by_hand = self._by_hand or self._issued is not None
+            self._issue(scope)
+        assert self._issued is not None
+        return self._issued
+
+    def _issue(self, scope: WorkflowScope) -> None:
+        if self._by_hand:
+            self._issued = self._effect.issue_by_hand(scope, self.call)
+        else:
+            self._issued = self._effect.issue_compensation(scope, self.call)
+
+
+def _arguments(effect: EffectStep[..., Any], dropped: Dropped) -> tuple[tuple[Any, ...], dict[str, Any], bool]:
+    try:
+        return *effect.read_request(dropped.request), True
+    except (NotStorable, DefinitionError, TypeError):
+        return (), {}, False
+
+
+def _result(effect: EffectStep[..., Any], scope: WorkflowScope, dropped: Dropped) -> Any:
+    if dropped.note["is_accepted"]:
+        return Accepted(json.loads(dropped.result or "null")["ref"])
+    return read_result(effect, scope, dropped.result)
+
+
+def _effect(workflow: Workflow[..., Any], dropped: Dropped) -> EffectStep[..., Any]:
+    """The effect that a recorded one was; a stand-in if the code at hand has none of its name, or several."""
+    found = find_effect(dropped.name, dropped.note.get("code") or f"{workflow.fn.__module__}:")
+    if found is not None:
+        return found
+
+    def unknown() -> None:
+        """Nobody here knows how it is done, asked after or taken back."""
+
+    return SyncEffect(unknown, EffectOptions(dropped.note["risk"] or "irreversible", has_body=False), dropped.name, None, ())

@@ -1,0 +1,1 @@
+"""Recorded runs against the code at hand."""

@@ -1,0 +1,176 @@
+"""Replaying recorded runs against the code at hand, changing nothing.
+
+A history that the code repeats to its end, with the same result, is safe to go on with. No body runs: a
+replay needs only the journal.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from pgflow._db.calls.replay import RecordedRun
+from pgflow._engine.calls import StepCall
+from pgflow._engine.execution import Execution
+from pgflow._engine.history import Parting
+from pgflow._flow.interceptor import Interceptor
+from pgflow._flow.main import make_driver
+from pgflow._flow.workflow import Workflow
+from pgflow._model.envelopes import Envelopes, open_text
+from pgflow._model.opening import open_claim
+from pgflow._worker.threads import start_daemon
+from pgflow.errors import NonDeterminismError, NotStorable
+
+CONTEXT_UNITS = 3
+"""Number of units before a divergence that are shown with it."""
+
+
+class _NoHost:
+    """A host under which nothing starts and nothing is committed."""
+
+    def start_body(self, execution: Execution, call: StepCall) -> None:
+        """Not in a replay."""
+
+    def stop_body(self, execution: Execution, call: StepCall) -> None:
+        """Not in a replay."""
+
+    def retry_body_later(self, execution: Execution, call: StepCall, delay_seconds: float) -> None:
+        """Not in a replay."""
+
+    def want_flush(self, execution: Execution) -> None:
+        """Not in a replay."""
+
+    def look_later(self, execution: Execution, delay_seconds: float) -> None:
+        """Not in a replay."""
+
+    def has_room(self) -> bool:
+        """Nobody waits for it."""
+        return True
+
+    def hand_back(self, execution: Execution) -> None:
+        """Not in a replay."""
+
+    def monotonic_us(self) -> int:
+        """Time stands still."""
+        return 0
+
+
+@dataclass(frozen=True)
+class Divergence:
+    """Difference between the code and a recorded run.
+
+    Attributes:
+        message: Both sides in one sentence, with the run and its workflow.
+        diff: The end of the journal as far as the code repeats it, then both sides: lines that begin with ``"  "``, ``"- "``, ``"+ "``.
+        where: Source lines at which the code stood, outermost first: ``file:line in function``.
+    """
+
+    message: str
+    diff: list[str]
+    where: list[str]
+
+    def __str__(self) -> str:
+        """All of it, on several lines."""
+        return "\n".join([self.message, *(f"  {line}" for line in self.diff), *(f"  at {line}" for line in self.where)])
+
+
+def replay(
+    recorded: RecordedRun, workflow: Workflow[..., Any], errors: tuple[type[Exception], ...] = (), interceptors: Sequence[Interceptor] = (),
+    envelopes: Envelopes | None = None,
+) -> NonDeterminismError | None:
+    """Replays one recorded run; see :func:`find_divergence`.
+
+    Returns:
+        How the code diverges from the record; None if it repeats it.
+    """
+    found = find_divergence(recorded, workflow, errors, interceptors, envelopes)
+    return None if found is None else NonDeterminismError(found.message)
+
+
+def find_divergence(
+    recorded: RecordedRun, workflow: Workflow[..., Any], errors: tuple[type[Exception], ...] = (), interceptors: Sequence[Interceptor] = (),
+    envelopes: Envelopes | None = None,
+) -> Divergence | None:
+    """Replays one recorded run.
+
+    Args:
+        recorded: The run with its whole journal.
+        workflow: The code.
+        errors: The app's ``errors=``.
+        interceptors: The app's ``interceptors=``.
+        envelopes: Those of the app; None if it has no codec.
+
+    Returns:
+        How the code diverges from the record; None if it repeats it.
+
+    Raises:
+        CodecError: Something in the record was encoded with a key that is not known here.
+    """
+    open_claim(recorded.claim, envelopes)
+    if recorded.output is not None:
+        recorded = recorded._replace(output=open_text(envelopes, recorded.output, f"the result of run {recorded.claim.key!r}"))
+    moved = threading.Event()
+
+    spawn = partial(start_daemon, name="pgflow-replay")
+    execution = Execution(
+        recorded.claim, _NoHost(), lambda e: make_driver(e, workflow, errors, interceptors, spawn, moved.set, is_check=True),
+        workflow.result_codec,
+    )
+    try:
+        execution.start()
+        while execution.is_busy:
+            moved.wait()
+            moved.clear()
+            execution.thread_stands()
+        return _describe(execution, recorded, workflow)
+    finally:
+        execution.close()
+
+
+def _describe(execution: Execution, recorded: RecordedRun, workflow: Workflow[..., Any]) -> Divergence | None:
+    """Return the divergence of a replay that stands still, or None."""
+    found = execution.divergence or _judge(recorded, execution)
+    if found is None or _differs_in_form_only(recorded, execution, workflow):
+        return None
+    parting = execution._parting or Parting("", "", None, execution._driver.where())
+    units = recorded.claim.units
+    at = min(execution._seq, len(units)) if parting.seq is None else parting.seq - 1
+    before = [f"  {unit}" for unit in units[max(0, at - CONTEXT_UNITS) : at]]
+    both = [f"- {parting.journal.removesuffix(' here')}", f"+ {parting.code}"]
+    if not parting.code:
+        both = [f"- {'the record' if parting.seq is None else units[at]}", f"+ {found}"]
+    return Divergence(str(found), before + both, parting.where)
+
+
+def _differs_in_form_only(recorded: RecordedRun, execution: Execution, workflow: Workflow[..., Any]) -> bool:
+    """Return True if the recorded result, read as the code reads it today, is the code's own: its class has changed since."""
+    if execution.divergence is not None or execution.ending is None or recorded.output is None or execution.ending.output is None:
+        return False
+    try:
+        today = workflow.result_codec.encode(workflow.result_codec.decode(recorded.output, "the recorded result"), "the result")
+    except NotStorable:
+        return False
+    return today == _output_of(execution)
+
+
+def _output_of(execution: Execution) -> str | None:
+    """Return the value that the code has returned, in clear."""
+    output = None if execution.ending is None else execution.ending.output
+    return output if output is None else open_text(execution.claim.envelopes, output, "the result")
+
+
+def _judge(recorded: RecordedRun, execution: Execution) -> NonDeterminismError | None:
+    """Return the error of a replay that did not come to the end that the record has, or None."""
+    key, workflow = recorded.claim.key, recorded.claim.workflow
+    if recorded.status == "completed":
+        if execution.ending is None:
+            return NonDeterminismError(f"run {key!r} ({workflow}) was completed, the code goes on")
+        output = _output_of(execution)
+        if output != recorded.output:
+            return NonDeterminismError(f"run {key!r} ({workflow}) returned {recorded.output}, the code returns {output}")
+    elif recorded.status == "failed" and (execution.ending is None or execution.ending.status != "failed"):
+        return NonDeterminismError(f"run {key!r} ({workflow}) failed, the code does not")
+    return None

@@ -1,0 +1,264 @@
+"""Histories: recorded runs as text, one generation a line, and replayed wherever they are.
+
+A line is a JSON object: ``pgflow_history`` (the version of the format, 1), what the run was started with, how it
+stood, and ``units``, its journal. Inputs, results and payloads are strings that hold the recorded JSON text
+exactly, since a replay compares text. ``sql/transfer.sql`` makes and reads the same lines.
+
+Nothing here holds more than one line at a time, and an export not even that: a journal goes out page by page.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, Any
+
+import psycopg
+
+from pgflow._db.calls import transfer
+from pgflow._db.calls.replay import RecordedRun
+from pgflow._db.query import run
+from pgflow._model.claims import CarriedChild, Claim, Heritage, SagaEntry
+from pgflow._model.units import Unit
+from pgflow._worker.options import Definitions
+from pgflow.errors import InvalidArgument, KeyConflict
+from pgflow.replay.check import Divergence, find_divergence
+
+FORMAT = 1
+SUFFIX = ".jsonl"
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Result of replaying one recorded run.
+
+    Attributes:
+        key: Key of the run.
+        workflow: Name of its workflow.
+        generation: Number of the generation of the run.
+        units: Number of units in its journal.
+        divergence: Difference between code and record; None if it repeats it.
+        is_known: True if the code has this workflow at all; if not, nothing was replayed.
+    """
+
+    key: str
+    workflow: str
+    generation: int
+    units: int
+    divergence: Divergence | None = None
+    is_known: bool = True
+
+
+# ---------------------------------------------------------------- a line
+
+
+def read_history(line: str, where: str = "the history") -> RecordedRun:
+    """A recorded run from its line.
+
+    Args:
+        line: A JSON object, as exported.
+        where: Name of the line for errors, as in ``runs.jsonl, line 3``.
+
+    Raises:
+        InvalidArgument: It is no history, or one of a format that this version does not read.
+    """
+    try:
+        data = json.loads(line)
+    except ValueError as error:
+        raise InvalidArgument(f"{where} is not JSON: {error}") from error
+    if not isinstance(data, dict) or "pgflow_history" not in data:
+        raise InvalidArgument(f"{where} is no history of a run: `pgflow export` writes them")
+    if data["pgflow_history"] != FORMAT:
+        raise InvalidArgument(f"{where} is of format {data['pgflow_history']}, this version reads format {FORMAT}: upgrade pgflow-engine")
+    try:
+        return _recorded(data)
+    except (KeyError, TypeError, ValueError) as error:
+        raise InvalidArgument(f"{where} is no whole history: {type(error).__name__}: {error}") from error
+
+
+def _recorded(data: dict[str, Any]) -> RecordedRun:
+    units = [Unit(*unit[:8]) for unit in data["units"]]
+    if [unit.seq for unit in units] != list(range(1, len(units) + 1)):
+        raise ValueError("its units are not numbered from 1 without a gap")
+    parent = data["parent"] or {}
+    claim = Claim(
+        leaves_saga=parent.get("close_policy") == "c",
+        run_id=data["run_id"], token=0, chain_id=data["run_id"], lane_id=0, generation=data["generation"], attempt=1, suspect=0,
+        last_seq=len(units), key=data["key"], root=data["root"], input=data["input"], units=units, has_mail=False,
+        created_us=max(data["created_us"], data["run_at_us"] or 0), now_us=data["ended_us"] or data["exported_us"],
+        workflow=data["workflow"], tenant=data["tenant"], parent_run_id=parent.get("run_id"), deadline_us=data["deadline_us"],
+        labels=data["labels"] or {}, metadata=data["metadata"] or {}, saga=[SagaEntry(*entry) for entry in data.get("saga") or ()],
+    )
+    if (heritage := data.get("heritage")) is not None:
+        seeds = [(upto, stem) for upto, stem in heritage["seeds"]]
+        children = [CarriedChild(*row) for row in heritage.get("children") or ()]
+        claim.heritage = Heritage(seeds, data["origin_seq"], heritage.get("began_us"), heritage.get("attempts"), children=children)
+        claim.created_us = claim.heritage.began_us or claim.created_us
+    return RecordedRun(claim, data["status"], data["output"])
+
+
+# ---------------------------------------------------------------- out of a database, and into one
+
+
+def export_chain(connection: psycopg.Connection[Any], chain_id: int, out: IO[str]) -> list[int]:
+    """Writes a run with all its generations, each on a line.
+
+    Args:
+        connection: Connection to its database; a repeatable-read transaction gives one moment of all runs.
+        chain_id: Its chain.
+        out: File to write to.
+
+    Returns:
+        The numbers of its generations.
+    """
+    written = []
+    for found in run(connection, transfer.export_runs([chain_id])):
+        out.write(found.history.rstrip().removesuffix("}") + ', "units": [')
+        for number, page in enumerate(_pages(connection, found)):
+            out.write((", " if number else "") + page.strip()[1:-1])
+        out.write("]}\n")
+        written.append(found.run_id)
+    return written
+
+
+def _pages(connection: psycopg.Connection[Any], found: transfer.Exported) -> Iterator[str]:
+    """The journal as it was when the run was looked at: what is added meanwhile is not asked for."""
+    after = 0
+    while after < found.last_seq:
+        page = run(connection, transfer.export_units(found.run_id, after))
+        if page is None:
+            raise InvalidArgument(f"the journal of run {found.run_id} ends at unit {after} of {found.last_seq}")
+        units = json.loads(page)
+        after = units[-1][0]
+        if after > found.last_seq:
+            page = json.dumps([unit for unit in units if unit[0] <= found.last_seq], ensure_ascii=False)
+        yield page
+
+
+def import_lines(connection: psycopg.Connection[Any], lines: Iterable[tuple[str, str]]) -> int:
+    """Inserts histories, all or none.
+
+    Args:
+        connection: Connection to the target, without an open transaction.
+        lines: Pairs of how an error names the line, and the line.
+
+    Returns:
+        How many there were.
+
+    Raises:
+        KeyConflict: A run or its key is in the database already.
+        InvalidArgument: A line is no history, or the next generation of one is missing.
+    """
+    count = 0
+    unfinished: dict[tuple[str, int], str] = {}
+    with connection.transaction():
+        for where, line in lines:
+            recorded = read_history(line, where)
+            try:
+                run(connection, transfer.import_run(line))
+            except (InvalidArgument, KeyConflict) as error:
+                raise type(error)(f"{where}: {error}; nothing was imported") from error
+            claim = recorded.claim
+            unfinished.pop((claim.root, claim.generation), None)
+            if recorded.status == "continued":
+                unfinished[claim.root, claim.generation + 1] = f"{where}: run {claim.key!r} goes on as generation {claim.generation + 1}"
+            count += 1
+        if unfinished:
+            raise InvalidArgument(f"{next(iter(unfinished.values()))}, which is missing; nothing was imported")
+    return count
+
+
+# ---------------------------------------------------------------- files
+
+
+def history_files(paths: Sequence[str | Path]) -> list[Path]:
+    """The files named, and those in the folders named, in their order.
+
+    Raises:
+        InvalidArgument: There is no such file or folder, or no history in a folder.
+    """
+    found: list[Path] = []
+    for path in map(Path, paths):
+        files = sorted(path.rglob(f"*{SUFFIX}")) if path.is_dir() else [path]
+        if not files:
+            raise InvalidArgument(f"there is no *{SUFFIX} in {path}: `pgflow export --all > {path / 'runs'}{SUFFIX}` writes one")
+        if not files[0].exists():
+            raise InvalidArgument(f"there is no file {path}")
+        found += files
+    return found
+
+
+def read_lines(file: IO[str], name: str) -> Iterator[tuple[str, str]]:
+    """The lines of a file, each with how an error names it; empty ones are passed over.
+
+    Raises:
+        InvalidArgument: It is not text.
+    """
+    try:
+        for number, line in enumerate(file, 1):
+            if line.strip():
+                yield f"{name}, line {number}", line
+    except UnicodeDecodeError as error:
+        raise InvalidArgument(f"{name} is not UTF-8: {error.reason}") from error
+
+
+def read_files(paths: Sequence[str | Path]) -> Iterator[RecordedRun]:
+    """The recorded runs of files and folders, one after the other."""
+    for path in history_files(paths):
+        with path.open(encoding="utf-8") as file:
+            for where, line in read_lines(file, str(path)):
+                yield read_history(line, where)
+
+
+def read_database(connection: psycopg.Connection[Any], chains: Iterable[int]) -> Iterator[RecordedRun]:
+    """The recorded runs of these chains, each generation by itself."""
+    for chain in chains:
+        for found in run(connection, transfer.export_runs([chain])):
+            units = [unit for page in _pages(connection, found) for unit in json.loads(page)]
+            yield _recorded({**json.loads(found.history), "units": units})
+
+
+# ---------------------------------------------------------------- replaying
+
+
+@dataclass
+class Replayed:
+    """Counts of verdicts.
+
+    Attributes:
+        repeated: Runs that the code repeats.
+        diverged: Runs that it does not.
+        unknown: Runs of workflows that the code does not have, by workflow.
+    """
+
+    repeated: int = 0
+    diverged: int = 0
+    unknown: dict[str, int] = field(default_factory=dict)
+
+    def count(self, verdict: Verdict) -> None:
+        """Counts one more."""
+        if not verdict.is_known:
+            self.unknown[verdict.workflow] = self.unknown.get(verdict.workflow, 0) + 1
+        elif verdict.divergence is not None:
+            self.diverged += 1
+        else:
+            self.repeated += 1
+
+
+def replay_histories(histories: Iterable[RecordedRun], definitions: Definitions) -> Iterator[Verdict]:
+    """Replays recorded runs against the code at hand. No body runs, and nothing is written.
+
+    Args:
+        histories: Recorded runs.
+        definitions: The code: what an app brings to its workers.
+    """
+    for recorded in histories:
+        claim = recorded.claim
+        workflow = definitions.workflows.get(claim.workflow)
+        if workflow is None:
+            yield Verdict(claim.key, claim.workflow, claim.generation, len(claim.units), is_known=False)
+            continue
+        divergence = find_divergence(recorded, workflow, definitions.errors, definitions.interceptors, definitions.envelopes)
+        yield Verdict(claim.key, claim.workflow, claim.generation, len(claim.units), divergence)
