@@ -802,7 +802,7 @@ CASES = [
         "select * from pgflow.runs where key = %s::text",
         lambda ids: (parked_key(ids, 0),),
         40,
-        uses="held_pkey lease_pkey outcome_pkey parked_pkey ready_run_id_key run_key_idx run_pkey timer_pkey wait_pkey",
+        uses="held_pkey lease_pkey outcome_pkey parked_pkey ready_run_id_key run_key_idx run_pkey timer_pkey unit_pkey wait_pkey",
     ),
     Case(
         "timeline of a run",
