@@ -7,19 +7,19 @@
 -- is needed any more, and what needs somebody again later is told again, under an id of its own.
 
 create or replace function pgflow.needs_person_()
-returns table (run_id bigint, call int, kind text, opened_at timestamptz, name text, reason text, detail json, effect text)
+returns table (run_id bigint, call int, kind text, opened_at timestamptz, name text, detail json, effect text)
 language sql
 stable
 set search_path = pg_catalog, pg_temp
 as $$
-  select h.run_id, 0, 'stuck', h.held_at, h.reason, h.reason, h.detail::json, null
+  select h.run_id, 0, 'stuck', h.held_at, h.reason, h.detail::json, null
   from pgflow.held h
   where h.state = 'stuck' and (h.reason <> 'effect' or not exists ( -- else its effects are told of by themselves
     select from pgflow.owed o
     where o.run_id = h.run_id and o.kind = 'effect' and o.detail->>'state' = 'unknown' and o.due_at is null
   ))
   union all
-  select o.run_id, o.call, o.kind, n.since, o.name, null, null, o.detail->>'key'
+  select o.run_id, o.call, o.kind, n.since, o.name, null, o.detail->>'key'
   from pgflow.owed o
   cross join lateral (
     select case
@@ -72,7 +72,7 @@ begin
       || pgflow.micros_(n.opened_at),
     n.run_id, n.call, n.kind, n.opened_at, r.key, l.workflow, r.generation, r.tenant, n.name,
     case n.kind when 'effect' then d.detail->>'why' else d.detail->>'message' end,
-    n.effect, k.tries, k.next_at, case n.kind when 'effect' then d.detail->>'reason' else n.reason end, d.detail
+    n.effect, k.tries, k.next_at, case n.kind when 'effect' then d.detail->>'reason' else n.name end, d.detail
   from taken k
   join pgflow.needs_person_() n on n.run_id = k.run_id and n.call = k.call and n.kind = k.kind
   join pgflow.run r on r.run_id = n.run_id

@@ -1218,7 +1218,7 @@ function pgflow.claim_pages(max integer DEFAULT 20, lease_seconds double precisi
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 7abac5b0c048f893740d9b4666ef6fc1
+  md5 9fcb73ecc05a804e73110a1bd94fb6fc
   grant execute to pgflow_worker
 
 function pgflow.claim_runs(worker_id integer, lanes integer[], max integer, tokens bigint[], take_suspect boolean DEFAULT true, after bigint[] DEFAULT NULL::bigint[]) returns TABLE(run_id bigint, token bigint, chain_id bigint, lane_id integer, generation integer, attempt integer, suspect integer, last_seq integer, key text, root text, input text, units text, has_mail boolean, created_us bigint, now_us bigint, priority integer, extra jsonb, took_us bigint), owner pgflow_owner
@@ -1843,11 +1843,11 @@ function pgflow.needs_(name text, risk text, request jsonb, OUT version integer,
   set search_path=pg_catalog, pg_temp
   md5 39580d391cd23e301e69dbafd02beb62
 
-function pgflow.needs_person_() returns TABLE(run_id bigint, call integer, kind text, opened_at timestamp with time zone, name text, reason text, detail json, effect text), owner pgflow_owner
+function pgflow.needs_person_() returns TABLE(run_id bigint, call integer, kind text, opened_at timestamp with time zone, name text, detail json, effect text), owner pgflow_owner
   -- Needs for a person, each with its time: runs that are stuck, and effects that nobody looks after
   sql stable
   set search_path=pg_catalog, pg_temp
-  md5 2b48a35ba6fd7f96d3a5fc198841b9f6
+  md5 73cc4334d08d54f8ede3db145965c6ed
 
 function pgflow.newest_run_(chain bigint) returns bigint, owner pgflow_owner
   -- The newest generation of a chain

@@ -96,7 +96,8 @@ def _intended(p: Mapping[str, Any]) -> str:
 def _settled(p: Mapping[str, Any]) -> str:
     from pgflow._model.reasons import in_words
 
-    return f"{p['verdict']}, says {p['by']}" + (f": {in_words(p)}" if in_words(p) else "")
+    words = in_words(p)
+    return f"{p['verdict']}, says {p['by']}" + (f": {words}" if words else "")
 
 
 _GROUNDS = {"w": "the counterparty still knows the key", "a": "it was absent", "p": "a person said that nothing was done"}

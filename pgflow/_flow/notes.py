@@ -1,7 +1,6 @@
 """The functions by which code notes something in its journal: state, labels, streams, random numbers, and the end of a generation.
 
-Functions that wait (``sleep``, ``run_child``, ``map``, ``gate``) are coroutines for async workflows;
-their twins for sync ones are in :mod:`pgflow.sync`. All others are plain calls in both colours.
+They are plain calls in both colours: none of them waits.
 """
 
 from __future__ import annotations
