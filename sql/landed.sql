@@ -2,6 +2,15 @@
 -- installer's locks goes on in the text it began with, and asks for the functions of then: without them it fails, and a
 -- worker of a landed version holds the run for that. They go with the next minor release.
 
+create or replace function pgflow.settle_all_(questions jsonb, t timestamptz, out answers jsonb, out to_wake bigint[], out lanes int[])
+language sql
+volatile
+set search_path = pg_catalog, pg_temp
+as $$
+  select a.answers, a.to_wake, a.lanes from pgflow.answer_all_(questions, t) a
+$$;
+comment on function pgflow.settle_all_(jsonb, timestamptz) is 'As answer_all_; for calls that an upgrade has overtaken';
+
 create or replace function pgflow.settle_(q jsonb, t timestamptz)
 returns jsonb
 language plpgsql
@@ -11,11 +20,11 @@ as $$
 declare
   done record;
 begin
-  select s.answers->0 as answer, s.to_wake, s.lanes into done from pgflow.settle_all_(jsonb_build_array(q), t) s;
+  select s.answers->0 as answer, s.to_wake, s.lanes into done from pgflow.answer_all_(jsonb_build_array(q), t) s;
   return done.answer || jsonb_build_object('wake', to_jsonb(done.to_wake), 'lanes', to_jsonb(done.lanes));
 end
 $$;
-comment on function pgflow.settle_(jsonb, timestamptz) is 'As settle_all_, of one run; for calls that an upgrade has overtaken';
+comment on function pgflow.settle_(jsonb, timestamptz) is 'As answer_all_, of one run; for calls that an upgrade has overtaken';
 
 create or replace function pgflow.start_children_(q jsonb, t timestamptz, inout seq int, out units jsonb, out lanes int[])
 language sql

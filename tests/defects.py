@@ -36,22 +36,22 @@ class Defect(NamedTuple):
 
 FENCES = (
     Defect(
-        "unfenced transaction", "sql/transaction.sql",
+        "unfenced transaction", "sql/runs/transaction.sql",
         "if held_token is distinct from token then", "if false then",
         "test_sql_commit.py::test_a_step_whose_lease_is_lost_while_it_runs_writes_nothing",
     ),
     Defect(
-        "unfenced batch", "sql/commit.sql",
+        "unfenced batch", "sql/runs/commit.sql",
         "if careful or locked_ids is distinct from ids or locked_tokens is distinct from tokens then", "if careful then",
         "test_sql_commit.py::test_a_zombie_commits_nothing[held by another]",
     ),
     Defect(
-        "unfenced direct path", "sql/commit.sql",
+        "unfenced direct path", "sql/runs/commit.sql",
         "if held_token is distinct from token then", "if false then",
         "test_sql_commit.py::test_the_direct_path_is_fenced_as_a_batch_is",
     ),
     Defect(
-        "outcome overwritten by a late writer", "sql/commit.sql",
+        "outcome overwritten by a late writer", "sql/runs/commit.sql",
         "from jsonb_array_elements(batch->'o') e;\n    select",
         "from jsonb_array_elements(batch->'o') e on conflict (run_id) do update set status = excluded.status, output = excluded.output;\n    select",
         "test_sql_commit.py::test_nobody_can_write_the_end_of_a_run_twice_at_once",
@@ -60,27 +60,27 @@ FENCES = (
         ),
     ),
     Defect(
-        "on conflict do nothing for units", "sql/commit.sql",
+        "on conflict do nothing for units", "sql/runs/commit.sql",
         "from jsonb_array_elements(batch->'u') e;", "from jsonb_array_elements(batch->'u') e on conflict do nothing;",
         "test_sql_commit.py::test_a_duplicate_names_the_constraint_of_its_partition_and_the_careful_path_decides",
     ),
     Defect(
-        "lost acknowledgement taken for lost lease", "sql/commit.sql",
+        "lost acknowledgement taken for lost lease", "sql/runs/commit.sql",
         "if next_token = p_token then\n    return 'already';", "if false then\n    return 'already';",
         "test_sql_commit.py::test_a_retried_ack_is_already_there_though_the_run_has_moved_on_since",
     ),
     Defect(
-        "commit that inherits synchronous_commit = off", "sql/commit.sql",
+        "commit that inherits synchronous_commit = off", "sql/runs/commit.sql",
         "perform set_config('synchronous_commit', 'on', true);\n  end if;\n  select array_agg", "null;\n  end if;\n  select array_agg",
         "test_sql_commit.py::test_a_commit_is_durable_though_the_session_says_otherwise",
     ),
     Defect(
-        "runs handed back by whoever asks", "sql/claim.sql",
+        "runs handed back by whoever asks", "sql/runs/claim.sql",
         "where e.run_id = g.id and e.token = g.tk", "where e.run_id = g.id",
         "test_sql_claim.py::test_only_the_holder_of_the_token_hands_a_run_back",
     ),
     Defect(
-        "body that commits by itself goes unnoticed", "sql/transaction.sql",
+        "body that commits by itself goes unnoticed", "sql/runs/transaction.sql",
         "if current_setting('pgflow.step', true) is distinct from", "if false and '' is distinct from",
         "test_sql_commit.py::test_a_body_that_ends_its_transaction_itself_is_found_out",
     ),
@@ -94,7 +94,7 @@ FENCES = (
 
 CLAIMS = (
     Defect(
-        "claim by IN (... LIMIT ...)", "sql/claim.sql",
+        "claim by IN (... LIMIT ...)", "sql/runs/claim.sql",
         "delete from pgflow.ready r where r.ctid = any(locked) returning r.*",
         "delete from pgflow.ready r where r.run_id in (\n"
         "      select k.run_id from pgflow.ready k where k.lane_id = lanes[1] and k.suspect = 0\n"
@@ -103,29 +103,29 @@ CLAIMS = (
         "test_sql_claim.py::test_no_plan_makes_a_claim_take_more_than_asked[one lane]",
     ),
     Defect(
-        "claim that leaves the order to the planner", "sql/claim.sql",
+        "claim that leaves the order to the planner", "sql/runs/claim.sql",
         "cross join lateral (select l.* from pgflow.lease l where l.run_id = i.id offset 0) e",
         "join pgflow.lease e on e.run_id = i.id",
         "test_sql_claim.py::test_claims_come_in_their_order_though_statistics_know_of_no_lease",
     ),
     Defect(
-        "runs ended at a time read before they were locked", "sql/wake.sql",
+        "runs ended at a time read before they were locked", "sql/runs/wake.sql",
         "  t := greatest(t, pgflow.now_()); --", "  --",
         "test_sql_wake.py::test_a_run_that_comes_back_after_a_wake_has_read_the_clock_is_not_ended_before_its_last_unit",
     ),
     Defect(
-        "claim that waits", "sql/claim.sql",
+        "claim that waits", "sql/runs/claim.sql",
         "select r.ctid from pgflow.ready r where r.ctid = any(heads) and r.lane_id + 0 = any(lanes) for update skip locked",
         "select r.ctid from pgflow.ready r where r.ctid = any(heads) and r.lane_id + 0 = any(lanes) for update",
         "test_sql_claim.py::test_a_claim_steps_over_rows_that_are_locked[two lanes]",
     ),
     Defect(
-        "limit that claims read side by side", "sql/claim.sql",
+        "limit that claims read side by side", "sql/runs/claim.sql",
         "where q.queue = queue_name for no key update;", "where q.queue = queue_name;",
         "test_sql_claim.py::test_a_claim_waits_for_another_of_the_same_limited_queue_and_then_counts_its_leases",
     ),
     Defect(
-        "suspects claimed in crowds", "sql/claim.sql",
+        "suspects claimed in crowds", "sql/runs/claim.sql",
         "more := pgflow.take_heads_(free_lanes, 1, true,", "more := pgflow.take_heads_(free_lanes, max, true,",
         "test_sql_claim.py::test_suspects_are_claimed_one_at_a_time_and_never_block_the_others",
     ),
@@ -135,12 +135,12 @@ CLAIMS = (
         "test_front.py::test_a_claim_that_finds_less_than_it_asked_for_leads_to_a_look_from_the_head_at_once",
     ),
     Defect(
-        "claims that always read from the head", "sql/claim.sql",
+        "claims that always read from the head", "sql/runs/claim.sql",
         "last_run_id bigint := coalesce(after[2], 0);", "last_run_id bigint := 0 * coalesce(after[2], 0);",
         "test_held_snapshot.py::test_claims_that_read_on_read_no_more_pages_while_a_snapshot_is_held[one lane]",
     ),
     Defect(
-        "second start under a key is another run's", "sql/start.sql",
+        "second start under a key is another run's", "sql/runs/start.sql",
         "known.input::jsonb <> insert_run_.input::jsonb", "false",
         "test_sql_start.py::test_a_key_refuses_another_workflow_or_input_and_its_run_is_unharmed",
     ),
@@ -150,7 +150,7 @@ CLAIMS = (
         "test_wirecut.py::test_many_runs_without_keys_are_started_once_though_the_answer_is_lost[400-commit-after]",
     ),
     Defect(
-        "batch whose keys are made up where it arrives", "sql/start.sql",
+        "batch whose keys are made up where it arrives", "sql/runs/start.sql",
         "array_agg(coalesce(g.e->>0, stems[g.n]::text) order by g.n)", "array_agg(pgflow.uuid7_()::text)",
         "test_wirecut.py::test_many_runs_without_keys_are_started_once_though_the_answer_is_lost[3-start_runs-after]",
     ),
@@ -179,48 +179,48 @@ CLAIMS = (
 
 LOCKS = (
     Defect(
-        "leases locked in the order of the batch", "sql/commit.sql",
+        "leases locked in the order of the batch", "sql/runs/commit.sql",
         "order by e.run_id for no key update skip locked",
         "order by array_position(ids, e.run_id) for no key update",
         "test_sql_locks.py::test_batches_that_name_their_runs_in_opposite_orders_never_deadlock[commit]",
     ),
     Defect(
-        "leases handed back in the order of the call", "sql/claim.sql",
+        "leases handed back in the order of the call", "sql/runs/claim.sql",
         "order by e.run_id for update;", "order by array_position(run_ids, e.run_id) for update;",
         "test_sql_locks.py::test_batches_that_name_their_runs_in_opposite_orders_never_deadlock[release]",
     ),
     Defect(
-        "keys taken in the order of the batch", "sql/start.sql",
+        "keys taken in the order of the batch", "sql/runs/start.sql",
         "where g.i is not null order by g.k\n", "where g.i is not null\n",
         "test_sql_start.py::test_two_batches_that_wait_for_the_same_key_do_not_deadlock_over_others",
     ),
     Defect(
-        "keys of children in the order of calls", "sql/children.sql",
+        "keys of children in the order of calls", "sql/runs/children.sql",
         "order by r.tenant, g.key\n", "\n",
         "test_sql_wake.py::test_two_batches_that_start_children_of_the_same_keys_do_not_deadlock",
     ),
     Defect(
-        "wake that waits for a commit", "sql/wake.sql",
+        "wake that waits for a commit", "sql/runs/wake.sql",
         "order by e.run_id for no key update skip locked", "order by e.run_id for no key update",
         "test_sql_wake.py::test_a_signal_wakes_its_run_in_every_order_of_sender_parker_and_poll",
     ),
     Defect(
-        "reaper that waits for a frozen worker", "sql/worker.sql",
+        "reaper that waits for a frozen worker", "sql/ops/worker.sql",
         "order by e.run_id for update skip locked", "order by e.run_id for update",
         "test_sql_workers.py::test_a_frozen_worker_that_locks_a_lease_is_not_waited_for",
     ),
     Defect(
-        "signal offered beside other mail", "sql/claim.sql",
+        "signal offered beside other mail", "sql/runs/claim.sql",
         "            and not exists (select from pgflow.signal o where o.chain_id = r.chain_id and o.signal_id <> s.signal_id offset 0)\n", "",
         "test_sql_deliver.py::test_nothing_is_offered_where_there_is_more_or_nothing",
     ),
     Defect(
-        "signal taken that is not there", "sql/commit.sql",
+        "signal taken that is not there", "sql/runs/commit.sql",
         "if gone <> jsonb_array_length(taken) then", "if false then",
         "test_sql_deliver.py::test_a_signal_that_is_gone_cannot_be_taken",
     ),
     Defect(
-        "signals of a lost run taken with the batch", "sql/commit.sql",
+        "signals of a lost run taken with the batch", "sql/runs/commit.sql",
         "jsonb_array_elements(batch->'m') e where (e->0)::bigint = any(good)", "jsonb_array_elements(batch->'m') e where true",
         "test_sql_deliver.py::test_of_a_mixed_batch_only_the_good_take_their_signals",
     ),
@@ -235,12 +235,12 @@ LOCKS = (
         "test_engine_offers.py::test_a_transaction_waits_until_the_signal_before_it_is_recorded",
     ),
     Defect(
-        "signal handed over while another moves the run", "sql/signal.sql",
+        "signal handed over while another moves the run", "sql/runs/signal.sql",
         "where p.run_id = newest for update skip locked;", "where p.run_id = newest for update;",
         "test_sql_deliver.py::test_it_waits_for_nobody",
     ),
     Defect(
-        "signal handed over in an old snapshot", "sql/signal.sql",
+        "signal handed over in an old snapshot", "sql/runs/signal.sql",
         "if current_setting('transaction_isolation') = 'read committed' then", "if true then",
         "test_sql_deliver.py::test_it_is_only_sent_where_one_snapshot_serves_the_transaction",
     ),
@@ -250,27 +250,27 @@ LOCKS = (
         "test_signals.py::test_who_sends_in_a_transaction_of_its_own_makes_the_run_ready_in_it",
     ),
     Defect(
-        "batch that does not share its worker's lock", "sql/commit.sql",
+        "batch that does not share its worker's lock", "sql/runs/commit.sql",
         "and pg_try_advisory_xact_lock_shared(hashtext('pgflow.worker'), worker_id)", "",
         "test_sql_commit.py::test_a_reaper_leaves_a_run_whose_commit_is_on_its_way_for_later",
     ),
     Defect(
-        "reaper that takes runs beside a batch", "sql/worker.sql",
+        "reaper that takes runs beside a batch", "sql/ops/worker.sql",
         "if pg_try_advisory_xact_lock(hashtext('pgflow.worker'), worker_id) then", "if true then",
         "test_sql_commit.py::test_a_reaper_leaves_a_run_whose_commit_is_on_its_way_for_later",
     ),
     Defect(
-        "runs handed back beside a batch", "sql/claim.sql",
+        "runs handed back beside a batch", "sql/runs/claim.sql",
         "perform pg_advisory_xact_lock(hashtext('pgflow.worker'), w.worker_id) from", "perform from",
         "test_sql_commit.py::test_runs_are_handed_back_after_the_flush_that_is_on_its_way",
     ),
     Defect(
-        "leases read in an old snapshot", "sql/commit.sql",
+        "leases read in an old snapshot", "sql/runs/commit.sql",
         "return worker_id is not null and current_setting('transaction_isolation') = 'read committed'", "return worker_id is not null",
         "test_sql_commit.py::test_a_commit_with_one_snapshot_for_all_locks_its_leases",
     ),
     Defect(
-        "worker's lock taken for that of another's leases", "sql/commit.sql",
+        "worker's lock taken for that of another's leases", "sql/runs/commit.sql",
         "and e.worker_id = (batch->'w')::int and", "and",
         "test_sql_commit.py::test_runs_that_a_worker_took_over_under_another_number_are_locked_one_by_one",
     ),
@@ -278,13 +278,13 @@ LOCKS = (
 
 WAKES = (
     Defect(
-        "park without a second look", "sql/settle.sql",
+        "park without a second look", "sql/runs/answer.sql",
         "from pgflow.look_all_(questions, looking, seqs, mailed, t) l",
         "from pgflow.look_all_((select jsonb_agg(case when q ? 'park' then q - 'signals' else q end) from jsonb_array_elements(questions) q), looking, seqs, mailed, t) l",
         "test_sql_wake.py::test_a_signal_wakes_its_run_by_the_next_poll_though_both_sides_die_before_they_wake_it",
     ),
     Defect(
-        "nudge deleted whatever was seen", "sql/wake.sql",
+        "nudge deleted whatever was seen", "sql/runs/wake.sql",
         "n.nudge_id = g.id and g.chain <> all(keep);", "n.nudge_id = g.id;",
         "test_sql_wake.py::test_a_run_locked_elsewhere_is_not_waited_for_and_keeps_its_nudge",
     ),
@@ -294,18 +294,18 @@ WAKES = (
         "test_runs.py::test_runs_go_on_and_results_arrive_without_listening",
     ),
     Defect(
-        "result of a child that nudges nobody", "sql/finish.sql",
+        "result of a child that nudges nobody", "sql/runs/finish.sql",
         "insert into pgflow.nudge (chain_id) select c from unnest(parents) c;", "",
         "test_sql_wake.py::test_the_result_of_a_child_wakes_its_parent_by_the_next_poll_though_both_sides_die_before_they_wake_it",
     ),
     Defect(
-        "signal taken and not recorded", "sql/settle.sql",
+        "signal taken and not recorded", "sql/runs/answer.sql",
         "select m.address from taken m where", "select m.address from happened m where",
         "test_sql_wake.py::test_due_timers_and_results_of_children_come_together_and_a_signal_alone",
         also=(("  if gone <> messages then", "  if false then"),),
     ),
     Defect(
-        "last signal first", "sql/settle.sql",
+        "last signal first", "sql/runs/answer.sql",
         "order by m.signal_id limit 1", "order by m.signal_id desc limit 1",
         "test_sql_wake.py::test_each_signal_goes_to_one_wait_in_the_order_of_sending",
     ),
@@ -326,22 +326,22 @@ WAKES = (
         "test_codec.py::test_whoever_cannot_decode_a_value_is_told_and_holds_the_run[without a codec]",
     ),
     Defect(
-        "encoded request let through by the policy", "sql/envelopes.sql",
+        "encoded request let through by the policy", "sql/core/envelopes.sql",
         "  select path is null or not pgflow.is_envelope_(request) or", "  select true or path is null or",
         "test_codec.py::test_the_policy_sees_what_an_effect_lets_it_see_and_nothing_passes_unseen",
     ),
     Defect(
-        "message of the wrong type sent", "sql/signal.sql",
+        "message of the wrong type sent", "sql/runs/signal.sql",
         "  perform pgflow.check_payload_(newest, key, name, payload);\n", "",
         "test_signal_types.py::test_a_payload_of_the_wrong_type_is_refused_in_sql_python_and_on_the_command_line",
     ),
     Defect(
-        "message refused for the type of one worker of two", "sql/shape.sql",
+        "message refused for the type of one worker of two", "sql/core/shape.sql",
         "    if why is null then\n      return;\n    end if;\n  end loop;\n  if why", "    exit when why is not null;\n  end loop;\n  if why",
         "test_signal_types.py::test_what_one_of_the_codes_takes_that_are_served_is_sent",
     ),
     Defect(
-        "message refused for the type of code that is gone", "sql/shape.sql",
+        "message refused for the type of code that is gone", "sql/core/shape.sql",
         "where c.workflow = workflow and (version = '' or c.version = version) and exists (select from pgflow.worker_code w where w.code_id = c.code_id)",
         "where c.workflow = workflow and (version = '' or c.version = version)",
         "test_signal_types.py::test_what_one_of_the_codes_takes_that_are_served_is_sent",
@@ -363,7 +363,7 @@ WAKES = (
         also=(("        return not self._decided and (not self.replaying or self.journal.is_told)", "        return False"),),
     ),
     Defect(
-        "message given back and lost", "sql/commit.sql",
+        "message given back and lost", "sql/runs/commit.sql",
         "    perform pgflow.put_signals_back_(batch->'b');", "    null;",
         "test_messages.py::test_the_run_is_stuck_and_says_why_and_nothing_is_consumed[recorded]",
     ),
@@ -373,12 +373,12 @@ WAKES = (
         "test_messages.py::test_a_replay_passes_over_what_went_back",
     ),
     Defect(
-        "cancel behind a message that nobody can take", "sql/settle.sql",
+        "cancel behind a message that nobody can take", "sql/runs/answer.sql",
         "order by h.is_refused, h.at, h.call, h.signal_id", "order by h.at, h.call, h.signal_id",
         "test_messages.py::test_a_cancel_goes_before_a_message_that_the_code_cannot_take",
     ),
     Defect(
-        "message put back twice by a rewind", "sql/fork.sql",
+        "message put back twice by a rewind", "sql/again/fork.sql",
         "    from pgflow.unit u where u.run_id = origin and u.seq > cut and u.kind = 'S' and not pgflow.is_returned_(origin, u.seq)\n  ) s;",
         "    from pgflow.unit u where u.run_id = origin and u.seq > cut and u.kind = 'S'\n  ) s;",
         "test_messages.py::test_a_part_done_again_has_the_message_once[rewind_run('k', 0)]",
@@ -386,28 +386,28 @@ WAKES = (
                "from pgflow.unit u where u.run_id = origin and u.seq > cut and u.kind = 'S'\n  );"),),
     ),
     Defect(
-        "sender not told that the run has ended", "sql/signal.sql",
+        "sender not told that the run has ended", "sql/runs/signal.sql",
         "    ended_as := pgflow.ended_as_(newest);\n", "",
         "test_delivery.py::test_sql_says_how_the_run_has_ended_and_keeps_the_message[completed-deliver_signal]",
     ),
     Defect(
-        "mail of the finished dropped", "sql/finish.sql",
+        "mail of the finished dropped", "sql/runs/finish.sql",
         "sent_by, payload, refusal->>'error' from gone;", "sent_by, payload, refusal->>'error' from gone where false;",
         "test_sql_wake.py::test_mail_that_nobody_took_is_put_aside_when_the_run_ends",
     ),
     Defect(
-        "cancel lost when its run gets stuck", "sql/settle.sql",
+        "cancel lost when its run gets stuck", "sql/runs/answer.sql",
         "places[one.pos] := 'ended';\n      end if;\n      to_wake := to_wake || pgflow.nudge_asked_(array[one.chain]);",
         "places[one.pos] := 'ended';\n        to_wake := to_wake || pgflow.nudge_asked_(array[one.chain]);\n      end if;",
         "test_sql_wake.py::test_a_cancel_reaches_a_run_that_gets_stuck_in_every_order",
     ),
     Defect(
-        "cancel lost with its worker", "sql/worker.sql",
+        "cancel lost with its worker", "sql/ops/worker.sql",
         "perform pgflow.nudge_asked_(array(", "perform (array(",
         "test_sql_wake.py::test_a_cancel_reaches_a_run_whose_worker_died_once_too_often",
     ),
     Defect(
-        "cancel delivered again and again", "sql/settle.sql",
+        "cancel delivered again and again", "sql/runs/answer.sql",
         "not coalesce((a.q->'cancelled')::boolean, false) and", "",
         "test_sql_control.py::test_a_cancel_is_delivered_once_with_who_and_why",
         also=(("  if questions @? '$[*] ? (@.cancelled == true)' then", "  if false then"),),
@@ -416,7 +416,7 @@ WAKES = (
 
 CLOCKS = (
     Defect(
-        "delays that count on the worker's clock", "sql/commit.sql",
+        "delays that count on the worker's clock", "sql/runs/commit.sql",
         "    t + (e->>8)::float8 * interval '1 second'", "    timestamptz 'epoch' + (e->7)::bigint * interval '1 microsecond' + (e->>8)::float8 * interval '1 second'",
         "test_sql_commit.py::test_times_are_kept_to_the_microsecond_and_delays_count_from_the_commit",
     ),
@@ -426,22 +426,22 @@ CLOCKS = (
         "test_timers.py::test_now_is_the_databases_time_of_the_last_outcome_and_the_same_on_replay",
     ),
     Defect(
-        "timers that fire early", "sql/settle.sql",
+        "timers that fire early", "sql/runs/answer.sql",
         "where u.due_at <= t\n", "where u.due_at <= t + interval '1 second'\n",
         "test_sql_wake.py::test_a_timer_that_is_looked_at_before_its_time_has_not_fired",
     ),
     Defect(
-        "deadlines that come early", "sql/wake.sql",
+        "deadlines that come early", "sql/runs/wake.sql",
         "where k.due_at <= t order by k.due_at", "where k.due_at <= t + interval '1 second' order by k.due_at",
         "test_sql_wake.py::test_a_deadline_is_never_early_and_cancels_once",
     ),
     Defect(
-        "what was looked at first wins", "sql/settle.sql",
+        "what was looked at first wins", "sql/runs/answer.sql",
         "order by h.is_refused, h.at, h.call, h.signal_id)", "order by h.is_refused, h.kind desc, h.at, h.call, h.signal_id)",
         "test_sql_wake.py::test_what_happened_first_wins_however_late_the_database_looks",
     ),
     Defect(
-        "reaper that trusts an old beat", "sql/worker.sql",
+        "reaper that trusts an old beat", "sql/ops/worker.sql",
         "if coalesce(current_beat, -1) is distinct from beat then", "if false then",
         "test_sql_workers.py::test_a_worker_that_beat_since_it_was_observed_is_not_dead",
     ),
@@ -461,7 +461,7 @@ CLOCKS = (
         "test_heart.py::test_a_worker_that_may_be_thought_dead_begins_nothing_that_acts",
     ),
     Defect(
-        "deaths that nobody counts", "sql/worker.sql",
+        "deaths that nobody counts", "sql/ops/worker.sql",
         "then 0 else g.suspect + 1 end as deaths", "then 0 else g.suspect end as deaths",
         "test_sql_workers.py::test_attempts_and_deaths_grow_until_something_is_recorded",
     ),
@@ -614,7 +614,7 @@ STEPS = (
         "test_settings.py::test_a_run_comes_to_the_same_whatever_the_database_is_set_to[times]",
     ),
     Defect(
-        "literals that mean something else to some roles", "sql/partition.sql",
+        "literals that mean something else to some roles", "sql/core/partition.sql",
         "'^unit_([0-9]+)$'", "'^unit_(\\d+)$'",
         "test_settings.py::test_the_journal_gets_its_partitions_whatever_strings_mean",
     ),
@@ -694,12 +694,12 @@ STEPS = (
 
 SECURITY = (
     Defect(
-        "force for everybody", "sql/control.sql",
+        "force for everybody", "sql/runs/control.sql",
         "    perform pgflow.check_may_force_(key);\n", "",
         "test_forced.py::test_force_is_an_operators_right",
     ),
     Defect(
-        "search_path of one function not pinned", "sql/clock.sql",
+        "search_path of one function not pinned", "sql/core/clock.sql",
         "returns uuid[]\nlanguage sql\nvolatile\nset search_path = pg_catalog, pg_temp", "returns uuid[]\nlanguage sql\nvolatile",
         "test_schema.py::test_every_function_pins_its_search_path_and_says_what_it_does",
     ),
@@ -709,7 +709,7 @@ SECURITY = (
         "test_schema.py::test_nobody_else_may_do_anything",
     ),
     Defect(
-        "helper that runs with the owner's rights", "sql/clock.sql",
+        "helper that runs with the owner's rights", "sql/core/clock.sql",
         "returns uuid[]\nlanguage sql\nvolatile\nset search_path", "returns uuid[]\nlanguage sql\nvolatile\nsecurity definer\nset search_path",
         "test_schema.py::test_only_what_is_called_from_outside_runs_with_the_owners_rights",
     ),
@@ -744,7 +744,7 @@ SECURITY = (
         "test_logging.py::test_no_password_input_result_or_text_of_an_error_is_in_the_log_of_a_worker",
     ),
     Defect(
-        "key of another tenant", "sql/signal.sql",
+        "key of another tenant", "sql/runs/signal.sql",
         'where tenant = chain_of_.tenant collate "default" and key', "where key",
         "test_sql_start.py::test_tenants_have_keys_of_their_own",
     ),
@@ -788,17 +788,17 @@ EFFECTS = (
         "test_refs.py::test_what_was_made_anew_counts_in_every_replay_from_then_on",
     ),
     Defect(
-        "paged before anybody was told", "sql/page.sql",
+        "paged before anybody was told", "sql/ops/page.sql",
         "next_at = t + lease_seconds * interval '1 second'", "next_at = 'infinity'",
         "test_pager.py::test_a_worker_lost_between_the_call_and_its_record_is_followed_by_another_call",
     ),
     Defect(
-        "new need taken for one that was told", "sql/effects.sql",
+        "new need taken for one that was told", "sql/ledgers/effects.sql",
         "case when g.kind = 'U' and g.delay is null then pgflow.micros_(t) end", "null::bigint",
         "test_pager.py::test_an_effect_that_needs_somebody_again_is_told_again",
     ),
     Defect(
-        "told by whoever has lost the page", "sql/page.sql",
+        "told by whoever has lost the page", "sql/ops/page.sql",
         " and p.next_at = page_sent.leased_until", "",
         "test_pager.py::test_what_is_said_of_a_call_whose_lease_is_over_counts_for_nothing",
     ),
@@ -808,12 +808,12 @@ EFFECTS = (
         "test_pager.py::test_a_hook_that_is_cancelled_has_told_nobody",
     ),
     Defect(
-        "absent believed at once", "sql/effects.sql",
+        "absent believed at once", "sql/ledgers/effects.sql",
         "coalesce(e->>7 = 'a' and last_at + wait <= asked_at, false)", "e->>7 = 'a'",
         "test_effects.py::test_absent_is_believed_only_when_no_attempt_can_be_under_way",
     ),
     Defect(
-        "key sent again past its window", "sql/effects.sql",
+        "key sent again past its window", "sql/ledgers/effects.sql",
         "e->>7 = 'w' and first_at + wait > t", "e->>7 = 'w'",
         "test_effects.py::test_within_the_window_the_same_key_is_sent_again_and_past_it_it_is_settled_first",
     ),
@@ -858,7 +858,7 @@ EFFECTS = (
         "test_carried_sagas.py::test_all_generations_are_taken_back_the_last_first",
     ),
     Defect(
-        "a child does not say where its effects stand in the code", "sql/saga.sql",
+        "a child does not say where its effects stand in the code", "sql/ledgers/saga.sql",
         "coalesce(o.code, '')", "''",
         "test_family_sagas.py::test_where_two_effects_have_one_name_a_childs_is_taken_back_as_the_one_that_it_was",
     ),
@@ -873,12 +873,12 @@ EFFECTS = (
         "test_family_sagas.py::test_what_a_completed_child_did_is_taken_back_among_what_its_parent_did",
     ),
     Defect(
-        "silence by a clock read before the beat", "sql/beats.sql",
+        "silence by a clock read before the beat", "sql/ledgers/beats.sql",
         "if late.silent_at > t then", "if false then",
         "test_silent_effects.py::test_a_sweep_passes_over_a_beat_under_way_and_finds_it_later",
     ),
     Defect(
-        "a beat after the time-out counts", "sql/beats.sql",
+        "a beat after the time-out counts", "sql/ledgers/beats.sql",
         "<> 'accepted' or beat.beat_at + beat.timeout_seconds * interval '1 second' <= t then", "<> 'accepted' then",
         "test_silent_effects.py::test_a_beat_waits_for_a_sweep_and_learns_that_it_came_too_late",
     ),
@@ -898,7 +898,7 @@ EFFECTS = (
         "test_effects_in_trouble.py::test_a_precondition_that_an_earlier_attempt_has_spoilt_proves_nothing[a journal from before the codes]",
     ),
     Defect(
-        "cancel whose reason is lost on its way", "sql/settle.sql",
+        "cancel whose reason is lost on its way", "sql/runs/answer.sql",
         "'by', c.sent_by, 'reason', c.payload->'reason')", "'by', c.sent_by)",
         "test_children.py::test_when_a_parent_ends_its_children_are_cancelled_level_by_level[returns]",
     ),
@@ -908,7 +908,7 @@ EFFECTS = (
         "test_cli_list.py::test_what_to_do_is_a_command_that_a_shell_takes_as_it_stands",
     ),
     Defect(
-        "silence behind a cut is not looked for again", "sql/fork.sql",
+        "silence behind a cut is not looked for again", "sql/again/fork.sql",
         "select pgflow.move_beats_(origin, o.call, heir, o.call) from pgflow.owed o where o.run_id = heir and o.kind = 'effect' and o.detail ? 'ref'", "select 1",
         "test_silent_effects.py::test_silence_behind_a_cut_is_found_again",
     ),
@@ -975,33 +975,33 @@ EFFECTS = (
         "test_undo_plans.py::test_a_plan_with_one_step_that_is_refused_is_refused_as_a_whole",
     ),
     Defect(
-        "force that forgets what was done", "sql/wake.sql",
+        "force that forgets what was done", "sql/runs/wake.sql",
         "select o.seq into last_seq from pgflow.owe_by_force_(me, chain, t, last_seq) o;",
         "select w.seq into last_seq from pgflow.take_words_(me, chain, 0, t, true, last_seq) w;",
         "test_forced.py::test_what_was_done_and_not_taken_back_stays_owed",
     ),
     Defect(
-        "charge closed though its refund failed after force", "sql/effects.sql",
+        "charge closed though its refund failed after force", "sql/ledgers/effects.sql",
         "if debt.reason is not null then", "if false then",
         "test_forced.py::test_a_refund_that_was_not_done_leaves_the_charge_owed",
     ),
     Defect(
-        "effects of a child lost with its forced parent", "sql/finish.sql",
+        "effects of a child lost with its forced parent", "sql/runs/finish.sql",
         "  perform pgflow.owe_for_parent_(run_ids, t);\n", "",
         "test_forced.py::test_a_child_that_completes_after_its_parent_was_forced_owes_what_it_did",
     ),
     Defect(
-        "charge that a person has refunded is gone on from", "sql/inherit.sql",
+        "charge that a person has refunded is gone on from", "sql/again/inherit.sql",
         "d.payload->>'verdict' = 'taken_back'", "false",
         "test_forced.py::test_what_a_person_has_taken_back_is_done_no_more",
     ),
     Defect(
-        "restart that takes back ended by an ordinary cancel", "sql/fork.sql",
+        "restart that takes back ended by an ordinary cancel", "sql/again/fork.sql",
         "when cut > 0 or note->>'said' = 'compensate' or pgflow", "when cut > 0 or pgflow",
         "test_forced.py::test_a_cancel_before_the_code_goes_on_still_takes_back_what_a_restart_was_told_to",
     ),
     Defect(
-        "debt forgotten with its outcome unknown", "sql/effects.sql",
+        "debt forgotten with its outcome unknown", "sql/ledgers/effects.sql",
         "where (e->>3 in ('C', 'F') or", "where (e->>3 in ('C', 'F', 'U') or",
         "test_effects.py::test_without_a_way_to_ask_the_run_is_stuck_and_a_person_decides",
     ),
@@ -1009,12 +1009,12 @@ EFFECTS = (
 
 SHOWN = (
     Defect(
-        "step that was cut off shown as tried once", "sql/views.sql",
+        "step that was cut off shown as tried once", "sql/views/runs.sql",
         "case when f.begun_by is null or coalesce(f.begun_by = any(f.ended_by), false) then 0 else 1 end as attempts", "0 as attempts",
         "test_sql_views.py::test_a_step_that_another_worker_did_again_was_begun_more_than_once",
     ),
     Defect(
-        "step that was cut off passed over among those begun twice", "sql/views.sql",
+        "step that was cut off passed over among those begun twice", "sql/views/runs.sql",
         "having min(u.token) <> max(u.token) or bool_or", "having bool_or",
         "test_sql_views.py::test_a_run_whose_only_trouble_was_a_lost_worker_has_repeated_steps",
     ),
@@ -1077,7 +1077,7 @@ SERVERS = (
         "test_deadlines.py::test_a_long_statement_of_a_client_is_waited_for_while_its_server_is_there",
     ),
     Defect(
-        "hole left by a transactional step on a server that lacks what was acknowledged", "sql/transaction.sql",
+        "hole left by a transactional step on a server that lacks what was acknowledged", "sql/runs/transaction.sql",
         "if durable_seq > 0 and not exists", "if durable_seq < 0 and not exists",
         "test_losses.py::test_a_transactional_step_does_not_go_on_where_an_acknowledged_unit_is_lost",
     ),
@@ -1130,7 +1130,7 @@ SERVERS = (
         "test_failover.py::test_of_several_hosts_every_command_finds_the_one_that_takes_writes[sql select pg_is_in_recovery() as standby]",
     ),
     Defect(
-        "lost COMMIT of another server taken for a failure of the step", "sql/transaction.sql",
+        "lost COMMIT of another server taken for a failure of the step", "sql/runs/transaction.sql",
         "exception when invalid_parameter_value then", "exception when division_by_zero then",
         "test_sql_commit.py::test_a_step_and_the_writes_of_the_application_are_one_transaction",
     ),
@@ -1138,12 +1138,12 @@ SERVERS = (
 
 UPGRADES = (
     Defect(
-        "journal pages cut by call", "sql/claim.sql",
+        "journal pages cut by call", "sql/runs/claim.sql",
         "seq > after_seq order by seq limit 2000", "seq > after_seq order by call limit 2000",
         "test_sql_claim.py::test_a_long_journal_comes_in_pages_in_the_order_in_which_it_was_recorded",
     ),
     Defect(
-        "journal pages ordered by call", "sql/claim.sql",
+        "journal pages ordered by call", "sql/runs/claim.sql",
         ") order by u.seq)::text", ") order by u.call)::text",
         "test_sql_claim.py::test_a_long_journal_comes_in_pages_in_the_order_in_which_it_was_recorded",
     ),
@@ -1159,7 +1159,7 @@ UPGRADES = (
         also=(("if self.failed.is_set():\n            return 0", "if False:\n            return 0"),),
     ),
     Defect(
-        "call of a landed worker dropped", "sql/worker.sql",
+        "call of a landed worker dropped", "sql/ops/worker.sql",
         "create or replace function pgflow.leave_worker(worker_id int)", "create or replace function pgflow.leave_worker(worker_id int, reason text)",
         "test_upgrades.py::test_what_a_landed_version_calls_stays",
         also=(("comment on function pgflow.leave_worker(int)", "comment on function pgflow.leave_worker(int, text)"),),
@@ -1175,7 +1175,7 @@ UPGRADES = (
         "test_engine_order.py::test_no_fence_takes_along_what_is_to_be_booked",
     ),
     Defect(
-        "labels of a run left as they were", "sql/labels.sql",
+        "labels of a run left as they were", "sql/runs/labels.sql",
         "if now is not null then", "if false then",
         "test_labels.py::test_a_run_is_found_by_the_labels_that_it_has_now_and_replays_with_those_of_then",
     ),
@@ -1214,62 +1214,62 @@ NAMES = (
         also=(("LANES_EVERY_SECONDS = 5.0", "LANES_EVERY_SECONDS = 500.0"),),
     ),
     Defect(
-        "waiting for ever for a run that was pruned", "sql/result.sql",
+        "waiting for ever for a run that was pruned", "sql/runs/result.sql",
         "or h.run_id is not null or n.run_id is null", "or h.run_id is not null",
         "test_runs.py::test_whoever_waits_for_a_run_that_is_pruned_meanwhile_is_told_that_it_is_gone",
     ),
     Defect(
-        "dropped values of a stream that are read", "sql/result.sql",
+        "dropped values of a stream that are read", "sql/runs/result.sql",
         "and e.seq <= coalesce(g.upto, 2147483647) and", "and",
         "test_state_and_streams.py::test_what_a_rewind_has_dropped_of_a_stream_is_history_and_no_more_read",
     ),
     Defect(
-        "rewind that counts over a continue_as_new", "sql/result.sql",
+        "rewind that counts over a continue_as_new", "sql/runs/result.sql",
         "partition by s.begun_anew order by", "order by",
         "test_state_and_streams.py::test_a_rewind_drops_nothing_of_the_generations_that_had_continued_as_new",
     ),
     Defect(
-        "a default that is another input than none", "sql/start.sql",
+        "a default that is another input than none", "sql/runs/start.sql",
         "else coalesce(defaults::jsonb, '{}') || one::jsonb =", "else one::jsonb =",
         "test_taken_keys.py::test_a_parameter_that_is_left_out_is_the_same_as_its_default",
     ),
     Defect(
-        "numbers used up by starts of known keys", "sql/start.sql",
+        "numbers used up by starts of known keys", "sql/runs/start.sql",
         "or not exists (select from pgflow.run_key k where k.tenant = insert_run_.tenant and k.key = run_key)", "or true",
         "test_taken_keys.py::test_starts_of_known_keys_use_up_no_numbers_of_runs",
     ),
     Defect(
-        "start that is refused the run it has made itself", "sql/start.sql",
+        "start that is refused the run it has made itself", "sql/runs/start.sql",
         "if if_taken = 'attach' or pgflow.is_own_(run.run_id, start_id) then", "if if_taken = 'attach' then",
         "test_taken_keys.py::test_reject_takes_no_run_of_somebody_else_and_its_own_when_it_is_sent_again",
     ),
     Defect(
-        "replacement beside the run that it replaces", "sql/start.sql",
+        "replacement beside the run that it replaces", "sql/runs/start.sql",
         "order by r.run_id limit max)) and not pgflow.awaits_end_(p.run_id)", "order by r.run_id limit max))",
         "test_taken_keys.py::test_a_run_that_replaces_waits_as_long_as_the_other_is_open_and_says_so",
     ),
     Defect(
-        "replacement that waits for the last run only", "sql/start.sql",
+        "replacement that waits for the last run only", "sql/runs/start.sql",
         "select me, r.waits_for from pgflow.replacement r where r.run_id = old_run\n  union ", "",
         "test_taken_keys.py::test_what_is_replaced_again_before_it_began_ends_and_the_last_waits_for_all",
     ),
     Defect(
-        "replacement that a resume lets begin too early", "sql/wake.sql",
+        "replacement that a resume lets begin too early", "sql/runs/wake.sql",
         "is_early := starts_at is not null or pgflow.awaits_end_(me);", "is_early := starts_at is not null;",
         "test_taken_keys.py::test_a_run_that_replaces_and_is_paused_meanwhile_begins_after_both[it is resumed first]",
     ),
     Defect(
-        "key of a message forgotten with the message", "sql/signal.sql",
+        "key of a message forgotten with the message", "sql/runs/signal.sql",
         "is_first := found;", "is_first := found or not exists (select from pgflow.signal s where s.chain_id = chain);",
         "test_sent_keys.py::test_a_message_sent_again_after_it_was_taken_is_still_one",
     ),
     Defect(
-        "key of a message that outlives its run", "sql/retention.sql",
+        "key of a message that outlives its run", "sql/ops/retention.sql",
         "  delete from pgflow.sent_key where chain_id = any(gone);\n", "",
         "test_sent_keys.py::test_the_key_is_of_one_run_and_goes_with_its_history",
     ),
     Defect(
-        "workflow that nobody has passed over in silence", "sql/views.sql",
+        "workflow that nobody has passed over in silence", "sql/views/runs.sql",
         "when s.with_workflow = 0 then", "when false then",
         "test_unserved.py::test_a_queued_run_says_why_nobody_takes_it",
     ),
@@ -1284,23 +1284,23 @@ NAMES = (
         "test_sparse_partitions.py::test_a_worker_shrinks_what_an_open_run_keeps_and_the_run_goes_on",
     ),
     Defect(
-        "rows moved as new ones, which older snapshots do not see", "sql/sparse.sql",
+        "rows moved as new ones, which older snapshots do not see", "sql/core/sparse.sql",
         "execute format('cluster pgflow.%I using %I', part.partition, part.partition || '_pkey');",
         "execute format('create temp table kept_ as table pgflow.%1$I; truncate pgflow.%1$I; insert into pgflow.%1$I table kept_; drop table kept_', part.partition);",
         "test_sparse_partitions.py::test_whoever_reads_with_a_snapshot_from_before_finds_the_journal",
     ),
     Defect(
-        "any number of rows moved while everybody waits", "sql/sparse.sql",
+        "any number of rows moved while everybody waits", "sql/core/sparse.sql",
         "when found_units > max_units or found_bytes > max_bytes then 'units'", "when false then 'units'",
         "test_sparse_partitions.py::test_units_of_more_bytes_than_may_be_moved_stay",
     ),
     Defect(
-        "lock that is asked for again at once", "sql/sparse.sql",
+        "lock that is asked for again at once", "sql/core/sparse.sql",
         "    continue when backing_off and part.kept_large = 'busy' and part.next_try_at > t;\n", "",
         "test_sparse_partitions.py::test_a_lock_that_is_not_to_be_had_is_tried_again_less_and_less_often",
     ),
     Defect(
-        "sweep that looks at the oldest keys only", "sql/retention.sql",
+        "sweep that looks at the oldest keys only", "sql/ops/retention.sql",
         "h.chain_id >= anywhere order by", "h.chain_id >= class.oldest order by",
         "test_sql_start.py::test_a_sweep_finds_what_is_over_behind_many_that_are_open_and_looks_at_few",
     ),

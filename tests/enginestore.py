@@ -1,4 +1,4 @@
-"""The database's part in memory: what ``sql/commit.sql`` and ``sql/settle.sql`` do, without a database.
+"""The database's part in memory: what ``sql/runs/commit.sql`` and ``sql/runs/answer.sql`` do, without a database.
 
 A :class:`Store` keeps runs, units, mail and a clock. It takes the very documents that a worker sends and
 gives the answers that the stored functions give. Time is a number that moves when a test says so, and

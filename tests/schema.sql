@@ -78,7 +78,7 @@ table pgflow.code_signal, owner pgflow_owner
   -- What payloads the signals have that code waits for, as far as it declares them
   code_id integer not null -- The code
   signal text not null -- Name of the signal
-  shape jsonb not null -- What the code certainly refuses, see sql/shape.sql
+  shape jsonb not null -- What the code certainly refuses, see sql/core/shape.sql
   constraint code_signal_signal_check CHECK (((octet_length(signal) >= 1) AND (octet_length(signal) <= 255)))
   CREATE INDEX code_signal_code_idx ON pgflow.code_signal USING btree (code_id)
   CREATE UNIQUE INDEX code_signal_key ON pgflow.code_signal USING btree (signal, code_id, md5((shape)::text))
@@ -957,6 +957,13 @@ function pgflow.adopt_effects_(origin bigint, cut integer, heir bigint, chain bi
   set search_path=pg_catalog, pg_temp
   md5 072cebe980678c398785c6f147951133
 
+function pgflow.answer_all_(questions jsonb, t timestamp with time zone, OUT answers jsonb, OUT to_wake bigint[], OUT lanes integer[]) returns record, owner pgflow_owner
+  -- Answers the questions of the runs of a batch and changes their places, within commit_units
+  plpgsql volatile
+  set search_path=pg_catalog, pg_temp
+  set enable_seqscan=off
+  md5 ac7a5ff03c5b4ed0f0170c8b55da282e
+
 function pgflow.append_(run_id bigint, seq integer, call integer, kind "char", name text, payload json, token bigint, at timestamp with time zone, t timestamp with time zone) returns void, owner pgflow_owner
   -- Appends one unit that the database decided
   sql volatile
@@ -1106,7 +1113,7 @@ function pgflow.check() returns TABLE(invariant text, detail text), owner pgflow
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 ac4349d640e1e1a947b3f1470e23b76f
+  md5 114eb95ca3f0e7f7d93e904a6a6dd039
   grant execute to pgflow_operator
 
 function pgflow.check_acts_(run_id bigint, cut integer, effects text, is_fork boolean) returns text, owner pgflow_owner
@@ -1121,11 +1128,35 @@ function pgflow.check_batch_(runs jsonb) returns void, owner pgflow_owner
   set search_path=pg_catalog, pg_temp
   md5 65b29c13a1513da924b010a7eacdd07e
 
+function pgflow.check_beats_() returns TABLE(invariant text, detail text), owner pgflow_owner
+  -- Accepted effects that promised beats are watched
+  plpgsql volatile
+  set search_path=pg_catalog, pg_temp
+  md5 3324bd06ba01e77a8ce1723d33da88f4
+
+function pgflow.check_children_() returns TABLE(invariant text, detail text), owner pgflow_owner
+  -- Parents know their children, and hear of their ends
+  plpgsql volatile
+  set search_path=pg_catalog, pg_temp
+  md5 be4ac3fd85281bcdf1f03836f1cc5019
+
 function pgflow.check_cut_(run_id bigint, cut integer, edit json, is_fork boolean) returns void, owner pgflow_owner
   -- Refuses (PF003) a cut that is not in the journal or that another run cannot begin with
   plpgsql stable
   set search_path=pg_catalog, pg_temp
   md5 1e040edae93edfcf1bef8c566f1d9464
+
+function pgflow.check_effects_() returns TABLE(invariant text, detail text), owner pgflow_owner
+  -- The effects that are owed are those that the journal leaves open
+  plpgsql volatile
+  set search_path=pg_catalog, pg_temp
+  md5 9a6e43326637a26aa2517f6484f35a9e
+
+function pgflow.check_ends_() returns TABLE(invariant text, detail text), owner pgflow_owner
+  -- Ended runs and the generations of a chain
+  plpgsql volatile
+  set search_path=pg_catalog, pg_temp
+  md5 b23e2567c0622a8bb258974fac3a94e0
 
 function pgflow.check_history_(history jsonb) returns void, owner pgflow_owner
   -- Refuses (PF003) a history that no run can have had
@@ -1145,6 +1176,12 @@ function pgflow.check_input_(input json) returns void, owner pgflow_owner
   set search_path=pg_catalog, pg_temp
   md5 3d9538b3008c2bcb9ed1f89d0fb84093
 
+function pgflow.check_journal_() returns TABLE(invariant text, detail text), owner pgflow_owner
+  -- A journal is dense, and ends with its run
+  plpgsql volatile
+  set search_path=pg_catalog, pg_temp
+  md5 344e1210753b51347d29c5ab9ab8d875
+
 function pgflow.check_json_(value json, what text) returns void, owner pgflow_owner
   -- Refuses (PF003) a value too long, too deep or too large to be read back by every client
   plpgsql immutable
@@ -1156,6 +1193,18 @@ function pgflow.check_key_(key text) returns void, owner pgflow_owner
   plpgsql immutable
   set search_path=pg_catalog, pg_temp
   md5 2324b0a77377470d502d13a9d8752434
+
+function pgflow.check_labels_() returns TABLE(invariant text, detail text), owner pgflow_owner
+  -- Labels are those of the start with what the run has said of them
+  plpgsql volatile
+  set search_path=pg_catalog, pg_temp
+  md5 94ff544f7607331dde08882362f8b57d
+
+function pgflow.check_mail_() returns TABLE(invariant text, detail text), owner pgflow_owner
+  -- Mail has a chain, and somebody who will look at it
+  plpgsql volatile
+  set search_path=pg_catalog, pg_temp
+  md5 4c513e32f7f5f73fd3e727ded5c3de0b
 
 function pgflow.check_may_force_(key text) returns void, owner pgflow_owner
   -- Refuses (PF021) a caller without the right to force_cancel_run
@@ -1175,6 +1224,12 @@ function pgflow.check_object_(value jsonb, what text) returns void, owner pgflow
   set search_path=pg_catalog, pg_temp
   md5 93257ef262849f6a169073bd58f70a1e
 
+function pgflow.check_origins_() returns TABLE(invariant text, detail text), owner pgflow_owner
+  -- Forks and later generations begin with the journal of their origin
+  plpgsql volatile
+  set search_path=pg_catalog, pg_temp
+  md5 483524b630f1e9d59a59ee6f82b7093c
+
 function pgflow.check_payload_(run_id bigint, key text, name text, payload json) returns void, owner pgflow_owner
   -- Refuses (PF003) the payload of a signal that no code a run may meet would take, as far as workers have said
   plpgsql stable
@@ -1182,17 +1237,47 @@ function pgflow.check_payload_(run_id bigint, key text, name text, payload json)
   set enable_seqscan=on
   md5 5db79c61611a939fa88685d13722919e
 
+function pgflow.check_places_() returns TABLE(invariant text, detail text), owner pgflow_owner
+  -- A run that is open has one place, which agrees with its journal
+  plpgsql volatile
+  set search_path=pg_catalog, pg_temp
+  md5 59796d3fda8b321ecb4d4b9ce422f839
+
+function pgflow.check_sagas_() returns TABLE(invariant text, detail text), owner pgflow_owner
+  -- Effects that are carried were done by the chain, and are taken back where it fails
+  plpgsql volatile
+  set search_path=pg_catalog, pg_temp
+  md5 be4216e7c8b1b8d29b65e65c95bd0f77
+
 function pgflow.check_start_(priority integer, run_at timestamp with time zone, timeout_seconds double precision, labels jsonb, metadata jsonb, tenant text, key_retention_seconds integer, t timestamp with time zone) returns void, owner pgflow_owner
   -- Refuses (PF003) options of a start that no run can have
   plpgsql immutable
   set search_path=pg_catalog, pg_temp
   md5 2cd16814daf24d3627dc10c948b35343
 
+function pgflow.check_starts_() returns TABLE(invariant text, detail text), owner pgflow_owner
+  -- Keys and deadlines have their runs
+  plpgsql volatile
+  set search_path=pg_catalog, pg_temp
+  md5 bf9eb05f49d379bd04371fe02ba9e1e5
+
+function pgflow.check_steps_() returns TABLE(invariant text, detail text), owner pgflow_owner
+  -- Beats and drafts of steps are of open runs
+  plpgsql volatile
+  set search_path=pg_catalog, pg_temp
+  md5 f8ae6d271b27d7516f32f021e6eaa7ee
+
 function pgflow.check_version_(version text) returns void, owner pgflow_owner
   -- Refuses (PF003) a version that no lane can have
   plpgsql immutable
   set search_path=pg_catalog, pg_temp
   md5 5a09b87443f25f0d44b83db7ab378535
+
+function pgflow.check_waits_() returns TABLE(invariant text, detail text), owner pgflow_owner
+  -- A parked run waits for something that can come, and has not come
+  plpgsql volatile
+  set search_path=pg_catalog, pg_temp
+  md5 57be9e9a25591ba41d2ea00a7517f973
 
 function pgflow.child_is_undone_(origin bigint, cut integer, call integer) returns boolean, owner pgflow_owner
   -- True if the dropped part of a journal, or a later generation, has taken back what a child did, or begun to: its result must not be handed over
@@ -1271,7 +1356,7 @@ function pgflow.commit_units(batch jsonb, careful boolean DEFAULT false, payload
   set enable_seqscan=off
   set plan_cache_mode=force_generic_plan
   set jit=off
-  md5 25b7eb0efc7d11bbdba88e2428fb747f
+  md5 ee90b226d93a08a1c1f7b62805f2ea79
   grant execute to pgflow_worker
 
 function pgflow.confirm_effect(ref text, verdict text DEFAULT 'confirmed'::text, value json DEFAULT 'null'::json, why text DEFAULT NULL::text, sent_by text DEFAULT NULL::text) returns bigint, owner pgflow_owner
@@ -2004,6 +2089,12 @@ function pgflow.pick_heads_(lanes integer[], max integer, suspects boolean, afte
   set enable_bitmapscan=off
   md5 226cfc80e04476619767ebfba4b348a6
 
+function pgflow.places_() returns TABLE(run_id bigint, place text, last_seq integer, lane_id integer), owner pgflow_owner
+  -- The place of every open run
+  sql stable
+  set search_path=pg_catalog, pg_temp
+  md5 0faafa01b91b83555db7b2940dec1fdb
+
 function pgflow.poll(max integer DEFAULT 1000) returns TABLE(lanes integer[], mail bigint[], ended bigint[], busy integer, next_due_seconds double precision, newest_lane integer), owner pgflow_owner
   -- The sweep of every worker: expired runs, effects without a beat, nudges, due timers; also says in how many seconds the next timer is due, and which lane is the newest, for a worker to notice one that it serves
   plpgsql volatile security definer
@@ -2327,17 +2418,16 @@ function pgflow.set_policy(rules jsonb, why text, set_by text DEFAULT NULL::text
   grant execute to pgflow_operator
 
 function pgflow.settle_(q jsonb, t timestamp with time zone) returns jsonb, owner pgflow_owner
-  -- As settle_all_, of one run; for calls that an upgrade has overtaken
+  -- As answer_all_, of one run; for calls that an upgrade has overtaken
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 200ec5b3329b5957c29db2d20220711a
+  md5 bbdc2158fcca8da26cab48f15eea57d7
 
 function pgflow.settle_all_(questions jsonb, t timestamp with time zone, OUT answers jsonb, OUT to_wake bigint[], OUT lanes integer[]) returns record, owner pgflow_owner
-  -- Answers the questions of the runs of a batch and changes their places, within commit_units
-  plpgsql volatile
+  -- As answer_all_; for calls that an upgrade has overtaken
+  sql volatile
   set search_path=pg_catalog, pg_temp
-  set enable_seqscan=off
-  md5 ac7a5ff03c5b4ed0f0170c8b55da282e
+  md5 203fc361755272e06b086abfdfbede32
 
 function pgflow.settle_by_word_(me bigint, call integer, payload json, sent_by text, token bigint, t timestamp with time zone, is_over boolean, INOUT seq integer, OUT units jsonb) returns record, owner pgflow_owner
   -- Records what somebody said became of an effect, and its outcome, if the effect is still open and not under way

@@ -69,7 +69,7 @@ def wait_until(condition: Callable[[], object], what: str, patience_seconds: flo
 
 
 MIDWAY = "select pg_advisory_{}lock(hashtextextended('pgflow.add_unit_partitions', 0))"
-"""The file sql/partition.sql takes this lock while it is applied: whoever holds it stops an installer midway."""
+"""The file sql/core/partition.sql takes this lock while it is applied: whoever holds it stops an installer midway."""
 
 
 def wait_until_blocked(dsn: str, pid: int | None = None) -> None:

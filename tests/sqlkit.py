@@ -1,6 +1,6 @@
 """The stored functions called as a client in any language would call them; no part of the Python engine is used.
 
-Documents are built by hand, as `sql/commit.sql` and `sql/settle.sql` describe them at their heads. Connections
+Documents are built by hand, as `sql/runs/commit.sql` and `sql/runs/answer.sql` describe them at their heads. Connections
 are in autocommit: a test that wants a transaction says so with ``conn.transaction()``, and may hold it open
 while other connections go on, which makes every interleaving a matter of writing it down.
 """
@@ -232,7 +232,7 @@ def flush(
     token: int | None = None,
     **question: Any,
 ) -> Flush:
-    """Return the flush of a run; ``question`` holds the fields that `sql/settle.sql` describes."""
+    """Return the flush of a run; ``question`` holds the fields that `sql/runs/answer.sql` describes."""
     return Flush(
         claim, units, outcome, has_kin, claim.seq if expected is None else expected, claim.token if token is None else token, question
     )

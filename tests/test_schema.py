@@ -7,7 +7,6 @@ Tests about roles need a cluster that has never seen pgflow, since roles are clu
 from __future__ import annotations
 
 import dataclasses
-import json
 import os
 import re
 import secrets
@@ -96,10 +95,11 @@ def login(bare_dsn: str) -> Callable[..., str]:
 
 
 def changed_assets(**texts: str) -> schema.Assets:
-    """Our own files, with these texts added to some: what another version would bring."""
+    """Our own files, with these texts added to some, which are named without their room (of views: `runs_view`): another version's."""
     ours = schema.own_assets()
-    sources = tuple(dataclasses.replace(file, text=file.text + texts.get(file.name, "")) for file in ours.sources)
-    return dataclasses.replace(ours, sources=sources)
+    names = {"runs_view": "views/runs"} | {file.name.rpartition("/")[2]: file.name for file in ours.sources if not file.name.startswith("views/")}
+    added = {names[name]: text for name, text in texts.items()}
+    return dataclasses.replace(ours, sources=tuple(dataclasses.replace(file, text=file.text + added.get(file.name, "")) for file in ours.sources))
 
 
 def with_migration(text: str) -> schema.Assets:
@@ -108,17 +108,18 @@ def with_migration(text: str) -> schema.Assets:
 
 
 def older_assets() -> schema.Assets:
-    """An imagined first version: fewer files, functions with other bodies and arguments, other grants."""
+    """An imagined first version: fewer files and in other places, functions with other bodies and arguments, other grants."""
     ours = schema.own_assets()
     texts = {file.name: file.text for file in ours.sources}
-    del texts["check"], texts["wake"]
-    texts["clock"] = texts["clock"].replace("select", "select /* older */")
-    texts["result"] = """
+    del texts["ops/check"], texts["runs/wake"]
+    texts["core/clock"] = texts["core/clock"].replace("select", "select /* older */")
+    texts["runs/result"] = """
         create function pgflow.result(key text, verbose boolean) returns text language sql set search_path = pg_catalog, pg_temp
         as 'select key';
     """
-    texts["views"] = re.sub(r"comment on view .*;", "", texts["views"])
-    return schema.Assets("0.0.1", ours.migrations, tuple(schema.SqlFile(name, text) for name, text in texts.items()))
+    texts["views/runs"] = re.sub(r"comment on view .*;", "", texts["views/runs"])
+    before_the_rooms = (schema.SqlFile(name.rpartition("/")[2] if name.startswith("core/") else name, text) for name, text in texts.items())
+    return schema.Assets("0.0.1", ours.migrations, tuple(before_the_rooms))
 
 
 def schema_exists(conn: psycopg.Connection) -> bool:
@@ -199,7 +200,7 @@ def test_a_connection_inside_a_transaction_is_refused(empty):
 def test_only_changed_files_are_applied_again_and_then_the_privileges(installed):
     newer = changed_assets(clock="\ncomment on function pgflow.now_() is 'changed';\n")
     report = schema.install(installed, newer)
-    assert report.sources == ("clock", "privileges")
+    assert report.sources == ("core/clock", "privileges")
     assert report.migrations == ()
     assert installed.execute("select obj_description('pgflow.now_()'::regprocedure)").fetchone() == ("changed",)
 
@@ -254,7 +255,7 @@ def test_an_error_in_a_file_leaves_everything_as_it_was_and_names_the_file(insta
     broken = changed_assets(clock="\ncomment on function pgflow.now_() is 'changed';\n", wake="\nselect 1 / 0;\n")
     with pytest.raises(psycopg.errors.DivisionByZero) as raised:
         schema.install(installed, broken)
-    assert any("sql/wake.sql" in note for note in raised.value.__notes__)
+    assert any("sql/runs/wake.sql" in note for note in raised.value.__notes__)
     assert versions_of_rows(installed) == before
 
 
@@ -322,7 +323,7 @@ def test_an_upgrade_gives_up_early_on_what_a_transaction_uses(installed, empty_d
     with connect(empty_dsn) as reader, reader.transaction():
         reader.execute("select from pgflow.runs")
         with pytest.raises(SetupError, match="another transaction uses tables or functions that must change"):
-            schema.install(installed, changed_assets(views="\n-- changed\n"))
+            schema.install(installed, changed_assets(runs_view="\n-- changed\n"))
     assert versions_of_rows(installed) == before
 
 
@@ -442,7 +443,7 @@ def test_the_script_for_an_older_database_holds_what_is_pending_and_changes_noth
         script = schema.migration_sql(empty)
         assert empty.execute("select current_user = session_user").fetchone() == (True,)
     assert versions_of_rows(empty) == before
-    assert re.findall(r"^-- (sql|migrations)/(\w+)", script, re.MULTILINE) == [("sql", "clock"), ("sql", "privileges")]
+    assert re.findall(r"^-- (sql|migrations)/([\w/]+)\.sql", script, re.MULTILINE) == [("sql", "core/clock"), ("sql", "privileges")]
 
     run_script(empty_dsn, script)
     schema.require_schema(empty)
@@ -478,7 +479,7 @@ def test_a_role_that_may_make_roles_hands_the_schema_to_their_owner(login, bare_
     with connect(bare_dsn) as admin:
         assert owners(admin) == {"pgflow_owner"}
     with connect(dsn) as conn:
-        assert schema.install(conn, changed_assets(clock="\n-- newer\n")).sources == ("clock", "privileges")
+        assert schema.install(conn, changed_assets(clock="\n-- newer\n")).sources == ("core/clock", "privileges")
 
 
 def granted_roles(conn: psycopg.Connection) -> set[str]:
@@ -557,7 +558,7 @@ def test_an_upgrade_by_a_stranger_says_who_must_run_it(login, bare_dsn):
             schema.install(conn, newer)
         with connect(bare_dsn) as administrator:
             administrator.execute(str(refused.value).partition("administrator run: ")[2])
-        assert schema.install(conn, newer).sources == ("clock", "privileges")
+        assert schema.install(conn, newer).sources == ("core/clock", "privileges")
 
 
 def test_a_superuser_does_not_run_what_another_role_may_have_planted(login, bare_dsn):
@@ -587,9 +588,11 @@ def test_roles_that_were_dropped_are_made_again(bare_dsn):
 
 
 def declared_grants() -> dict[str, set[str]]:
-    text = next(file.text for file in schema.own_assets().sources if file.name == "privileges")
-    declared = json.loads(re.search(r"jsonb := '(\{.*?\})'", text, re.DOTALL)[1])
-    return {role: set(declared.get(role, ())) for role in READERS}
+    """The functions that each role may call, as the files say beside them."""
+    text = "".join(file.text for file in schema.own_assets().sources)
+    declared = {name: roles.split(", ") for name, roles in re.findall(r"^--! grant (\w+) to (.+)$", text, re.MULTILINE)}
+    views = set(re.findall(r"^create view pgflow\.(\w+)", text, re.MULTILINE))
+    return {role: {name for name, roles in declared.items() if role in roles and name not in views} for role in READERS}
 
 
 @pytest.mark.parametrize("role", READERS)
@@ -708,6 +711,25 @@ def test_an_upgraded_install_equals_a_fresh_one(empty):
     assert "boolean) returns text" in dump_catalog(empty)
     schema.migrate(empty)
     assert dump_catalog(empty, with_server_details=True) == fresh_dump(empty)
+
+
+def test_an_upgrade_forgets_files_that_have_moved(empty):
+    schema.install(empty, older_assets())
+    schema.migrate(empty)
+    known = {name for (name,) in empty.execute("select name from pgflow.source")}
+    assert known == {file.name for file in schema.own_assets().sources}
+
+
+def test_a_grant_of_something_that_is_not_there_is_refused(empty):
+    with pytest.raises(SetupError, match="no function or view to grant: nowhere"):
+        schema.install(empty, changed_assets(clock="\n--! grant nowhere to pgflow_client\n"))
+
+
+def test_a_line_about_grants_is_read_or_refused():
+    """A line that the installer does not understand would grant nothing, silently."""
+    lines = [line for file in schema.own_assets().sources for line in file.text.splitlines() if line.startswith("--!")]
+    assert len(lines) == len(schema.own_assets().grants) and all(line.startswith("--! grant ") for line in lines)
+    assert {role for roles in schema.own_assets().grants.values() for role in roles} == set(READERS)
 
 
 def test_an_upgrade_takes_back_what_only_an_older_version_granted(empty):

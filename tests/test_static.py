@@ -152,8 +152,9 @@ def test_squawk_would_notice_a_migration_that_stops_writers(tmp_path):
 
 
 DYNAMIC = {
-    "partition": "names are unit_ and a number, by %I",
-    "sparse": "names are those of partitions in the catalog, by %I",
+    "core/partition": "names are unit_ and a number, by %I",
+    "core/sparse": "names are those of partitions in the catalog, by %I",
+    "ops/check": "names are those of our own functions check_<concept>_() in the catalog, by %I",
     "privileges": "names of our own roles and functions, by %I",
 }
 """Files that run statements put together from text, and why that is safe."""
@@ -243,7 +244,7 @@ MUST_BE_VOLATILE = {
 KNOWN = (
     ("target type is different type than source type", "claim_", "an empty array as the first value of a variable"),
     ("target type is different type than source type", "commit_units", "as in claim_"),
-    ("target type is different type than source type", "settle_all_", "as in claim_"),
+    ("target type is different type than source type", "answer_all_", "as in claim_"),
     ('cast "bigint" value to "integer"', "", "a count of rows that are there, into an int"),
     ('cast "numeric" value to "double precision"', "poll", "seconds until a timer"),
     ("unreachable code", "insert_run_", "after a loop that is left by EXIT WHEN"),

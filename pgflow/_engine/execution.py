@@ -93,7 +93,7 @@ class Execution(Releases):
         self.hold_for("definition", {"message": message}, self._code_hash)
         raise Unwind
 
-    def _settle(self) -> None:
+    def _go_idle(self) -> None:
         """Nothing is left to release: start what may start, flush what must be durable."""
         is_held_back = self.pausing or self.draining or not self._has_looked
         if not is_held_back and self._take_offer():

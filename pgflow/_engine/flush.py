@@ -1,7 +1,7 @@
 """A flush, all that leaves an execution in one commit, and the document it travels in.
 
 The document is built by joining text: rows are small, a worker builds tens of thousands a second, and
-each value is JSON text already. ``sql/commit.sql`` says what the document holds. Long values travel beside
+each value is JSON text already. ``sql/runs/commit.sql`` says what the document holds. Long values travel beside
 it, as they are: inside it they would be escaped here and read twice by the server.
 """
 

@@ -4,7 +4,7 @@ An effect is never repeated blindly. Its intent is durable before it acts; if it
 an answer - an exception, a time-out, a worker that died - its outcome is *unknown*, and three things can
 bring it on: the same key again, as long as the counterparty remembers keys; asking the counterparty; and a
 person. Which of them, and when, is said by :meth:`Ledgers._plan`; whether the time for it has come is the
-database's to say (``sql/effects.sql``).
+database's to say (``sql/ledgers/effects.sql``).
 
 The units of an effect, save its outcome, are marks: they stand beside the code, which a replay does not
 expect to produce them.

@@ -56,7 +56,7 @@ class Releases(Renewals):
         self._inbox.append(StepResult(call, text, None))
 
     @abstractmethod
-    def _settle(self) -> None:
+    def _go_idle(self) -> None:
         """Nothing is left to release."""
 
     def start(self) -> None:
@@ -65,7 +65,7 @@ class Releases(Renewals):
         self.advance()
 
     def advance(self) -> None:
-        """Releases outcomes while there are any, then settles."""
+        """Releases outcomes while there are any, then goes idle."""
         while self._decided or self._inbox or self.replaying or self.renewing is not None:
             if self._driver.busy or self.locked or self.over or self.divergence or self._is_finished():
                 break
@@ -76,7 +76,7 @@ class Releases(Renewals):
         if self.divergence is not None or self._is_finished():
             self._conclude()
         else:
-            self._settle()
+            self._go_idle()
 
     def _is_finished(self) -> bool:
         """Return True if the code has ended and no effect of it is open."""

@@ -13,7 +13,7 @@ from pgflow._model.units import Unit
 
 @dataclass
 class Heritage:
-    """Inheritance of a run from another whose journal it begins with; ``sql/inherit.sql``.
+    """Inheritance of a run from another whose journal it begins with; ``sql/again/inherit.sql``.
 
     Attributes:
         seeds: Up to which seq which stem random numbers are drawn from; None = for good. After them, from the run's own.

@@ -1,7 +1,7 @@
 """Shapes: what JSON an annotation certainly refuses, in a form that the database can judge.
 
 The database cannot run pydantic. So a worker says of the signals that its code waits for what their payloads look like
-(``sql/shape.sql`` says how a shape is written), and a sender is refused what would only hold the run later. A shape is made
+(``sql/core/shape.sql`` says how a shape is written), and a sender is refused what would only hold the run later. A shape is made
 from pydantic's core schema and errs on one side only: where code of the user's decides, or something is not understood here,
 anything fits. Pydantic reads leniently, and so does a shape: the text ``"5"`` is a number, ``"five"`` is not.
 """

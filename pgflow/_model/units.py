@@ -122,7 +122,7 @@ class Start(NamedTuple):
 
 
 FIRST_ADOPTED = 1_000_000_000
-"""First number of calls that are not of the code: a run takes them over from a dropped part of a journal (``sql/adopt.sql``)."""
+"""First number of calls that are not of the code: a run takes them over from a dropped part of a journal (``sql/again/adopt.sql``)."""
 
 _BESIDE = EFFECT_MARKS | EFFECT_OUTCOMES | {Kind.CHILD_STARTED, Kind.COMPENSATED}
 

@@ -2,7 +2,7 @@
 
 A line is a JSON object: ``pgflow_history`` (the version of the format, 1), what the run was started with, how it
 stood, and ``units``, its journal. Inputs, results and payloads are strings that hold the recorded JSON text
-exactly, since a replay compares text. ``sql/transfer.sql`` makes and reads the same lines.
+exactly, since a replay compares text. ``sql/ops/transfer.sql`` makes and reads the same lines.
 
 Nothing here holds more than one line at a time, and an export not even that: a journal goes out page by page.
 """

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 DISTRIBUTION = "pgflow-engine"
 
+_GRANT = re.compile(r"^--! grant (\w+) to ([\w, ]+)$", re.MULTILINE)
+
 
 @dataclass(frozen=True)
 class SqlFile:
@@ -47,6 +49,11 @@ class Assets:
     version: str
     migrations: tuple[SqlFile, ...]
     sources: tuple[SqlFile, ...]
+
+    @cached_property
+    def grants(self) -> dict[str, list[str]]:
+        """The roles that may use each function and view: of the lines ``--! grant NAME to ROLE, ...`` in the files."""
+        return {name: roles.split(", ") for file in self.sources for name, roles in _GRANT.findall(file.text)}
 
     @cached_property
     def stamp(self) -> Stamp:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -92,6 +93,16 @@ set local check_function_bodies = off;
 
 _RECORD_MIGRATION = sql.SQL("""\
 insert into pgflow.migration (number, name, sha256) values (left({name}, 4)::int, {name}, {sha256});
+""")
+
+# The file of privileges reads what all files say of themselves.
+_HAND_OVER_GRANTS = sql.SQL("""\
+select pg_catalog.set_config('pgflow.grants', {grants}, true);
+""")
+
+# Files that have been merged, cut or moved: without its row nobody takes one for applied.
+_FORGET_SOURCES = sql.SQL("""\
+delete from pgflow.source where name <> all ({names}::text[]);
 """)
 
 _RECORD_SOURCE = sql.SQL("""\
@@ -212,11 +223,12 @@ class Pending:
             yield f"-- migrations/{file.name}.sql\n{file.text}\n" + _record(_RECORD_MIGRATION, file)
         if self.is_upgrade:
             yield MAKE_WAY
+        yield _HAND_OVER_GRANTS.format(grants=sql.Literal(json.dumps(assets.grants))).as_string()
         for file in self.sources:
             way = make_way(file, assets) if self.is_upgrade else ""
             yield f"-- sql/{file.name}.sql\n{way}{file.text}\n" + _record(_RECORD_SOURCE, file)
         if self.is_upgrade:
-            yield MADE_WAY
+            yield MADE_WAY + _FORGET_SOURCES.format(names=sql.Literal([file.name for file in assets.sources])).as_string()
         yield sql.SQL("comment on schema pgflow is {};\n").format(sql.Literal(str(assets.stamp))).as_string()
 
 

@@ -58,7 +58,7 @@ BROKEN: dict[str, Variant] = {
     ),
     "park without a look": Variant(
         "a run parks before it has looked at its mailbox",
-        (Change("settle_all_", "    pausing := pgflow.hear_(", "    perform pgflow.hear_("),
+        (Change("answer_all_", "    pausing := pgflow.hear_(", "    perform pgflow.hear_("),
          Change("look_all_", "      where s.run_id = a.me and s.call <@ w.calls", "      where false and s.run_id = a.me and s.call <@ w.calls")),
     ),
     "no second look at timers": Variant(

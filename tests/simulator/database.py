@@ -92,9 +92,9 @@ HALTS = (
     Halt("poll: expired", "poll", "  select w.lanes, w.mail, w.ended, w.busy into"),
     Halt("commit: leases locked", "commit_units", "  if careful or locked_ids"),
     Halt("commit: units there", "commit_units", "  if batch ? 'x' then"),
-    Halt("settle: mail seen", "settle_all_", "  if questions @? '$[*].unwanted[*]' then"),
-    Halt("settle: before the look", "settle_all_", "  if mailed <> '{}' or questions @? '$[*].timers[*]' then"),
-    Halt("settle: before the park", "settle_all_", "    to_wake := to_wake || pgflow.park_all_("),
+    Halt("answer: mail seen", "answer_all_", "  if questions @? '$[*].unwanted[*]' then"),
+    Halt("answer: before the look", "answer_all_", "  if mailed <> '{}' or questions @? '$[*].timers[*]' then"),
+    Halt("answer: before the park", "answer_all_", "    to_wake := to_wake || pgflow.park_all_("),
     Halt("claim: heads seen", "take_heads_", "  if heads is null then"),
     Halt("claim: heads locked", "take_heads_", "  if locked is null then"),
     Halt("fence: lease locked", "fence_step", "  if held_token is distinct from token then"),
@@ -132,7 +132,7 @@ class Database:
             _leave_out_the_machine(conn)
             conn.execute("select pgflow.serve_lanes(%s, %s)", (list(QUEUES), list(WORKFLOWS)))
             self.limited = {lane for (lane,) in conn.execute("select lane_id from pgflow.lane where queue = %s", (LIMITED,))}
-            conn.execute(_definition(conn, "check").replace("pgflow.now_()", NOW_FOR_ONLOOKERS))  # type: ignore[arg-type]
+            conn.execute(_definition(conn, "check_starts_").replace("pgflow.now_()", NOW_FOR_ONLOOKERS))  # type: ignore[arg-type]
 
     def reset(self, wire: Wire) -> None:
         """Everything is as it was after the set-up, numbers included."""

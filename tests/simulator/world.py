@@ -44,9 +44,9 @@ Play = Generator[Step, Any, None]
 INSIDE = {
     "wake": ["wake", "apply_controls_"],
     "poll": ["poll", "wake", "wake_due_", "apply_controls_"],
-    "commit_units": ["commit_units", "settle_all_", "insert_run_"],
+    "commit_units": ["commit_units", "answer_all_", "insert_run_"],
     "claim_runs": ["take_heads_"],
-    "commit_and_claim": ["commit_units", "settle_all_", "take_heads_"],
+    "commit_and_claim": ["commit_units", "answer_all_", "take_heads_"],
     "fence_step": ["fence_step"],
     "reap_worker": ["reap_worker"],
     "release_runs": ["release_runs"],

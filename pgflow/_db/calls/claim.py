@@ -1,4 +1,4 @@
-"""``sql/claim.sql`` and ``sql/lane.sql``: claiming runs and giving them back."""
+"""``sql/runs/claim.sql`` and ``sql/core/lane.sql``: claiming runs and giving them back."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``sql/commit.sql``: the group commit."""
+"""``sql/runs/commit.sql``: the group commit."""
 
 from __future__ import annotations
 

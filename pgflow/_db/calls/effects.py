@@ -1,4 +1,4 @@
-"""``sql/effects.sql``: verdicts on effects, each answering whom to wake; ``sql/beats.sql``: beats of accepted ones."""
+"""``sql/ledgers/effects.sql``: verdicts on effects, each answering whom to wake; ``sql/ledgers/beats.sql``: beats of accepted ones."""
 
 from __future__ import annotations
 

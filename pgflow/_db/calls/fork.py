@@ -1,4 +1,4 @@
-"""``sql/fork.sql``: forks, and generations that take the place of others."""
+"""``sql/again/fork.sql``: forks, and generations that take the place of others."""
 
 from __future__ import annotations
 

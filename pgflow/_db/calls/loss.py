@@ -1,4 +1,4 @@
-"""``sql/loss.sql``: what was acknowledged and is lost."""
+"""``sql/ops/loss.sql``: what was acknowledged and is lost."""
 
 from __future__ import annotations
 

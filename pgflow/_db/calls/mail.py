@@ -1,4 +1,4 @@
-"""``sql/signal.sql`` and ``sql/control.sql``: messages to runs. Each answers whom to wake."""
+"""``sql/runs/signal.sql`` and ``sql/runs/control.sql``: messages to runs. Each answers whom to wake."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``sql/messages.sql``: messages that a run has not taken, and what people do about them."""
+"""``sql/runs/messages.sql``: messages that a run has not taken, and what people do about them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``sql/page.sql``: what only a person can bring on, and who has been told."""
+"""``sql/ops/page.sql``: what only a person can bring on, and who has been told."""
 
 from __future__ import annotations
 

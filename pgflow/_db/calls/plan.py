@@ -1,4 +1,4 @@
-"""``sql/plan.sql``: what the policy says of a plan, and what a statement of one has written."""
+"""``sql/ledgers/plan.sql``: what the policy says of a plan, and what a statement of one has written."""
 
 from __future__ import annotations
 

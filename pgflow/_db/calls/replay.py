@@ -1,4 +1,4 @@
-"""``sql/replay.sql``: whether there is anything to do; and what a recorded run is."""
+"""``sql/ops/replay.sql``: whether there is anything to do; and what a recorded run is."""
 
 from __future__ import annotations
 

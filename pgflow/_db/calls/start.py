@@ -1,4 +1,4 @@
-"""``sql/start.sql``: starting runs."""
+"""``sql/runs/start.sql``: starting runs."""
 
 from __future__ import annotations
 

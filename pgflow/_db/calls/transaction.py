@@ -1,4 +1,4 @@
-"""``sql/transaction.sql``: the transaction of a step, its fence, and what became of a lost answer."""
+"""``sql/runs/transaction.sql``: the transaction of a step, its fence, and what became of a lost answer."""
 
 from __future__ import annotations
 

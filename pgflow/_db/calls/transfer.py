@@ -1,4 +1,4 @@
-"""``sql/transfer.sql``: runs as text."""
+"""``sql/ops/transfer.sql``: runs as text."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``sql/wake.sql``: waking runs that no worker holds."""
+"""``sql/runs/wake.sql``: waking runs that no worker holds."""
 
 from __future__ import annotations
 

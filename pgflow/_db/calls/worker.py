@@ -1,4 +1,4 @@
-"""``sql/worker.sql``: signs of life, and what becomes of the work of the dead."""
+"""``sql/ops/worker.sql``: signs of life, and what becomes of the work of the dead."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Sagas over generations: effects that an earlier generation has done, and this one takes back if it fails.
 
-A generation has them from the database: name, key, request and result of each (``sql/saga.sql``). The effect
+A generation has them from the database: name, key, request and result of each (``sql/ledgers/saga.sql``). The effect
 itself is found in the code at hand, by where it stood when it was called and else by its name. Where it is not
 found nothing is guessed: the run is held for a worker that has it.
 """

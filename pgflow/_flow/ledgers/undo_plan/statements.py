@@ -8,7 +8,7 @@ in quotes; the two are the same to this parser, and leave the server nothing to 
 change a value while it reads it, both texts must also hold the same strings and numbers.
 
 What no text shows - triggers, cascades, views, partitions, inheritance - is found where the statement runs,
-by the locks that it takes: ``sql/plan.sql``.
+by the locks that it takes: ``sql/ledgers/plan.sql``.
 """
 
 from __future__ import annotations

@@ -1,0 +1,169 @@
+-- Removal of keys whose retention is over, and of history.
+--
+-- History goes by families: a run with all that it continued as and all that it started, and only if all
+-- of them have ended. It goes in batches, so that the space is free for new runs long before a vacuum has
+-- much to do; and a partition of the journal of which no run is left is dropped as a table, which leaves
+-- nothing to vacuum at all. What has ended is written by nobody, so no run is locked. A message that a
+-- sender was just posting to such a run finds nobody any more, and is removed by the last call.
+
+create or replace function pgflow.sweep_keys(max int default 1000, wait boolean default true)
+returns int
+language plpgsql
+volatile
+security definer
+set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
+as $$
+#variable_conflict use_variable
+declare
+  class record;
+  anywhere bigint;
+  freed int;
+  swept int := 0;
+  looked_at int := greatest(max, 1000);
+  t timestamptz;
+begin
+  if wait then
+    perform pg_advisory_xact_lock(hashtextextended('pgflow.retention', 0));
+  elsif not pg_try_advisory_xact_lock(hashtextextended('pgflow.retention', 0)) then
+    return 0;
+  end if;
+  perform set_config('synchronous_commit', 'off', true);
+  t := pgflow.now_();
+  for class in
+    with recursive kept as (
+      (select k.retention_seconds as seconds from pgflow.run_key k where k.retention_seconds is not null order by k.retention_seconds limit 1)
+      union all
+      select (
+        select k.retention_seconds from pgflow.run_key k where k.retention_seconds > kept.seconds order by k.retention_seconds limit 1
+      ) from kept where kept.seconds is not null
+    )
+    select c.seconds,
+      (select k.chain_id from pgflow.run_key k where k.retention_seconds = c.seconds order by k.chain_id limit 1) as oldest,
+      (select k.chain_id from pgflow.run_key k where k.retention_seconds = c.seconds order by k.chain_id desc limit 1) as newest
+    from kept c where c.seconds is not null
+  loop
+    exit when swept >= max;
+    -- From the oldest on, and from anywhere: many that are open for long would hide those behind them for as long.
+    anywhere := class.oldest + (random() * (class.newest - class.oldest))::bigint;
+    with gone as (
+      delete from pgflow.run_key k where k.ctid = any(array(
+        select c.ctid from (
+          (select h.ctid, h.chain_id from pgflow.run_key h where h.retention_seconds = class.seconds order by h.chain_id limit looked_at)
+          union
+          (
+            select h.ctid, h.chain_id from pgflow.run_key h
+            where h.retention_seconds = class.seconds and h.chain_id >= anywhere order by h.chain_id limit looked_at
+          )
+        ) c
+        cross join lateral (select o.finished_at from pgflow.outcome o where o.run_id = pgflow.newest_run_(c.chain_id) offset 0) o
+        where o.finished_at + class.seconds * interval '1 second' <= t
+        limit max - swept
+      )) returning 1
+    )
+    select count(*) into freed from gone;
+    swept := swept + freed;
+  end loop;
+  return swept;
+end
+$$;
+comment on function pgflow.sweep_keys(int, boolean) is 'Frees keys of finished chains whose retention is over, of each retention at most as many as it looks at: the oldest, and some from anywhere; answers how many. Workers call it once a minute, and do not wait for others who remove history';
+--! grant sweep_keys to pgflow_worker, pgflow_operator
+
+create or replace function pgflow.families_(roots bigint[])
+returns table (root bigint, run_id bigint)
+language sql
+stable
+set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
+as $$
+  with recursive member as (
+    select r as root, r as run_id from unnest(roots) r
+    union
+    select m.root, n.run_id
+    from member m
+    cross join lateral (
+      select c.run_id from pgflow.run c where c.parent_run_id = m.run_id
+      union all
+      select c.run_id from pgflow.run c where c.chain_id = m.run_id and c.generation > 1
+    ) n
+  )
+  select m.root, m.run_id from member m
+$$;
+comment on function pgflow.families_(bigint[]) is 'Runs with all that they continued as and all that they started, and so on';
+
+create or replace function pgflow.drop_history(ended_before timestamptz, max int default 1000, after bigint default 0)
+returns table (runs int, partitions int, last_root bigint)
+language plpgsql
+volatile
+security definer
+set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
+set plan_cache_mode = force_generic_plan
+as $$
+#variable_conflict use_column
+declare
+  roots bigint[];
+  gone bigint[];
+  t timestamptz := pgflow.now_();
+begin
+  if ended_before is null or ended_before > t then
+    raise exception using errcode = 'PF003', message = 'ended_before must be a time that has passed';
+  end if;
+  -- One at a time: two that delete the same rows in different orders would deadlock.
+  perform pg_advisory_xact_lock(hashtextextended('pgflow.retention', 0));
+  perform set_config('synchronous_commit', 'off', true);
+  roots := array(
+    select o.run_id from pgflow.outcome o join pgflow.run r on r.run_id = o.run_id
+    where o.run_id > after and o.finished_at < drop_history.ended_before and r.parent_run_id is null and r.generation = 1
+    order by o.run_id limit max
+  );
+  last_root := roots[cardinality(roots)];
+  gone := array(
+    select m.run_id
+    from (
+      select f.run_id, bool_or(
+        o.finished_at is null or o.finished_at >= drop_history.ended_before or o.finished_at + k.retention_seconds * interval '1 second' > t
+        or exists (select from pgflow.owed w where w.run_id = f.run_id)
+      ) over (partition by f.root) as stays
+      from pgflow.families_(roots) f
+      join pgflow.run r on r.run_id = f.run_id
+      left join pgflow.outcome o on o.run_id = f.run_id
+      left join pgflow.run_key k on k.tenant = r.tenant and k.key = r.key and k.chain_id = r.chain_id
+    ) m
+    where m.stays is not true
+  );
+  runs := cardinality(gone);
+  delete from pgflow.run_key k using pgflow.run r
+  where r.run_id = any(gone) and k.tenant = r.tenant and k.key = r.key and k.chain_id = r.chain_id;
+  delete from pgflow.undelivered where chain_id = any(gone);
+  delete from pgflow.sent_key where chain_id = any(gone);
+  delete from pgflow.carried where run_id = any(gone);
+  delete from pgflow.saga_effect where chain_id = any(gone);
+  delete from pgflow.unit where run_id = any(gone);
+  delete from pgflow.relabelled where run_id = any(gone);
+  delete from pgflow.imported where run_id = any(gone);
+  delete from pgflow.outcome where run_id = any(gone);
+  delete from pgflow.run where run_id = any(gone);
+  if runs > 0 then
+    insert into pgflow.dropped_history (dropped_at, ended_before, runs, dropped_by)
+    values (t, drop_history.ended_before, runs, session_user);
+  end if;
+  partitions := 0;
+  if last_root is null then
+    delete from pgflow.signal s where not exists (select from pgflow.run r where r.run_id = s.chain_id);
+    delete from pgflow.nudge n where not exists (select from pgflow.run r where r.run_id = n.chain_id);
+    perform pgflow.drop_old_code_(drop_history.ended_before);
+    partitions := pgflow.drop_empty_partitions_();
+  end if;
+  return next;
+end
+$$;
+comment on function pgflow.drop_history(timestamptz, int, bigint)
+  is 'Removes families of runs that ended before a time, up to so many from a root on; answers the last root it looked at, null once there are none';
+--! grant drop_history to pgflow_operator
+
+comment on column pgflow.dropped_history.dropped_at is 'Time of removal';
+comment on column pgflow.dropped_history.ended_before is 'The runs had ended before this time';
+comment on column pgflow.dropped_history.runs is 'Number of runs removed';
+comment on column pgflow.dropped_history.dropped_by is 'Name of the session that removed them';

@@ -1,0 +1,356 @@
+-- Group commit: the outcomes of many runs of one worker process in one transaction, each run fenced by
+-- the token of the lease that the worker believes it holds.
+--
+-- The batch is one JSON document; each text inside it that is itself JSON travels as a string, so that
+-- its exact characters are stored (jsonb would change key order, -0.0 and 1e22):
+--   r  [[run_id, token, expected last seq], ...]  sorted by run_id
+--   u  [[run_id, seq, call, kind, name, payload, starts, at in microseconds, delay in seconds, token, key, apart], ...]
+--   o  [[run_id, status, reason, output, error, chain_id, token, apart], ...]   runs that end
+--   f  [run_id, ...]   those of `o` that have a parent, children, a deadline or beats of steps
+--   l  true            if units of the effect ledger are among `u`
+--   x  [{...}, ...]    runs with a question or a change of place: see answer_all_
+--   m  [[run_id, chain_id, name, signal_id], ...]   signals that are taken: each has its unit among `u`
+--   b  [[run_id, chain_id, call, seq, error], ...]   signals that were taken and go back: see put_signals_back_
+--   w  the worker      whose leases they are
+-- Long payloads and outputs travel beside the document, in `payloads`: their element is null, and `apart` is
+-- their place there. So nobody escapes them or reads them as part of another text.
+-- The leases are locked first, in the order of run_id and skipping what is locked elsewhere: `busy`,
+-- to be tried in the next batch. Everything else happens in later statements, which see what was
+-- committed while a lock was waited for. No other run is locked, nor the lease of another holder: a
+-- batch may wait for a key that a step of that holder has taken, and the step for its lease.
+--
+-- A run that only goes on needs no lock of its own, which would write its lease anew with every step: all
+-- that must not happen before the batch is committed is that the run is given away. So the batch shares the
+-- lock of its worker (see share_worker_) and reads such leases; who gives runs away takes that lock alone.
+--
+-- Fast path: every lease is ours, so the units are inserted plainly; their primary key is the
+-- compare-and-swap, and a duplicate (23505) makes the client send the batch again as careful. The
+-- careful path reads what is there and decides `already` (these seqs exist under our token: the ack
+-- of an earlier try was lost) before it looks at the lease or the outcome.
+--
+-- The answer is null where all is well and nothing is to be told, else
+--   {"bad": [[run_id, "already" | "lost" | "busy"], ...], "x": [answers of answer_all_], "wake": [chains], "lanes": [lanes]}
+
+create or replace function pgflow.verdict_(p_run_id bigint, p_token bigint, p_expected int, is_locked boolean, held_token bigint)
+returns text
+language plpgsql
+volatile
+set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
+as $$
+declare
+  next_token bigint;
+  last_seq int;
+begin
+  select u.token into next_token from pgflow.unit u where u.run_id = p_run_id and u.seq = p_expected + 1;
+  if next_token = p_token then
+    return 'already';
+  end if;
+  if is_locked and held_token = p_token then
+    select coalesce(max(u.seq), 0) into last_seq from pgflow.unit u where u.run_id = p_run_id;
+    return case when last_seq = p_expected then 'ok' else 'lost' end;
+  end if;
+  if exists (select from pgflow.outcome o where o.run_id = p_run_id and o.token = p_token)
+     or exists (select from pgflow.parked p where p.run_id = p_run_id and p.token = p_token)
+     or exists (select from pgflow.held h where h.run_id = p_run_id and h.token = p_token) then
+    return 'already';
+  end if;
+  if not is_locked and exists (select from pgflow.lease e where e.run_id = p_run_id and e.token = p_token) then
+    return 'busy';
+  end if;
+  return 'lost';
+end
+$$;
+comment on function pgflow.verdict_(bigint, bigint, int, boolean, bigint) is 'Verdict on one run of a batch: ok, already, busy or lost';
+
+create or replace function pgflow.share_worker_(worker_id int)
+returns boolean
+language plpgsql
+volatile
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+  -- Whoever reads the leases after this must see what was given away before it: not so in one snapshot for all.
+  return worker_id is not null and current_setting('transaction_isolation') = 'read committed'
+    and pg_try_advisory_xact_lock_shared(hashtext('pgflow.worker'), worker_id);
+end
+$$;
+comment on function pgflow.share_worker_(int)
+  is 'Keeps a worker''s leases where they are until this transaction ends, without a lock on each; false if it cannot';
+
+create or replace function pgflow.take_mail_(taken jsonb)
+returns void
+language plpgsql
+volatile
+set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
+as $$
+declare
+  gone int;
+begin
+  delete from pgflow.signal s where s.ctid = any(array(
+    select m.ctid from jsonb_array_elements(taken) e
+    cross join lateral (
+      select ctid from pgflow.signal
+      where chain_id = (e->1)::bigint and kind = 's' and name = e->>2 and signal_id = (e->3)::bigint offset 0
+    ) m
+  ));
+  get diagnostics gone = row_count;
+  -- Only the holder of a run takes its signals: one that is gone was taken, and would be taken twice.
+  if gone <> jsonb_array_length(taken) then
+    raise exception using errcode = 'PF006', message = format('%s of %s signals are no longer in their mailboxes', jsonb_array_length(taken) - gone, jsonb_array_length(taken));
+  end if;
+end
+$$;
+comment on function pgflow.take_mail_(jsonb) is 'Deletes the signals that a batch records as taken; refuses (PF006) those that are not there';
+
+create or replace function pgflow.commit_units(batch jsonb, careful boolean default false, payloads json[] default null)
+returns jsonb
+language plpgsql
+volatile
+security definer
+set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
+set plan_cache_mode = force_generic_plan
+as $$
+declare
+  ids bigint[];
+  tokens bigint[];
+  locked_ids bigint[];
+  locked_tokens bigint[];
+  bad jsonb;
+  good bigint[];
+  ended bigint[];
+  chains bigint[];
+  to_wake bigint[] := '{}';
+  new_lanes int[] := '{}';
+  answers jsonb := '[]';
+  t timestamptz;
+begin
+  if current_setting('synchronous_commit') = 'off' then
+    perform set_config('synchronous_commit', 'on', true);
+  end if;
+  select array_agg((e->0)::bigint), array_agg((e->1)::bigint) into ids, tokens from jsonb_array_elements(batch->'r') e;
+  if not careful and not batch ? 'x' and pgflow.share_worker_((batch->'w')::int) then
+    ended := array(select (e->0)::bigint from jsonb_array_elements(batch->'o') e);
+    select array_agg(k.run_id order by k.run_id), array_agg(k.token order by k.run_id) into locked_ids, locked_tokens
+    from (
+      select e.run_id, e.token from pgflow.lease e
+      where e.run_id = any(ids) and e.token = any(tokens) and e.worker_id = (batch->'w')::int and e.run_id <> all(ended)
+      union all
+      select l.run_id, l.token from (
+        select e.run_id, e.token from pgflow.lease e where e.run_id = any(ended) and e.token = any(tokens) for no key update skip locked
+      ) l
+    ) k;
+  end if;
+  if locked_ids is distinct from ids or locked_tokens is distinct from tokens then
+    select array_agg(k.run_id), array_agg(k.token) into locked_ids, locked_tokens
+    from (
+      select e.run_id, e.token from pgflow.lease e where e.run_id = any(ids) and e.token = any(tokens) order by e.run_id for no key update skip locked
+    ) k;
+  end if;
+  t := pgflow.now_();
+
+  if careful or locked_ids is distinct from ids or locked_tokens is distinct from tokens then
+    select jsonb_agg(jsonb_build_array(v.id, v.verdict)) filter (where v.verdict <> 'ok'),
+           array_agg(v.id) filter (where v.verdict = 'ok')
+    into bad, good
+    from (
+      select (e->0)::bigint as id,
+        pgflow.verdict_((e->0)::bigint, (e->1)::bigint, (e->2)::int, k.id is not null, k.token) as verdict
+      from jsonb_array_elements(batch->'r') e
+      left join unnest(locked_ids, locked_tokens) as k (id, token) on k.id = (e->0)::bigint
+    ) v;
+    if good is null then
+      return jsonb_build_object('bad', bad);
+    end if;
+    if bad is not null then
+      select jsonb_object_agg(p.name, p.part) into batch
+      from (
+        values
+          ('r', (select jsonb_agg(e) from jsonb_array_elements(batch->'r') e where (e->0)::bigint = any(good))),
+          ('u', (select jsonb_agg(e) from jsonb_array_elements(batch->'u') e where (e->0)::bigint = any(good))),
+          ('o', (select jsonb_agg(e) from jsonb_array_elements(batch->'o') e where (e->0)::bigint = any(good))),
+          ('f', (select jsonb_agg(e) from jsonb_array_elements(batch->'f') e where e::bigint = any(good))),
+          ('l', batch->'l'),
+          ('m', (select jsonb_agg(e) from jsonb_array_elements(batch->'m') e where (e->0)::bigint = any(good))),
+          ('b', (select jsonb_agg(e) from jsonb_array_elements(batch->'b') e where (e->0)::bigint = any(good))),
+          ('x', (select jsonb_agg(e) from jsonb_array_elements(batch->'x') e where (e->'run')::bigint = any(good)))
+      ) as p (name, part)
+      where p.part is not null;
+    end if;
+  end if;
+
+  insert into pgflow.unit (run_id, seq, call, kind, name, payload, starts, token, at, recorded_at, due_at, key)
+  select (e->0)::bigint, (e->1)::int, (e->2)::int, (e->>3)::"char", e->>4, coalesce((e->>5)::json, payloads[(e->>11)::int]), (e->>6)::json,
+    (e->9)::bigint, timestamptz 'epoch' + (e->7)::bigint * interval '1 microsecond', t,
+    t + (e->>8)::float8 * interval '1 second', e->>10
+  from jsonb_array_elements(batch->'u') e;
+  if batch ? 'l' then
+    perform pgflow.book_(batch->'u', t);
+  end if;
+
+  if batch ? 'm' then
+    perform pgflow.take_mail_(batch->'m');
+  end if;
+
+  if batch ? 'b' then
+    perform pgflow.put_signals_back_(batch->'b');
+  end if;
+
+  if batch ? 'x' then
+    if batch->'x' @? '$[*].children[*]' then
+      perform pgflow.take_lanes_(batch->'x');
+    end if;
+    if batch->'x' @? '$[*].children[*][4] ? (@ != null)' then
+      perform pgflow.take_keys_(batch->'x');
+    end if;
+    select s.answers, s.to_wake, s.lanes into answers, to_wake, new_lanes from pgflow.answer_all_(batch->'x', t) s;
+  end if;
+
+  if batch ? 'o' then
+    insert into pgflow.outcome (run_id, token, finished_at, status, reason, output, error)
+    select (e->0)::bigint, (e->6)::bigint, t, e->>1, e->>2, coalesce((e->>3)::json, payloads[(e->>7)::int]), (e->>4)::json
+    from jsonb_array_elements(batch->'o') e;
+    select array_agg((e->0)::bigint), array_agg((e->5)::bigint) into ended, chains from jsonb_array_elements(batch->'o') e;
+    delete from pgflow.lease where run_id = any(ended);
+    if exists (select from pgflow.signal s where s.chain_id = any(chains)) then
+      perform pgflow.put_mail_aside_(chains, t);
+    end if;
+    if batch ? 'f' then
+      to_wake := to_wake || pgflow.wind_up_(array(select e::bigint from jsonb_array_elements(batch->'f') e), t);
+    end if;
+  end if;
+
+  if bad is null and answers = '[]' and to_wake = '{}' then
+    return null;
+  end if;
+  return jsonb_build_object('bad', bad, 'x', answers, 'wake', to_jsonb(to_wake), 'lanes', to_jsonb(new_lanes));
+end
+$$;
+comment on function pgflow.commit_units(jsonb, boolean, json[])
+  is 'Commits units, outcomes and changes of place of many runs, each fenced by its lease; null = all well';
+--! grant commit_units to pgflow_worker
+
+create or replace function pgflow.commit_and_claim(
+  batch jsonb, worker_id int, lanes int[], max int, tokens bigint[], take_suspect boolean, after bigint[] default null,
+  payloads json[] default null
+)
+returns table (
+  answer jsonb,
+  run_id bigint, token bigint, chain_id bigint, lane_id int, generation int, attempt int, suspect int, last_seq int,
+  key text, root text, input text, units text, has_mail boolean, created_us bigint, now_us bigint, priority int, extra jsonb,
+  took_us bigint
+)
+language plpgsql
+volatile
+security definer
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+  began timestamptz;
+  ids bigint[];
+begin
+  answer := pgflow.commit_units(batch, payloads => payloads);
+  began := clock_timestamp();
+  ids := pgflow.claim_(worker_id, lanes, max, tokens, take_suspect, after);
+  took_us := pgflow.micros_(clock_timestamp()) - pgflow.micros_(began);
+  -- Once, with the first: what a parent is told of its children is long.
+  return query select case when row_number() over () = 1 then answer end, c.*, took_us from pgflow.claimed_(ids) c;
+  if not found then
+    return next;
+  end if;
+end
+$$;
+comment on function pgflow.commit_and_claim(jsonb, int, int[], int, bigint[], boolean, bigint[], json[])
+  is 'commit_units and then claim_runs in one transaction: what a worker that drains a queue does';
+--! grant commit_and_claim to pgflow_worker
+
+create or replace function pgflow.commit_unit(
+  run_id bigint, token bigint, seq int, call int, kind "char", name text, payload json, starts json, at_us bigint, worker_id int default null
+)
+returns text
+language plpgsql
+volatile
+security definer
+set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
+as $$
+#variable_conflict use_variable
+declare
+  held_token bigint;
+begin
+  if current_setting('synchronous_commit') = 'off' then
+    perform set_config('synchronous_commit', 'on', true);
+  end if;
+  if pgflow.share_worker_(worker_id) then
+    select e.token into held_token from pgflow.lease e where e.run_id = run_id and e.token = token and e.worker_id = worker_id;
+  end if;
+  if held_token is null then
+    select e.token into held_token from pgflow.lease e where e.run_id = run_id and e.token = token for no key update skip locked;
+  end if;
+  if held_token is distinct from token then
+    return pgflow.verdict_(run_id, token, seq - 1, held_token is not null, held_token);
+  end if;
+  insert into pgflow.unit (run_id, seq, call, kind, name, payload, starts, token, at, recorded_at)
+  values (run_id, seq, call, kind, name, payload, starts, token, timestamptz 'epoch' + at_us * interval '1 microsecond', pgflow.now_());
+  return null;
+end
+$$;
+comment on function pgflow.commit_unit(bigint, bigint, int, int, "char", text, json, json, bigint, int)
+  is 'commit_units for one unit of one run, without a document: what a run that is alone in its process pays; null = well';
+--! grant commit_unit to pgflow_worker
+
+create or replace function pgflow.check_journal_()
+returns table (invariant text, detail text)
+language plpgsql
+volatile
+set search_path = pg_catalog, pg_temp
+as $$
+#variable_conflict use_column
+begin
+  return query
+  with newest as (
+    select run_id, max(seq) as seq, min(seq) as first_seq, count(*) as units from pgflow.unit group by run_id
+  ), terminal as (
+    select u.run_id, u.call, count(*) as n
+    from pgflow.unit u join pgflow.unit_kind k on k.kind = u.kind
+    where k.is_terminal and u.call > 0
+      -- The code may give up an effect; the ledger follows it to its end all the same.
+      and not (u.kind = 'X' and exists (select from pgflow.unit i where i.run_id = u.run_id and i.call = u.call and i.kind = 'i'))
+      -- A message that the code could not take went back: its wait goes on.
+      and not (u.kind = 'S' and exists (
+        select from pgflow.unit o where o.run_id = u.run_id and o.kind = 'o' and o.name = 'signal_returned' and (o.payload->>'seq')::int = u.seq
+      ))
+    group by u.run_id, u.call
+  )
+  select 'the units of a run are dense from 1', format('run %s has %s units from %s to %s', n.run_id, n.units, n.first_seq, n.seq)
+  from newest n where n.first_seq <> 1 or n.units <> n.seq
+  union all
+  select 'units belong to a run', format('run %s', n.run_id)
+  from newest n where not exists (select from pgflow.run r where r.run_id = n.run_id)
+  union all
+  select 'a call ends once', format('call %s of run %s ended %s times', t.call, t.run_id, t.n)
+  from terminal t where t.n > 1
+  union all
+  select 'nothing is recorded after the outcome', format('run %s', o.run_id)
+  -- Save what became, afterwards, of effects that a run ended by force had left open, or done.
+  from pgflow.outcome o where exists (
+    select from pgflow.unit u where u.run_id = o.run_id and u.recorded_at > o.finished_at and not (u.token = 0 and (u.kind in ('U', 'E', 'C', 'F') or u.kind = 'o' and u.name in ('owed', 'discharged')))
+  );
+end
+$$;
+comment on function pgflow.check_journal_() is 'A journal is dense, and ends with its run';
+
+comment on column pgflow.unit_kind.kind is 'The one character that stands for it in the journal';
+comment on column pgflow.unit_kind.name is 'Name in the view timeline';
+comment on column pgflow.unit_kind.is_terminal is 'True if a unit of this kind is the outcome of its call';
+comment on column pgflow.unit_kind.written_by is 'Functions that write it, and the occasion';
+
+comment on column pgflow.unit.run_id is 'The run whose journal it is';
+comment on column pgflow.unit.seq is 'Its place in the journal, from 1 without a gap';
+comment on column pgflow.unit.call is 'Number of the call that it is about; 0 = the run itself';
+comment on column pgflow.unit.kind is 'Kind of event: see unit_kind';
+comment on column pgflow.unit.args_hash is 'Hash of the arguments, on step_completed of a transaction and on the kinds of the effect and decision ledgers';
+comment on column pgflow.unit.name is 'Of the step, signal, workflow or stream that it is about; null where there is none';
+comment on column pgflow.unit.starts is 'Bodies that this commit allows to start: [[call, class, name, ordinal or key, hash of arguments], ...]; or the body of another run that the unit has its result from';

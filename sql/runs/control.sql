@@ -1,0 +1,99 @@
+-- Orders of people to runs. These verbs too only post a message: nobody who cancels or pauses waits for
+-- the run, and exactly one order of the two is recorded. The next wake applies it - a worker's within
+-- its poll, or the caller's own `select pgflow.wake()` after the commit.
+
+create or replace function pgflow.cancel_run(key text, why text default 'cancelled', tenant text default '', sent_by text default null, force boolean default false)
+returns bigint
+language plpgsql
+volatile
+security definer
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+  chain bigint := pgflow.chain_of_(tenant, key);
+begin
+  if force then
+    perform pgflow.check_may_force_(key);
+    return pgflow.force_cancel_run(key, why, tenant, coalesce(sent_by, session_user));
+  end if;
+  perform pgflow.post_(chain, 'x', 'cancel', json_build_object('why', left(why, 4096)), coalesce(sent_by, session_user));
+  return chain;
+end
+$$;
+comment on function pgflow.cancel_run(text, text, text, text, boolean)
+  is 'Cancels a run: its code may clean up; force does what force_cancel_run does, if the caller may (else PF021)';
+--! grant cancel_run to pgflow_client, pgflow_worker, pgflow_operator
+
+create or replace function pgflow.pause_run(key text, why text default 'paused', tenant text default '', sent_by text default null)
+returns bigint
+language plpgsql
+volatile
+security definer
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+  chain bigint := pgflow.chain_of_(tenant, key);
+begin
+  perform pgflow.post_(chain, 'p', 'pause', json_build_object('why', left(why, 4096)), coalesce(sent_by, session_user));
+  return chain;
+end
+$$;
+comment on function pgflow.pause_run(text, text, text, text) is 'Holds a run: bodies that run finish, nothing new starts until resume_run';
+--! grant pause_run to pgflow_operator
+
+create or replace function pgflow.resume_run(key text, why text default 'resumed', tenant text default '', sent_by text default null)
+returns bigint
+language plpgsql
+volatile
+security definer
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+  chain bigint := pgflow.chain_of_(tenant, key);
+begin
+  perform pgflow.post_(chain, 'r', 'resume', json_build_object('why', left(why, 4096)), coalesce(sent_by, session_user));
+  return chain;
+end
+$$;
+comment on function pgflow.resume_run(text, text, text, text) is 'Lets a paused or stuck run go on';
+--! grant resume_run to pgflow_operator
+
+create or replace function pgflow.retry_run(
+  key text, why text default 'retried', tenant text default '', sent_by text default null,
+  from_step text default null, attempts int default null, effects text default null, children text default 'refuse'
+)
+returns bigint
+language plpgsql
+volatile
+security definer
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+  chain bigint := pgflow.chain_of_(tenant, key);
+  me bigint := pgflow.newest_run_(chain);
+  ended text;
+  is_again boolean := from_step is not null;
+begin
+  select status into ended from pgflow.outcome where run_id = me;
+  if not is_again and ended = 'failed' then
+    is_again := exists (select from pgflow.unit u where u.run_id = me and u.kind = 'f');
+  end if;
+  if not is_again and ended is not null then
+    raise exception using errcode = 'PF006', message = format('run %s is %s: %s', quote_literal(key), ended,
+        case ended when 'failed' then 'no step of it has failed' else 'only a stuck or failed run can be retried' end),
+      hint = 'Say from which step, or restart it.';
+  end if;
+  if not is_again and (attempts is not null or effects is not null) then
+    raise exception using errcode = 'PF003', message = 'attempts and effects are said of a retry from a step';
+  end if;
+  if not is_again then
+    perform pgflow.post_(chain, 't', 'retry', json_build_object('why', left(why, 4096)), coalesce(sent_by, session_user));
+  else
+    perform pgflow.begin_again_('retry', chain, null, from_step, null, null, effects, children, attempts, null, why, sent_by);
+  end if;
+  return chain;
+end
+$$;
+comment on function pgflow.retry_run(text, text, text, text, text, int, text, text)
+  is 'Lets a stuck run go on with a fresh budget of attempts; rewinds a failed one, or any that does not run, to just before a step, whose key stays the same, and of itself to before what was taken back since. PF006 if there is nothing to retry';
+--! grant retry_run to pgflow_operator
