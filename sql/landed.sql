@@ -2,7 +2,9 @@
 -- installer's locks goes on in the text it began with, and asks for the functions of then: without them it fails, and a
 -- worker of a landed version holds the run for that. They go with the next minor release.
 
-create or replace function pgflow.settle_all_(questions jsonb, t timestamptz, out answers jsonb, out to_wake bigint[], out lanes int[])
+create or replace function pgflow.settle_all_(
+  questions jsonb, t timestamptz, out answers jsonb, out to_wake bigint[], out lanes int[]
+)
 language sql
 volatile
 set search_path = pg_catalog, pg_temp
@@ -24,16 +26,21 @@ begin
   return done.answer || jsonb_build_object('wake', to_jsonb(done.to_wake), 'lanes', to_jsonb(done.lanes));
 end
 $$;
-comment on function pgflow.settle_(jsonb, timestamptz) is 'As answer_all_, of one run; for calls that an upgrade has overtaken';
+comment on function pgflow.settle_(jsonb, timestamptz)
+  is 'As answer_all_, of one run; for calls that an upgrade has overtaken';
 
-create or replace function pgflow.start_children_(q jsonb, t timestamptz, inout seq int, out units jsonb, out lanes int[])
+create or replace function pgflow.start_children_(
+  q jsonb, t timestamptz, inout seq int, out units jsonb, out lanes int[]
+)
 language sql
 volatile
 set search_path = pg_catalog, pg_temp
 as $$
-  select c.seq, c.units, c.lanes from pgflow.start_children_(jsonb_build_array(q), array[1], array[start_children_.seq], t) c
+  select c.seq, c.units, c.lanes
+  from pgflow.start_children_(jsonb_build_array(q), array[1], array[start_children_.seq], t) c
 $$;
-comment on function pgflow.start_children_(jsonb, timestamptz, int) is 'As the one of batches, of one run; for calls that an upgrade has overtaken';
+comment on function pgflow.start_children_(jsonb, timestamptz, int)
+  is 'As the one of batches, of one run; for calls that an upgrade has overtaken';
 
 create or replace function pgflow.look_(q jsonb, t timestamptz, inout seq int, out units jsonb, out pause boolean)
 language plpgsql
@@ -42,7 +49,8 @@ set search_path = pg_catalog, pg_temp
 as $$
 declare
   questions jsonb := jsonb_build_array(q);
-  mailed int[] := case when exists (select from pgflow.signal s where s.chain_id = (q->'chain')::bigint) then array[1] else '{}' end;
+  mailed int[] := case when exists (select from pgflow.signal s where s.chain_id = (q->'chain')::bigint) then array[1]
+    else '{}' end;
   found record;
 begin
   units := '[]';
@@ -53,7 +61,8 @@ begin
   end loop;
 end
 $$;
-comment on function pgflow.look_(jsonb, timestamptz, int) is 'As hear_ and look_all_, of one run; for calls that an upgrade has overtaken';
+comment on function pgflow.look_(jsonb, timestamptz, int)
+  is 'As hear_ and look_all_, of one run; for calls that an upgrade has overtaken';
 
 create or replace function pgflow.park_(q jsonb, seq int, t timestamptz)
 returns boolean
@@ -63,4 +72,5 @@ set search_path = pg_catalog, pg_temp
 as $$
   select pgflow.park_all_(jsonb_build_array(q), array[1], array[seq], t) <> '{}'
 $$;
-comment on function pgflow.park_(jsonb, int, timestamptz) is 'As park_all_, of one run; for calls that an upgrade has overtaken';
+comment on function pgflow.park_(jsonb, int, timestamptz)
+  is 'As park_all_, of one run; for calls that an upgrade has overtaken';

@@ -21,8 +21,10 @@ declare
 begin
   select string_agg(g.name, ', ' order by g.name) into unknown
   from jsonb_object_keys(grants) as g (name)
-  where not exists (select from pg_catalog.pg_proc p where p.pronamespace = 'pgflow'::regnamespace and p.proname = g.name)
-    and not exists (select from pg_catalog.pg_class c where c.relnamespace = 'pgflow'::regnamespace and c.relkind = 'v' and c.relname = g.name);
+  where not exists (select from pg_catalog.pg_proc p where p.pronamespace = 'pgflow'::regnamespace
+    and p.proname = g.name)
+    and not exists (select from pg_catalog.pg_class c where c.relnamespace = 'pgflow'::regnamespace and c.relkind = 'v'
+      and c.relname = g.name);
   if unknown is not null then
     raise exception 'no function or view to grant: %', unknown using hint = 'A line --! grant names what no file makes';
   end if;

@@ -935,34 +935,34 @@ function pgflow.acts_(run_id bigint, cut integer) returns TABLE(seq integer, cal
   -- Acts of a journal after a cut: steps, transactions, effects and children, each with how far it came
   plpgsql stable
   set search_path=pg_catalog, pg_temp
-  md5 073899bd96789a23f2b82bd3cc375842
+  md5 45608239cdc4200085c3d436fd0a5788
 
 function pgflow.add_unit_partitions(ahead integer DEFAULT 3, width bigint DEFAULT 5000000) returns integer, owner pgflow_owner
   -- Makes partitions of the journal until so many are ahead of the newest run; answers how many it made
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 7ce33ece78225aaebc39c3ce5bbcfafa
+  md5 b6faf52ff16dae1f8dde8f6179463d94
   grant execute to pgflow_worker
 
 function pgflow.adopt_children_(origin bigint, cut integer, heir pgflow.run, t timestamp with time zone, INOUT seq integer) returns integer, owner pgflow_owner
   -- Hands to a run the children of the dropped part that have completed, with their results, or still go on; answers its last seq
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 e281e047c8697bcfe51572781386cbde
+  md5 c77c5c925a0551b738bd1acfacf05d23
 
 function pgflow.adopt_effects_(origin bigint, cut integer, heir bigint, chain bigint, t timestamp with time zone, INOUT seq integer) returns integer, owner pgflow_owner
   -- Hands to a generation the effects of the dropped part that it must take back: those that are open with their units and what is owed; answers its last seq
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 072cebe980678c398785c6f147951133
+  md5 f15a56a63b65adfa1f8c671285e3a0c7
 
 function pgflow.answer_all_(questions jsonb, t timestamp with time zone, OUT answers jsonb, OUT to_wake bigint[], OUT lanes integer[]) returns record, owner pgflow_owner
   -- Answers the questions of the runs of a batch and changes their places, within commit_units
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
-  md5 ac7a5ff03c5b4ed0f0170c8b55da282e
+  md5 21bfdcbd9fd53fe034c0238496afd73c
 
 function pgflow.append_(run_id bigint, seq integer, call integer, kind "char", name text, payload json, token bigint, at timestamp with time zone, t timestamp with time zone) returns void, owner pgflow_owner
   -- Appends one unit that the database decided
@@ -975,19 +975,19 @@ function pgflow.apply_controls_(chain bigint, me bigint, t timestamp with time z
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
-  md5 8b8b4c1a8cfd3c7bbbc08fffeb5fc43e
+  md5 5c310f0f0cac99c357663dd590cc090a
 
 function pgflow.as_compared_(value json) returns jsonb, owner pgflow_owner
   -- Stand-in for a value where two are compared: of an encoded one its keyed hash, since it looks different each time
   sql immutable
   set search_path=pg_catalog, pg_temp
-  md5 5fc15e4806efef4ace7a4f438e230b33
+  md5 f0fa483bff35ed2966b5a9536b4ed7cd
 
 function pgflow.await_end_of_(me bigint, old_chain bigint) returns void, owner pgflow_owner
   -- Cancels a run that has been replaced, if it is open, and parks the new one until it has ended
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 3b70b283859ec4b38dbe7d55bc06346e
+  md5 b288791568a4203ecc9085fa50f5642e
 
 function pgflow.awaits_end_(run_id bigint) returns boolean, owner pgflow_owner
   -- True if a run that replaces another must not begin yet
@@ -1000,7 +1000,7 @@ function pgflow.beat(worker_id integer, stopping boolean DEFAULT false) returns 
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 d701d0e7a8728f09f4701b66a6a94857
+  md5 5ca33d7f663ac30328f4b39c53832f29
   grant execute to pgflow_worker
 
 function pgflow.beat_effect(ref text, details json DEFAULT NULL::json) returns void, owner pgflow_owner
@@ -1008,7 +1008,7 @@ function pgflow.beat_effect(ref text, details json DEFAULT NULL::json) returns v
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 5472ac0b156940ee5e9049644d01ba98
+  md5 89d3956c3333fee6345f3b35e908e81f
   grant execute to pgflow_client
   grant execute to pgflow_operator
   grant execute to pgflow_worker
@@ -1018,28 +1018,28 @@ function pgflow.beat_step(run_id bigint, token bigint, call integer, attempt int
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 e84519081cef278c050c873f97a39558
+  md5 8ab872c8c59974006e63a79d2f26a7f0
   grant execute to pgflow_worker
 
 function pgflow.begin_again_(verb text, chain bigint, cut integer, from_step text, input json, edit json, effects text, children text, attempts integer, timeout_seconds double precision, why text, sent_by text, OUT run_id bigint, OUT generation integer, OUT lane_id integer, OUT seq integer) returns record, owner pgflow_owner
   -- Puts a new generation in the place of a chain's newest one, with its journal up to a cut
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 b9e3906f01f71acd0b5c1856fb8064f4
+  md5 aa582f8b086e0266c28fcc62f5a01566
 
 function pgflow.begin_replacements_(max integer, t timestamp with time zone) returns integer[], owner pgflow_owner
   -- Parked -> ready for runs whose predecessors under their key have ended
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
-  md5 b36129122a74fbe233234d200cec4688
+  md5 495b50aca6e533712908cfd6b182efa0
 
 function pgflow.begin_step(run_id bigint, token bigint, call integer, idle_timeout_ms integer DEFAULT 0, durable_seq integer DEFAULT 0) returns text, owner pgflow_owner
   -- First call of a transactional step's transaction: checks the lease and that the last unit is there, leaves a mark that only this transaction carries, and tells its number
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 92dd607785c475d7ae3b1f924d568eea
+  md5 886f2bfe435cfbfa0546003abf26ffbc
   grant execute to pgflow_worker
 
 function pgflow.book_(units jsonb, t timestamp with time zone) returns void, owner pgflow_owner
@@ -1047,20 +1047,20 @@ function pgflow.book_(units jsonb, t timestamp with time zone) returns void, own
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
-  md5 8bc3b84f488b6829403e4ddc69af1f0b
+  md5 2fdb2af452adff6601101d36ea8144b4
 
 function pgflow.book_beats_(units jsonb, t timestamp with time zone) returns void, owner pgflow_owner
   -- Waits for beats of what a commit says is accepted, or is so again, and no more for those of what it closes
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
-  md5 c32efed9671e19ec140b3bb8b0b043c9
+  md5 553caea65d37e26aa44dd413c544d97f
 
 function pgflow.bring_up_(heir pgflow.run, cut integer, edit json, note jsonb, was json, t timestamp with time zone) returns void, owner pgflow_owner
   -- Inserts a run that begins with the journal of another, with the unit that says who wanted it and why, and its place
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 fa338aa6e6ebcd8016c84cd52f1abe7d
+  md5 8e9e297109aa87c61b0d8dca093dfb52
 
 function pgflow.calls_of_(calls jsonb) returns int4multirange, owner pgflow_owner
   -- Numbers of calls as a worker names them: ranges as text, or [call, ...]
@@ -1071,14 +1071,14 @@ function pgflow.cancel_children_(run_ids bigint[], t timestamp with time zone) r
   -- Posts a cancel to the open children that end with these runs; answers their chains
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 a11998bc9a82185a2c3ff669239cdbad
+  md5 4a9f07a98bb06f2e3517f9486fb9f58d
 
 function pgflow.cancel_run(key text, why text DEFAULT 'cancelled'::text, tenant text DEFAULT ''::text, sent_by text DEFAULT NULL::text, force boolean DEFAULT false) returns bigint, owner pgflow_owner
   -- Cancels a run: its code may clean up; force does what force_cancel_run does, if the caller may (else PF021)
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 d8eb4ec1f2be489f12b6af5b82b1eeb4
+  md5 ab26ccf75c9e45f9a8fea80cba7e5a00
   grant execute to pgflow_client
   grant execute to pgflow_operator
   grant execute to pgflow_worker
@@ -1087,40 +1087,40 @@ function pgflow.carried_children_(run_id bigint, heritage jsonb) returns jsonb, 
   -- Children that a run may ask for and be given: [[call, workflow, input as text, key unless it was made up, chain], ...]; null = none
   plpgsql stable
   set search_path=pg_catalog, pg_temp
-  md5 57b208ab0e24448f4bf2fe3d628061c8
+  md5 44deb19ec7ad0678135e76edf6909d7b
 
 function pgflow.carried_saga_(chain bigint, generation integer) returns jsonb, owner pgflow_owner
   -- Effects of earlier generations that a generation must take back if it fails: [[name, key, where its code stands, request, result, reference, whether it is its own], ...]; null = none
   sql stable
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
-  md5 de19c776bc9a22f93d8dcc5799f02ec8
+  md5 859c6065b526feab16cc33e8dd5af54a
 
 function pgflow.carry_(origin bigint, cut integer, heir bigint) returns void, owner pgflow_owner
   -- Hands on what the dropped part knew of its steps and effects: results, and keys of steps that did not complete
   sql volatile
   set search_path=pg_catalog, pg_temp
-  md5 4ca94c9fabec9ffabf0b936288fc8732
+  md5 32f2cbc9b21ddbe4401e39a48fa69238
 
 function pgflow.chain_of_(tenant text, key text) returns bigint, owner pgflow_owner
   -- The chain that a key names, or PF001
   plpgsql stable
   set search_path=pg_catalog, pg_temp
-  md5 78859f3393fab27ede41d9406c2266e4
+  md5 8519d0e55cfb381be176e5c1bcd23425
 
 function pgflow.check() returns TABLE(invariant text, detail text), owner pgflow_owner
   -- The invariants that do not hold, one a row; empty = sound
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 114eb95ca3f0e7f7d93e904a6a6dd039
+  md5 2105af6f93e9cd8ebd8b5143ee4ae767
   grant execute to pgflow_operator
 
 function pgflow.check_acts_(run_id bigint, cut integer, effects text, is_fork boolean) returns text, owner pgflow_owner
   -- Refuses (PF020) to drop units that have acted unless it is said what is to become of it; answers what is: reuse, repeat or compensate
   plpgsql stable
   set search_path=pg_catalog, pg_temp
-  md5 7a1f8823de567fcd00d00e9a6a34baab
+  md5 0f2ab735dbe33f99599ba80f9d33febd
 
 function pgflow.check_batch_(runs jsonb) returns void, owner pgflow_owner
   -- Refuses (PF003) a batch with a key or an input that no run can have
@@ -1132,43 +1132,43 @@ function pgflow.check_beats_() returns TABLE(invariant text, detail text), owner
   -- Accepted effects that promised beats are watched
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 3324bd06ba01e77a8ce1723d33da88f4
+  md5 14c3c9604ed3940b0edf04f40947d850
 
 function pgflow.check_children_() returns TABLE(invariant text, detail text), owner pgflow_owner
   -- Parents know their children, and hear of their ends
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 be4ac3fd85281bcdf1f03836f1cc5019
+  md5 f51b515682ffc226d2ceb5ced0d2c68e
 
 function pgflow.check_cut_(run_id bigint, cut integer, edit json, is_fork boolean) returns void, owner pgflow_owner
   -- Refuses (PF003) a cut that is not in the journal or that another run cannot begin with
   plpgsql stable
   set search_path=pg_catalog, pg_temp
-  md5 1e040edae93edfcf1bef8c566f1d9464
+  md5 20ce19c3d1ecb1467866c96d37d0e76e
 
 function pgflow.check_effects_() returns TABLE(invariant text, detail text), owner pgflow_owner
   -- The effects that are owed are those that the journal leaves open
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 9a6e43326637a26aa2517f6484f35a9e
+  md5 2a684216b0fff1c9a76f762f5db76d4c
 
 function pgflow.check_ends_() returns TABLE(invariant text, detail text), owner pgflow_owner
   -- Ended runs and the generations of a chain
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 b23e2567c0622a8bb258974fac3a94e0
+  md5 6d9ab9e5e416d5854b5c6d0c03dd24b3
 
 function pgflow.check_history_(history jsonb) returns void, owner pgflow_owner
   -- Refuses (PF003) a history that no run can have had
   plpgsql stable
   set search_path=pg_catalog, pg_temp
-  md5 b48845383cb42d421f4f95672c4a0bc7
+  md5 05c281f4ffb59b1beeee299fce3f6b66
 
 function pgflow.check_if_taken_(if_taken text, start_id uuid, run_at timestamp with time zone, key text, defaults json) returns void, owner pgflow_owner
   -- Refuses (PF003) what cannot be said of a key that may be taken
   plpgsql immutable
   set search_path=pg_catalog, pg_temp
-  md5 867b62f2165aec33ba664e3fb62538fe
+  md5 c524100f7056890d5c8f48d7fdd07b64
 
 function pgflow.check_input_(input json) returns void, owner pgflow_owner
   -- Refuses (PF003) an input that no run can have
@@ -1180,19 +1180,19 @@ function pgflow.check_journal_() returns TABLE(invariant text, detail text), own
   -- A journal is dense, and ends with its run
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 344e1210753b51347d29c5ab9ab8d875
+  md5 a5ff2ea9d404bbe7a89acddd1a5370ec
 
 function pgflow.check_json_(value json, what text) returns void, owner pgflow_owner
   -- Refuses (PF003) a value too long, too deep or too large to be read back by every client
   plpgsql immutable
   set search_path=pg_catalog, pg_temp
-  md5 6bb80a64b3c44270df198299fa5a986b
+  md5 3c0e211600cf7c1764a558fc1bd952b6
 
 function pgflow.check_key_(key text) returns void, owner pgflow_owner
   -- Refuses (PF003) a key that is empty or too long; null is a key to be made up
   plpgsql immutable
   set search_path=pg_catalog, pg_temp
-  md5 2324b0a77377470d502d13a9d8752434
+  md5 6eeb7e1ac2227b2bf3ac3020c710f17f
 
 function pgflow.check_labels_() returns TABLE(invariant text, detail text), owner pgflow_owner
   -- Labels are those of the start with what the run has said of them
@@ -1204,13 +1204,13 @@ function pgflow.check_mail_() returns TABLE(invariant text, detail text), owner 
   -- Mail has a chain, and somebody who will look at it
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 4c513e32f7f5f73fd3e727ded5c3de0b
+  md5 4d59c5ca34bc18361bc82515a2fa9132
 
 function pgflow.check_may_force_(key text) returns void, owner pgflow_owner
   -- Refuses (PF021) a caller without the right to force_cancel_run
   plpgsql stable
   set search_path=pg_catalog, pg_temp
-  md5 5a3fce93bcc282ce02a453b85e089f3e
+  md5 357a628e7415a94321a615d3d10159b1
 
 function pgflow.check_name_(name text, what text, max_bytes integer DEFAULT 255) returns void, owner pgflow_owner
   -- Refuses (PF003) a name that is missing, empty or too long
@@ -1222,44 +1222,44 @@ function pgflow.check_object_(value jsonb, what text) returns void, owner pgflow
   -- Refuses (PF003) labels or metadata that no run can have
   plpgsql immutable
   set search_path=pg_catalog, pg_temp
-  md5 93257ef262849f6a169073bd58f70a1e
+  md5 2db6e6e75838ddae8e773eef3d2749e1
 
 function pgflow.check_origins_() returns TABLE(invariant text, detail text), owner pgflow_owner
   -- Forks and later generations begin with the journal of their origin
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 483524b630f1e9d59a59ee6f82b7093c
+  md5 42dce2527169bee0b5eaf62585393d9c
 
 function pgflow.check_payload_(run_id bigint, key text, name text, payload json) returns void, owner pgflow_owner
   -- Refuses (PF003) the payload of a signal that no code a run may meet would take, as far as workers have said
   plpgsql stable
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=on
-  md5 5db79c61611a939fa88685d13722919e
+  md5 019c8ef90194cd57b49498a6438f47ee
 
 function pgflow.check_places_() returns TABLE(invariant text, detail text), owner pgflow_owner
   -- A run that is open has one place, which agrees with its journal
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 59796d3fda8b321ecb4d4b9ce422f839
+  md5 8d4c034836b1b16873d95f8a23d6c4de
 
 function pgflow.check_sagas_() returns TABLE(invariant text, detail text), owner pgflow_owner
   -- Effects that are carried were done by the chain, and are taken back where it fails
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 be4216e7c8b1b8d29b65e65c95bd0f77
+  md5 2ca73111f765c163f356f7173bc7aa69
 
 function pgflow.check_start_(priority integer, run_at timestamp with time zone, timeout_seconds double precision, labels jsonb, metadata jsonb, tenant text, key_retention_seconds integer, t timestamp with time zone) returns void, owner pgflow_owner
   -- Refuses (PF003) options of a start that no run can have
   plpgsql immutable
   set search_path=pg_catalog, pg_temp
-  md5 2cd16814daf24d3627dc10c948b35343
+  md5 86dcbaf63a475f69a3694bb3d06a5972
 
 function pgflow.check_starts_() returns TABLE(invariant text, detail text), owner pgflow_owner
   -- Keys and deadlines have their runs
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 bf9eb05f49d379bd04371fe02ba9e1e5
+  md5 78a46d6ee435a96ad5049b32053f2b52
 
 function pgflow.check_steps_() returns TABLE(invariant text, detail text), owner pgflow_owner
   -- Beats and drafts of steps are of open runs
@@ -1277,33 +1277,33 @@ function pgflow.check_waits_() returns TABLE(invariant text, detail text), owner
   -- A parked run waits for something that can come, and has not come
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 57be9e9a25591ba41d2ea00a7517f973
+  md5 0e191c7ae01a024e3f11b52ab56d9eaa
 
 function pgflow.child_is_undone_(origin bigint, cut integer, call integer) returns boolean, owner pgflow_owner
   -- True if the dropped part of a journal, or a later generation, has taken back what a child did, or begun to: its result must not be handed over
   sql stable
   set search_path=pg_catalog, pg_temp
-  md5 8caa1c89f46bac3836ee19f7a487f0f1
+  md5 d882b768aeecfb91801e5fd6acb7dd19
 
 function pgflow.child_saga_(parent bigint, child bigint) returns jsonb, owner pgflow_owner
   -- Effects of a child that has completed which its parent must take back if it fails: {of: root of the parent, effects: [[name, key, code, request, result, reference], ...]}; null = none
   sql stable
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
-  md5 de9b76a6bffb01a29fe1382538dc851b
+  md5 fe9a8a72281066fe2daa37d051ce075f
 
 function pgflow.claim_(worker_id integer, lanes integer[], max integer, tokens bigint[], take_suspect boolean, after bigint[]) returns bigint[], owner pgflow_owner
   -- Claims up to max runs of the lanes that are not paused, within the limits of their queues, and at most one suspect
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 4ad80eb24e88b78d42ac96079bb4c31d
+  md5 1e1dc6f766f853159e17060e0f002348
 
 function pgflow.claim_pages(max integer DEFAULT 20, lease_seconds double precision DEFAULT 60) returns TABLE(page_id text, run_id bigint, call integer, kind text, opened_at timestamp with time zone, key text, workflow text, generation integer, tenant text, name text, why text, effect text, tries integer, leased_until timestamp with time zone, reason text, detail json), owner pgflow_owner
   -- Claims up to so many needs for a person to tell; whoever has told says so (page_sent), else they are given out again after the lease
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 9fcb73ecc05a804e73110a1bd94fb6fc
+  md5 eab152b8fb2ee14bd95e79e1b5d33139
   grant execute to pgflow_worker
 
 function pgflow.claim_runs(worker_id integer, lanes integer[], max integer, tokens bigint[], take_suspect boolean DEFAULT true, after bigint[] DEFAULT NULL::bigint[]) returns TABLE(run_id bigint, token bigint, chain_id bigint, lane_id integer, generation integer, attempt integer, suspect integer, last_seq integer, key text, root text, input text, units text, has_mail boolean, created_us bigint, now_us bigint, priority integer, extra jsonb, took_us bigint), owner pgflow_owner
@@ -1322,7 +1322,7 @@ function pgflow.claimed_(ids bigint[]) returns TABLE(run_id bigint, token bigint
   set enable_hashjoin=off
   set enable_mergejoin=off
   set plan_cache_mode=force_generic_plan
-  md5 6e542a2964cbf32a0465199d4dfa1625
+  md5 331d6d45c4bb6b7347d52d826b76dc33
 
 function pgflow.close_loss(loss_id bigint, why text, by text DEFAULT SESSION_USER) returns boolean, owner pgflow_owner
   -- Somebody has seen to a loss: doctor does not show it any more; false if there is none of this number that is open
@@ -1346,7 +1346,7 @@ function pgflow.commit_unit(run_id bigint, token bigint, seq integer, call integ
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
   set jit=off
-  md5 f3bf765d50c2ccc3c85b56cb368446a5
+  md5 2de79e24a31cc062372f39edee1be803
   grant execute to pgflow_worker
 
 function pgflow.commit_units(batch jsonb, careful boolean DEFAULT false, payloads json[] DEFAULT NULL::json[]) returns jsonb, owner pgflow_owner
@@ -1356,7 +1356,7 @@ function pgflow.commit_units(batch jsonb, careful boolean DEFAULT false, payload
   set enable_seqscan=off
   set plan_cache_mode=force_generic_plan
   set jit=off
-  md5 ee90b226d93a08a1c1f7b62805f2ea79
+  md5 ed67b609350130e1fab7ad0ee929abbf
   grant execute to pgflow_worker
 
 function pgflow.confirm_effect(ref text, verdict text DEFAULT 'confirmed'::text, value json DEFAULT 'null'::json, why text DEFAULT NULL::text, sent_by text DEFAULT NULL::text) returns bigint, owner pgflow_owner
@@ -1364,7 +1364,7 @@ function pgflow.confirm_effect(ref text, verdict text DEFAULT 'confirmed'::text,
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 21bcbba47288950d3d47efc9555a7945
+  md5 dd76c6ed40cf4a40a5b69185bb09db06
   grant execute to pgflow_client
   grant execute to pgflow_operator
   grant execute to pgflow_worker
@@ -1373,19 +1373,19 @@ function pgflow.conflict_(key text, chain bigint, workflow text, input json, def
   -- Reason why a start cannot have a key: the run that has it, its status, and the differences
   sql stable
   set search_path=pg_catalog, pg_temp
-  md5 524c02d4908c94faa4297851d3c52a10
+  md5 f8cbc94e026f05ea7018002656188875
 
 function pgflow.continue_(q jsonb, seq integer, t timestamp with time zone) returns integer, owner pgflow_owner
   -- Ends a run as the next generation of its chain, which is ready at once; answers the lane
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 6ad9cba3e76901ce390bf78a6b3f3784
+  md5 6521721d1295c23741f7f20f8a507b78
 
 function pgflow.copy_units_(origin bigint, cut integer, heir bigint, edit json) returns void, owner pgflow_owner
   -- Copies a journal up to a cut, without the licences of bodies whose outcome is not in it, and with another result in its last unit if one is given
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 18ae096be96e897193e19cafa6c558a6
+  md5 f3092b0bf25991115d23034ee237868a
 
 function pgflow.count_lost_threads(worker_id integer, lost integer) returns void, owner pgflow_owner
   -- A worker says how many of its threads are at bodies that nobody waits for any more
@@ -1399,13 +1399,13 @@ function pgflow.cut_before_(run_id bigint, step text) returns integer, owner pgf
   -- The seq before the first unit of a step's last call, of its last failed one if one has failed
   plpgsql stable
   set search_path=pg_catalog, pg_temp
-  md5 3a3189ddb3b1de2f7e3980c814cfd946
+  md5 b0467b2b67e55bd965f9ef782f896b7b
 
 function pgflow.cut_to_retry_(run_id bigint) returns integer, owner pgflow_owner
   -- The seq before the step that failed last, or before the first effect that was taken back for it; null = no step has failed
   plpgsql stable
   set search_path=pg_catalog, pg_temp
-  md5 553dde82592286b007b888b13eae0642
+  md5 8f2081b7eec35fd4ae46ebf6f10f0148
 
 function pgflow.deliver_signal(key text, name text, payload json DEFAULT 'null'::json, tenant text DEFAULT ''::text, sent_by text DEFAULT NULL::text, tell boolean DEFAULT true, idempotency_key text DEFAULT NULL::text, OUT chain_id bigint, OUT lane_id integer, OUT message_id bigint, OUT ended_as text, OUT is_new boolean) returns record, owner pgflow_owner
   -- Sends a signal in a transaction of its own, and makes the run ready at once if it is parked for that; answers the chain and that run's lane, whose workers it tells unless told not to; without a lane: wake() the chain next. Also the number of the message, and how the run has ended if it has, as post_signal does. PF003 if the workflow declares the signal and takes no such payload. PF001 if no run has the key
@@ -1413,7 +1413,7 @@ function pgflow.deliver_signal(key text, name text, payload json DEFAULT 'null':
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
   set jit=off
-  md5 66b0c736b79a0afa834943474461ec34
+  md5 3acdb0a75dc1d273314c3a5bccd33cde
   grant execute to pgflow_client
   grant execute to pgflow_operator
   grant execute to pgflow_worker
@@ -1422,19 +1422,19 @@ function pgflow.discharge_(me bigint, call integer, verdict text, why text, said
   -- Closes a debt: says how, who and why
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 83460669ada6afd9d596cc5d6bec7060
+  md5 0a1093394f731498016057c51678d0ae
 
 function pgflow.drop_children_(me bigint, cut integer, children text, are_reused boolean, t timestamp with time zone) returns void, owner pgflow_owner
   -- Settles the children that the dropped part started, unless they are reused: open ones are cancelled or refused (PF006), keys of ended ones freed
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 c7d1f2e28a2539c5d1e763c37d0df1dd
+  md5 87278621864a2bb69ae6bdc638dc1bd1
 
 function pgflow.drop_empty_partitions_() returns integer, owner pgflow_owner
   -- Drops partitions of the journal of which no run is left; answers how many
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 665a89c8e2ef1230b1f3ff29c422fc36
+  md5 eb66a6101f3e0dce1b6255f6693cdcf6
 
 function pgflow.drop_history(ended_before timestamp with time zone, max integer DEFAULT 1000, after bigint DEFAULT 0) returns TABLE(runs integer, partitions integer, last_root bigint), owner pgflow_owner
   -- Removes families of runs that ended before a time, up to so many from a root on; answers the last root it looked at, null once there are none
@@ -1443,7 +1443,7 @@ function pgflow.drop_history(ended_before timestamp with time zone, max integer 
   set enable_seqscan=off
   set plan_cache_mode=force_generic_plan
   set jit=off
-  md5 b39c774473e2b6c14e91b87745be8ac8
+  md5 6e8dc995f28c0e6177f22eff0f57726d
   grant execute to pgflow_operator
 
 function pgflow.drop_message(key text, message bigint, why text DEFAULT 'dropped'::text, tenant text DEFAULT ''::text, sent_by text DEFAULT NULL::text, OUT chain_id bigint, OUT lane_id integer, OUT message_id bigint) returns record, owner pgflow_owner
@@ -1451,14 +1451,14 @@ function pgflow.drop_message(key text, message bigint, why text DEFAULT 'dropped
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 f762a77affabd412970d40266394be06
+  md5 62fd58341970c0633b24b7ff67e2b5e4
   grant execute to pgflow_operator
 
 function pgflow.drop_old_code_(before timestamp with time zone) returns void, owner pgflow_owner
   -- Forgets code that was last served before a time and before every run that is open
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 b75af6c0d21dc3157ab60d48f1e4444f
+  md5 e85a091db6cc7e9839063a7af0a9f8ab
 
 function pgflow.edit_note_(run_id bigint, cut integer, edit json) returns jsonb, owner pgflow_owner
   -- Hashes of a result before and after it was edited
@@ -1476,13 +1476,13 @@ function pgflow.effect_error_(name text, said_by text, why text) returns json, o
   -- The error that an effect raises which somebody declared failed
   sql immutable
   set search_path=pg_catalog, pg_temp
-  md5 056be0eb80658bd41197695e5a7ca90a
+  md5 00917da9a9f7a506934ce8d4f6b38571
 
 function pgflow.effects_after_(run_id bigint, cut integer) returns TABLE(seq integer, call integer, name text, key text, args_hash bigint, request json, risk text, code text, decision text, compensates text, state text, outcome "char", result json, is_undo boolean, is_undone boolean, is_foreign boolean, origin jsonb), owner pgflow_owner
   -- The effects that a journal intends after a cut, each with what became of it (open, confirmed, failed), whether it helps to take another back, whether it was taken back there or in a later generation, whether the run that this one was forked from did it, and where
   plpgsql stable
   set search_path=pg_catalog, pg_temp
-  md5 555eb4c18a605b577c238ba27fee8813
+  md5 26cec533ab45ca11c1e7491ece2cee4f
 
 function pgflow.emit_drafts(run_id bigint, token bigint, call integer, try text, after_seq integer, first_n integer, emitted jsonb) returns boolean, owner pgflow_owner
   -- A running step emits values, [[stream, value as text], ...], that count once it has completed; false if the lease is lost
@@ -1496,7 +1496,7 @@ function pgflow.end_by_force_(me bigint, chain bigint, last_seq integer, token b
   -- Writes the outcome of a run that is cancelled without its code, who did it, and what it leaves owed
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 73d043ab48eb9061807a3dc8ca8f7a90
+  md5 098a915ff4a2daa62fd3efaba4f0af86
 
 function pgflow.ended_as_(run_id bigint) returns text, owner pgflow_owner
   -- Status of a run that has ended, so that nobody takes its mail; null = it is open
@@ -1509,7 +1509,7 @@ function pgflow.expire_runs_(max integer, t timestamp with time zone) returns vo
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
-  md5 3c24224e8a1565f387dc7c520970ca79
+  md5 a8489f8c6bc7e8342994c4ad4585e77a
 
 function pgflow.export_runs(chains bigint[]) returns TABLE(chain_id bigint, run_id bigint, last_seq integer, history text), owner pgflow_owner
   -- Each generation of these chains as a JSON object without its journal, which export_units has: what import_run reads
@@ -1517,7 +1517,7 @@ function pgflow.export_runs(chains bigint[]) returns TABLE(chain_id bigint, run_
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
   set jit=off
-  md5 bbc5a9310f93c3d89f778f7ef0475184
+  md5 fca0f51ef679539b3df26cf343c2fd79
   grant execute to pgflow_operator
   grant execute to pgflow_worker
 
@@ -1543,7 +1543,7 @@ function pgflow.fence_step(run_id bigint, token bigint, call integer, units json
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
   set jit=off
-  md5 a5e1ff476e4bdf8c66fcf5edbcbf8d73
+  md5 058eed4a4f3ccc1a4094d86c951b8708
   grant execute to pgflow_worker
 
 function pgflow.find_chain(key text, tenant text DEFAULT ''::text) returns bigint, owner pgflow_owner
@@ -1560,7 +1560,7 @@ function pgflow.find_debt_(effect_key text, ref text) returns pgflow.owed, owner
   -- The open effect that a key names, or that was accepted under a reference, locked; null = there is none. PF003 if several were accepted under it
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 5a8692f1e6956ad7842d865f051c123f
+  md5 911bf5420acff79735238153df40356d
 
 function pgflow.first_adopted_(run_id bigint) returns integer, owner pgflow_owner
   -- The next number, beyond those of any code, for a call that a run takes over from a dropped part
@@ -1587,14 +1587,14 @@ function pgflow.fork_run(key text, new_key text DEFAULT NULL::text, at_seq integ
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 ca10083ca5baf55398df4e86f18b16fd
+  md5 5cb2dbae66d04b247561a621250d3961
   grant execute to pgflow_operator
 
 function pgflow.free_key_(tenant text, parent bigint, key text) returns void, owner pgflow_owner
   -- Frees the key of a child that was handed over, has ended, and is asked for with other arguments
   sql volatile
   set search_path=pg_catalog, pg_temp
-  md5 02a6e2152e14a4b8fed2a24df2da174d
+  md5 713f1e69b6d2b91f62202383e683a107
 
 function pgflow.free_settled_(chains bigint[], ids bigint[], t timestamp with time zone) returns TABLE(run_id bigint, lane_id integer), owner pgflow_owner
   -- Held -> ready for runs that are stuck for want of an effect's outcome, once somebody has said what became of it
@@ -1613,57 +1613,57 @@ function pgflow.hand_on_debts_(me bigint, cut integer, said text, why text, t ti
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
-  md5 cfa3657af774fa79c97c5cddf4e2b3b1
+  md5 fc6b93a79899bdd160f30377276f5bae
 
 function pgflow.hand_on_saga_(me bigint, chain bigint, generation integer, entries jsonb, of_children jsonb) returns void, owner pgflow_owner
   -- Hands effects of a run, [[call, where its code stands], ...], and those of its children, by key, on to the next generation of its chain
   sql volatile
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
-  md5 1815442bc0a7b11d07844f90e61dec26
+  md5 3fae48fdea947dd1d7f9b1e72cf22e7e
 
 function pgflow.has_done_(chain bigint) returns boolean, owner pgflow_owner
   -- True if a run, or a child of it, has done effects, or may have, that were not taken back
   sql stable
   set search_path=pg_catalog, pg_temp
-  md5 7e95f331d3e35b836a2bd89599f3c5a3
+  md5 4067713e5db636d732a475df2e54de2f
 
 function pgflow.has_long_number_(value text) returns boolean, owner pgflow_owner
   -- True if a JSON text holds more than 4,300 digits in a row outside of strings
   plpgsql immutable strict
   set search_path=pg_catalog, pg_temp
-  md5 668bd606befbc18b6b9a3d67cb835e0e
+  md5 0c3d82ded77346a257409c78db9687a1
 
 function pgflow.hear_(questions jsonb, mailed integer[]) returns integer[], owner pgflow_owner
   -- Runs of a batch with mail that people want to pause; what was asked before they wanted it to go on is dropped
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
-  md5 6b2dbe2f106d9e9d62d5a93235086476
+  md5 9485781f0c9eb25af2d0f672f187f04d
 
 function pgflow.heir_of_(origin pgflow.run, cut integer, input json, mode text, attempts integer, timeout_seconds double precision, t timestamp with time zone) returns pgflow.run, owner pgflow_owner
   -- The row of a run that begins with the journal of another; whose chain it is, is left to the caller
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 4bc7769e5628d22b6f3b79823e261440
+  md5 5eb4781f821dab7fba88e51aa166dc92
 
 function pgflow.heritage_(run_id bigint, heritage jsonb) returns jsonb, owner pgflow_owner
   -- Facts for a worker on a run that begins with the journal of another; null of any other run
   plpgsql stable
   set search_path=pg_catalog, pg_temp
-  md5 745e26fac434046b8410071719544436
+  md5 f3dc0ea76e8c9635fb4881671ccf9bd6
 
 function pgflow.hold_(q jsonb, seq integer, t timestamp with time zone) returns void, owner pgflow_owner
   -- Lease -> held
   sql volatile
   set search_path=pg_catalog, pg_temp
-  md5 9d1160e89a2039a662bc5ed5fd8df3e6
+  md5 7d32a4914c80e846f1c1889ec3fa6ec8
 
 function pgflow.hold_still_(child bigint) returns bigint, owner pgflow_owner
   -- Locks an open run where it is, a lease too, so that it ends neither meanwhile nor unheard; null = it has ended
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 3210912413de5371d68555a58d84ae6e
+  md5 9e0b4bde94e1d8ceec555e8e02634edb
 
 function pgflow.idle_state() returns TABLE(idle boolean, next_due_at timestamp with time zone, due_timers bigint), owner pgflow_owner
   -- True if nothing is ready, leased, nudged or due; the time of the next timer; and the number that are due
@@ -1679,26 +1679,26 @@ function pgflow.import_run(history json) returns bigint, owner pgflow_owner
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 23f4c89cee147359e6e545c2bdd723fa
+  md5 b468db79e602e468c49a6037ae0471e5
   grant execute to pgflow_operator
 
 function pgflow.insert_history_(history json, header jsonb, t timestamp with time zone) returns bigint, owner pgflow_owner
   -- Inserts a run that has ended, with its journal
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 28d96d183a8ef786ace5afdc568c3805
+  md5 5136b96897198e44f8cf2f9cd232695d
 
 function pgflow.insert_run_(tenant text, key text, workflow text, queue text, version text, priority integer, input json, run_at timestamp with time zone, deadline_at timestamp with time zone, labels jsonb, metadata jsonb, parent_run_id bigint, parent_call integer, close_policy "char", root_run_id bigint, defaults json DEFAULT NULL::json, start_id uuid DEFAULT NULL::uuid, OUT run_id bigint, OUT run_key text, OUT is_new boolean, OUT lane_id integer, OUT clash text) returns record, owner pgflow_owner
   -- Inserts one run with its key and place, or finds the run that the key already names; clash says how that one differs
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 089d611e2cff85d9a1c34ceb82f49bb6
+  md5 fcb752e5ec34d9b4fc23c5d336678f7d
 
 function pgflow.intend_(q jsonb, t timestamp with time zone, INOUT seq integer, OUT units jsonb, OUT refused jsonb) returns record, owner pgflow_owner
   -- Records the intents and further attempts that a flush asks for; refused = those that the policy does not let through
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 d8ebb3509462d6f1feb83f43d07e8d0c
+  md5 35384bc20def1f55962fe65a7fbaca32
 
 function pgflow.intern_lane_(queue text, workflow text, version text) returns integer, owner pgflow_owner
   -- The lane of (queue, workflow, version), made if it is new
@@ -1722,25 +1722,25 @@ function pgflow.is_first_(chain bigint, key text, name text, payload json, OUT i
   -- True if a message is sent to a chain for the first time under an idempotency key; else which one was, and how the run ended if it did not take that
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 e211b407be8ddb86d39b76367cfb5652
+  md5 88bcd2e751566bf60999a49ae8570ee6
 
 function pgflow.is_forced_(run_id bigint) returns boolean, owner pgflow_owner
   -- True if a run was ended by force, without its code
   sql stable
   set search_path=pg_catalog, pg_temp
-  md5 58f61f755eb878e9b987519452225c41
+  md5 149723880d506965f707f62b72e81b68
 
 function pgflow.is_handed_on_(run_id bigint, seq integer) returns boolean, owner pgflow_owner
   -- True if another run owes what a unit opened: the generation that took it over, or the origin of a fork
   sql stable
   set search_path=pg_catalog, pg_temp
-  md5 385e4daed08cb6c7a822aa590117355e
+  md5 cb3a580d5d4318ea84a077cee474b393
 
 function pgflow.is_judgeable_(request jsonb, path text) returns boolean, owner pgflow_owner
   -- True if a rule of the policy can see what its jsonpath looks at, of a request that may be encoded
   sql immutable
   set search_path=pg_catalog, pg_temp
-  md5 87d41ce700c0b58f13c9a578b0349180
+  md5 8d26b435fa80e4b88be5dbd893e82c5a
 
 function pgflow.is_own_(chain bigint, start_id uuid) returns boolean, owner pgflow_owner
   -- True if a chain was started by the very start that asks: its answer was lost, and it is sent again
@@ -1752,19 +1752,19 @@ function pgflow.is_returned_(run_id bigint, seq integer) returns boolean, owner 
   -- True if a message that was taken at a unit went back to the mailbox
   sql stable
   set search_path=pg_catalog, pg_temp
-  md5 9b56bb758efbda01d79be07d406d2124
+  md5 f9857f9c9a24930aed75a67739c438a2
 
 function pgflow.is_to_be_undone_(child bigint, key text) returns boolean, owner pgflow_owner
   -- True if an effect that a child left to its parent can be taken back
   sql stable
   set search_path=pg_catalog, pg_temp
-  md5 497b05cd7ccfd5a9a2445017c0950e7f
+  md5 0b1ee2703354f55b59b0a67391ae2d0f
 
 function pgflow.is_undoing_(run_id bigint, cut integer) returns boolean, owner pgflow_owner
   -- True if a run has yet to take back a dropped part before its code goes on
   sql stable
   set search_path=pg_catalog, pg_temp
-  md5 ccabac6ba1ab949e3da781e204f22a97
+  md5 c54dcf359328e4ecc67f983954293d36
 
 function pgflow.journal_(run_id bigint, after_seq integer, max_bytes integer) returns text, owner pgflow_owner
   -- Units after a seq as JSON [[seq, call, kind, name, payload as exact text, starts, at, due_at], ...], at most about max_bytes of them
@@ -1796,7 +1796,7 @@ function pgflow.keys_as_uuids_(runs jsonb) returns uuid[], owner pgflow_owner
   -- The keys of a batch as UUIDs; refuses (PF003) what is none
   plpgsql immutable
   set search_path=pg_catalog, pg_temp
-  md5 77308e8ea695d6c0547c5d705f6c1fe1
+  md5 b2a37c6898a68dd8e966d2d5b47f1c4d
 
 function pgflow.labels_at_start_(run_id bigint, labels jsonb) returns jsonb, owner pgflow_owner
   -- Labels that a run was started with, given its number and the labels that it has now
@@ -1808,7 +1808,7 @@ function pgflow.leave_(me bigint, why text, t timestamp with time zone) returns 
   -- Ends a generation whose place is locked, or that has ended, as continued by another
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 ef48ea32ba084e5cf4c079dfe0732a31
+  md5 389f864ee5b1250669e50d25f0a0e65a
 
 function pgflow.leave_code_(worker_id integer, t timestamp with time zone) returns void, owner pgflow_owner
   -- A worker is gone: what code it had was served until now
@@ -1835,21 +1835,21 @@ function pgflow.left_done_(me bigint) returns TABLE(call integer, name text, key
   sql stable
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
-  md5 846256573b91bc268eada552a8d0aa50
+  md5 90310c11748b0cccf116fba03d71dbc2
 
 function pgflow.lend_saga_(origin pgflow.run, chain bigint) returns void, owner pgflow_owner
   -- Shows a fork what its origin had from earlier generations, so that it can repeat the copied part
   sql volatile
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
-  md5 1d42153a8501b2505f3a4302ae4f65b7
+  md5 e8d6ebe23a42832ea723d19833864249
 
 function pgflow.limit_queue(queue text, max_running integer DEFAULT NULL::integer, max_deaths integer DEFAULT NULL::integer) returns void, owner pgflow_owner
   -- Sets how many runs of a queue may be leased at once (null = no limit) and how many deaths make a run stuck
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 15950448dc759a1d38011eb6329d6bef
+  md5 70ca44b651cd6c2a170e5e84fb212183
   grant execute to pgflow_operator
 
 function pgflow.load_units(run_id bigint, after_seq integer) returns text, owner pgflow_owner
@@ -1870,28 +1870,28 @@ function pgflow.look_(q jsonb, t timestamp with time zone, INOUT seq integer, OU
   -- As hear_ and look_all_, of one run; for calls that an upgrade has overtaken
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 40bd3aab277529140613c37d3c2b17ae
+  md5 88816c85490902d94ceea954629c7c8c
 
 function pgflow.look_all_(questions jsonb, positions integer[], seqs integer[], has_mail integer[], t timestamp with time zone) returns TABLE(pos integer, seq integer, units jsonb), owner pgflow_owner
   -- Takes what has happened to runs of a batch, of each in the order in which it happened, and records it: of each position with news the last seq then, and its units
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
-  md5 a759e1103b68f938041468bb5350860f
+  md5 0097252673c46f95681d0d443b4a9fd8
 
 function pgflow.lost_runs(run_ids bigint[], tokens bigint[], seqs integer[], has_ended boolean[]) returns SETOF bigint, owner pgflow_owner
   -- Those runs that lack the unit that this token wrote as this seq, or the outcome if they have ended
   sql stable security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 359e755c79cba7c1970a9b58f42d7639
+  md5 556b85f7a68b5ccdce4794ea829c3101
   grant execute to pgflow_worker
 
 function pgflow.mended_(me bigint, chain bigint, place json, verb text, message bigint, name text, why text, said_by text, OUT lane_id integer) returns integer, owner pgflow_owner
   -- Lets a run go on that was stuck for want of a message, once no message is left that it could not take; answers its lane
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 2b0e98e1152dd80d1b85e09fdbaaa94f
+  md5 2b844beabcf1af73865ff43df3a2bbf1
 
 function pgflow.micros_(at timestamp with time zone) returns bigint, owner pgflow_owner
   -- A time as microseconds since 1970, exactly: the form in which times travel to a worker
@@ -1902,31 +1902,31 @@ function pgflow.misfit_(shape jsonb, value jsonb, place text DEFAULT ''::text) r
   -- Reason why a value does not fit a shape; null = it may fit
   plpgsql immutable
   set search_path=pg_catalog, pg_temp
-  md5 236d73af51309b811753a169bdd52c4f
+  md5 cc7a2ac4caec244a67a36b79ccea4afe
 
 function pgflow.move_beats_(origin bigint, old_call integer, heir bigint, new_call integer) returns void, owner pgflow_owner
   -- Hands the beats of an accepted effect to the generation that owes it now, whose journal and debt are there
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 9f0f190e9affe32371264fd8396fc9bb
+  md5 e4e02e0453a3c908669d3c28e2249dd7
 
 function pgflow.move_owed_(origin bigint, cut integer, heir bigint) returns void, owner pgflow_owner
   -- Hands what was owed before a cut to the new generation; the rest stays owed by the old one
   sql volatile
   set search_path=pg_catalog, pg_temp
-  md5 bce749e823b3433362a53fe5a661e0d3
+  md5 bf28691239fe438e1748596e12c847ff
 
 function pgflow.move_words_(origin bigint, chain bigint, heir bigint, t timestamp with time zone) returns void, owner pgflow_owner
   -- Hands what was said of open effects, and not yet taken, to whoever owes them now; of those that the old generation keeps it is recorded there
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 f7d576e6431c8fccde42a07c557ad4e8
+  md5 63200fb516647861a286aebeeba2a2c7
 
 function pgflow.needs_(name text, risk text, request jsonb, OUT version integer, OUT needs text) returns record, owner pgflow_owner
   -- Judgement of the policy in force on an effect: its version, and gate, nothing or null where no rule fits
   plpgsql stable
   set search_path=pg_catalog, pg_temp
-  md5 39580d391cd23e301e69dbafd02beb62
+  md5 b6b1833730d61f18c734d8dbd5199f7c
 
 function pgflow.needs_person_() returns TABLE(run_id bigint, call integer, kind text, opened_at timestamp with time zone, name text, detail json, effect text), owner pgflow_owner
   -- Needs for a person, each with its time: runs that are stuck, and effects that nobody looks after
@@ -1944,7 +1944,7 @@ function pgflow.note_operator_(me bigint, chain bigint, last_word bigint, INOUT 
   -- Turns requests to pause or go on, up to the last one seen, into units that say who did what and why
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 a28e7abc1af628233139d5380e2f07e6
+  md5 f2e0a6706dad6c42a1ae4722e99e640a
 
 function pgflow.note_refused_(q jsonb) returns jsonb, owner pgflow_owner
   -- Marks the messages that a run could not take, and tells their numbers in why it is held
@@ -1957,14 +1957,14 @@ function pgflow.note_silence_(me bigint, call integer, name text, token bigint, 
   -- Records that nobody knows what has become of an accepted effect, since no beat has come in time
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 0ef0b61a6554a4215a321a3a6200b167
+  md5 7d8d484be8aaf2ebcbb4dea0815998d0
 
 function pgflow.note_taken_back_(chain bigint, origin bigint, generation integer, cut integer) returns void, owner pgflow_owner
   -- Remembers what the dropped part of a generation had taken back, or had begun to: the next one must not do it again
   sql volatile
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
-  md5 33be3daf5e13b5f0be9c6d3e26b305ca
+  md5 b83eca3c4d83566c9d4a807cce7e64a6
 
 function pgflow.notice_silence_(max integer, t timestamp with time zone) returns void, owner pgflow_owner
   -- Tells runs whose accepted effects have had no beat in time; of those that have ended, it is recorded
@@ -1972,7 +1972,7 @@ function pgflow.notice_silence_(max integer, t timestamp with time zone) returns
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
   set plan_cache_mode=force_generic_plan
-  md5 ba2f5b713a9e9d0950e22aea5b96bc6f
+  md5 92b98efb308a75a0074a3bd6bdf046a0
 
 function pgflow.now_() returns timestamp with time zone, owner pgflow_owner
   -- The database's clock, which alone decides what is due or expired
@@ -1983,7 +1983,7 @@ function pgflow.nudge_asked_(chains bigint[]) returns bigint[], owner pgflow_own
   -- For whoever takes runs from their leases: has those looked at of which somebody has asked something, unless it is a cancel that had its try
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 557aab455efca1e80a55b55fe928885a
+  md5 223f0ad5816fabb3b326111fe6b9e210
 
 function pgflow.observe_workers() returns TABLE(worker_id integer, beat bigint), owner pgflow_owner
   -- The beats of all workers; -1 for one that is gone and still has leases
@@ -1997,7 +1997,7 @@ function pgflow.owe_(me bigint, call integer, name text, key text, reason text, 
   -- Opens a debt: an effect that was done and not taken back
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 d964f064d30cb79fd672eda53fd60a61
+  md5 7ed56544cc0f094adaf360c8ddd7827a
 
 function pgflow.owe_by_force_(me bigint, chain bigint, t timestamp with time zone, INOUT seq integer) returns integer, owner pgflow_owner
   -- Before a run is ended by force: takes what was said of its effects, and opens a debt for each that is left done
@@ -2010,13 +2010,13 @@ function pgflow.owe_for_parent_(children bigint[], t timestamp with time zone) r
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
-  md5 21a29824af90c53d5fdc362a968f113d
+  md5 776e2d75ea1a8ca28da6e8da29e7348f
 
 function pgflow.owe_left_(me bigint, reason text, t timestamp with time zone, INOUT seq integer) returns integer, owner pgflow_owner
   -- Opens a debt for each effect that a run leaves behind and nobody is going to take back
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 70f943f69d15453d8cb46eb711fd2a08
+  md5 3f5a67701e49667c525531aecef33833
 
 function pgflow.own_stem_(root uuid, generation integer) returns text, owner pgflow_owner
   -- Beginning of the idempotency keys of a generation
@@ -2029,7 +2029,7 @@ function pgflow.page_failed(run_id bigint, call integer, kind text, leased_until
   sql volatile security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 277c3c72c50a25b629358ddc95e318be
+  md5 227e9dff1b5afb7d4baf459e796f9481
   grant execute to pgflow_worker
 
 function pgflow.page_sent(run_id bigint, call integer, kind text, leased_until timestamp with time zone, again_seconds double precision DEFAULT NULL::double precision) returns void, owner pgflow_owner
@@ -2037,7 +2037,7 @@ function pgflow.page_sent(run_id bigint, call integer, kind text, leased_until t
   sql volatile security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 024fac7ca3b41cc2910c93bed46cf3d9
+  md5 917eb67448b710f35d7da9ca943e474b
   grant execute to pgflow_worker
 
 function pgflow.park_(q jsonb, seq integer, t timestamp with time zone) returns boolean, owner pgflow_owner
@@ -2051,19 +2051,19 @@ function pgflow.park_all_(questions jsonb, positions integer[], seqs integer[], 
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
-  md5 295b0765eb0a71355a5f06728f0fc7d0
+  md5 e4ad40b41af1640eaea075360ff70473
 
 function pgflow.parted_(run_id bigint, cut integer) returns TABLE(seq integer, what text, name text, taken_back_at integer), owner pgflow_owner
   -- Effects before a cut, and children started before it, that were taken back after it, or begun to be: nobody may go on from there as if they were done
   sql stable
   set search_path=pg_catalog, pg_temp
-  md5 645ef1a9192fc59faf3b33665fa6a79d
+  md5 4d0796e6743162277324cf87614a29c0
 
 function pgflow.pause_(q jsonb, t timestamp with time zone, INOUT seq integer) returns integer, owner pgflow_owner
   -- Takes the requests to pause, records who asked and why, and holds the run
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 eae4ede80f60eb7e3056897378f615f0
+  md5 db4edf2fe7dd4bcd3a4506b423c78f35
 
 function pgflow.pause_queue(queue text) returns void, owner pgflow_owner
   -- Stops claims from a queue; what runs goes on
@@ -2101,7 +2101,7 @@ function pgflow.poll(max integer DEFAULT 1000) returns TABLE(lanes integer[], ma
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
   set jit=off
-  md5 b40a563e1b4b7d5aee0eee5d436f9788
+  md5 9f7f59cee75321defecda9d18d54f035
   grant execute to pgflow_worker
 
 function pgflow.post_(chain bigint, kind "char", name text, payload json, sent_by text) returns bigint, owner pgflow_owner
@@ -2114,14 +2114,14 @@ function pgflow.post_settlement_(debt pgflow.owed, verdict text, value json, why
   -- Tells a run what became of one of its effects, or records it if the run has ended; answers the chain
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 5b898012b83971ecb163352f64cc9468
+  md5 0f2f6d181cbfc1eceb33f27b059389dc
 
 function pgflow.post_signal(key text, name text, payload json DEFAULT 'null'::json, tenant text DEFAULT ''::text, sent_by text DEFAULT NULL::text, idempotency_key text DEFAULT NULL::text, OUT chain_id bigint, OUT message_id bigint, OUT ended_as text, OUT is_new boolean) returns record, owner pgflow_owner
   -- Sends a signal to a run in the caller's transaction; answers the chain, for wake(), the number of the message, and how the run has ended if it has: nobody takes the message then, and pgflow.undelivered_messages keeps it. The same idempotency_key to the same run is one message, for as long as the history of the run: sent again, it answers that one, and is_new = false; PF002 if it was another. PF003 if the workflow declares the signal and takes no such payload. PF001 if no run has the key
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 23e9a107d8b7802c1426159a35c736a5
+  md5 8677e8a114343bd1448877221132e909
   grant execute to pgflow_client
   grant execute to pgflow_operator
   grant execute to pgflow_worker
@@ -2130,27 +2130,27 @@ function pgflow.put_back_(chain bigint, origin bigint, cut integer, to_chain big
   -- Fills a mailbox: what the dropped part of a journal had taken, in order, then what waits or was put aside; copies of it, for another chain
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 9fa676b7025791a90a02eefdbac24bed
+  md5 d0f8b67f0601bb0666167558beb4d1fb
 
 function pgflow.put_mail_aside_(chains bigint[], t timestamp with time zone) returns void, owner pgflow_owner
   -- Moves what is left in the mailboxes of finished chains to `undelivered`, save what another wake is moving
   sql volatile
   set search_path=pg_catalog, pg_temp
-  md5 3e087462b604e8c1954dc4282e1d2baa
+  md5 05b782760fd6ebf587853d569bd8949f
 
 function pgflow.put_signals_back_(returned jsonb) returns void, owner pgflow_owner
   -- Puts messages back into their mailboxes that were recorded and that the code could not take: [[run_id, chain_id, call, seq, error], ...]
   sql volatile
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
-  md5 eed93907ac7eef7106f876487f945266
+  md5 e72891a30e595598277198160653f679
 
 function pgflow.read_drafts(key text, stream text, tenant text DEFAULT ''::text) returns TABLE(draft text, value text), owner pgflow_owner
   -- Values that running steps of a run have emitted to a stream, and that do not count yet
   sql stable security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 24737805585c0de31d4a8763e6e24c83
+  md5 4d929d71147c4b860c2db1f05f601c64
   grant execute to pgflow_client
   grant execute to pgflow_operator
   grant execute to pgflow_worker
@@ -2160,7 +2160,7 @@ function pgflow.read_stream(key text, stream text, after_run bigint DEFAULT 0, a
   sql stable security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 75aa1671e4397078357f6222d93eab06
+  md5 a49a1c8afb72c40a1cf69f28a089dac6
   grant execute to pgflow_client
   grant execute to pgflow_operator
   grant execute to pgflow_worker
@@ -2170,7 +2170,7 @@ function pgflow.read_unit(run_id bigint, seq integer) returns TABLE(token bigint
   sql stable security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 56beef8bae9c29f3723eb4613f09888c
+  md5 153981147b02c21d1e29e4c70704a290
   grant execute to pgflow_worker
 
 function pgflow.reap_worker(worker_id integer, beat bigint) returns TABLE(reclaimed integer, stuck bigint[], lanes integer[]), owner pgflow_owner
@@ -2178,21 +2178,21 @@ function pgflow.reap_worker(worker_id integer, beat bigint) returns TABLE(reclai
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 622fb8082b6a7c9e124d4754ca462c9f
+  md5 39fc3788fe3183129228db0b51c74800
   grant execute to pgflow_worker
 
 function pgflow.refuse_unknown_(workflow text, version text, queue text) returns void, owner pgflow_owner
   -- Refuses (PF003) a start of a workflow or version that no worker has ever had
   plpgsql stable
   set search_path=pg_catalog, pg_temp
-  md5 b98838a8994a1d3481ca17895f949e95
+  md5 ca87dba69164a5647b412d4c66de6ffc
 
 function pgflow.register_code(worker_id integer, codes jsonb) returns void, owner pgflow_owner
   -- A worker says what code it has: [[workflow, version, hash, whether it is pinned, name now if that one is old, {patch: whether it is deprecated}, {signal: shape of its payloads}], ...]
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 031fa0dfdf2c0d71fd13dc4c7bd48bb4
+  md5 069a9031e45f54ac73d83fe9a7d445e6
   grant execute to pgflow_worker
 
 function pgflow.register_worker(host text, pid integer, queues text[], concurrency integer, version text, stamp text DEFAULT NULL::text) returns integer, owner pgflow_owner
@@ -2221,7 +2221,7 @@ function pgflow.release_outdated(worker_id integer) returns integer, owner pgflo
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 004f99cc4d9569abd4ca5fe46e676157
+  md5 746e623bdd59ebab0593da3074585405
   grant execute to pgflow_worker
 
 function pgflow.release_runs(run_ids bigint[], tokens bigint[]) returns bigint[], owner pgflow_owner
@@ -2230,7 +2230,7 @@ function pgflow.release_runs(run_ids bigint[], tokens bigint[]) returns bigint[]
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
   set jit=off
-  md5 1c6df6674df54718ae4246d59db590a8
+  md5 3dbb71025a595529f46227a2f8e41097
   grant execute to pgflow_worker
 
 function pgflow.release_strays(worker_id integer, known bigint[], min_age_seconds double precision DEFAULT 5) returns integer, owner pgflow_owner
@@ -2246,7 +2246,7 @@ function pgflow.release_stuck(workflows text[], code_hashes text[]) returns inte
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 6a8167b18db2c0b6b88b90740adddf7b
+  md5 36eec5bda49ff1a2233e3b8c6dcb4c77
   grant execute to pgflow_worker
 
 function pgflow.replace_message(key text, message bigint, payload json, why text DEFAULT 'replaced'::text, tenant text DEFAULT ''::text, sent_by text DEFAULT NULL::text, OUT chain_id bigint, OUT lane_id integer, OUT message_id bigint) returns record, owner pgflow_owner
@@ -2254,7 +2254,7 @@ function pgflow.replace_message(key text, message bigint, payload json, why text
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 39cee4d2694097f67541c57afedb1910
+  md5 ecefa08157dc5e00e7358a8dd90c9ae4
   grant execute to pgflow_operator
 
 function pgflow.report_loss(worker_id integer, host text, pid integer, old_timeline integer, new_timeline integer, acknowledged bigint, kept bigint, age_seconds double precision, run_count integer, runs jsonb) returns bigint, owner pgflow_owner
@@ -2262,7 +2262,7 @@ function pgflow.report_loss(worker_id integer, host text, pid integer, old_timel
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 e4ecaa918eb91ff2b83d1a979c8ccd6c
+  md5 612a47def9a03d6d589eddcfcec4425d
   grant execute to pgflow_worker
 
 function pgflow.requeue_message(key text, message bigint, to_key text DEFAULT NULL::text, why text DEFAULT 'requeued'::text, tenant text DEFAULT ''::text, sent_by text DEFAULT NULL::text, OUT chain_id bigint, OUT lane_id integer, OUT message_id bigint) returns record, owner pgflow_owner
@@ -2270,7 +2270,7 @@ function pgflow.requeue_message(key text, message bigint, to_key text DEFAULT NU
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 805315ca811cf64ae5506f3234231575
+  md5 72c610eb86ecf0a6d2dbb7fd0c783f91
   grant execute to pgflow_operator
 
 function pgflow.require_known(queue text, required boolean DEFAULT true) returns void, owner pgflow_owner
@@ -2286,7 +2286,7 @@ function pgflow.restart_run(key text, input json DEFAULT NULL::json, effects tex
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 5510ceefc7d9887773d6e3d76ba474fe
+  md5 433835dd4f9c6e43f496bd7eef685c53
   grant execute to pgflow_operator
 
 function pgflow.result(key text, tenant text DEFAULT ''::text, OUT status text, OUT output json, OUT error json, OUT reason text) returns record, owner pgflow_owner
@@ -2304,7 +2304,7 @@ function pgflow.results(chains bigint[]) returns TABLE(chain_id bigint, status t
   sql stable security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 eabd46d2c8f9b7cb933255956e4b430c
+  md5 d87727ae91cb9ea20c16e60afa0f9d2d
   grant execute to pgflow_client
   grant execute to pgflow_operator
   grant execute to pgflow_worker
@@ -2322,7 +2322,7 @@ function pgflow.resume_run(key text, why text DEFAULT 'resumed'::text, tenant te
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 7fb1c3ad7ee74c0ae162351df845746c
+  md5 cfa393db4ed8a005081aa3344221714c
   grant execute to pgflow_operator
 
 function pgflow.retry_run(key text, why text DEFAULT 'retried'::text, tenant text DEFAULT ''::text, sent_by text DEFAULT NULL::text, from_step text DEFAULT NULL::text, attempts integer DEFAULT NULL::integer, effects text DEFAULT NULL::text, children text DEFAULT 'refuse'::text) returns bigint, owner pgflow_owner
@@ -2330,7 +2330,7 @@ function pgflow.retry_run(key text, why text DEFAULT 'retried'::text, tenant tex
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 1c6a32ff664f4603f301e262fcf406a5
+  md5 c3d96b30186e68d4d1ebd405cafb4fa0
   grant execute to pgflow_operator
 
 function pgflow.rewind_run(key text, to_seq integer DEFAULT NULL::integer, from_step text DEFAULT NULL::text, edit json DEFAULT NULL::json, effects text DEFAULT NULL::text, children text DEFAULT 'refuse'::text, attempts integer DEFAULT NULL::integer, timeout_seconds double precision DEFAULT NULL::double precision, why text DEFAULT 'rewound'::text, tenant text DEFAULT ''::text, sent_by text DEFAULT NULL::text, OUT run_id bigint, OUT generation integer, OUT lane_id integer, OUT seq integer) returns record, owner pgflow_owner
@@ -2338,7 +2338,7 @@ function pgflow.rewind_run(key text, to_seq integer DEFAULT NULL::integer, from_
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 da40d47087312a99a2fb6c77ad26f3c3
+  md5 014d4744c8946ad050ca4554bdfb0839
   grant execute to pgflow_operator
 
 function pgflow.run_state(key text, tenant text DEFAULT ''::text) returns json, owner pgflow_owner
@@ -2365,31 +2365,31 @@ function pgflow.same_input_(one json, other json, defaults json) returns boolean
   -- True if two inputs are the same once the defaults stand for what they leave out
   sql immutable
   set search_path=pg_catalog, pg_temp
-  md5 1b5912b709a9d50ebbac23048f1ccef6
+  md5 cf199b886e5930c97c862c5a1f3b8ef1
 
 function pgflow.segments_(known jsonb, own text, cut integer) returns jsonb, owner pgflow_owner
   -- The segments of an origin, its own stem among them, as far as a cut
   sql immutable
   set search_path=pg_catalog, pg_temp
-  md5 685f100d1ffe13f697d92b6d266a53cc
+  md5 a692dd84b002b1e233a2ff04a7b19816
 
 function pgflow.seize_(me bigint, shown text, verb text, OUT lane_id integer, OUT priority smallint, OUT was json) returns record, owner pgflow_owner
   -- Locks a run where it is, unless a worker holds it (PF006); says how it was
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 8d2f11d44505a345239879daa4b3252c
+  md5 b963ab8b44414f632e3295bc556241cf
 
 function pgflow.seize_message_(chain bigint, message bigint, shown text, OUT me bigint, OUT place json, OUT name text, OUT waits boolean) returns record, owner pgflow_owner
   -- Locks the place of a run, unless a worker holds it (PF006), and a message that waits for it or was put aside (else PF001)
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 5debbe0efdd4de68d319a607d482cdf5
+  md5 a2b173bd7ea67f57666a137e05400612
 
 function pgflow.send_results_(origin bigint, cut integer, heir bigint, chain bigint, t timestamp with time zone) returns void, owner pgflow_owner
   -- Posts the results of children that the copied part waits for; refuses (PF006) if one of them is still open
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 7f1afebd79bee67aedbf8c3f7b87012c
+  md5 cff602f33cd3bc4eb078611d037816e0
 
 function pgflow.send_signal(key text, name text, payload json DEFAULT 'null'::json, tenant text DEFAULT ''::text, sent_by text DEFAULT NULL::text, idempotency_key text DEFAULT NULL::text) returns bigint, owner pgflow_owner
   -- Sends a signal to a run in the caller's transaction; answers the chain, for wake(). post_signal says what became of it too, and what an idempotency_key is. PF001 if no run has the key
@@ -2414,7 +2414,7 @@ function pgflow.set_policy(rules jsonb, why text, set_by text DEFAULT NULL::text
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 2d739e950bcaa80061087237ade02116
+  md5 25c650d6b93de90b19289156d17dfdf8
   grant execute to pgflow_operator
 
 function pgflow.settle_(q jsonb, t timestamp with time zone) returns jsonb, owner pgflow_owner
@@ -2434,14 +2434,14 @@ function pgflow.settle_by_word_(me bigint, call integer, payload json, sent_by t
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
-  md5 f36db3fd5a8ae4f768bfcd23ea34485d
+  md5 f4eb12596eb7c76efabd6f360ca92eda
 
 function pgflow.settle_effect(effect_key text, verdict text, value json DEFAULT 'null'::json, why text DEFAULT NULL::text, sent_by text DEFAULT NULL::text) returns bigint, owner pgflow_owner
   -- Says what became of an effect whose outcome is unknown, or that was accepted: confirmed with its result, failed, or absent (then it may be tried again). Of one that is uncompensated: taken_back, or stands. PF001 if no open effect has the key, PF006 while it is under way
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 3ba5bf4043f1f65f33d788c3182fc533
+  md5 f1b18be70ac70d8218e879c21548307c
   grant execute to pgflow_operator
   grant execute to pgflow_worker
 
@@ -2462,7 +2462,7 @@ function pgflow.shrink_journal(max_units integer DEFAULT 10000, max_bytes bigint
   set seq_page_cost=1000000
   set max_parallel_workers_per_gather=0
   set jit=off
-  md5 bf7b33eb7ac59a9c4e6a58e799455614
+  md5 afd81fe7466bb44f869b590980c31408
   grant execute to pgflow_operator
   grant execute to pgflow_worker
 
@@ -2470,27 +2470,27 @@ function pgflow.start_children_(q jsonb, t timestamp with time zone, INOUT seq i
   -- As the one of batches, of one run; for calls that an upgrade has overtaken
   sql volatile
   set search_path=pg_catalog, pg_temp
-  md5 27293c0f03ac9d9f18beceadc87b0c79
+  md5 3ac2f5a1f77d34aaf1ccad5c5882532d
 
 function pgflow.start_children_(questions jsonb, positions integer[], seqs integer[], t timestamp with time zone) returns TABLE(pos integer, seq integer, units jsonb, lanes integer[]), owner pgflow_owner
   -- Starts the children that runs of a batch ask for, each recorded as started or refused: of each position of the batch the last seq then, its units, and lanes
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
-  md5 7dd6961cf41be08e85cf7c549bcf8414
+  md5 0d39520377a448a4f871573547ec9059
 
 function pgflow.start_known_(me bigint, c jsonb, t timestamp with time zone, OUT kind "char", OUT payload json, OUT lane_id integer) returns record, owner pgflow_owner
   -- Starts one child whose key may name a run already: what is recorded of it, started or refused
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 6f811801e974ba01f06889857dbfbe4e
+  md5 75216c4ff84297ff529d7c87ce1eb9fb
 
 function pgflow.start_run(workflow text, input json DEFAULT '{}'::json, key text DEFAULT NULL::text, queue text DEFAULT 'default'::text, priority integer DEFAULT 0, run_at timestamp with time zone DEFAULT NULL::timestamp with time zone, timeout_seconds double precision DEFAULT NULL::double precision, labels jsonb DEFAULT NULL::jsonb, metadata jsonb DEFAULT NULL::jsonb, tenant text DEFAULT ''::text, key_retention_seconds integer DEFAULT NULL::integer, version text DEFAULT ''::text, if_taken text DEFAULT 'match'::text, defaults json DEFAULT NULL::json, start_id uuid DEFAULT NULL::uuid, OUT run_key text, OUT run_id bigint, OUT is_new boolean, OUT lane_id integer, OUT replaced bigint) returns record, owner pgflow_owner
   -- Starts a run in the caller's transaction, or finds the one that the key already names (PF002 if that one differs); with a version it waits for workers that have it. if_taken: match, reject (PF002 for any run), attach (that run, whatever its input) or replace (cancels that run, answers its chain for wake(), and begins once it has ended). defaults: what the workflow takes for parameters that are left out. start_id: a UUID by which a start that is sent again knows its own run
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 0643d2dcbe70ed752f64c2b9bf33c2a1
+  md5 c0d5b970d92c35ba7b25ae831bf17bb8
   grant execute to pgflow_client
   grant execute to pgflow_operator
   grant execute to pgflow_worker
@@ -2501,7 +2501,7 @@ function pgflow.start_runs(workflow text, runs jsonb, queue text DEFAULT 'defaul
   set search_path=pg_catalog, pg_temp
   set plan_cache_mode=force_generic_plan
   set jit=off
-  md5 b5a684badfb45748d805f679015fcc1a
+  md5 c5cef55644bc28690d9e489234705f87
   grant execute to pgflow_client
   grant execute to pgflow_operator
   grant execute to pgflow_worker
@@ -2516,7 +2516,7 @@ function pgflow.stem_at_(segments jsonb, own text, seq integer) returns text, ow
   -- The stem that holds at a seq, by segments [[last seq or null, stem], ...] and the run's own after them
   sql immutable
   set search_path=pg_catalog, pg_temp
-  md5 703534fdcd5af53cf30d0d10d08c62df
+  md5 3378e60d5656ccf0ba108fa7b471272a
 
 function pgflow.step_details(run_id bigint, call integer) returns text, owner pgflow_owner
   -- Progress that the last attempt of a step reported
@@ -2532,7 +2532,7 @@ function pgflow.sweep_keys(max integer DEFAULT 1000, wait boolean DEFAULT true) 
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
   set jit=off
-  md5 5476d91fa8e03a1a9d0b400192c4d821
+  md5 7a1a63afc34f2f459319dc2aa8d27067
   grant execute to pgflow_operator
   grant execute to pgflow_worker
 
@@ -2542,20 +2542,20 @@ function pgflow.take_heads_(lanes integer[], max integer, suspects boolean, work
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
   set plan_cache_mode=force_generic_plan
-  md5 248c105b89b5d10d06c7927bc616a026
+  md5 da0f88073d9ac31f9885cdae7fe24c50
 
 function pgflow.take_in_saga_(chain bigint, generation integer, carried jsonb) returns void, owner pgflow_owner
   -- Takes in what an imported generation had from those before it, which are imported already
   sql volatile
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
-  md5 a8757346c7c269b4842a02423ca83704
+  md5 0b7affec8e1af2b4fd9432565de9b8ea
 
 function pgflow.take_keys_(questions jsonb) returns void, owner pgflow_owner
   -- Takes the keys of all children of a batch in the order of keys, ahead of their runs, so that two batches wait and never deadlock
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 49d79b38e15af224a2b6b404ff55f8c6
+  md5 84f6a4bc7a2e015de1ed3d37b68a4aab
 
 function pgflow.take_lanes_(questions jsonb) returns void, owner pgflow_owner
   -- Makes what lanes the children of a batch need in one order, ahead of their runs, so that two batches wait and never deadlock
@@ -2568,19 +2568,19 @@ function pgflow.take_mail_(taken jsonb) returns void, owner pgflow_owner
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
-  md5 c9f6f5ab1c0da1dc1a1efe030cddb809
+  md5 4d42be66e6778e21d7a8c2c6d97a379c
 
 function pgflow.take_out_(chain bigint, message bigint, why_moved text, number bigint, said_by text, why text) returns void, owner pgflow_owner
   -- Keeps a copy of a message that somebody takes out of a mailbox, under another number if that one stays in use
   sql volatile
   set search_path=pg_catalog, pg_temp
-  md5 d7ad3820b01bb211e6eaf3d9c5e2656c
+  md5 7732aa99b10d84511ec81001a06537f2
 
 function pgflow.take_runs_(tenant text, keys text[], are_new boolean, ids bigint[], stems uuid[], inputs text[], lane integer, priority integer, run_at timestamp with time zone, due timestamp with time zone, labels jsonb, metadata jsonb, start_id uuid DEFAULT NULL::uuid) returns bigint[], owner pgflow_owner
   -- Inserts the runs whose keys are free, in the order of keys (new ones: all of them); answers whose each key is, null for one that was freed meanwhile
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 a7449fadcde93f12ec7ac07e473f0e59
+  md5 2dddfe9ea8b73d80bfd70543b639a826
 
 function pgflow.take_words_(me bigint, chain bigint, token bigint, t timestamp with time zone, is_over boolean, INOUT seq integer, OUT units jsonb) returns record, owner pgflow_owner
   -- Takes what people and webhooks have said of the effects of a run, and records it
@@ -2593,19 +2593,19 @@ function pgflow.tell_parents_(run_ids bigint[], t timestamp with time zone) retu
   -- Posts the outcome of finished children to their parents that are still open; answers the parents' chains
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 782434e6e582804e12915498c84c52ef
+  md5 999ec43dea61068d9a8c6ca059edd96e
 
 function pgflow.tell_workers_(lanes integer[], mail bigint[]) returns void, owner pgflow_owner
   -- Notifies workers of lanes with ready runs and of leased runs with mail, once the transaction is committed: `r1,2` or `m7,8`
   sql volatile
   set search_path=pg_catalog, pg_temp
-  md5 daa4ff37cab8005c27ad0afeae6fc41a
+  md5 0ed51872d1ee55908eb03f1221ccab94
 
 function pgflow.told_heritage_(run_id bigint, heritage jsonb) returns jsonb, owner pgflow_owner
   -- Facts for a replay on a run that begins with the journal of another
   sql stable
   set search_path=pg_catalog, pg_temp
-  md5 678de099fe341de1181b77dd94bddcee
+  md5 cfc1fb43e3ac271b4860a8d98ac0ce66
 
 function pgflow.transaction_status(xid text) returns text, owner pgflow_owner
   -- committed, aborted or in progress: an ambiguous COMMIT in progress must be waited out; aborted for a number that this server never gave out
@@ -2625,7 +2625,7 @@ function pgflow.undone_from_(run_id bigint, cut integer) returns TABLE(key text,
   -- Keys of effects that a run took back after a cut, or a later generation of its chain did, or began to, each with whether it is done
   sql stable
   set search_path=pg_catalog, pg_temp
-  md5 e01d5756f162f340e91169f322de6aff
+  md5 d700fb5f7ced69d844e0b60a6feda96b
 
 function pgflow.unit_json_(seq integer, call integer, kind "char", name text, payload json) returns jsonb, owner pgflow_owner
   -- A unit as it travels in an answer, its payload as exact text
@@ -2641,7 +2641,7 @@ function pgflow.uuids7_(count integer) returns uuid[], owner pgflow_owner
   -- So many UUIDs of version 7 of one millisecond, for a batch
   sql volatile
   set search_path=pg_catalog, pg_temp
-  md5 4ea8c574669a6603c27e3b5720982222
+  md5 3ed9bf7359b92b9c4bf68d1fd82867f0
 
 function pgflow.verdict_(p_run_id bigint, p_token bigint, p_expected integer, is_locked boolean, held_token bigint) returns text, owner pgflow_owner
   -- Verdict on one run of a batch: ok, already, busy or lost
@@ -2657,7 +2657,7 @@ function pgflow.wake(chains bigint[] DEFAULT NULL::bigint[], max integer DEFAULT
   set enable_seqscan=off
   set plan_cache_mode=force_generic_plan
   set jit=off
-  md5 9f703300789aafcd4128526aa6e3e2d6
+  md5 7c2b1990e4da5b94b5d98ee5fb20ce36
   grant execute to pgflow_client
   grant execute to pgflow_operator
   grant execute to pgflow_worker
@@ -2675,13 +2675,13 @@ function pgflow.wake_parked_(ids bigint[], t timestamp with time zone) returns T
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
-  md5 ea24386850dd0ed62e7a69aaf4c1c75f
+  md5 6b9cfb648ffe4a6b99373c8d676bc933
 
 function pgflow.wal_(OUT timeline integer, OUT flushed bigint, OUT recovered_to bigint, OUT waits boolean) returns record, owner pgflow_owner
   -- Timeline and position of the server's log, how far it had replayed another's when it was promoted, and whether commits wait for a standby
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 68ccfc7939a25d85b42c7009a46b5b65
+  md5 2dddb1e61dc37a61ccb37eec35666e7e
 
 function pgflow.wind_up_(run_ids bigint[], t timestamp with time zone) returns bigint[], owner pgflow_owner
   -- Tells others that these runs have ended, and cancels children; answers the chains to wake
@@ -2693,14 +2693,14 @@ function pgflow.withdraw_(me bigint, shown text) returns void, owner pgflow_owne
   -- Takes the result of a child back from its parent's mailbox; refuses (PF006) if the parent has taken it, or ever had its effects
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 99eaf3d2c1c72325d2d19e2811661c24
+  md5 8e0b5d3022ce47d097adc69a35b70dc1
 
 function pgflow.written_tables() returns TABLE(schema_name text, table_name text), owner pgflow_owner
   -- The tables that this transaction has written, or locked as only a writer does
   sql volatile security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 50f2c8839e414f37344af67518bce63b
+  md5 b8153f938c8bba52176937d589e84e23
   grant execute to pgflow_worker
 
 type pgflow.key_retention as integer CHECK ((VALUE >= 0)) -- Seconds for which a key stays taken

@@ -230,7 +230,7 @@ def test_a_broken_invariant_is_reported_and_no_other(db: Conn, world: dict[str, 
 
 def test_every_invariant_is_broken_by_some_test(db: Conn) -> None:
     source = one(db, "select string_agg(prosrc, '') from pg_proc where pronamespace = 'pgflow'::regnamespace and proname ~ '^check_' and pronargs = 0")
-    assert set(re.findall(r"select '([^']+)', format\(", source)) == set(MUTATIONS)
+    assert set(re.findall(r"select '([^']+)',\s+format\(", source)) == set(MUTATIONS)
 
 
 def test_the_audit_only_reads(conn: Conn) -> None:

@@ -151,6 +151,11 @@ def test_squawk_would_notice_a_migration_that_stops_writers(tmp_path):
     assert any("require-concurrent-index-creation" in found for found in squawk(str(tmp_path / "9999_next.sql")))
 
 
+def test_lines_of_functions_and_views_are_no_longer_than_120_characters():
+    files = schema.own_assets().sources
+    assert [f"{file.name}:{n}" for file in files for n, line in enumerate(file.text.splitlines(), 1) if len(line) > 120] == []
+
+
 DYNAMIC = {
     "core/partition": "names are unit_ and a number, by %I",
     "core/sparse": "names are those of partitions in the catalog, by %I",

@@ -1,6 +1,6 @@
 -- Doing a part again: a fork is a new run that begins with the journal of another up to a cut; rewind,
--- restart and a retry from a step are new generations of the same chain. `sql/again/inherit.sql` says what they have from
--- the old journal, and what of it is dropped.
+-- restart and a retry from a step are new generations of the same chain. `sql/again/inherit.sql` says what they have
+-- from the old journal, and what of it is dropped.
 --
 -- A fork only reads its origin, which may be running, and goes on beside it under a key of its own. A new
 -- generation takes the place of the old one, whose outcome becomes `continued`: what it was before is told by the
@@ -25,9 +25,12 @@ begin
   perform pg_advisory_xact_lock(hashtextextended('pgflow.chain', chain));
 end
 $$;
-comment on function pgflow.lock_chain_(bigint) is 'Keeps others from rewinding a chain or removing it, until the end of the transaction';
+comment on function pgflow.lock_chain_(bigint)
+  is 'Keeps others from rewinding a chain or removing it, until the end of the transaction';
 
-create or replace function pgflow.seize_(me bigint, shown text, verb text, out lane_id int, out priority smallint, out was json)
+create or replace function pgflow.seize_(
+  me bigint, shown text, verb text, out lane_id int, out priority smallint, out was json
+)
 language plpgsql
 volatile
 set search_path = pg_catalog, pg_temp
@@ -41,10 +44,13 @@ begin
     select r.lane_id, r.priority, json_build_object('status', 'queued') into lane_id, priority, was
     from pgflow.ready r where r.run_id = me for update;
     exit when found;
-    select h.lane_id, h.priority, json_build_object('status', h.state, 'reason', h.reason, 'detail', h.detail) into lane_id, priority, was
+    select h.lane_id, h.priority, json_build_object('status', h.state, 'reason', h.reason, 'detail', h.detail)
+    into lane_id, priority, was
     from pgflow.held h where h.run_id = me for update;
     exit when found;
-    select r.lane_id, r.priority, json_build_object('status', o.status, 'reason', o.reason, 'finished_at', o.finished_at, 'output', o.output, 'error', o.error)
+    select r.lane_id, r.priority,
+      json_build_object('status', o.status, 'reason', o.reason, 'finished_at', o.finished_at, 'output', o.output,
+        'error', o.error)
     into lane_id, priority, was
     from pgflow.outcome o join pgflow.run r on r.run_id = o.run_id
     where o.run_id = me and o.status <> 'continued' for update of o;
@@ -55,11 +61,13 @@ begin
     end if;
   end loop;
   if was is null then
-    raise exception using errcode = 'PF006', message = format('run %s is on its way from one worker to another', shown), hint = 'Try again.';
+    raise exception using errcode = 'PF006', message = format('run %s is on its way from one worker to another', shown),
+      hint = 'Try again.';
   end if;
 end
 $$;
-comment on function pgflow.seize_(bigint, text, text) is 'Locks a run where it is, unless a worker holds it (PF006); says how it was';
+comment on function pgflow.seize_(bigint, text, text)
+  is 'Locks a run where it is, unless a worker holds it (PF006); says how it was';
 
 create or replace function pgflow.withdraw_(me bigint, shown text)
 returns void
@@ -70,7 +78,8 @@ as $$
 declare
   parent record;
 begin
-  select p.run_id, p.chain_id, p.key, r.parent_call as call, exists (select from pgflow.outcome o where o.run_id = p.run_id) as is_over into parent
+  select p.run_id, p.chain_id, p.key, r.parent_call as call, exists (select from pgflow.outcome o
+    where o.run_id = p.run_id) as is_over into parent
   from pgflow.run r join pgflow.run p on p.run_id = r.parent_run_id
   where r.run_id = me;
   if parent.run_id is null then
@@ -82,7 +91,9 @@ begin
     where (g.run_id = parent.chain_id or g.chain_id = parent.chain_id and g.generation > 1)
       and k.payload->>'run_id' = me::text and json_array_length(k.payload->'saga'->'effects') > 0
   ) then
-    raise exception using errcode = 'PF006', message = format('run %s is a child, and its effects are its parent''s, %s, to keep or take back', shown, quote_literal(parent.key)),
+    raise exception using errcode = 'PF006',
+      message = format('run %s is a child, and its effects are its parent''s, %s, to keep or take back', shown,
+        quote_literal(parent.key)),
       hint = 'Rewind the parent, or fork this run.';
   end if;
   if parent.is_over then
@@ -90,15 +101,20 @@ begin
   end if;
   delete from pgflow.signal s where s.ctid = any(array(
     select m.ctid from pgflow.signal m
-    where m.chain_id = parent.chain_id and m.kind = 'c' and m.name = parent.call::text and m.run_id = parent.run_id for update skip locked
+    where m.chain_id = parent.chain_id and m.kind = 'c' and m.name = parent.call::text
+      and m.run_id = parent.run_id for update skip locked
   )) and s.chain_id = parent.chain_id;
-  if not found and not exists (select from pgflow.unit u where u.run_id = parent.run_id and u.call = parent.call and u.kind = 'x') then
-    raise exception using errcode = 'PF006', message = format('run %s is a child, and its parent %s has its result', shown, quote_literal(parent.key)),
+  if not found and not exists (select from pgflow.unit u where u.run_id = parent.run_id and u.call = parent.call
+    and u.kind = 'x') then
+    raise exception using errcode = 'PF006',
+      message = format('run %s is a child, and its parent %s has its result', shown, quote_literal(parent.key)),
       hint = 'Rewind the parent, or fork this run.';
   end if;
 end
 $$;
-comment on function pgflow.withdraw_(bigint, text) is 'Takes the result of a child back from its parent''s mailbox; refuses (PF006) if the parent has taken it, or ever had its effects';
+comment on function pgflow.withdraw_(bigint, text)
+  is 'Takes the result of a child back from its parent''s mailbox; refuses (PF006) if the parent has taken it, or ever '
+     'had its effects';
 
 create or replace function pgflow.drop_children_(me bigint, cut int, children text, are_reused boolean, t timestamptz)
 returns void
@@ -110,7 +126,8 @@ declare
   child record;
 begin
   if children is null or children not in ('refuse', 'cancel') then
-    raise exception using errcode = 'PF003', message = format('children must be refuse or cancel, not %s', quote_nullable(children));
+    raise exception using errcode = 'PF003',
+      message = format('children must be refuse or cancel, not %s', quote_nullable(children));
   end if;
   for child in
     select a.seq, k.call, (k.payload->>'run_id')::bigint as chain_id, k.payload->>'key' as key, a.state
@@ -120,10 +137,13 @@ begin
     if child.state not in ('completed', 'failed', 'cancelled', 'gone') then
       continue when are_reused and children = 'refuse';
       if children = 'refuse' then
-        raise exception using errcode = 'PF006', message = format('child %s, started at unit %s, would be dropped and is still %s', quote_literal(child.key), child.seq, child.state),
+        raise exception using errcode = 'PF006',
+          message = format('child %s, started at unit %s, would be dropped and is still %s', quote_literal(child.key),
+            child.seq, child.state),
           hint = 'Say that such children are to be cancelled, or wait until it has ended.';
       end if;
-      perform pgflow.post_(child.chain_id, 'x', 'cancel', json_build_object('why', 'its parent was rewound', 'reason', 'parent_rewound'), 'pgflow');
+      perform pgflow.post_(child.chain_id,
+        'x', 'cancel', json_build_object('why', 'its parent was rewound', 'reason', 'parent_rewound'), 'pgflow');
     elsif not (are_reused and child.state = 'completed') or pgflow.child_is_undone_(me, cut, child.call) then
       -- What the new generation starts may have this key; one that was made up is in nobody's way.
       delete from pgflow.run_key k where k.chain_id = child.chain_id and k.key = child.key and k.key <> k.root::text;
@@ -132,7 +152,8 @@ begin
 end
 $$;
 comment on function pgflow.drop_children_(bigint, int, text, boolean, timestamptz)
-  is 'Settles the children that the dropped part started, unless they are reused: open ones are cancelled or refused (PF006), keys of ended ones freed';
+  is 'Settles the children that the dropped part started, unless they are reused: open ones are cancelled or refused '
+     '(PF006), keys of ended ones freed';
 
 create or replace function pgflow.is_returned_(run_id bigint, seq int)
 returns boolean
@@ -142,10 +163,12 @@ set search_path = pg_catalog, pg_temp
 as $$
   select exists (
     select from pgflow.unit o
-    where o.run_id = is_returned_.run_id and o.seq > is_returned_.seq and o.kind = 'o' and o.name = 'signal_returned' and (o.payload->>'seq')::int = is_returned_.seq
+    where o.run_id = is_returned_.run_id and o.seq > is_returned_.seq and o.kind = 'o' and o.name = 'signal_returned'
+      and (o.payload->>'seq')::int = is_returned_.seq
   )
 $$;
-comment on function pgflow.is_returned_(bigint, int) is 'True if a message that was taken at a unit went back to the mailbox';
+comment on function pgflow.is_returned_(bigint, int)
+  is 'True if a message that was taken at a unit went back to the mailbox';
 
 create or replace function pgflow.put_back_(chain bigint, origin bigint, cut int, to_chain bigint, t timestamptz)
 returns void
@@ -158,15 +181,18 @@ declare
 begin
   -- By the time at which it was taken; before the time-out of the wait that it had ended.
   numbers := array(
-    select nextval('pgflow.put_back_seq') from pgflow.unit u where u.run_id = origin and u.seq > cut and u.kind = 'S' and not pgflow.is_returned_(origin, u.seq)
+    select nextval('pgflow.put_back_seq') from pgflow.unit u
+    where u.run_id = origin and u.seq > cut and u.kind = 'S' and not pgflow.is_returned_(origin, u.seq)
   );
   insert into pgflow.signal (signal_id, chain_id, sent_at, kind, name, payload)
   overriding system value
   select numbers[s.n], to_chain, s.at, 's', s.name, s.payload
   from (
     select row_number() over (order by u.seq desc) as n, u.name, u.payload,
-      least(u.at, (select min(w.due_at) from pgflow.unit w where w.run_id = origin and w.call = u.call and w.kind = 't')) as at
-    from pgflow.unit u where u.run_id = origin and u.seq > cut and u.kind = 'S' and not pgflow.is_returned_(origin, u.seq)
+      least(u.at, (select min(w.due_at) from pgflow.unit w
+        where w.run_id = origin and w.call = u.call and w.kind = 't')) as at
+    from pgflow.unit u where u.run_id = origin and u.seq > cut and u.kind = 'S'
+      and not pgflow.is_returned_(origin, u.seq)
   ) s;
   if to_chain = chain then
     with gone as (
@@ -181,13 +207,15 @@ begin
     from (
       select signal_id, sent_at, name, sent_by, payload from pgflow.signal s where s.chain_id = chain and s.kind = 's'
       union all
-      select signal_id, sent_at, name, sent_by, payload from pgflow.undelivered d where d.chain_id = chain and d.kind = 's' and d.reason = 'ended'
+      select signal_id, sent_at, name, sent_by, payload from pgflow.undelivered d
+      where d.chain_id = chain and d.kind = 's' and d.reason = 'ended'
     ) m order by m.signal_id;
   end if;
 end
 $$;
 comment on function pgflow.put_back_(bigint, bigint, int, bigint, timestamptz)
-  is 'Fills a mailbox: what the dropped part of a journal had taken, in order, then what waits or was put aside; copies of it, for another chain';
+  is 'Fills a mailbox: what the dropped part of a journal had taken, in order, then what waits or was put aside; '
+     'copies of it, for another chain';
 
 create or replace function pgflow.move_owed_(origin bigint, cut int, heir bigint)
 returns void
@@ -203,9 +231,11 @@ as $$
   )
   insert into pgflow.owed (run_id, call, opened_at, due_at, kind, name, owed_to, detail)
   select heir, call, opened_at, due_at, kind, name, owed_to, detail - 'reason' from gone;
-  select pgflow.move_beats_(origin, o.call, heir, o.call) from pgflow.owed o where o.run_id = heir and o.kind = 'effect' and o.detail ? 'ref'
+  select pgflow.move_beats_(origin, o.call, heir, o.call) from pgflow.owed o
+  where o.run_id = heir and o.kind = 'effect' and o.detail ? 'ref'
 $$;
-comment on function pgflow.move_owed_(bigint, int, bigint) is 'Hands what was owed before a cut to the new generation; the rest stays owed by the old one';
+comment on function pgflow.move_owed_(bigint, int, bigint)
+  is 'Hands what was owed before a cut to the new generation; the rest stays owed by the old one';
 
 create or replace function pgflow.move_words_(origin bigint, chain bigint, heir bigint, t timestamptz)
 returns void
@@ -215,14 +245,17 @@ set search_path = pg_catalog, pg_temp
 as $$
 begin
   update pgflow.signal s set run_id = heir
-  where s.chain_id = chain and s.kind = 'e' and s.run_id = origin and exists (select from pgflow.owed o where o.run_id = heir and o.call = s.call);
+  where s.chain_id = chain and s.kind = 'e' and s.run_id = origin
+    and exists (select from pgflow.owed o where o.run_id = heir and o.call = s.call);
   if exists (select from pgflow.signal s where s.chain_id = chain and s.kind = 'e' and s.run_id = origin) then
-    perform pgflow.take_words_(origin, chain, 0, t, true, (select max(u.seq) from pgflow.unit u where u.run_id = origin));
+    perform pgflow.take_words_(origin, chain, 0, t, true, (select max(u.seq) from pgflow.unit u
+      where u.run_id = origin));
   end if;
 end
 $$;
 comment on function pgflow.move_words_(bigint, bigint, bigint, timestamptz)
-  is 'Hands what was said of open effects, and not yet taken, to whoever owes them now; of those that the old generation keeps it is recorded there';
+  is 'Hands what was said of open effects, and not yet taken, to whoever owes them now; of those that the old '
+     'generation keeps it is recorded there';
 
 create or replace function pgflow.leave_(me bigint, why text, t timestamptz)
 returns void
@@ -247,10 +280,12 @@ begin
   delete from pgflow.step_beat where run_id = me;
   delete from pgflow.draft where run_id = me;
   -- Results of children are sent again, to whom they are for now.
-  delete from pgflow.signal s where s.chain_id = (select r.chain_id from pgflow.run r where r.run_id = me) and s.kind = 'c' and s.run_id = me;
+  delete from pgflow.signal s where s.chain_id = (select r.chain_id from pgflow.run r where r.run_id = me)
+    and s.kind = 'c' and s.run_id = me;
 end
 $$;
-comment on function pgflow.leave_(bigint, text, timestamptz) is 'Ends a generation whose place is locked, or that has ended, as continued by another';
+comment on function pgflow.leave_(bigint, text, timestamptz)
+  is 'Ends a generation whose place is locked, or that has ended, as continued by another';
 
 create or replace function pgflow.bring_up_(heir pgflow.run, cut int, edit json, note jsonb, was json, t timestamptz)
 returns void
@@ -275,7 +310,8 @@ begin
   select heir.run_id, c.args_hash, c.seq, c.call, c.is_done, c.what, c.name, c.key, c.note
   from pgflow.carried c where c.run_id = heir.origin_run_id and c.what = 'child' and c.seq <= cut;
   said := json_build_object(
-    'why', note->'why', 'by', note->'by', 'origin', json_build_object('run_id', heir.origin_run_id, 'seq', cut), 'effects', note->'said',
+    'why', note->'why', 'by', note->'by', 'origin', json_build_object('run_id', heir.origin_run_id, 'seq', cut),
+    'effects', note->'said',
     'dropped', (
       select json_agg(json_build_object('what', a.what, 'name', a.name, 'seq', a.seq, 'state', a.state))
       from (select * from pgflow.acts_(heir.origin_run_id, cut) limit 100) a
@@ -297,13 +333,15 @@ begin
   else
     insert into pgflow.ready (run_id, ready_at, lane_id, last_seq, attempt, priority, has_begun)
     values (heir.run_id, t, heir.lane_id, last_seq, 0, heir.priority, case
-      when cut > 0 or note->>'said' = 'compensate' or pgflow.carried_saga_(heir.chain_id, heir.generation) is not null then true
+      when cut > 0 or note->>'said' = 'compensate'
+        or pgflow.carried_saga_(heir.chain_id, heir.generation) is not null then true
     end);
   end if;
 end
 $$;
 comment on function pgflow.bring_up_(pgflow.run, int, json, jsonb, json, timestamptz)
-  is 'Inserts a run that begins with the journal of another, with the unit that says who wanted it and why, and its place';
+  is 'Inserts a run that begins with the journal of another, with the unit that says who wanted it and why, and its '
+     'place';
 
 create or replace function pgflow.edit_note_(run_id bigint, cut int, edit json)
 returns jsonb
@@ -320,7 +358,9 @@ as $$
 $$;
 comment on function pgflow.edit_note_(bigint, int, json) is 'Hashes of a result before and after it was edited';
 
-create or replace function pgflow.heir_of_(origin pgflow.run, cut int, input json, mode text, attempts int, timeout_seconds float8, t timestamptz)
+create or replace function pgflow.heir_of_(
+  origin pgflow.run, cut int, input json, mode text, attempts int, timeout_seconds float8, t timestamptz
+)
 returns pgflow.run
 language plpgsql
 volatile
@@ -338,7 +378,8 @@ begin
   perform pgflow.check_start_(0, null, timeout_seconds, null, null, origin.tenant, null, t);
   if input is not null then
     if cut > 0 then
-      raise exception using errcode = 'PF003', message = 'the input cannot be another where a part of the journal is kept, which rests on it',
+      raise exception using errcode = 'PF003',
+        message = 'the input cannot be another where a part of the journal is kept, which rests on it',
         hint = 'Restart the run, or fork it at 0.';
     end if;
     perform pgflow.check_input_(input);
@@ -346,7 +387,8 @@ begin
   seeds := pgflow.segments_(origin.heritage->'seeds', own, cut);
   keys := pgflow.segments_(origin.heritage->'keys', own, cut);
   if mode = 'reuse' then
-    seeds := seeds || jsonb_build_array(jsonb_build_array(null, pgflow.segments_(origin.heritage->'seeds', own, 2147483647)->-1->>1));
+    seeds := seeds || jsonb_build_array(
+      jsonb_build_array(null, pgflow.segments_(origin.heritage->'seeds', own, 2147483647)->-1->>1));
   end if;
   heir.run_id := nextval('pgflow.run_id_seq');
   heir.created_at := t;
@@ -361,12 +403,14 @@ begin
   heir.start_id := null;
   heir.labels := nullif(pgflow.labels_at_start_(origin.run_id, origin.labels), '{}');
   heir.heritage := jsonb_strip_nulls(jsonb_build_object(
-    'began_us', case when cut > 0 then coalesce((origin.heritage->>'began_us')::bigint, pgflow.micros_(greatest(origin.created_at, origin.run_at))) end,
+    'began_us', case when cut > 0 then coalesce((origin.heritage->>'began_us')::bigint,
+      pgflow.micros_(greatest(origin.created_at, origin.run_at))) end,
     'keys', nullif(keys, '[]'), 'attempts', attempts,
     -- Of an imported run; others have them in `carried`.
     'children', (
       select jsonb_agg(c) from jsonb_array_elements(origin.heritage->'children') c
-      where exists (select from pgflow.unit u where u.run_id = origin.run_id and u.seq <= cut and u.kind = 'k' and u.call = (c->>0)::int)
+      where exists (select from pgflow.unit u where u.run_id = origin.run_id and u.seq <= cut and u.kind = 'k'
+        and u.call = (c->>0)::int)
     ))) || jsonb_build_object('seeds', seeds);
   return heir;
 end
@@ -409,17 +453,20 @@ begin
     cut := pgflow.cut_before_(old.run_id, from_step);
   elsif verb = 'retry' then
     if place.was->>'status' <> 'failed' then -- another has retried it meanwhile
-      raise exception using errcode = 'PF006', message = format('run %s is %s: only a stuck or failed run can be retried', shown, place.was->>'status'),
+      raise exception using errcode = 'PF006',
+        message = format('run %s is %s: only a stuck or failed run can be retried', shown, place.was->>'status'),
         hint = 'Say from which step, or restart it.';
     end if;
     cut := pgflow.cut_to_retry_(old.run_id);
   end if;
   if pgflow.awaits_end_(old.run_id) then
-    raise exception using errcode = 'PF006', message = format('run %s waits until the one that it replaces has ended', shown),
+    raise exception using errcode = 'PF006',
+      message = format('run %s waits until the one that it replaces has ended', shown),
       hint = 'It has done nothing yet. Start another in its place with the same key, or cancel it.';
   end if;
   if place.was->>'status' <> 'cancelled' and pgflow.is_undoing_(old.run_id, old.origin_seq) then
-    raise exception using errcode = 'PF006', message = format('run %s is taking back effects of its dropped part', shown),
+    raise exception using errcode = 'PF006',
+      message = format('run %s is taking back effects of its dropped part', shown),
       hint = 'Let it finish first; pgflow.obligations lists what waits for a person.';
   end if;
   perform pgflow.check_cut_(old.run_id, cut, edit, false);
@@ -434,14 +481,17 @@ begin
   if old.parent_run_id is null then
     heir.root_run_id := heir.run_id;
   end if;
-  note := jsonb_build_object('verb', verb, 'why', left(why, 4096), 'by', coalesce(sent_by, session_user), 'effects', mode, 'said', effects,
-    'edit', pgflow.edit_note_(old.run_id, cut, edit), 'input', case when input is not null then 'edited' end, 'attempts', attempts, 'children', children);
+  note := jsonb_build_object('verb', verb, 'why', left(why, 4096), 'by', coalesce(sent_by, session_user),
+    'effects', mode, 'said', effects,
+    'edit', pgflow.edit_note_(old.run_id, cut, edit), 'input', case when input is not null then 'edited' end,
+    'attempts', attempts, 'children', children);
 
   perform pgflow.leave_(old.run_id, verb, t);
   perform pgflow.note_taken_back_(chain, old.run_id, old.generation, cut);
   perform pgflow.bring_up_(heir, cut, edit, note, place.was, t);
   perform pgflow.move_owed_(old.run_id, cut, heir.run_id);
-  perform pgflow.hand_on_debts_(old.run_id, cut, effects, format('the run goes on as generation %s', heir.generation), t);
+  perform pgflow.hand_on_debts_(old.run_id, cut, effects,
+    format('the run goes on as generation %s', heir.generation), t);
   perform pgflow.move_words_(old.run_id, chain, heir.run_id, t);
   perform pgflow.put_back_(chain, old.run_id, cut, chain, t);
   perform pgflow.send_results_(old.run_id, cut, heir.run_id, chain, t);
@@ -470,15 +520,18 @@ as $$
 #variable_conflict use_variable
 begin
   select b.run_id, b.generation, b.lane_id, b.seq into run_id, generation, lane_id, seq
-  from pgflow.begin_again_('rewind', pgflow.chain_of_(tenant, key), to_seq, from_step, null, edit, effects, children, attempts, timeout_seconds, why, sent_by) b;
+  from pgflow.begin_again_('rewind', pgflow.chain_of_(tenant, key), to_seq, from_step, null, edit, effects, children,
+    attempts, timeout_seconds, why, sent_by) b;
 end
 $$;
 comment on function pgflow.rewind_run(text, int, text, json, text, text, int, float8, text, text, text)
-  is 'Takes a run back to a unit of its journal, or before a step, and lets it go on from there as its next generation; PF006 while it runs, PF020 if what is dropped has acted';
+  is 'Takes a run back to a unit of its journal, or before a step, and lets it go on from there as its next '
+     'generation; PF006 while it runs, PF020 if what is dropped has acted';
 --! grant rewind_run to pgflow_operator
 
 create or replace function pgflow.restart_run(
-  key text, input json default null, effects text default null, children text default 'refuse', attempts int default null,
+  key text, input json default null, effects text default null, children text default 'refuse',
+  attempts int default null,
   timeout_seconds float8 default null, why text default 'restarted', tenant text default '', sent_by text default null,
   out run_id bigint, out generation int, out lane_id int
 )
@@ -490,16 +543,20 @@ as $$
 #variable_conflict use_variable
 begin
   select b.run_id, b.generation, b.lane_id into run_id, generation, lane_id
-  from pgflow.begin_again_('restart', pgflow.chain_of_(tenant, key), 0, null, input, null, effects, children, attempts, timeout_seconds, why, sent_by) b;
+  from pgflow.begin_again_('restart', pgflow.chain_of_(tenant, key), 0, null, input, null, effects, children, attempts,
+    timeout_seconds, why, sent_by) b;
 end
 $$;
 comment on function pgflow.restart_run(text, json, text, text, int, float8, text, text, text)
-  is 'Begins a run anew as its next generation, with the same input or another; PF006 while it runs, PF020 if it has acted';
+  is 'Begins a run anew as its next generation, with the same input or another; PF006 while it runs, PF020 if it has '
+     'acted';
 --! grant restart_run to pgflow_operator
 
 create or replace function pgflow.fork_run(
-  key text, new_key text default null, at_seq int default null, from_step text default null, edit json default null, input json default null,
-  effects text default null, with_mail boolean default false, generation int default null, labels jsonb default null, attempts int default null,
+  key text, new_key text default null, at_seq int default null, from_step text default null, edit json default null,
+  input json default null,
+  effects text default null, with_mail boolean default false, generation int default null, labels jsonb default null,
+  attempts int default null,
   timeout_seconds float8 default null, why text default 'forked', tenant text default '', sent_by text default null,
   out run_key text, out run_id bigint, out is_new boolean, out lane_id int, out seq int
 )
@@ -522,17 +579,21 @@ begin
   perform pgflow.check_key_(new_key);
   perform pgflow.check_start_(0, null, timeout_seconds, labels, null, tenant, null, t);
   perform pg_advisory_xact_lock_shared(hashtextextended('pgflow.retention', 0));
-  request := md5(jsonb_build_array(chain, at_seq, from_step, pgflow.as_compared_(edit), pgflow.as_compared_(input), effects, with_mail, generation, labels, attempts, timeout_seconds)::text);
+  request := md5(jsonb_build_array(chain, at_seq, from_step, pgflow.as_compared_(edit), pgflow.as_compared_(input),
+    effects, with_mail, generation, labels, attempts, timeout_seconds)::text);
   if new_key is not null then
-    select r.* into known from pgflow.run_key k join pgflow.run r on r.run_id = k.chain_id where k.tenant = tenant and k.key = new_key;
+    select r.* into known from pgflow.run_key k join pgflow.run r on r.run_id = k.chain_id
+    where k.tenant = tenant and k.key = new_key;
   end if;
   if known.run_id is null then
     select r.* into origin from pgflow.run r
     where r.run_id = case when generation is null then pgflow.newest_run_(chain) when generation = 1 then chain else (
-      select g.run_id from pgflow.run g where g.chain_id = chain and g.generation = fork_run.generation and g.generation > 1
+      select g.run_id from pgflow.run g where g.chain_id = chain and g.generation = fork_run.generation
+        and g.generation > 1
     ) end;
     if origin.run_id is null then
-      raise exception using errcode = 'PF003', message = format('run %s has no generation %s', quote_literal(key), generation);
+      raise exception using errcode = 'PF003',
+        message = format('run %s has no generation %s', quote_literal(key), generation);
     end if;
     if from_step is not null and at_seq is not null then
       raise exception using errcode = 'PF003', message = 'say a unit or a step, not both';
@@ -553,14 +614,17 @@ begin
     heir.key := coalesce(new_key, heir.root::text);
     heir.labels := coalesce(labels, heir.labels);
     heir.heritage := heir.heritage || jsonb_build_object('request', request);
-    insert into pgflow.run_key (tenant, key, chain_id, root) values (heir.tenant, heir.key, heir.run_id, heir.root) on conflict do nothing;
+    insert into pgflow.run_key (tenant, key, chain_id, root) values (heir.tenant, heir.key, heir.run_id, heir.root)
+    on conflict do nothing;
     if not found then
-      select r.* into known from pgflow.run_key k join pgflow.run r on r.run_id = k.chain_id where k.tenant = tenant and k.key = new_key;
+      select r.* into known from pgflow.run_key k join pgflow.run r on r.run_id = k.chain_id
+      where k.tenant = tenant and k.key = new_key;
     end if;
   end if;
   if known.run_id is not null then
     if known.heritage->>'request' is distinct from request then
-      raise exception using errcode = 'PF002', message = format('key %s already names another run', quote_literal(new_key)),
+      raise exception using errcode = 'PF002',
+        message = format('key %s already names another run', quote_literal(new_key)),
         hint = 'Use another key; with the same arguments it would be the same fork.';
     end if;
     run_key := known.key;
@@ -571,8 +635,10 @@ begin
     return;
   end if;
 
-  note := jsonb_build_object('verb', 'fork', 'why', left(why, 4096), 'by', coalesce(sent_by, session_user), 'effects', mode, 'said', effects,
-    'edit', pgflow.edit_note_(origin.run_id, seq, edit), 'input', case when input is not null then 'edited' end, 'attempts', attempts);
+  note := jsonb_build_object('verb', 'fork', 'why', left(why, 4096), 'by', coalesce(sent_by, session_user),
+    'effects', mode, 'said', effects,
+    'edit', pgflow.edit_note_(origin.run_id, seq, edit), 'input', case when input is not null then 'edited' end,
+    'attempts', attempts);
   if seq > 0 then
     perform pgflow.lend_saga_(origin, heir.chain_id);
   end if;
@@ -587,6 +653,8 @@ begin
   lane_id := heir.lane_id;
 end
 $$;
-comment on function pgflow.fork_run(text, text, int, text, json, json, text, boolean, int, jsonb, int, float8, text, text, text)
-  is 'Starts a run that begins with another''s journal up to a unit, or before a step, and goes on by itself; the origin is not touched. PF020 if what is left out has acted, PF002 if the new key is taken';
+comment on function pgflow.fork_run(text, text, int, text, json, json, text, boolean, int, jsonb, int, float8, text,
+  text, text)
+  is 'Starts a run that begins with another''s journal up to a unit, or before a step, and goes on by itself; the '
+     'origin is not touched. PF020 if what is left out has acted, PF002 if the new key is taken';
 --! grant fork_run to pgflow_operator

@@ -30,10 +30,12 @@ immutable
 set search_path = pg_catalog, pg_temp
 as $$
   select coalesce(
-    (select e->>1 from jsonb_array_elements(segments) with ordinality as x (e, n) where stem_at_.seq <= coalesce((e->>0)::int, 2147483647) order by n limit 1),
+    (select e->>1 from jsonb_array_elements(segments) with ordinality as x (e, n)
+      where stem_at_.seq <= coalesce((e->>0)::int, 2147483647) order by n limit 1),
     own)
 $$;
-comment on function pgflow.stem_at_(jsonb, text, int) is 'The stem that holds at a seq, by segments [[last seq or null, stem], ...] and the run''s own after them';
+comment on function pgflow.stem_at_(jsonb, text, int)
+  is 'The stem that holds at a seq, by segments [[last seq or null, stem], ...] and the run''s own after them';
 
 create or replace function pgflow.segments_(known jsonb, own text, cut int)
 returns jsonb
@@ -45,14 +47,16 @@ as $$
   from (
     select g.n, g.upto, g.stem, coalesce(lag(g.upto) over (order by g.n), 0) as after
     from (
-      select n, coalesce((e->>0)::int, 2147483647) as upto, e->>1 as stem from jsonb_array_elements(coalesce(known, '[]')) with ordinality as x (e, n)
+      select n, coalesce((e->>0)::int, 2147483647) as upto, e->>1 as stem
+      from jsonb_array_elements(coalesce(known, '[]')) with ordinality as x (e, n)
       union all
       select 2147483647, 2147483647, own
     ) g
   ) s
   where s.after < cut
 $$;
-comment on function pgflow.segments_(jsonb, text, int) is 'The segments of an origin, its own stem among them, as far as a cut';
+comment on function pgflow.segments_(jsonb, text, int)
+  is 'The segments of an origin, its own stem among them, as far as a cut';
 
 create or replace function pgflow.cut_before_(run_id bigint, step text)
 returns int
@@ -65,13 +69,15 @@ declare
   chosen int;
 begin
   select u.call into chosen from pgflow.unit u
-  where u.run_id = run_id and u.name = step and u.kind in ('c', 'f', 'a', 's', 'X', 'd', 'i') order by u.kind = 'f' desc, u.call desc limit 1;
+  where u.run_id = run_id and u.name = step and u.kind in ('c', 'f', 'a', 's', 'X', 'd', 'i')
+  order by u.kind = 'f' desc, u.call desc limit 1;
   if chosen is null then
     select max((s->>0)::int) into chosen
     from pgflow.unit u cross join lateral json_array_elements(u.starts) s where u.run_id = run_id and s->>2 = step;
   end if;
   if chosen is null then
-    raise exception using errcode = 'PF003', message = format('the journal of run %s has no call of step %s', run_id, quote_nullable(step)),
+    raise exception using errcode = 'PF003',
+      message = format('the journal of run %s has no call of step %s', run_id, quote_nullable(step)),
       hint = 'The view pgflow.steps lists the steps of a run.';
   end if;
   return coalesce(
@@ -79,7 +85,8 @@ begin
     (select max(u.seq) from pgflow.unit u where u.run_id = run_id));
 end
 $$;
-comment on function pgflow.cut_before_(bigint, text) is 'The seq before the first unit of a step''s last call, of its last failed one if one has failed';
+comment on function pgflow.cut_before_(bigint, text)
+  is 'The seq before the first unit of a step''s last call, of its last failed one if one has failed';
 
 create or replace function pgflow.acts_(run_id bigint, cut int)
 returns table (seq int, call int, what text, name text, state text, key text, args_hash bigint, payload json)
@@ -97,20 +104,24 @@ begin
       select u.* from pgflow.unit u where u.run_id = acts_.run_id
     ), licence as (
       select distinct on (l.call) l.* from (
-        select (s->>0)::int as call, j.seq, s->>1 as class, s->>2 as name, s->>3 as ordinal, (s->>4)::bigint as args_hash
+        select (s->>0)::int as call, j.seq, s->>1 as class, s->>2 as name, s->>3 as ordinal,
+          (s->>4)::bigint as args_hash
         from journal j cross join lateral json_array_elements(j.starts) s where s->>1 in ('s', 't')
       ) l order by l.call, l.seq
     ), ending as (
       select j.* from journal j where j.kind in ('c', 'f', 'X')
     ), ledger as (
-      select distinct on (j.call) j.* from journal j where j.kind in ('i', 'j', 'C', 'F', 'U', 'A', 'E') order by j.call, j.seq desc
+      select distinct on (j.call) j.* from journal j where j.kind in ('i', 'j', 'C', 'F', 'U', 'A', 'E')
+      order by j.call, j.seq desc
     )
     select coalesce(e.seq, l.seq), l.call, case l.class when 's' then 'step' else 'transaction' end, l.name,
       case e.kind when 'c' then 'completed' when 'f' then 'failed' when 'X' then 'abandoned' else 'started' end,
       case when l.ordinal ~ '^[0-9]+$' then
-        pgflow.stem_at_(me.heritage->'keys', pgflow.own_stem_(me.root, me.generation), l.seq) || '/' || l.name || '/' || l.ordinal
+        pgflow.stem_at_(me.heritage->'keys', pgflow.own_stem_(me.root, me.generation),
+          l.seq) || '/' || l.name || '/' || l.ordinal
       else l.ordinal end,
-      l.args_hash, coalesce((select j.payload from journal j where j.kind = 'r' and j.call = l.call order by j.seq desc limit 1), e.payload)
+      l.args_hash, coalesce((select j.payload from journal j where j.kind = 'r' and j.call = l.call order by j.seq desc
+        limit 1), e.payload)
     from licence l left join ending e on e.call = l.call
     where e.seq is null or e.seq > cut
     union all
@@ -121,15 +132,19 @@ begin
     from ledger g join pgflow.unit_kind k on k.kind = g.kind join journal i on i.call = g.call and i.kind = 'i'
     where g.kind <> 'F' and g.seq > cut
     union all
-    select j.seq, j.call, 'child', j.payload->>'key', coalesce(pgflow.status_(pgflow.newest_run_((j.payload->>'run_id')::bigint)), 'gone'), null, null, null
+    select j.seq, j.call, 'child', j.payload->>'key',
+      coalesce(pgflow.status_(pgflow.newest_run_((j.payload->>'run_id')::bigint)), 'gone'), null, null, null
     from journal j where j.kind = 'k' and j.seq > cut
     union all
     -- What it was given itself, and has not asked for.
-    select c.seq, c.call, case when c.key ~ '^[0-9]+:[0-9]+$' then 'transaction' else 'step' end, c.name, case when c.is_done then 'completed' else 'started' end, c.key, c.args_hash, c.payload
-    from pgflow.carried c where c.run_id = me.run_id and c.what = 'step' and not exists (select from licence l where l.ordinal = c.key)
+    select c.seq, c.call, case when c.key ~ '^[0-9]+:[0-9]+$' then 'transaction' else 'step' end, c.name,
+      case when c.is_done then 'completed' else 'started' end, c.key, c.args_hash, c.payload
+    from pgflow.carried c where c.run_id = me.run_id and c.what = 'step' and not exists (select from licence l
+      where l.ordinal = c.key)
     union all
     select c.seq, c.call, 'effect', c.name, 'effect_confirmed', c.key, c.args_hash, c.payload
-    from pgflow.carried c where c.run_id = me.run_id and c.what = 'effect' and not exists (select from journal i where i.kind = 'i' and i.key = c.key)
+    from pgflow.carried c where c.run_id = me.run_id and c.what = 'effect' and not exists (select from journal i
+      where i.kind = 'i' and i.key = c.key)
     order by 1, 2;
 end
 $$;
@@ -149,15 +164,20 @@ declare
   acts int := 0;
 begin
   if effects not in ('reuse', 'repeat', 'compensate') then
-    raise exception using errcode = 'PF003', message = format('effects must be reuse, repeat or compensate, not %s', quote_literal(effects));
+    raise exception using errcode = 'PF003',
+      message = format('effects must be reuse, repeat or compensate, not %s', quote_literal(effects));
   end if;
   if effects = 'compensate' and is_fork then
-    raise exception using errcode = 'PF003', message = 'a fork leaves its origin as it is: what that has done is its own to take back',
+    raise exception using errcode = 'PF003',
+      message = 'a fork leaves its origin as it is: what that has done is its own to take back',
       hint = 'Rewind the run itself, or fork it with repeat or reuse.';
   end if;
-  select e.* into open from pgflow.effects_after_(check_acts_.run_id, cut) e where effects = 'reuse' and e.state = 'open' limit 1;
+  select e.* into open from pgflow.effects_after_(check_acts_.run_id, cut) e
+  where effects = 'reuse' and e.state = 'open' limit 1;
   if open.seq is not null then
-    raise exception using errcode = 'PF006', message = format('effect %s, intended at unit %s, is not closed, so its result cannot be reused', open.name, open.seq),
+    raise exception using errcode = 'PF006',
+      message = format('effect %s, intended at unit %s, is not closed, so its result cannot be reused',
+        open.name, open.seq),
       hint = 'Settle or confirm it first, or say compensate or repeat.';
   end if;
   for act in select * from pgflow.acts_(check_acts_.run_id, cut) loop
@@ -169,29 +189,38 @@ begin
     end if;
     acts := acts + 1;
     if acts <= 5 then
-      told := told || case when acts > 1 then ', ' else '' end || format('%s %s (unit %s, %s)', act.what, act.name, act.seq, replace(act.state, '_', ' '));
+      told := told || case when acts > 1 then ', '
+        else '' end || format('%s %s (unit %s, %s)', act.what, act.name, act.seq, replace(act.state, '_', ' '));
     end if;
-    if effects = 'reuse' and act.what = 'child' and is_fork and act.state in ('queued', 'running', 'waiting', 'paused', 'stuck') then
-      raise exception using errcode = 'PF006', message = format('child %s, started at unit %s, is still %s and has one parent only', quote_literal(act.name), act.seq, act.state),
+    if effects = 'reuse' and act.what = 'child' and is_fork
+      and act.state in ('queued', 'running', 'waiting', 'paused', 'stuck') then
+      raise exception using errcode = 'PF006',
+        message = format('child %s, started at unit %s, is still %s and has one parent only', quote_literal(act.name),
+          act.seq, act.state),
         hint = 'Fork after it has ended, or say repeat.';
     end if;
     if effects = 'compensate' and act.what = 'child' and pgflow.has_done_((
       select (k.payload->>'run_id')::bigint from pgflow.unit k where k.run_id = check_acts_.run_id and k.seq = act.seq
     )) then
-      raise exception using errcode = 'PF020', message = format('child %s, started at unit %s, has done effects that its parent cannot take back', quote_literal(act.name), act.seq),
+      raise exception using errcode = 'PF020',
+        message = format('child %s, started at unit %s, has done effects that its parent cannot take back',
+          quote_literal(act.name), act.seq),
         hint = 'Cut after it, or say reuse or repeat.';
     end if;
   end loop;
   if acts > 0 and effects is null then
     raise exception using errcode = 'PF020',
-      message = format('what would be dropped has acted: %s%s', told, case when acts > 5 then format(' and %s more', acts - 5) else '' end),
-      hint = 'Say effects: reuse hands their results to the new run where it asks for the same, repeat does them again under new keys, compensate takes effects back first.';
+      message = format('what would be dropped has acted: %s%s', told,
+        case when acts > 5 then format(' and %s more', acts - 5) else '' end),
+      hint = 'Say effects: reuse hands their results to the new run where it asks for the same, repeat does them again '
+        'under new keys, compensate takes effects back first.';
   end if;
   return coalesce(effects, case when is_fork then 'repeat' else 'reuse' end);
 end
 $$;
 comment on function pgflow.check_acts_(bigint, int, text, boolean)
-  is 'Refuses (PF020) to drop units that have acted unless it is said what is to become of it; answers what is: reuse, repeat or compensate';
+  is 'Refuses (PF020) to drop units that have acted unless it is said what is to become of it; answers what is: reuse, '
+     'repeat or compensate';
 
 create or replace function pgflow.effect_end_(run_id bigint, call int)
 returns int
@@ -224,7 +253,8 @@ as $$
       and not exists (select from pgflow.unit f where f.run_id = c.run_id and f.call = c.call and f.kind = 'F')
   )
   select i.seq, 'effect', i.name::text, c.seq
-  from undo c join pgflow.unit i on i.run_id = parted_.run_id and i.seq <= parted_.cut and i.kind = 'i' and i.key = c.key
+  from undo c join pgflow.unit i on i.run_id = parted_.run_id and i.seq <= parted_.cut and i.kind = 'i'
+    and i.key = c.key
   union all
   select s.seq, 'child', s.name::text, c.seq
   from undo c
@@ -235,7 +265,8 @@ as $$
   order by 1, 4
 $$;
 comment on function pgflow.parted_(bigint, int)
-  is 'Effects before a cut, and children started before it, that were taken back after it, or begun to be: nobody may go on from there as if they were done';
+  is 'Effects before a cut, and children started before it, that were taken back after it, or begun to be: nobody may '
+     'go on from there as if they were done';
 
 create or replace function pgflow.cut_to_retry_(run_id bigint)
 returns int
@@ -253,7 +284,8 @@ begin
     select min(s.seq) into first from (
       select p.seq from pgflow.parted_(run_id, cut) p
       union all
-      select i.seq from pgflow.unit i where i.run_id = run_id and i.seq <= cut and i.kind = 'i' and pgflow.effect_end_(run_id, i.call) > cut
+      select i.seq from pgflow.unit i
+      where i.run_id = run_id and i.seq <= cut and i.kind = 'i' and pgflow.effect_end_(run_id, i.call) > cut
     ) s;
     exit when first is null;
     cut := first - 1;
@@ -262,7 +294,8 @@ begin
 end
 $$;
 comment on function pgflow.cut_to_retry_(bigint)
-  is 'The seq before the step that failed last, or before the first effect that was taken back for it; null = no step has failed';
+  is 'The seq before the step that failed last, or before the first effect that was taken back for it; null = no step '
+     'has failed';
 
 create or replace function pgflow.check_cut_(run_id bigint, cut int, edit json, is_fork boolean)
 returns void
@@ -277,55 +310,70 @@ declare
   parted record;
 begin
   if cut is null or cut not between 0 and last_seq then
-    raise exception using errcode = 'PF003', message = format('there is no unit %s: the journal has units 1 to %s', coalesce(cut::text, '?'), last_seq),
+    raise exception using errcode = 'PF003',
+      message = format('there is no unit %s: the journal has units 1 to %s', coalesce(cut::text, '?'), last_seq),
       hint = 'Say 0 to keep nothing of it.';
   end if;
   select u.seq into found from pgflow.unit u where u.run_id = run_id and u.seq <= cut and u.kind = 'n' limit 1;
   if found.seq is not null then
-    raise exception using errcode = 'PF003', message = format('at unit %s the run continued as new: cut before it', found.seq);
+    raise exception using errcode = 'PF003',
+      message = format('at unit %s the run continued as new: cut before it', found.seq);
   end if;
   select (o.payload->>'seq')::int as seq, o.seq as returned_at, o.payload->>'name' as name into found
   from pgflow.unit o
-  where o.run_id = run_id and o.kind = 'o' and o.name = 'signal_returned' and o.seq > cut and (o.payload->>'seq')::int <= cut limit 1;
+  where o.run_id = run_id and o.kind = 'o' and o.name = 'signal_returned' and o.seq > cut
+    and (o.payload->>'seq')::int <= cut limit 1;
   if found.seq is not null then
-    raise exception using errcode = 'PF003', message = format('signal %s, taken at unit %s, went back at unit %s', found.name, found.seq, found.returned_at),
+    raise exception using errcode = 'PF003',
+      message = format('signal %s, taken at unit %s, went back at unit %s', found.name, found.seq, found.returned_at),
       hint = 'Cut before the one or after the other.';
   end if;
   select i.seq, i.name, pgflow.effect_end_(run_id, i.call) as ended_at, (
-    select max(e.seq) from pgflow.unit e where e.run_id = run_id and e.call = i.call and e.seq > cut and e.kind in ('j', 'A', 'E')
+    select max(e.seq) from pgflow.unit e where e.run_id = run_id and e.call = i.call and e.seq > cut
+      and e.kind in ('j', 'A', 'E')
   ) as known_at into found
   from pgflow.unit i
-  where i.run_id = run_id and i.seq <= cut and i.kind = 'i' and coalesce(pgflow.effect_end_(run_id, i.call), 2147483647) > cut
+  where i.run_id = run_id and i.seq <= cut and i.kind = 'i'
+    and coalesce(pgflow.effect_end_(run_id, i.call), 2147483647) > cut
   order by ended_at, known_at, i.seq limit 1;
   if found.ended_at is not null then
-    raise exception using errcode = 'PF003', message = format('effect %s, intended at unit %s, has ended at unit %s', found.name, found.seq, found.ended_at),
+    raise exception using errcode = 'PF003',
+      message = format('effect %s, intended at unit %s, has ended at unit %s', found.name, found.seq, found.ended_at),
       hint = 'Cut before the one or after the other.';
   end if;
   if found.known_at is not null then
-    -- Who does not know of an attempt would believe too early that there was none; what is unknown is found to be so again.
-    raise exception using errcode = 'PF003', message = format('effect %s, intended at unit %s, goes on until unit %s', found.name, found.seq, found.known_at),
+    -- Who does not know of an attempt would believe too early that there was none; what is unknown is found to be so
+    -- again.
+    raise exception using errcode = 'PF003',
+      message = format('effect %s, intended at unit %s, goes on until unit %s', found.name, found.seq, found.known_at),
       hint = 'Cut before the one or after the other.';
   end if;
-  select p.* into parted from pgflow.parted_(run_id, cut) p where not is_fork limit 1; -- a fork takes back nothing of what its origin did
+  -- a fork takes back nothing of what its origin did
+  select p.* into parted from pgflow.parted_(run_id, cut) p where not is_fork limit 1;
   if parted.seq is not null then
     raise exception using errcode = 'PF003',
-      message = format('%s %s, %s at unit %s, was taken back at unit %s', parted.what, parted.name, case parted.what when 'effect' then 'intended' else 'started' end, parted.seq, parted.taken_back_at),
+      message = format('%s %s, %s at unit %s, was taken back at unit %s', parted.what, parted.name, case parted.what
+        when 'effect' then 'intended' else 'started' end, parted.seq, parted.taken_back_at),
       hint = 'Cut before the one or after the other.';
   end if;
   if is_fork and found.seq is not null then
-    raise exception using errcode = 'PF003', message = format('effect %s, intended at unit %s, is still open at unit %s and belongs to the origin', found.name, found.seq, cut),
+    raise exception using errcode = 'PF003',
+      message = format('effect %s, intended at unit %s, is still open at unit %s and belongs to the origin', found.name,
+        found.seq, cut),
       hint = format('Fork at unit %s or before, or after the effect is settled.', found.seq - 1);
   end if;
   if edit is not null then
     perform pgflow.check_json_(edit, 'the edited result');
     if not exists (select from pgflow.unit u where u.run_id = run_id and u.seq = cut and u.kind in ('c', 'f', 'd')) then
-      raise exception using errcode = 'PF003', message = format('unit %s is not the result of a step or a decision, and cannot be edited', cut),
+      raise exception using errcode = 'PF003',
+        message = format('unit %s is not the result of a step or a decision, and cannot be edited', cut),
         hint = 'The run goes on right after the unit that is edited: cut there.';
     end if;
   end if;
 end
 $$;
-comment on function pgflow.check_cut_(bigint, int, json, boolean) is 'Refuses (PF003) a cut that is not in the journal or that another run cannot begin with';
+comment on function pgflow.check_cut_(bigint, int, json, boolean)
+  is 'Refuses (PF003) a cut that is not in the journal or that another run cannot begin with';
 
 create or replace function pgflow.copy_units_(origin bigint, cut int, heir bigint, edit json)
 returns void
@@ -341,20 +389,26 @@ begin
   with closed as (
     select u.call from pgflow.unit u where u.run_id = origin and u.seq <= cut and u.kind in ('c', 'f', 'X', 'x')
   ), done as (
-    insert into pgflow.unit (run_id, token, at, recorded_at, due_at, args_hash, seq, call, kind, name, key, payload, starts)
+    insert into pgflow.unit (run_id, token, at, recorded_at, due_at, args_hash, seq, call, kind, name, key,
+      payload, starts)
     select heir, 0, u.at, u.recorded_at, u.due_at, u.args_hash, u.seq, u.call,
       case when u.seq = cut and u.kind = 'f' and edit is not null then 'c' else u.kind end, u.name,
       -- What will rest on a decision from here on has keys of its own; what has been done keeps its key.
-      case when u.kind = 'd' and starts_with(u.key, old_stem || '/') then stem || substr(u.key, length(old_stem) + 1) else u.key end,
+      case when u.kind = 'd' and starts_with(u.key, old_stem || '/') then stem || substr(u.key, length(old_stem) + 1)
+        else u.key end,
       case when u.seq = cut and edit is not null then edit
         when u.kind = 'i' and starts_with(u.payload->>'decision', old_stem || '/') then json_build_object(
-          'request', u.payload->'request', 'risk', u.payload->>'risk', 'code', u.payload->>'code', 'policy', (u.payload->>'policy')::int,
-          'decision', stem || substr(u.payload->>'decision', length(old_stem) + 1), 'compensates', u.payload->>'compensates',
+          'request', u.payload->'request', 'risk', u.payload->>'risk', 'code', u.payload->>'code',
+          'policy', (u.payload->>'policy')::int,
+          'decision', stem || substr(u.payload->>'decision', length(old_stem) + 1),
+          'compensates', u.payload->>'compensates',
           'expects', u.payload->>'expects', 'is_undo', (u.payload->>'is_undo')::boolean)
         else u.payload end,
       case when u.starts is not null then (
-        select json_agg(case when s->>1 = 'e' then json_build_array(s->0, s->1, s->2, u.key, s->4) else s end order by n)
-        from json_array_elements(u.starts) with ordinality as x (s, n) where s->>1 = 'e' or (s->>0)::int in (select c.call from closed c)
+        select json_agg(case when s->>1 = 'e' then json_build_array(s->0, s->1, s->2, u.key, s->4) else s end
+          order by n)
+        from json_array_elements(u.starts) with ordinality as x (s, n)
+        where s->>1 = 'e' or (s->>0)::int in (select c.call from closed c)
       ) end
     from pgflow.unit u where u.run_id = origin and u.seq <= cut
     returning 1
@@ -366,7 +420,8 @@ begin
 end
 $$;
 comment on function pgflow.copy_units_(bigint, int, bigint, json)
-  is 'Copies a journal up to a cut, without the licences of bodies whose outcome is not in it, and with another result in its last unit if one is given';
+  is 'Copies a journal up to a cut, without the licences of bodies whose outcome is not in it, and with another result '
+     'in its last unit if one is given';
 
 create or replace function pgflow.unasked_(run_id bigint)
 returns setof pgflow.carried
@@ -387,9 +442,11 @@ volatile
 set search_path = pg_catalog, pg_temp
 as $$
   insert into pgflow.carried (run_id, args_hash, seq, call, is_done, what, name, key, payload, request, note)
-  select heir, a.args_hash, a.seq, row_number() over (order by a.seq, a.call), a.is_done, a.what, a.name, a.key, case when a.is_done then a.payload end, a.request, a.note
+  select heir, a.args_hash, a.seq, row_number() over (order by a.seq, a.call), a.is_done, a.what, a.name, a.key,
+    case when a.is_done then a.payload end, a.request, a.note
   from (
-    select s.seq, s.call, s.args_hash, s.state = 'completed' as is_done, 'step' as what, s.name, s.key, s.payload, null::json as request, null::jsonb as note
+    select s.seq, s.call, s.args_hash, s.state = 'completed' as is_done, 'step' as what, s.name, s.key, s.payload,
+      null::json as request, null::jsonb as note
     from pgflow.acts_(origin, cut) s where s.what in ('step', 'transaction')
     union all
     -- What was taken back is done anew.
@@ -398,7 +455,8 @@ as $$
     from pgflow.effects_after_(origin, cut) e where e.state = 'confirmed' and not e.is_undo and not e.is_undone
     union all
     select c.seq, c.call, c.args_hash, true, 'effect', c.name, c.key, c.payload, c.request, c.note
-    from pgflow.unasked_(origin) c where c.key not in (select u.key from pgflow.undone_from_(origin, cut) u where u.is_done)
+    from pgflow.unasked_(origin) c where c.key not in (select u.key from pgflow.undone_from_(origin, cut) u
+      where u.is_done)
   ) a
 $$;
 comment on function pgflow.carry_(bigint, int, bigint)
@@ -424,11 +482,14 @@ begin
   loop
     select u.payload into message from pgflow.unit u where u.run_id = origin and u.call = child.call and u.kind = 'K';
     if message is null then
-      select json_build_object('status', o.status, 'reason', o.reason, 'output', o.output, 'error', o.error, 'run_id', o.run_id) into message
+      select json_build_object('status', o.status, 'reason', o.reason, 'output', o.output, 'error', o.error,
+        'run_id', o.run_id) into message
       from pgflow.outcome o where o.run_id = pgflow.newest_run_(child.chain_id) and o.status <> 'continued';
     end if;
     if message is null then
-      raise exception using errcode = 'PF006', message = format('child %s, started at unit %s, is still open at unit %s and has one parent only', quote_literal(child.key), child.seq, cut),
+      raise exception using errcode = 'PF006',
+        message = format('child %s, started at unit %s, is still open at unit %s and has one parent only',
+          quote_literal(child.key), child.seq, cut),
         hint = format('Cut at unit %s or before, or wait until the child has ended.', child.seq - 1);
     end if;
     insert into pgflow.signal (chain_id, run_id, sent_at, call, kind, name, payload)
@@ -451,13 +512,15 @@ begin
   select 'a run begins with the journal of its origin', format('unit %s of run %s', coalesce(u.seq, o.seq), r.run_id)
   from pgflow.run r
   join pgflow.run g on g.run_id = r.origin_run_id
-  cross join lateral (select x.seq, x.call, x.kind, x.name, x.at from pgflow.unit x where x.run_id = g.run_id and x.seq <= r.origin_seq) o
+  cross join lateral (select x.seq, x.call, x.kind, x.name, x.at from pgflow.unit x
+    where x.run_id = g.run_id and x.seq <= r.origin_seq) o
   full join (
     select x.run_id, x.seq, x.call, x.kind, x.name, x.at, w.origin_run_id, w.origin_seq
     from pgflow.run w join pgflow.unit x on x.run_id = w.run_id and x.seq <= w.origin_seq
     where exists (select from pgflow.run s where s.run_id = w.origin_run_id)
   ) u on u.run_id = r.run_id and u.seq = o.seq
-  where (u.call, u.name, u.at) is distinct from (o.call, o.name, o.at) or u.kind is distinct from o.kind and not (u.kind = 'c' and o.kind = 'f' and o.seq = r.origin_seq)
+  where (u.call, u.name, u.at) is distinct from (o.call, o.name, o.at) or u.kind is distinct from o.kind
+    and not (u.kind = 'c' and o.kind = 'f' and o.seq = r.origin_seq)
   union all
   select 'what is carried is for a run', format('run %s', c.run_id)
   from pgflow.carried c where not exists (select from pgflow.run r where r.run_id = c.run_id);
@@ -466,13 +529,26 @@ $$;
 comment on function pgflow.check_origins_() is 'Forks and later generations begin with the journal of their origin';
 
 comment on column pgflow.carried.run_id is 'The run that may ask for it, or must take it back';
-comment on column pgflow.carried.args_hash is 'Hash of the arguments with which the step or effect was called; 0 for a child';
-comment on column pgflow.carried.seq is 'Place in the journal that was dropped; of an effect to be taken back, the place of its intent there; of a child, the place of its start in this run''s journal';
-comment on column pgflow.carried.call is 'Number that the call has in the journal of this run, if it is there already; else one that tells these rows apart';
-comment on column pgflow.carried.is_done is 'True: it had completed, and its result is carried. False: a step has its key, under which it runs again; an effect that must be taken back is open';
-comment on column pgflow.carried.what is 'step (or transaction), effect and child: handed over where the run asks for the same; undo: an effect to be taken back before the run goes on';
+comment on column pgflow.carried.args_hash
+  is 'Hash of the arguments with which the step or effect was called; 0 for a child';
+comment on column pgflow.carried.seq
+  is 'Place in the journal that was dropped; of an effect to be taken back, the place of its intent there; of a child, '
+     'the place of its start in this run''s journal';
+comment on column pgflow.carried.call
+  is 'Number that the call has in the journal of this run, if it is there already; else one that tells these rows '
+     'apart';
+comment on column pgflow.carried.is_done
+  is 'True: it had completed, and its result is carried. False: a step has its key, under which it runs again; an '
+     'effect that must be taken back is open';
+comment on column pgflow.carried.what
+  is 'step (or transaction), effect and child: handed over where the run asks for the same; undo: an effect to be '
+     'taken back before the run goes on';
 comment on column pgflow.carried.name is 'Name of the step, effect or workflow';
-comment on column pgflow.carried.key is 'Idempotency key under which its body was started; for a transaction, the number of the run and of the call; for a child, its key';
+comment on column pgflow.carried.key
+  is 'Idempotency key under which its body was started; for a transaction, the number of the run and of the call; for '
+     'a child, its key';
 comment on column pgflow.carried.payload is 'Value that it returned; null where it is not done';
 comment on column pgflow.carried.request is 'Arguments of an effect, by name';
-comment on column pgflow.carried.note is 'Further facts on it: the place where it was done, its risk, whether it was accepted, which effect it takes back, the chain of a child';
+comment on column pgflow.carried.note
+  is 'Further facts on it: the place where it was done, its risk, whether it was accepted, which effect it takes back, '
+     'the chain of a child';

@@ -18,14 +18,16 @@ returns bigint
 language sql
 immutable strict
 return (extract(epoch from at - timestamptz 'epoch') * 1000000)::bigint;
-comment on function pgflow.micros_(timestamptz) is 'A time as microseconds since 1970, exactly: the form in which times travel to a worker';
+comment on function pgflow.micros_(timestamptz)
+  is 'A time as microseconds since 1970, exactly: the form in which times travel to a worker';
 
 create or replace function pgflow.uuid7_()
 returns uuid
 language sql
 volatile
 return encode(set_bit(set_bit(overlay(
-  uuid_send(gen_random_uuid()) placing substring(int8send((extract(epoch from clock_timestamp()) * 1000)::bigint) from 3) from 1 for 6
+  uuid_send(gen_random_uuid()) placing substring(
+    int8send((extract(epoch from clock_timestamp()) * 1000)::bigint) from 3) from 1 for 6
 ), 52, 1), 53, 1), 'hex')::uuid;
 comment on function pgflow.uuid7_() is 'A UUID version 7 (RFC 9562, 5.7): milliseconds since 1970, then random bits';
 
@@ -35,11 +37,14 @@ language sql
 volatile
 set search_path = pg_catalog, pg_temp
 as $$
-  -- The server's strong random numbers are most of what such a UUID costs: one is asked for, and hashed with each ordinal.
-  -- The time and the bits beside it are those of one UUID, for all. Then come 16 bits of the ordinal, so that a batch stands in
-  -- its order (RFC 9562, 6.2) and indexes grow at their end, and 44 bits of the hash.
-  select array_agg((s.head || lpad(to_hex(n & 65535), 4, '0') || left(encode(sha256(convert_to(s.random || n, 'UTF8')), 'hex'), 11))::uuid)
-  from (select left(translate(pgflow.uuid7_()::text, '-', ''), 17) as head, gen_random_uuid()::text as random offset 0) s
+  -- The server's strong random numbers are most of what such a UUID costs: one is asked for, and hashed with each
+  -- ordinal.
+  -- The time and the bits beside it are those of one UUID, for all. Then come 16 bits of the ordinal, so that a batch
+  -- stands in its order (RFC 9562, 6.2) and indexes grow at their end, and 44 bits of the hash.
+  select array_agg((s.head || lpad(to_hex(n & 65535), 4,
+    '0') || left(encode(sha256(convert_to(s.random || n, 'UTF8')), 'hex'), 11))::uuid)
+  from (select left(translate(pgflow.uuid7_()::text, '-', ''), 17) as head,
+    gen_random_uuid()::text as random offset 0) s
   cross join generate_series(1, count) n
 $$;
 comment on function pgflow.uuids7_(int) is 'So many UUIDs of version 7 of one millisecond, for a batch';

@@ -18,9 +18,12 @@ language sql
 immutable
 set search_path = pg_catalog, pg_temp
 as $$
-  select case when pgflow.is_envelope_(value::jsonb) and value->>'hash' is not null then jsonb_build_object('$hash', value->>'hash') else value::jsonb end
+  select case when pgflow.is_envelope_(value::jsonb) and value->>'hash' is not null
+    then jsonb_build_object('$hash', value->>'hash') else value::jsonb end
 $$;
-comment on function pgflow.as_compared_(json) is 'Stand-in for a value where two are compared: of an encoded one its keyed hash, since it looks different each time';
+comment on function pgflow.as_compared_(json)
+  is 'Stand-in for a value where two are compared: of an encoded one its keyed hash, since it looks different each '
+     'time';
 
 create or replace function pgflow.is_judgeable_(request jsonb, path text)
 returns boolean
@@ -30,7 +33,9 @@ set search_path = pg_catalog, pg_temp
 as $$
   -- Of a path that begins anywhere but at a member of the root it cannot be known what it would look at.
   select path is null or not pgflow.is_envelope_(request) or path !~ e'\\$(?!\\.")' and not exists (
-    select from regexp_matches(path, e'\\$\\."((?:[^"\\\\]|\\\\.)*)"', 'g') m where not coalesce(request->'shown', '{}') ? m[1]
+    select from regexp_matches(path, e'\\$\\."((?:[^"\\\\]|\\\\.)*)"', 'g') m
+    where not coalesce(request->'shown', '{}') ? m[1]
   )
 $$;
-comment on function pgflow.is_judgeable_(jsonb, text) is 'True if a rule of the policy can see what its jsonpath looks at, of a request that may be encoded';
+comment on function pgflow.is_judgeable_(jsonb, text)
+  is 'True if a rule of the policy can see what its jsonpath looks at, of a request that may be encoded';

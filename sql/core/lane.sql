@@ -29,7 +29,8 @@ begin
   return found_id;
 end
 $$;
-comment on function pgflow.intern_lane_(text, text, text) is 'The lane of (queue, workflow, version), made if it is new';
+comment on function pgflow.intern_lane_(text, text, text)
+  is 'The lane of (queue, workflow, version), made if it is new';
 
 create or replace function pgflow.serve_lanes(queues text[], workflows text[], versions text[] default '{}')
 returns table (lane_id int, queue text, workflow text, version text)
@@ -60,7 +61,8 @@ begin
 end
 $$;
 comment on function pgflow.serve_lanes(text[], text[], text[])
-  is 'The lanes that a worker of these queues and workflows serves: those of runs that any version may work on, and of runs pinned to its own';
+  is 'The lanes that a worker of these queues and workflows serves: those of runs that any version may work on, and of '
+     'runs pinned to its own';
 --! grant serve_lanes to pgflow_worker
 
 create or replace function pgflow.refuse_unknown_(workflow text, version text, queue text)
@@ -72,16 +74,21 @@ as $$
 #variable_conflict use_variable
 begin
   if not exists (select from pgflow.code c where c.workflow = workflow) then
-    raise exception using errcode = 'PF003', message = format('no worker has ever had a workflow %s, and queue %s takes known ones only', quote_literal(workflow), quote_literal(queue)),
+    raise exception using errcode = 'PF003',
+      message = format('no worker has ever had a workflow %s, and queue %s takes known ones only',
+        quote_literal(workflow), quote_literal(queue)),
       hint = 'Correct the name, or start a worker that has the workflow first.';
   end if;
   if version <> '' and not exists (select from pgflow.code c where c.workflow = workflow and c.version = version) then
-    raise exception using errcode = 'PF003', message = format('no worker has ever had version %s of workflow %s, and queue %s takes known ones only', quote_literal(version), quote_literal(workflow), quote_literal(queue)),
+    raise exception using errcode = 'PF003',
+      message = format('no worker has ever had version %s of workflow %s, and queue %s takes known ones only',
+        quote_literal(version), quote_literal(workflow), quote_literal(queue)),
       hint = 'Correct the version, or start a worker that has it first.';
   end if;
 end
 $$;
-comment on function pgflow.refuse_unknown_(text, text, text) is 'Refuses (PF003) a start of a workflow or version that no worker has ever had';
+comment on function pgflow.refuse_unknown_(text, text, text)
+  is 'Refuses (PF003) a start of a workflow or version that no worker has ever had';
 
 create or replace function pgflow.require_known(queue text, required boolean default true)
 returns void
@@ -97,7 +104,9 @@ begin
   on conflict (queue) do update set refuses_unknown = excluded.refuses_unknown;
 end
 $$;
-comment on function pgflow.require_known(text, boolean) is 'Has a queue refuse (PF003) starts of workflows, and of versions of them, that no worker has ever had; false takes them again. Children are not refused';
+comment on function pgflow.require_known(text, boolean)
+  is 'Has a queue refuse (PF003) starts of workflows, and of versions of them, that no worker has ever had; false '
+     'takes them again. Children are not refused';
 --! grant require_known to pgflow_operator
 
 create or replace function pgflow.pause_queue(queue text)
@@ -143,7 +152,8 @@ as $$
 begin
   perform pgflow.check_name_(limit_queue.queue, 'the name of a queue');
   if limit_queue.max_running <= 0 or limit_queue.max_deaths not between 1 and 1000 then
-    raise exception using errcode = 'PF003', message = 'max_running must be at least 1 and max_deaths between 1 and 1000';
+    raise exception using errcode = 'PF003',
+      message = 'max_running must be at least 1 and max_deaths between 1 and 1000';
   end if;
   insert into pgflow.queue (queue, max_running, max_deaths)
   values (limit_queue.queue, limit_queue.max_running, coalesce(limit_queue.max_deaths, 5))
@@ -151,7 +161,8 @@ begin
   set max_running = excluded.max_running, max_deaths = coalesce(limit_queue.max_deaths, pgflow.queue.max_deaths);
 end
 $$;
-comment on function pgflow.limit_queue(text, int, int) is 'Sets how many runs of a queue may be leased at once (null = no limit) and how many deaths make a run stuck';
+comment on function pgflow.limit_queue(text, int, int)
+  is 'Sets how many runs of a queue may be leased at once (null = no limit) and how many deaths make a run stuck';
 --! grant limit_queue to pgflow_operator
 
 comment on column pgflow.queue.queue is 'Name of the queue';

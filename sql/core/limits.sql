@@ -40,10 +40,12 @@ declare
 begin
   -- Strings may hold digits too: take them out only where that can matter.
   return position(zeros in translate(value, '123456789', '000000000')) > 0
-    and position(zeros in translate(regexp_replace(value, e'"(\\\\.|[^"\\\\])*"', '', 'g'), '123456789', '000000000')) > 0;
+    and position(zeros in translate(regexp_replace(value, e'"(\\\\.|[^"\\\\])*"', '', 'g'), '123456789',
+      '000000000')) > 0;
 end
 $$;
-comment on function pgflow.has_long_number_(text) is 'True if a JSON text holds more than 4,300 digits in a row outside of strings';
+comment on function pgflow.has_long_number_(text)
+  is 'True if a JSON text holds more than 4,300 digits in a row outside of strings';
 
 create or replace function pgflow.check_json_(value json, what text)
 returns void
@@ -58,7 +60,8 @@ begin
     return;
   end if;
   if octet_length(body) > 1048576 then
-    raise exception using errcode = 'PF003', message = format('%s is %s bytes long; the limit is 1 MiB', what, octet_length(body)),
+    raise exception using errcode = 'PF003',
+      message = format('%s is %s bytes long; the limit is 1 MiB', what, octet_length(body)),
       hint = 'Store the data elsewhere and pass a reference to it.';
   end if;
   if length(body) - length(translate(body, '[{', '')) > 200 and pgflow.json_depth_(body) > 200 then
@@ -72,13 +75,15 @@ begin
     perform body::jsonb;
   exception
     when untranslatable_character then
-      raise exception using errcode = 'PF003', message = format('%s holds the character NUL, which text in Postgres cannot', what);
+      raise exception using errcode = 'PF003',
+        message = format('%s holds the character NUL, which text in Postgres cannot', what);
     when data_exception or program_limit_exceeded then
       raise exception using errcode = 'PF003', message = format('%s cannot be read back: %s', what, sqlerrm);
   end;
 end
 $$;
-comment on function pgflow.check_json_(json, text) is 'Refuses (PF003) a value too long, too deep or too large to be read back by every client';
+comment on function pgflow.check_json_(json, text)
+  is 'Refuses (PF003) a value too long, too deep or too large to be read back by every client';
 
 create or replace function pgflow.check_name_(name text, what text, max_bytes int default 255)
 returns void

@@ -26,10 +26,12 @@ begin
 
   while upper_bound <= newest + ahead * width loop
     name := format('unit_%s', next_number);
-    execute format('create table pgflow.%I (like pgflow.unit including defaults including constraints including compression)', name);
+    execute format('create table pgflow.%I (like pgflow.unit including defaults including constraints including '
+      'compression)', name);
     execute format('alter table pgflow.%I add constraint %I primary key (run_id, seq)', name, name || '_pkey');
     execute format('alter table pgflow.%I set (autovacuum_vacuum_insert_scale_factor = 0.1)', name);
-    execute format('alter table pgflow.unit attach partition pgflow.%I for values from (%s) to (%s)', name, upper_bound, upper_bound + width);
+    execute format('alter table pgflow.unit attach partition pgflow.%I for values from (%s) to (%s)', name, upper_bound,
+      upper_bound + width);
     upper_bound := upper_bound + width;
     next_number := next_number + 1;
     added := added + 1;
@@ -37,7 +39,8 @@ begin
   return added;
 end
 $$;
-comment on function pgflow.add_unit_partitions(int, bigint) is 'Makes partitions of the journal until so many are ahead of the newest run; answers how many it made';
+comment on function pgflow.add_unit_partitions(int, bigint)
+  is 'Makes partitions of the journal until so many are ahead of the newest run; answers how many it made';
 --! grant add_unit_partitions to pgflow_worker
 
 create or replace function pgflow.drop_empty_partitions_()
@@ -58,7 +61,8 @@ begin
     select c.relname, b.lower, b.upper
     from pg_inherits i
     join pg_class c on c.oid = i.inhrelid
-    cross join lateral regexp_match(pg_get_expr(c.relpartbound, c.oid), 'FROM [(]''([0-9]+)''[)] TO [(]''([0-9]+)''[)]') m
+    cross join lateral regexp_match(pg_get_expr(c.relpartbound, c.oid),
+      'FROM [(]''([0-9]+)''[)] TO [(]''([0-9]+)''[)]') m
     cross join lateral (select m[1]::bigint as lower, m[2]::bigint as upper) b
     -- A start may have its number and not be committed yet: the partition before the newest run's stays.
     where i.inhparent = 'pgflow.unit'::regclass and b.upper + (b.upper - b.lower) <= newest
@@ -75,6 +79,7 @@ begin
   return dropped;
 end
 $$;
-comment on function pgflow.drop_empty_partitions_() is 'Drops partitions of the journal of which no run is left; answers how many';
+comment on function pgflow.drop_empty_partitions_()
+  is 'Drops partitions of the journal of which no run is left; answers how many';
 
 select pgflow.add_unit_partitions();

@@ -1,8 +1,8 @@
--- The types of signals, as far as code declares them (`@workflow(signals=[...])`), so that a payload which the code would
--- refuse is refused where it is sent.
+-- The types of signals, as far as code declares them (`@workflow(signals=[...])`), so that a payload which the code
+-- would refuse is refused where it is sent.
 --
--- A shape says what is certainly refused, and errs on that side only: what fits it may still not fit the code, which then
--- holds its run (reason `signal`). It is `true`, which anything fits, or an object whose every member must hold:
+-- A shape says what is certainly refused, and errs on that side only: what fits it may still not fit the code, which
+-- then holds its run (reason `signal`). It is `true`, which anything fits, or an object whose every member must hold:
 --
 --   any      [shape, ...]      one of these fits
 --   is       [kind, ...]       jsonb_typeof is one of these
@@ -15,8 +15,9 @@
 --   fields   [[[name, ...], shape, required], ...]   of an object; a field may have several names
 --   closed   true              of an object: it has no other fields
 --
--- Which code a run will meet is not known: a payload is sent if one of the shapes that live workers of the workflow have
--- declared takes it, or one of them has declared none. Where no worker is there, the code that was served last counts.
+-- Which code a run will meet is not known: a payload is sent if one of the shapes that live workers of the workflow
+-- have declared takes it, or one of them has declared none. Where no worker is there, the code that was served last
+-- counts.
 
 create or replace function pgflow.misfit_(shape jsonb, value jsonb, place text default '')
 returns text
@@ -41,11 +42,13 @@ begin
       exit when why is null;
     end loop;
     if why is not null then
-      return case when jsonb_array_length(shape->'any') = 1 then why else format('%s fits none of the types it may have (the last: %s)', coalesce(nullif(place, ''), 'it'), why) end;
+      return case when jsonb_array_length(shape->'any') = 1 then why
+        else format('%s fits none of the types it may have (the last: %s)', coalesce(nullif(place, ''), 'it'), why) end;
     end if;
   end if;
   if shape ? 'is' and not shape->'is' ? kind then
-    return format('%s is %s, and must be %s', coalesce(nullif(place, ''), 'it'), kind, (select string_agg(k, ' or ') from jsonb_array_elements_text(shape->'is') k));
+    return format('%s is %s, and must be %s', coalesce(nullif(place, ''), 'it'), kind,
+      (select string_agg(k, ' or ') from jsonb_array_elements_text(shape->'is') k));
   end if;
   if shape ? 'one_of' and not exists (select from jsonb_array_elements(shape->'one_of') o where o = value) then
     return format('%s is %s, and must be one of %s', coalesce(nullif(place, ''), 'it'), shown, shape->>'one_of');
@@ -58,9 +61,11 @@ begin
     if shape ? 'whole' and number % 1 <> 0 then
       return format('%s is %s, which is no whole number', coalesce(nullif(place, ''), 'it'), shown);
     end if;
-    if number < (shape->>'ge')::numeric or number <= (shape->>'gt')::numeric or number > (shape->>'le')::numeric or number >= (shape->>'lt')::numeric then
+    if number < (shape->>'ge')::numeric or number <= (shape->>'gt')::numeric or number > (shape->>'le')::numeric
+      or number >= (shape->>'lt')::numeric then
       return format('%s is %s, and must be %s', coalesce(nullif(place, ''), 'it'), shown, concat_ws(' and ',
-        'at least ' || (shape->>'ge'), 'more than ' || (shape->>'gt'), 'at most ' || (shape->>'le'), 'less than ' || (shape->>'lt')));
+        'at least ' || (shape->>'ge'), 'more than ' || (shape->>'gt'), 'at most ' || (shape->>'le'),
+        'less than ' || (shape->>'lt')));
     end if;
   elsif kind = 'array' and shape ? 'items' then
     for part in select e.v, e.n from jsonb_array_elements(value) with ordinality as e (v, n) limit 1000 loop
@@ -74,12 +79,14 @@ begin
         exit when why is not null;
       end loop;
     end if;
-    for part in select f->0 as names, f->0->>0 as name, f->1 as inner_, (f->2)::boolean as is_required from jsonb_array_elements(shape->'fields') f loop
+    for part in select f->0 as names, f->0->>0 as name, f->1 as inner_, (f->2)::boolean as is_required
+      from jsonb_array_elements(shape->'fields') f loop
       exit when why is not null;
       if part.is_required and not exists (select from jsonb_array_elements_text(part.names) n where value ? n) then
         why := format('%s is missing', concat_ws('.', nullif(place, ''), part.name));
       elsif (select count(*) from jsonb_array_elements_text(part.names) n where value ? n) = 1 then
-        why := (select pgflow.misfit_(part.inner_, value->n, concat_ws('.', nullif(place, ''), n)) from jsonb_array_elements_text(part.names) n where value ? n);
+        why := (select pgflow.misfit_(part.inner_, value->n, concat_ws('.', nullif(place, ''), n))
+          from jsonb_array_elements_text(part.names) n where value ? n);
       end if;
     end loop;
     if why is null and shape ? 'closed' then
@@ -114,7 +121,8 @@ begin
   from pgflow.run r join pgflow.lane l on l.lane_id = r.lane_id where r.run_id = check_payload_.run_id;
   ids := array(
     select c.code_id from pgflow.code c
-    where c.workflow = workflow and (version = '' or c.version = version) and exists (select from pgflow.worker_code w where w.code_id = c.code_id)
+    where c.workflow = workflow and (version = '' or c.version = version)
+      and exists (select from pgflow.worker_code w where w.code_id = c.code_id)
   );
   if ids = '{}' then
     ids := array(
@@ -122,7 +130,8 @@ begin
       order by c.last_at desc, c.code_id desc limit 1
     );
   end if;
-  if exists (select from unnest(ids) i where not exists (select from pgflow.code_signal s where s.signal = name and s.code_id = i)) then
+  if exists (select from unnest(ids) i
+    where not exists (select from pgflow.code_signal s where s.signal = name and s.code_id = i)) then
     return;
   end if;
   for shape in select distinct s.shape from pgflow.code_signal s where s.signal = name and s.code_id = any(ids) loop
@@ -133,8 +142,10 @@ begin
   end loop;
   if why is not null then
     raise exception using errcode = 'PF003',
-      message = format('the payload of signal %s does not fit the code of run %s: %s. Nothing was sent', quote_literal(name), quote_literal(key), why),
-      hint = format('Workflow %s declares what this signal carries. If newer code takes this, start a worker that has it first.', workflow);
+      message = format('the payload of signal %s does not fit the code of run %s: %s. Nothing was sent',
+        quote_literal(name), quote_literal(key), why),
+      hint = format('Workflow %s declares what this signal carries. If newer code takes this, start a worker that has '
+        'it first.', workflow);
   end if;
 end
 $$;

@@ -25,20 +25,24 @@ cross join lateral regexp_match(pg_get_expr(c.relpartbound, c.oid), 'FROM [(]''(
 cross join lateral (select m[1]::bigint as first_run_id, m[2]::bigint - 1 as last_run_id) b
 left join pgflow.sparse_partition s on s.name = c.relname
 where i.inhparent = 'pgflow.unit'::regclass;
-comment on view pgflow.partitions is 'The partitions of the journal, how large each is, and why one that is nearly empty is still large';
+comment on view pgflow.partitions
+  is 'The partitions of the journal, how large each is, and why one that is nearly empty is still large';
 --! grant partitions to pgflow_client, pgflow_worker, pgflow_operator, pgflow_auditor
 comment on column pgflow.partitions.partition is 'Name of the table in the schema pgflow';
 comment on column pgflow.partitions.first_run_id is 'The first run id that belongs here';
 comment on column pgflow.partitions.last_run_id is 'The last run id that belongs here';
 comment on column pgflow.partitions.bytes is 'Size on disk, with indexes';
 comment on column pgflow.partitions.units is 'Rows, by the last vacuum; null = none has been by';
-comment on column pgflow.partitions.kept_large is 'Reason why it has not been shrunk: busy = its lock was not to be had in time, units = too many rows, vacuum = its dead rows are still there; null = it is not nearly empty';
+comment on column pgflow.partitions.kept_large
+  is 'Reason why it has not been shrunk: busy = its lock was not to be had in time, units = too many rows, vacuum = '
+     'its dead rows are still there; null = it is not nearly empty';
 comment on column pgflow.partitions.noticed_at is 'Time since which it is known to be nearly empty';
 comment on column pgflow.partitions.tries is 'Number of times that its lock was not to be had in time';
 comment on column pgflow.partitions.next_try_at is 'Time at which workers try again';
 
 create or replace function pgflow.shrink_journal(
-  max_units int default 10000, max_bytes bigint default 67108864, min_bytes bigint default 8388608, backing_off boolean default false
+  max_units int default 10000, max_bytes bigint default 67108864, min_bytes bigint default 8388608,
+  backing_off boolean default false
 )
 returns table (partition text, bytes_before bigint, bytes_after bigint, units bigint)
 language plpgsql
@@ -65,7 +69,8 @@ declare
   t timestamptz;
 begin
   if not coalesce(max_units > 0 and min_bytes >= 0, false) or max_bytes <= 0 then
-    raise exception using errcode = 'PF003', message = 'max_units and max_bytes must be greater than zero, and min_bytes not less than zero';
+    raise exception using errcode = 'PF003',
+      message = 'max_units and max_bytes must be greater than zero, and min_bytes not less than zero';
   end if;
   if not pg_try_advisory_xact_lock(hashtextextended('pgflow.shrink_journal', 0)) then
     return;
@@ -74,7 +79,8 @@ begin
   select case when is_called then last_value else 0 end into newest from pgflow.run_id_seq;
   delete from pgflow.sparse_partition s where not exists (select from pgflow.partitions p where p.partition = s.name);
   for part in
-    select p.partition, p.bytes, p.kept_large, p.next_try_at, c.oid, c.relpages, c.relallvisible, c.reltuples, x.oid as key_index,
+    select p.partition, p.bytes, p.kept_large, p.next_try_at, c.oid, c.relpages, c.relallvisible, c.reltuples,
+      x.oid as key_index,
       pg_relation_size(c.oid) / page_size as pages, pg_relation_size(x.oid) / page_size as index_pages
     from pgflow.partitions p
     join pg_class c on c.relname = p.partition and c.relnamespace = 'pgflow'::regnamespace
@@ -88,8 +94,10 @@ begin
       -- Values of many pages lie beside the table, so a row has no four pages of it to itself unless others have gone.
       when (part.pages + part.index_pages) * page_size < min_bytes then 'full'
       -- Where the file has grown by much since it was counted, nobody knows.
-      when part.reltuples < 0 or part.pages + part.index_pages <= 4 * part.reltuples or part.pages - part.relpages > 1000 then
-        case when pg_stat_get_dead_tuples(part.oid) > greatest(pg_stat_get_live_tuples(part.oid), 1) then 'vacuum' else 'full' end
+      when part.reltuples < 0 or part.pages + part.index_pages <= 4 * part.reltuples
+        or part.pages - part.relpages > 1000 then
+        case when pg_stat_get_dead_tuples(part.oid) > greatest(pg_stat_get_live_tuples(part.oid), 1) then 'vacuum'
+          else 'full' end
       when part.reltuples > max_units then 'units'
       when part.relpages - part.relallvisible > 1000 then 'vacuum'
     end;
@@ -102,8 +110,10 @@ begin
       begin
         read_before := pg_stat_get_xact_tuples_returned(part.key_index);
         execute format('
-          select count(*), coalesce(sum(100 + coalesce(pg_column_size(u.payload), 0) + coalesce(pg_column_size(u.starts), 0)), 0)
-          from (select payload, starts from pgflow.%I order by run_id, seq limit %s) u', part.partition, max_units + 1::bigint)
+          select count(*), coalesce(
+            sum(100 + coalesce(pg_column_size(u.payload), 0) + coalesce(pg_column_size(u.starts), 0)), 0)
+          from (select payload, starts from pgflow.%I order by run_id, seq
+            limit %s) u', part.partition, max_units + 1::bigint)
         into found_units, found_bytes;
         obstacle := case
           when found_units > max_units or found_bytes > max_bytes then 'units'
@@ -130,7 +140,8 @@ begin
       continue;
     end if;
     insert into pgflow.sparse_partition as s (name, noticed_at, next_try_at, units, tries, reason)
-    values (part.partition, t, t + interval '1 minute', found_units, case obstacle when 'busy' then 1 else 0 end, obstacle)
+    values (part.partition, t, t + interval '1 minute', found_units, case obstacle when 'busy' then 1
+      else 0 end, obstacle)
     on conflict (name) do update set
       units = excluded.units, reason = excluded.reason, tries = s.tries + excluded.tries,
       next_try_at = t + least(2 ^ least(s.tries, 6), 60) * interval '1 minute';
@@ -140,5 +151,7 @@ begin
 end
 $$;
 comment on function pgflow.shrink_journal(int, bigint, bigint, boolean)
-  is 'Shrinks partitions of the journal that hold little after history was removed: moves what is left in each into a new file, if it is not more than that (max_bytes null = any size); answers which. Workers call it once a minute, and back off from one that others use';
+  is 'Shrinks partitions of the journal that hold little after history was removed: moves what is left in each into a '
+     'new file, if it is not more than that (max_bytes null = any size); answers which. Workers call it once a minute, '
+     'and back off from one that others use';
 --! grant shrink_journal to pgflow_worker, pgflow_operator

@@ -34,12 +34,14 @@ begin
     from jsonb_array_elements(codes) e
   )
   insert into pgflow.code as c (first_at, last_at, is_pinned, workflow, version, code_hash, alias_of)
-  select t, t, g.is_pinned, g.workflow, g.version, g.code_hash, g.alias_of from given g order by g.workflow, g.version, g.code_hash
+  select t, t, g.is_pinned, g.workflow, g.version, g.code_hash, g.alias_of from given g order by g.workflow, g.version,
+    g.code_hash
   on conflict (workflow, version, code_hash) do update
   set last_at = greatest(c.last_at, excluded.last_at), is_pinned = excluded.is_pinned, alias_of = excluded.alias_of;
   insert into pgflow.worker_code (worker_id, code_id)
   select register_code.worker_id, c.code_id
-  from jsonb_array_elements(codes) e join pgflow.code c on c.workflow = e->>0 and c.version = e->>1 and c.code_hash = e->>2
+  from jsonb_array_elements(codes) e join pgflow.code c on c.workflow = e->>0 and c.version = e->>1
+    and c.code_hash = e->>2
   on conflict do nothing;
   insert into pgflow.code_patch (code_id, is_deprecated, patch)
   select c.code_id, p.value::boolean, p.key
@@ -58,7 +60,8 @@ begin
 end
 $$;
 comment on function pgflow.register_code(int, jsonb)
-  is 'A worker says what code it has: [[workflow, version, hash, whether it is pinned, name now if that one is old, {patch: whether it is deprecated}, {signal: shape of its payloads}], ...]';
+  is 'A worker says what code it has: [[workflow, version, hash, whether it is pinned, name now if that one is old, '
+     '{patch: whether it is deprecated}, {signal: shape of its payloads}], ...]';
 --! grant register_code to pgflow_worker
 
 create or replace function pgflow.leave_code_(worker_id int, t timestamptz)
@@ -89,11 +92,13 @@ declare
   oldest timestamptz;
 begin
   select min(r.created_at) into oldest
-  from (select run_id from pgflow.ready union all select run_id from pgflow.lease union all select run_id from pgflow.parked union all select run_id from pgflow.held) p
+  from (select run_id from pgflow.ready union all select run_id from pgflow.lease union all select run_id
+    from pgflow.parked union all select run_id from pgflow.held) p
   join pgflow.run r on r.run_id = p.run_id;
   with gone as (
     delete from pgflow.code c
-    where c.last_at < least(before, coalesce(oldest, before)) and not exists (select from pgflow.worker_code w where w.code_id = c.code_id)
+    where c.last_at < least(before, coalesce(oldest, before))
+      and not exists (select from pgflow.worker_code w where w.code_id = c.code_id)
     returning c.code_id
   ), patches as (
     delete from pgflow.code_patch p using gone g where p.code_id = g.code_id
@@ -101,7 +106,8 @@ begin
   delete from pgflow.code_signal s using gone g where s.code_id = g.code_id;
 end
 $$;
-comment on function pgflow.drop_old_code_(timestamptz) is 'Forgets code that was last served before a time and before every run that is open';
+comment on function pgflow.drop_old_code_(timestamptz)
+  is 'Forgets code that was last served before a time and before every run that is open';
 
 drop view if exists pgflow.versions;
 drop view if exists pgflow.patches;
@@ -110,7 +116,8 @@ drop view if exists pgflow.versions;
 create view pgflow.versions as
 with open_run as materialized (
   -- Code first worked on a run at its first unit.
-  select p.run_id, l.workflow, l.version, coalesce(u.recorded_at, p.claimed_at) as begun_at, u.run_id is not null as has_history
+  select p.run_id, l.workflow, l.version, coalesce(u.recorded_at, p.claimed_at) as begun_at,
+    u.run_id is not null as has_history
   from (
     select run_id, lane_id, null::timestamptz as claimed_at from pgflow.ready
     union all select run_id, lane_id, claimed_at from pgflow.lease
@@ -130,32 +137,39 @@ with open_run as materialized (
 ), pinned as (
   select o.workflow, o.version, count(*) as runs from open_run o where o.version <> '' group by o.workflow, o.version
 )
-select coalesce(c.workflow, p.workflow) as workflow, coalesce(c.version, p.version) as version, coalesce(c.pinned, true) as pinned,
+select coalesce(c.workflow, p.workflow) as workflow, coalesce(c.version, p.version) as version,
+  coalesce(c.pinned, true) as pinned,
   coalesce(p.runs, 0) as pinned_runs, b.runs as begun_runs, coalesce(c.workers, 0) as workers, c.first_at,
   case when c.workers = 0 then c.last_at end as last_at, coalesce(p.runs, 0) + b.runs = 0 as safe_to_remove
 from code c
 full join pinned p on p.workflow = c.workflow and p.version = c.version
 cross join lateral (
   select count(*) as runs from open_run o
-  where o.workflow = c.workflow and o.version = '' and (c.workers > 0 and o.begun_at is not null or o.begun_at <= c.last_at)
+  where o.workflow = c.workflow and o.version = ''
+    and (c.workers > 0 and o.begun_at is not null or o.begun_at <= c.last_at)
 ) b;
-comment on view pgflow.versions is 'Each version of each workflow: which open runs may depend on it, who serves it, and whether it may go';
+comment on view pgflow.versions
+  is 'Each version of each workflow: which open runs may depend on it, who serves it, and whether it may go';
 --! grant versions to pgflow_client, pgflow_worker, pgflow_operator, pgflow_auditor
 comment on column pgflow.versions.workflow is 'Name of the workflow, an old name included';
 comment on column pgflow.versions.version is 'The version it was given, or the hash of its code';
 comment on column pgflow.versions.pinned is 'True if its runs stay with it';
-comment on column pgflow.versions.pinned_runs is 'Open runs that are pinned to it: only workers that have it claim them';
-comment on column pgflow.versions.begun_runs is 'Other open runs that code may have worked on while this version was served: the code must still fit them';
+comment on column pgflow.versions.pinned_runs
+  is 'Open runs that are pinned to it: only workers that have it claim them';
+comment on column pgflow.versions.begun_runs
+  is 'Other open runs that code may have worked on while this version was served: the code must still fit them';
 comment on column pgflow.versions.workers is 'Live workers that have it';
 comment on column pgflow.versions.first_at is 'Time at which the first worker came that had it; null = none ever did';
-comment on column pgflow.versions.last_at is 'Time at which the last worker that had it went; null = one is there, or none ever was';
+comment on column pgflow.versions.last_at
+  is 'Time at which the last worker that had it went; null = one is there, or none ever was';
 comment on column pgflow.versions.safe_to_remove is 'True if no open run can depend on it';
 
 drop view if exists pgflow.patches;
 create view pgflow.patches as
 with open_run as materialized (
   -- Code first worked on a run at its first unit.
-  select p.run_id, l.workflow, l.version, coalesce(u.recorded_at, p.claimed_at) as begun_at, u.run_id is not null as has_history
+  select p.run_id, l.workflow, l.version, coalesce(u.recorded_at, p.claimed_at) as begun_at,
+    u.run_id is not null as has_history
   from (
     select run_id, lane_id, null::timestamptz as claimed_at from pgflow.ready
     union all select run_id, lane_id, claimed_at from pgflow.lease
@@ -172,7 +186,8 @@ with open_run as materialized (
   where o.has_history
   group by o.workflow, u.name, o.run_id
 ), known as (
-  select c.workflow, p.patch from pgflow.code_patch p join pgflow.code c on c.code_id = p.code_id join live v on v.code_id = c.code_id
+  select c.workflow, p.patch from pgflow.code_patch p join pgflow.code c on c.code_id = p.code_id
+  join live v on v.code_id = c.code_id
   union
   select m.workflow, m.patch from marked m
 ), counted as (
@@ -186,7 +201,8 @@ with open_run as materialized (
         and (
           exists (
             select from pgflow.code c left join live v on v.code_id = c.code_id
-            where c.workflow = k.workflow and o.version in ('', c.version) and (v.code_id is not null or c.last_at >= o.begun_at)
+            where c.workflow = k.workflow and o.version in ('', c.version)
+              and (v.code_id is not null or c.last_at >= o.begun_at)
               and not exists (select from pgflow.code_patch p where p.code_id = c.code_id and p.patch = k.patch)
           )
           or o.begun_at < all (select c.first_at from pgflow.code c where c.workflow = k.workflow)
@@ -208,26 +224,33 @@ select n.workflow, n.patch, n.new_side, n.old_side, n.marked,
   ), false) as deprecated,
   n.old_side = 0 as safe_to_deprecate, n.old_side = 0 and n.marked = 0 as safe_to_remove
 from counted n;
-comment on view pgflow.patches is 'Each patch that a live worker''s code or an open run knows: who took which side, and whether it may go';
+comment on view pgflow.patches
+  is 'Each patch that a live worker''s code or an open run knows: who took which side, and whether it may go';
 --! grant patches to pgflow_client, pgflow_worker, pgflow_operator, pgflow_auditor
 comment on column pgflow.patches.workflow is 'Name of the workflow';
 comment on column pgflow.patches.patch is 'Name of the change';
 comment on column pgflow.patches.new_side is 'Open runs that took the new side';
-comment on column pgflow.patches.old_side is 'Open runs that may have passed before the change, and so take the old side';
-comment on column pgflow.patches.marked is 'Open runs whose journal holds the marker of patched(): the code must call patched() or deprecate_patch() for them';
+comment on column pgflow.patches.old_side
+  is 'Open runs that may have passed before the change, and so take the old side';
+comment on column pgflow.patches.marked
+  is 'Open runs whose journal holds the marker of patched(): the code must call patched() or deprecate_patch() for '
+     'them';
 comment on column pgflow.patches.workers is 'Live workers whose code names it';
 comment on column pgflow.patches.deprecated is 'True if that code only deprecates it';
-comment on column pgflow.patches.safe_to_deprecate is 'True if no open run can take the old side: the branch may go, and patched() become deprecate_patch()';
+comment on column pgflow.patches.safe_to_deprecate
+  is 'True if no open run can take the old side: the branch may go, and patched() become deprecate_patch()';
 comment on column pgflow.patches.safe_to_remove is 'True if the call may go too';
 
 comment on column pgflow.code.code_id is 'The number of this code';
 comment on column pgflow.code.first_at is 'Time at which the first worker came that had it';
-comment on column pgflow.code.last_at is 'Time at which a worker that had it last came or went; while one is there it does not count';
+comment on column pgflow.code.last_at
+  is 'Time at which a worker that had it last came or went; while one is there it does not count';
 comment on column pgflow.code.is_pinned is 'True if runs that are started with this code stay with its version';
 comment on column pgflow.code.workflow is 'Name of the workflow';
 comment on column pgflow.code.version is 'Its version: the one that it was given, or the hash of the code';
 comment on column pgflow.code.code_hash is 'Hash of the module that it is written in';
-comment on column pgflow.code.alias_of is 'The name that the workflow has in this code, where the name here is an old one; null = it is its name';
+comment on column pgflow.code.alias_of
+  is 'The name that the workflow has in this code, where the name here is an old one; null = it is its name';
 
 comment on column pgflow.worker_code.worker_id is 'The worker';
 comment on column pgflow.worker_code.code_id is 'The code that it has';

@@ -1,19 +1,21 @@
--- Beats of accepted effects. Whoever took an effect on may have promised a sign of life at least so often (heartbeat_timeout
--- of Accepted). Each beat is noted in `effect_beat`; no run is woken for it and no journal grows.
+-- Beats of accepted effects. Whoever took an effect on may have promised a sign of life at least so often
+-- (heartbeat_timeout of Accepted). Each beat is noted in `effect_beat`; no run is woken for it and no journal grows.
 --
--- Once no beat has come for that long, by this clock, the effect is silent: its outcome is unknown. That is for good, so a
--- beat that comes later is refused, whether or not anybody has noticed. It goes like this:
+-- Once no beat has come for that long, by this clock, the effect is silent: its outcome is unknown. That is for good,
+-- so a beat that comes later is refused, whether or not anybody has noticed. It goes like this:
 --
 --   beat          locks `owed`, then `effect_beat`, reads the clock, and moves beat_at;
---   poll          finds what is to be looked at by its index. Where a beat has come it looks again later; where none has,
+--   poll finds what is to be looked at by its index. Where a beat has come it looks again later; where none has,
 --                 it posts mail of kind e, verdict `silent`, once, and does not look again;
---   the run       takes that where it takes what people say of its effects: a unit `effect_unknown`, reason `silent`, and
+--   the run takes that where it takes what people say of its effects: a unit `effect_unknown`, reason `silent`, and
 --                 `owed` says unknown. Nobody acts again; the counterparty is asked, else a person is needed.
 --
--- What is confirmed meanwhile closes the effect, whichever comes first: the other then finds no debt. The counterparty may
--- say, when it is asked, that it still has the effect: a unit `effect_unknown`, reason `accepted`, and beats count again.
+-- What is confirmed meanwhile closes the effect, whichever comes first: the other then finds no debt. The counterparty
+-- may say, when it is asked, that it still has the effect: a unit `effect_unknown`, reason `accepted`, and beats count
+-- again.
 --
--- Of a run that has ended by force nobody takes mail, so the poll records the silence itself, under the lock of the chain.
+-- Of a run that has ended by force nobody takes mail, so the poll records the silence itself, under the lock of the
+-- chain.
 -- A poll takes `effect_beat` before `owed`, and so waits for neither of them, nor for the chain.
 
 create or replace function pgflow.book_beats_(units jsonb, t timestamptz)
@@ -27,12 +29,15 @@ begin
   insert into pgflow.effect_beat (run_id, call, look_at, beat_at, timeout_seconds, can_ask)
   select g.run_id, g.call, t + g.seconds * interval '1 second', t, g.seconds, g.can_ask
   from (
-    select (e->0)::bigint as run_id, (e->2)::int as call, (p->>'heartbeat_timeout')::float8 as seconds, coalesce((p->>'can_ask')::boolean, false) as can_ask
+    select (e->0)::bigint as run_id, (e->2)::int as call, (p->>'heartbeat_timeout')::float8 as seconds,
+      coalesce((p->>'can_ask')::boolean, false) as can_ask
     from jsonb_array_elements(units) e cross join lateral (select (e->>5)::jsonb as p where e->>3 = 'A') a
   ) g
-  where g.seconds is not null and exists (select from pgflow.owed o where o.run_id = g.run_id and o.call = g.call and o.kind = 'effect');
+  where g.seconds is not null and exists (select from pgflow.owed o where o.run_id = g.run_id and o.call = g.call
+    and o.kind = 'effect');
   update pgflow.effect_beat b
-  set look_at = t + coalesce(g.seconds, b.timeout_seconds) * interval '1 second', beat_at = t, timeout_seconds = coalesce(g.seconds, b.timeout_seconds)
+  set look_at = t + coalesce(g.seconds, b.timeout_seconds) * interval '1 second', beat_at = t,
+    timeout_seconds = coalesce(g.seconds, b.timeout_seconds)
   from (
     select (e->0)::bigint as run_id, (e->2)::int as call, (p->>'heartbeat_timeout')::float8 as seconds
     from jsonb_array_elements(units) e cross join lateral (select (e->>5)::jsonb as p where e->>3 = 'U') u
@@ -44,9 +49,12 @@ begin
     and not exists (select from pgflow.owed o where o.run_id = b.run_id and o.call = b.call and o.kind = 'effect');
 end
 $$;
-comment on function pgflow.book_beats_(jsonb, timestamptz) is 'Waits for beats of what a commit says is accepted, or is so again, and no more for those of what it closes';
+comment on function pgflow.book_beats_(jsonb, timestamptz)
+  is 'Waits for beats of what a commit says is accepted, or is so again, and no more for those of what it closes';
 
-create or replace function pgflow.note_silence_(me bigint, call int, name text, token bigint, t timestamptz, is_over boolean, inout seq int, out units jsonb)
+create or replace function pgflow.note_silence_(
+  me bigint, call int, name text, token bigint, t timestamptz, is_over boolean, inout seq int, out units jsonb
+)
 language plpgsql
 volatile
 set search_path = pg_catalog, pg_temp
@@ -63,7 +71,8 @@ begin
     update pgflow.effect_beat b set look_at = t where b.run_id = me and b.call = call and b.look_at is null;
     return;
   end if;
-  said := json_build_object('reason', 'silent', 'heartbeat_timeout', beat.timeout_seconds, 'beat_at', pgflow.micros_(beat.beat_at), 'details', beat.details);
+  said := json_build_object('reason', 'silent', 'heartbeat_timeout', beat.timeout_seconds,
+    'beat_at', pgflow.micros_(beat.beat_at), 'details', beat.details);
   seq := seq + 1;
   perform pgflow.append_(me, seq, call, 'U', name, said, token, t, t);
   units := jsonb_build_array(pgflow.unit_json_(seq, call, 'U', name, said));
@@ -71,7 +80,9 @@ begin
   due := case when beat.can_ask and not is_over then t end;
   update pgflow.effect_beat b set look_at = null where b.run_id = me and b.call = call;
   update pgflow.owed o
-  set due_at = due, detail = o.detail || jsonb_strip_nulls(jsonb_build_object('state', 'unknown', 'since', case when due is null then pgflow.micros_(t) end))
+  set due_at = due,
+    detail = o.detail || jsonb_strip_nulls(jsonb_build_object('state', 'unknown', 'since',
+      case when due is null then pgflow.micros_(t) end))
   where o.run_id = me and o.call = call and o.kind = 'effect';
 end
 $$;
@@ -89,7 +100,8 @@ begin
   -- What the heir's journal does not know to be silent is found to be so again.
   with again as (
     update pgflow.owed o set due_at = null, detail = o.detail || '{"state": "accepted"}'
-    where o.run_id = heir and o.call = new_call and o.kind = 'effect' and o.detail ? 'ref' and o.detail->>'state' = 'unknown'
+    where o.run_id = heir and o.call = new_call and o.kind = 'effect' and o.detail ? 'ref'
+      and o.detail->>'state' = 'unknown'
       and (
         select case u.kind when 'A' then 'accepted' else u.payload->>'reason' end from pgflow.unit u
         where u.run_id = heir and u.call = new_call and u.kind in ('A', 'U') order by u.seq desc limit 1
@@ -100,7 +112,8 @@ begin
   from again g where b.run_id = g.run_id and b.call = g.call;
 end
 $$;
-comment on function pgflow.move_beats_(bigint, int, bigint, int) is 'Hands the beats of an accepted effect to the generation that owes it now, whose journal and debt are there';
+comment on function pgflow.move_beats_(bigint, int, bigint, int)
+  is 'Hands the beats of an accepted effect to the generation that owes it now, whose journal and debt are there';
 
 create or replace function pgflow.notice_silence_(max int, t timestamptz)
 returns void
@@ -124,7 +137,8 @@ begin
       continue;
     end if;
     -- Whoever ends the run by force takes its mail once it has this row: what is posted under the lock is taken then.
-    select o.* into debt from pgflow.owed o where o.run_id = late.run_id and o.call = late.call and o.kind = 'effect' for update skip locked;
+    select o.* into debt from pgflow.owed o
+    where o.run_id = late.run_id and o.call = late.call and o.kind = 'effect' for update skip locked;
     continue when not found;
     select r.chain_id into strict chain from pgflow.run r where r.run_id = late.run_id;
     if not exists (select from pgflow.outcome o where o.run_id = late.run_id) then
@@ -132,14 +146,16 @@ begin
       values (chain, late.run_id, late.call, 'e', debt.name, t, 'pgflow', '{"verdict": "silent"}');
       insert into pgflow.nudge (chain_id) values (chain);
       update pgflow.effect_beat b set look_at = null where b.run_id = late.run_id and b.call = late.call;
-    elsif pg_try_advisory_xact_lock_shared(hashtextextended('pgflow.retention', 0)) and pg_try_advisory_xact_lock(hashtextextended('pgflow.chain', chain)) then
+    elsif pg_try_advisory_xact_lock_shared(hashtextextended('pgflow.retention', 0))
+      and pg_try_advisory_xact_lock(hashtextextended('pgflow.chain', chain)) then
       perform pgflow.settle_by_word_(late.run_id, late.call, '{"verdict": "silent"}', 'pgflow', 0, pgflow.now_(), true,
         (select max(u.seq) from pgflow.unit u where u.run_id = late.run_id));
     end if;
   end loop;
 end
 $$;
-comment on function pgflow.notice_silence_(int, timestamptz) is 'Tells runs whose accepted effects have had no beat in time; of those that have ended, it is recorded';
+comment on function pgflow.notice_silence_(int, timestamptz)
+  is 'Tells runs whose accepted effects have had no beat in time; of those that have ended, it is recorded';
 
 create or replace function pgflow.beat_effect(ref text, details json default null)
 returns void
@@ -162,24 +178,30 @@ begin
     debt := pgflow.find_debt_(null, ref);
   end if;
   if debt.run_id is null then
-    raise exception using errcode = 'PF001', message = format('no open effect was accepted under the reference %s', quote_nullable(ref)),
+    raise exception using errcode = 'PF001',
+      message = format('no open effect was accepted under the reference %s', quote_nullable(ref)),
       hint = 'It is closed, or its acceptance is not recorded yet.';
   end if;
   select b.* into beat from pgflow.effect_beat b where b.run_id = debt.run_id and b.call = debt.call for update;
   if not found then
-    raise exception using errcode = 'PF006', message = format('effect %s was accepted without heartbeat_timeout: nobody waits for its beats', debt.detail->>'key');
+    raise exception using errcode = 'PF006',
+      message = format('effect %s was accepted without heartbeat_timeout: nobody waits for its beats',
+        debt.detail->>'key');
   end if;
   t := pgflow.now_();
   if debt.detail->>'state' <> 'accepted' or beat.beat_at + beat.timeout_seconds * interval '1 second' <= t then
     raise exception using errcode = 'PF006',
-      message = format('effect %s has been silent for more than %s s: its outcome is unknown', debt.detail->>'key', beat.timeout_seconds),
+      message = format('effect %s has been silent for more than %s s: its outcome is unknown', debt.detail->>'key',
+        beat.timeout_seconds),
       hint = 'Its confirmation still counts: pgflow.confirm_effect.';
   end if;
-  update pgflow.effect_beat b set beat_at = t, details = coalesce(details, b.details) where b.run_id = debt.run_id and b.call = debt.call;
+  update pgflow.effect_beat b set beat_at = t, details = coalesce(details, b.details)
+  where b.run_id = debt.run_id and b.call = debt.call;
 end
 $$;
 comment on function pgflow.beat_effect(text, json)
-  is 'A sign of life of the effect that was accepted under a reference, with details of its progress. PF001 if no such effect is open, PF006 if it was silent for too long, or promised no beats';
+  is 'A sign of life of the effect that was accepted under a reference, with details of its progress. PF001 if no such '
+     'effect is open, PF006 if it was silent for too long, or promised no beats';
 --! grant beat_effect to pgflow_client, pgflow_worker, pgflow_operator
 
 create or replace function pgflow.check_beats_()
@@ -193,17 +215,20 @@ begin
   return query
   select 'beats are of accepted effects', format('call %s of run %s', b.call, b.run_id)
   from pgflow.effect_beat b
-  where not exists (select from pgflow.owed o where o.run_id = b.run_id and o.call = b.call and o.kind = 'effect' and o.detail ? 'ref')
+  where not exists (select from pgflow.owed o where o.run_id = b.run_id and o.call = b.call and o.kind = 'effect'
+    and o.detail ? 'ref')
   union all
   select 'an accepted effect that promised beats is watched', format('call %s of run %s', o.call, o.run_id)
   from pgflow.owed o
-  join pgflow.unit a on a.run_id = o.run_id and a.call = o.call and a.kind = 'A' and a.payload->>'heartbeat_timeout' is not null
+  join pgflow.unit a on a.run_id = o.run_id and a.call = o.call and a.kind = 'A'
+    and a.payload->>'heartbeat_timeout' is not null
   left join pgflow.effect_beat b on b.run_id = o.run_id and b.call = o.call
   where o.kind = 'effect' and o.detail->>'state' in ('accepted', 'unknown') and (
     b.run_id is null
     or (b.look_at is null) <> (o.detail->>'state' = 'unknown' or exists (
       select from pgflow.run r join pgflow.signal s on s.chain_id = r.chain_id
-      where r.run_id = o.run_id and s.kind = 'e' and s.run_id = o.run_id and s.call = o.call and s.payload->>'verdict' = 'silent'
+      where r.run_id = o.run_id and s.kind = 'e' and s.run_id = o.run_id and s.call = o.call
+        and s.payload->>'verdict' = 'silent'
     ))
   );
 end

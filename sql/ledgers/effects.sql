@@ -5,9 +5,9 @@
 -- open stands in `owed` as well, written by the same commit:
 --
 --   intended, again attempted     the act may be under way                    owed, state intended
---   unknown                       nobody knows whether it was done            owed, state unknown; since, if only a person can say
+--   unknown nobody knows whether it was done owed, state unknown; since, if only a person can say
 --   settled as absent             whoever knows says that it was not done     owed, state absent
---   accepted                      done; its confirmation comes later          owed, state accepted; unknown once it is silent (sql/ledgers/beats.sql)
+--   accepted done; its confirmation comes later owed, state accepted; unknown once it is silent (sql/ledgers/beats.sql)
 --   confirmed, failed             closed
 --   settled, once it was accepted closed
 --
@@ -41,11 +41,14 @@ begin
   units := '[]';
   refused := '[]';
   for e in select * from jsonb_array_elements(q->'effects') loop
-    -- call, name, key, hash, risk, request, ordinal or key, ground, seconds, decision, compensates, [[read, seq, seconds], ...], keyed, where its code stands, fingerprint of what it expects, notice, whether it is a step of a plan
+    -- call, name, key, hash, risk, request, ordinal or key, ground, seconds, decision, compensates, [[read, seq,
+    -- seconds], ...], keyed, where its code stands, fingerprint of what it expects, notice, whether it is a step of a
+    -- plan
     due := null;
     -- A word that was taken with this question may have closed it; and what was accepted is not attempted again.
     continue when e->>7 is not null and not exists (
-      select from pgflow.owed o where o.run_id = me and o.call = (e->0)::int and o.kind = 'effect' and not o.detail ? 'ref'
+      select from pgflow.owed o where o.run_id = me and o.call = (e->0)::int and o.kind = 'effect'
+        and not o.detail ? 'ref'
     );
     if e->>7 is null then
       select a->>0 into stale
@@ -56,19 +59,23 @@ begin
         continue;
       end if;
       select n.version, n.needs into told from pgflow.needs_(e->>1, e->>4, (e->>5)::jsonb) n;
-      if told.needs = 'gate' and e->>10 is null then -- what takes back an effect that was let through needs no leave of its own
+      -- what takes back an effect that was let through needs no leave of its own
+      if told.needs = 'gate' and e->>10 is null then
         refused := refused || jsonb_build_array(jsonb_build_array(e->0, told.version, null));
         continue;
       end if;
       kind := 'i';
       payload := case
         when e->>14 is null and e->>16 is null then
-          json_build_object('request', (e->>5)::json, 'risk', e->>4, 'code', e->>13, 'policy', told.version, 'decision', e->>9, 'compensates', e->>10)
+          json_build_object('request', (e->>5)::json, 'risk', e->>4, 'code', e->>13, 'policy', told.version,
+            'decision', e->>9, 'compensates', e->>10)
         else
-          json_build_object('request', (e->>5)::json, 'risk', e->>4, 'code', e->>13, 'policy', told.version, 'decision', e->>9, 'compensates', e->>10, 'expects', e->>14, 'is_undo', (e->>16)::boolean)
+          json_build_object('request', (e->>5)::json, 'risk', e->>4, 'code', e->>13, 'policy', told.version,
+            'decision', e->>9, 'compensates', e->>10, 'expects', e->>14, 'is_undo', (e->>16)::boolean)
       end;
       insert into pgflow.owed (run_id, call, opened_at, kind, name, detail)
-      values (me, (e->0)::int, t, 'effect', e->>1, jsonb_build_object('state', 'intended', 'key', e->>2, 'risk', e->>4) || coalesce(nullif(e->15, 'null'), '{}'));
+      values (me, (e->0)::int, t, 'effect', e->>1,
+        jsonb_build_object('state', 'intended', 'key', e->>2, 'risk', e->>4) || coalesce(nullif(e->15, 'null'), '{}'));
     else
       wait := (e->>8)::float8 * interval '1 second';
       select min(u.recorded_at), max(u.recorded_at) into first_at, last_at
@@ -87,27 +94,34 @@ begin
         due := case when is_absent then null when e->>7 = 'a' then greatest(last_at + wait, t) else t end;
         -- Workers from before the codes, which may hold the run during an upgrade, know the words.
         payload := case
-          when is_absent then json_build_object('reason', 'absent_without_key', 'why', 'absent, and without a key it cannot be tried again')
-          when e->>7 = 'a' then json_build_object('reason', 'absent_too_early', 'why', 'absent, and asked too early to believe it')
+          when is_absent then json_build_object('reason', 'absent_without_key', 'why',
+            'absent, and without a key it cannot be tried again')
+          when e->>7 = 'a' then json_build_object('reason', 'absent_too_early', 'why',
+            'absent, and asked too early to believe it')
           else json_build_object('reason', 'key_expired', 'why', 'the counterparty may have forgotten the key')
         end;
-        update pgflow.owed o set due_at = due, detail = o.detail || jsonb_strip_nulls(jsonb_build_object('state', 'unknown', 'since', case when due is null then pgflow.micros_(t) end))
+        update pgflow.owed o set due_at = due,
+          detail = o.detail || jsonb_strip_nulls(jsonb_build_object('state', 'unknown', 'since',
+            case when due is null then pgflow.micros_(t) end))
         where o.run_id = me and o.call = (e->0)::int and o.kind = 'effect';
       end if;
     end if;
     seq := seq + 1;
-    insert into pgflow.unit (run_id, seq, call, kind, name, key, args_hash, payload, starts, token, at, recorded_at, due_at)
+    insert into pgflow.unit (run_id, seq, call, kind, name, key, args_hash, payload, starts, token, at,
+      recorded_at, due_at)
     values (
       me, seq, (e->0)::int, kind, e->>1, e->>2, (e->3)::bigint, payload,
       case when kind <> 'U' then json_build_array(json_build_array(e->0, 'e', e->>1, e->6, e->3)) end,
       (q->'token')::bigint, t, t, due
     );
-    units := units || jsonb_build_array(pgflow.unit_json_(seq, (e->0)::int, kind, e->>1, payload) || jsonb_build_array(pgflow.micros_(due)));
+    units := units || jsonb_build_array(pgflow.unit_json_(seq, (e->0)::int, kind, e->>1, payload) || jsonb_build_array(
+      pgflow.micros_(due)));
   end loop;
 end
 $$;
 comment on function pgflow.intend_(jsonb, timestamptz, int)
-  is 'Records the intents and further attempts that a flush asks for; refused = those that the policy does not let through';
+  is 'Records the intents and further attempts that a flush asks for; refused = those that the policy does not let '
+     'through';
 
 create or replace function pgflow.book_(units jsonb, t timestamptz)
 returns void
@@ -120,12 +134,14 @@ declare
   said record;
 begin
   for said in
-    select (e->0)::bigint as run_id, min((e->1)::int) as seq from jsonb_array_elements(units) e where e->>3 = 'y' group by 1 order by 1
+    select (e->0)::bigint as run_id, min((e->1)::int) as seq from jsonb_array_elements(units) e where e->>3 = 'y'
+    group by 1 order by 1
   loop
     perform pgflow.relabel_(said.run_id, said.seq - 1);
   end loop;
   delete from pgflow.owed o using jsonb_array_elements(units) e
-  where (e->>3 in ('C', 'F') or e->>3 = 'E' and o.detail ? 'ref') and o.run_id = (e->0)::bigint and o.call = (e->2)::int and o.kind = 'effect';
+  where (e->>3 in ('C', 'F') or e->>3 = 'E' and o.detail ? 'ref') and o.run_id = (e->0)::bigint and o.call = (e->2)::int
+    and o.kind = 'effect';
   -- The units of a run stand in their order: of several, the last one counts.
   update pgflow.owed o
   set due_at = t + g.delay * interval '1 second',
@@ -147,10 +163,12 @@ begin
   end if;
 end
 $$;
-comment on function pgflow.book_(jsonb, timestamptz) is 'Keeps what is owed equal to the effect units that a commit appends, and labels to what runs have said of theirs';
+comment on function pgflow.book_(jsonb, timestamptz)
+  is 'Keeps what is owed equal to the effect units that a commit appends, and labels to what runs have said of theirs';
 
 create or replace function pgflow.settle_by_word_(
-  me bigint, call int, payload json, sent_by text, token bigint, t timestamptz, is_over boolean, inout seq int, out units jsonb
+  me bigint, call int, payload json, sent_by text, token bigint, t timestamptz, is_over boolean, inout seq int,
+  out units jsonb
 )
 language plpgsql
 volatile
@@ -168,7 +186,8 @@ begin
   units := '[]';
   select o.name, o.detail->>'state' as state, o.detail->>'reason' as reason, o.detail ? 'ref' as was_accepted into debt
   from pgflow.owed o where o.run_id = me and o.call = call and o.kind = 'effect';
-  -- An attempt that is under way will say for itself what became of it, unless its run is over; so has one that was closed meanwhile.
+  -- An attempt that is under way will say for itself what became of it, unless its run is over; so has one that was
+  -- closed meanwhile.
   if debt.state is null or debt.state = 'uncompensated' or debt.state = 'intended' and not is_over then
     return;
   end if;
@@ -193,12 +212,14 @@ begin
     delete from pgflow.effect_beat b where b.run_id = me and b.call = call;
   else
     kind := case verdict when 'confirmed' then 'C' else 'F' end;
-    outcome := case kind when 'C' then coalesce(payload->'value', 'null') else pgflow.effect_error_(debt.name, sent_by, payload->>'why') end;
+    outcome := case kind when 'C' then coalesce(payload->'value', 'null')
+      else pgflow.effect_error_(debt.name, sent_by, payload->>'why') end;
     seq := seq + 1;
     perform pgflow.append_(me, seq, call, kind, debt.name, outcome, token, t, t);
     units := units || jsonb_build_array(pgflow.unit_json_(seq, call, kind, debt.name, outcome));
   end if;
-  if debt.reason is not null then -- nobody takes back what turns out to have been done, nor does again what turns out not to have taken it back
+  -- nobody takes back what turns out to have been done, nor does again what turns out not to have taken it back
+  if debt.reason is not null then
     select l.seq into seq from pgflow.owe_left_(me, debt.reason, t, seq) l;
   end if;
 end
@@ -206,7 +227,9 @@ $$;
 comment on function pgflow.settle_by_word_(bigint, int, json, text, bigint, timestamptz, boolean, int)
   is 'Records what somebody said became of an effect, and its outcome, if the effect is still open and not under way';
 
-create or replace function pgflow.take_words_(me bigint, chain bigint, token bigint, t timestamptz, is_over boolean, inout seq int, out units jsonb)
+create or replace function pgflow.take_words_(
+  me bigint, chain bigint, token bigint, t timestamptz, is_over boolean, inout seq int, out units jsonb
+)
 language plpgsql
 volatile
 set search_path = pg_catalog, pg_temp
@@ -240,11 +263,13 @@ immutable
 set search_path = pg_catalog, pg_temp
 as $$
   select json_build_object(
-    'type', 'pgflow.errors.EffectFailed', 'mro', json_build_array('pgflow.errors.EffectFailed', 'pgflow.errors.PgflowError'),
+    'type', 'pgflow.errors.EffectFailed',
+    'mro', json_build_array('pgflow.errors.EffectFailed', 'pgflow.errors.PgflowError'),
     'args', json_build_array(m), 'message', m)
   from (select format('effect %s was not done, says %s: %s', name, said_by, coalesce(why, 'no reason given'))) as s (m)
 $$;
-comment on function pgflow.effect_error_(text, text, text) is 'The error that an effect raises which somebody declared failed';
+comment on function pgflow.effect_error_(text, text, text)
+  is 'The error that an effect raises which somebody declared failed';
 
 create or replace function pgflow.find_debt_(effect_key text, ref text)
 returns pgflow.owed
@@ -262,19 +287,24 @@ begin
     else
       debts := array(
         select o from pgflow.owed o
-        where o.detail ? 'ref' and o.detail->>'ref' = ref and o.kind = 'effect' and o.detail->>'state' <> 'uncompensated' limit 2
+        where o.detail ? 'ref' and o.detail->>'ref' = ref and o.kind = 'effect'
+          and o.detail->>'state' <> 'uncompensated' limit 2
       );
     end if;
     exit when cardinality(debts) = 0;
     if cardinality(debts) > 1 and ref is not null then
-      raise exception using errcode = 'PF003', message = format('several effects were accepted under the reference %s', quote_nullable(ref)),
+      raise exception using errcode = 'PF003',
+        message = format('several effects were accepted under the reference %s', quote_nullable(ref)),
         hint = 'Settle the one that is meant by its key: pgflow.settle_effect.';
     end if;
-    -- Of a run that has ended nobody holds the journal: one after the other writes into it, and none while it is rewound.
-    perform pgflow.lock_chain_(r.chain_id) from pgflow.run r join pgflow.outcome o on o.run_id = r.run_id where r.run_id = debts[1].run_id;
+    -- Of a run that has ended nobody holds the journal: one after the other writes into it, and none while it is
+    -- rewound.
+    perform pgflow.lock_chain_(r.chain_id) from pgflow.run r join pgflow.outcome o on o.run_id = r.run_id
+    where r.run_id = debts[1].run_id;
     debts := array(
       select o from pgflow.owed o
-      where o.run_id = debts[1].run_id and o.call = debts[1].call and o.kind = 'effect' and o.detail->>'key' = debts[1].detail->>'key' for update
+      where o.run_id = debts[1].run_id and o.call = debts[1].call and o.kind = 'effect'
+        and o.detail->>'key' = debts[1].detail->>'key' for update
     );
     exit when cardinality(debts) > 0;
   end loop;
@@ -282,7 +312,8 @@ begin
 end
 $$;
 comment on function pgflow.find_debt_(text, text)
-  is 'The open effect that a key names, or that was accepted under a reference, locked; null = there is none. PF003 if several were accepted under it';
+  is 'The open effect that a key names, or that was accepted under a reference, locked; null = there is none. PF003 if '
+     'several were accepted under it';
 
 create or replace function pgflow.post_settlement_(debt pgflow.owed, verdict text, value json, why text, sent_by text)
 returns bigint
@@ -299,18 +330,24 @@ begin
   select true into ended from pgflow.outcome o where o.run_id = debt.run_id;
   if state = 'uncompensated' then
     if verdict not in ('taken_back', 'stands') then
-      raise exception using errcode = 'PF006', message = format('effect %s was done, and nobody takes it back any more: it cannot be %s', debt.detail->>'key', verdict),
+      raise exception using errcode = 'PF006',
+        message = format('effect %s was done, and nobody takes it back any more: it cannot be %s',
+          debt.detail->>'key', verdict),
         hint = 'Say taken_back once somebody has taken it back by other means, or stands if it need not be.';
     end if;
     perform pgflow.discharge_(debt.run_id, debt.call, verdict, why, sent_by, pgflow.now_());
   elsif verdict in ('taken_back', 'stands') then
-    raise exception using errcode = 'PF006', message = format('effect %s is %s: only one that is uncompensated can be %s', debt.detail->>'key', state, verdict),
+    raise exception using errcode = 'PF006',
+      message = format('effect %s is %s: only one that is uncompensated can be %s', debt.detail->>'key',
+        state, verdict),
       hint = 'Say first what became of it: confirmed, failed or absent.';
   elsif ended is not true and state = 'intended' then
-    raise exception using errcode = 'PF006', message = format('effect %s is under way: its own outcome will say what became of it', debt.detail->>'key'),
+    raise exception using errcode = 'PF006',
+      message = format('effect %s is under way: its own outcome will say what became of it', debt.detail->>'key'),
       hint = 'Only an effect whose outcome is unknown, or that was accepted, can be settled.';
   elsif ended then -- there is nobody to take mail, and what is owed must not stay for ever
-    perform pgflow.settle_by_word_(debt.run_id, debt.call, json_build_object('verdict', verdict, 'value', value, 'why', why), sent_by, 0, pgflow.now_(), true,
+    perform pgflow.settle_by_word_(debt.run_id, debt.call,
+      json_build_object('verdict', verdict, 'value', value, 'why', why), sent_by, 0, pgflow.now_(), true,
       (select max(u.seq) from pgflow.unit u where u.run_id = debt.run_id));
   else
     insert into pgflow.signal (chain_id, run_id, call, kind, name, sent_at, sent_by, payload)
@@ -324,7 +361,9 @@ $$;
 comment on function pgflow.post_settlement_(pgflow.owed, text, json, text, text)
   is 'Tells a run what became of one of its effects, or records it if the run has ended; answers the chain';
 
-create or replace function pgflow.settle_effect(effect_key text, verdict text, value json default 'null', why text default null, sent_by text default null)
+create or replace function pgflow.settle_effect(
+  effect_key text, verdict text, value json default 'null', why text default null, sent_by text default null
+)
 returns bigint
 language plpgsql
 volatile
@@ -335,26 +374,34 @@ declare
   debt pgflow.owed;
 begin
   if verdict is null or verdict not in ('confirmed', 'failed', 'absent', 'taken_back', 'stands') then
-    raise exception using errcode = 'PF003', message = format('a verdict on an effect is confirmed, failed or absent, not %s', quote_nullable(verdict)),
+    raise exception using errcode = 'PF003',
+      message = format('a verdict on an effect is confirmed, failed or absent, not %s', quote_nullable(verdict)),
       hint = 'Of one that was done, and that nobody takes back any more, it is taken_back or stands.';
   end if;
   perform pgflow.check_json_(value, 'the result of an effect');
   debt := pgflow.find_debt_(effect_key, null);
   if debt.run_id is null then
-    raise exception using errcode = 'PF001', message = format('no open effect has the key %s', quote_nullable(effect_key)),
+    raise exception using errcode = 'PF001',
+      message = format('no open effect has the key %s', quote_nullable(effect_key)),
       hint = 'It is closed, or never was; pgflow.obligations lists what is open.';
   end if;
   if debt.detail ? 'ref' and verdict = 'absent' then
-    raise exception using errcode = 'PF003', message = format('effect %s was accepted: it is confirmed or failed, not absent', effect_key);
+    raise exception using errcode = 'PF003',
+      message = format('effect %s was accepted: it is confirmed or failed, not absent', effect_key);
   end if;
   return pgflow.post_settlement_(debt, verdict, coalesce(value, 'null'), why, coalesce(sent_by, session_user));
 end
 $$;
 comment on function pgflow.settle_effect(text, text, json, text, text)
-  is 'Says what became of an effect whose outcome is unknown, or that was accepted: confirmed with its result, failed, or absent (then it may be tried again). Of one that is uncompensated: taken_back, or stands. PF001 if no open effect has the key, PF006 while it is under way';
+  is 'Says what became of an effect whose outcome is unknown, or that was accepted: confirmed with its result, failed, '
+     'or absent (then it may be tried again). Of one that is uncompensated: taken_back, or stands. PF001 if no open '
+     'effect has the key, PF006 while it is under way';
 --! grant settle_effect to pgflow_worker, pgflow_operator
 
-create or replace function pgflow.confirm_effect(ref text, verdict text default 'confirmed', value json default 'null', why text default null, sent_by text default null)
+create or replace function pgflow.confirm_effect(
+  ref text, verdict text default 'confirmed', value json default 'null', why text default null,
+  sent_by text default null
+)
 returns bigint
 language plpgsql
 volatile
@@ -365,14 +412,16 @@ declare
   debt pgflow.owed;
 begin
   if verdict is null or verdict not in ('confirmed', 'failed') then
-    raise exception using errcode = 'PF003', message = format('an accepted effect is confirmed or failed, not %s', quote_nullable(verdict));
+    raise exception using errcode = 'PF003',
+      message = format('an accepted effect is confirmed or failed, not %s', quote_nullable(verdict));
   end if;
   perform pgflow.check_json_(value, 'the confirmation of an effect');
   if ref is not null then
     debt := pgflow.find_debt_(null, ref);
   end if;
   if debt.run_id is null then
-    raise exception using errcode = 'PF001', message = format('no effect was accepted under the reference %s', quote_nullable(ref)),
+    raise exception using errcode = 'PF001',
+      message = format('no effect was accepted under the reference %s', quote_nullable(ref)),
       hint = 'Its acceptance may not be recorded yet: answer so that the counterparty sends again.';
   end if;
   return pgflow.post_settlement_(debt, verdict, coalesce(value, 'null'), why, coalesce(sent_by, session_user));
@@ -391,18 +440,22 @@ as $$
   select exists (
       -- A later generation of the chain has it now.
       select from pgflow.run h join pgflow.run r on r.run_id = is_handed_on_.run_id
-      where h.chain_id = r.chain_id and h.generation > 1 and h.generation > r.generation and h.origin_run_id = is_handed_on_.run_id and is_handed_on_.seq <= h.origin_seq
+      where h.chain_id = r.chain_id and h.generation > 1 and h.generation > r.generation
+        and h.origin_run_id = is_handed_on_.run_id and is_handed_on_.seq <= h.origin_seq
     ) or exists (
       -- Or has it under another call, to take back what was dropped.
       select from pgflow.run h join pgflow.run r on r.run_id = is_handed_on_.run_id
       join pgflow.carried c on c.run_id = h.run_id and c.what = 'undo' and not c.is_done and c.seq = is_handed_on_.seq
-      where h.chain_id = r.chain_id and h.generation > 1 and h.generation > r.generation and h.origin_run_id = is_handed_on_.run_id
+      where h.chain_id = r.chain_id and h.generation > 1 and h.generation > r.generation
+        and h.origin_run_id = is_handed_on_.run_id
     ) or exists (
       -- A fork only repeats it: it is its origin's.
-      select from pgflow.run r where r.run_id = is_handed_on_.run_id and r.generation = 1 and is_handed_on_.seq <= r.origin_seq
+      select from pgflow.run r where r.run_id = is_handed_on_.run_id and r.generation = 1
+        and is_handed_on_.seq <= r.origin_seq
     )
 $$;
-comment on function pgflow.is_handed_on_(bigint, int) is 'True if another run owes what a unit opened: the generation that took it over, or the origin of a fork';
+comment on function pgflow.is_handed_on_(bigint, int)
+  is 'True if another run owes what a unit opened: the generation that took it over, or the origin of a fork';
 
 create or replace function pgflow.check_effects_()
 returns table (invariant text, detail text)
@@ -413,16 +466,20 @@ as $$
 #variable_conflict use_column
 begin
   return query
-  select 'what is owed equals the journal', format('call %s of run %s', coalesce(f.call, w.call), coalesce(f.run_id, w.run_id))
+  select 'what is owed equals the journal',
+    format('call %s of run %s', coalesce(f.call, w.call), coalesce(f.run_id, w.run_id))
   from (
     select u.run_id, u.call from pgflow.unit u
-    where u.kind = 'i' and not pgflow.is_handed_on_(u.run_id, u.seq) and not exists (select from pgflow.imported m where m.run_id = u.run_id)
+    where u.kind = 'i' and not pgflow.is_handed_on_(u.run_id, u.seq)
+      and not exists (select from pgflow.imported m where m.run_id = u.run_id)
       and pgflow.effect_end_(u.run_id, u.call) is null
     union all
     select u.run_id, u.call from pgflow.unit u join pgflow.run r on r.run_id = u.run_id
-    where u.kind = 'o' and u.name = 'owed' and u.seq > coalesce(r.origin_seq, 0) and not exists (select from pgflow.imported m where m.run_id = u.run_id)
+    where u.kind = 'o' and u.name = 'owed' and u.seq > coalesce(r.origin_seq, 0)
+      and not exists (select from pgflow.imported m where m.run_id = u.run_id)
       and not exists (
-        select from pgflow.unit d where d.run_id = u.run_id and d.call = u.call and d.kind = 'o' and d.name = 'discharged' and d.seq > u.seq
+        select from pgflow.unit d where d.run_id = u.run_id and d.call = u.call and d.kind = 'o'
+          and d.name = 'discharged' and d.seq > u.seq
       )
   ) f
   full join (select run_id, call from pgflow.owed where kind = 'effect') w on w.run_id = f.run_id and w.call = f.call

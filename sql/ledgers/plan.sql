@@ -18,7 +18,8 @@ as $$
   cross join lateral pgflow.needs_(a.act->>0, a.act->>1, a.act->2) n
 $$;
 comment on function pgflow.judge_acts(jsonb)
-  is 'Judgement of the policy in force on acts [[name, risk, request], ...]: for each the version that wants a gate, or null';
+  is 'Judgement of the policy in force on acts [[name, risk, request], ...]: for each the version that wants a gate, '
+     'or null';
 --! grant judge_acts to pgflow_worker
 
 create or replace function pgflow.written_tables()
@@ -35,8 +36,10 @@ as $$
   join pg_namespace n on n.oid = t.relnamespace
   where l.locktype = 'relation' and l.pid = pg_backend_pid() and l.granted
     and l.database = (select d.oid from pg_database d where d.datname = current_database())
-    and l.mode in ('RowExclusiveLock', 'ShareUpdateExclusiveLock', 'ShareLock', 'ShareRowExclusiveLock', 'ExclusiveLock', 'AccessExclusiveLock')
+    and l.mode in ('RowExclusiveLock', 'ShareUpdateExclusiveLock', 'ShareLock', 'ShareRowExclusiveLock',
+      'ExclusiveLock', 'AccessExclusiveLock')
   order by 1, 2
 $$;
-comment on function pgflow.written_tables() is 'The tables that this transaction has written, or locked as only a writer does';
+comment on function pgflow.written_tables()
+  is 'The tables that this transaction has written, or locked as only a writer does';
 --! grant written_tables to pgflow_worker

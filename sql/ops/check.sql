@@ -15,7 +15,8 @@ declare
 begin
   for concept in
     select p.proname from pg_catalog.pg_proc p
-    where p.pronamespace = 'pgflow'::regnamespace and p.pronargs = 0 and p.proname ~ '^check_.+_$' order by p.proname collate "C"
+    where p.pronamespace = 'pgflow'::regnamespace and p.pronargs = 0 and p.proname ~ '^check_.+_$'
+    order by p.proname collate "C"
   loop
     return query execute format('select * from pgflow.%I()', concept);
   end loop;

@@ -13,7 +13,8 @@ set search_path = pg_catalog, pg_temp
 as $$
   select a.run_id
   from unnest(run_ids, tokens, seqs, has_ended) a (run_id, token, seq, has_ended)
-  where (a.seq > 0 and not exists (select from pgflow.unit u where u.run_id = a.run_id and u.seq = a.seq and u.token = a.token))
+  where (a.seq > 0 and not exists (select from pgflow.unit u where u.run_id = a.run_id and u.seq = a.seq
+    and u.token = a.token))
     or (a.has_ended and not exists (select from pgflow.outcome o where o.run_id = a.run_id))
 $$;
 comment on function pgflow.lost_runs(bigint[], bigint[], int[], boolean[])
@@ -21,7 +22,8 @@ comment on function pgflow.lost_runs(bigint[], bigint[], int[], boolean[])
 --! grant lost_runs to pgflow_worker
 
 create or replace function pgflow.report_loss(
-  worker_id int, host text, pid int, old_timeline int, new_timeline int, acknowledged bigint, kept bigint, age_seconds float8, run_count int,
+  worker_id int, host text, pid int, old_timeline int, new_timeline int, acknowledged bigint, kept bigint,
+  age_seconds float8, run_count int,
   runs jsonb
 )
 returns bigint
@@ -36,7 +38,8 @@ declare
   t timestamptz := pgflow.now_();
 begin
   insert into pgflow.loss (
-    noticed_at, acknowledged_at, acknowledged_bytes, kept_bytes, old_timeline, new_timeline, worker_id, pid, run_count, host, runs
+    noticed_at, acknowledged_at, acknowledged_bytes, kept_bytes, old_timeline, new_timeline, worker_id, pid,
+    run_count, host, runs
   ) values (
     t, t - age_seconds * interval '1 second', acknowledged, kept, old_timeline, new_timeline, worker_id, pid,
     run_count, left(host, 255), runs
@@ -63,36 +66,44 @@ begin
 end
 $$;
 comment on function pgflow.close_loss(bigint, text, text)
-  is 'Somebody has seen to a loss: doctor does not show it any more; false if there is none of this number that is open';
+  is 'Somebody has seen to a loss: doctor does not show it any more; false if there is none of this number that is '
+     'open';
 --! grant close_loss to pgflow_operator
 
 drop view if exists pgflow.losses;
 create view pgflow.losses as
 select l.loss_id, l.noticed_at, l.acknowledged_at, '0/0'::pg_lsn + l.acknowledged_bytes as acknowledged_lsn,
-  '0/0'::pg_lsn + l.kept_bytes as kept_lsn, l.old_timeline, l.new_timeline, l.worker_id, l.host, l.pid, l.run_count, l.runs,
+  '0/0'::pg_lsn + l.kept_bytes as kept_lsn, l.old_timeline, l.new_timeline, l.worker_id, l.host, l.pid,
+  l.run_count, l.runs,
   l.closed_at, l.closed_by, l.why
 from pgflow.loss l;
 comment on view pgflow.losses is 'Losses by fail-overs of units that workers were told are durable';
 --! grant losses to pgflow_client, pgflow_worker, pgflow_operator, pgflow_auditor
 comment on column pgflow.losses.loss_id is 'Number of the loss, for close_loss()';
 comment on column pgflow.losses.noticed_at is 'Time at which the worker noticed';
-comment on column pgflow.losses.acknowledged_at is 'Time at which the worker last knew how far the lost server''s log was durable';
-comment on column pgflow.losses.acknowledged_lsn is 'Position up to which it was durable then; more may have been acknowledged since';
-comment on column pgflow.losses.kept_lsn is 'Position in that log up to which the server at hand had come when it took over; at most, if it was restarted since';
+comment on column pgflow.losses.acknowledged_at
+  is 'Time at which the worker last knew how far the lost server''s log was durable';
+comment on column pgflow.losses.acknowledged_lsn
+  is 'Position up to which it was durable then; more may have been acknowledged since';
+comment on column pgflow.losses.kept_lsn
+  is 'Position in that log up to which the server at hand had come when it took over; at most, if it was restarted '
+     'since';
 comment on column pgflow.losses.old_timeline is 'Timeline of the lost server''s log';
 comment on column pgflow.losses.new_timeline is 'Timeline of the log that goes on';
 comment on column pgflow.losses.worker_id is 'The worker that noticed';
 comment on column pgflow.losses.host is 'Name of its machine';
 comment on column pgflow.losses.pid is 'Number of its process there';
 comment on column pgflow.losses.run_count is 'Runs of which something is lost that this worker was told is durable';
-comment on column pgflow.losses.runs is 'Those runs, up to a thousand: key, seq that the worker was told of (0 = none), and whether the end was';
+comment on column pgflow.losses.runs
+  is 'Those runs, up to a thousand: key, seq that the worker was told of (0 = none), and whether the end was';
 comment on column pgflow.losses.closed_at is 'Time at which somebody saw to it; null = it is open';
 comment on column pgflow.losses.closed_by is 'Name of whoever saw to it';
 comment on column pgflow.losses.why is 'Reason that they gave';
 
 comment on column pgflow.loss.loss_id is 'Number of the loss';
 comment on column pgflow.loss.noticed_at is 'Time at which a worker noticed';
-comment on column pgflow.loss.acknowledged_at is 'Time at which it last knew how far the lost server''s log was durable';
+comment on column pgflow.loss.acknowledged_at
+  is 'Time at which it last knew how far the lost server''s log was durable';
 comment on column pgflow.loss.closed_at is 'Time at which somebody saw to it; null = it is open';
 comment on column pgflow.loss.acknowledged_bytes is 'Position up to which that log was durable then, in bytes';
 comment on column pgflow.loss.kept_bytes is 'Position in it up to which the server at hand had come, in bytes';

@@ -31,11 +31,13 @@ as $$
   ) n
   where o.kind = 'effect' and n.since is not null
 $$;
-comment on function pgflow.needs_person_() is 'Needs for a person, each with its time: runs that are stuck, and effects that nobody looks after';
+comment on function pgflow.needs_person_()
+  is 'Needs for a person, each with its time: runs that are stuck, and effects that nobody looks after';
 
 create or replace function pgflow.claim_pages(max int default 20, lease_seconds float8 default 60)
 returns table (
-  page_id text, run_id bigint, call int, kind text, opened_at timestamptz, key text, workflow text, generation int, tenant text, name text,
+  page_id text, run_id bigint, call int, kind text, opened_at timestamptz, key text, workflow text, generation int,
+  tenant text, name text,
   why text, effect text, tries int, leased_until timestamptz, reason text, detail json
 )
 language plpgsql
@@ -54,7 +56,8 @@ begin
   t := pgflow.now_();
   delete from pgflow.page p
   where not exists (
-    select from pgflow.needs_person_() n where n.run_id = p.run_id and n.call = p.call and n.kind = p.kind and n.opened_at = p.opened_at
+    select from pgflow.needs_person_() n where n.run_id = p.run_id and n.call = p.call and n.kind = p.kind
+      and n.opened_at = p.opened_at
   );
   insert into pgflow.page (run_id, call, kind, opened_at, next_at, tries)
   select n.run_id, n.call, n.kind, n.opened_at, t, 0
@@ -62,13 +65,15 @@ begin
   where not exists (select from pgflow.page p where p.run_id = n.run_id and p.call = n.call and p.kind = n.kind);
   return query
   with due as (
-    select p.run_id, p.call, p.kind from pgflow.page p where p.next_at <= t order by p.next_at, p.run_id, p.call limit max for update
+    select p.run_id, p.call, p.kind from pgflow.page p where p.next_at <= t order by p.next_at, p.run_id, p.call
+    limit max for update
   ), taken as (
     update pgflow.page p set tries = p.tries + 1, next_at = t + lease_seconds * interval '1 second'
     from due d where d.run_id = p.run_id and d.call = p.call and d.kind = p.kind
     returning p.*
   )
-  select coalesce(n.effect || '#', format('%s%s/%s/', r.root, case when r.generation > 1 then '~' || r.generation end, n.kind))
+  select coalesce(n.effect || '#',
+    format('%s%s/%s/', r.root, case when r.generation > 1 then '~' || r.generation end, n.kind))
       || pgflow.micros_(n.opened_at),
     n.run_id, n.call, n.kind, n.opened_at, r.key, l.workflow, r.generation, r.tenant, n.name,
     case n.kind when 'effect' then d.detail->>'why' else d.detail->>'message' end,
@@ -79,17 +84,21 @@ begin
   join pgflow.lane l on l.lane_id = r.lane_id
   cross join lateral (
     select case n.kind when 'effect' then (
-      select u.payload::json from pgflow.unit u where u.run_id = n.run_id and u.call = n.call and u.kind = 'U' order by u.seq desc limit 1
+      select u.payload::json from pgflow.unit u where u.run_id = n.run_id and u.call = n.call and u.kind = 'U'
+      order by u.seq desc limit 1
     ) else n.detail end as detail
   ) d
   order by n.opened_at;
 end
 $$;
 comment on function pgflow.claim_pages(int, float8)
-  is 'Claims up to so many needs for a person to tell; whoever has told says so (page_sent), else they are given out again after the lease';
+  is 'Claims up to so many needs for a person to tell; whoever has told says so (page_sent), else they are given out '
+     'again after the lease';
 --! grant claim_pages to pgflow_worker
 
-create or replace function pgflow.page_sent(run_id bigint, call int, kind text, leased_until timestamptz, again_seconds float8 default null)
+create or replace function pgflow.page_sent(
+  run_id bigint, call int, kind text, leased_until timestamptz, again_seconds float8 default null
+)
 returns void
 language sql
 volatile
@@ -97,12 +106,15 @@ security definer
 set search_path = pg_catalog, pg_temp
 as $$
   update pgflow.page p
-  set paged_at = t, tries = 0, last_error = null, next_at = coalesce(t + page_sent.again_seconds * interval '1 second', 'infinity')
+  set paged_at = t, tries = 0, last_error = null, next_at = coalesce(t + page_sent.again_seconds * interval '1 second',
+    'infinity')
   from pgflow.now_() t
-  where p.run_id = page_sent.run_id and p.call = page_sent.call and p.kind = page_sent.kind and p.next_at = page_sent.leased_until
+  where p.run_id = page_sent.run_id and p.call = page_sent.call and p.kind = page_sent.kind
+    and p.next_at = page_sent.leased_until
 $$;
 comment on function pgflow.page_sent(bigint, int, text, timestamptz, float8)
-  is 'A person has been told; again after so many seconds if nothing has been done by then, null = never. No effect once it has been given out again';
+  is 'A person has been told; again after so many seconds if nothing has been done by then, null = never. No effect '
+     'once it has been given out again';
 --! grant page_sent to pgflow_worker
 
 create or replace function pgflow.page_failed(run_id bigint, call int, kind text, leased_until timestamptz, error text)
@@ -113,17 +125,21 @@ security definer
 set search_path = pg_catalog, pg_temp
 as $$
   update pgflow.page p
-  set last_error = left(page_failed.error, 255), next_at = t + least(600, 5 * 2 ^ least(p.tries - 1, 10)) * interval '1 second'
+  set last_error = left(page_failed.error, 255),
+    next_at = t + least(600, 5 * 2 ^ least(p.tries - 1, 10)) * interval '1 second'
   from pgflow.now_() t
-  where p.run_id = page_failed.run_id and p.call = page_failed.call and p.kind = page_failed.kind and p.next_at = page_failed.leased_until
+  where p.run_id = page_failed.run_id and p.call = page_failed.call and p.kind = page_failed.kind
+    and p.next_at = page_failed.leased_until
 $$;
 comment on function pgflow.page_failed(bigint, int, text, timestamptz, text)
-  is 'Nobody could be told: it is given out again after a delay that grows from 5 seconds to 10 minutes. No effect once it has been given out again';
+  is 'Nobody could be told: it is given out again after a delay that grows from 5 seconds to 10 minutes. No effect '
+     'once it has been given out again';
 --! grant page_failed to pgflow_worker
 
 comment on column pgflow.page.run_id is 'The run that somebody is needed for';
 comment on column pgflow.page.opened_at is 'Time since which somebody is needed';
-comment on column pgflow.page.next_at is 'Time at which somebody is told next, or the lease of whoever tells ends; infinity = never again';
+comment on column pgflow.page.next_at
+  is 'Time at which somebody is told next, or the lease of whoever tells ends; infinity = never again';
 comment on column pgflow.page.paged_at is 'Time at which somebody was last told; null = nobody yet';
 comment on column pgflow.page.call is 'Number of the call that it is about; 0 = the run itself';
 comment on column pgflow.page.tries is 'Number of tries since somebody was last told';

@@ -30,5 +30,6 @@ as $$
     due.timers
   from due
 $$;
-comment on function pgflow.idle_state() is 'True if nothing is ready, leased, nudged or due; the time of the next timer; and the number that are due';
+comment on function pgflow.idle_state()
+  is 'True if nothing is ready, leased, nudged or due; the time of the next timer; and the number that are due';
 --! grant idle_state to pgflow_worker

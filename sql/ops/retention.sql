@@ -32,15 +32,19 @@ begin
   t := pgflow.now_();
   for class in
     with recursive kept as (
-      (select k.retention_seconds as seconds from pgflow.run_key k where k.retention_seconds is not null order by k.retention_seconds limit 1)
+      (select k.retention_seconds as seconds from pgflow.run_key k where k.retention_seconds is not null
+        order by k.retention_seconds limit 1)
       union all
       select (
-        select k.retention_seconds from pgflow.run_key k where k.retention_seconds > kept.seconds order by k.retention_seconds limit 1
+        select k.retention_seconds from pgflow.run_key k where k.retention_seconds > kept.seconds
+        order by k.retention_seconds limit 1
       ) from kept where kept.seconds is not null
     )
     select c.seconds,
-      (select k.chain_id from pgflow.run_key k where k.retention_seconds = c.seconds order by k.chain_id limit 1) as oldest,
-      (select k.chain_id from pgflow.run_key k where k.retention_seconds = c.seconds order by k.chain_id desc limit 1) as newest
+      (select k.chain_id from pgflow.run_key k where k.retention_seconds = c.seconds order by k.chain_id
+        limit 1) as oldest,
+      (select k.chain_id from pgflow.run_key k where k.retention_seconds = c.seconds order by k.chain_id desc
+        limit 1) as newest
     from kept c where c.seconds is not null
   loop
     exit when swept >= max;
@@ -49,14 +53,16 @@ begin
     with gone as (
       delete from pgflow.run_key k where k.ctid = any(array(
         select c.ctid from (
-          (select h.ctid, h.chain_id from pgflow.run_key h where h.retention_seconds = class.seconds order by h.chain_id limit looked_at)
+          (select h.ctid, h.chain_id from pgflow.run_key h where h.retention_seconds = class.seconds order by h.chain_id
+            limit looked_at)
           union
           (
             select h.ctid, h.chain_id from pgflow.run_key h
             where h.retention_seconds = class.seconds and h.chain_id >= anywhere order by h.chain_id limit looked_at
           )
         ) c
-        cross join lateral (select o.finished_at from pgflow.outcome o where o.run_id = pgflow.newest_run_(c.chain_id) offset 0) o
+        cross join lateral (select o.finished_at from pgflow.outcome o
+          where o.run_id = pgflow.newest_run_(c.chain_id) offset 0) o
         where o.finished_at + class.seconds * interval '1 second' <= t
         limit max - swept
       )) returning 1
@@ -67,7 +73,10 @@ begin
   return swept;
 end
 $$;
-comment on function pgflow.sweep_keys(int, boolean) is 'Frees keys of finished chains whose retention is over, of each retention at most as many as it looks at: the oldest, and some from anywhere; answers how many. Workers call it once a minute, and do not wait for others who remove history';
+comment on function pgflow.sweep_keys(int, boolean)
+  is 'Frees keys of finished chains whose retention is over, of each retention at most as many as it looks at: the '
+     'oldest, and some from anywhere; answers how many. Workers call it once a minute, and do not wait for others who '
+     'remove history';
 --! grant sweep_keys to pgflow_worker, pgflow_operator
 
 create or replace function pgflow.families_(roots bigint[])
@@ -90,7 +99,8 @@ as $$
   )
   select m.root, m.run_id from member m
 $$;
-comment on function pgflow.families_(bigint[]) is 'Runs with all that they continued as and all that they started, and so on';
+comment on function pgflow.families_(bigint[])
+  is 'Runs with all that they continued as and all that they started, and so on';
 
 create or replace function pgflow.drop_history(ended_before timestamptz, max int default 1000, after bigint default 0)
 returns table (runs int, partitions int, last_root bigint)
@@ -115,7 +125,8 @@ begin
   perform set_config('synchronous_commit', 'off', true);
   roots := array(
     select o.run_id from pgflow.outcome o join pgflow.run r on r.run_id = o.run_id
-    where o.run_id > after and o.finished_at < drop_history.ended_before and r.parent_run_id is null and r.generation = 1
+    where o.run_id > after and o.finished_at < drop_history.ended_before and r.parent_run_id is null
+      and r.generation = 1
     order by o.run_id limit max
   );
   last_root := roots[cardinality(roots)];
@@ -123,7 +134,8 @@ begin
     select m.run_id
     from (
       select f.run_id, bool_or(
-        o.finished_at is null or o.finished_at >= drop_history.ended_before or o.finished_at + k.retention_seconds * interval '1 second' > t
+        o.finished_at is null or o.finished_at >= drop_history.ended_before
+          or o.finished_at + k.retention_seconds * interval '1 second' > t
         or exists (select from pgflow.owed w where w.run_id = f.run_id)
       ) over (partition by f.root) as stays
       from pgflow.families_(roots) f
@@ -160,7 +172,8 @@ begin
 end
 $$;
 comment on function pgflow.drop_history(timestamptz, int, bigint)
-  is 'Removes families of runs that ended before a time, up to so many from a root on; answers the last root it looked at, null once there are none';
+  is 'Removes families of runs that ended before a time, up to so many from a root on; answers the last root it looked '
+     'at, null once there are none';
 --! grant drop_history to pgflow_operator
 
 comment on column pgflow.dropped_history.dropped_at is 'Time of removal';

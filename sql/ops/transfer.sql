@@ -14,9 +14,11 @@ language sql
 stable
 set search_path = pg_catalog, pg_temp
 as $$
-  select heritage - 'request' || jsonb_strip_nulls(jsonb_build_object('children', pgflow.carried_children_(told_heritage_.run_id, heritage)))
+  select heritage - 'request' || jsonb_strip_nulls(
+    jsonb_build_object('children', pgflow.carried_children_(told_heritage_.run_id, heritage)))
 $$;
-comment on function pgflow.told_heritage_(bigint, jsonb) is 'Facts for a replay on a run that begins with the journal of another';
+comment on function pgflow.told_heritage_(bigint, jsonb)
+  is 'Facts for a replay on a run that begins with the journal of another';
 
 create or replace function pgflow.export_runs(chains bigint[])
 returns table (chain_id bigint, run_id bigint, last_seq int, history text)
@@ -28,18 +30,28 @@ set enable_seqscan = off
 as $$
   select r.chain_id, r.run_id, coalesce((select max(u.seq) from pgflow.unit u where u.run_id = r.run_id), 0),
     json_build_object(
-      'pgflow_history', 1, 'key', r.key, 'tenant', r.tenant, 'root', r.root, 'generation', r.generation, 'run_id', r.run_id,
+      'pgflow_history', 1, 'key', r.key, 'tenant', r.tenant, 'root', r.root, 'generation', r.generation,
+      'run_id', r.run_id,
       'workflow', l.workflow, 'queue', l.queue, 'version', l.version, 'priority', r.priority,
       'status', coalesce(i.status, pgflow.status_(r.run_id)),
-      'reason', case when i.run_id is null then coalesce(o.reason, (select h.reason from pgflow.held h where h.run_id = r.run_id)) end,
-      'holds_key', exists (select from pgflow.run_key k where k.tenant = r.tenant and k.key = r.key and k.chain_id = r.chain_id),
+      'reason', case when i.run_id is null
+        then coalesce(o.reason, (select h.reason from pgflow.held h where h.run_id = r.run_id)) end,
+      'holds_key', exists (select from pgflow.run_key k
+        where k.tenant = r.tenant and k.key = r.key and k.chain_id = r.chain_id),
       'parent', case
-        when p.run_id is not null then jsonb_build_object('run_id', p.run_id, 'root', p.root, 'generation', p.generation, 'call', r.parent_call, 'close_policy', r.close_policy)
+        when p.run_id is not null
+          then jsonb_build_object('run_id', p.run_id, 'root', p.root, 'generation', p.generation, 'call', r.parent_call,
+            'close_policy', r.close_policy)
         else i.origin->'parent' end,
-      'created_us', pgflow.micros_(r.created_at), 'run_at_us', pgflow.micros_(r.run_at), 'deadline_us', pgflow.micros_(r.deadline_at),
-      'ended_us', case when i.run_id is null then pgflow.micros_(o.finished_at) else (i.origin->>'ended_us')::bigint end,
+      'created_us', pgflow.micros_(r.created_at), 'run_at_us', pgflow.micros_(r.run_at),
+      'deadline_us', pgflow.micros_(r.deadline_at),
+      'ended_us', case when i.run_id is null then pgflow.micros_(o.finished_at)
+        else (i.origin->>'ended_us')::bigint end,
       'exported_us', pgflow.micros_(pgflow.now_()),
-      'labels', nullif(pgflow.labels_at_start_(r.run_id, r.labels), '{}'), 'metadata', r.metadata, 'heritage', pgflow.told_heritage_(r.run_id, r.heritage), 'origin_seq', r.origin_seq, 'saga', pgflow.carried_saga_(r.chain_id, r.generation), 'input', r.input::text, 'output', o.output::text, 'error', o.error::text
+      'labels', nullif(pgflow.labels_at_start_(r.run_id, r.labels), '{}'), 'metadata', r.metadata,
+      'heritage', pgflow.told_heritage_(r.run_id, r.heritage), 'origin_seq', r.origin_seq,
+      'saga', pgflow.carried_saga_(r.chain_id, r.generation), 'input', r.input::text, 'output', o.output::text,
+      'error', o.error::text
     )::text
   from unnest(chains) with ordinality as c (id, n)
   cross join lateral (
@@ -54,7 +66,8 @@ as $$
   order by c.n, r.generation
 $$;
 comment on function pgflow.export_runs(bigint[])
-  is 'Each generation of these chains as a JSON object without its journal, which export_units has: what import_run reads';
+  is 'Each generation of these chains as a JSON object without its journal, which export_units has: what import_run '
+     'reads';
 --! grant export_runs to pgflow_worker, pgflow_operator
 
 create or replace function pgflow.export_units(run_id bigint, after_seq int default 0)
@@ -77,7 +90,8 @@ as $$
   where u.upto <= 1048576 or u.seq = after_seq + 1
 $$;
 comment on function pgflow.export_units(bigint, int)
-  is 'A page of a journal as JSON: [[seq, call, kind, name, payload as text, starts, at, due_at, recorded_at, token, args_hash, key], ...]; null at its end';
+  is 'A page of a journal as JSON: [[seq, call, kind, name, payload as text, starts, at, due_at, recorded_at, token, '
+     'args_hash, key], ...]; null at its end';
 --! grant export_units to pgflow_worker, pgflow_operator
 
 create or replace function pgflow.check_history_(history jsonb)
@@ -95,7 +109,8 @@ begin
       hint = '`pgflow export` writes histories, one a line.';
   end if;
   if history->>'pgflow_history' <> '1' then
-    raise exception using errcode = 'PF003', message = format('the history is of format %s, this version reads format 1', history->>'pgflow_history'),
+    raise exception using errcode = 'PF003',
+      message = format('the history is of format %s, this version reads format 1', history->>'pgflow_history'),
       hint = 'Upgrade pgflow-engine here, or export with this version.';
   end if;
   if coalesce(history->>'key', '') = '' then
@@ -105,8 +120,11 @@ begin
   perform pgflow.check_name_(history->>'workflow', 'the name of a workflow');
   perform pgflow.check_name_(history->>'queue', 'the name of a queue');
   perform pgflow.check_input_((history->>'input')::json);
-  if coalesce(history->>'status', '') not in ('queued', 'running', 'waiting', 'paused', 'stuck', 'completed', 'failed', 'cancelled', 'continued') then
-    raise exception using errcode = 'PF003', message = format('%s has the status %s, which is none', whose, coalesce(quote_literal(history->>'status'), 'null'));
+  if coalesce(history->>'status', '') not in ('queued', 'running', 'waiting', 'paused', 'stuck', 'completed', 'failed',
+    'cancelled', 'continued') then
+    raise exception using errcode = 'PF003',
+      message = format('%s has the status %s, which is none', whose,
+        coalesce(quote_literal(history->>'status'), 'null'));
   end if;
   if jsonb_typeof(history->'units') is distinct from 'array' then
     raise exception using errcode = 'PF003', message = format('%s lacks its journal: units must be an array', whose);
@@ -120,22 +138,26 @@ begin
   from jsonb_array_elements(history->'units') u
   where not exists (select from pgflow.unit_kind k where k.kind::text = u->>2) limit 1;
   if strange is not null then
-    raise exception using errcode = 'PF003', message = format('the journal of %s has %s, which this version does not know', whose, strange);
+    raise exception using errcode = 'PF003',
+      message = format('the journal of %s has %s, which this version does not know', whose, strange);
   end if;
   select format('call %s ended %s times', u->>1, count(*)) into strange
   from jsonb_array_elements(history->'units') u join pgflow.unit_kind k on k.kind::text = u->>2
   where k.is_terminal and u->>1 <> '0'
     -- The code may give up an effect; the ledger follows it to its end all the same.
-    and not (u->>2 = 'X' and exists (select from jsonb_array_elements(history->'units') i where i->>1 = u->>1 and i->>2 = 'i'))
+    and not (u->>2 = 'X' and exists (select from jsonb_array_elements(history->'units') i where i->>1 = u->>1
+      and i->>2 = 'i'))
   group by u->>1 having count(*) > 1 limit 1;
   if strange is not null then
     raise exception using errcode = 'PF003', message = format('the journal of %s is not sound: %s', whose, strange);
   end if;
   -- Save what somebody said, afterwards, of an effect that a run ended by force had left open.
   if (
-    select max((u->>8)::bigint) from jsonb_array_elements(history->'units') u where not (u->>9 = '0' and u->>2 in ('E', 'C', 'F'))
+    select max((u->>8)::bigint) from jsonb_array_elements(history->'units') u
+    where not (u->>9 = '0' and u->>2 in ('E', 'C', 'F'))
   ) > (history->>'ended_us')::bigint then
-    raise exception using errcode = 'PF003', message = format('the journal of %s is not sound: it goes on after the end of the run', whose);
+    raise exception using errcode = 'PF003',
+      message = format('the journal of %s is not sound: it goes on after the end of the run', whose);
   end if;
 end
 $$;
@@ -166,19 +188,23 @@ declare
   parent record;
 begin
   if exists (select from pgflow.imported i where i.root = stem and i.generation = gen) then
-    raise exception using errcode = 'PF002', message = format('run %s was imported before', quote_literal(header->>'key'));
+    raise exception using errcode = 'PF002',
+      message = format('run %s was imported before', quote_literal(header->>'key'));
   end if;
   if gen = 1 and (header->'holds_key')::boolean then
-    insert into pgflow.run_key (tenant, key, chain_id, root) values (header->>'tenant', header->>'key', me, stem) on conflict do nothing;
+    insert into pgflow.run_key (tenant, key, chain_id, root) values (header->>'tenant', header->>'key', me, stem)
+    on conflict do nothing;
     if not found then
-      raise exception using errcode = 'PF002', message = format('the key %s already names a run of this database', quote_literal(header->>'key')),
+      raise exception using errcode = 'PF002',
+        message = format('the key %s already names a run of this database', quote_literal(header->>'key')),
         hint = 'Import into a database without it.';
     end if;
   elsif gen > 1 then
     select r.chain_id, i.status into chain, before_status
     from pgflow.imported i join pgflow.run r on r.run_id = i.run_id where i.root = stem and i.generation = gen - 1;
     if before_status is distinct from 'continued' then
-      raise exception using errcode = 'PF003', message = format('generation %s of run %s comes without the one before it', gen, quote_literal(header->>'key')),
+      raise exception using errcode = 'PF003',
+        message = format('generation %s of run %s comes without the one before it', gen, quote_literal(header->>'key')),
         hint = 'Export the run again: all its generations go together.';
     end if;
   end if;
@@ -189,19 +215,24 @@ begin
   where i.root = (header->'parent'->>'root')::uuid and i.generation = (header->'parent'->>'generation')::int;
 
   insert into pgflow.run (
-    run_id, chain_id, root_run_id, created_at, run_at, deadline_at, root, generation, lane_id, priority, tenant, key, input, labels, metadata,
+    run_id, chain_id, root_run_id, created_at, run_at, deadline_at, root, generation, lane_id, priority, tenant, key,
+    input, labels, metadata,
     parent_run_id, parent_call, close_policy, heritage, origin_seq
   ) values (
     me, chain, coalesce(parent.root_run_id, me), pgflow.from_micros_((header->>'created_us')::bigint),
-    pgflow.from_micros_((header->>'run_at_us')::bigint), pgflow.from_micros_((header->>'deadline_us')::bigint), stem, gen,
-    pgflow.intern_lane_(header->>'queue', header->>'workflow', header->>'version'), (header->>'priority')::smallint, header->>'tenant',
+    pgflow.from_micros_((header->>'run_at_us')::bigint),
+    pgflow.from_micros_((header->>'deadline_us')::bigint), stem, gen,
+    pgflow.intern_lane_(header->>'queue', header->>'workflow', header->>'version'), (header->>'priority')::smallint,
+    header->>'tenant',
     header->>'key', (header->>'input')::json, nullif(header->'labels', 'null'), nullif(header->'metadata', 'null'),
     parent.run_id, case when parent.run_id is not null then (header->'parent'->>'call')::int end,
     case when parent.run_id is not null then (header->'parent'->>'close_policy')::"char" end,
     nullif(header->'heritage', 'null'), (header->>'origin_seq')::int
   );
-  insert into pgflow.unit (run_id, seq, call, kind, name, payload, starts, at, due_at, recorded_at, token, args_hash, key)
-  select me, (u->>0)::int, (u->>1)::int, (u->>2)::"char", u->>3, (u->>4)::json, case when json_typeof(u->5) <> 'null' then u->5 end,
+  insert into pgflow.unit (run_id, seq, call, kind, name, payload, starts, at, due_at, recorded_at, token,
+    args_hash, key)
+  select me, (u->>0)::int, (u->>1)::int, (u->>2)::"char", u->>3, (u->>4)::json, case when json_typeof(u->5) <> 'null'
+    then u->5 end,
     pgflow.from_micros_((u->>6)::bigint), pgflow.from_micros_((u->>7)::bigint), pgflow.from_micros_((u->>8)::bigint),
     (u->>9)::bigint, (u->>10)::bigint, u->>11
   from json_array_elements(history->'units') u;
@@ -210,15 +241,18 @@ begin
   insert into pgflow.outcome (run_id, finished_at, status, reason, output, error)
   values (
     me, coalesce(ended_at, greatest(t, (select max(u.recorded_at) from pgflow.unit u where u.run_id = me))),
-    case when is_open then 'cancelled' else was end, case when is_open then 'imported while ' || was else header->>'reason' end,
+    case when is_open then 'cancelled' else was end, case when is_open then 'imported while ' || was
+      else header->>'reason' end,
     (header->>'output')::json, (header->>'error')::json
   );
   insert into pgflow.imported (run_id, imported_at, generation, root, status, imported_by, origin)
-  values (me, t, gen, stem, was, session_user, jsonb_build_object('run_id', header->'run_id', 'ended_us', header->'ended_us', 'parent', header->'parent'));
+  values (me, t, gen, stem, was, session_user,
+    jsonb_build_object('run_id', header->'run_id', 'ended_us', header->'ended_us', 'parent', header->'parent'));
   return me;
 end
 $$;
-comment on function pgflow.insert_history_(json, jsonb, timestamptz) is 'Inserts a run that has ended, with its journal';
+comment on function pgflow.insert_history_(json, jsonb, timestamptz)
+  is 'Inserts a run that has ended, with its journal';
 
 create or replace function pgflow.import_run(history json)
 returns bigint
@@ -236,7 +270,8 @@ begin
     perform pgflow.check_history_(header);
     me := pgflow.insert_history_(history, header - 'units', pgflow.now_());
   exception when data_exception or integrity_constraint_violation or program_limit_exceeded then
-    raise exception using errcode = 'PF003', message = format('the history of run %s cannot be stored: %s', quote_nullable(history->>'key'), sqlerrm);
+    raise exception using errcode = 'PF003',
+      message = format('the history of run %s cannot be stored: %s', quote_nullable(history->>'key'), sqlerrm);
   end;
   if me % 100000 = 0 then
     perform pgflow.add_unit_partitions();
@@ -245,7 +280,8 @@ begin
 end
 $$;
 comment on function pgflow.import_run(json)
-  is 'Inserts a run that another database exported, as history that nothing can execute; answers its number here. PF002 if the key or the run is known, PF003 if the text is no history';
+  is 'Inserts a run that another database exported, as history that nothing can execute; answers its number here. '
+     'PF002 if the key or the run is known, PF003 if the text is no history';
 --! grant import_run to pgflow_operator
 
 comment on column pgflow.imported.run_id is 'The number that the run has here';

@@ -3,7 +3,9 @@
 -- through its own observations and, when it has not moved for the whole time-out, asks for the death
 -- here, where the counter is compared once more under a lock.
 
-create or replace function pgflow.register_worker(host text, pid int, queues text[], concurrency int, version text, stamp text default null)
+create or replace function pgflow.register_worker(
+  host text, pid int, queues text[], concurrency int, version text, stamp text default null
+)
 returns int
 language plpgsql
 volatile
@@ -35,12 +37,14 @@ begin
   timeline := ('x' || left(pg_walfile_name(pg_current_wal_flush_lsn()), 8))::bit(32)::int;
   recovered_to := pg_wal_lsn_diff(pg_last_wal_replay_lsn(), '0/0');
   waits := current_setting('synchronous_standby_names') <> '';
-exception when feature_not_supported or insufficient_privilege or object_not_in_prerequisite_state or undefined_function then
+exception when feature_not_supported or insufficient_privilege or object_not_in_prerequisite_state
+  or undefined_function then
   null; -- a service that is not quite Postgres: its workers live without
 end
 $$;
 comment on function pgflow.wal_()
-  is 'Timeline and position of the server''s log, how far it had replayed another''s when it was promoted, and whether commits wait for a standby';
+  is 'Timeline and position of the server''s log, how far it had replayed another''s when it was promoted, and whether '
+     'commits wait for a standby';
 
 create or replace function pgflow.beat(worker_id int, stopping boolean default false)
 returns table (alive boolean, mail bigint[], timeline int, flushed bigint, recovered_to bigint, waits boolean)
@@ -52,19 +56,22 @@ as $$
 #variable_conflict use_variable
 begin
   perform set_config('synchronous_commit', 'off', true);
-  update pgflow.worker w set beat = w.beat + 1, beat_at = pgflow.now_(), stopping = beat.stopping where w.worker_id = worker_id;
+  update pgflow.worker w set beat = w.beat + 1, beat_at = pgflow.now_(), stopping = beat.stopping
+  where w.worker_id = worker_id;
   alive := found;
   mail := array(
     select e.run_id from pgflow.lease e join pgflow.run r on r.run_id = e.run_id
     where e.worker_id = worker_id
       and exists (select from pgflow.signal s where s.chain_id = r.chain_id and s.kind in ('x', 'p', 'e') offset 0)
   );
-  select w.timeline, w.flushed, w.recovered_to, w.waits into timeline, flushed, recovered_to, waits from pgflow.wal_() w;
+  select w.timeline, w.flushed, w.recovered_to, w.waits into timeline, flushed, recovered_to, waits
+  from pgflow.wal_() w;
   return next;
 end
 $$;
 comment on function pgflow.beat(int, boolean)
-  is 'Sign of life; answers whether the worker still counts as alive, which of its runs somebody wants to cancel or pause, and where the log is';
+  is 'Sign of life; answers whether the worker still counts as alive, which of its runs somebody wants to cancel or '
+     'pause, and where the log is';
 --! grant beat to pgflow_worker
 
 create or replace function pgflow.count_lost_threads(worker_id int, lost int)
@@ -80,7 +87,8 @@ begin
   update pgflow.worker w set lost_threads = lost where w.worker_id = worker_id;
 end
 $$;
-comment on function pgflow.count_lost_threads(int, int) is 'A worker says how many of its threads are at bodies that nobody waits for any more';
+comment on function pgflow.count_lost_threads(int, int)
+  is 'A worker says how many of its threads are at bodies that nobody waits for any more';
 --! grant count_lost_threads to pgflow_worker
 
 create or replace function pgflow.observe_workers()
@@ -95,7 +103,8 @@ as $$
   select e.worker_id, -1::bigint from (select distinct l.worker_id from pgflow.lease l) e
   where not exists (select from pgflow.worker w where w.worker_id = e.worker_id)
 $$;
-comment on function pgflow.observe_workers() is 'The beats of all workers; -1 for one that is gone and still has leases';
+comment on function pgflow.observe_workers()
+  is 'The beats of all workers; -1 for one that is gone and still has leases';
 --! grant observe_workers to pgflow_worker
 
 create or replace function pgflow.reap_worker(worker_id int, beat bigint)
@@ -139,13 +148,16 @@ begin
     join pgflow.queue q on q.queue = l.queue
   ), back as (
     insert into pgflow.ready as r (run_id, ready_at, lane_id, last_seq, attempt, priority, suspect, has_begun)
-    select j.run_id, t, j.lane_id, j.newest, case when j.deaths = 0 then 0 else j.attempt end, j.priority, j.deaths, true
+    select j.run_id, t, j.lane_id, j.newest, case when j.deaths = 0 then 0 else j.attempt end, j.priority,
+      j.deaths, true
     from judged j where j.deaths < j.max_deaths order by j.run_id
     returning r.lane_id
   ), kept as (
-    insert into pgflow.held as h (run_id, held_at, lane_id, last_seq, attempt, priority, has_begun, state, reason, held_by, detail)
+    insert into pgflow.held as h (run_id, held_at, lane_id, last_seq, attempt, priority, has_begun, state, reason,
+      held_by, detail)
     select j.run_id, t, j.lane_id, j.newest, j.attempt, j.priority, true, 'stuck', 'poison', 'pgflow',
-      jsonb_build_object('deaths', j.deaths, 'message', format('%s workers died holding this run and it recorded nothing', j.deaths))
+      jsonb_build_object('deaths', j.deaths,
+        'message', format('%s workers died holding this run and it recorded nothing', j.deaths))
     from judged j where j.deaths >= j.max_deaths order by j.run_id
     returning h.run_id
   )
@@ -158,7 +170,8 @@ begin
 end
 $$;
 comment on function pgflow.reap_worker(int, bigint)
-  is 'Declares a worker dead if its beat is still the one observed, and gives its runs away; those it died on too often are stuck';
+  is 'Declares a worker dead if its beat is still the one observed, and gives its runs away; those it died on too '
+     'often are stuck';
 --! grant reap_worker to pgflow_worker
 
 create or replace function pgflow.leave_worker(worker_id int)
@@ -190,15 +203,18 @@ as $$
 declare
   freed int;
 begin
-  -- Newer code may try what older code could not replay, and never the other way round: what fits none of two comes to rest.
+  -- Newer code may try what older code could not replay, and never the other way round: what fits none of two comes to
+  -- rest.
   with gone as (
     delete from pgflow.held h where h.run_id in (
       select k.run_id from pgflow.held k
       join pgflow.lane l on l.lane_id = k.lane_id
       join pgflow.code held_by on held_by.workflow = l.workflow and held_by.code_hash = k.code_hash
-      join pgflow.code mine on mine.workflow = l.workflow and mine.code_hash <> k.code_hash and mine.first_at > held_by.first_at
+      join pgflow.code mine on mine.workflow = l.workflow and mine.code_hash <> k.code_hash
+        and mine.first_at > held_by.first_at
       join pgflow.worker_code w on w.code_id = mine.code_id and w.worker_id = release_outdated.worker_id
-      where k.state = 'stuck' and k.reason in ('nondeterminism', 'definition', 'signal') and l.version in ('', mine.version)
+      where k.state = 'stuck' and k.reason in ('nondeterminism', 'definition', 'signal')
+        and l.version in ('', mine.version)
       order by k.run_id for update of k skip locked
     ) returning h.*
   )
@@ -227,7 +243,8 @@ begin
       select k.run_id from pgflow.held k
       join pgflow.lane l on l.lane_id = k.lane_id
       join unnest(workflows, code_hashes) as c (workflow, code_hash) on c.workflow = l.workflow
-      where k.state = 'stuck' and k.reason in ('nondeterminism', 'definition', 'signal') and k.code_hash is distinct from c.code_hash
+      where k.state = 'stuck' and k.reason in ('nondeterminism', 'definition', 'signal')
+        and k.code_hash is distinct from c.code_hash
       order by k.run_id for update of k skip locked
     ) returning h.*
   )

@@ -1,7 +1,8 @@
 -- Decisions of the database on runs, in the transaction that commits their units: which children exist, which message
--- a wait takes, which timer is due - and, where nothing is left to do, the change of their place. Called by commit_units
--- with the leases locked and the units of the flushes inserted, once for all runs of a batch that ask something: what
--- most of them need is one statement for all of them, what few need goes run by run, in the order of the batch.
+-- a wait takes, which timer is due - and, where nothing is left to do, the change of their place. Called by
+-- commit_units with the leases locked and the units of the flushes inserted, once for all runs of a batch that ask
+-- something: what most of them need is one statement for all of them, what few need goes run by run, in the order of
+-- the batch.
 --
 -- Of everything that has happened to a run, what happened first comes first: a signal by the time at which it
 -- was sent, a timer by the time at which it was due, however late a worker looks. Results of children
@@ -9,12 +10,14 @@
 -- taken only as the first of its look: what the code does about an earlier event may give up the wait
 -- for it, and a message once taken cannot be put back.
 --
--- Which runs have mail is looked for once, and what comes later is found by the wake of its sender: the leases are locked.
+-- Which runs have mail is looked for once, and what comes later is found by the wake of its sender: the leases are
+-- locked.
 --
 -- A question is an object:
 --   run, token, chain     whose
 --   seq                   the last seq after the units of this flush
---   children              [[call, workflow, queue, input, key, priority, run_at_us, timeout_seconds, labels, metadata, close policy], ...]
+--   children [[call, workflow, queue, input, key, priority, run_at_us, timeout_seconds, labels, metadata, close
+--   policy], ...]
 --   signals               [[call, name], ...]         waits for a signal
 --   timers                [[call, seq of its start, "T" or "W"], ...]   sleeps (T) and time-outs of waits (W)
 --   retries               [[call, seq of its failed attempt], ...]      reasons to wake, never an answer
@@ -27,12 +30,14 @@
 --   hold                  [state, reason, code hash, detail]
 --   refused               [[name, error, code hash], ...]   of a hold: signals that the code could not take
 --   continue              input of the next generation
---   cancel                {why, by, reason} of a cancel that was taken after the code had ended, for the next generation
---   effects               [[call, name, key, hash, risk, request, ordinal or key, ground, seconds, decision, compensates, reads, ...], ...]  see intend_
+--   cancel {why, by, reason} of a cancel that was taken after the code had ended, for the next generation
+--   effects [[call, name, key, hash, risk, request, ordinal or key, ground, seconds, decision, compensates, reads,
+--   ...], ...] see intend_
 --   open_effects          [call, ...]                 effects that whoever knows may settle while the run is parked
 -- and the answer:
 --   refused               [[call, version of the policy, name of a read that is too old], ...]
---   run, units [[seq, call, kind, name, payload, due_at of an effect], ...], place "leased" | "parked" | "held" | "ended", at, pause, wake, lanes
+--   run, units [[seq, call, kind, name, payload, due_at of an effect], ...], place "leased" | "parked" | "held" |
+--   "ended", at, pause, wake, lanes
 
 create or replace function pgflow.append_(
   run_id bigint, seq int, call int, kind "char", name text, payload json, token bigint, at timestamptz, t timestamptz
@@ -45,14 +50,16 @@ as $$
   insert into pgflow.unit (run_id, seq, call, kind, name, payload, token, at, recorded_at)
   values (run_id, seq, call, kind, name, payload, token, at, t)
 $$;
-comment on function pgflow.append_(bigint, int, int, "char", text, json, bigint, timestamptz, timestamptz) is 'Appends one unit that the database decided';
+comment on function pgflow.append_(bigint, int, int, "char", text, json, bigint, timestamptz, timestamptz)
+  is 'Appends one unit that the database decided';
 
 create or replace function pgflow.unit_json_(seq int, call int, kind "char", name text, payload json)
 returns jsonb
 language sql
 stable
 return jsonb_build_array(seq, call, kind, name, payload::text);
-comment on function pgflow.unit_json_(int, int, "char", text, json) is 'A unit as it travels in an answer, its payload as exact text';
+comment on function pgflow.unit_json_(int, int, "char", text, json)
+  is 'A unit as it travels in an answer, its payload as exact text';
 
 create or replace function pgflow.hear_(questions jsonb, mailed int[])
 returns int[]
@@ -67,21 +74,26 @@ declare
   last_words bigint[];
 begin
   -- Of what people asked for while a worker held the run, the last word counts.
-  select array_agg(w.pos) filter (where w.is_pause), array_agg(w.chain) filter (where not w.is_pause), array_agg(w.last_word) filter (where not w.is_pause)
+  select array_agg(w.pos) filter (where w.is_pause), array_agg(w.chain) filter (where not w.is_pause),
+    array_agg(w.last_word) filter (where not w.is_pause)
   into pausing, heard, last_words
   from (
-    select m.pos, m.chain, max(s.signal_id) as last_word, (array_agg(s.kind order by s.signal_id desc))[1] = 'p' as is_pause
+    select m.pos, m.chain, max(s.signal_id) as last_word,
+      (array_agg(s.kind order by s.signal_id desc))[1] = 'p' as is_pause
     from (
-      select a.pos::int as pos, (a.q->'chain')::bigint as chain from jsonb_array_elements(questions) with ordinality as a (q, pos) where a.pos = any(mailed)
+      select a.pos::int as pos, (a.q->'chain')::bigint as chain
+      from jsonb_array_elements(questions) with ordinality as a (q, pos) where a.pos = any(mailed)
     ) m
-    cross join lateral (select o.kind, o.signal_id from pgflow.signal o where o.chain_id = m.chain and o.kind in ('p', 'r', 't') offset 0) s
+    cross join lateral (select o.kind, o.signal_id from pgflow.signal o
+      where o.chain_id = m.chain and o.kind in ('p', 'r', 't') offset 0) s
     group by m.pos, m.chain
   ) w;
   if heard is not null then
     delete from pgflow.signal s where s.ctid = any(array(
       select o.ctid from unnest(heard, last_words) as w (chain, last_word)
       cross join lateral (
-        select m.ctid from pgflow.signal m where m.chain_id = w.chain and m.kind in ('p', 'r', 't') and m.signal_id <= w.last_word offset 0
+        select m.ctid from pgflow.signal m
+        where m.chain_id = w.chain and m.kind in ('p', 'r', 't') and m.signal_id <= w.last_word offset 0
       ) o
     ));
   end if;
@@ -89,7 +101,8 @@ begin
   if questions @? '$[*] ? (@.cancelled == true)' then
     delete from pgflow.signal s where s.ctid = any(array(
       select o.ctid from jsonb_array_elements(questions) with ordinality as a (q, pos)
-      cross join lateral (select m.ctid from pgflow.signal m where m.chain_id = (a.q->'chain')::bigint and m.kind = 'x' offset 0) o
+      cross join lateral (select m.ctid from pgflow.signal m
+        where m.chain_id = (a.q->'chain')::bigint and m.kind = 'x' offset 0) o
       where a.pos = any(mailed) and (a.q->'cancelled')::boolean
     ));
   end if;
@@ -107,7 +120,8 @@ return case jsonb_typeof(calls)
   when 'string' then (calls #>> '{}')::int4multirange
   when 'array' then (select range_agg(int4range(e::int, e::int, '[]')) from jsonb_array_elements(calls) e)
 end;
-comment on function pgflow.calls_of_(jsonb) is 'Numbers of calls as a worker names them: ranges as text, or [call, ...]';
+comment on function pgflow.calls_of_(jsonb)
+  is 'Numbers of calls as a worker names them: ranges as text, or [call, ...]';
 
 create or replace function pgflow.look_all_(questions jsonb, positions int[], seqs int[], has_mail int[], t timestamptz)
 returns table (pos int, seq int, units jsonb)
@@ -127,15 +141,18 @@ declare
   child bigint;
 begin
   with asked as materialized (
-    select a.pos::int as pos, a.q, (a.q->'run')::bigint as me, (a.q->'chain')::bigint as chain, (a.q->'token')::bigint as token, a.pos = any(has_mail) as has_mail
+    select a.pos::int as pos, a.q, (a.q->'run')::bigint as me, (a.q->'chain')::bigint as chain,
+      (a.q->'token')::bigint as token, a.pos = any(has_mail) as has_mail
     from jsonb_array_elements(questions) with ordinality as a (q, pos)
     where a.pos = any(positions) and (a.q ? 'timers' or a.pos = any(has_mail))
   ), happened as (
     select a.pos, a.me, a.token, h.*,
-      row_number() over (partition by a.pos order by h.is_refused, h.at, h.call, h.signal_id) as nth -- what the code could not take before stands in nobody's way
+      -- what the code could not take before stands in nobody's way
+      row_number() over (partition by a.pos order by h.is_refused, h.at, h.call, h.signal_id) as nth
     from asked a
     cross join lateral (
-      select s.kind, 0 as call, s.name, s.sent_at as at, s.signal_id, s.payload, s.sent_by, false as is_refused, s.ctid as address
+      select s.kind, 0 as call, s.name, s.sent_at as at, s.signal_id, s.payload, s.sent_by, false as is_refused,
+        s.ctid as address
       from pgflow.signal s
       where a.has_mail and not coalesce((a.q->'cancelled')::boolean, false) and s.chain_id = a.chain and s.kind = 'x'
       union all
@@ -156,23 +173,28 @@ begin
       union all
       select (w->>2)::"char", (w->>0)::int, u.name, u.due_at, null, null, null, false, null
       from jsonb_array_elements(a.q->'timers') w
-      cross join lateral (select n.name, n.due_at from pgflow.unit n where n.run_id = a.me and n.seq = (w->>1)::int offset 0) u
+      cross join lateral (select n.name, n.due_at from pgflow.unit n
+        where n.run_id = a.me and n.seq = (w->>1)::int offset 0) u
       where u.due_at <= t
     ) h
   ), chosen as (
     -- A signal or a cancel is taken only as the first of its look.
     select h.*, case when h.kind = 'K' then (h.payload->>'run_id')::bigint end as child
     from (
-      select g.*, min(g.nth) filter (where g.kind in ('x', 'S')) over (partition by g.pos) as first_single from happened g
+      select g.*, min(g.nth) filter (where g.kind in ('x', 'S')) over (partition by g.pos) as first_single
+      from happened g
     ) h
     where case when h.kind in ('x', 'S') then h.nth = 1 else h.nth < coalesce(h.first_single, h.nth + 1) end
   ), taken as materialized (
-    select c.pos, c.me, c.token, (seqs[c.pos] + c.nth)::int as seq, c.call, c.kind, case when c.kind = 'K' then k.workflow else c.name end as name,
+    select c.pos, c.me, c.token, (seqs[c.pos] + c.nth)::int as seq, c.call, c.kind,
+      case when c.kind = 'K' then k.workflow else c.name end as name,
       case
-        when c.kind = 'x' and c.payload->'reason' is not null then json_build_object('why', c.payload->'why', 'by', c.sent_by, 'reason', c.payload->'reason')
+        when c.kind = 'x' and c.payload->'reason' is not null
+          then json_build_object('why', c.payload->'why', 'by', c.sent_by, 'reason', c.payload->'reason')
         when c.kind = 'x' then json_build_object('why', c.payload->'why', 'by', c.sent_by)
         when c.kind = 'S' then coalesce(c.payload, 'null')
-        when k.saga is not null then json_build_object('status', c.payload->'status', 'reason', c.payload->'reason', 'output', c.payload->'output',
+        when k.saga is not null then json_build_object('status', c.payload->'status', 'reason', c.payload->'reason',
+          'output', c.payload->'output',
           'error', c.payload->'error', 'run_id', c.payload->'run_id', 'saga', k.saga)
         else c.payload
       end as payload, c.address, case when k.saga is not null then c.child end as saga_of
@@ -188,21 +210,25 @@ begin
       offset 0
     ) k on true
   ), gone as (
-    delete from pgflow.signal s where s.ctid = any(array(select m.address from taken m where m.address is not null)) returning s.signal_id
+    delete from pgflow.signal s where s.ctid = any(array(select m.address from taken m where m.address is not null))
+    returning s.signal_id
   ), noted as (
     insert into pgflow.unit (run_id, seq, call, kind, name, payload, token, at, recorded_at)
     select n.me, n.seq, n.call, n.kind, n.name, n.payload, n.token, t, t from taken n
   )
-  select array_agg(g.pos), array_agg(g.seq), array_agg(g.units), (select array_agg(s.saga_of) from taken s where s.saga_of is not null),
+  select array_agg(g.pos), array_agg(g.seq), array_agg(g.units), (select array_agg(s.saga_of) from taken s
+    where s.saga_of is not null),
     (select count(m.address) from taken m), (select count(*) from gone)
   into at_positions, last_seqs, found_units, child_sagas, messages, gone
   from (
-    select n.pos, max(n.seq) as seq, jsonb_agg(pgflow.unit_json_(n.seq, n.call, n.kind, n.name, n.payload) order by n.seq) as units
+    select n.pos, max(n.seq) as seq, jsonb_agg(pgflow.unit_json_(n.seq, n.call, n.kind, n.name, n.payload)
+      order by n.seq) as units
     from taken n group by n.pos
   ) g;
   -- Only the holder of a run takes its mail: a message that is gone was taken, and would be taken twice.
   if gone <> messages then
-    raise exception using errcode = 'PF006', message = format('%s of %s messages are no longer in their mailboxes', messages - gone, messages);
+    raise exception using errcode = 'PF006',
+      message = format('%s of %s messages are no longer in their mailboxes', messages - gone, messages);
   end if;
   foreach child in array coalesce(child_sagas, '{}') loop
     perform pgflow.hand_on_debts_(child, null, null, 'its parent has its result', t);
@@ -211,7 +237,8 @@ begin
 end
 $$;
 comment on function pgflow.look_all_(jsonb, int[], int[], int[], timestamptz)
-  is 'Takes what has happened to runs of a batch, of each in the order in which it happened, and records it: of each position with news the last seq then, and its units';
+  is 'Takes what has happened to runs of a batch, of each in the order in which it happened, and records it: of each '
+     'position with news the last seq then, and its units';
 
 create or replace function pgflow.park_all_(questions jsonb, positions int[], seqs int[], t timestamptz)
 returns bigint[]
@@ -225,7 +252,8 @@ declare
   chains bigint[];
   last_seqs int[];
 begin
-  select array_agg((a.q->'run')::bigint order by a.pos), array_agg((a.q->'chain')::bigint order by a.pos), array_agg(seqs[a.pos] order by a.pos)
+  select array_agg((a.q->'run')::bigint order by a.pos), array_agg((a.q->'chain')::bigint order by a.pos),
+    array_agg(seqs[a.pos] order by a.pos)
   into ids, chains, last_seqs
   from jsonb_array_elements(questions) with ordinality as a (q, pos) where a.pos = any(positions);
   insert into pgflow.parked (run_id, chain_id, token, parked_at, lane_id, last_seq, priority)
@@ -239,7 +267,8 @@ begin
   cross join lateral (
     select (s->0)::int, 's'::"char", s->>1, null::int[] from jsonb_array_elements(a.q->'signals') s
     union all
-    select lower(c.calls), 'c', 'child', array(select n from unnest(c.calls) r cross join lateral generate_series(lower(r), upper(r) - 1) n)
+    select lower(c.calls), 'c', 'child', array(select n from unnest(c.calls) r
+      cross join lateral generate_series(lower(r), upper(r) - 1) n)
     from (select pgflow.calls_of_(a.q->'child_calls') as calls offset 0) c where not isempty(c.calls)
     union all
     select e::int, 'e', 'effect', null from jsonb_array_elements(a.q->'open_effects') e
@@ -249,7 +278,8 @@ begin
   select u.due_at, (a.q->'run')::bigint, (w->0)::int
   from jsonb_array_elements(questions) with ordinality as a (q, pos)
   cross join lateral jsonb_array_elements(coalesce(a.q->'timers', '[]') || coalesce(a.q->'retries', '[]')) w
-  cross join lateral (select n.due_at from pgflow.unit n where n.run_id = (a.q->'run')::bigint and n.seq = (w->1)::int offset 0) u
+  cross join lateral (select n.due_at from pgflow.unit n
+    where n.run_id = (a.q->'run')::bigint and n.seq = (w->1)::int offset 0) u
   where a.pos = any(positions);
   return array(
     select (a.q->'chain')::bigint from jsonb_array_elements(questions) with ordinality as a (q, pos)
@@ -258,7 +288,8 @@ begin
 end
 $$;
 comment on function pgflow.park_all_(jsonb, int[], int[], timestamptz)
-  is 'Lease -> parked, for runs of a batch, with their reasons to wake; answers the chains for which a message that crossed it should be looked for at once';
+  is 'Lease -> parked, for runs of a batch, with their reasons to wake; answers the chains for which a message that '
+     'crossed it should be looked for at once';
 
 create or replace function pgflow.hold_(q jsonb, seq int, t timestamptz)
 returns void
@@ -269,8 +300,10 @@ as $$
   with gone as (
     delete from pgflow.lease where run_id = (q->'run')::bigint returning *
   )
-  insert into pgflow.held (run_id, token, held_at, lane_id, last_seq, attempt, priority, has_begun, state, reason, code_hash, held_by, detail)
-  select run_id, token, t, lane_id, seq, attempt, priority, true, q->'hold'->>0, q->'hold'->>1, q->'hold'->>2, q->'hold'->>4, nullif(q->'hold'->3, 'null')
+  insert into pgflow.held (run_id, token, held_at, lane_id, last_seq, attempt, priority, has_begun, state, reason,
+    code_hash, held_by, detail)
+  select run_id, token, t, lane_id, seq, attempt, priority, true, q->'hold'->>0, q->'hold'->>1, q->'hold'->>2,
+    q->'hold'->>4, nullif(q->'hold'->3, 'null')
   from gone
 $$;
 comment on function pgflow.hold_(jsonb, int, timestamptz) is 'Lease -> held';
@@ -294,14 +327,18 @@ begin
     select * from gone order by signal_id
   loop
     seq := seq + 1;
-    perform pgflow.append_((q->'run')::bigint, seq, 0, 'o', request.name, json_build_object('why', request.payload->'why', 'by', request.sent_by), (q->'token')::bigint, t, t);
+    perform pgflow.append_((q->'run')::bigint, seq, 0, 'o', request.name,
+      json_build_object('why', request.payload->'why', 'by', request.sent_by), (q->'token')::bigint, t, t);
     continue when request.kind <> 'p';
-    q := q || jsonb_build_object('hold', jsonb_build_array('paused', coalesce(left(request.payload->>'why', 255), 'paused'), null, null, request.sent_by));
+    q := q || jsonb_build_object(
+      'hold', jsonb_build_array('paused', coalesce(left(request.payload->>'why', 255), 'paused'), null, null,
+        request.sent_by));
   end loop;
   perform pgflow.hold_(q, seq, t);
 end
 $$;
-comment on function pgflow.pause_(jsonb, timestamptz, int) is 'Takes the requests to pause, records who asked and why, and holds the run';
+comment on function pgflow.pause_(jsonb, timestamptz, int)
+  is 'Takes the requests to pause, records who asked and why, and holds the run';
 
 create or replace function pgflow.continue_(q jsonb, seq int, t timestamptz)
 returns int
@@ -320,30 +357,39 @@ begin
     run_id, chain_id, root_run_id, parent_run_id, created_at, deadline_at, root, generation, lane_id, parent_call,
     priority, close_policy, tenant, key, input, labels, metadata
   )
-  select next_id, chain_id, case when parent_run_id is null then next_id else root_run_id end, parent_run_id, t, deadline_at, root,
+  select next_id, chain_id, case when parent_run_id is null then next_id else root_run_id end, parent_run_id, t,
+    deadline_at, root,
     generation + 1, lane_id, parent_call, priority, close_policy, tenant, key, (q->>'continue')::json, labels, metadata
   from pgflow.run where run_id = me
   returning lane_id, generation into lane, next_generation;
   if q ? 'saga' or q ? 'of_children' then
-    perform pgflow.hand_on_saga_(me, (q->'chain')::bigint, next_generation - 1, coalesce(q->'saga', '[]'), q->'of_children');
+    perform pgflow.hand_on_saga_(me, (q->'chain')::bigint, next_generation - 1, coalesce(q->'saga', '[]'),
+      q->'of_children');
   end if;
   if q ? 'cancel' then
-    perform pgflow.post_((q->'chain')::bigint, 'x', 'cancel', json_strip_nulls(json_build_object('why', q->'cancel'->'why', 'reason', q->'cancel'->'reason')), q->'cancel'->>'by');
+    perform pgflow.post_((q->'chain')::bigint,
+      'x', 'cancel', json_strip_nulls(json_build_object('why', q->'cancel'->'why', 'reason', q->'cancel'->'reason')),
+      q->'cancel'->>'by');
   end if;
-  insert into pgflow.deadline (run_id, due_at) select next_id, deadline_at from pgflow.run where run_id = me and deadline_at is not null;
+  insert into pgflow.deadline (run_id, due_at) select next_id, deadline_at from pgflow.run
+  where run_id = me and deadline_at is not null;
   insert into pgflow.outcome (run_id, token, finished_at, status) values (me, (q->'token')::bigint, t, 'continued');
   with gone as (
     delete from pgflow.lease where run_id = me returning *
   )
   -- What has something to take back is never ended without its code.
   insert into pgflow.ready (run_id, ready_at, lane_id, last_seq, attempt, priority, has_begun)
-  select next_id, t, lane_id, 0, 0, priority, case when pgflow.carried_saga_((q->'chain')::bigint, next_generation) is not null then true end from gone;
+  select next_id, t, lane_id, 0, 0, priority,
+    case when pgflow.carried_saga_((q->'chain')::bigint, next_generation) is not null then true end from gone;
   return lane;
 end
 $$;
-comment on function pgflow.continue_(jsonb, int, timestamptz) is 'Ends a run as the next generation of its chain, which is ready at once; answers the lane';
+comment on function pgflow.continue_(jsonb, int, timestamptz)
+  is 'Ends a run as the next generation of its chain, which is ready at once; answers the lane';
 
-create or replace function pgflow.answer_all_(questions jsonb, t timestamptz, out answers jsonb, out to_wake bigint[], out lanes int[])
+create or replace function pgflow.answer_all_(
+  questions jsonb, t timestamptz, out answers jsonb, out to_wake bigint[], out lanes int[]
+)
 language plpgsql
 volatile
 set search_path = pg_catalog, pg_temp
@@ -367,15 +413,20 @@ declare
 begin
   to_wake := '{}';
   lanes := '{}';
-  select array_agg((a.q->'seq')::int order by a.pos), array_agg(jsonb '[]'), array_agg(null::jsonb), array_agg(text 'leased'), array_agg(a.pos::int order by a.pos),
-    coalesce(array_agg(a.pos::int order by a.pos) filter (where exists (select from pgflow.signal s where s.chain_id = (a.q->'chain')::bigint offset 0)), '{}')
+  select array_agg((a.q->'seq')::int order by a.pos), array_agg(jsonb '[]'), array_agg(null::jsonb),
+    array_agg(text 'leased'), array_agg(a.pos::int order by a.pos),
+    coalesce(array_agg(a.pos::int
+      order by a.pos) filter (where exists (select from pgflow.signal s
+        where s.chain_id = (a.q->'chain')::bigint offset 0)), '{}')
   into seqs, units, refused, places, present, mailed
   from jsonb_array_elements(questions) with ordinality as a (q, pos);
 
   if mailed <> '{}' then
     for one in
-      select a.pos::int as pos, a.q, (a.q->'run')::bigint as me, (a.q->'chain')::bigint as chain from jsonb_array_elements(questions) with ordinality as a (q, pos)
-      where a.pos = any(mailed) and exists (select from pgflow.signal s where s.chain_id = (a.q->'chain')::bigint and s.kind = 'x' and s.name = 'force' offset 0)
+      select a.pos::int as pos, a.q, (a.q->'run')::bigint as me, (a.q->'chain')::bigint as chain
+      from jsonb_array_elements(questions) with ordinality as a (q, pos)
+      where a.pos = any(mailed) and exists (select from pgflow.signal s where s.chain_id = (a.q->'chain')::bigint
+        and s.kind = 'x' and s.name = 'force' offset 0)
       order by a.pos
     loop
       perform pgflow.end_by_force_(one.me, one.chain, seqs[one.pos], (one.q->'token')::bigint, t);
@@ -395,7 +446,8 @@ begin
       select c.id::bigint as chain from jsonb_array_elements(questions) with ordinality as a (q, pos)
       cross join lateral jsonb_array_elements_text(a.q->'unwanted') c (id) where a.pos = any(present) order by a.pos
     loop
-      perform pgflow.post_(one.chain, 'x', 'cancel', json_build_object('why', 'the parent gave up waiting for it', 'reason', 'parent_gave_up'), 'pgflow');
+      perform pgflow.post_(one.chain, 'x', 'cancel', json_build_object('why', 'the parent gave up waiting for it',
+        'reason', 'parent_gave_up'), 'pgflow');
       to_wake := to_wake || one.chain;
     end loop;
   end if;
@@ -413,14 +465,18 @@ begin
   );
   quiet := looking;
   if mailed <> '{}' then
-    -- What somebody has said of an effect comes before it could be tried again, and before the run could be held for want of it.
+    -- What somebody has said of an effect comes before it could be tried again, and before the run could be held for
+    -- want of it.
     for one in
-      select a.pos::int as pos, a.q, (a.q->'run')::bigint as me, (a.q->'chain')::bigint as chain from jsonb_array_elements(questions) with ordinality as a (q, pos)
+      select a.pos::int as pos, a.q, (a.q->'run')::bigint as me, (a.q->'chain')::bigint as chain
+      from jsonb_array_elements(questions) with ordinality as a (q, pos)
       where a.pos = any(looking) and a.pos = any(mailed)
-        and exists (select from pgflow.signal s where s.chain_id = (a.q->'chain')::bigint and s.kind = 'e' and s.run_id = (a.q->'run')::bigint offset 0)
+        and exists (select from pgflow.signal s where s.chain_id = (a.q->'chain')::bigint and s.kind = 'e'
+          and s.run_id = (a.q->'run')::bigint offset 0)
       order by a.pos
     loop
-      select w.seq, w.units into done from pgflow.take_words_(one.me, one.chain, (one.q->'token')::bigint, t, false, seqs[one.pos]) w;
+      select w.seq, w.units into done
+      from pgflow.take_words_(one.me, one.chain, (one.q->'token')::bigint, t, false, seqs[one.pos]) w;
       seqs[one.pos] := done.seq;
       units[one.pos] := units[one.pos] || done.units;
       if done.units <> '[]' then
@@ -430,7 +486,8 @@ begin
   end if;
   if questions @? '$[*].effects[*]' then
     for one in
-      select a.pos::int as pos, a.q from jsonb_array_elements(questions) with ordinality as a (q, pos) where a.pos = any(present) and a.q ? 'effects' order by a.pos
+      select a.pos::int as pos, a.q from jsonb_array_elements(questions) with ordinality as a (q, pos)
+      where a.pos = any(present) and a.q ? 'effects' order by a.pos
     loop
       select i.seq, i.units, i.refused into done from pgflow.intend_(one.q, t, seqs[one.pos]) i;
       seqs[one.pos] := done.seq;
@@ -441,11 +498,13 @@ begin
 
   if cardinality(looking) < cardinality(present) then
     for one in
-      select a.pos::int as pos, a.q, (a.q->'run')::bigint as me, (a.q->'chain')::bigint as chain from jsonb_array_elements(questions) with ordinality as a (q, pos)
+      select a.pos::int as pos, a.q, (a.q->'run')::bigint as me, (a.q->'chain')::bigint as chain
+      from jsonb_array_elements(questions) with ordinality as a (q, pos)
       where a.pos = any(present) and a.q ?| array['hold', 'continue'] order by a.pos
     loop
       if one.q ? 'hold' then
-        perform pgflow.hold_(case when one.q ? 'refused' then pgflow.note_refused_(one.q) else one.q end, seqs[one.pos], t);
+        perform pgflow.hold_(case when one.q ? 'refused' then pgflow.note_refused_(one.q)
+          else one.q end, seqs[one.pos], t);
         places[one.pos] := 'held';
       else
         lanes := lanes || pgflow.continue_(one.q, seqs[one.pos], t);
@@ -469,7 +528,8 @@ begin
 
   if pausing <> '{}' or questions @? '$[*].stuck' then
     for one in
-      select a.pos::int as pos, a.q, (a.q->'chain')::bigint as chain, a.pos = any(pausing) as is_pause from jsonb_array_elements(questions) with ordinality as a (q, pos)
+      select a.pos::int as pos, a.q, (a.q->'chain')::bigint as chain, a.pos = any(pausing) as is_pause
+      from jsonb_array_elements(questions) with ordinality as a (q, pos)
       where a.pos = any(quiet)
         and case when a.pos = any(pausing) then (a.q->'idle')::boolean else (a.q->'park')::boolean and a.q ? 'stuck' end
       order by a.pos
@@ -492,8 +552,10 @@ begin
   end if;
 
   select jsonb_agg(case
-      when g.refused is null then jsonb_build_object('run', g.run, 'units', g.units, 'place', g.place, 'at', pgflow.micros_(t), 'pause', g.is_pause)
-      else jsonb_build_object('run', g.run, 'units', g.units, 'place', g.place, 'at', pgflow.micros_(t), 'pause', g.is_pause, 'refused', g.refused)
+      when g.refused is null then jsonb_build_object('run', g.run, 'units', g.units, 'place', g.place,
+        'at', pgflow.micros_(t), 'pause', g.is_pause)
+      else jsonb_build_object('run', g.run, 'units', g.units, 'place', g.place, 'at', pgflow.micros_(t),
+        'pause', g.is_pause, 'refused', g.refused)
     end order by g.pos)
   into answers
   from (
@@ -503,7 +565,8 @@ begin
   ) g;
 end
 $$;
-comment on function pgflow.answer_all_(jsonb, timestamptz) is 'Answers the questions of the runs of a batch and changes their places, within commit_units';
+comment on function pgflow.answer_all_(jsonb, timestamptz)
+  is 'Answers the questions of the runs of a batch and changes their places, within commit_units';
 
 comment on column pgflow.parked.run_id is 'The run that waits';
 comment on column pgflow.parked.chain_id is 'Its chain, under which its mail comes';

@@ -1,8 +1,8 @@
 -- Children: runs that another run starts by its code, in the transaction that commits that run's units.
 --
--- Called by answer_all_ for all runs of a batch at once. Lanes and keys are taken first, each in one order for the whole
--- batch, so that two batches wait and never deadlock. Then come the runs, in the order in which the code started them: those
--- that are surely new in one statement for all, those whose key was there already one by one.
+-- Called by answer_all_ for all runs of a batch at once. Lanes and keys are taken first, each in one order for the
+-- whole batch, so that two batches wait and never deadlock. Then come the runs, in the order in which the code started
+-- them: those that are surely new in one statement for all, those whose key was there already one by one.
 
 create or replace function pgflow.take_lanes_(questions jsonb)
 returns void
@@ -18,7 +18,8 @@ as $$
   ) g
 $$;
 comment on function pgflow.take_lanes_(jsonb)
-  is 'Makes what lanes the children of a batch need in one order, ahead of their runs, so that two batches wait and never deadlock';
+  is 'Makes what lanes the children of a batch need in one order, ahead of their runs, so that two batches wait and '
+     'never deadlock';
 
 create or replace function pgflow.take_keys_(questions jsonb)
 returns void
@@ -29,7 +30,8 @@ as $$
 begin
   perform pgflow.free_key_(r.tenant, r.run_id, c->>4)
   from jsonb_array_elements(questions) q
-  cross join lateral (select n.* from pgflow.run n where n.run_id = (q->'run')::bigint and n.heritage is not null offset 0) r
+  cross join lateral (select n.* from pgflow.run n
+    where n.run_id = (q->'run')::bigint and n.heritage is not null offset 0) r
   cross join lateral jsonb_array_elements(q->'children') c
   where c->>4 is not null
   order by r.tenant, c->>4;
@@ -47,7 +49,8 @@ begin
 end
 $$;
 comment on function pgflow.take_keys_(jsonb)
-  is 'Takes the keys of all children of a batch in the order of keys, ahead of their runs, so that two batches wait and never deadlock';
+  is 'Takes the keys of all children of a batch in the order of keys, ahead of their runs, so that two batches wait '
+     'and never deadlock';
 
 create or replace function pgflow.leave_keys_(q jsonb)
 returns void
@@ -60,9 +63,12 @@ as $$
   where r.run_id = (q->'run')::bigint and k.tenant = r.tenant and k.key = c->>4
     and not exists (select from pgflow.run x where x.run_id = k.chain_id)
 $$;
-comment on function pgflow.leave_keys_(jsonb) is 'Gives back keys that this transaction has taken for children that will not be';
+comment on function pgflow.leave_keys_(jsonb)
+  is 'Gives back keys that this transaction has taken for children that will not be';
 
-create or replace function pgflow.start_known_(me bigint, c jsonb, t timestamptz, out kind "char", out payload json, out lane_id int)
+create or replace function pgflow.start_known_(
+  me bigint, c jsonb, t timestamptz, out kind "char", out payload json, out lane_id int
+)
 language plpgsql
 volatile
 set search_path = pg_catalog, pg_temp
@@ -76,8 +82,10 @@ begin
   from pgflow.insert_run_(
     parent.tenant, c->>4, c->>1, c->>2, coalesce(c->>11, ''), coalesce((c->>5)::int, 0), (c->>3)::json,
     timestamptz 'epoch' + (c->>6)::bigint * interval '1 microsecond',
-    coalesce(greatest(t, timestamptz 'epoch' + (c->>6)::bigint * interval '1 microsecond') + (c->>7)::float8 * interval '1 second', parent.deadline_at),
-    nullif(c->8, 'null'), coalesce(nullif(c->9, 'null'), parent.metadata), me, (c->0)::int, (c->>10)::"char", parent.root_run_id
+    coalesce(greatest(t, timestamptz 'epoch' + (c->>6)::bigint * interval '1 microsecond') + (
+      c->>7)::float8 * interval '1 second', parent.deadline_at),
+    nullif(c->8, 'null'), coalesce(nullif(c->9, 'null'), parent.metadata), me, (c->0)::int, (c->>10)::"char",
+    parent.root_run_id
   ) i;
   if child.clash is null then
     kind := 'k';
@@ -113,11 +121,13 @@ declare
   child record;
 begin
   stems := pgflow.uuids7_((
-    select sum(jsonb_array_length(a.q->'children')) from jsonb_array_elements(questions) with ordinality as a (q, pos) where a.pos = any(positions)
+    select sum(jsonb_array_length(a.q->'children')) from jsonb_array_elements(questions) with ordinality as a (q, pos)
+    where a.pos = any(positions)
   )::int);
   -- The numbers are given in the order of the calls; of two children of one key the first is the run.
   with parents as materialized (
-    select a.pos, a.q->'children' as children, (a.q->'run')::bigint as me, (a.q->'token')::bigint as token, seqs[a.pos] as seq,
+    select a.pos, a.q->'children' as children, (a.q->'run')::bigint as me, (a.q->'token')::bigint as token,
+      seqs[a.pos] as seq,
       r.tenant, r.deadline_at, r.root_run_id, r.metadata
     from jsonb_array_elements(questions) with ordinality as a (q, pos)
     cross join lateral (select n.* from pgflow.run n where n.run_id = (a.q->'run')::bigint offset 0) r
@@ -126,13 +136,15 @@ begin
     select p.pos, p.me, p.token, p.seq + e.n as seq, p.tenant, p.root_run_id, e.c,
       row_number() over (order by p.pos, e.n) as i, e.c->>4 as key, k.chain_id, k.root,
       timestamptz 'epoch' + (e.c->>6)::bigint * interval '1 microsecond' as run_at,
-      coalesce(greatest(t, timestamptz 'epoch' + (e.c->>6)::bigint * interval '1 microsecond') + (e.c->>7)::float8 * interval '1 second', p.deadline_at) as deadline_at,
+      coalesce(greatest(t, timestamptz 'epoch' + (e.c->>6)::bigint * interval '1 microsecond') + (
+        e.c->>7)::float8 * interval '1 second', p.deadline_at) as deadline_at,
       coalesce(nullif(e.c->9, 'null'), p.metadata) as metadata
     from parents p cross join lateral jsonb_array_elements(p.children) with ordinality as e (c, n)
     left join lateral (
       select y.chain_id, y.root from pgflow.run_key y
       where e.c->>4 is not null and y.tenant = p.tenant and y.key = e.c->>4
-        and not exists (select from pgflow.run x where x.run_id = y.chain_id offset 0) -- one that this batch has just taken
+        -- one that this batch has just taken
+        and not exists (select from pgflow.run x where x.run_id = y.chain_id offset 0)
       offset 0
     ) k on true
   ), fresh as materialized (
@@ -142,22 +154,26 @@ begin
       select k.*, row_number() over (partition by k.chain_id order by k.i) as nth from kids k
     ) f
     cross join lateral (
-      select n.lane_id from pgflow.lane n where n.queue = f.c->>2 and n.workflow = f.c->>1 and n.version = coalesce(f.c->>11, '') offset 0
+      select n.lane_id from pgflow.lane n
+      where n.queue = f.c->>2 and n.workflow = f.c->>1 and n.version = coalesce(f.c->>11, '') offset 0
     ) l
     where f.key is null or f.chain_id is not null and f.nth = 1
     order by f.i
   ), named as (
-    insert into pgflow.run_key (tenant, key, chain_id, root) select f.tenant, f.run_key, f.run_id, f.stem from fresh f where f.key is null
+    insert into pgflow.run_key (tenant, key, chain_id, root) select f.tenant, f.run_key, f.run_id, f.stem from fresh f
+    where f.key is null
   ), begun as (
     insert into pgflow.run (
       run_id, chain_id, root_run_id, parent_run_id, created_at, run_at, deadline_at, root, generation, lane_id,
       parent_call, priority, close_policy, tenant, key, input, labels, metadata
     )
     select f.run_id, f.run_id, f.root_run_id, f.me, began, f.run_at, f.deadline_at, f.stem, 1, f.lane_id,
-      (f.c->0)::int, coalesce((f.c->>5)::int, 0), (f.c->>10)::"char", f.tenant, f.run_key, (f.c->>3)::json, nullif(f.c->8, 'null'), f.metadata
+      (f.c->0)::int, coalesce((f.c->>5)::int, 0), (f.c->>10)::"char", f.tenant, f.run_key, (f.c->>3)::json,
+      nullif(f.c->8, 'null'), f.metadata
     from fresh f
   ), limited as (
-    insert into pgflow.deadline (run_id, due_at) select f.run_id, f.deadline_at from fresh f where f.deadline_at is not null
+    insert into pgflow.deadline (run_id, due_at) select f.run_id, f.deadline_at from fresh f
+    where f.deadline_at is not null
   ), early as (
     insert into pgflow.parked (run_id, chain_id, parked_at, lane_id, last_seq, priority)
     select f.run_id, f.run_id, began, f.lane_id, 0, coalesce((f.c->>5)::int, 0) from fresh f where f.run_at > began
@@ -165,13 +181,16 @@ begin
     insert into pgflow.timer (due_at, run_id, call) select f.run_at, f.run_id, 0 from fresh f where f.run_at > began
   ), placed as (
     insert into pgflow.ready (run_id, ready_at, lane_id, last_seq, attempt, priority)
-    select f.run_id, began, f.lane_id, 0, 0, coalesce((f.c->>5)::int, 0) from fresh f where f.run_at is null or f.run_at <= began
+    select f.run_id, began, f.lane_id, 0, 0, coalesce((f.c->>5)::int, 0) from fresh f
+    where f.run_at is null or f.run_at <= began
   ), noted as (
     insert into pgflow.unit (run_id, seq, call, kind, name, payload, token, at, recorded_at)
-    select f.me, f.seq, (f.c->0)::int, 'k', f.c->>1, json_build_object('run_id', f.run_id, 'key', f.run_key), f.token, t, t from fresh f
+    select f.me, f.seq, (f.c->0)::int, 'k', f.c->>1, json_build_object('run_id', f.run_id, 'key', f.run_key), f.token,
+      t, t from fresh f
   )
   select array_agg(f.pos), array_agg(f.seq), array_agg(f.lane_id),
-    array_agg(pgflow.unit_json_(f.seq::int, (f.c->0)::int, 'k', f.c->>1, json_build_object('run_id', f.run_id, 'key', f.run_key)))
+    array_agg(pgflow.unit_json_(f.seq::int, (f.c->0)::int, 'k', f.c->>1,
+      json_build_object('run_id', f.run_id, 'key', f.run_key)))
   into made_at, made_seqs, lane_ids, made
   from fresh f;
 
@@ -184,7 +203,8 @@ begin
     order by a.pos, e.n
   loop
     select s.* into child from pgflow.start_known_(known.me, known.c, t) s;
-    perform pgflow.append_(known.me, known.seq::int, (known.c->0)::int, child.kind, known.c->>1, child.payload, known.token, t, t);
+    perform pgflow.append_(known.me, known.seq::int, (known.c->0)::int, child.kind, known.c->>1, child.payload,
+      known.token, t, t);
     made_at := made_at || known.pos::int;
     made_seqs := made_seqs || known.seq::int;
     made := made || pgflow.unit_json_(known.seq::int, (known.c->0)::int, child.kind, known.c->>1, child.payload);
@@ -196,7 +216,8 @@ begin
 end
 $$;
 comment on function pgflow.start_children_(jsonb, int[], int[], timestamptz)
-  is 'Starts the children that runs of a batch ask for, each recorded as started or refused: of each position of the batch the last seq then, its units, and lanes';
+  is 'Starts the children that runs of a batch ask for, each recorded as started or refused: of each position of the '
+     'batch the last seq then, its units, and lanes';
 
 create or replace function pgflow.check_children_()
 returns table (invariant text, detail text)
@@ -210,14 +231,17 @@ begin
   select 'a child is recorded by its parent', format('run %s', c.run_id)
   from pgflow.run c
   where c.parent_run_id is not null and c.generation = 1
-    and not exists (select from pgflow.unit u where u.run_id = c.parent_run_id and u.call = c.parent_call and u.kind = 'k')
+    and not exists (select from pgflow.unit u where u.run_id = c.parent_run_id and u.call = c.parent_call
+      and u.kind = 'k')
   union all
   select 'a parent hears of its child', format('run %s', c.run_id)
   from pgflow.run c join pgflow.outcome o on o.run_id = c.run_id and o.status <> 'continued'
   where c.parent_run_id is not null
     and not exists (select from pgflow.outcome po where po.run_id = c.parent_run_id)
-    and not exists (select from pgflow.signal s where s.kind = 'c' and s.run_id = c.parent_run_id and s.call = c.parent_call)
-    and not exists (select from pgflow.unit u where u.run_id = c.parent_run_id and u.call = c.parent_call and u.kind in ('K', 'x'));
+    and not exists (select from pgflow.signal s where s.kind = 'c' and s.run_id = c.parent_run_id
+      and s.call = c.parent_call)
+    and not exists (select from pgflow.unit u where u.run_id = c.parent_run_id and u.call = c.parent_call
+      and u.kind in ('K', 'x'));
 end
 $$;
 comment on function pgflow.check_children_() is 'Parents know their children, and hear of their ends';

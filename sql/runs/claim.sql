@@ -31,7 +31,8 @@ as $$
   where u.upto <= max_bytes or u.seq = after_seq + 1
 $$;
 comment on function pgflow.journal_(bigint, int, int)
-  is 'Units after a seq as JSON [[seq, call, kind, name, payload as exact text, starts, at, due_at], ...], at most about max_bytes of them';
+  is 'Units after a seq as JSON [[seq, call, kind, name, payload as exact text, starts, at, due_at], ...], at most '
+     'about max_bytes of them';
 
 create or replace function pgflow.load_units(run_id bigint, after_seq int)
 returns text
@@ -42,7 +43,8 @@ set search_path = pg_catalog, pg_temp
 as $$
   select pgflow.journal_(load_units.run_id, load_units.after_seq, 1048576)
 $$;
-comment on function pgflow.load_units(bigint, int) is 'The next page of a journal that was too long for the answer of the claim; null at its end';
+comment on function pgflow.load_units(bigint, int)
+  is 'The next page of a journal that was too long for the answer of the claim; null at its end';
 --! grant load_units to pgflow_worker
 
 create or replace function pgflow.pick_heads_(lanes int[], max int, suspects boolean, after bigint[])
@@ -51,7 +53,8 @@ language plpgsql
 volatile
 set search_path = pg_catalog, pg_temp
 set enable_seqscan = off
-set enable_bitmapscan = off -- which has no order: statistics from when the table was empty would have it read and sort the whole backlog of a lane
+-- which has no order: statistics from when the table was empty would have it read and sort the whole backlog of a lane
+set enable_bitmapscan = off
 as $$
 declare
   picked tid[];
@@ -91,7 +94,9 @@ $$;
 comment on function pgflow.pick_heads_(int[], int, boolean, bigint[])
   is 'First rows of these lanes, or the first behind {priority, run}, in the order of claiming; of one lane, locked';
 
-create or replace function pgflow.take_heads_(lanes int[], max int, suspects boolean, worker_id int, tokens bigint[], after bigint[] default null)
+create or replace function pgflow.take_heads_(
+  lanes int[], max int, suspects boolean, worker_id int, tokens bigint[], after bigint[] default null
+)
 returns bigint[]
 language plpgsql
 volatile
@@ -120,7 +125,8 @@ begin
     -- Another worker stands at the same heads: look further down, still without waiting.
     heads := pgflow.pick_heads_(lanes, 4 * max, suspects, after);
     select (array_agg(k.ctid order by k.priority, k.run_id))[1:max] into locked from (
-      select r.ctid, r.priority, r.run_id from pgflow.ready r where r.ctid = any(heads) and r.lane_id + 0 = any(lanes) for update skip locked
+      select r.ctid, r.priority, r.run_id from pgflow.ready r
+      where r.ctid = any(heads) and r.lane_id + 0 = any(lanes) for update skip locked
     ) k;
   end if;
   if locked is null then
@@ -130,7 +136,8 @@ begin
     delete from pgflow.ready r where r.ctid = any(locked) returning r.*
   ), leased as (
     insert into pgflow.lease (run_id, token, claimed_at, worker_id, lane_id, last_seq, attempt, priority, suspect)
-    select n.run_id, tokens[n.rank], pgflow.now_(), worker_id, n.lane_id, n.last_seq, n.attempt + 1, n.priority, n.suspect
+    select n.run_id, tokens[n.rank], pgflow.now_(), worker_id, n.lane_id, n.last_seq, n.attempt + 1,
+      n.priority, n.suspect
     from (select t.*, row_number() over (order by t.priority, t.run_id) as rank from taken t) n
     returning run_id
   )
@@ -138,9 +145,12 @@ begin
   return ids;
 end
 $$;
-comment on function pgflow.take_heads_(int[], int, boolean, int, bigint[], bigint[]) is 'Moves up to max rows of `ready` to `lease`';
+comment on function pgflow.take_heads_(int[], int, boolean, int, bigint[], bigint[])
+  is 'Moves up to max rows of `ready` to `lease`';
 
-create or replace function pgflow.claim_(worker_id int, lanes int[], max int, tokens bigint[], take_suspect boolean, after bigint[])
+create or replace function pgflow.claim_(
+  worker_id int, lanes int[], max int, tokens bigint[], take_suspect boolean, after bigint[]
+)
 returns bigint[]
 language plpgsql
 volatile
@@ -160,20 +170,24 @@ begin
   select array_agg(l.lane_id) filter (where q.max_running is null),
          array_agg(distinct l.queue order by l.queue) filter (where q.max_running is not null),
          exists (select from pgflow.worker w where w.worker_id = worker_id),
-         take_suspect and coalesce(bool_or(exists (select from pgflow.ready r where r.lane_id = l.lane_id and r.suspect > 0 offset 0)), false)
+         take_suspect and coalesce(
+           bool_or(exists (select from pgflow.ready r where r.lane_id = l.lane_id and r.suspect > 0 offset 0)), false)
   into free_lanes, limited, is_known, take_suspect
   from pgflow.lane l join pgflow.queue q on q.queue = l.queue
   where l.lane_id = any(lanes) and l.paused_at is null and q.paused_at is null;
   if not is_known then
-    raise exception using errcode = 'PF004', message = format('worker %s is not registered, or was declared dead', worker_id);
+    raise exception using errcode = 'PF004',
+      message = format('worker %s is not registered, or was declared dead', worker_id);
   end if;
 
   -- A limit over all workers holds only if claims of that queue go one after the other.
   foreach queue_name in array coalesce(limited, '{}') loop
     select q.max_running into quota from pgflow.queue q where q.queue = queue_name for no key update;
     select array_agg(l.lane_id) into queue_lanes from pgflow.lane l where l.queue = queue_name;
-    quota := least(max - cardinality(taken), quota - (select count(*) from pgflow.lease e where e.lane_id = any(queue_lanes)));
-    queue_lanes := array(select l.lane_id from pgflow.lane l where l.queue = queue_name and l.lane_id = any(lanes) and l.paused_at is null);
+    quota := least(max - cardinality(taken), quota - (select count(*) from pgflow.lease e
+      where e.lane_id = any(queue_lanes)));
+    queue_lanes := array(select l.lane_id from pgflow.lane l
+      where l.queue = queue_name and l.lane_id = any(lanes) and l.paused_at is null);
     if quota > 0 and take_suspect then
       -- First, as below: behind a backlog that fills the limit its turn would never come.
       more := pgflow.take_heads_(queue_lanes, 1, true, worker_id, tokens[cardinality(taken) + 1:]);
@@ -192,14 +206,16 @@ begin
     taken := taken || coalesce(more, '{}');
   end if;
   if free_lanes is not null and cardinality(taken) < max then
-    more := pgflow.take_heads_(free_lanes, max - cardinality(taken), false, worker_id, tokens[cardinality(taken) + 1:], after);
+    more := pgflow.take_heads_(free_lanes, max - cardinality(taken), false, worker_id,
+      tokens[cardinality(taken) + 1:], after);
     taken := taken || coalesce(more, '{}');
   end if;
   return taken;
 end
 $$;
 comment on function pgflow.claim_(int, int[], int, bigint[], boolean, bigint[])
-  is 'Claims up to max runs of the lanes that are not paused, within the limits of their queues, and at most one suspect';
+  is 'Claims up to max runs of the lanes that are not paused, within the limits of their queues, and at most one '
+     'suspect';
 
 create or replace function pgflow.heritage_(run_id bigint, heritage jsonb)
 returns jsonb
@@ -214,25 +230,30 @@ begin
     return null;
   end if;
   select r.origin_seq into cut from pgflow.run r where r.run_id = heritage_.run_id;
-  return jsonb_build_object('seeds', heritage->'seeds', 'cut', cut, 'began_us', heritage->'began_us', 'attempts', heritage->'attempts',
+  return jsonb_build_object('seeds', heritage->'seeds', 'cut', cut, 'began_us', heritage->'began_us',
+    'attempts', heritage->'attempts',
     'carried', (
       select jsonb_agg(jsonb_build_array(c.name, c.args_hash, c.is_done, c.key, c.payload::text) order by c.seq, c.call)
       from pgflow.carried c where c.run_id = heritage_.run_id and c.what = 'step'
     ), 'effects', (
       select jsonb_agg(jsonb_build_array(c.key, c.args_hash, c.payload::text, c.note) order by c.seq, c.call)
       from pgflow.carried c where c.run_id = heritage_.run_id and c.what = 'effect'
-    ), 'children', pgflow.carried_children_(heritage_.run_id, heritage), 'undo', case when pgflow.is_undoing_(heritage_.run_id, cut) then (
-      select jsonb_agg(jsonb_build_array(c.seq, c.call, c.name, c.key, c.args_hash, c.request::text, c.payload::text, c.note) order by c.seq desc)
+    ), 'children', pgflow.carried_children_(heritage_.run_id, heritage), 'undo',
+      case when pgflow.is_undoing_(heritage_.run_id, cut) then (
+      select jsonb_agg(jsonb_build_array(c.seq, c.call, c.name, c.key, c.args_hash, c.request::text, c.payload::text,
+        c.note) order by c.seq desc)
       from pgflow.carried c where c.run_id = heritage_.run_id and c.what = 'undo'
     ) end);
 end
 $$;
-comment on function pgflow.heritage_(bigint, jsonb) is 'Facts for a worker on a run that begins with the journal of another; null of any other run';
+comment on function pgflow.heritage_(bigint, jsonb)
+  is 'Facts for a worker on a run that begins with the journal of another; null of any other run';
 
 create or replace function pgflow.claimed_(ids bigint[])
 returns table (
   run_id bigint, token bigint, chain_id bigint, lane_id int, generation int, attempt int, suspect int, last_seq int,
-  key text, root text, input text, units text, has_mail boolean, created_us bigint, now_us bigint, priority int, extra jsonb
+  key text, root text, input text, units text, has_mail boolean, created_us bigint, now_us bigint, priority int,
+  extra jsonb
 )
 language plpgsql
 volatile -- a stable function would not see the leases that the same statement has just inserted
@@ -249,10 +270,13 @@ begin
     select r.run_id, e.token, r.chain_id, e.lane_id, r.generation, e.attempt, e.suspect::int, e.last_seq,
       r.key, r.root::text, r.input::text,
       case when e.last_seq > 0 then pgflow.journal_(r.run_id, 0, 262144) end,
-      b.has_mail and exists (select from pgflow.signal s where s.chain_id = r.chain_id and s.kind in ('x', 'p', 'e') offset 0),
+      b.has_mail and exists (select from pgflow.signal s
+        where s.chain_id = r.chain_id and s.kind in ('x', 'p', 'e') offset 0),
       pgflow.micros_(greatest(r.created_at, r.run_at)), pgflow.micros_(t), e.priority::int,
-      case when o.is_rich then jsonb_build_object('offer', b.offer, 'saga', b.saga, 'heritage', pgflow.heritage_(r.run_id, r.heritage),
-          'beats', b.beats, 'labels', pgflow.labels_at_start_(r.run_id, r.labels), 'metadata', r.metadata, 'parent_run_id', r.parent_run_id, 'leaves_saga', r.close_policy = 'c',
+      case when o.is_rich then jsonb_build_object('offer', b.offer, 'saga', b.saga,
+        'heritage', pgflow.heritage_(r.run_id, r.heritage),
+          'beats', b.beats, 'labels', pgflow.labels_at_start_(r.run_id, r.labels), 'metadata', r.metadata,
+          'parent_run_id', r.parent_run_id, 'leaves_saga', r.close_policy = 'c',
           'deadline_us', pgflow.micros_(r.deadline_at), 'tenant', r.tenant)
         when b.offer is not null then jsonb_build_object('offer', b.offer)
       end
@@ -260,32 +284,38 @@ begin
     from unnest(ids) as i (id)
     cross join lateral (select l.* from pgflow.lease l where l.run_id = i.id offset 0) e
     cross join lateral (select n.* from pgflow.run n where n.run_id = i.id offset 0) r
-    cross join lateral (select exists (select from pgflow.signal s where s.chain_id = r.chain_id offset 0) as has_mail offset 0) m
+    cross join lateral (select exists (select from pgflow.signal s
+      where s.chain_id = r.chain_id offset 0) as has_mail offset 0) m
     cross join lateral (
       select m.has_mail, exists (select from pgflow.step_beat s where s.run_id = i.id offset 0) as beats,
-        case when r.generation > 1 or r.heritage is not null then pgflow.carried_saga_(r.chain_id, r.generation) end as saga,
+        case when r.generation > 1 or r.heritage is not null
+          then pgflow.carried_saga_(r.chain_id, r.generation) end as saga,
         -- A signal that is all there is in the mailbox: the holder may take it without asking first.
         case when m.has_mail then (
           select jsonb_build_array(s.signal_id, s.name, s.payload::text, pgflow.micros_(s.sent_at)) from pgflow.signal s
           where s.chain_id = r.chain_id and s.kind = 's'
-            and not exists (select from pgflow.signal o where o.chain_id = r.chain_id and o.signal_id <> s.signal_id offset 0)
+            and not exists (select from pgflow.signal o where o.chain_id = r.chain_id
+              and o.signal_id <> s.signal_id offset 0)
           limit 1
         ) end as offer
     ) b
     cross join lateral (
-      select r.labels is not null or r.metadata is not null or r.parent_run_id is not null or r.deadline_at is not null or r.tenant <> ''
+      select r.labels is not null or r.metadata is not null or r.parent_run_id is not null or r.deadline_at is not null
+        or r.tenant <> ''
         or r.heritage is not null or b.beats or b.saga is not null as is_rich
     ) o;
 end
 $$;
-comment on function pgflow.claimed_(bigint[]) is 'Facts for a worker on the runs it has just claimed, with the first page of each journal';
+comment on function pgflow.claimed_(bigint[])
+  is 'Facts for a worker on the runs it has just claimed, with the first page of each journal';
 
 create or replace function pgflow.claim_runs(
   worker_id int, lanes int[], max int, tokens bigint[], take_suspect boolean default true, after bigint[] default null
 )
 returns table (
   run_id bigint, token bigint, chain_id bigint, lane_id int, generation int, attempt int, suspect int, last_seq int,
-  key text, root text, input text, units text, has_mail boolean, created_us bigint, now_us bigint, priority int, extra jsonb,
+  key text, root text, input text, units text, has_mail boolean, created_us bigint, now_us bigint, priority int,
+  extra jsonb,
   took_us bigint
 )
 language plpgsql
@@ -304,7 +334,8 @@ begin
 end
 $$;
 comment on function pgflow.claim_runs(int, int[], int, bigint[], boolean, bigint[])
-  is 'Claims up to max runs for a worker, only those behind {priority, run} if `after` is given; tokens are max random numbers that it will fence its writes with; took_us: how long it looked for them';
+  is 'Claims up to max runs for a worker, only those behind {priority, run} if `after` is given; tokens are max random '
+     'numbers that it will fence its writes with; took_us: how long it looked for them';
 --! grant claim_runs to pgflow_worker
 
 create or replace function pgflow.release_runs(run_ids bigint[], tokens bigint[])
@@ -333,7 +364,8 @@ begin
     cross join lateral (select coalesce(max(u.seq), 0) as newest from pgflow.unit u where u.run_id = g.run_id) n
   ), back as (
     insert into pgflow.ready (run_id, ready_at, lane_id, last_seq, attempt, priority, suspect, has_begun)
-    select j.run_id, pgflow.now_(), j.lane_id, j.newest, case when j.progressed then 0 else greatest(j.attempt - 1, 0) end,
+    select j.run_id, pgflow.now_(), j.lane_id, j.newest, case when j.progressed then 0
+      else greatest(j.attempt - 1, 0) end,
       j.priority, case when j.progressed then 0 else j.suspect end, true
     from judged j order by j.run_id
     returning run_id
@@ -343,7 +375,8 @@ begin
   return coalesce(freed, '{}');
 end
 $$;
-comment on function pgflow.release_runs(bigint[], bigint[]) is 'Hands runs back for others to claim, without counting it against them; answers those that were still held';
+comment on function pgflow.release_runs(bigint[], bigint[])
+  is 'Hands runs back for others to claim, without counting it against them; answers those that were still held';
 --! grant release_runs to pgflow_worker
 
 create or replace function pgflow.release_strays(worker_id int, known bigint[], min_age_seconds float8 default 5)
@@ -410,7 +443,8 @@ begin
   select 'a place stands in a lane', format('run %s in %s stands in lane %s', p.run_id, p.place, p.lane_id)
   from place p where not exists (select from pgflow.lane l where l.lane_id = p.lane_id)
   union all
-  select 'a place knows the last unit', format('run %s in %s says %s, the journal %s', p.run_id, p.place, p.last_seq, coalesce(n.seq, 0))
+  select 'a place knows the last unit', format('run %s in %s says %s, the journal %s', p.run_id, p.place, p.last_seq,
+    coalesce(n.seq, 0))
   from place p left join newest n on n.run_id = p.run_id
   where case when p.place = 'lease' then p.last_seq > coalesce(n.seq, 0) else p.last_seq <> coalesce(n.seq, 0) end;
 end

@@ -29,9 +29,12 @@
 -- of an earlier try was lost) before it looks at the lease or the outcome.
 --
 -- The answer is null where all is well and nothing is to be told, else
---   {"bad": [[run_id, "already" | "lost" | "busy"], ...], "x": [answers of answer_all_], "wake": [chains], "lanes": [lanes]}
+--   {"bad": [[run_id, "already" | "lost" | "busy"], ...], "x": [answers of answer_all_], "wake": [chains], "lanes":
+--   [lanes]}
 
-create or replace function pgflow.verdict_(p_run_id bigint, p_token bigint, p_expected int, is_locked boolean, held_token bigint)
+create or replace function pgflow.verdict_(
+  p_run_id bigint, p_token bigint, p_expected int, is_locked boolean, held_token bigint
+)
 returns text
 language plpgsql
 volatile
@@ -61,7 +64,8 @@ begin
   return 'lost';
 end
 $$;
-comment on function pgflow.verdict_(bigint, bigint, int, boolean, bigint) is 'Verdict on one run of a batch: ok, already, busy or lost';
+comment on function pgflow.verdict_(bigint, bigint, int, boolean, bigint)
+  is 'Verdict on one run of a batch: ok, already, busy or lost';
 
 create or replace function pgflow.share_worker_(worker_id int)
 returns boolean
@@ -98,11 +102,14 @@ begin
   get diagnostics gone = row_count;
   -- Only the holder of a run takes its signals: one that is gone was taken, and would be taken twice.
   if gone <> jsonb_array_length(taken) then
-    raise exception using errcode = 'PF006', message = format('%s of %s signals are no longer in their mailboxes', jsonb_array_length(taken) - gone, jsonb_array_length(taken));
+    raise exception using errcode = 'PF006',
+      message = format('%s of %s signals are no longer in their mailboxes', jsonb_array_length(taken) - gone,
+        jsonb_array_length(taken));
   end if;
 end
 $$;
-comment on function pgflow.take_mail_(jsonb) is 'Deletes the signals that a batch records as taken; refuses (PF006) those that are not there';
+comment on function pgflow.take_mail_(jsonb)
+  is 'Deletes the signals that a batch records as taken; refuses (PF006) those that are not there';
 
 create or replace function pgflow.commit_units(batch jsonb, careful boolean default false, payloads json[] default null)
 returns jsonb
@@ -139,14 +146,16 @@ begin
       where e.run_id = any(ids) and e.token = any(tokens) and e.worker_id = (batch->'w')::int and e.run_id <> all(ended)
       union all
       select l.run_id, l.token from (
-        select e.run_id, e.token from pgflow.lease e where e.run_id = any(ended) and e.token = any(tokens) for no key update skip locked
+        select e.run_id, e.token from pgflow.lease e
+        where e.run_id = any(ended) and e.token = any(tokens) for no key update skip locked
       ) l
     ) k;
   end if;
   if locked_ids is distinct from ids or locked_tokens is distinct from tokens then
     select array_agg(k.run_id), array_agg(k.token) into locked_ids, locked_tokens
     from (
-      select e.run_id, e.token from pgflow.lease e where e.run_id = any(ids) and e.token = any(tokens) order by e.run_id for no key update skip locked
+      select e.run_id, e.token from pgflow.lease e where e.run_id = any(ids) and e.token = any(tokens)
+      order by e.run_id for no key update skip locked
     ) k;
   end if;
   t := pgflow.now_();
@@ -182,7 +191,8 @@ begin
   end if;
 
   insert into pgflow.unit (run_id, seq, call, kind, name, payload, starts, token, at, recorded_at, due_at, key)
-  select (e->0)::bigint, (e->1)::int, (e->2)::int, (e->>3)::"char", e->>4, coalesce((e->>5)::json, payloads[(e->>11)::int]), (e->>6)::json,
+  select (e->0)::bigint, (e->1)::int, (e->2)::int, (e->>3)::"char", e->>4,
+    coalesce((e->>5)::json, payloads[(e->>11)::int]), (e->>6)::json,
     (e->9)::bigint, timestamptz 'epoch' + (e->7)::bigint * interval '1 microsecond', t,
     t + (e->>8)::float8 * interval '1 second', e->>10
   from jsonb_array_elements(batch->'u') e;
@@ -210,9 +220,11 @@ begin
 
   if batch ? 'o' then
     insert into pgflow.outcome (run_id, token, finished_at, status, reason, output, error)
-    select (e->0)::bigint, (e->6)::bigint, t, e->>1, e->>2, coalesce((e->>3)::json, payloads[(e->>7)::int]), (e->>4)::json
+    select (e->0)::bigint, (e->6)::bigint, t, e->>1, e->>2, coalesce((e->>3)::json, payloads[(e->>7)::int]),
+      (e->>4)::json
     from jsonb_array_elements(batch->'o') e;
-    select array_agg((e->0)::bigint), array_agg((e->5)::bigint) into ended, chains from jsonb_array_elements(batch->'o') e;
+    select array_agg((e->0)::bigint), array_agg((e->5)::bigint) into ended, chains
+    from jsonb_array_elements(batch->'o') e;
     delete from pgflow.lease where run_id = any(ended);
     if exists (select from pgflow.signal s where s.chain_id = any(chains)) then
       perform pgflow.put_mail_aside_(chains, t);
@@ -239,7 +251,8 @@ create or replace function pgflow.commit_and_claim(
 returns table (
   answer jsonb,
   run_id bigint, token bigint, chain_id bigint, lane_id int, generation int, attempt int, suspect int, last_seq int,
-  key text, root text, input text, units text, has_mail boolean, created_us bigint, now_us bigint, priority int, extra jsonb,
+  key text, root text, input text, units text, has_mail boolean, created_us bigint, now_us bigint, priority int,
+  extra jsonb,
   took_us bigint
 )
 language plpgsql
@@ -267,7 +280,8 @@ comment on function pgflow.commit_and_claim(jsonb, int, int[], int, bigint[], bo
 --! grant commit_and_claim to pgflow_worker
 
 create or replace function pgflow.commit_unit(
-  run_id bigint, token bigint, seq int, call int, kind "char", name text, payload json, starts json, at_us bigint, worker_id int default null
+  run_id bigint, token bigint, seq int, call int, kind "char", name text, payload json, starts json, at_us bigint,
+  worker_id int default null
 )
 returns text
 language plpgsql
@@ -284,21 +298,25 @@ begin
     perform set_config('synchronous_commit', 'on', true);
   end if;
   if pgflow.share_worker_(worker_id) then
-    select e.token into held_token from pgflow.lease e where e.run_id = run_id and e.token = token and e.worker_id = worker_id;
+    select e.token into held_token from pgflow.lease e
+    where e.run_id = run_id and e.token = token and e.worker_id = worker_id;
   end if;
   if held_token is null then
-    select e.token into held_token from pgflow.lease e where e.run_id = run_id and e.token = token for no key update skip locked;
+    select e.token into held_token from pgflow.lease e
+    where e.run_id = run_id and e.token = token for no key update skip locked;
   end if;
   if held_token is distinct from token then
     return pgflow.verdict_(run_id, token, seq - 1, held_token is not null, held_token);
   end if;
   insert into pgflow.unit (run_id, seq, call, kind, name, payload, starts, token, at, recorded_at)
-  values (run_id, seq, call, kind, name, payload, starts, token, timestamptz 'epoch' + at_us * interval '1 microsecond', pgflow.now_());
+  values (run_id, seq, call, kind, name, payload, starts, token, timestamptz 'epoch' + at_us * interval '1 microsecond',
+    pgflow.now_());
   return null;
 end
 $$;
 comment on function pgflow.commit_unit(bigint, bigint, int, int, "char", text, json, json, bigint, int)
-  is 'commit_units for one unit of one run, without a document: what a run that is alone in its process pays; null = well';
+  is 'commit_units for one unit of one run, without a document: what a run that is alone in its process pays; null = '
+     'well';
 --! grant commit_unit to pgflow_worker
 
 create or replace function pgflow.check_journal_()
@@ -317,14 +335,17 @@ begin
     from pgflow.unit u join pgflow.unit_kind k on k.kind = u.kind
     where k.is_terminal and u.call > 0
       -- The code may give up an effect; the ledger follows it to its end all the same.
-      and not (u.kind = 'X' and exists (select from pgflow.unit i where i.run_id = u.run_id and i.call = u.call and i.kind = 'i'))
+      and not (u.kind = 'X' and exists (select from pgflow.unit i where i.run_id = u.run_id and i.call = u.call
+        and i.kind = 'i'))
       -- A message that the code could not take went back: its wait goes on.
       and not (u.kind = 'S' and exists (
-        select from pgflow.unit o where o.run_id = u.run_id and o.kind = 'o' and o.name = 'signal_returned' and (o.payload->>'seq')::int = u.seq
+        select from pgflow.unit o where o.run_id = u.run_id and o.kind = 'o' and o.name = 'signal_returned'
+          and (o.payload->>'seq')::int = u.seq
       ))
     group by u.run_id, u.call
   )
-  select 'the units of a run are dense from 1', format('run %s has %s units from %s to %s', n.run_id, n.units, n.first_seq, n.seq)
+  select 'the units of a run are dense from 1',
+    format('run %s has %s units from %s to %s', n.run_id, n.units, n.first_seq, n.seq)
   from newest n where n.first_seq <> 1 or n.units <> n.seq
   union all
   select 'units belong to a run', format('run %s', n.run_id)
@@ -336,7 +357,8 @@ begin
   select 'nothing is recorded after the outcome', format('run %s', o.run_id)
   -- Save what became, afterwards, of effects that a run ended by force had left open, or done.
   from pgflow.outcome o where exists (
-    select from pgflow.unit u where u.run_id = o.run_id and u.recorded_at > o.finished_at and not (u.token = 0 and (u.kind in ('U', 'E', 'C', 'F') or u.kind = 'o' and u.name in ('owed', 'discharged')))
+    select from pgflow.unit u where u.run_id = o.run_id and u.recorded_at > o.finished_at
+      and not (u.token = 0 and (u.kind in ('U', 'E', 'C', 'F') or u.kind = 'o' and u.name in ('owed', 'discharged')))
   );
 end
 $$;
@@ -351,6 +373,10 @@ comment on column pgflow.unit.run_id is 'The run whose journal it is';
 comment on column pgflow.unit.seq is 'Its place in the journal, from 1 without a gap';
 comment on column pgflow.unit.call is 'Number of the call that it is about; 0 = the run itself';
 comment on column pgflow.unit.kind is 'Kind of event: see unit_kind';
-comment on column pgflow.unit.args_hash is 'Hash of the arguments, on step_completed of a transaction and on the kinds of the effect and decision ledgers';
-comment on column pgflow.unit.name is 'Of the step, signal, workflow or stream that it is about; null where there is none';
-comment on column pgflow.unit.starts is 'Bodies that this commit allows to start: [[call, class, name, ordinal or key, hash of arguments], ...]; or the body of another run that the unit has its result from';
+comment on column pgflow.unit.args_hash
+  is 'Hash of the arguments, on step_completed of a transaction and on the kinds of the effect and decision ledgers';
+comment on column pgflow.unit.name
+  is 'Of the step, signal, workflow or stream that it is about; null where there is none';
+comment on column pgflow.unit.starts
+  is 'Bodies that this commit allows to start: [[call, class, name, ordinal or key, hash of arguments], ...]; or the '
+     'body of another run that the unit has its result from';

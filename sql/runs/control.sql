@@ -2,7 +2,9 @@
 -- the run, and exactly one order of the two is recorded. The next wake applies it - a worker's within
 -- its poll, or the caller's own `select pgflow.wake()` after the commit.
 
-create or replace function pgflow.cancel_run(key text, why text default 'cancelled', tenant text default '', sent_by text default null, force boolean default false)
+create or replace function pgflow.cancel_run(
+  key text, why text default 'cancelled', tenant text default '', sent_by text default null, force boolean default false
+)
 returns bigint
 language plpgsql
 volatile
@@ -16,7 +18,8 @@ begin
     perform pgflow.check_may_force_(key);
     return pgflow.force_cancel_run(key, why, tenant, coalesce(sent_by, session_user));
   end if;
-  perform pgflow.post_(chain, 'x', 'cancel', json_build_object('why', left(why, 4096)), coalesce(sent_by, session_user));
+  perform pgflow.post_(chain, 'x', 'cancel', json_build_object('why', left(why, 4096)),
+    coalesce(sent_by, session_user));
   return chain;
 end
 $$;
@@ -24,7 +27,9 @@ comment on function pgflow.cancel_run(text, text, text, text, boolean)
   is 'Cancels a run: its code may clean up; force does what force_cancel_run does, if the caller may (else PF021)';
 --! grant cancel_run to pgflow_client, pgflow_worker, pgflow_operator
 
-create or replace function pgflow.pause_run(key text, why text default 'paused', tenant text default '', sent_by text default null)
+create or replace function pgflow.pause_run(
+  key text, why text default 'paused', tenant text default '', sent_by text default null
+)
 returns bigint
 language plpgsql
 volatile
@@ -38,10 +43,13 @@ begin
   return chain;
 end
 $$;
-comment on function pgflow.pause_run(text, text, text, text) is 'Holds a run: bodies that run finish, nothing new starts until resume_run';
+comment on function pgflow.pause_run(text, text, text, text)
+  is 'Holds a run: bodies that run finish, nothing new starts until resume_run';
 --! grant pause_run to pgflow_operator
 
-create or replace function pgflow.resume_run(key text, why text default 'resumed', tenant text default '', sent_by text default null)
+create or replace function pgflow.resume_run(
+  key text, why text default 'resumed', tenant text default '', sent_by text default null
+)
 returns bigint
 language plpgsql
 volatile
@@ -51,7 +59,8 @@ as $$
 declare
   chain bigint := pgflow.chain_of_(tenant, key);
 begin
-  perform pgflow.post_(chain, 'r', 'resume', json_build_object('why', left(why, 4096)), coalesce(sent_by, session_user));
+  perform pgflow.post_(chain, 'r', 'resume', json_build_object('why', left(why, 4096)),
+    coalesce(sent_by, session_user));
   return chain;
 end
 $$;
@@ -87,13 +96,17 @@ begin
     raise exception using errcode = 'PF003', message = 'attempts and effects are said of a retry from a step';
   end if;
   if not is_again then
-    perform pgflow.post_(chain, 't', 'retry', json_build_object('why', left(why, 4096)), coalesce(sent_by, session_user));
+    perform pgflow.post_(chain, 't', 'retry', json_build_object('why', left(why, 4096)),
+      coalesce(sent_by, session_user));
   else
-    perform pgflow.begin_again_('retry', chain, null, from_step, null, null, effects, children, attempts, null, why, sent_by);
+    perform pgflow.begin_again_('retry', chain, null, from_step, null, null, effects, children, attempts, null,
+      why, sent_by);
   end if;
   return chain;
 end
 $$;
 comment on function pgflow.retry_run(text, text, text, text, text, int, text, text)
-  is 'Lets a stuck run go on with a fresh budget of attempts; rewinds a failed one, or any that does not run, to just before a step, whose key stays the same, and of itself to before what was taken back since. PF006 if there is nothing to retry';
+  is 'Lets a stuck run go on with a fresh budget of attempts; rewinds a failed one, or any that does not run, to just '
+     'before a step, whose key stays the same, and of itself to before what was taken back since. PF006 if there is '
+     'nothing to retry';
 --! grant retry_run to pgflow_operator

@@ -13,7 +13,8 @@ begin
   with told as (
     insert into pgflow.signal (chain_id, run_id, sent_at, call, kind, name, payload)
     select p.chain_id, p.run_id, t, r.parent_call, 'c', r.parent_call::text,
-      json_build_object('status', o.status, 'reason', o.reason, 'output', o.output, 'error', o.error, 'run_id', r.run_id)
+      json_build_object('status', o.status, 'reason', o.reason, 'output', o.output, 'error', o.error,
+        'run_id', r.run_id)
     from pgflow.run r
     join pgflow.outcome o on o.run_id = r.run_id
     join pgflow.run p on p.run_id = r.parent_run_id
@@ -26,7 +27,8 @@ begin
   return coalesce(parents, '{}');
 end
 $$;
-comment on function pgflow.tell_parents_(bigint[], timestamptz) is 'Posts the outcome of finished children to their parents that are still open; answers the parents'' chains';
+comment on function pgflow.tell_parents_(bigint[], timestamptz)
+  is 'Posts the outcome of finished children to their parents that are still open; answers the parents'' chains';
 
 create or replace function pgflow.cancel_children_(run_ids bigint[], t timestamptz)
 returns bigint[]
@@ -39,7 +41,8 @@ declare
 begin
   with told as (
     insert into pgflow.signal (chain_id, sent_at, kind, name, sent_by, payload)
-    select c.chain_id, t, 'x', 'cancel', 'pgflow', json_build_object('why', 'the parent run ended', 'reason', 'parent_ended')
+    select c.chain_id, t, 'x', 'cancel', 'pgflow', json_build_object('why', 'the parent run ended',
+      'reason', 'parent_ended')
     from pgflow.run c
     where c.parent_run_id = any(run_ids) and c.generation = 1 and c.close_policy = 'c'
       and not exists (
@@ -52,7 +55,8 @@ begin
   return coalesce(children, '{}');
 end
 $$;
-comment on function pgflow.cancel_children_(bigint[], timestamptz) is 'Posts a cancel to the open children that end with these runs; answers their chains';
+comment on function pgflow.cancel_children_(bigint[], timestamptz)
+  is 'Posts a cancel to the open children that end with these runs; answers their chains';
 
 create or replace function pgflow.put_mail_aside_(chains bigint[], t timestamptz)
 returns void
@@ -65,7 +69,8 @@ as $$
       select k.ctid from pgflow.signal k where k.chain_id = any(chains) for update skip locked
     )) and s.chain_id = any(chains) returning s.*
   )
-  insert into pgflow.undelivered (signal_id, chain_id, run_id, sent_at, moved_at, call, kind, name, sent_by, payload, why)
+  insert into pgflow.undelivered (signal_id, chain_id, run_id, sent_at, moved_at, call, kind, name, sent_by,
+    payload, why)
   select signal_id, chain_id, run_id, sent_at, t, call, kind, name, sent_by, payload, refusal->>'error' from gone;
   -- Results of children that a run ended by force will never hear of.
   select pgflow.owe_for_parent_(array_agg((d.payload->>'run_id')::bigint), t)
@@ -73,7 +78,8 @@ as $$
   where d.chain_id = any(chains) and d.kind = 'c' and d.moved_at = t and d.payload->>'status' = 'completed'
   having count(*) > 0
 $$;
-comment on function pgflow.put_mail_aside_(bigint[], timestamptz) is 'Moves what is left in the mailboxes of finished chains to `undelivered`, save what another wake is moving';
+comment on function pgflow.put_mail_aside_(bigint[], timestamptz)
+  is 'Moves what is left in the mailboxes of finished chains to `undelivered`, save what another wake is moving';
 
 create or replace function pgflow.wind_up_(run_ids bigint[], t timestamptz)
 returns bigint[]
@@ -92,7 +98,8 @@ begin
   return pgflow.tell_parents_(run_ids, t) || pgflow.cancel_children_(run_ids, t);
 end
 $$;
-comment on function pgflow.wind_up_(bigint[], timestamptz) is 'Tells others that these runs have ended, and cancels children; answers the chains to wake';
+comment on function pgflow.wind_up_(bigint[], timestamptz)
+  is 'Tells others that these runs have ended, and cancels children; answers the chains to wake';
 
 create or replace function pgflow.check_ends_()
 returns table (invariant text, detail text)
@@ -104,7 +111,8 @@ as $$
 begin
   return query
   with chain_head as (
-    select chain_id, max(run_id) as run_id, max(generation) as generation, count(*) as runs from pgflow.run group by chain_id
+    select chain_id, max(run_id) as run_id, max(generation) as generation, count(*) as runs from pgflow.run
+    group by chain_id
   )
   select 'an outcome belongs to a run', format('run %s', o.run_id)
   from pgflow.outcome o where not exists (select from pgflow.run r where r.run_id = o.run_id)
@@ -114,11 +122,13 @@ begin
   union all
   select 'a continued run has a successor', format('run %s', o.run_id)
   from pgflow.outcome o join pgflow.run r on r.run_id = o.run_id
-  where o.status = 'continued' and not exists (select from pgflow.run s where s.chain_id = r.chain_id and s.generation = r.generation + 1)
+  where o.status = 'continued' and not exists (select from pgflow.run s where s.chain_id = r.chain_id
+    and s.generation = r.generation + 1)
   union all
   select 'a run with a successor is continued', format('run %s', r.run_id)
   from pgflow.run r join pgflow.run s on s.chain_id = r.chain_id and s.generation = r.generation + 1
-  where s.generation > 1 and not exists (select from pgflow.outcome o where o.run_id = r.run_id and o.status = 'continued');
+  where s.generation > 1 and not exists (select from pgflow.outcome o where o.run_id = r.run_id
+    and o.status = 'continued');
 end
 $$;
 comment on function pgflow.check_ends_() is 'Ended runs and the generations of a chain';

@@ -6,7 +6,8 @@
 -- Both may come after the outcome, since an ended run takes no mail and no worker claims it.
 --
 --   reason    forced           the run was ended by force
---             parent_forced    the run has completed, and its parent, which would take its effects back, was ended by force
+--             parent_forced the run has completed, and its parent, which would take its effects back, was ended by
+--             force
 --   verdict   taken_back       somebody has taken it back by other means
 --             stands           it need not be taken back
 --             handed_on        the run goes on as another generation, or the parent has it: that takes it back
@@ -23,25 +24,31 @@ set search_path = pg_catalog, pg_temp
 as $$
   select exists (
     select from pgflow.run r join pgflow.unit u on u.run_id = r.run_id
-    where r.run_id = is_forced_.run_id and u.kind = 'o' and u.name = 'cancel' and u.seq > coalesce(r.origin_seq, 0) and (u.payload->>'force')::boolean
+    where r.run_id = is_forced_.run_id and u.kind = 'o' and u.name = 'cancel' and u.seq > coalesce(r.origin_seq, 0)
+      and (u.payload->>'force')::boolean
   )
 $$;
 comment on function pgflow.is_forced_(bigint) is 'True if a run was ended by force, without its code';
 
-create or replace function pgflow.owe_(me bigint, call int, name text, key text, reason text, t timestamptz, inout seq int)
+create or replace function pgflow.owe_(
+  me bigint, call int, name text, key text, reason text, t timestamptz, inout seq int
+)
 language plpgsql
 volatile
 set search_path = pg_catalog, pg_temp
 as $$
 begin
   seq := seq + 1;
-  perform pgflow.append_(me, seq, call, 'o', 'owed', json_build_object('effect', key, 'name', name, 'reason', reason), 0, t, t);
+  perform pgflow.append_(me, seq, call,
+    'o', 'owed', json_build_object('effect', key, 'name', name, 'reason', reason), 0, t, t);
   insert into pgflow.owed as o (run_id, call, opened_at, kind, name, detail)
-  values (me, call, t, 'effect', name, jsonb_build_object('state', 'uncompensated', 'key', key, 'reason', reason, 'since', pgflow.micros_(t)))
+  values (me, call, t, 'effect', name, jsonb_build_object('state', 'uncompensated', 'key', key, 'reason', reason,
+    'since', pgflow.micros_(t)))
   on conflict on constraint owed_pkey do update set due_at = null, detail = o.detail || excluded.detail;
 end
 $$;
-comment on function pgflow.owe_(bigint, int, text, text, text, timestamptz, int) is 'Opens a debt: an effect that was done and not taken back';
+comment on function pgflow.owe_(bigint, int, text, text, text, timestamptz, int)
+  is 'Opens a debt: an effect that was done and not taken back';
 
 create or replace function pgflow.left_done_(me bigint)
 returns table (call int, name text, key text)
@@ -58,12 +65,14 @@ as $$
     -- What was begun to take one back is owed itself while it is open, and if it was done nothing is.
     select i.payload->>'compensates' as key from journal i
     where i.kind = 'i' and i.payload->>'compensates' is not null and not exists (
-      select from journal f where f.call = i.call and (f.kind = 'F' or f.kind = 'E' and f.payload->>'verdict' = 'failed')
+      select from journal f where f.call = i.call
+        and (f.kind = 'F' or f.kind = 'E' and f.payload->>'verdict' = 'failed')
     )
   ), done as (
     select e.call, e.name, e.key, e.seq::bigint as at
     from pgflow.effects_after_(me, 0) e
-    where e.state = 'confirmed' and not e.is_undo and not e.is_undone and not e.is_foreign and e.risk is distinct from 'irreversible'
+    where e.state = 'confirmed' and not e.is_undo and not e.is_undone and not e.is_foreign
+      and e.risk is distinct from 'irreversible'
     union all
     select null, x.entry->>0, x.entry->>1, k.seq
     from journal k join mine m on k.payload->'saga'->>'of' = m.root::text
@@ -80,14 +89,16 @@ as $$
       and not coalesce((c.note->>'is_undone')::boolean, false) and c.note->>'risk' is distinct from 'irreversible'
     union all
     select null, c.name, c.key, c.seq
-    from pgflow.unasked_(me) c join mine m on starts_with(c.key, m.root::text) where c.note->>'risk' is distinct from 'irreversible'
+    from pgflow.unasked_(me) c join mine m on starts_with(c.key, m.root::text)
+    where c.note->>'risk' is distinct from 'irreversible'
   )
   select min(d.call), min(d.name), d.key from done d
   where d.key not in (select u.key from undo u)
   group by d.key order by min(d.at)
 $$;
 comment on function pgflow.left_done_(bigint)
-  is 'Effects that a run has done, or was given to take back, and has not begun to take back; call = null for those that it has not done itself';
+  is 'Effects that a run has done, or was given to take back, and has not begun to take back; call = null for those '
+     'that it has not done itself';
 
 create or replace function pgflow.is_to_be_undone_(child bigint, key text)
 returns boolean
@@ -96,10 +107,12 @@ stable
 set search_path = pg_catalog, pg_temp
 as $$
   select not exists (
-    select from pgflow.unit i where i.run_id = child and i.kind = 'i' and i.key = is_to_be_undone_.key and i.payload->>'risk' = 'irreversible'
+    select from pgflow.unit i where i.run_id = child and i.kind = 'i' and i.key = is_to_be_undone_.key
+      and i.payload->>'risk' = 'irreversible'
   )
 $$;
-comment on function pgflow.is_to_be_undone_(bigint, text) is 'True if an effect that a child left to its parent can be taken back';
+comment on function pgflow.is_to_be_undone_(bigint, text)
+  is 'True if an effect that a child left to its parent can be taken back';
 
 create or replace function pgflow.owe_left_(me bigint, reason text, t timestamptz, inout seq int)
 language plpgsql
@@ -114,7 +127,8 @@ begin
   for done in
     select d.* from pgflow.left_done_(me) d
     where not exists (select from pgflow.owed o where o.run_id = me and o.kind = 'effect' and o.detail->>'key' = d.key)
-      and not exists (select from pgflow.unit u where u.run_id = me and u.kind = 'o' and u.name = 'discharged' and u.payload->>'effect' = d.key)
+      and not exists (select from pgflow.unit u where u.run_id = me and u.kind = 'o' and u.name = 'discharged'
+        and u.payload->>'effect' = d.key)
   loop
     select o.seq into seq from pgflow.owe_(me, coalesce(done.call, beyond), done.name, done.key, reason, t, seq) o;
     if done.call is null then
@@ -123,7 +137,8 @@ begin
   end loop;
 end
 $$;
-comment on function pgflow.owe_left_(bigint, text, timestamptz, int) is 'Opens a debt for each effect that a run leaves behind and nobody is going to take back';
+comment on function pgflow.owe_left_(bigint, text, timestamptz, int)
+  is 'Opens a debt for each effect that a run leaves behind and nobody is going to take back';
 
 create or replace function pgflow.owe_by_force_(me bigint, chain bigint, t timestamptz, inout seq int)
 language plpgsql
@@ -156,10 +171,12 @@ begin
     cross join lateral (select o.status from pgflow.outcome o where o.run_id = i.id offset 0) o
     cross join lateral (select p.status from pgflow.outcome p where p.run_id = r.parent_run_id offset 0) p
     -- Only of a parent that was cancelled it is looked for how: the journal of any other need not be read.
-    where r.close_policy = 'c' and o.status = 'completed' and case when p.status = 'cancelled' then pgflow.is_forced_(r.parent_run_id) end
+    where r.close_policy = 'c' and o.status = 'completed' and case when p.status = 'cancelled'
+      then pgflow.is_forced_(r.parent_run_id) end
     order by i.id
   loop
-    perform pgflow.owe_left_(child, 'parent_forced', t, coalesce((select max(u.seq) from pgflow.unit u where u.run_id = child), 0));
+    perform pgflow.owe_left_(child, 'parent_forced', t,
+      coalesce((select max(u.seq) from pgflow.unit u where u.run_id = child), 0));
   end loop;
 end
 $$;
@@ -178,10 +195,12 @@ declare
 begin
   delete from pgflow.owed o where o.run_id = me and o.call = call and o.kind = 'effect' returning o.* into strict debt;
   perform pgflow.append_(me, (select max(u.seq) + 1 from pgflow.unit u where u.run_id = me), call, 'o', 'discharged',
-    json_build_object('effect', debt.detail->>'key', 'verdict', verdict, 'why', left(why, 4096), 'by', said_by), 0, t, t);
+    json_build_object('effect', debt.detail->>'key', 'verdict', verdict, 'why', left(why, 4096), 'by', said_by), 0, t,
+    t);
 end
 $$;
-comment on function pgflow.discharge_(bigint, int, text, text, text, timestamptz) is 'Closes a debt: says how, who and why';
+comment on function pgflow.discharge_(bigint, int, text, text, text, timestamptz)
+  is 'Closes a debt: says how, who and why';
 
 create or replace function pgflow.hand_on_debts_(me bigint, cut int, said text, why text, t timestamptz)
 returns void
@@ -198,7 +217,8 @@ begin
     where o.run_id = me and o.kind = 'effect' and o.detail->>'state' = 'uncompensated' and (
       cut is null
       -- Done in the part that is kept, by the run itself or a child; or handed on by an earlier generation.
-      or exists (select from pgflow.unit i where i.run_id = me and i.kind = 'i' and i.key = o.detail->>'key' and (i.seq <= cut or said in ('reuse', 'compensate')))
+      or exists (select from pgflow.unit i where i.run_id = me and i.kind = 'i' and i.key = o.detail->>'key'
+        and (i.seq <= cut or said in ('reuse', 'compensate')))
       or exists (
         select from pgflow.unit k cross join lateral json_array_elements(k.payload->'saga'->'effects') as x (entry)
         where k.run_id = me and k.kind = 'K' and (k.seq <= cut or said = 'reuse') and x.entry->>1 = o.detail->>'key'
@@ -216,9 +236,12 @@ begin
 end
 $$;
 comment on function pgflow.hand_on_debts_(bigint, int, text, text, timestamptz)
-  is 'Closes the debts of a run for what another takes back from now on: the generation that begins with its journal up to a cut, or, without a cut, its parent';
+  is 'Closes the debts of a run for what another takes back from now on: the generation that begins with its journal '
+     'up to a cut, or, without a cut, its parent';
 
-create or replace function pgflow.force_cancel_run(key text, why text default 'cancelled', tenant text default '', sent_by text default null)
+create or replace function pgflow.force_cancel_run(
+  key text, why text default 'cancelled', tenant text default '', sent_by text default null
+)
 returns bigint
 language plpgsql
 volatile
@@ -233,7 +256,8 @@ begin
 end
 $$;
 comment on function pgflow.force_cancel_run(text, text, text, text)
-  is 'Ends a run without running any more of its code; what it has done and not taken back is owed (pgflow.obligations). For operators';
+  is 'Ends a run without running any more of its code; what it has done and not taken back is owed '
+     '(pgflow.obligations). For operators';
 --! grant force_cancel_run to pgflow_operator
 
 create or replace function pgflow.check_may_force_(key text)
@@ -246,7 +270,8 @@ declare
   caller name := coalesce(nullif(current_setting('role'), 'none'), session_user);
 begin
   if not has_function_privilege(caller, 'pgflow.force_cancel_run(text, text, text, text)', 'execute') then
-    raise exception using errcode = 'PF021', message = format('role %s may cancel run %s, and not by force', quote_ident(caller), quote_literal(key)),
+    raise exception using errcode = 'PF021',
+      message = format('role %s may cancel run %s, and not by force', quote_ident(caller), quote_literal(key)),
       hint = 'Force ends a run without its code, so nothing is taken back: it is for pgflow_operator.';
   end if;
 end

@@ -1,13 +1,16 @@
--- Labels that a run changes: a unit of kind `y` has what it changed, null for a name that it took away. What a run was started
--- with is kept when it changes them for the first time: code that reads its labels finds the same ones in a replay.
+-- Labels that a run changes: a unit of kind `y` has what it changed, null for a name that it took away. What a run was
+-- started with is kept when it changes them for the first time: code that reads its labels finds the same ones in a
+-- replay.
 
 create or replace function pgflow.labels_at_start_(run_id bigint, labels jsonb)
 returns jsonb
 language sql
 stable
 set search_path = pg_catalog, pg_temp
-return coalesce((select coalesce(x.labels, '{}') from pgflow.relabelled x where x.run_id = labels_at_start_.run_id), labels);
-comment on function pgflow.labels_at_start_(bigint, jsonb) is 'Labels that a run was started with, given its number and the labels that it has now';
+return coalesce((select coalesce(x.labels, '{}') from pgflow.relabelled x
+  where x.run_id = labels_at_start_.run_id), labels);
+comment on function pgflow.labels_at_start_(bigint, jsonb)
+  is 'Labels that a run was started with, given its number and the labels that it has now';
 
 create or replace function pgflow.relabelled_(labels jsonb, run_id bigint, after_seq int)
 returns jsonb
@@ -22,7 +25,8 @@ as $$
   where u.run_id = relabelled_.run_id and u.seq > after_seq and u.kind = 'y'
   having count(*) > 0
 $$;
-comment on function pgflow.relabelled_(jsonb, bigint, int) is 'Labels with what the units of a run behind a seq have changed; null = nothing';
+comment on function pgflow.relabelled_(jsonb, bigint, int)
+  is 'Labels with what the units of a run behind a seq have changed; null = nothing';
 
 create or replace function pgflow.relabel_(me bigint, after_seq int)
 returns void

@@ -1,12 +1,15 @@
--- Messages as people see them: what waits in the mailbox of a run, what the run's code could not take, and what nobody took.
+-- Messages as people see them: what waits in the mailbox of a run, what the run's code could not take, and what nobody
+-- took.
 --
--- A message whose payload does not fit the type that the code waits for is not consumed: the run is held as stuck, reason
--- `signal`, and the message stays where it was, with the error in `refusal`. If it had been recorded already, the next unit
--- of the journal gives it back (`signal_returned`), and a replay passes over both.
+-- A message whose payload does not fit the type that the code waits for is not consumed: the run is held as stuck,
+-- reason
+-- `signal`, and the message stays where it was, with the error in `refusal`. If it had been recorded already, the next
+-- unit of the journal gives it back (`signal_returned`), and a replay passes over both.
 --
--- These verbs mend it: drop the message, replace its payload, or requeue it behind the others of its name. They take the
--- place of the run while they look, so no worker takes the message meanwhile, and refuse while a worker holds the run. A run that is
--- stuck for want of it goes on, with a unit that says who did what and why. What is taken out of a mailbox is kept in
+-- These verbs mend it: drop the message, replace its payload, or requeue it behind the others of its name. They take
+-- the place of the run while they look, so no worker takes the message meanwhile, and refuse while a worker holds the
+-- run. A run that is stuck for want of it goes on, with a unit that says who did what and why. What is taken out of a
+-- mailbox is kept in
 -- `undelivered`, beside what came for runs that had ended, and can be requeued from there: to its run once that is open
 -- again, or to another.
 --
@@ -23,13 +26,15 @@ as $$
   insert into pgflow.signal (signal_id, chain_id, sent_at, kind, name, payload, refusal)
   overriding system value
   select nextval('pgflow.put_back_seq'), (e->1)::bigint,
-    least(u.at, (select min(w.due_at) from pgflow.unit w where w.run_id = u.run_id and w.call = u.call and w.kind = 't')),
+    least(u.at, (select min(w.due_at) from pgflow.unit w
+      where w.run_id = u.run_id and w.call = u.call and w.kind = 't')),
     's', u.name, u.payload, jsonb_build_object('error', left(e->>4, 4096))
   from jsonb_array_elements(returned) e
   join pgflow.unit u on u.run_id = (e->0)::bigint and u.seq = (e->3)::int and u.kind = 'S'
 $$;
 comment on function pgflow.put_signals_back_(jsonb)
-  is 'Puts messages back into their mailboxes that were recorded and that the code could not take: [[run_id, chain_id, call, seq, error], ...]';
+  is 'Puts messages back into their mailboxes that were recorded and that the code could not take: [[run_id, chain_id, '
+     'call, seq, error], ...]';
 
 create or replace function pgflow.note_refused_(q jsonb)
 returns jsonb
@@ -54,9 +59,12 @@ begin
   return q;
 end
 $$;
-comment on function pgflow.note_refused_(jsonb) is 'Marks the messages that a run could not take, and tells their numbers in why it is held';
+comment on function pgflow.note_refused_(jsonb)
+  is 'Marks the messages that a run could not take, and tells their numbers in why it is held';
 
-create or replace function pgflow.seize_message_(chain bigint, message bigint, shown text, out me bigint, out place json, out name text, out waits boolean)
+create or replace function pgflow.seize_message_(
+  chain bigint, message bigint, shown text, out me bigint, out place json, out name text, out waits boolean
+)
 language plpgsql
 volatile
 set search_path = pg_catalog, pg_temp
@@ -66,24 +74,31 @@ begin
   perform pgflow.lock_chain_(chain);
   me := pgflow.newest_run_(chain);
   if exists (select from pgflow.lease e where e.run_id = me) then
-    raise exception using errcode = 'PF006', message = format('run %s is running, and may be taking the message', shown),
+    raise exception using errcode = 'PF006',
+      message = format('run %s is running, and may be taking the message', shown),
       hint = 'Pause it first; a run that is stuck for want of the message does not run.';
   end if;
   select z.was into place from pgflow.seize_(me, shown, 'try') z;
-  select s.name, true into name, waits from pgflow.signal s where s.chain_id = chain and s.kind = 's' and s.signal_id = message for update;
+  select s.name, true into name, waits from pgflow.signal s
+  where s.chain_id = chain and s.kind = 's' and s.signal_id = message for update;
   if name is null then
-    select d.name, false into name, waits from pgflow.undelivered d where d.chain_id = chain and d.kind = 's' and d.signal_id = message for update;
+    select d.name, false into name, waits from pgflow.undelivered d
+    where d.chain_id = chain and d.kind = 's' and d.signal_id = message for update;
   end if;
   if name is null then
-    raise exception using errcode = 'PF001', message = format('run %s has no message %s', shown, coalesce(message::text, '?')),
+    raise exception using errcode = 'PF001',
+      message = format('run %s has no message %s', shown, coalesce(message::text, '?')),
       hint = 'It was taken, or never sent: the views messages and undelivered_messages list what there is.';
   end if;
 end
 $$;
 comment on function pgflow.seize_message_(bigint, bigint, text)
-  is 'Locks the place of a run, unless a worker holds it (PF006), and a message that waits for it or was put aside (else PF001)';
+  is 'Locks the place of a run, unless a worker holds it (PF006), and a message that waits for it or was put aside '
+     '(else PF001)';
 
-create or replace function pgflow.mended_(me bigint, chain bigint, place json, verb text, message bigint, name text, why text, said_by text, out lane_id int)
+create or replace function pgflow.mended_(
+  me bigint, chain bigint, place json, verb text, message bigint, name text, why text, said_by text, out lane_id int
+)
 language plpgsql
 volatile
 set search_path = pg_catalog, pg_temp
@@ -98,7 +113,8 @@ begin
     return;
   end if;
   delete from pgflow.held h where h.run_id = me returning h.* into strict stuck;
-  perform pgflow.append_(me, stuck.last_seq + 1, 0, 'o', verb, json_build_object('why', left(why, 4096), 'by', said_by, 'message', message, 'signal', name), 0, t, t);
+  perform pgflow.append_(me, stuck.last_seq + 1, 0, 'o', verb,
+    json_build_object('why', left(why, 4096), 'by', said_by, 'message', message, 'signal', name), 0, t, t);
   insert into pgflow.ready (run_id, ready_at, lane_id, last_seq, attempt, priority, has_begun)
   values (me, t, stuck.lane_id, stuck.last_seq + 1, 0, stuck.priority, stuck.has_begun);
   lane_id := stuck.lane_id;
@@ -107,20 +123,26 @@ begin
 end
 $$;
 comment on function pgflow.mended_(bigint, bigint, json, text, bigint, text, text, text)
-  is 'Lets a run go on that was stuck for want of a message, once no message is left that it could not take; answers its lane';
+  is 'Lets a run go on that was stuck for want of a message, once no message is left that it could not take; answers '
+     'its lane';
 
-create or replace function pgflow.take_out_(chain bigint, message bigint, why_moved text, number bigint, said_by text, why text)
+create or replace function pgflow.take_out_(
+  chain bigint, message bigint, why_moved text, number bigint, said_by text, why text
+)
 returns void
 language sql
 volatile
 set search_path = pg_catalog, pg_temp
 as $$
-  insert into pgflow.undelivered (signal_id, chain_id, sent_at, moved_at, kind, name, sent_by, payload, reason, replaced_in, moved_by, why)
-  select coalesce(number, s.signal_id), s.chain_id, s.sent_at, pgflow.now_(), s.kind, s.name, s.sent_by, s.payload, why_moved,
+  insert into pgflow.undelivered (signal_id, chain_id, sent_at, moved_at, kind, name, sent_by, payload, reason,
+    replaced_in, moved_by, why)
+  select coalesce(number, s.signal_id), s.chain_id, s.sent_at, pgflow.now_(), s.kind, s.name, s.sent_by,
+    s.payload, why_moved,
     case when number is not null then s.signal_id end, left(said_by, 255), left(why, 4096)
   from pgflow.signal s where s.chain_id = chain and s.kind = 's' and s.signal_id = message
 $$;
-comment on function pgflow.take_out_(bigint, bigint, text, bigint, text, text) is 'Keeps a copy of a message that somebody takes out of a mailbox, under another number if that one stays in use';
+comment on function pgflow.take_out_(bigint, bigint, text, bigint, text, text)
+  is 'Keeps a copy of a message that somebody takes out of a mailbox, under another number if that one stays in use';
 
 create or replace function pgflow.drop_message(
   key text, message bigint, why text default 'dropped', tenant text default '', sent_by text default null,
@@ -140,10 +162,12 @@ begin
   message_id := message;
   select * into found_ from pgflow.seize_message_(chain_id, message, quote_literal(key)) m;
   if not found_.waits then
-    update pgflow.undelivered d set reason = 'dropped', moved_by = left(said_by, 255), why = left(drop_message.why, 4096)
+    update pgflow.undelivered d set reason = 'dropped', moved_by = left(said_by, 255),
+      why = left(drop_message.why, 4096)
     where d.chain_id = drop_message.chain_id and d.kind = 's' and d.signal_id = message and d.reason = 'ended';
     if not found then
-      raise exception using errcode = 'PF006', message = format('message %s of run %s waits no more: somebody took it out', message, quote_literal(key)),
+      raise exception using errcode = 'PF006',
+        message = format('message %s of run %s waits no more: somebody took it out', message, quote_literal(key)),
         hint = 'Requeue it if a run should take it after all; pgflow.drop_history removes it with its run.';
     end if;
     return;
@@ -154,11 +178,14 @@ begin
 end
 $$;
 comment on function pgflow.drop_message(text, bigint, text, text, text)
-  is 'Takes a message out of the mailbox of a run and puts it aside, or says of one that was put aside that nobody need see to it; a run that was stuck for want of it goes on. PF001 if there is no such message, PF006 while the run is running';
+  is 'Takes a message out of the mailbox of a run and puts it aside, or says of one that was put aside that nobody '
+     'need see to it; a run that was stuck for want of it goes on. PF001 if there is no such message, PF006 while the '
+     'run is running';
 --! grant drop_message to pgflow_operator
 
 create or replace function pgflow.replace_message(
-  key text, message bigint, payload json, why text default 'replaced', tenant text default '', sent_by text default null,
+  key text, message bigint, payload json, why text default 'replaced', tenant text default '',
+  sent_by text default null,
   out chain_id bigint, out lane_id int, out message_id bigint
 )
 language plpgsql
@@ -176,22 +203,27 @@ begin
   message_id := message;
   select * into found_ from pgflow.seize_message_(chain_id, message, quote_literal(key)) m;
   if not found_.waits then
-    raise exception using errcode = 'PF006', message = format('message %s of run %s waits no more: it was put aside', message, quote_literal(key)),
+    raise exception using errcode = 'PF006',
+      message = format('message %s of run %s waits no more: it was put aside', message, quote_literal(key)),
       hint = 'Requeue it, or send another.';
   end if;
   perform pgflow.check_payload_(found_.me, key, found_.name, replace_message.payload);
   perform pgflow.take_out_(chain_id, message, 'replaced', nextval('pgflow.put_back_seq'), said_by, why);
-  update pgflow.signal s set payload = coalesce(replace_message.payload, 'null'), refusal = null, sent_by = left(said_by, 255)
+  update pgflow.signal s set payload = coalesce(replace_message.payload, 'null'), refusal = null,
+    sent_by = left(said_by, 255)
   where s.chain_id = replace_message.chain_id and s.kind = 's' and s.signal_id = message;
   lane_id := pgflow.mended_(found_.me, chain_id, found_.place, 'replace_message', message, found_.name, why, said_by);
 end
 $$;
 comment on function pgflow.replace_message(text, bigint, json, text, text, text)
-  is 'Gives a message in the mailbox of a run another payload, in its place; a run that was stuck for want of it goes on. PF001 if there is no such message, PF003 if the workflow declares the signal and takes no such payload, PF006 while the run is running';
+  is 'Gives a message in the mailbox of a run another payload, in its place; a run that was stuck for want of it goes '
+     'on. PF001 if there is no such message, PF003 if the workflow declares the signal and takes no such payload, '
+     'PF006 while the run is running';
 --! grant replace_message to pgflow_operator
 
 create or replace function pgflow.requeue_message(
-  key text, message bigint, to_key text default null, why text default 'requeued', tenant text default '', sent_by text default null,
+  key text, message bigint, to_key text default null, why text default 'requeued', tenant text default '',
+  sent_by text default null,
   out chain_id bigint, out lane_id int, out message_id bigint
 )
 language plpgsql
@@ -211,13 +243,16 @@ begin
   select * into found_ from pgflow.seize_message_(chain, message, quote_literal(key)) m;
   ended := pgflow.ended_as_(pgflow.newest_run_(chain_id));
   if ended is not null then
-    raise exception using errcode = 'PF006', message = format('run %s is %s: it takes no more messages', quote_literal(coalesce(to_key, key)), ended),
+    raise exception using errcode = 'PF006',
+      message = format('run %s is %s: it takes no more messages', quote_literal(coalesce(to_key, key)), ended),
       hint = 'Rewind or restart it, and it has them again; or say which run is to have the message.';
   end if;
   if found_.waits then
-    delete from pgflow.signal s where s.chain_id = chain and s.kind = 's' and s.signal_id = message returning s.payload, s.sent_by into moved;
+    delete from pgflow.signal s where s.chain_id = chain and s.kind = 's' and s.signal_id = message
+    returning s.payload, s.sent_by into moved;
   else
-    delete from pgflow.undelivered d where d.chain_id = chain and d.kind = 's' and d.signal_id = message returning d.payload, d.sent_by into moved;
+    delete from pgflow.undelivered d where d.chain_id = chain and d.kind = 's' and d.signal_id = message
+    returning d.payload, d.sent_by into moved;
   end if;
   perform pgflow.check_payload_(pgflow.newest_run_(chain_id), coalesce(to_key, key), found_.name, moved.payload);
   message_id := pgflow.post_(chain_id, 's', found_.name, moved.payload, coalesce(moved.sent_by, said_by));
@@ -228,23 +263,28 @@ begin
 end
 $$;
 comment on function pgflow.requeue_message(text, bigint, text, text, text, text)
-  is 'Sends a message again, behind the others of its name: to its run, or to another; a run that was stuck for want of it goes on. Answers the chain that has it now, for wake(). PF001 if there is no such message, PF006 while its run is running, or if the run that is to have it has ended';
+  is 'Sends a message again, behind the others of its name: to its run, or to another; a run that was stuck for want '
+     'of it goes on. Answers the chain that has it now, for wake(). PF001 if there is no such message, PF006 while its '
+     'run is running, or if the run that is to have it has ended';
 --! grant requeue_message to pgflow_operator
 
 drop view if exists pgflow.messages;
 create view pgflow.messages as
-select r.key, s.signal_id as message, s.name::text as signal, s.payload::json as payload, s.sent_at, s.sent_by, s.refusal->>'error' as refused, r.tenant, s.chain_id
+select r.key, s.signal_id as message, s.name::text as signal, s.payload::json as payload, s.sent_at, s.sent_by,
+  s.refusal->>'error' as refused, r.tenant, s.chain_id
 from pgflow.signal s join pgflow.run r on r.run_id = s.chain_id
 where s.kind = 's';
 comment on view pgflow.messages is 'Signals in the mailboxes of runs: sent, and not taken yet';
 --! grant messages to pgflow_client, pgflow_worker, pgflow_operator, pgflow_auditor
 comment on column pgflow.messages.key is 'Key of the run';
-comment on column pgflow.messages.message is 'The number of the message: what drop_message, replace_message and requeue_message take';
+comment on column pgflow.messages.message
+  is 'The number of the message: what drop_message, replace_message and requeue_message take';
 comment on column pgflow.messages.signal is 'Name of the signal';
 comment on column pgflow.messages.payload is 'Its payload';
 comment on column pgflow.messages.sent_at is 'Time of sending';
 comment on column pgflow.messages.sent_by is 'Sender';
-comment on column pgflow.messages.refused is 'Reason why the code of the run could not take it, so that the run is stuck; null = nothing is wrong with it';
+comment on column pgflow.messages.refused
+  is 'Reason why the code of the run could not take it, so that the run is stuck; null = nothing is wrong with it';
 comment on column pgflow.messages.tenant is 'Tenant of the run; empty where there is only one';
 comment on column pgflow.messages.chain_id is 'Number of the first run of the chain';
 
@@ -259,20 +299,25 @@ select r.key, d.signal_id as message, d.name::text as signal, d.payload::json as
   d.sent_at, d.sent_by, d.moved_at, d.moved_by, d.why, d.replaced_in, r.tenant, d.chain_id
 from pgflow.undelivered d join pgflow.run r on r.run_id = d.chain_id
 where d.kind = 's';
-comment on view pgflow.undelivered_messages is 'Signals that no run took: it had ended, or somebody took them out of its mailbox';
+comment on view pgflow.undelivered_messages
+  is 'Signals that no run took: it had ended, or somebody took them out of its mailbox';
 --! grant undelivered_messages to pgflow_client, pgflow_worker, pgflow_operator, pgflow_auditor
 comment on column pgflow.undelivered_messages.key is 'Key of the run';
 comment on column pgflow.undelivered_messages.message is 'The number of the message: what requeue_message takes';
 comment on column pgflow.undelivered_messages.signal is 'Name of the signal';
 comment on column pgflow.undelivered_messages.payload is 'Its payload';
-comment on column pgflow.undelivered_messages.reason is 'ended: the run had ended; dropped or replaced: somebody took it out of the mailbox';
+comment on column pgflow.undelivered_messages.reason
+  is 'ended: the run had ended; dropped or replaced: somebody took it out of the mailbox';
 comment on column pgflow.undelivered_messages.ended_as is 'Status of the run that has ended; null = it is open';
 comment on column pgflow.undelivered_messages.sent_at is 'Time of sending';
 comment on column pgflow.undelivered_messages.sent_by is 'Sender';
 comment on column pgflow.undelivered_messages.moved_at is 'Time at which it was put aside';
-comment on column pgflow.undelivered_messages.moved_by is 'Name of whoever took it out of the mailbox; null = the run had ended';
-comment on column pgflow.undelivered_messages.why is 'The reason that was given; or why the code of the run could not take it';
-comment on column pgflow.undelivered_messages.replaced_in is 'The number of the message that has its place now; null = none has';
+comment on column pgflow.undelivered_messages.moved_by
+  is 'Name of whoever took it out of the mailbox; null = the run had ended';
+comment on column pgflow.undelivered_messages.why
+  is 'The reason that was given; or why the code of the run could not take it';
+comment on column pgflow.undelivered_messages.replaced_in
+  is 'The number of the message that has its place now; null = none has';
 comment on column pgflow.undelivered_messages.tenant is 'Tenant of the run; empty where there is only one';
 comment on column pgflow.undelivered_messages.chain_id is 'Number of the first run of the chain';
 
@@ -282,7 +327,9 @@ comment on column pgflow.undelivered.run_id is 'Result of a child: the generatio
 comment on column pgflow.undelivered.sent_at is 'Time of sending';
 comment on column pgflow.undelivered.moved_at is 'Time at which it was put aside';
 comment on column pgflow.undelivered.call is 'Result of a child: number of the parent''s call that started it';
-comment on column pgflow.undelivered.kind is 'As in the mailbox: s = signal, c = result of a child, x = cancel, p = pause, r = resume, t = retry, e = what became of an effect';
+comment on column pgflow.undelivered.kind
+  is 'As in the mailbox: s = signal, c = result of a child, x = cancel, p = pause, r = resume, t = retry, e = what '
+     'became of an effect';
 comment on column pgflow.undelivered.name is 'Name of the signal, or of what was asked';
 comment on column pgflow.undelivered.sent_by is 'Sender';
 comment on column pgflow.undelivered.payload is 'Content of the message';

@@ -16,7 +16,9 @@ as $$
 $$;
 comment on function pgflow.status_(bigint) is 'Status of a run, read from its place';
 
-create or replace function pgflow.result(key text, tenant text default '', out status text, out output json, out error json, out reason text)
+create or replace function pgflow.result(
+  key text, tenant text default '', out status text, out output json, out error json, out reason text
+)
 language plpgsql
 stable
 security definer
@@ -32,7 +34,8 @@ begin
   end if;
 end
 $$;
-comment on function pgflow.result(text, text) is 'Status of the run that a key names and, once it has ended, its output or error; PF001 if there is none';
+comment on function pgflow.result(text, text)
+  is 'Status of the run that a key names and, once it has ended, its output or error; PF001 if there is none';
 --! grant result to pgflow_client, pgflow_worker, pgflow_operator
 
 create or replace function pgflow.find_chain(key text, tenant text default '')
@@ -54,14 +57,16 @@ stable
 security definer
 set search_path = pg_catalog, pg_temp
 as $$
-  select c.id, coalesce(o.status, h.state, 'gone'), coalesce(o.reason, h.reason), o.output::text, coalesce(o.error::text, h.detail::text),
+  select c.id, coalesce(o.status, h.state, 'gone'), coalesce(o.reason, h.reason), o.output::text,
+    coalesce(o.error::text, h.detail::text),
     (select k.key from pgflow.run k where k.run_id = n.run_id)
   from unnest(chains) as c (id)
   cross join lateral (
     -- No run at all: its history was removed while somebody waited.
     select case when exists (select from pgflow.outcome f where f.run_id = c.id and f.status <> 'continued' offset 0)
       then c.id else coalesce(
-        (select r.run_id from pgflow.run r where r.chain_id = c.id and r.generation > 1 order by r.generation desc limit 1),
+        (select r.run_id from pgflow.run r where r.chain_id = c.id and r.generation > 1
+          order by r.generation desc limit 1),
         (select r.run_id from pgflow.run r where r.run_id = c.id)
       ) end as run_id
   ) n
@@ -69,7 +74,9 @@ as $$
   left join lateral (select * from pgflow.held s where s.run_id = n.run_id and s.state = 'stuck' limit 1) h on true
   where o.run_id is not null or h.run_id is not null or n.run_id is null
 $$;
-comment on function pgflow.results(bigint[]) is 'Those of these chains that have ended, are stuck, or are gone with their history, with output or error: what a waiting client asks';
+comment on function pgflow.results(bigint[])
+  is 'Those of these chains that have ended, are stuck, or are gone with their history, with output or error: what a '
+     'waiting client asks';
 --! grant results to pgflow_client, pgflow_worker, pgflow_operator
 
 create or replace function pgflow.run_status(key text, tenant text default '')
@@ -81,7 +88,8 @@ set search_path = pg_catalog, pg_temp
 as $$
   select pgflow.status_(pgflow.newest_run_(pgflow.chain_of_(tenant, key)))
 $$;
-comment on function pgflow.run_status(text, text) is 'queued, running, waiting, paused, stuck, completed, failed or cancelled; PF001 if no run has the key';
+comment on function pgflow.run_status(text, text)
+  is 'queued, running, waiting, paused, stuck, completed, failed or cancelled; PF001 if no run has the key';
 --! grant run_status to pgflow_client, pgflow_worker, pgflow_operator
 
 create or replace function pgflow.run_state(key text, tenant text default '')
@@ -102,7 +110,10 @@ $$;
 comment on function pgflow.run_state(text, text) is 'Values that the run last set with set_state()';
 --! grant run_state to pgflow_client, pgflow_worker, pgflow_operator
 
-create or replace function pgflow.read_stream(key text, stream text, after_run bigint default 0, after_seq int default 0, skip int default 0, max int default 1000, tenant text default '')
+create or replace function pgflow.read_stream(
+  key text, stream text, after_run bigint default 0, after_seq int default 0, skip int default 0, max int default 1000,
+  tenant text default ''
+)
 returns table (run_id bigint, seq int, value text, draft text)
 language sql
 stable
@@ -112,10 +123,12 @@ as $$
   -- Who skips values is told all the same where the stream was closed.
   select v.run_id, v.seq, v.value, v.key
   from (
-    select u.run_id, u.seq, u.payload::text as value, u.key::text as key, count(u.payload) over (order by u.run_id, u.seq) as n
+    select u.run_id, u.seq, u.payload::text as value, u.key::text as key,
+      count(u.payload) over (order by u.run_id, u.seq) as n
     from (select pgflow.chain_of_(read_stream.tenant, read_stream.key) as id) c
     cross join lateral (
-      -- What a generation has from the one before has been read there; what the one after it has not taken over is history, and no more the run's.
+      -- What a generation has from the one before has been read there; what the one after it has not taken over is
+      -- history, and no more the run's.
       select s.run_id, s.known, min(s.cut) over (
           partition by s.begun_anew order by s.generation desc rows between unbounded preceding and 1 preceding
         ) as upto
@@ -126,7 +139,8 @@ as $$
         from (
           select c.id as run_id, 1 as generation, 0 as known, null::int as cut
           union all
-          select r.run_id, r.generation, coalesce(r.origin_seq, 0), r.origin_seq from pgflow.run r where r.chain_id = c.id and r.generation > 1
+          select r.run_id, r.generation, coalesce(r.origin_seq, 0), r.origin_seq from pgflow.run r
+          where r.chain_id = c.id and r.generation > 1
         ) k
         where k.run_id >= after_run
       ) s
@@ -134,14 +148,17 @@ as $$
     -- Journal by journal, whatever the planner thinks of how many there are.
     cross join lateral (
       select * from pgflow.unit e
-      where e.run_id = g.run_id and e.kind = 'e' and e.name = stream and e.seq > g.known and e.seq <= coalesce(g.upto, 2147483647) and (e.run_id, e.seq) > (after_run, after_seq)
+      where e.run_id = g.run_id and e.kind = 'e' and e.name = stream and e.seq > g.known
+        and e.seq <= coalesce(g.upto, 2147483647) and (e.run_id, e.seq) > (after_run, after_seq)
       order by e.seq limit read_stream.max + read_stream.skip + 1 -- a generation closes a stream once at most
     ) u
   ) v
   where v.value is null or v.n > skip
   order by v.run_id, v.seq limit max
 $$;
-comment on function pgflow.read_stream(text, text, bigint, int, int, int, text) is 'Values that a run emitted to a stream, in order, over its generations, without those that a rewind has dropped; null = the stream was closed there. `draft` names the value as read_drafts() did while its step ran';
+comment on function pgflow.read_stream(text, text, bigint, int, int, int, text)
+  is 'Values that a run emitted to a stream, in order, over its generations, without those that a rewind has dropped; '
+     'null = the stream was closed there. `draft` names the value as read_drafts() did while its step ran';
 --! grant read_stream to pgflow_client, pgflow_worker, pgflow_operator
 
 create or replace function pgflow.read_drafts(key text, stream text, tenant text default '')
@@ -153,10 +170,12 @@ set search_path = pg_catalog, pg_temp
 as $$
   select d.call || ':' || d.try || ':' || d.n, d.value::text
   from pgflow.draft d
-  where d.run_id = pgflow.newest_run_(pgflow.chain_of_(read_drafts.tenant, read_drafts.key)) and d.stream = read_drafts.stream
+  where d.run_id = pgflow.newest_run_(pgflow.chain_of_(read_drafts.tenant, read_drafts.key))
+    and d.stream = read_drafts.stream
     -- The end of a try is a unit of its call, and the values are in the journal then, or void.
     and not exists (select from pgflow.unit u where u.run_id = d.run_id and u.seq > d.after_seq and u.call = d.call)
   order by d.call, d.n
 $$;
-comment on function pgflow.read_drafts(text, text, text) is 'Values that running steps of a run have emitted to a stream, and that do not count yet';
+comment on function pgflow.read_drafts(text, text, text)
+  is 'Values that running steps of a run have emitted to a stream, and that do not count yet';
 --! grant read_drafts to pgflow_client, pgflow_worker, pgflow_operator

@@ -17,7 +17,8 @@ as $$
 declare
   chain bigint;
 begin
-  -- A caller whose other arguments have another collation (session_user has "C") would hand that on, and no index fits it.
+  -- A caller whose other arguments have another collation (session_user has "C") would hand that on, and no index fits
+  -- it.
   select chain_id into chain from pgflow.run_key
   where tenant = chain_of_.tenant collate "default" and key = chain_of_.key collate "default";
   if chain is null then
@@ -56,7 +57,8 @@ begin
   return message;
 end
 $$;
-comment on function pgflow.post_(bigint, "char", text, json, text) is 'Puts a message into the mailbox of a chain; answers its number';
+comment on function pgflow.post_(bigint, "char", text, json, text)
+  is 'Puts a message into the mailbox of a chain; answers its number';
 
 create or replace function pgflow.ended_as_(run_id bigint)
 returns text
@@ -68,7 +70,8 @@ begin
   return (select o.status from pgflow.outcome o where o.run_id = ended_as_.run_id and o.status <> 'continued');
 end
 $$;
-comment on function pgflow.ended_as_(bigint) is 'Status of a run that has ended, so that nobody takes its mail; null = it is open';
+comment on function pgflow.ended_as_(bigint)
+  is 'Status of a run that has ended, so that nobody takes its mail; null = it is open';
 
 create or replace function pgflow.nudge_asked_(chains bigint[])
 returns bigint[]
@@ -82,7 +85,8 @@ declare
     -- Mailbox by mailbox: an EXISTS could be turned into a join that reads everybody's mail.
     cross join lateral (
       select from pgflow.signal s
-      where s.chain_id = g.c and s.kind in ('x', 'p', 'r', 't', 'e') and (s.kind <> 'x' or s.name = 'force' or s.has_had_its_try is not true)
+      where s.chain_id = g.c and s.kind in ('x', 'p', 'r', 't', 'e')
+        and (s.kind <> 'x' or s.name = 'force' or s.has_had_its_try is not true)
       limit 1
     ) m
   );
@@ -92,9 +96,12 @@ begin
 end
 $$;
 comment on function pgflow.nudge_asked_(bigint[])
-  is 'For whoever takes runs from their leases: has those looked at of which somebody has asked something, unless it is a cancel that had its try';
+  is 'For whoever takes runs from their leases: has those looked at of which somebody has asked something, unless it '
+     'is a cancel that had its try';
 
-create or replace function pgflow.is_first_(chain bigint, key text, name text, payload json, out is_first boolean, out message_id bigint, out ended_as text)
+create or replace function pgflow.is_first_(
+  chain bigint, key text, name text, payload json, out is_first boolean, out message_id bigint, out ended_as text
+)
 language plpgsql
 volatile
 set search_path = pg_catalog, pg_temp
@@ -105,26 +112,31 @@ declare
   found_as bigint;
 begin
   if char_length(key) not between 1 and 255 then
-    raise exception using errcode = 'PF003', message = format('an idempotency key must be 1 to 255 characters long, not %s', char_length(key));
+    raise exception using errcode = 'PF003',
+      message = format('an idempotency key must be 1 to 255 characters long, not %s', char_length(key));
   end if;
   loop
     insert into pgflow.sent_key (chain_id, key, same_as) values (chain, key, wanted) on conflict do nothing;
     is_first := found;
     exit when is_first;
-    select k.message_id, k.same_as into message_id, found_as from pgflow.sent_key k where k.chain_id = chain and k.key = key;
+    select k.message_id, k.same_as into message_id, found_as from pgflow.sent_key k
+    where k.chain_id = chain and k.key = key;
     exit when found;
   end loop;
   if found_as <> wanted then
-    raise exception using errcode = 'PF002', message = format('idempotency key %s was used for another message to this run', quote_literal(key)),
+    raise exception using errcode = 'PF002',
+      message = format('idempotency key %s was used for another message to this run', quote_literal(key)),
       hint = 'Use another key for another message.';
   end if;
   if not is_first then
-    ended_as := (select pgflow.ended_as_(pgflow.newest_run_(chain)) from pgflow.undelivered u where u.signal_id = message_id);
+    ended_as := (select pgflow.ended_as_(pgflow.newest_run_(chain)) from pgflow.undelivered u
+      where u.signal_id = message_id);
   end if;
 end
 $$;
 comment on function pgflow.is_first_(bigint, text, text, json)
-  is 'True if a message is sent to a chain for the first time under an idempotency key; else which one was, and how the run ended if it did not take that';
+  is 'True if a message is sent to a chain for the first time under an idempotency key; else which one was, and how '
+     'the run ended if it did not take that';
 
 create or replace function pgflow.keep_key_(chain bigint, key text, message bigint)
 returns void
@@ -134,10 +146,12 @@ set search_path = pg_catalog, pg_temp
 as $$
   update pgflow.sent_key k set message_id = message where k.chain_id = chain and k.key = keep_key_.key
 $$;
-comment on function pgflow.keep_key_(bigint, text, bigint) is 'Remembers which message was sent under an idempotency key';
+comment on function pgflow.keep_key_(bigint, text, bigint)
+  is 'Remembers which message was sent under an idempotency key';
 
 create or replace function pgflow.post_signal(
-  key text, name text, payload json default 'null', tenant text default '', sent_by text default null, idempotency_key text default null,
+  key text, name text, payload json default 'null', tenant text default '', sent_by text default null,
+  idempotency_key text default null,
   out chain_id bigint, out message_id bigint, out ended_as text, out is_new boolean
 )
 language plpgsql
@@ -152,7 +166,8 @@ begin
   chain_id := pgflow.chain_of_(tenant, key);
   is_new := true;
   if idempotency_key is not null then
-    select f.is_first, f.message_id, f.ended_as into is_new, message_id, ended_as from pgflow.is_first_(chain_id, idempotency_key, name, payload) f;
+    select f.is_first, f.message_id, f.ended_as into is_new, message_id, ended_as
+    from pgflow.is_first_(chain_id, idempotency_key, name, payload) f;
     if not is_new then
       return;
     end if;
@@ -166,11 +181,16 @@ begin
 end
 $$;
 comment on function pgflow.post_signal(text, text, json, text, text, text)
-  is 'Sends a signal to a run in the caller''s transaction; answers the chain, for wake(), the number of the message, and how the run has ended if it has: nobody takes the message then, and pgflow.undelivered_messages keeps it. The same idempotency_key to the same run is one message, for as long as the history of the run: sent again, it answers that one, and is_new = false; PF002 if it was another. PF003 if the workflow declares the signal and takes no such payload. PF001 if no run has the key';
+  is 'Sends a signal to a run in the caller''s transaction; answers the chain, for wake(), the number of the message, '
+     'and how the run has ended if it has: nobody takes the message then, and pgflow.undelivered_messages keeps it. '
+     'The same idempotency_key to the same run is one message, for as long as the history of the run: sent again, it '
+     'answers that one, and is_new = false; PF002 if it was another. PF003 if the workflow declares the signal and '
+     'takes no such payload. PF001 if no run has the key';
 --! grant post_signal to pgflow_client, pgflow_worker, pgflow_operator
 
 create or replace function pgflow.send_signal(
-  key text, name text, payload json default 'null', tenant text default '', sent_by text default null, idempotency_key text default null
+  key text, name text, payload json default 'null', tenant text default '', sent_by text default null,
+  idempotency_key text default null
 )
 returns bigint
 language sql
@@ -181,11 +201,13 @@ as $$
   select p.chain_id from pgflow.post_signal(key, name, payload, tenant, sent_by, idempotency_key) p
 $$;
 comment on function pgflow.send_signal(text, text, json, text, text, text)
-  is 'Sends a signal to a run in the caller''s transaction; answers the chain, for wake(). post_signal says what became of it too, and what an idempotency_key is. PF001 if no run has the key';
+  is 'Sends a signal to a run in the caller''s transaction; answers the chain, for wake(). post_signal says what '
+     'became of it too, and what an idempotency_key is. PF001 if no run has the key';
 --! grant send_signal to pgflow_client, pgflow_worker, pgflow_operator
 
 create or replace function pgflow.deliver_signal(
-  key text, name text, payload json default 'null', tenant text default '', sent_by text default null, tell boolean default true,
+  key text, name text, payload json default 'null', tenant text default '', sent_by text default null,
+  tell boolean default true,
   idempotency_key text default null,
   out chain_id bigint, out lane_id int, out message_id bigint, out ended_as text, out is_new boolean
 )
@@ -216,7 +238,8 @@ begin
   if current_setting('transaction_isolation') = 'read committed' then
     select p.run_id into me from pgflow.parked p where p.run_id = newest for update skip locked;
   end if;
-  if me is null or not exists (select from pgflow.wait w where w.run_id = me and w.kind = 's' and w.name = name offset 0) then
+  if me is null or not exists (select from pgflow.wait w where w.run_id = me and w.kind = 's'
+    and w.name = name offset 0) then
     message_id := pgflow.post_(chain_id, 's', name, payload, coalesce(sent_by, session_user));
     ended_as := pgflow.ended_as_(newest);
     return;
@@ -232,7 +255,10 @@ begin
 end
 $$;
 comment on function pgflow.deliver_signal(text, text, json, text, text, boolean, text)
-  is 'Sends a signal in a transaction of its own, and makes the run ready at once if it is parked for that; answers the chain and that run''s lane, whose workers it tells unless told not to; without a lane: wake() the chain next. Also the number of the message, and how the run has ended if it has, as post_signal does. PF003 if the workflow declares the signal and takes no such payload. PF001 if no run has the key';
+  is 'Sends a signal in a transaction of its own, and makes the run ready at once if it is parked for that; answers '
+     'the chain and that run''s lane, whose workers it tells unless told not to; without a lane: wake() the chain '
+     'next. Also the number of the message, and how the run has ended if it has, as post_signal does. PF003 if the '
+     'workflow declares the signal and takes no such payload. PF001 if no run has the key';
 --! grant deliver_signal to pgflow_client, pgflow_worker, pgflow_operator
 
 create or replace function pgflow.check_mail_()
@@ -247,7 +273,8 @@ begin
   with place as (
     select p.run_id, p.place, p.last_seq, p.lane_id from pgflow.places_() p
   ), chain_head as (
-    select chain_id, max(run_id) as run_id, max(generation) as generation, count(*) as runs from pgflow.run group by chain_id
+    select chain_id, max(run_id) as run_id, max(generation) as generation, count(*) as runs from pgflow.run
+    group by chain_id
   )
   select 'no request of a person is lost', format('chain %s', s.chain_id)
   from pgflow.signal s
@@ -256,9 +283,12 @@ begin
     and exists (
       select from pgflow.run r join place p on p.run_id = r.run_id
       where (r.run_id = s.chain_id or r.chain_id = s.chain_id and r.generation > 1) and (
-          -- A cancel that has brought a run on, which got stuck again before it could take it, rests until the run goes on.
-          p.place = 'parked' and (s.kind <> 'e' or s.run_id = p.run_id) or p.place = 'held' and s.has_had_its_try is not true
-          and (s.kind <> 'e' or exists (select from pgflow.held h where h.run_id = p.run_id and h.state = 'stuck' and h.reason = 'effect'))
+          -- A cancel that has brought a run on, which got stuck again before it could take it, rests until the run goes
+          -- on.
+          p.place = 'parked' and (s.kind <> 'e' or s.run_id = p.run_id) or p.place = 'held'
+            and s.has_had_its_try is not true
+          and (s.kind <> 'e' or exists (select from pgflow.held h where h.run_id = p.run_id and h.state = 'stuck'
+            and h.reason = 'effect'))
         )
     )
   union all
@@ -275,7 +305,8 @@ comment on function pgflow.check_mail_() is 'Mail has a chain, and somebody who 
 comment on column pgflow.signal.signal_id is 'The number of the message: messages are taken in this order';
 comment on column pgflow.signal.chain_id is 'The chain that it is for';
 comment on column pgflow.signal.sent_at is 'Time of sending';
-comment on column pgflow.signal.call is 'Result of a child: number of the parent''s call that started it; word of an effect: its call';
+comment on column pgflow.signal.call
+  is 'Result of a child: number of the parent''s call that started it; word of an effect: its call';
 comment on column pgflow.signal.name is 'Name of the signal, or of what is asked';
 comment on column pgflow.signal.sent_by is 'Sender: a role, or the name that the caller gave';
 comment on column pgflow.signal.payload is 'Content of the message';

@@ -10,9 +10,9 @@
 --   replace   that run is cancelled and loses the key to a new one, which begins once it has ended.
 --
 -- What replaces is a chain of its own. The mail of a chain goes to its newest generation, and the run that is being
--- cancelled needs its cancel, and may need more, until its code has cleaned up. So the new run is parked meanwhile, with a
--- row in `replacement` that every poll looks at (`begin_replacements_`). A start that rejects or replaces brings a
--- number of its own (`start_id`), so that it knows its own run when it is sent again because its answer was lost.
+-- cancelled needs its cancel, and may need more, until its code has cleaned up. So the new run is parked meanwhile,
+-- with a row in `replacement` that every poll looks at (`begin_replacements_`). A start that rejects or replaces brings
+-- a number of its own (`start_id`), so that it knows its own run when it is sent again because its answer was lost.
 --
 -- Inputs are compared as the workflow gets them: a parameter that was left out counts as its default, where the
 -- caller says what the defaults are. Inputs that a codec has encoded are compared by their keyed hashes
@@ -25,30 +25,37 @@ immutable
 set search_path = pg_catalog, pg_temp
 as $$
   select case
-    when pgflow.is_envelope_(one::jsonb) or pgflow.is_envelope_(other::jsonb) then pgflow.as_compared_(one) = pgflow.as_compared_(other)
+    when pgflow.is_envelope_(one::jsonb) or pgflow.is_envelope_(other::jsonb)
+      then pgflow.as_compared_(one) = pgflow.as_compared_(other)
     else coalesce(defaults::jsonb, '{}') || one::jsonb = coalesce(defaults::jsonb, '{}') || other::jsonb
   end
 $$;
-comment on function pgflow.same_input_(json, json, json) is 'True if two inputs are the same once the defaults stand for what they leave out';
+comment on function pgflow.same_input_(json, json, json)
+  is 'True if two inputs are the same once the defaults stand for what they leave out';
 
-create or replace function pgflow.conflict_(key text, chain bigint, workflow text, input json, defaults json, is_other_parent boolean)
+create or replace function pgflow.conflict_(
+  key text, chain bigint, workflow text, input json, defaults json, is_other_parent boolean
+)
 returns text
 language sql
 stable
 set search_path = pg_catalog, pg_temp
 as $$
   -- Names of parameters and never their values, which may be nobody's business who has guessed a key.
-  select format('key %s already names a run of %s, which is %s and has %s', quote_literal(key), l.workflow, pgflow.status_(pgflow.newest_run_(chain)),
+  select format('key %s already names a run of %s, which is %s and has %s', quote_literal(key), l.workflow,
+    pgflow.status_(pgflow.newest_run_(chain)),
     coalesce(nullif(concat_ws(' and ',
       case when l.workflow <> conflict_.workflow then 'another workflow' end,
       case when pgflow.same_input_(r.input, conflict_.input, defaults) then null
-      when pgflow.is_envelope_(r.input::jsonb) or pgflow.is_envelope_(conflict_.input::jsonb) then 'another input (encoded)'
+      when pgflow.is_envelope_(r.input::jsonb) or pgflow.is_envelope_(conflict_.input::jsonb)
+        then 'another input (encoded)'
       else 'another input (' || (
         select string_agg(d.name, ', ' order by d.name) from (
           select k as name from (
             select jsonb_object_keys(r.input::jsonb) as k union select jsonb_object_keys(conflict_.input::jsonb)
           ) u
-          where (coalesce(defaults::jsonb, '{}') || r.input::jsonb)->k is distinct from (coalesce(defaults::jsonb, '{}') || conflict_.input::jsonb)->k
+          where (coalesce(defaults::jsonb, '{}') || r.input::jsonb)->k is distinct from (
+            coalesce(defaults::jsonb, '{}') || conflict_.input::jsonb)->k
           limit 20
         ) d
       ) || ')' end,
@@ -56,12 +63,14 @@ as $$
     ), ''), 'the same input'))
   from pgflow.run r join pgflow.lane l on l.lane_id = r.lane_id where r.run_id = chain
 $$;
-comment on function pgflow.conflict_(text, bigint, text, json, json, boolean) is 'Reason why a start cannot have a key: the run that has it, its status, and the differences';
+comment on function pgflow.conflict_(text, bigint, text, json, json, boolean)
+  is 'Reason why a start cannot have a key: the run that has it, its status, and the differences';
 
 create or replace function pgflow.insert_run_(
   tenant text, key text, workflow text, queue text, version text, priority int, input json,
   run_at timestamptz, deadline_at timestamptz, labels jsonb, metadata jsonb,
-  parent_run_id bigint, parent_call int, close_policy "char", root_run_id bigint, defaults json default null, start_id uuid default null,
+  parent_run_id bigint, parent_call int, close_policy "char", root_run_id bigint, defaults json default null,
+  start_id uuid default null,
   out run_id bigint, out run_key text, out is_new boolean, out lane_id int, out clash text
 )
 language plpgsql
@@ -78,7 +87,8 @@ begin
   run_key := coalesce(insert_run_.key, stem::text);
   loop
     if insert_run_.key is null or insert_run_.parent_run_id is null then
-      -- A key that is known takes no number: starts that are sent again and again would use up partitions of the journal.
+      -- A key that is known takes no number: starts that are sent again and again would use up partitions of the
+      -- journal.
       -- A serializable transaction does not look: what it has read, others start beside it.
       insert into pgflow.run_key (tenant, key, chain_id, root)
       select insert_run_.tenant, run_key, nextval('pgflow.run_id_seq'), stem
@@ -89,12 +99,14 @@ begin
     end if;
 
     select k.chain_id, k.root, l.workflow, r.input, r.parent_run_id, r.parent_call into known
-    from pgflow.run_key k left join pgflow.run r on r.run_id = k.chain_id left join pgflow.lane l on l.lane_id = r.lane_id
+    from pgflow.run_key k left join pgflow.run r on r.run_id = k.chain_id
+    left join pgflow.lane l on l.lane_id = r.lane_id
     where k.tenant = insert_run_.tenant and k.key = run_key;
     -- A key that was taken a moment ago may have been swept since.
     if known.chain_id is null and insert_run_.parent_run_id is not null then
       -- Those of children are taken ahead, in their order: one that is taken now, behind others, could deadlock.
-      raise serialization_failure using message = format('key %s was freed while it was taken: send the batch again', quote_literal(run_key));
+      raise serialization_failure
+        using message = format('key %s was freed while it was taken: send the batch again', quote_literal(run_key));
     end if;
     continue when known.chain_id is null;
     run_id := known.chain_id;
@@ -104,8 +116,10 @@ begin
       exit;
     end if;
     if known.workflow <> insert_run_.workflow and not pgflow.is_alias_(known.workflow, insert_run_.workflow)
-       or known.input::jsonb <> insert_run_.input::jsonb and not pgflow.same_input_(known.input, insert_run_.input, insert_run_.defaults)
-       or (known.parent_run_id, known.parent_call) is distinct from (insert_run_.parent_run_id, insert_run_.parent_call) then
+       or known.input::jsonb <> insert_run_.input::jsonb
+       and not pgflow.same_input_(known.input, insert_run_.input, insert_run_.defaults)
+       or (known.parent_run_id, known.parent_call) is distinct from (insert_run_.parent_run_id, insert_run_.parent_call)
+         then
       clash := pgflow.conflict_(run_key, run_id, insert_run_.workflow, insert_run_.input, insert_run_.defaults,
         (known.parent_run_id, known.parent_call) is distinct from (insert_run_.parent_run_id, insert_run_.parent_call));
     end if;
@@ -136,8 +150,10 @@ begin
   end if;
 end
 $$;
-comment on function pgflow.insert_run_(text, text, text, text, text, int, json, timestamptz, timestamptz, jsonb, jsonb, bigint, int, "char", bigint, json, uuid)
-  is 'Inserts one run with its key and place, or finds the run that the key already names; clash says how that one differs';
+comment on function pgflow.insert_run_(text, text, text, text, text, int, json, timestamptz, timestamptz, jsonb, jsonb,
+  bigint, int, "char", bigint, json, uuid)
+  is 'Inserts one run with its key and place, or finds the run that the key already names; clash says how that one '
+     'differs';
 
 create or replace function pgflow.check_object_(value jsonb, what text)
 returns void
@@ -147,10 +163,12 @@ set search_path = pg_catalog, pg_temp
 as $$
 begin
   if jsonb_typeof(value) <> 'object' then
-    raise exception using errcode = 'PF003', message = format('%s must be an object, not %s', what, jsonb_typeof(value));
+    raise exception using errcode = 'PF003',
+      message = format('%s must be an object, not %s', what, jsonb_typeof(value));
   end if;
   if octet_length(value::text) > 16384 then
-    raise exception using errcode = 'PF003', message = format('%s are %s bytes long; the limit is 16 KiB', what, octet_length(value::text));
+    raise exception using errcode = 'PF003',
+      message = format('%s are %s bytes long; the limit is 16 KiB', what, octet_length(value::text));
   end if;
 end
 $$;
@@ -178,11 +196,13 @@ set search_path = pg_catalog, pg_temp
 as $$
 begin
   if key is not null and char_length(key) not between 1 and 128 then
-    raise exception using errcode = 'PF003', message = format('a key must be 1 to 128 characters long, not %s', char_length(key));
+    raise exception using errcode = 'PF003',
+      message = format('a key must be 1 to 128 characters long, not %s', char_length(key));
   end if;
 end
 $$;
-comment on function pgflow.check_key_(text) is 'Refuses (PF003) a key that is empty or too long; null is a key to be made up';
+comment on function pgflow.check_key_(text)
+  is 'Refuses (PF003) a key that is empty or too long; null is a key to be made up';
 
 create or replace function pgflow.check_input_(input json)
 returns void
@@ -201,7 +221,8 @@ $$;
 comment on function pgflow.check_input_(json) is 'Refuses (PF003) an input that no run can have';
 
 create or replace function pgflow.check_start_(
-  priority int, run_at timestamptz, timeout_seconds float8, labels jsonb, metadata jsonb, tenant text, key_retention_seconds int, t timestamptz
+  priority int, run_at timestamptz, timeout_seconds float8, labels jsonb, metadata jsonb, tenant text,
+  key_retention_seconds int, t timestamptz
 )
 returns void
 language plpgsql
@@ -210,16 +231,19 @@ set search_path = pg_catalog, pg_temp
 as $$
 begin
   if priority is null or priority not between -32768 and 32767 then
-    raise exception using errcode = 'PF003', message = 'priority must be between -32768 and 32767; lower numbers go first';
+    raise exception using errcode = 'PF003',
+      message = 'priority must be between -32768 and 32767; lower numbers go first';
   end if;
   if not isfinite(run_at) or run_at < '0001-01-01 00:00:00+00' or run_at >= '10000-01-01 00:00:00+00' then
     raise exception using errcode = 'PF003', message = 'run_at must be a time between the years 1 and 9999';
   end if;
   if timeout_seconds is not null and not (timeout_seconds > 0 and timeout_seconds <= 3.2e9) then
-    raise exception using errcode = 'PF003', message = 'timeout_seconds must be more than 0 and at most a hundred years';
+    raise exception using errcode = 'PF003',
+      message = 'timeout_seconds must be more than 0 and at most a hundred years';
   end if;
   if greatest(run_at, t) + timeout_seconds * interval '1 second' >= '10000-01-01 00:00:00+00' then
-    raise exception using errcode = 'PF003', message = 'run_at and timeout_seconds put the deadline after the year 9999';
+    raise exception using errcode = 'PF003',
+      message = 'run_at and timeout_seconds put the deadline after the year 9999';
   end if;
   if labels is not null then
     perform pgflow.check_object_(labels, 'labels');
@@ -232,17 +256,21 @@ begin
   end if;
   if tenant is null or octet_length(tenant) > 255 then
     raise exception using errcode = 'PF003',
-      message = case when tenant is null then 'the tenant must not be null' else format('a tenant must be at most 255 bytes long, not %s', octet_length(tenant)) end;
+      message = case when tenant is null then 'the tenant must not be null'
+        else format('a tenant must be at most 255 bytes long, not %s', octet_length(tenant)) end;
   end if;
   if key_retention_seconds < 0 then
-    raise exception using errcode = 'PF003', message = 'key_retention_seconds must not be negative; null keeps the key as long as the history';
+    raise exception using errcode = 'PF003',
+      message = 'key_retention_seconds must not be negative; null keeps the key as long as the history';
   end if;
 end
 $$;
 comment on function pgflow.check_start_(int, timestamptz, float8, jsonb, jsonb, text, int, timestamptz)
   is 'Refuses (PF003) options of a start that no run can have';
 
-create or replace function pgflow.check_if_taken_(if_taken text, start_id uuid, run_at timestamptz, key text, defaults json)
+create or replace function pgflow.check_if_taken_(
+  if_taken text, start_id uuid, run_at timestamptz, key text, defaults json
+)
 returns void
 language plpgsql
 immutable
@@ -250,20 +278,24 @@ set search_path = pg_catalog, pg_temp
 as $$
 begin
   if if_taken is null or if_taken not in ('match', 'reject', 'attach', 'replace') then
-    raise exception using errcode = 'PF003', message = format('if_taken must be match, reject, attach or replace, not %s', quote_nullable(if_taken));
+    raise exception using errcode = 'PF003',
+      message = format('if_taken must be match, reject, attach or replace, not %s', quote_nullable(if_taken));
   end if;
   if if_taken = 'replace' and run_at is not null then
-    raise exception using errcode = 'PF003', message = 'a run that may replace another cannot have a run_at: it begins once the other has ended';
+    raise exception using errcode = 'PF003',
+      message = 'a run that may replace another cannot have a run_at: it begins once the other has ended';
   end if;
   if if_taken <> 'match' and key is null then
-    raise exception using errcode = 'PF003', message = format('if_taken => %s is said of a key: pass one', quote_literal(if_taken));
+    raise exception using errcode = 'PF003',
+      message = format('if_taken => %s is said of a key: pass one', quote_literal(if_taken));
   end if;
   if defaults is not null and json_typeof(defaults) <> 'object' then
     raise exception using errcode = 'PF003', message = 'defaults must be an object of parameter names';
   end if;
 end
 $$;
-comment on function pgflow.check_if_taken_(text, uuid, timestamptz, text, json) is 'Refuses (PF003) what cannot be said of a key that may be taken';
+comment on function pgflow.check_if_taken_(text, uuid, timestamptz, text, json)
+  is 'Refuses (PF003) what cannot be said of a key that may be taken';
 
 create or replace function pgflow.is_own_(chain bigint, start_id uuid)
 returns boolean
@@ -273,7 +305,8 @@ set search_path = pg_catalog, pg_temp
 as $$
   select coalesce((select r.start_id = is_own_.start_id from pgflow.run r where r.run_id = chain), false)
 $$;
-comment on function pgflow.is_own_(bigint, uuid) is 'True if a chain was started by the very start that asks: its answer was lost, and it is sent again';
+comment on function pgflow.is_own_(bigint, uuid)
+  is 'True if a chain was started by the very start that asks: its answer was lost, and it is sent again';
 
 create or replace function pgflow.await_end_of_(me bigint, old_chain bigint)
 returns void
@@ -287,7 +320,8 @@ begin
   if pgflow.ended_as_(old_run) is not null then
     return;
   end if;
-  perform pgflow.post_(old_chain, 'x', 'cancel', json_build_object('why', 'replaced', 'reason', 'replaced'), session_user);
+  perform pgflow.post_(old_chain, 'x', 'cancel', json_build_object('why', 'replaced', 'reason', 'replaced'),
+    session_user);
   -- One that has not begun itself is ended at once, and what it waits for may still be cleaning up.
   insert into pgflow.replacement (run_id, waits_for)
   select me, r.waits_for from pgflow.replacement r where r.run_id = old_run
@@ -299,7 +333,8 @@ begin
   select g.run_id, g.run_id, g.ready_at, g.lane_id, 0, g.priority from gone g;
 end
 $$;
-comment on function pgflow.await_end_of_(bigint, bigint) is 'Cancels a run that has been replaced, if it is open, and parks the new one until it has ended';
+comment on function pgflow.await_end_of_(bigint, bigint)
+  is 'Cancels a run that has been replaced, if it is open, and parks the new one until it has ended';
 
 create or replace function pgflow.awaits_end_(run_id bigint)
 returns boolean
@@ -333,23 +368,27 @@ begin
   locked := array(
     select k.run_id from (
       select p.run_id from pgflow.parked p
-      where p.run_id = any(array(select distinct r.run_id from pgflow.replacement r order by r.run_id limit max)) and not pgflow.awaits_end_(p.run_id)
+      where p.run_id = any(array(select distinct r.run_id from pgflow.replacement r order by r.run_id limit max))
+        and not pgflow.awaits_end_(p.run_id)
       order by p.run_id for update skip locked
     ) k
   );
   select array_agg(w.lane_id) into woken from pgflow.wake_parked_(locked, t) w;
   delete from pgflow.replacement r
   where r.run_id = any(locked)
-    or not exists (select from pgflow.parked p where p.run_id = r.run_id) and not exists (select from pgflow.held h where h.run_id = r.run_id);
+    or not exists (select from pgflow.parked p where p.run_id = r.run_id)
+    and not exists (select from pgflow.held h where h.run_id = r.run_id);
   return coalesce(woken, '{}');
 end
 $$;
-comment on function pgflow.begin_replacements_(int, timestamptz) is 'Parked -> ready for runs whose predecessors under their key have ended';
+comment on function pgflow.begin_replacements_(int, timestamptz)
+  is 'Parked -> ready for runs whose predecessors under their key have ended';
 
 create or replace function pgflow.start_run(
   workflow text, input json default '{}', key text default null, queue text default 'default',
   priority int default 0, run_at timestamptz default null, timeout_seconds float8 default null,
-  labels jsonb default null, metadata jsonb default null, tenant text default '', key_retention_seconds int default null, version text default '',
+  labels jsonb default null, metadata jsonb default null, tenant text default '',
+  key_retention_seconds int default null, version text default '',
   if_taken text default 'match', defaults json default null, start_id uuid default null,
   out run_key text, out run_id bigint, out is_new boolean, out lane_id int, out replaced bigint
 )
@@ -364,13 +403,17 @@ declare
   t timestamptz := pgflow.now_();
 begin
   -- In one statement: each costs as much to begin as one of these checks does.
-  perform pgflow.check_key_(key), pgflow.check_start_(priority, run_at, timeout_seconds, labels, metadata, tenant, key_retention_seconds, t),
-    pgflow.check_input_(input), pgflow.check_version_(version), pgflow.check_if_taken_(if_taken, start_id, run_at, key, defaults),
-    (select pgflow.refuse_unknown_(workflow, version, q.queue) from pgflow.queue q where q.queue = start_run.queue and q.refuses_unknown);
+  perform pgflow.check_key_(key), pgflow.check_start_(priority, run_at, timeout_seconds, labels, metadata, tenant,
+    key_retention_seconds, t),
+    pgflow.check_input_(input), pgflow.check_version_(version),
+    pgflow.check_if_taken_(if_taken, start_id, run_at, key, defaults),
+    (select pgflow.refuse_unknown_(workflow, version, q.queue) from pgflow.queue q
+      where q.queue = start_run.queue and q.refuses_unknown);
   loop
     run := pgflow.insert_run_(
       tenant, key, workflow, queue, version, priority, input, run_at,
-      greatest(run_at, t) + timeout_seconds * interval '1 second', labels, metadata, null, null, null, null, defaults, start_id
+      greatest(run_at, t) + timeout_seconds * interval '1 second', labels, metadata, null, null, null, null,
+      defaults, start_id
     );
     exit when run.is_new or if_taken = 'match';
     if if_taken = 'attach' or pgflow.is_own_(run.run_id, start_id) then
@@ -382,7 +425,8 @@ begin
       exit;
     end if;
     -- Another may have replaced it since: then it is that run which is looked at next.
-    delete from pgflow.run_key k where k.tenant = start_run.tenant and k.key = start_run.key and k.chain_id = run.run_id;
+    delete from pgflow.run_key k where k.tenant = start_run.tenant and k.key = start_run.key
+      and k.chain_id = run.run_id;
     if found then
       replaced := run.run_id;
     end if;
@@ -395,15 +439,22 @@ begin
   is_new := run.is_new;
   lane_id := run.lane_id;
   if run.clash is not null then
-    raise exception using errcode = 'PF002', message = run.clash, hint = 'Use another key, or read the result of the first run.';
+    raise exception using errcode = 'PF002', message = run.clash,
+      hint = 'Use another key, or read the result of the first run.';
   end if;
   if is_new and key_retention_seconds is not null then
-    update pgflow.run_key k set retention_seconds = key_retention_seconds where k.tenant = start_run.tenant and k.key = run_key;
+    update pgflow.run_key k set retention_seconds = key_retention_seconds
+    where k.tenant = start_run.tenant and k.key = run_key;
   end if;
 end
 $$;
-comment on function pgflow.start_run(text, json, text, text, int, timestamptz, float8, jsonb, jsonb, text, int, text, text, json, uuid)
-  is 'Starts a run in the caller''s transaction, or finds the one that the key already names (PF002 if that one differs); with a version it waits for workers that have it. if_taken: match, reject (PF002 for any run), attach (that run, whatever its input) or replace (cancels that run, answers its chain for wake(), and begins once it has ended). defaults: what the workflow takes for parameters that are left out. start_id: a UUID by which a start that is sent again knows its own run';
+comment on function pgflow.start_run(text, json, text, text, int, timestamptz, float8, jsonb, jsonb, text, int, text,
+  text, json, uuid)
+  is 'Starts a run in the caller''s transaction, or finds the one that the key already names (PF002 if that one '
+     'differs); with a version it waits for workers that have it. if_taken: match, reject (PF002 for any run), attach '
+     '(that run, whatever its input) or replace (cancels that run, answers its chain for wake(), and begins once it '
+     'has ended). defaults: what the workflow takes for parameters that are left out. start_id: a UUID by which a '
+     'start that is sent again knows its own run';
 --! grant start_run to pgflow_client, pgflow_worker, pgflow_operator
 
 create or replace function pgflow.check_batch_(runs jsonb)
@@ -454,11 +505,13 @@ declare
 begin
   uuids := array(select (e->>0)::uuid from jsonb_array_elements(runs) with ordinality as x (e, n) order by n);
   if array_position(uuids, null) is not null then
-    raise exception using errcode = 'PF003', message = 'keys_are_new is for keys that the caller has made up, and one is null';
+    raise exception using errcode = 'PF003',
+      message = 'keys_are_new is for keys that the caller has made up, and one is null';
   end if;
   return uuids;
 exception when invalid_text_representation then
-  raise exception using errcode = 'PF003', message = 'keys_are_new is for UUIDs that the caller has made up as keys: ' || sqlerrm;
+  raise exception using errcode = 'PF003',
+    message = 'keys_are_new is for UUIDs that the caller has made up as keys: ' || sqlerrm;
 end
 $$;
 comment on function pgflow.keys_as_uuids_(jsonb) is 'The keys of a batch as UUIDs; refuses (PF003) what is none';
@@ -492,7 +545,8 @@ begin
   end if;
 
   t := pgflow.now_();
-  insert into pgflow.run (run_id, chain_id, root_run_id, created_at, run_at, deadline_at, root, generation, lane_id, priority, tenant, key, input, labels, metadata, start_id)
+  insert into pgflow.run (run_id, chain_id, root_run_id, created_at, run_at, deadline_at, root, generation, lane_id,
+    priority, tenant, key, input, labels, metadata, start_id)
   select g.i, g.i, g.i, t, run_at, due, g.s, 1, lane, priority, tenant, g.k, g.p::json, labels, metadata, start_id
   from unnest(keys, ids, stems, inputs) as g (k, i, s, p)
   where cardinality(taken_ids) = cardinality(ids) or g.i = any(taken_ids);
@@ -520,13 +574,16 @@ begin
   );
 end
 $$;
-comment on function pgflow.take_runs_(text, text[], boolean, bigint[], uuid[], text[], int, int, timestamptz, timestamptz, jsonb, jsonb, uuid)
-  is 'Inserts the runs whose keys are free, in the order of keys (new ones: all of them); answers whose each key is, null for one that was freed meanwhile';
+comment on function pgflow.take_runs_(text, text[], boolean, bigint[], uuid[], text[], int, int, timestamptz,
+  timestamptz, jsonb, jsonb, uuid)
+  is 'Inserts the runs whose keys are free, in the order of keys (new ones: all of them); answers whose each key is, '
+     'null for one that was freed meanwhile';
 
 create or replace function pgflow.start_runs(
   workflow text, runs jsonb, queue text default 'default', priority int default 0,
   run_at timestamptz default null, timeout_seconds float8 default null,
-  labels jsonb default null, metadata jsonb default null, tenant text default '', version text default '', keys_are_new boolean default false,
+  labels jsonb default null, metadata jsonb default null, tenant text default '', version text default '',
+  keys_are_new boolean default false,
   if_taken text default 'match', defaults json default null, start_id uuid default null
 )
 returns table (run_key text, run_id bigint, is_new boolean, lane_id int)
@@ -549,9 +606,11 @@ declare
   chain_ids bigint[];
   clash text;
 begin
-  perform pgflow.check_start_(priority, run_at, timeout_seconds, labels, metadata, tenant, null, t), pgflow.check_batch_(runs),
+  perform pgflow.check_start_(priority, run_at, timeout_seconds, labels, metadata, tenant, null, t),
+    pgflow.check_batch_(runs),
     pgflow.check_version_(version), pgflow.check_if_taken_(if_taken, start_id, run_at, '', defaults),
-    (select pgflow.refuse_unknown_(workflow, version, q.queue) from pgflow.queue q where q.queue = start_runs.queue and q.refuses_unknown);
+    (select pgflow.refuse_unknown_(workflow, version, q.queue) from pgflow.queue q
+      where q.queue = start_runs.queue and q.refuses_unknown);
   if if_taken = 'replace' then
     raise exception using errcode = 'PF003', message = 'a batch cannot replace runs: start them one by one';
   end if;
@@ -561,25 +620,31 @@ begin
   else
     stems := pgflow.uuids7_(jsonb_array_length(runs));
   end if;
-  select array_agg(coalesce(g.e->>0, stems[g.n]::text) order by g.n), keys_are_new or bool_and(g.e->>0 is null), array_agg(g.e->>1 order by g.n)
+  select array_agg(coalesce(g.e->>0, stems[g.n]::text) order by g.n), keys_are_new or bool_and(g.e->>0 is null),
+    array_agg(g.e->>1 order by g.n)
   into keys, are_new, inputs
   from jsonb_array_elements(runs) with ordinality as g (e, n);
   due := greatest(run_at, t) + timeout_seconds * interval '1 second';
 
   if are_new then
     ids := array(select nextval('pgflow.run_id_seq') from generate_series(1, cardinality(keys)));
-    chain_ids := pgflow.take_runs_(tenant, keys, are_new, ids, stems, inputs, lane, priority, run_at, due, labels, metadata, start_id);
+    chain_ids := pgflow.take_runs_(tenant, keys, are_new, ids, stems, inputs, lane, priority, run_at, due, labels,
+      metadata, start_id);
   end if;
   while chain_ids is null loop
     begin
       -- A key that is known takes no number; see insert_run_.
       ids := array(
-        select case when current_setting('transaction_isolation') = 'serializable' or not exists (select from pgflow.run_key k where k.tenant = start_runs.tenant and k.key = g.k offset 0) then nextval('pgflow.run_id_seq') end
+        select case when current_setting('transaction_isolation') = 'serializable' or not exists (select
+          from pgflow.run_key k where k.tenant = start_runs.tenant and k.key = g.k offset 0)
+            then nextval('pgflow.run_id_seq') end
         from unnest(keys) with ordinality as g (k, n) order by g.n
       );
-      chain_ids := pgflow.take_runs_(tenant, keys, are_new, ids, stems, inputs, lane, priority, run_at, due, labels, metadata, start_id);
+      chain_ids := pgflow.take_runs_(tenant, keys, are_new, ids, stems, inputs, lane, priority, run_at, due, labels,
+        metadata, start_id);
       if array_position(chain_ids, null) is not null then
-        -- A key that was taken a moment ago has been swept since. Taken now, behind others, it could deadlock: all are given back first.
+        -- A key that was taken a moment ago has been swept since. Taken now, behind others, it could deadlock: all are
+        -- given back first.
         raise serialization_failure using message = 'a key was freed while it was taken';
       end if;
     exception when serialization_failure then
@@ -598,11 +663,14 @@ begin
     select pgflow.conflict_(g.k, g.c, workflow, g.p::json, defaults, r.parent_run_id is not null) into clash
     from unnest(keys, ids, inputs, chain_ids) as g (k, i, p, c)
     cross join lateral (select n.* from pgflow.run n where n.run_id = g.c offset 0) r
-    where g.c is distinct from g.i and case if_taken when 'reject' then r.start_id is distinct from start_runs.start_id or start_runs.start_id is null
+    where g.c is distinct from g.i and case if_taken when 'reject' then r.start_id is distinct from start_runs.start_id
+      or start_runs.start_id is null
       else (r.lane_id <> lane and (
-          select l.workflow <> workflow and not pgflow.is_alias_(l.workflow, workflow) from pgflow.lane l where l.lane_id = r.lane_id
+          select l.workflow <> workflow and not pgflow.is_alias_(l.workflow, workflow) from pgflow.lane l
+          where l.lane_id = r.lane_id
         )
-        or r.input::jsonb <> g.p::jsonb and not pgflow.same_input_(r.input, g.p::json, defaults) or r.parent_run_id is not null)
+        or r.input::jsonb <> g.p::jsonb and not pgflow.same_input_(r.input, g.p::json, defaults)
+        or r.parent_run_id is not null)
       end
     limit 1;
   end if;
@@ -613,8 +681,11 @@ begin
   return query select g.k, g.c, g.c is not distinct from g.i, lane from unnest(keys, ids, chain_ids) as g (k, i, c);
 end
 $$;
-comment on function pgflow.start_runs(text, jsonb, text, int, timestamptz, float8, jsonb, jsonb, text, text, boolean, text, json, uuid)
-  is 'Starts many runs of one workflow, all or none: runs is [[key or null, input as text], ...]; answers in that order. keys_are_new: they are UUIDs made up for this call, so none is looked for; sent again, because the answer was lost, the same batch says false. if_taken, defaults and start_id are as of start_run; a batch cannot replace';
+comment on function pgflow.start_runs(text, jsonb, text, int, timestamptz, float8, jsonb, jsonb, text, text, boolean,
+  text, json, uuid)
+  is 'Starts many runs of one workflow, all or none: runs is [[key or null, input as text], ...]; answers in that '
+     'order. keys_are_new: they are UUIDs made up for this call, so none is looked for; sent again, because the answer '
+     'was lost, the same batch says false. if_taken, defaults and start_id are as of start_run; a batch cannot replace';
 --! grant start_runs to pgflow_client, pgflow_worker, pgflow_operator
 
 create or replace function pgflow.check_starts_()
@@ -637,7 +708,8 @@ begin
   union all
   select 'deadlines are of open runs', format('run %s', d.run_id)
   -- One that is due may be in the hands of a sweep; if that fails, the next removes it.
-  from pgflow.deadline d where d.due_at > pgflow.now_() and exists (select from pgflow.outcome o where o.run_id = d.run_id);
+  from pgflow.deadline d where d.due_at > pgflow.now_() and exists (select from pgflow.outcome o
+    where o.run_id = d.run_id);
 end
 $$;
 comment on function pgflow.check_starts_() is 'Keys and deadlines have their runs';
@@ -653,7 +725,8 @@ comment on column pgflow.run.created_at is 'Time of the start';
 comment on column pgflow.run.run_at is 'Time at which it may begin, if that is later than its start';
 comment on column pgflow.run.deadline_at is 'Time at which it is cancelled if it has not ended; null = never';
 comment on column pgflow.run.root is 'UUIDv7 of the chain: the stem of its idempotency keys';
-comment on column pgflow.run.generation is '1, and one more each time the run continues as new, is rewound or restarted';
+comment on column pgflow.run.generation
+  is '1, and one more each time the run continues as new, is rewound or restarted';
 comment on column pgflow.run.lane_id is 'Its queue, workflow and version';
 comment on column pgflow.run.parent_call is 'Number of the parent''s call that started it; null = no parent';
 comment on column pgflow.run.priority is 'Lower numbers are claimed first, within their lane';
@@ -664,7 +737,9 @@ comment on column pgflow.run.labels is 'Strings by name, to find runs by; null =
 comment on column pgflow.run.metadata is 'Data that the run carries along and hands on to its children; null = none';
 comment on column pgflow.run.origin_run_id is 'The run whose journal this one begins with; null = it began empty';
 comment on column pgflow.run.origin_seq is 'Number of units it has from there: those with a seq up to this one';
-comment on column pgflow.run.heritage is 'Other inheritance from there: the stems of keys and of random numbers, the beginning of its time, the tries that steps have; and the request that made it';
+comment on column pgflow.run.heritage
+  is 'Other inheritance from there: the stems of keys and of random numbers, the beginning of its time, the tries that '
+     'steps have; and the request that made it';
 
 comment on column pgflow.deadline.run_id is 'The open run';
 comment on column pgflow.deadline.due_at is 'Time at which it is cancelled if it has not ended';

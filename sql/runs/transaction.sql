@@ -3,7 +3,9 @@
 -- before COMMIT: engine locks come last, since an application that locks its own rows first and then
 -- calls us would deadlock with one of us that locked the lease first.
 
-create or replace function pgflow.begin_step(run_id bigint, token bigint, call int, idle_timeout_ms int default 0, durable_seq int default 0)
+create or replace function pgflow.begin_step(
+  run_id bigint, token bigint, call int, idle_timeout_ms int default 0, durable_seq int default 0
+)
 returns text
 language plpgsql
 volatile
@@ -17,7 +19,8 @@ begin
   end if;
   -- After a fail-over that has lost it, what goes on would leave a hole in the journal.
   if durable_seq > 0 and not exists (select from pgflow.unit u where u.run_id = run_id and u.seq = durable_seq) then
-    raise exception using errcode = 'PF004', message = format('run %s lacks the unit %s, which this worker was told is durable', run_id, durable_seq);
+    raise exception using errcode = 'PF004',
+      message = format('run %s lacks the unit %s, which this worker was told is durable', run_id, durable_seq);
   end if;
   perform set_config('pgflow.step', format('%s/%s/%s', run_id, token, call), true);
   if current_setting('synchronous_commit') = 'off' then
@@ -26,12 +29,14 @@ begin
   if idle_timeout_ms > 0 and current_setting('idle_in_transaction_session_timeout') = '0' then
     perform set_config('idle_in_transaction_session_timeout', idle_timeout_ms::text, true);
   end if;
-  -- Its number is told before anything can be lost: by it the worker learns what became of a COMMIT that never answered.
+  -- Its number is told before anything can be lost: by it the worker learns what became of a COMMIT that never
+  -- answered.
   return pg_current_xact_id()::text;
 end
 $$;
 comment on function pgflow.begin_step(bigint, bigint, int, int, int)
-  is 'First call of a transactional step''s transaction: checks the lease and that the last unit is there, leaves a mark that only this transaction carries, and tells its number';
+  is 'First call of a transactional step''s transaction: checks the lease and that the last unit is there, leaves a '
+     'mark that only this transaction carries, and tells its number';
 --! grant begin_step to pgflow_worker
 
 create or replace function pgflow.fence_step(
@@ -62,8 +67,10 @@ begin
   -- From here to COMMIT no code of the application runs: a client that takes so long is frozen or gone.
   perform set_config('idle_in_transaction_session_timeout', '5000', true);
   t := pgflow.now_();
-  insert into pgflow.unit (run_id, seq, call, kind, name, payload, starts, token, at, recorded_at, due_at, key, args_hash)
-  select (e->0)::bigint, (e->1)::int, (e->2)::int, (e->>3)::"char", e->>4, coalesce((e->>5)::json, payloads[(e->>11)::int]), (e->>6)::json,
+  insert into pgflow.unit (run_id, seq, call, kind, name, payload, starts, token, at, recorded_at, due_at,
+    key, args_hash)
+  select (e->0)::bigint, (e->1)::int, (e->2)::int, (e->>3)::"char", e->>4,
+    coalesce((e->>5)::json, payloads[(e->>11)::int]), (e->>6)::json,
     (e->9)::bigint, timestamptz 'epoch' + (e->7)::bigint * interval '1 microsecond', t,
     t + (e->>8)::float8 * interval '1 second', e->>10, case when (e->2)::int = call then args_hash end
   from jsonb_array_elements(units) e;
@@ -74,7 +81,8 @@ begin
 end
 $$;
 comment on function pgflow.fence_step(bigint, bigint, int, jsonb, bigint, boolean, json[])
-  is 'Last call of a transactional step''s transaction: fences the lease, appends the buffered units and the step''s own, which may be of the ledger of effects; the time in microseconds';
+  is 'Last call of a transactional step''s transaction: fences the lease, appends the buffered units and the step''s '
+     'own, which may be of the ledger of effects; the time in microseconds';
 --! grant fence_step to pgflow_worker
 
 create or replace function pgflow.read_unit(run_id bigint, seq int)
@@ -84,9 +92,11 @@ stable
 security definer
 set search_path = pg_catalog, pg_temp
 as $$
-  select u.token, u.call, u.kind, u.payload::text from pgflow.unit u where u.run_id = read_unit.run_id and u.seq = read_unit.seq
+  select u.token, u.call, u.kind, u.payload::text from pgflow.unit u
+  where u.run_id = read_unit.run_id and u.seq = read_unit.seq
 $$;
-comment on function pgflow.read_unit(bigint, int) is 'The unit at a seq: how a worker learns what became of a COMMIT whose answer was lost';
+comment on function pgflow.read_unit(bigint, int)
+  is 'The unit at a seq: how a worker learns what became of a COMMIT whose answer was lost';
 --! grant read_unit to pgflow_worker
 
 create or replace function pgflow.transaction_status(xid text)
@@ -103,7 +113,8 @@ exception when invalid_parameter_value then
 end
 $$;
 comment on function pgflow.transaction_status(text)
-  is 'committed, aborted or in progress: an ambiguous COMMIT in progress must be waited out; aborted for a number that this server never gave out';
+  is 'committed, aborted or in progress: an ambiguous COMMIT in progress must be waited out; aborted for a number that '
+     'this server never gave out';
 --! grant transaction_status to pgflow_worker
 
 create or replace function pgflow.beat_step(run_id bigint, token bigint, call int, attempt int, details json)
@@ -124,11 +135,13 @@ begin
   insert into pgflow.step_beat (run_id, call, attempt, beat_at, details)
   values (run_id, call, attempt, pgflow.now_(), details)
   on conflict on constraint step_beat_pkey do update
-  set attempt = excluded.attempt, beat_at = excluded.beat_at, details = coalesce(excluded.details, pgflow.step_beat.details);
+  set attempt = excluded.attempt, beat_at = excluded.beat_at,
+    details = coalesce(excluded.details, pgflow.step_beat.details);
   return true;
 end
 $$;
-comment on function pgflow.beat_step(bigint, bigint, int, int, json) is 'A long step says that it lives and how far it is; false if the lease is lost';
+comment on function pgflow.beat_step(bigint, bigint, int, int, json)
+  is 'A long step says that it lives and how far it is; false if the lease is lost';
 --! grant beat_step to pgflow_worker
 
 create or replace function pgflow.step_details(run_id bigint, call int)
@@ -143,7 +156,9 @@ $$;
 comment on function pgflow.step_details(bigint, int) is 'Progress that the last attempt of a step reported';
 --! grant step_details to pgflow_worker
 
-create or replace function pgflow.emit_drafts(run_id bigint, token bigint, call int, try text, after_seq int, first_n int, emitted jsonb)
+create or replace function pgflow.emit_drafts(
+  run_id bigint, token bigint, call int, try text, after_seq int, first_n int, emitted jsonb
+)
 returns boolean
 language plpgsql
 volatile
@@ -172,7 +187,9 @@ begin
   return true;
 end
 $$;
-comment on function pgflow.emit_drafts(bigint, bigint, int, text, int, int, jsonb) is 'A running step emits values, [[stream, value as text], ...], that count once it has completed; false if the lease is lost';
+comment on function pgflow.emit_drafts(bigint, bigint, int, text, int, int, jsonb)
+  is 'A running step emits values, [[stream, value as text], ...], that count once it has completed; false if the '
+     'lease is lost';
 --! grant emit_drafts to pgflow_worker
 
 create or replace function pgflow.check_steps_()

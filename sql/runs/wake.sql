@@ -42,17 +42,22 @@ begin
   select o.seq into last_seq from pgflow.owe_by_force_(me, chain, t, last_seq) o;
   perform pgflow.append_(me, last_seq + 1, 0, 'o', 'cancel', case
     when request.is_forced then json_build_object('why', request.why, 'by', request.sent_by, 'force', true)
-    when request.reason is not null then json_build_object('why', request.why, 'by', request.sent_by, 'reason', request.reason)
+    when request.reason is not null
+      then json_build_object('why', request.why, 'by', request.sent_by, 'reason', request.reason)
     else json_build_object('why', request.why, 'by', request.sent_by)
   end, coalesce(token, 0), t, t);
-  insert into pgflow.outcome (run_id, token, finished_at, status, reason) values (me, token, t, 'cancelled', request.why);
+  insert into pgflow.outcome (run_id, token, finished_at, status, reason)
+  values (me, token, t, 'cancelled', request.why);
   delete from pgflow.signal where chain_id = chain and kind in ('x', 'p', 'r', 't');
   perform pgflow.put_mail_aside_(array[chain], t);
 end
 $$;
-comment on function pgflow.end_by_force_(bigint, bigint, int, bigint, timestamptz) is 'Writes the outcome of a run that is cancelled without its code, who did it, and what it leaves owed';
+comment on function pgflow.end_by_force_(bigint, bigint, int, bigint, timestamptz)
+  is 'Writes the outcome of a run that is cancelled without its code, who did it, and what it leaves owed';
 
-create or replace function pgflow.note_operator_(me bigint, chain bigint, last_word bigint, inout last_seq int, t timestamptz)
+create or replace function pgflow.note_operator_(
+  me bigint, chain bigint, last_word bigint, inout last_seq int, t timestamptz
+)
 language plpgsql
 volatile
 set search_path = pg_catalog, pg_temp
@@ -62,12 +67,14 @@ declare
 begin
   for request in
     with gone as (
-      delete from pgflow.signal s where s.chain_id = chain and s.kind in ('p', 'r', 't') and s.signal_id <= last_word returning s.*
+      delete from pgflow.signal s where s.chain_id = chain and s.kind in ('p', 'r', 't') and s.signal_id <= last_word
+      returning s.*
     )
     select * from gone order by signal_id
   loop
     last_seq := last_seq + 1;
-    perform pgflow.append_(me, last_seq, 0, 'o', request.name, json_build_object('why', request.payload->'why', 'by', request.sent_by), 0, t, t);
+    perform pgflow.append_(me, last_seq, 0, 'o', request.name,
+      json_build_object('why', request.payload->'why', 'by', request.sent_by), 0, t, t);
   end loop;
 end
 $$;
@@ -90,13 +97,17 @@ begin
       delete from pgflow.parked p where p.run_id = any(ids) returning p.*
     )
     insert into pgflow.ready as r (run_id, ready_at, lane_id, last_seq, attempt, priority, has_begun)
-    select g.run_id, t, g.lane_id, g.last_seq, 0, g.priority, case when g.token is not null then true end from gone g order by g.run_id
+    select g.run_id, t, g.lane_id, g.last_seq, 0, g.priority, case when g.token is not null then true end from gone g
+    order by g.run_id
     returning r.run_id, r.lane_id;
 end
 $$;
-comment on function pgflow.wake_parked_(bigint[], timestamptz) is 'Parked -> ready, for runs whose parked rows are locked';
+comment on function pgflow.wake_parked_(bigint[], timestamptz)
+  is 'Parked -> ready, for runs whose parked rows are locked';
 
-create or replace function pgflow.apply_controls_(chain bigint, me bigint, t timestamptz, out woken_lane int, out ended boolean, out looked boolean)
+create or replace function pgflow.apply_controls_(
+  chain bigint, me bigint, t timestamptz, out woken_lane int, out ended boolean, out looked boolean
+)
 language plpgsql
 volatile
 set search_path = pg_catalog, pg_temp
@@ -151,7 +162,8 @@ begin
       is_early := starts_at is not null or pgflow.awaits_end_(me);
     end if;
     if place.place = 'ready' or (place.place = 'parked' and is_early) then
-      delete from pgflow.signal s where s.chain_id = chain and s.kind in ('p', 'r', 't') and s.signal_id <= asked.last_word;
+      delete from pgflow.signal s
+      where s.chain_id = chain and s.kind in ('p', 'r', 't') and s.signal_id <= asked.last_word;
       return;
     end if;
     select n.last_seq into seq from pgflow.note_operator_(me, chain, asked.last_word, seq, t) n;
@@ -168,12 +180,14 @@ begin
       woken_lane := place.lane_id;
     end if;
   elsif place.place in ('paused', 'stuck') then
-    delete from pgflow.signal s where s.chain_id = chain and s.kind in ('p', 'r', 't') and s.signal_id <= asked.last_word;
+    delete from pgflow.signal s
+    where s.chain_id = chain and s.kind in ('p', 'r', 't') and s.signal_id <= asked.last_word;
     return;
   else
     select n.last_seq into seq from pgflow.note_operator_(me, chain, asked.last_word, seq, t) n;
     insert into pgflow.held (run_id, held_at, lane_id, last_seq, attempt, priority, has_begun, state, reason, held_by)
-    values (me, t, place.lane_id, seq, place.attempt, place.priority, place.has_begun, 'paused', coalesce(left(asked.pause_why, 255), 'paused'), asked.pause_by);
+    values (me, t, place.lane_id, seq, place.attempt, place.priority, place.has_begun,
+      'paused', coalesce(left(asked.pause_why, 255), 'paused'), asked.pause_by);
   end if;
 
   if place.place = 'parked' then
@@ -226,15 +240,18 @@ as $$
   select pg_notify('pgflow_work', string_agg(p.part, ';'))
   from (
     select 'r' || string_agg(l.id::text, ',') as part, l.n / 350 as page, 1 as kind
-    from (select id, row_number() over (order by id) - 1 as n from (select distinct unnest(lanes) as id) d) l group by page
+    from (select id, row_number() over (order by id) - 1 as n from (select distinct unnest(lanes) as id) d) l
+    group by page
     union all
     select 'm' || string_agg(m.id::text, ','), m.n / 350, 2
-    from (select id, row_number() over (order by id) - 1 as n from (select distinct unnest(mail) as id) d) m group by m.n / 350
+    from (select id, row_number() over (order by id) - 1 as n from (select distinct unnest(mail) as id) d) m
+    group by m.n / 350
   ) p
   group by p.kind, p.page
 $$;
 comment on function pgflow.tell_workers_(int[], bigint[])
-  is 'Notifies workers of lanes with ready runs and of leased runs with mail, once the transaction is committed: `r1,2` or `m7,8`';
+  is 'Notifies workers of lanes with ready runs and of leased runs with mail, once the transaction is committed: '
+     '`r1,2` or `m7,8`';
 
 create or replace function pgflow.wake(chains bigint[] default null, max int default 1000, tell boolean default true)
 returns table (lanes int[], mail bigint[], ended bigint[], busy int)
@@ -317,14 +334,16 @@ begin
         )
         offset 0
       )
-      or exists (select from pgflow.signal s where s.chain_id = p.chain_id and s.kind = 'e' and s.run_id = p.run_id offset 0)
+      or exists (select from pgflow.signal s where s.chain_id = p.chain_id and s.kind = 'e'
+        and s.run_id = p.run_id offset 0)
     )
   );
   select lanes || coalesce(array_agg(w.lane_id), '{}') into lanes from pgflow.wake_parked_(ready_ids, t) w;
 
   -- Who says what became of an effect brings on the run that is stuck for want of it.
   if exists (select from pgflow.signal m where m.chain_id = any(seen) and m.kind = 'e') then
-    select lanes || coalesce(array_agg(f.lane_id), '{}'), looked || coalesce(array_agg(f.run_id), '{}') into lanes, looked
+    select lanes || coalesce(array_agg(f.lane_id), '{}'), looked || coalesce(array_agg(f.run_id), '{}')
+    into lanes, looked
     from pgflow.free_settled_(seen, ids, t) f;
   end if;
 
@@ -355,8 +374,10 @@ begin
         exists (select from pgflow.signal m where m.chain_id = s.c and m.kind in ('x', 'p', 'r', 't') offset 0)
         or exists (select from pgflow.signal m where m.chain_id = s.c and m.kind = 'e' offset 0)
           and not exists (select from pgflow.ready r where r.run_id = s.i offset 0)
-          and not exists (select from pgflow.held h where h.run_id = s.i and (h.state <> 'stuck' or h.reason <> 'effect') offset 0)
-        or not exists (select from pgflow.ready r where r.run_id = s.i offset 0) and not exists (select from pgflow.held h where h.run_id = s.i offset 0)
+          and not exists (select from pgflow.held h where h.run_id = s.i
+            and (h.state <> 'stuck' or h.reason <> 'effect') offset 0)
+        or not exists (select from pgflow.ready r where r.run_id = s.i offset 0)
+        and not exists (select from pgflow.held h where h.run_id = s.i offset 0)
       )
   );
   delete from pgflow.nudge n using unnest(nudged, nudges) as g (chain, id)
@@ -370,7 +391,8 @@ begin
 end
 $$;
 comment on function pgflow.wake(bigint[], int, boolean)
-  is 'Looks at the runs of these chains, or of all nudged ones, moves those with a reason to go on, and tells the workers unless told not to; answers lanes made ready, leased runs with mail, and runs ended';
+  is 'Looks at the runs of these chains, or of all nudged ones, moves those with a reason to go on, and tells the '
+     'workers unless told not to; answers lanes made ready, leased runs with mail, and runs ended';
 --! grant wake to pgflow_client, pgflow_worker, pgflow_operator
 
 create or replace function pgflow.wake_due_(max int, t timestamptz)
@@ -428,7 +450,8 @@ begin
   with told as (
     insert into pgflow.signal (chain_id, sent_at, kind, name, sent_by, payload)
     select r.chain_id, t, 'x', 'cancel', 'pgflow', json_build_object('why', 'deadline', 'reason', 'deadline')
-    from pgflow.run r where r.run_id = any(expired) and not exists (select from pgflow.outcome o where o.run_id = r.run_id)
+    from pgflow.run r where r.run_id = any(expired) and not exists (select from pgflow.outcome o
+      where o.run_id = r.run_id)
     returning chain_id
   )
   insert into pgflow.nudge (chain_id) select chain_id from told;
@@ -454,7 +477,8 @@ begin
   select w.lanes, w.mail, w.ended, w.busy into lanes, mail, ended, busy from pgflow.wake(null, max, false) w;
   lanes := lanes || pgflow.wake_due_(max, t) || pgflow.begin_replacements_(max, t);
   select least(
-    (select m.due_at from pgflow.timer m order by m.due_at limit 1), (select d.due_at from pgflow.deadline d order by d.due_at limit 1),
+    (select m.due_at from pgflow.timer m order by m.due_at limit 1), (select d.due_at from pgflow.deadline d
+      order by d.due_at limit 1),
     (select b.look_at from pgflow.effect_beat b order by b.look_at limit 1)
   ), (select l.lane_id from pgflow.lane l order by l.lane_id desc limit 1) into next_due, newest_lane;
   next_due_seconds := extract(epoch from next_due - pgflow.now_());
@@ -462,7 +486,8 @@ begin
 end
 $$;
 comment on function pgflow.poll(int)
-  is 'The sweep of every worker: expired runs, effects without a beat, nudges, due timers; also says in how many seconds the next timer is due, and which lane is the newest, for a worker to notice one that it serves';
+  is 'The sweep of every worker: expired runs, effects without a beat, nudges, due timers; also says in how many '
+     'seconds the next timer is due, and which lane is the newest, for a worker to notice one that it serves';
 --! grant poll to pgflow_worker
 
 create or replace function pgflow.check_waits_()
@@ -476,7 +501,8 @@ begin
   return query
   select 'a parked run can be woken', format('run %s waits for nothing', p.run_id)
   from pgflow.parked p
-  where not exists (select from pgflow.wait w where w.run_id = p.run_id) and not exists (select from pgflow.timer m where m.run_id = p.run_id)
+  where not exists (select from pgflow.wait w where w.run_id = p.run_id)
+    and not exists (select from pgflow.timer m where m.run_id = p.run_id)
     and not exists (select from pgflow.replacement r where r.run_id = p.run_id)
   union all
   select 'a wait with a time-out has its timer', format('call %s of run %s', w.call, w.run_id)

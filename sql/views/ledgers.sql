@@ -6,8 +6,10 @@ drop view if exists pgflow.decisions;
 drop view if exists pgflow.obligations;
 
 create view pgflow.decisions as
-select r.key, u.key::text as decision, u.name::text as name, u.payload->'value' as value, u.payload->>'why' as why, u.payload->'evidence' as evidence,
-  u.payload->'alternatives' as alternatives, u.payload->>'policy' as policy, u.payload->>'model' as model, u.payload->'usage' as usage,
+select r.key, u.key::text as decision, u.name::text as name, u.payload->'value' as value, u.payload->>'why' as why,
+  u.payload->'evidence' as evidence,
+  u.payload->'alternatives' as alternatives, u.payload->>'policy' as policy, u.payload->>'model' as model,
+  u.payload->'usage' as usage,
   u.at as decided_at, u.seq, u.call::int as call, r.generation, r.tenant, u.run_id
 from pgflow.unit u
 join pgflow.run r on r.run_id = u.run_id
@@ -43,25 +45,32 @@ select r.key, i.key::text as effect, i.name::text as name,
     else 'intended'
   end as status,
   i.payload->>'risk' as risk, i.payload->'request' as request,
-  case f.outcome when 'C' then f.payload when 'A' then f.said_value end as result, case when f.outcome = 'F' then f.payload end as error,
+  case f.outcome when 'C' then f.payload when 'A' then f.said_value end as result,
+    case when f.outcome = 'F' then f.payload end as error,
   case when f.outcome = 'A' then f.payload->>'ref' end as ref,
-  f.attempts - case when i.payload->'origin' is null then 0 else 1 end as attempts, f.unknowns, f.said_by, i.payload->>'decision' as decision, i.payload->>'compensates' as compensates,
-  (i.payload->>'policy')::int as policy_version, i.at as intended_at, f.closed_at, i.seq, i.call::int as call, r.generation, r.tenant, i.run_id,
+  f.attempts - case when i.payload->'origin' is null then 0 else 1 end as attempts, f.unknowns, f.said_by,
+  i.payload->>'decision' as decision, i.payload->>'compensates' as compensates,
+  (i.payload->>'policy')::int as policy_version, i.at as intended_at, f.closed_at, i.seq, i.call::int as call,
+  r.generation, r.tenant, i.run_id,
   i.payload->'origin' as origin,
-  (select o.detail->>'reason' from pgflow.owed o where o.run_id = i.run_id and o.call = i.call and o.kind = 'effect') as owed
+  (select o.detail->>'reason' from pgflow.owed o
+    where o.run_id = i.run_id and o.call = i.call and o.kind = 'effect') as owed
 from pgflow.run r
 -- Folded run by run: whoever asks for one run reads that run's units only.
 cross join lateral (
   select u.call, (array_agg(u order by u.seq) filter (where u.kind = 'i'))[1] as intent,
     (array_agg(u.kind order by u.seq desc) filter (where u.kind in ('C', 'F', 'A')))[1] as outcome,
     (array_agg(u.payload order by u.seq desc) filter (where u.kind in ('C', 'F', 'A')))[1] as payload,
-    (array_agg(u.payload->>'verdict' order by u.seq desc) filter (where u.kind = 'E' and u.payload->>'verdict' <> 'absent'))[1] as settled,
-    (array_agg(u.payload->'value' order by u.seq desc) filter (where u.kind = 'E' and u.payload->>'verdict' <> 'absent'))[1] as said_value,
+    (array_agg(u.payload->>'verdict' order by u.seq desc) filter (where u.kind = 'E'
+      and u.payload->>'verdict' <> 'absent'))[1] as settled,
+    (array_agg(u.payload->'value' order by u.seq desc) filter (where u.kind = 'E'
+      and u.payload->>'verdict' <> 'absent'))[1] as said_value,
     (array_agg(u.payload->>'by' order by u.seq desc) filter (where u.kind = 'E'))[1] as said_by,
     count(*) filter (where u.kind in ('i', 'j')) as attempts,
     count(*) filter (where u.kind = 'U') as unknowns,
     (array_agg(u.kind order by u.seq desc) filter (where u.kind in ('i', 'j', 'U')))[1] = 'U' as is_unknown,
-    (array_agg(u.kind = 'U' and u.payload->>'reason' is distinct from 'accepted' order by u.seq desc) filter (where u.kind in ('A', 'U')))[1] as is_silent,
+    (array_agg(u.kind = 'U' and u.payload->>'reason' is distinct from 'accepted'
+      order by u.seq desc) filter (where u.kind in ('A', 'U')))[1] as is_silent,
     max(u.at) filter (where u.kind in ('C', 'F') or u.kind = 'E' and u.payload->>'verdict' <> 'absent') as closed_at
   from pgflow.unit u
   where u.run_id = r.run_id and u.kind in ('i', 'j', 'U', 'C', 'F', 'A', 'E')
@@ -69,7 +78,8 @@ cross join lateral (
   having bool_or(u.kind = 'i')
 ) f
 cross join lateral (select (f.intent).*) i;
-comment on view pgflow.effects is 'Effects: each act on the outside, its request, its tries, its outcome and who stated that';
+comment on view pgflow.effects
+  is 'Effects: each act on the outside, its request, its tries, its outcome and who stated that';
 --! grant effects to pgflow_client, pgflow_worker, pgflow_operator, pgflow_auditor
 comment on column pgflow.effects.key is 'Key of the run';
 comment on column pgflow.effects.effect is 'Its idempotency key: the same in every attempt';
@@ -77,12 +87,14 @@ comment on column pgflow.effects.name is 'Name of the effect';
 comment on column pgflow.effects.status is 'intended, unknown, accepted, confirmed or failed';
 comment on column pgflow.effects.risk is 'Means by which it can be taken back: reversible, compensable, irreversible';
 comment on column pgflow.effects.request is 'Its arguments, by name';
-comment on column pgflow.effects.result is 'Value that it returned, or that came with its confirmation; null unless it is confirmed';
+comment on column pgflow.effects.result
+  is 'Value that it returned, or that came with its confirmation; null unless it is confirmed';
 comment on column pgflow.effects.error is 'Reason why it was not done; null unless it failed';
 comment on column pgflow.effects.ref is 'The counterparty''s reference under which it was accepted; null = it was not';
 comment on column pgflow.effects.attempts is 'Number of times that it was allowed to act';
 comment on column pgflow.effects.unknowns is 'Number of times that nobody knew its outcome';
-comment on column pgflow.effects.said_by is 'Last to state its outcome: settle, or a person; null = its own answer counted';
+comment on column pgflow.effects.said_by
+  is 'Last to state its outcome: settle, or a person; null = its own answer counted';
 comment on column pgflow.effects.decision is 'Key of the decision that it rests on; null = none';
 comment on column pgflow.effects.compensates is 'Key of the effect that it takes back; null = none';
 comment on column pgflow.effects.policy_version is 'The policy in force when it was let through; null = there was none';
@@ -93,13 +105,17 @@ comment on column pgflow.effects.call is 'Number of the call, in the order in wh
 comment on column pgflow.effects.generation is 'Generation of the run that did it';
 comment on column pgflow.effects.tenant is 'Tenant of the run; empty where there is only one';
 comment on column pgflow.effects.run_id is 'The number of that generation';
-comment on column pgflow.effects.origin is 'Place where it was done, if a run that was rewound or forked was handed its result: run_id and seq of the intent there; null = here';
-comment on column pgflow.effects.owed is 'Reason why a person must see to it: forced (the run was ended by force) or parent_forced; null = nobody must';
+comment on column pgflow.effects.origin
+  is 'Place where it was done, if a run that was rewound or forked was handed its result: run_id and seq of the intent '
+     'there; null = here';
+comment on column pgflow.effects.owed
+  is 'Reason why a person must see to it: forced (the run was ended by force) or parent_forced; null = nobody must';
 
 create view pgflow.obligations as
 select r.key, o.kind, o.name, o.detail->>'state' as state, o.opened_at, o.due_at, o.owed_to, o.detail->>'key' as effect,
   o.detail->>'ref' as ref, o.detail, r.tenant, o.call, o.run_id, p.paged_at,
-  o.detail->>'reason' as reason, b.beat_at, b.details as beat_details, b.beat_at + b.timeout_seconds * interval '1 second' as silent_at
+  o.detail->>'reason' as reason, b.beat_at, b.details as beat_details,
+  b.beat_at + b.timeout_seconds * interval '1 second' as silent_at
 from pgflow.owed o
 join pgflow.run r on r.run_id = o.run_id
 left join pgflow.effect_beat b on b.run_id = o.run_id and b.call = o.call and o.kind = 'effect'
@@ -109,9 +125,12 @@ comment on view pgflow.obligations is 'Owed: effects that are not closed, and wh
 comment on column pgflow.obligations.key is 'Key of the run';
 comment on column pgflow.obligations.kind is 'effect, gate or obligation';
 comment on column pgflow.obligations.name is 'Of the effect, gate or obligation';
-comment on column pgflow.obligations.state is 'Of an effect: intended, unknown, absent, accepted; or uncompensated: it was done, and nobody takes it back any more';
+comment on column pgflow.obligations.state
+  is 'Of an effect: intended, unknown, absent, accepted; or uncompensated: it was done, and nobody takes it back any '
+     'more';
 comment on column pgflow.obligations.opened_at is 'Since when it is owed';
-comment on column pgflow.obligations.due_at is 'Time at which the engine looks after it next, or it should be closed; null = no time is set';
+comment on column pgflow.obligations.due_at
+  is 'Time at which the engine looks after it next, or it should be closed; null = no time is set';
 comment on column pgflow.obligations.owed_to is 'To whom; null = nobody is named';
 comment on column pgflow.obligations.effect is 'Idempotency key of the effect: what settle_effect takes';
 comment on column pgflow.obligations.ref is 'The counterparty''s reference: what confirm_effect takes';
@@ -119,19 +138,26 @@ comment on column pgflow.obligations.detail is 'Notice for whoever closes it';
 comment on column pgflow.obligations.tenant is 'Tenant of the run; empty where there is only one';
 comment on column pgflow.obligations.call is 'Number of the call';
 comment on column pgflow.obligations.run_id is 'The number of that generation';
-comment on column pgflow.obligations.reason is 'Reason why a person must see to it: forced (its run was ended by force) or parent_forced (its run has completed, its parent was ended by force); null = its run does';
-comment on column pgflow.obligations.beat_at is 'Time of the last beat of an accepted effect, or of its acceptance; null = it has promised none';
+comment on column pgflow.obligations.reason
+  is 'Reason why a person must see to it: forced (its run was ended by force) or parent_forced (its run has completed, '
+     'its parent was ended by force); null = its run does';
+comment on column pgflow.obligations.beat_at
+  is 'Time of the last beat of an accepted effect, or of its acceptance; null = it has promised none';
 comment on column pgflow.obligations.beat_details is 'Progress that the last beat with details told; null = none did';
-comment on column pgflow.obligations.silent_at is 'Time from which its outcome is unknown if no further beat comes; null = it has promised none';
-comment on column pgflow.obligations.paged_at is 'Time at which somebody was last told of it (app.pager); null = nobody, or nobody is needed';
+comment on column pgflow.obligations.silent_at
+  is 'Time from which its outcome is unknown if no further beat comes; null = it has promised none';
+comment on column pgflow.obligations.paged_at
+  is 'Time at which somebody was last told of it (app.pager); null = nobody, or nobody is needed';
 
 create view pgflow.provenance as
-select d.key, d.decision, d.name as decided, d.why, d.evidence, d.decided_at, a.act, a.name, a.act_key, a.status, c.effect as compensated_by,
+select d.key, d.decision, d.name as decided, d.why, d.evidence, d.decided_at, a.act, a.name, a.act_key, a.status,
+  c.effect as compensated_by,
   c.status as compensation, d.tenant, d.run_id
 from pgflow.decisions d
 join pgflow.run r on r.run_id = d.run_id
 left join lateral (
-  select 'effect' as act, e.name, e.effect as act_key, e.status from pgflow.effects e where e.run_id = d.run_id and e.decision = d.decision
+  select 'effect' as act, e.name, e.effect as act_key, e.status from pgflow.effects e
+  where e.run_id = d.run_id and e.decision = d.decision
   union all
   select 'step', u.name::text, u.key::text, 'completed' from pgflow.unit u
   where u.run_id = d.run_id and u.kind = 'c' and starts_with(u.key, d.decision || '/')
@@ -140,10 +166,12 @@ left join lateral (
   -- By a later generation, if the saga was carried there.
   select e.effect, e.status
   from pgflow.run g join pgflow.effects e on e.run_id = g.run_id
-  where (g.run_id = r.chain_id or g.chain_id = r.chain_id and g.generation > 1) and g.generation >= r.generation and e.compensates = a.act_key
+  where (g.run_id = r.chain_id or g.chain_id = r.chain_id and g.generation > 1) and g.generation >= r.generation
+    and e.compensates = a.act_key
   order by g.generation desc limit 1
 ) c on true;
-comment on view pgflow.provenance is 'From the facts to the act: evidence, decision, what rested on it, and what took that back';
+comment on view pgflow.provenance
+  is 'From the facts to the act: evidence, decision, what rested on it, and what took that back';
 --! grant provenance to pgflow_client, pgflow_worker, pgflow_operator, pgflow_auditor
 comment on column pgflow.provenance.key is 'Key of the run';
 comment on column pgflow.provenance.decision is 'Key of the decision';

@@ -23,7 +23,7 @@ BROKEN: dict[str, Variant] = {
         "commit_units compares no tokens",
         (
             Change("commit_units", "  if careful or locked_ids is distinct from ids or locked_tokens is distinct from tokens then", "  if careful then"),
-            Change("commit_units", "where e.run_id = any(ids) and e.token = any(tokens) order", "where e.run_id = any(ids) order"),
+            Change("commit_units", "where e.run_id = any(ids) and e.token = any(tokens)\n", "where e.run_id = any(ids)\n"),
         ),
     ),
     "unfenced step": Variant(
@@ -37,7 +37,7 @@ BROKEN: dict[str, Variant] = {
         "the careful path believes whoever finds the lease locked",
         (
             Change("verdict_", "  if is_locked and held_token = p_token then", "  if is_locked then"),
-            Change("commit_units", "where e.run_id = any(ids) and e.token = any(tokens) order", "where e.run_id = any(ids) order"),
+            Change("commit_units", "where e.run_id = any(ids) and e.token = any(tokens)\n", "where e.run_id = any(ids)\n"),
         ),
     ),
     "acknowledgement forgotten": Variant(
