@@ -74,3 +74,18 @@ as $$
 $$;
 comment on function pgflow.park_(jsonb, int, timestamptz)
   is 'As park_all_, of one run; for calls that an upgrade has overtaken';
+
+create or replace function pgflow.as_intent_(e jsonb)
+returns jsonb
+language sql
+immutable
+set search_path = pg_catalog, pg_temp
+as $$
+  select case jsonb_typeof(e)
+    when 'array' then jsonb_build_object('call', e->0, 'name', e->1, 'key', e->2, 'args_hash', e->3, 'risk', e->4,
+      'request', e->5, 'ordinal', e->6, 'ground', e->7, 'seconds', e->8, 'decision', e->9, 'compensates', e->10,
+      'reads', e->11, 'is_keyed', e->12, 'code', e->13, 'expects', e->14, 'notice', e->15, 'is_undo', e->16)
+    else e
+  end
+$$;
+comment on function pgflow.as_intent_(jsonb) is 'An intent as an object; workers of landed versions send an array';

@@ -224,8 +224,8 @@ def _arm_intent() -> None:
 
     async def _commit(self: Committer, wire: Any, items: list[Any], *, careful: bool) -> None:
         for _, flush in items:
-            for row in (flush.question or {}).get("effects", ()):
-                _reach_at("before intent", row[1], json.loads(row[5]).get("n"))
+            for intent in (flush.question or {}).get("effects", ()):
+                _reach_at("before intent", intent["name"], json.loads(intent["request"]).get("n"))
         await original(self, wire, items, careful=careful)
 
     Committer._commit = _commit  # type: ignore[method-assign]

@@ -11,8 +11,8 @@ from pgflow._model.reasons import WORDS, in_words, reason_of
 
 
 def test_what_the_database_records_is_of_the_list():
-    text = "".join((servers.REPOSITORY / "sql" / f"{name}.sql").read_text() for name in ("effects", "beats"))
-    recorded = dict(re.findall(r"json_build_object\('reason', '(\w+)'(?:, 'why', '([^']+)')?", text))
+    text = "".join((servers.REPOSITORY / "sql" / f"{name}.sql").read_text() for name in ("ledgers/effects", "ledgers/beats"))
+    recorded = dict(re.findall(r"json_build_object\('reason', '(\w+)'(?:, 'why',\s+'([^']+)')?", text))
     assert recorded.keys() == {"absent_without_key", "absent_too_early", "key_expired", "silent"}
     assert {code: WORDS[code] for code, words in recorded.items() if words} == {code: words for code, words in recorded.items() if words}
 

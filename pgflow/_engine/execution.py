@@ -26,7 +26,7 @@ from pgflow._engine.flush import MAX_FLUSH_CHILDREN, MAX_FLUSH_STARTS, Ending, F
 from pgflow._engine.history import size_of
 from pgflow._engine.host import Host, StepResult
 from pgflow._engine.loop import Unwind
-from pgflow._engine.questions import child_row, effect_row, owed_detail, stuck, waits_of
+from pgflow._engine.questions import child_row, intent_of, owed_detail, stuck, waits_of
 from pgflow._engine.release import Releases
 from pgflow._model.claims import Claim
 from pgflow._model.codecs import ANYTHING, Codec
@@ -360,7 +360,7 @@ class Execution(Releases):
         if self._unwanted_children:
             question["unwanted"], self._unwanted_children = self._unwanted_children, []
         if effects:
-            question["effects"] = [effect_row(call) for call in effects]
+            question["effects"] = [intent_of(call) for call in effects]
             for call in effects:
                 call.state = "pending"
             self._new_effects = []

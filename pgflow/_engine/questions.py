@@ -56,14 +56,17 @@ def child_row(call: ChildCall) -> list[Any]:
     ]
 
 
-def effect_row(call: EffectCall) -> list[Any]:
-    """An effect that asks for leave to act, as a question carries it."""
-    seconds = call.agreed.dedup_seconds if call.ground == "w" else call.agreed.settle_after_seconds if call.ground == "a" else None
-    return [
-        call.number, call.name, call.key, call.args_hash, call.agreed.risk, call.stored or call.request, call.ordinal, call.ground, seconds,
-        call.decision, call.compensates, call.reads, call.agreed.is_keyed, call.agreed.code,
-        *((call.expects, call.notice, call.is_undo or None) if call.expects or call.notice or call.is_undo else ()),
-    ]
+def intent_of(call: EffectCall) -> dict[str, Any]:
+    """An effect that asks for leave to act, as a question carries it: see sql/ledgers/effects.sql."""
+    agreed = call.agreed
+    seconds = agreed.dedup_seconds if call.ground == "w" else agreed.settle_after_seconds if call.ground == "a" else None
+    intent = {
+        "call": call.number, "name": call.name, "key": call.key, "args_hash": call.args_hash, "ordinal": call.ordinal,
+        "request": call.stored or call.request, "risk": agreed.risk, "code": agreed.code, "is_keyed": agreed.is_keyed,
+        "decision": call.decision, "compensates": call.compensates, "reads": call.reads,
+        "ground": call.ground, "seconds": seconds, "expects": call.expects, "notice": call.notice, "is_undo": call.is_undo or None,
+    }
+    return {name: value for name, value in intent.items() if value is not None}
 
 
 def owed_detail(calls: Iterable[Call]) -> dict[str, Any]:

@@ -5,10 +5,11 @@
 -- so a beat that comes later is refused, whether or not anybody has noticed. It goes like this:
 --
 --   beat          locks `owed`, then `effect_beat`, reads the clock, and moves beat_at;
---   poll finds what is to be looked at by its index. Where a beat has come it looks again later; where none has,
---                 it posts mail of kind e, verdict `silent`, once, and does not look again;
---   the run takes that where it takes what people say of its effects: a unit `effect_unknown`, reason `silent`, and
---                 `owed` says unknown. Nobody acts again; the counterparty is asked, else a person is needed.
+--   poll          finds what is to be looked at by its index. Where a beat has come it looks again later; where
+--                 none has, it posts mail of kind e, verdict `silent`, once, and does not look again;
+--   the run       takes that where it takes what people say of its effects: a unit `effect_unknown`, reason
+--                 `silent`, and `owed` says unknown. Nobody acts again; the counterparty is asked, else a person is
+--                 needed.
 --
 -- What is confirmed meanwhile closes the effect, whichever comes first: the other then finds no debt. The counterparty
 -- may say, when it is asked, that it still has the effect: a unit `effect_unknown`, reason `accepted`, and beats count

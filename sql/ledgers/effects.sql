@@ -5,9 +5,11 @@
 -- open stands in `owed` as well, written by the same commit:
 --
 --   intended, again attempted     the act may be under way                    owed, state intended
---   unknown nobody knows whether it was done owed, state unknown; since, if only a person can say
+--   unknown                       nobody knows whether it was done            owed, state unknown; `since`, if only
+--                                                                             a person can say
 --   settled as absent             whoever knows says that it was not done     owed, state absent
---   accepted done; its confirmation comes later owed, state accepted; unknown once it is silent (sql/ledgers/beats.sql)
+--   accepted                      done; its confirmation comes later          owed, state accepted; unknown once it
+--                                                                             is silent (sql/ledgers/beats.sql)
 --   confirmed, failed             closed
 --   settled, once it was accepted closed
 --
@@ -15,6 +17,19 @@
 -- decides whether the act may go ahead. A second attempt is allowed on one of three grounds, judged by
 -- this clock: the counterparty still remembers the key (w), it has been asked long enough after the last
 -- attempt and knows nothing (a), or a person has said that nothing was done (p).
+--
+-- An intent is an object; members that are null may be left out:
+--   call, name, key, args_hash, risk, code
+--   ordinal       place of the call among those of its name, or the key that the code gave
+--   request       JSON, as text
+--   decision      key of the decision that it follows from
+--   compensates   key of the effect that it takes back
+--   reads         [[name, seq, seconds], ...]   results that it relies on, and how old each may be
+--   ground        w, a or p of a further attempt, with the seconds of w and a
+--   is_keyed      whether the counterparty takes a key
+--   expects       fingerprint of what it expects to find
+--   notice        what a person should know of it
+--   is_undo       whether it is a step of a plan that takes effects back
 --
 -- Whoever knows what became of an effect - a person, a webhook - posts mail of kind e, which the run takes
 -- like any other: between look and commit it holds the lease, so the books and the journal change as one.
@@ -26,7 +41,7 @@ set search_path = pg_catalog, pg_temp
 as $$
 declare
   me bigint := (q->'run')::bigint;
-  e jsonb;
+  e record;
   told record;
   kind "char";
   payload json;
@@ -40,82 +55,88 @@ declare
 begin
   units := '[]';
   refused := '[]';
-  for e in select * from jsonb_array_elements(q->'effects') loop
-    -- call, name, key, hash, risk, request, ordinal or key, ground, seconds, decision, compensates, [[read, seq,
-    -- seconds], ...], keyed, where its code stands, fingerprint of what it expects, notice, whether it is a step of a
-    -- plan
+  for e in
+    select i.* from jsonb_array_elements(q->'effects') as a (intent)
+    cross join lateral jsonb_to_record(pgflow.as_intent_(a.intent)) as i (
+      call int, name text, key text, args_hash bigint, risk text, code text, ordinal jsonb, request text, decision text,
+      compensates text, reads jsonb, ground text, seconds float8, is_keyed boolean, expects text, notice jsonb,
+      is_undo boolean
+    )
+  loop
     due := null;
     -- A word that was taken with this question may have closed it; and what was accepted is not attempted again.
-    continue when e->>7 is not null and not exists (
-      select from pgflow.owed o where o.run_id = me and o.call = (e->0)::int and o.kind = 'effect'
+    continue when e.ground is not null and not exists (
+      select from pgflow.owed o where o.run_id = me and o.call = e.call and o.kind = 'effect'
         and not o.detail ? 'ref'
     );
-    if e->>7 is null then
+    if e.ground is null then
       select a->>0 into stale
-      from jsonb_array_elements(e->11) a join pgflow.unit u on u.run_id = me and u.seq = (a->1)::int
+      from jsonb_array_elements(e.reads) a join pgflow.unit u on u.run_id = me and u.seq = (a->1)::int
       where u.at + (a->>2)::float8 * interval '1 second' < t limit 1;
       if found then
-        refused := refused || jsonb_build_array(jsonb_build_array(e->0, null, stale));
+        refused := refused || jsonb_build_array(jsonb_build_array(e.call, null, stale));
         continue;
       end if;
-      select n.version, n.needs into told from pgflow.needs_(e->>1, e->>4, (e->>5)::jsonb) n;
+      select n.version, n.needs into told from pgflow.needs_(e.name, e.risk, e.request::jsonb) n;
       -- what takes back an effect that was let through needs no leave of its own
-      if told.needs = 'gate' and e->>10 is null then
-        refused := refused || jsonb_build_array(jsonb_build_array(e->0, told.version, null));
+      if told.needs = 'gate' and e.compensates is null then
+        refused := refused || jsonb_build_array(jsonb_build_array(e.call, told.version, null));
         continue;
       end if;
       kind := 'i';
       payload := case
-        when e->>14 is null and e->>16 is null then
-          json_build_object('request', (e->>5)::json, 'risk', e->>4, 'code', e->>13, 'policy', told.version,
-            'decision', e->>9, 'compensates', e->>10)
+        when e.expects is null and e.is_undo is null then
+          json_build_object('request', e.request::json, 'risk', e.risk, 'code', e.code, 'policy', told.version,
+            'decision', e.decision, 'compensates', e.compensates)
         else
-          json_build_object('request', (e->>5)::json, 'risk', e->>4, 'code', e->>13, 'policy', told.version,
-            'decision', e->>9, 'compensates', e->>10, 'expects', e->>14, 'is_undo', (e->>16)::boolean)
+          json_build_object('request', e.request::json, 'risk', e.risk, 'code', e.code, 'policy', told.version,
+            'decision', e.decision, 'compensates', e.compensates, 'expects', e.expects, 'is_undo', e.is_undo)
       end;
       insert into pgflow.owed (run_id, call, opened_at, kind, name, detail)
-      values (me, (e->0)::int, t, 'effect', e->>1,
-        jsonb_build_object('state', 'intended', 'key', e->>2, 'risk', e->>4) || coalesce(nullif(e->15, 'null'), '{}'));
+      values (me, e.call, t, 'effect', e.name,
+        jsonb_build_object('state', 'intended', 'key', e.key, 'risk', e.risk)
+          || coalesce(nullif(e.notice, 'null'), '{}'));
     else
-      wait := (e->>8)::float8 * interval '1 second';
+      wait := e.seconds * interval '1 second';
       select min(u.recorded_at), max(u.recorded_at) into first_at, last_at
-      from pgflow.unit u where u.run_id = me and u.call = (e->0)::int and u.kind in ('i', 'j');
+      from pgflow.unit u where u.run_id = me and u.call = e.call and u.kind in ('i', 'j');
       -- What was absent when it was asked counts by the time of the question, not of the answer.
       select u.at - (u.payload->>'took')::float8 * interval '1 second' into asked_at
-      from pgflow.unit u where u.run_id = me and u.call = (e->0)::int and u.kind = 'E' order by u.seq desc limit 1;
-      is_absent := coalesce(e->>7 = 'a' and last_at + wait <= asked_at, false);
-      if e->>7 = 'p' or e->>7 = 'w' and first_at + wait > t or is_absent and (e->12)::boolean then
+      from pgflow.unit u where u.run_id = me and u.call = e.call and u.kind = 'E' order by u.seq desc limit 1;
+      is_absent := coalesce(e.ground = 'a' and last_at + wait <= asked_at, false);
+      if e.ground = 'p' or e.ground = 'w' and first_at + wait > t or is_absent and e.is_keyed then
         kind := 'j';
-        payload := json_build_object('ground', e->>7);
+        payload := json_build_object('ground', e.ground);
         update pgflow.owed o set due_at = null, detail = o.detail || '{"state": "intended"}'
-        where o.run_id = me and o.call = (e->0)::int and o.kind = 'effect';
+        where o.run_id = me and o.call = e.call and o.kind = 'effect';
       else
         kind := 'U';
-        due := case when is_absent then null when e->>7 = 'a' then greatest(last_at + wait, t) else t end;
+        due := case when is_absent then null when e.ground = 'a' then greatest(last_at + wait, t) else t end;
         -- Workers from before the codes, which may hold the run during an upgrade, know the words.
         payload := case
           when is_absent then json_build_object('reason', 'absent_without_key', 'why',
             'absent, and without a key it cannot be tried again')
-          when e->>7 = 'a' then json_build_object('reason', 'absent_too_early', 'why',
+          when e.ground = 'a' then json_build_object('reason', 'absent_too_early', 'why',
             'absent, and asked too early to believe it')
           else json_build_object('reason', 'key_expired', 'why', 'the counterparty may have forgotten the key')
         end;
         update pgflow.owed o set due_at = due,
           detail = o.detail || jsonb_strip_nulls(jsonb_build_object('state', 'unknown', 'since',
             case when due is null then pgflow.micros_(t) end))
-        where o.run_id = me and o.call = (e->0)::int and o.kind = 'effect';
+        where o.run_id = me and o.call = e.call and o.kind = 'effect';
       end if;
     end if;
     seq := seq + 1;
     insert into pgflow.unit (run_id, seq, call, kind, name, key, args_hash, payload, starts, token, at,
       recorded_at, due_at)
     values (
-      me, seq, (e->0)::int, kind, e->>1, e->>2, (e->3)::bigint, payload,
-      case when kind <> 'U' then json_build_array(json_build_array(e->0, 'e', e->>1, e->6, e->3)) end,
+      me, seq, e.call, kind, e.name, e.key, e.args_hash, payload,
+      case when kind <> 'U' then json_build_array(json_build_array(e.call, 'e', e.name, e.ordinal, e.args_hash)) end,
       (q->'token')::bigint, t, t, due
     );
-    units := units || jsonb_build_array(pgflow.unit_json_(seq, (e->0)::int, kind, e->>1, payload) || jsonb_build_array(
-      pgflow.micros_(due)));
+    units := units || jsonb_build_array(
+      pgflow.unit_json_(seq, e.call, kind, e.name, payload) || jsonb_build_array(pgflow.micros_(due))
+    );
   end loop;
 end
 $$;

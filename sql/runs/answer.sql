@@ -16,8 +16,8 @@
 -- A question is an object:
 --   run, token, chain     whose
 --   seq                   the last seq after the units of this flush
---   children [[call, workflow, queue, input, key, priority, run_at_us, timeout_seconds, labels, metadata, close
---   policy], ...]
+--   children              [[call, workflow, queue, input, key, priority, run_at_us, timeout_seconds, labels, metadata,
+--                         close policy, version], ...]
 --   signals               [[call, name], ...]         waits for a signal
 --   timers                [[call, seq of its start, "T" or "W"], ...]   sleeps (T) and time-outs of waits (W)
 --   retries               [[call, seq of its failed attempt], ...]      reasons to wake, never an answer
@@ -30,14 +30,16 @@
 --   hold                  [state, reason, code hash, detail]
 --   refused               [[name, error, code hash], ...]   of a hold: signals that the code could not take
 --   continue              input of the next generation
---   cancel {why, by, reason} of a cancel that was taken after the code had ended, for the next generation
---   effects [[call, name, key, hash, risk, request, ordinal or key, ground, seconds, decision, compensates, reads,
---   ...], ...] see intend_
+--   cancel                {why, by, reason} of a cancel that was taken after the code had ended, for the next
+--                         generation
+--   effects               [{call, name, key, ...}, ...]   intents and further attempts, see intend_
 --   open_effects          [call, ...]                 effects that whoever knows may settle while the run is parked
 -- and the answer:
 --   refused               [[call, version of the policy, name of a read that is too old], ...]
---   run, units [[seq, call, kind, name, payload, due_at of an effect], ...], place "leased" | "parked" | "held" |
---   "ended", at, pause, wake, lanes
+--   run
+--   units                 [[seq, call, kind, name, payload, due_at of an effect], ...]
+--   place                 "leased" | "parked" | "held" | "ended"
+--   at, pause, wake, lanes
 
 create or replace function pgflow.append_(
   run_id bigint, seq int, call int, kind "char", name text, payload json, token bigint, at timestamptz, t timestamptz

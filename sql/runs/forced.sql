@@ -6,8 +6,8 @@
 -- Both may come after the outcome, since an ended run takes no mail and no worker claims it.
 --
 --   reason    forced           the run was ended by force
---             parent_forced the run has completed, and its parent, which would take its effects back, was ended by
---             force
+--             parent_forced    the run has completed, and its parent, which would take its effects back, was ended
+--                              by force
 --   verdict   taken_back       somebody has taken it back by other means
 --             stands           it need not be taken back
 --             handed_on        the run goes on as another generation, or the parent has it: that takes it back
