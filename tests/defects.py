@@ -486,7 +486,7 @@ REPLAY = (
     ),
     Defect(
         "licence not written ahead", "pgflow/_engine/requests.py",
-        'if call.spec.effect == "s" and call.number not in self.journal.starts:', "if False:",
+        "if call.spec.effect == StepKind.STEP and call.number not in self.journal.starts:", "if False:",
         "test_engine_order.py::test_a_lone_licence_is_a_unit_of_its_own",
     ),
     Defect(
@@ -755,7 +755,7 @@ EFFECTS = (
         "unknown effect tried again blindly", "pgflow/_engine/ledger.py",
         'return "ask" if agreed.can_ask else None', 'return "repeat"',
         "test_effects.py::test_a_lost_reply_is_asked_after_and_never_sent_again",
-        also=(('if plan == "ask" and call.asks == 1:', "if call.asks == 1:"), ('if self._plan(call) == "repeat":\n            call.ground = "w"', 'if self._plan(call) == "repeat":\n            call.ground = "p"')),
+        also=(('if plan == "ask" and call.asks == 1:', "if call.asks == 1:"), ('if self._plan(call) == "repeat":\n            call.ground = Ground.REMEMBERED', 'if self._plan(call) == "repeat":\n            call.ground = "p"')),
     ),
     Defect(
         "any exception of an effect is a failure", "pgflow/_worker/effect_bodies.py",
@@ -779,7 +779,7 @@ EFFECTS = (
     ),
     Defect(
         "act repeated for a lost Ref", "pgflow/_engine/renewal.py",
-        'if call.spec.effect not in ("r", "s") or unit.kind != Kind.STEP_COMPLETED:', "if False:",
+        "if call.spec.effect not in (StepKind.READ, StepKind.STEP) or unit.kind != Kind.STEP_COMPLETED:", "if False:",
         "test_refs.py::test_an_act_is_not_repeated_for_a_lost_ref_and_the_run_goes_on_once_it_is_there_again",
     ),
     Defect(

@@ -8,6 +8,7 @@ from typing import Any, Literal, Protocol
 
 from pgflow._model.codecs import ANYTHING, Codec
 from pgflow._model.exceptions import ErrorClasses
+from pgflow._model.kinds import StepKind
 from pgflow._model.options import Retries
 
 Effect = Literal["r", "s", "t", "d", "e"]
@@ -68,7 +69,7 @@ class StepSpec:
 
 def spec_of_another(name: str) -> StepSpec:
     """Return the spec of an effect that only another run or an earlier generation has left: it is not called here."""
-    return StepSpec(name, "e", ANYTHING, ErrorClasses(), Retries())
+    return StepSpec(name, StepKind.EFFECT, ANYTHING, ErrorClasses(), Retries())
 
 
 class Waiter(Protocol):

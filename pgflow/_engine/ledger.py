@@ -26,7 +26,7 @@ from pgflow._model.claims import CarriedEffect, Claim, place_of
 from pgflow._model.codecs import hash_arguments
 from pgflow._model.effects import Accepted
 from pgflow._model.exceptions import ErrorData, encode_error
-from pgflow._model.kinds import Kind
+from pgflow._model.kinds import Ground, Kind, StepKind
 from pgflow._model.reasons import Unknown
 from pgflow._model.units import EFFECT_MARKS, Unit
 from pgflow.errors import NeedsGate, NotStorable, PgflowError, Stale
@@ -115,7 +115,7 @@ class Ledgers(Requests):
         if planner is not None:
             return self.journal.names.get(number) == planner
         started = self.journal.starts.get(number)
-        if started is not None and started.effect == "e":
+        if started is not None and started.effect == StepKind.EFFECT:
             return isinstance(started.ordinal, str) and started.ordinal.startswith(f"{effect.key}/")
         return self.journal.needless.get(number) == effect.key
 
@@ -241,7 +241,7 @@ class Ledgers(Requests):
     def _bring_on(self, call: EffectCall) -> None:
         call.retry_due_us = None
         if self._plan(call) == "repeat":
-            call.ground = "w"
+            call.ground = Ground.REMEMBERED
             self._ask_leave(call)
         else:
             call.phase = "ask"
@@ -352,12 +352,12 @@ class Ledgers(Requests):
         if result.verdict == "absent":
             took_seconds = round(result.took_seconds, 6)
             self._record_effect_unit(call, Kind.EFFECT_SETTLED, json.dumps({"verdict": "absent", "by": "settle", "took": took_seconds}))
-            call.ground = "a"
+            call.ground = Ground.ABSENT
             self._ask_leave(call)
         elif result.verdict == "not begun":
             said = {"verdict": "absent", "by": "pgflow", "reason": result.reason}
             self._record_effect_unit(call, Kind.EFFECT_SETTLED, json.dumps(said))
-            call.ground = "p"
+            call.ground = Ground.PERSON
             self._ask_leave(call)
         else:
             self._record_unknown(call, result.reason or Unknown.REFUSED, result.error)
@@ -439,7 +439,7 @@ class Ledgers(Requests):
                 call.state, call.retry_due_us = "owed", None
             else:
                 self._wait_for_turn(call, ((unit.due_us or 0) - self.estimate_us()) / 1e6)
-        elif call.ground == "p":
+        elif call.ground == Ground.PERSON:
             self._stop_asking(call)
             self._ask_leave(call)
 

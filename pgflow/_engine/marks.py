@@ -6,7 +6,7 @@ import json
 
 from pgflow._engine.calls import EffectCall, spec_of_another
 from pgflow._model.claims import Claim
-from pgflow._model.kinds import Kind
+from pgflow._model.kinds import Ground, Kind
 from pgflow._model.reasons import Unknown, reason_of
 from pgflow._model.units import FIRST_ADOPTED, Unit
 
@@ -22,8 +22,8 @@ def read_mark(call: EffectCall, unit: Unit) -> None:
         call.attempted_us, call.needs_person = unit.at_us, False
         said = json.loads(unit.payload or "{}")
         ground = said.get("ground")
-        call.may_have_acted = ground == "w"
-        if ground != "w":
+        call.may_have_acted = ground == Ground.REMEMBERED
+        if ground != Ground.REMEMBERED:
             call.asks = 0
     elif unit.kind == Kind.EFFECT_UNKNOWN:
         said = json.loads(unit.payload or "{}")
@@ -41,7 +41,7 @@ def read_mark(call: EffectCall, unit: Unit) -> None:
     else:
         said = json.loads(unit.payload or "{}")
         if said["verdict"] == "absent":
-            call.ground = "a" if said["by"] == "settle" else "p"
+            call.ground = Ground.ABSENT if said["by"] == "settle" else Ground.PERSON
         else:  # which a replay may read before it releases the acceptance
             call.is_settled = True
             call.is_by_word = bool(said.get("word"))

@@ -15,7 +15,7 @@ from pgflow._model.decisions import Choice, Decision
 from pgflow._model.effects import Accepted
 from pgflow._model.envelopes import Envelopes, open_text
 from pgflow._model.exceptions import encode_error, rebuild_error
-from pgflow._model.kinds import Kind
+from pgflow._model.kinds import Kind, StepKind
 from pgflow._model.units import EFFECT_OUTCOMES, Unit
 from pgflow.errors import KeyConflict, NotStorable, RunCancelled, RunFailed
 
@@ -31,7 +31,7 @@ _DECIDING = frozenset({Kind.DECISION_RECORDED, Kind.STEP_FAILED})
 
 def fits(unit: Unit, call: Call) -> bool:
     """Return True if a unit can be the outcome of this call."""
-    fitting = _DECIDING if isinstance(call, StepCall) and call.spec.effect == "d" else _FITTING[type(call)]
+    fitting = _DECIDING if isinstance(call, StepCall) and call.spec.effect == StepKind.DECISION else _FITTING[type(call)]
     return unit.kind in fitting and (unit.name is None or call.answers_to(unit.name))
 
 
@@ -62,7 +62,7 @@ def decode_result(call: StepCall, result: StepResult, envelopes: Envelopes | Non
 def seal_result(call: StepCall, text: str, envelopes: Envelopes) -> str:
     """Return the result of a step as it is recorded: of a decision, policy, model and usage stay readable."""
     what = f"the result of step {call.name}"
-    if call.spec.effect != "d":
+    if call.spec.effect != StepKind.DECISION:
         return envelopes.seal(text, what)
     chosen = json.loads(text)
     return envelopes.seal(text, what, {name: chosen.get(name) for name in ("policy", "model", "usage")})
@@ -71,7 +71,7 @@ def seal_result(call: StepCall, text: str, envelopes: Envelopes) -> str:
 def _step_value(call: StepCall, text: str, what: str) -> Any:
     """Return the value of a step as its caller sees it: for a decision, the choice under its key."""
     value = call.spec.result.decode(text, what)
-    if call.spec.effect != "d":
+    if call.spec.effect != StepKind.DECISION:
         return value
     return Decision(call.key, **{field.name: getattr(value, field.name) for field in fields(Choice)})
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from pgflow._engine.calls import Call, ChildCall, EffectCall, SignalCall, StepCall, TimerCall
-from pgflow._model.kinds import Kind
+from pgflow._model.kinds import Ground, Kind
 
 
 def waits_of(calls: Iterable[Call], children: Iterable[ChildCall], accepted: Iterable[int] = ()) -> dict[str, Any]:
@@ -59,7 +59,11 @@ def child_row(call: ChildCall) -> list[Any]:
 def intent_of(call: EffectCall) -> dict[str, Any]:
     """An effect that asks for leave to act, as a question carries it: see sql/ledgers/effects.sql."""
     agreed = call.agreed
-    seconds = agreed.dedup_seconds if call.ground == "w" else agreed.settle_after_seconds if call.ground == "a" else None
+    seconds = None
+    if call.ground == Ground.REMEMBERED:
+        seconds = agreed.dedup_seconds
+    elif call.ground == Ground.ABSENT:
+        seconds = agreed.settle_after_seconds
     intent = {
         "call": call.number, "name": call.name, "key": call.key, "args_hash": call.args_hash, "ordinal": call.ordinal,
         "request": call.stored or call.request, "risk": agreed.risk, "code": agreed.code, "is_keyed": agreed.is_keyed,

@@ -24,7 +24,7 @@ from pgflow._model.claims import Claim, Offer
 from pgflow._model.codecs import Codec
 from pgflow._model.envelopes import open_text
 from pgflow._model.exceptions import clean, encode_error
-from pgflow._model.kinds import Kind
+from pgflow._model.kinds import Kind, StepKind
 from pgflow._model.units import RETURNED, Unit
 from pgflow.errors import CodecError, NotStorable
 
@@ -188,9 +188,10 @@ class Releases(Renewals):
         if error is None:
             self._record_emitted(call)
         if error is not None:
-            own = call.key or str(call.ordinal) if call.spec.effect == "t" else None  # a transaction has no licence that names it
+            # A transaction has no licence that names it.
+            own = call.key or str(call.ordinal) if call.spec.effect == StepKind.TRANSACTION else None
             row = self._record(call.number, Kind.STEP_FAILED, call.name, text, key=own, carried=carried)
-        elif call.spec.effect == "d":
+        elif call.spec.effect == StepKind.DECISION:
             row = self._record(call.number, Kind.DECISION_RECORDED, call.name, text, key=call.key)
             self._want_flush()
         else:

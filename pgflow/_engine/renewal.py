@@ -20,7 +20,7 @@ from pgflow._engine.host import Host, StepResult
 from pgflow._engine.ledger import Ledgers
 from pgflow._engine.requests import hash_of
 from pgflow._model.claims import Claim
-from pgflow._model.kinds import Kind
+from pgflow._model.kinds import Kind, StepKind
 from pgflow._model.units import Unit
 
 LOST = "ref_lost"
@@ -48,10 +48,11 @@ class Renewals(Ledgers):
 
     def _renew(self, call: StepCall, unit: Unit) -> None:
         """Run the body again, if it may, since the thing that its result names is gone; release nothing else until it has come back."""
-        if call.spec.effect not in ("r", "s") or unit.kind != Kind.STEP_COMPLETED:
+        if call.spec.effect not in (StepKind.READ, StepKind.STEP) or unit.kind != Kind.STEP_COMPLETED:
             self._give_up_renewal(call, "it is not made again, since that could do something twice")
         started = self.journal.starts.get(call.number)
-        hashes = (hash_of(call, self._hash_key()), *self._other_hashes(call)) if started is not None and started.effect == "s" else ()
+        has_hash = started is not None and started.effect == StepKind.STEP
+        hashes = (hash_of(call, self._hash_key()), *self._other_hashes(call)) if has_hash else ()
         if started is not None and hashes and started.args_hash not in hashes:
             self._give_up_renewal(call, "it is not made again, since it would be called with other arguments than it was")
         self.renewing = call

@@ -19,7 +19,7 @@ from pgflow._model.claims import Claim, ReusedStep
 from pgflow._model.codecs import Codec, hash_arguments
 from pgflow._model.envelopes import seal_metadata
 from pgflow._model.exceptions import ErrorClasses
-from pgflow._model.kinds import Kind
+from pgflow._model.kinds import ClosePolicy, Kind, StepKind
 from pgflow._model.units import Start, ended_by, relabelled
 from pgflow.errors import InvalidArgument, NotStorable
 
@@ -92,14 +92,14 @@ class Requests(History):
         call = StepCall(number, spec.name, self._driver.waiter(), spec=spec, args=args, kwargs=kwargs, aliases=spec.aliases)
         if number == NEVER:
             return call
-        if rests_on is None and spec.effect != "d":
+        if rests_on is None and spec.effect != StepKind.DECISION:
             call.ordinal = self.next_ordinal(spec.name)
             if len(spec.name) > MAX_KEY_NAME_CHARS:  # what journals and views make of a number would have all of the name
                 started = self.journal.starts.get(number)
                 call.ordinal = f"{self.claim.stem}/{name_in_key(spec.name)}/{call.ordinal}" if started is None else started.ordinal
         else:
             self._name_key(call, rests_on)
-        if spec.effect in ("s", "t") and (number not in self.journal.ended or self._carried):
+        if spec.effect in (StepKind.STEP, StepKind.TRANSACTION) and (number not in self.journal.ended or self._carried):
             call.args_hash = hash_of(call, self._hash_key())
         if self.claim.heritage is not None:
             call.max_attempts = self.claim.heritage.attempts
@@ -121,7 +121,8 @@ class Requests(History):
         else:
             self._name_resting(call, rests_on)
         started = self.journal.starts.get(call.number)
-        if started is not None and started.effect == "e" and isinstance(started.ordinal, str):  # perhaps intended by another run
+        # Perhaps intended by another run.
+        if started is not None and started.effect == StepKind.EFFECT and isinstance(started.ordinal, str):
             call.key = call.ordinal = started.ordinal
 
     def _name_compensation(self, call: EffectCall, effect_key: str) -> None:
@@ -132,7 +133,7 @@ class Requests(History):
         if len(key.encode()) > MAX_KEY_BYTES:
             key = f"{self.claim.root}/{name_in_key(call.name)}/{uuid.uuid5(uuid.NAMESPACE_OID, effect_key)}/{ordinal}"
         started = self.journal.starts.get(call.number)
-        if started is not None and started.effect == "e" and isinstance(started.ordinal, str):
+        if started is not None and started.effect == StepKind.EFFECT and isinstance(started.ordinal, str):
             key = started.ordinal
         call.key = call.ordinal = key
 
@@ -215,7 +216,7 @@ class Requests(History):
         if call.carried is not None:
             call.state = "running"
             self._return_carried(call, call.carried)
-        elif call.spec.effect == "s" and call.number not in self.journal.starts:
+        elif call.spec.effect == StepKind.STEP and call.number not in self.journal.starts:
             call.state = "unlicensed"
             self._unlicensed.append(call)
         elif call.retry_due_us is not None and call.retry_due_us > self.estimate_us():
@@ -378,13 +379,13 @@ class Requests(History):
             if call.attempts > 0:
                 self._give_up_effect(call)
                 return
-        kind = Kind.STEP_ABANDONED if isinstance(call, StepCall) and call.spec.effect == "s" else Kind.CALL_CANCELLED
+        kind = Kind.STEP_ABANDONED if isinstance(call, StepCall) and call.spec.effect == StepKind.STEP else Kind.CALL_CANCELLED
         self._note(call.number, kind, self._name_in_journal(call), None)
         self._drop(call)
         if isinstance(call, StepCall):
             self._running.discard(call.number)
             self._stop_body(call)
-        elif isinstance(call, ChildCall) and call.chain_id and call.request.close_policy == "c":
+        elif isinstance(call, ChildCall) and call.chain_id and call.request.close_policy == ClosePolicy.CANCEL:
             self._unwanted_children.append(call.chain_id)
 
     def ask_to_end(self, call: ChildCall) -> None:
@@ -397,7 +398,7 @@ class Requests(History):
 
     def unwant(self, call: ChildCall) -> Waiter | None:
         """Asks a child to end, and goes on waiting for it: a place for its outcome; None if there is nothing to wait for."""
-        if self.closing or self._calls.get(call.number) is not call or call.request.close_policy != "c":
+        if self.closing or self._calls.get(call.number) is not call or call.request.close_policy != ClosePolicy.CANCEL:
             return None
         if self.replaying and call.state != "decided":
             self._skip_marks(only_of_known=True)  # one says whether it was started
@@ -458,6 +459,6 @@ def hash_of(call: StepCall, key: bytes | None = None) -> int:
     try:
         return hash_arguments(call.args, call.kwargs, f"step {call.name}", key)
     except NotStorable:
-        if call.spec.effect == "t":
+        if call.spec.effect == StepKind.TRANSACTION:
             return NOT_COMPARABLE
         raise

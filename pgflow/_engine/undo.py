@@ -23,7 +23,7 @@ from pgflow._engine.requests import Resting
 from pgflow._model.claims import Claim, Dropped
 from pgflow._model.codecs import ANYTHING
 from pgflow._model.exceptions import encode_error
-from pgflow._model.kinds import Kind
+from pgflow._model.kinds import Ground, Kind
 from pgflow._model.reasons import Unknown, reason_of
 from pgflow._model.units import FIRST_ADOPTED, Unit
 from pgflow.errors import EffectFailed
@@ -102,10 +102,10 @@ class Undoing(Execution):
         return "ask" if plan == "repeat" and call.compensates is None and call.agreed.can_ask else plan
 
     def _ask_leave(self, call: EffectCall) -> None:
-        if call.compensates is None and call.ground == "p":
+        if call.compensates is None and call.ground == Ground.PERSON:
             self._close_as_absent(call)
             return
-        if call.compensates is None and call.ground == "a":  # whether that is to be believed is the database's to say
+        if call.compensates is None and call.ground == Ground.ABSENT:  # whether that is to be believed is the database's to say
             call.spec = replace(call.spec, terms=replace(call.agreed, is_keyed=False))
         super()._ask_leave(call)
 

@@ -12,6 +12,7 @@ from pgflow._flow.ledgers.saga import give_up_child
 from pgflow._flow.run_info import run_info
 from pgflow._flow.scope import WorkflowScope, async_scope, known_errors, sync_scope
 from pgflow._flow.workflow import Workflow
+from pgflow._model.kinds import ClosePolicy
 from pgflow.errors import InvalidArgument
 
 R = TypeVar("R")
@@ -100,7 +101,7 @@ class _Child(Generic[R]):
         Raises:
             InvalidArgument: It was started with ``when_parent_ends="abandon"``: such a run is a client's to cancel.
         """
-        if self._call.request.close_policy != "c":
+        if self._call.request.close_policy != ClosePolicy.CANCEL:
             raise InvalidArgument(
                 f"child {self.key!r} outlives this run, so it is not this run's to cancel: call app.cancel({self.key!r}) in a step"
             )
@@ -167,7 +168,7 @@ def child_request(scope: WorkflowScope, workflow: Workflow[..., Any], args: tupl
         timeout_seconds=None if options.timeout is None else options.timeout.total_seconds(),
         labels=options.labels or None,
         metadata={**scope.claim.metadata, **options.metadata} or None,
-        close_policy="c" if options.when_parent_ends == "cancel" else "a",
+        close_policy=ClosePolicy.CANCEL if options.when_parent_ends == "cancel" else ClosePolicy.ABANDON,
         version=options.version,
         aliases=workflow.aliases,
     )

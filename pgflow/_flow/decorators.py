@@ -17,6 +17,7 @@ from pgflow._flow.step import AsyncStep, Step, SyncStep
 from pgflow._model.decisions import Choice, Decision
 from pgflow._model.durations import Duration, duration
 from pgflow._model.effects import Risk
+from pgflow._model.kinds import StepKind
 from pgflow._model.options import Retries
 from pgflow.errors import DefinitionError
 
@@ -87,7 +88,7 @@ def step(fn: Callable[..., Any] | None = None, /, **options: Any) -> Any:
         async def ship(order_id: int) -> str:
             return await carrier.book(order_id, key=pgflow.idempotency_key())
     """
-    return _make("s", fn) if fn is not None else _Step("s", options)
+    return _make(StepKind.STEP, fn) if fn is not None else _Step(StepKind.STEP, options)
 
 
 @overload
@@ -111,7 +112,7 @@ def read(fn: Callable[..., Any] | None = None, /, **options: Any) -> Any:
         raises: Errors that are final: never tried again, and raised in the workflow as themselves.
         aliases: Names that it had before: journals that know it by one of them fit.
     """
-    return _make("r", fn) if fn is not None else _Step("r", options)
+    return _make(StepKind.READ, fn) if fn is not None else _Step(StepKind.READ, options)
 
 
 # ---------------------------------------------------------------- @transaction
@@ -137,7 +138,7 @@ def make_transaction(
     aliases: Sequence[str] = (),
 ) -> Any:
     """A transactional step whose connection comes from a provider: by the annotation of the first parameter, if none is given."""
-    step = _make("t", fn, retries=1, raises=raises, aliases=aliases)
+    step = _make(StepKind.TRANSACTION, fn, retries=1, raises=raises, aliases=aliases)
     parameters = list(inspect.signature(fn).parameters.values())
     if provider is None and (not parameters or parameters[0].kind not in (parameters[0].POSITIONAL_ONLY, parameters[0].POSITIONAL_OR_KEYWORD)):
         raise DefinitionError(f"{fn.__qualname__} is a @transaction: its first parameter must be the connection, annotated with its class")
@@ -252,7 +253,7 @@ class _Decision:
     @overload
     def __call__(self, fn: Callable[P, Choice[R]], /) -> SyncStep[P, Decision[R], Callable[P, Choice[R]]]: ...
     def __call__(self, fn: Callable[..., Any], /) -> Any:
-        return _make("d", fn, **self._options)
+        return _make(StepKind.DECISION, fn, **self._options)
 
 
 def decision(*, retries: Retries | int = 3, timeout: Duration | None = None, aliases: Sequence[str] = ()) -> _Decision:

@@ -14,6 +14,7 @@ from typing import Any, TypeVar, TypeVarTuple, overload
 from pgflow._flow.scope import WorkflowScope, current
 from pgflow._flow.step import Step, resolve_hints
 from pgflow._model.durations import Duration
+from pgflow._model.kinds import StepKind
 from pgflow._model.names import is_name
 from pgflow._model.options import Retries
 from pgflow.errors import DefinitionError, InvalidArgument, WrongColourError
@@ -77,7 +78,7 @@ def make(
         raise InvalidArgument(f"the name of a call must be a text of 1 to 255 bytes without NUL, not {name!r}")
     if not callable(fn):
         raise InvalidArgument(f"call({name!r}, ...) takes a function that can be called, not {fn!r}")
-    made: Step[..., Any] = Step(fn, "s", name, retries, timeout, raises)
+    made: Step[..., Any] = Step(fn, StepKind.STEP, name, retries, timeout, raises)
     target = _function_of(fn)
     made.is_async = inspect.iscoroutinefunction(target)
     made._hints = {"return": _returned(name, target) if returns is None else returns}

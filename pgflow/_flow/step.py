@@ -21,6 +21,7 @@ from pgflow._model.codecs import Codec, codec_for
 from pgflow._model.decisions import Decision
 from pgflow._model.durations import SHORTEST, Duration, duration
 from pgflow._model.exceptions import ErrorClasses
+from pgflow._model.kinds import StepKind
 from pgflow._model.names import is_name
 from pgflow._model.options import Admit, Retries
 from pgflow.errors import DefinitionError, InvalidArgument, NotBuiltError, NotInRunError, WrongColourError
@@ -147,7 +148,7 @@ class Step(Generic[P, R_co]):
         scope = current.get()
         if isinstance(scope, WorkflowScope):
             return scope
-        if self.effect not in ("r", "s"):
+        if self.effect not in (StepKind.READ, StepKind.STEP):
             where = "outside a workflow" if scope is None else f"in the body of step {scope.call.name!r}"
             raise NotInRunError(
                 f"{self.name}() was called {where}, where its outcome would not be recorded: "

@@ -43,3 +43,31 @@ class Kind:
     COMPENSATED: Final = "R"
     STEP_RENEWED: Final = "r"
     LABELS_SET: Final = "y"
+
+
+class StepKind:
+    """Kinds of steps, as one byte: what a unit says of the calls that began with it (``starts``)."""
+
+    READ: Final = "r"
+    STEP: Final = "s"
+    TRANSACTION: Final = "t"
+    DECISION: Final = "d"
+    EFFECT: Final = "e"
+
+
+class Ground:
+    """Grounds on which an effect may be attempted again; the database judges them by its clock (``sql/ledgers/effects.sql``)."""
+
+    REMEMBERED: Final = "w"
+    """The counterparty still remembers the key."""
+    ABSENT: Final = "a"
+    """The counterparty was asked long enough after the last attempt, and knows nothing."""
+    PERSON: Final = "p"
+    """A person has said that nothing was done."""
+
+
+class ClosePolicy:
+    """Policies for a child that is open when its parent ends."""
+
+    CANCEL: Final = "c"
+    ABANDON: Final = "a"

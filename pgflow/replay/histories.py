@@ -21,6 +21,7 @@ from pgflow._db.calls import transfer
 from pgflow._db.calls.replay import RecordedRun
 from pgflow._db.query import run
 from pgflow._model.claims import CarriedChild, Claim, Heritage, SagaEntry
+from pgflow._model.kinds import ClosePolicy
 from pgflow._model.units import Unit
 from pgflow._worker.options import Definitions
 from pgflow.errors import InvalidArgument, KeyConflict
@@ -84,7 +85,7 @@ def _recorded(data: dict[str, Any]) -> RecordedRun:
         raise ValueError("its units are not numbered from 1 without a gap")
     parent = data["parent"] or {}
     claim = Claim(
-        leaves_saga=parent.get("close_policy") == "c",
+        leaves_saga=parent.get("close_policy") == ClosePolicy.CANCEL,
         run_id=data["run_id"], token=0, chain_id=data["run_id"], lane_id=0, generation=data["generation"], attempt=1, suspect=0,
         last_seq=len(units), key=data["key"], root=data["root"], input=data["input"], units=units, has_mail=False,
         created_us=max(data["created_us"], data["run_at_us"] or 0), now_us=data["ended_us"] or data["exported_us"],

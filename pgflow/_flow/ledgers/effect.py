@@ -29,6 +29,7 @@ from pgflow._model.codecs import Codec, codec_for, encode_plain
 from pgflow._model.durations import Duration
 from pgflow._model.effects import Absent, Accepted, Confirmed, Risk, StillUnknown
 from pgflow._model.fingerprints import is_fingerprint
+from pgflow._model.kinds import StepKind
 from pgflow._model.options import Admit, Retries
 from pgflow.errors import DefinitionError, InvalidArgument, NotStorable
 
@@ -96,7 +97,7 @@ class EffectStep(Step[P, R_co]):
         self, fn: Callable[..., Any], terms: EffectOptions, name: str | None, timeout: Duration | None, raises: Sequence[type[Exception]],
         aliases: Sequence[str] = (),
     ) -> None:
-        super().__init__(fn, "e", name, 1, DEFAULT_TIMEOUT if timeout is None else timeout, raises, aliases)
+        super().__init__(fn, StepKind.EFFECT, name, 1, DEFAULT_TIMEOUT if timeout is None else timeout, raises, aliases)
         self.terms = terms
         self._signature = inspect.signature(fn)
         self._check_times()

@@ -29,6 +29,7 @@ from pgflow._flow.step import AsyncStep, Step
 from pgflow._model.codecs import Codec, codec_for, encode_plain
 from pgflow._model.decisions import Decision
 from pgflow._model.effects import Risk
+from pgflow._model.kinds import StepKind
 from pgflow.errors import DefinitionError, NotStorable
 
 MAX_STEPS = 50
@@ -138,11 +139,11 @@ def planning_of(planner: Step[..., Any], goal: str | None, steps: Sequence[Step[
     Raises:
         DefinitionError: The planner is no decision, or a step is none that a plan could call.
     """
-    if not isinstance(planner, Step) or planner.effect != "d":
+    if not isinstance(planner, Step) or planner.effect != StepKind.DECISION:
         raise DefinitionError(f"the planner of a saga must be a @decision, not {planner!r}")
     named: dict[str, Step[..., Any]] = {}
     for step in steps:
-        if not isinstance(step, Step) or step.effect not in ("e", "s", "t"):
+        if not isinstance(step, Step) or step.effect not in (StepKind.EFFECT, StepKind.STEP, StepKind.TRANSACTION):
             raise DefinitionError(f"a plan may call an @effect, a @step or a @transaction, not {step!r}")
         if named.setdefault(step.name, step) is not step:
             raise DefinitionError(f"two steps that a plan may call are named {step.name!r}")
@@ -333,7 +334,7 @@ async def _run_sql(conn: psycopg.AsyncConnection[Any], text: str, tables: list[s
 
 def _inner(fn: Any, name: str) -> AsyncStep[..., Any, Any]:
     """A transaction of the engine's own."""
-    step: Any = AsyncStep(fn, "t", name, 1, WITHIN, ())
+    step: Any = AsyncStep(fn, StepKind.TRANSACTION, name, 1, WITHIN, ())
     step.isolation, step.provider, step.connection_parameter = None, None, "conn"
     return step  # type: ignore[no-any-return]
 

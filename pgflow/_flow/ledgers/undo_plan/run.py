@@ -21,6 +21,7 @@ from pgflow._flow.scope import WorkflowScope
 from pgflow._model.claims import SagaEntry
 from pgflow._model.decisions import Decision
 from pgflow._model.effects import Risk
+from pgflow._model.kinds import StepKind
 from pgflow.errors import PgflowError
 
 
@@ -208,7 +209,7 @@ class Attempt:
         if known is None:
             raise LookupError("the saga does not allow it any more")
         arguments = arguments_of(known.origin).decode(json.dumps(step["arguments"]), f"what {known.name} is called with")
-        if known.effect == "e":
+        if known.effect == StepKind.EFFECT:
             return known.issue_in_plan(self._scope, arguments, rests_on)  # type: ignore[no-any-return]
         return execution.issue_step(known.spec(self._scope.app_errors), (), arguments, rests_on, is_undo=True)
 
