@@ -78,7 +78,7 @@ table pgflow.code_signal, owner pgflow_owner
   -- What payloads the signals have that code waits for, as far as it declares them
   code_id integer not null -- The code
   signal text not null -- Name of the signal
-  shape jsonb not null -- What the code certainly refuses, see sql/core/shape.sql
+  shape jsonb not null -- Payloads that the code certainly refuses, see sql/core/shape.sql
   constraint code_signal_signal_check CHECK (((octet_length(signal) >= 1) AND (octet_length(signal) <= 255)))
   CREATE INDEX code_signal_code_idx ON pgflow.code_signal USING btree (code_id)
   CREATE UNIQUE INDEX code_signal_key ON pgflow.code_signal USING btree (signal, code_id, md5((shape)::text))

@@ -152,4 +152,4 @@ $$;
 comment on function pgflow.check_payload_(bigint, text, text, json)
   is 'Refuses (PF003) the payload of a signal that no code a run may meet would take, as far as workers have said';
 
-comment on column pgflow.code_signal.shape is 'What the code certainly refuses, see sql/core/shape.sql';
+comment on column pgflow.code_signal.shape is 'Payloads that the code certainly refuses, see sql/core/shape.sql';
