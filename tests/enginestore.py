@@ -1,5 +1,7 @@
 """The database's part in memory: what ``sql/runs/commit.sql`` and ``sql/runs/answer.sql`` do, without a database.
 
+`tests/test_engine_store.py` holds it to the database, history by history.
+
 A :class:`Store` keeps runs, units, mail and a clock. It takes the very documents that a worker sends and
 gives the answers that the stored functions give. Time is a number that moves when a test says so, and
 what the world outside will do is a list (`coming`), so that a copy of a store has the same future.
@@ -265,7 +267,7 @@ class Store:
             assert (of_run, chain_id) == (run_id, run.chain_id)
             assert any(row[3:6] == [Kind.SIGNAL_RECEIVED, name, taken.payload] for row in batch["u"])
             self.mail.remove(taken)
-        answer = self._settle(run, batch["x"][0]) if "x" in batch else None
+        answer = self._answer(run, batch["x"][0]) if "x" in batch else None
         for _, status, reason, output, error, *_ in batch.get("o", ()):
             self._end(run, status, reason, output, error)
         return None, json.loads(json.dumps(answer))
@@ -275,7 +277,7 @@ class Store:
         for run_id, seq, call, kind, name, payload, starts, at_us, delay, token, *_ in rows:
             assert run_id == run.run_id
             assert seq == run.last_seq + 1, f"seq {seq} after {run.last_seq}"
-            due_us = None if delay is None else self.now_us + int(delay * SECOND)
+            due_us = None if delay is None else self.now_us + round(delay * SECOND)
             run.units.append(Unit(seq, call, kind, name, payload, None if starts is None else json.loads(starts), at_us, due_us))
             self._writers[run_id, seq] = token
 
@@ -287,9 +289,9 @@ class Store:
         self.append(run, json.loads(f"[{rows}]"))
         return self.now_us
 
-    # ------------------------------------------------------------ settle_
+    # ------------------------------------------------------------ answers to questions
 
-    def _settle(self, run: StoredRun, q: dict[str, Any]) -> dict[str, Any]:
+    def _answer(self, run: StoredRun, q: dict[str, Any]) -> dict[str, Any]:
         assert q["seq"] == run.last_seq
         for chain_id in q.get("unwanted", ()):
             self._post(chain_id, "x", "cancel", json.dumps({"why": "the parent gave up waiting for it", "reason": "parent_gave_up"}), sent_by="pgflow")
@@ -395,6 +397,7 @@ class Store:
 
     def _end(self, run: StoredRun, status: str, reason: str | None, output: str | None, error: str | None) -> None:
         run.place, run.status, run.reason, run.output, run.error = "ended", status, reason, output, error
+        self.mail = [m for m in self.mail if m.chain_id != run.chain_id]
         if run.parent is not None and self.runs[run.parent[0]].place != "ended":
             head = {"status": status, "reason": reason, "run_id": run.run_id}
             payload = f'{json.dumps(head)[:-1]}, "output" : {output or "null"}, "error" : {error or "null"}}}'

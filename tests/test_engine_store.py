@@ -1,0 +1,39 @@
+"""The store of the engine's tests is what the database is: each history is played on both."""
+
+from __future__ import annotations
+
+import random
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import sqlkit
+from enginekit import Worker
+from enginetwin import Twin
+from exampleflows import Example, each_example
+
+if TYPE_CHECKING:
+    import psycopg
+
+
+def play(conn: psycopg.Connection[Any], example: Example, seed: Any) -> Twin:
+    """Plays a run of an example on both stores, in an order left to chance, with workers that die."""
+    store = Twin(conn, example.workflow, *example.children)
+    store.coming = list(example.events)
+    store.start(example.workflow, example.n)
+    worker, rng = Worker(store, seed=seed), random.Random(seed)
+    dying = True
+    while dying:
+        dying = False
+        for _ in worker.play_at_random():
+            if rng.random() < 0.01:
+                worker, dying = worker.crash(), True
+                break
+    return store
+
+
+@each_example()
+@pytest.mark.parametrize("seed", range(3))
+def test_a_history_is_the_same_in_the_store_and_in_the_database(dsn: str, example: Example, seed: int) -> None:
+    with sqlkit.connect(dsn) as conn:
+        store = play(conn, example, f"{example.name}/{seed}")
+        assert {run.place for run in store.runs.values()} <= {"ended", "parked", "held"}
