@@ -20,7 +20,9 @@ RUNS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 class Metered(Protocol):
     """Interface of a worker, as its meter reads it."""
 
-    worker_id: int
+    @property
+    def worker_id(self) -> int:
+        """Number under which the database knows it."""
 
     @property
     def active(self) -> int:

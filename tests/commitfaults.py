@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 
 import psycopg
 
-import pgflow._worker.worker
+import pgflow._worker.upkeep
 from pgflow.app._sync import Portal
 from tests import servers
 from tests.evidence import Evidence, Findings
@@ -196,8 +196,8 @@ async def refuse_on_paths(server_dsn: str, seconds: float, seed: int, names: Seq
             finally:
                 await stage.close()
 
-    strays = pgflow._worker.worker.STRAYS_EVERY_SECONDS
-    pgflow._worker.worker.STRAYS_EVERY_SECONDS = 0.2
+    strays = pgflow._worker.upkeep.STRAYS_EVERY_SECONDS
+    pgflow._worker.upkeep.STRAYS_EVERY_SECONDS = 0.2
     try:
         dsn = servers.dsn_of(server_dsn, template)
         servers.install_schema(dsn)
@@ -216,7 +216,7 @@ async def refuse_on_paths(server_dsn: str, seconds: float, seed: int, names: Seq
                 tallies = list(turn)
         return tallies
     finally:
-        pgflow._worker.worker.STRAYS_EVERY_SECONDS = strays
+        pgflow._worker.upkeep.STRAYS_EVERY_SECONDS = strays
         servers.drop_database(server_dsn, template)
         portal.close()
 

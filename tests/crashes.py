@@ -30,11 +30,11 @@ from pgflow._db.calls import commit as commit_calls
 from pgflow._db.calls import wake as wake_calls
 from pgflow._engine.flush import Flush
 from pgflow._worker.bodies import Bodies
+from pgflow._worker.claims import Claims
 from pgflow._worker.committer import Committer
 from pgflow._worker.connection import WorkerConnection
 from pgflow._worker.heartbeat import Rhythm
 from pgflow._worker.options import WorkerOptions
-from pgflow._worker.worker import Worker
 from pgflow.app import AsyncApp
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -148,14 +148,14 @@ def _arm_claim(name: str) -> None:
 
 
 def _arm_claimed(name: str) -> None:
-    original = Worker.claims_arrived
+    original = Claims.arrived
 
-    def claims_arrived(self: Worker, request: Any, claims: list[Any]) -> None:
+    def arrived(self: Claims, request: Any, claims: list[Any]) -> None:
         if claims:
             _reach(name)
         original(self, request, claims)
 
-    Worker.claims_arrived = claims_arrived  # type: ignore[method-assign]
+    Claims.arrived = arrived  # type: ignore[method-assign]
 
 
 def _arm_body(name: str) -> None:
@@ -169,13 +169,13 @@ def _arm_body(name: str) -> None:
 
 
 def _arm_return(name: str) -> None:
-    original = Worker.returned
+    original = Bodies.returned
 
-    def returned(self: Worker, execution: Any, result: Any) -> None:
+    def returned(self: Bodies, execution: Any, result: Any) -> None:
         _reach(name)
         original(self, execution, result)
 
-    Worker.returned = returned  # type: ignore[method-assign]
+    Bodies.returned = returned  # type: ignore[method-assign]
 
 
 def _concerns(name: str, flush: Flush) -> bool:

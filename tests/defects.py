@@ -289,7 +289,7 @@ WAKES = (
         "test_sql_wake.py::test_a_run_locked_elsewhere_is_not_waited_for_and_keeps_its_nudge",
     ),
     Defect(
-        "wake-up by notification only", "pgflow/_worker/worker.py",
+        "wake-up by notification only", "pgflow/_worker/poller.py",
         "async with asyncio.timeout(wait):", "async with asyncio.timeout(None):",
         "test_runs.py::test_runs_go_on_and_results_arrive_without_listening",
     ),
@@ -446,18 +446,18 @@ CLOCKS = (
         "test_sql_workers.py::test_a_worker_that_beat_since_it_was_observed_is_not_dead",
     ),
     Defect(
-        "sleeper who takes the others for dead", "pgflow/_worker/heartbeat.py",
-        "if gap > max(4 * self._rhythm.look, 2.0):", "if False:",
+        "sleeper who takes the others for dead", "pgflow/_worker/reaper.py",
+        "if gap > max(4 * self._look_seconds, 2.0):", "if False:",
         "test_heart.py::test_who_was_asleep_takes_nobody_for_dead",
     ),
     Defect(
         "heartbeats on the worker's loop", "pgflow/_worker/heartbeat.py",
-        "if time.monotonic() >= next_beat:", "if time.monotonic() >= next_beat and self._host.ticks != self._last_ticks[0]:",
+        "if time.monotonic() >= next_beat:", "if time.monotonic() >= next_beat and self._watchdog._ticks() != self._watchdog._last[0]:",
         "test_heart.py::test_a_loop_that_stands_still_does_not_stop_the_heart",
     ),
     Defect(
-        "effects begun while others may think us dead", "pgflow/_worker/runs.py",
-        'if call.spec.effect != "r" and self._heart.is_stale:', "if False:",
+        "effects begun while others may think us dead", "pgflow/_worker/host.py",
+        'if call.spec.effect != "r" and self._life.is_stale:', "if False:",
         "test_heart.py::test_a_worker_that_may_be_thought_dead_begins_nothing_that_acts",
     ),
     Defect(
@@ -534,7 +534,7 @@ STEPS = (
         "test_commitfaults.py::test_where_the_commit_itself_is_refused_the_work_is_done_once",
     ),
     Defect(
-        "trouble of the body's own database taken for ours", "pgflow/_worker/bodies.py",
+        "trouble of the body's own database taken for ours", "pgflow/_worker/transaction_bodies.py",
         "return connection is None or is_raised_on(error, connection)", "return True",
         "test_infrastructure.py::test_another_connection_in_a_transaction_is_the_body_s_own[async]",
     ),
@@ -665,8 +665,8 @@ STEPS = (
     ),
     Defect(
         "runs kept by a worker that has stopped", "pgflow/_worker/runs.py",
-        "        for execution in executions:\n            self._remove(execution)\n        await self._release([e.claim for e in executions])",
-        "        for execution in executions:\n            self._remove(execution)",
+        "        for execution in executions:\n            self.remove(execution)\n        await self._release([e.claim for e in executions])",
+        "        for execution in executions:\n            self.remove(execution)",
         "test_recovery.py::test_a_worker_that_stops_lets_its_steps_finish_and_hands_the_rest_back",
     ),
     Defect(
@@ -739,7 +739,7 @@ SECURITY = (
         "test_failures.py::test_nul_and_lone_surrogates_are_replaced_in_texts",
     ),
     Defect(
-        "text of an error in the log", "pgflow/_worker/runs.py",
+        "text of an error in the log", "pgflow/_worker/bodies.py",
         'kind = result.error["type"].removeprefix("builtins.")', 'kind = result.error["message"]',
         "test_logging.py::test_no_password_input_result_or_text_of_an_error_is_in_the_log_of_a_worker",
     ),
@@ -1067,7 +1067,7 @@ SERVERS = (
         "test_deadlines.py::test_the_engines_own_statements_in_a_transaction_have_a_deadline[session]",
     ),
     Defect(
-        "transaction left waiting for a server that is the primary no more", "pgflow/_worker/bodies.py",
+        "transaction left waiting for a server that is the primary no more", "pgflow/_worker/open_transactions.py",
         "if transaction.began_at < left_at:", "if transaction.began_at > left_at:",
         "test_deadlines.py::test_transactions_with_a_server_that_is_the_primary_no_more_are_cut_and_run_again[psycopg]",
     ),
@@ -1148,15 +1148,15 @@ UPGRADES = (
         "test_sql_claim.py::test_a_long_journal_comes_in_pages_in_the_order_in_which_it_was_recorded",
     ),
     Defect(
-        "worker that does not see its schema change", "pgflow/_worker/worker.py",
+        "worker that does not see its schema change", "pgflow/_worker/upkeep.py",
         "self._compare_schema(await self._control.ask(worker_calls.read_stamp()))", "pass",
         "test_upgrades.py::test_a_worker_says_once_that_the_schema_is_newer_and_goes_on",
     ),
     Defect(
         "claims beside a schema that breaks this version", "pgflow/_worker/claims.py",
-        "if self.is_outgrown:\n            return 0", "if False:\n            return 0",
+        "if self._is_outgrown:\n            return 0", "if False:\n            return 0",
         "test_upgrades.py::test_a_worker_takes_no_further_runs_from_a_schema_that_its_code_cannot_work_with",
-        also=(("if self.failed.is_set():\n            return 0", "if False:\n            return 0"),),
+        also=(("if self._life.failed.is_set():\n            return 0", "if False:\n            return 0"),),
     ),
     Defect(
         "call of a landed worker dropped", "sql/ops/worker.sql",
@@ -1203,13 +1203,13 @@ UPGRADES = (
 
 NAMES = (
     Defect(
-        "lanes that are read once", "pgflow/_worker/worker.py",
-        "self._foreign_lanes.add(lane)\n                self._lanes_wanted.set()", "self._foreign_lanes.add(lane)",
+        "lanes that are read once", "pgflow/_worker/lanes.py",
+        "self._foreign.add(lane)\n                self._wanted.set()", "self._foreign.add(lane)",
         "test_versions.py::test_a_lane_that_is_new_is_served_as_soon_as_somebody_tells_of_it",
     ),
     Defect(
-        "newest lane that polls do not look at", "pgflow/_worker/worker.py",
-        "if (polled.newest_lane or 0) > self._newest_lane:", "if False and (polled.newest_lane or 0) > self._newest_lane:",
+        "newest lane that polls do not look at", "pgflow/_worker/lanes.py",
+        "if (newest or 0) > self._newest:", "if False and (newest or 0) > self._newest:",
         "test_versions.py::test_a_run_started_with_a_version_that_a_worker_has_is_taken_by_it_though_nothing_was_pinned_before",
         also=(("LANES_EVERY_SECONDS = 5.0", "LANES_EVERY_SECONDS = 500.0"),),
     ),
@@ -1274,12 +1274,12 @@ NAMES = (
         "test_unserved.py::test_a_queued_run_says_why_nobody_takes_it",
     ),
     Defect(
-        "keys that nobody frees", "pgflow/_worker/worker.py",
+        "keys that nobody frees", "pgflow/_worker/upkeep.py",
         "                    await self._control.ask(worker_calls.sweep_keys())\n", "",
         "test_runs.py::test_a_worker_frees_keys_whose_retention_is_over",
     ),
     Defect(
-        "partition that one open run keeps large for good", "pgflow/_worker/worker.py",
+        "partition that one open run keeps large for good", "pgflow/_worker/upkeep.py",
         "                    for shrunk in await self._control.ask(worker_calls.shrink_journal()):\n", "                    for shrunk in ():\n",
         "test_sparse_partitions.py::test_a_worker_shrinks_what_an_open_run_keeps_and_the_run_goes_on",
     ),
@@ -1323,8 +1323,8 @@ SUPERVISION = (
         "test_supervision.py::test_a_pool_replaces_lost_threads_up_to_its_bound",
     ),
     Defect(
-        "a worker goes on without its threads", "pgflow/_worker/worker.py",
-        "elif now - self._lost_since > self.options.grace_seconds:", "elif False:",
+        "a worker goes on without its threads", "pgflow/_worker/lost_threads.py",
+        "elif now - self._too_many_since > self._grace_seconds:", "elif False:",
         "test_supervision.py::test_a_worker_that_has_lost_too_many_threads_hands_its_runs_back_and_says_so",
     ),
     Defect(
@@ -1369,8 +1369,8 @@ SUPERVISION = (
         "test_supervision.py::test_connections_and_locks_of_transactions_that_hang_are_replaced_and_freed",
     ),
     Defect(
-        "a body that was left behind keeps its locks", "pgflow/_worker/bodies.py",
-        "                known.cut()\n            self._host", "            self._host",
+        "a body that was left behind keeps its locks", "pgflow/_worker/open_transactions.py",
+        "            known.leave_behind()\n            known.cut()\n", "            known.leave_behind()\n",
         "test_supervision.py::test_connections_and_locks_of_transactions_that_hang_are_replaced_and_freed",
     ),
     Defect(

@@ -32,7 +32,6 @@ from pgflow import Absent, Confirmed, Retries, StillUnknown, effect, step, workf
 from pgflow._worker.bodies import Bodies
 from pgflow._worker.committer import Committer
 from pgflow._worker.options import WorkerOptions
-from pgflow._worker.worker import Worker
 from pgflow.app import AsyncApp
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -243,14 +242,14 @@ def _arm_start() -> None:
 
 
 def _arm_reply() -> None:
-    original = Worker.returned
+    original = Bodies.returned
 
-    def returned(self: Worker, execution: Any, result: Any) -> None:
+    def returned(self: Bodies, execution: Any, result: Any) -> None:
         if result.call.spec.effect == "e":
             _reach_at("after the reply", result.call.name, result.call.args[-1])
         original(self, execution, result)
 
-    Worker.returned = returned  # type: ignore[method-assign]
+    Bodies.returned = returned  # type: ignore[method-assign]
 
 
 def _arm_outcome() -> None:

@@ -29,8 +29,7 @@ from pgflow._flow.main import make_main
 from pgflow._flow.scope import StepScope, WorkflowScope, current
 from pgflow._flow.workflow import Workflow
 from pgflow._worker.bodies import _judge as judge_error
-from pgflow._worker.fencing import FenceQueue
-from pgflow._worker.worker import Worker as RealWorker
+from pgflow._worker.fencing import FenceQueue, Turns
 from pgflow.errors import NonDeterminismError
 from pgflow.replay.check import _judge as judge_replay
 
@@ -363,17 +362,14 @@ class Worker:
 
     def _is_turn_free(self, execution: WatchedExecution) -> bool:
         """Return True if the worker would let a transactional step fence now: its own condition is asked."""
-        return RealWorker.has_turn(execution)
+        return Turns.is_free(execution)
 
     def go_on(self, execution: WatchedExecution) -> None:
         """Go on at once: the turn is asked for again at every move."""
         execution.advance()
 
-    def got_on(self, execution: WatchedExecution) -> None:
-        """Nobody here claims suspects one at a time."""
-
-    def noted(self, execution: WatchedExecution, seq: int, *, has_ended: bool) -> None:
-        """Nobody here compares what was acknowledged with a server that took over."""
+    def fenced(self, execution: WatchedExecution, seq: int) -> None:
+        """Nobody here claims suspects one at a time, or compares what was acknowledged with a server that took over."""
 
     def call_soon(self, callback: Callable[..., None], *args: Any) -> None:
         """Offers the move "advance": the event loop's next turn, before which another fence may be quicker."""

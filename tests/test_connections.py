@@ -85,7 +85,7 @@ async def test_many_runs_want_no_more_than_five(conn, dsn):
 @in_a_loop
 async def test_a_worker_that_rests_keeps_one_connection_for_commits_and_none_for_transactions(conn, dsn, monkeypatch):
     monkeypatch.setattr("pgflow._worker.committer.IDLE_SECONDS", 0.1)
-    monkeypatch.setattr("pgflow._worker.worker.STRAYS_EVERY_SECONDS", 0.1)
+    monkeypatch.setattr("pgflow._worker.upkeep.STRAYS_EVERY_SECONDS", 0.1)
     monkeypatch.setattr("pgflow._db.connect.POOL_IDLE_SECONDS", 0.1)
     app = AsyncApp(dsn, include=[noting, holding])
     rests = {"pgflow worker": 1, "pgflow committer": 1, "pgflow listener": 1, "pgflow heart": 1}

@@ -71,7 +71,7 @@ def statuses(conn: psycopg.Connection) -> Counter[str]:
 def test_a_deploy_drains_with_no_run_stuck_while_workers_of_both_versions_are_killed(
     dsn: str, conn: psycopg.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pgflow._worker.worker.STRAYS_EVERY_SECONDS", 0.2)
+    monkeypatch.setattr("pgflow._worker.upkeep.STRAYS_EVERY_SECONDS", 0.2)
     ran.clear()
     asyncio.run(deploy(dsn, conn, RUNS // 3))
     rows = conn.execute("select workflow, input->>'n', output, version, status, reason from pgflow.runs").fetchall()
@@ -117,7 +117,7 @@ async def deploy(dsn: str, conn: psycopg.Connection, each: int) -> None:
 
 
 def test_a_run_that_older_code_could_not_replay_goes_on_with_newer_code_that_is_there(dsn: str, conn: psycopg.Connection, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pgflow._worker.worker.STRAYS_EVERY_SECONDS", 0.2)
+    monkeypatch.setattr("pgflow._worker.upkeep.STRAYS_EVERY_SECONDS", 0.2)
 
     async def both() -> None:
         fleet = Fleet(dsn)

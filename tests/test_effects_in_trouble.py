@@ -315,9 +315,9 @@ async def test_an_act_begins_only_while_it_surely_ends_before_absent_is_believed
     begin = Acts.act
     delays = iter([late_seconds])
 
-    async def begin_late(self: Acts, execution: Any, call: Any, scope: Any) -> Any:
+    async def begin_late(self: Acts, execution: Any, call: Any) -> Any:
         call.attempted_us -= int(next(delays, 0) * 1e6)  # as if the worker had stood still since the intent was committed
-        return await begin(self, execution, call, scope)
+        return await begin(self, execution, call)
 
     monkeypatch.setattr(Acts, "act", begin_late)
 

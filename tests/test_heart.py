@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import psycopg
 from records import SOON, count, steps, wait_until
@@ -12,7 +12,10 @@ from sqlkit import claim, register, start
 from pgflow import App, read, step, workflow
 from pgflow._db.connect import ConnectOptions
 from pgflow._worker import heartbeat as heart_module
-from pgflow._worker.heartbeat import Heart, Rhythm
+from pgflow._worker.acknowledged import Acknowledged
+from pgflow._worker.heartbeat import Heart, Rhythm, Tidings
+from pgflow._worker.life import Life
+from pgflow._worker.watchdog import Watchdog
 
 if TYPE_CHECKING:
     import pytest
@@ -20,36 +23,23 @@ if TYPE_CHECKING:
 FAST = Rhythm(beat=0.02, look=0.02, dead_after=0.4)
 
 
-class Standstill:
-    """A worker whose loop does not move."""
-
-    ticks = 0
-
-    def __init__(self) -> None:
-        self.told: list[Any] = []
-
-    def mail_arrived(self, run_ids: list[int]) -> None:
-        self.told.append(run_ids)
-
-    def declared_dead(self) -> None:
-        self.told.append("dead")
-
-    def reaped(self, lanes: list[int]) -> None:
-        self.told.append(lanes)
-
-    def beat_resumed(self) -> None:
-        self.told.append("resumed")
+def heart_of(dsn: str, worker: int, rhythm: Rhythm) -> Heart:
+    """The heart of a worker whose loop does not move."""
+    life = Life(rhythm.dead_after / 2)
+    life.registered(worker)
+    tidings = Tidings(*[lambda *_: None] * len(Tidings._fields))
+    return Heart(ConnectOptions(dsn), life, rhythm, tidings, lambda *_: None, Acknowledged(), Watchdog(lambda: 0, 0, rhythm.blocked_after))
 
 
 def test_a_loop_that_stands_still_does_not_stop_the_heart(dsn: str, conn: psycopg.Connection) -> None:
     worker = register(conn)
-    heart = Heart(Standstill(), ConnectOptions(dsn), worker, FAST, 0)
+    heart = heart_of(dsn, worker, FAST)
     heart.start()
     try:
         beats = "select beat >= 5 from pgflow.worker where worker_id = %s"
         wait_until(lambda: conn.execute(beats, (worker,)).fetchone() == (True,), "the heart beats", 3)
     finally:
-        heart.stop()
+        heart.join()
 
 
 def test_who_was_asleep_takes_nobody_for_dead(dsn: str, conn: psycopg.Connection, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -58,7 +48,8 @@ def test_who_was_asleep_takes_nobody_for_dead(dsn: str, conn: psycopg.Connection
     start(conn)
     silent, watcher = register(conn), register(conn)
     claim(conn, worker=silent)
-    heart = Heart(Standstill(), ConnectOptions(dsn), watcher, Rhythm(), 0)
+    heart = heart_of(dsn, watcher, Rhythm())
+    heart.renew()
     try:
         heart._look()
         clock.now += 3600  # the machine slept, and the other worker's perhaps too

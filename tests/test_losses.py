@@ -14,7 +14,7 @@ from pgflow import App, step, workflow
 from pgflow._db.calls import loss as calls
 from pgflow._db.calls.worker import Beat
 from pgflow._db.query import run as ask
-from pgflow._worker import worker as worker_module
+from pgflow._worker import upkeep
 from pgflow._worker.acknowledged import Acknowledged
 from pgflow.meter import Meter
 
@@ -55,7 +55,7 @@ async def three() -> list[str]:
 def test_a_run_goes_on_from_what_is_left_after_a_failover_has_lost_what_was_acknowledged(
     dsn: str, conn: psycopg.Connection, monkeypatch: pytest.MonkeyPatch, is_first: bool
 ) -> None:
-    monkeypatch.setattr(worker_module, "STRAYS_EVERY_SECONDS", 0.2)
+    monkeypatch.setattr(upkeep, "STRAYS_EVERY_SECONDS", 0.2)
     hold_on.clear()
     ran.clear()
     with App(dsn, include=[another, three]) as app, app.worker(poll_seconds=0.05):
@@ -152,7 +152,7 @@ def test_a_worker_remembers_what_it_was_told_and_where_the_log_was(dsn: str) -> 
         run = app.start(three)
         run.result(SOON)
         (worker,) = app._background._workers  # type: ignore[union-attr]
-        told = worker.acknowledged
+        told = worker._acknowledged
         wait_until(lambda: any(one.key == run.key and one.has_ended for part in told._stretches for one in part.told.values()), "a beat comes", 10)
         assert told._last is not None
         assert told._last.timeline == 1

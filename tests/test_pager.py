@@ -265,7 +265,7 @@ async def test_a_worker_whose_pager_is_gone_has_failed(aflow: AsyncHarness, conn
     await aflow.until_idle()
     worker = aflow._worker
     assert worker is not None
-    (loop,) = [task for task in worker._tasks if "Pager.loop" in repr(task.get_coro().cr_frame.f_locals.get("loop"))]  # type: ignore[union-attr]
+    (loop,) = [task for task in worker._tasks._tasks if "Pager.loop" in repr(task.get_coro().cr_frame.f_locals.get("loop"))]  # type: ignore[union-attr]
     loop.cancel()
     await asyncio.wait_for(worker.failed.wait(), 5)
 

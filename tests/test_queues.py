@@ -13,7 +13,7 @@ from records import SOON, count, wait_until
 
 import pgflow
 from pgflow import App, read, workflow
-from pgflow._worker.worker import Worker
+from pgflow._worker.claims import Claims
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -76,12 +76,12 @@ def test_a_worker_with_a_backlog_claims_as_many_as_end_though_other_ends_are_on_
     dsn: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[tuple[int, int | None]] = []
-    claim_request = Worker.claim_request
+    request_with = Claims.request_with
     now = most = 0
 
-    def watched(worker: Worker, ending: int) -> ClaimRequest | None:
-        has_backlog = worker._backlog
-        request = claim_request(worker, ending)
+    def watched(claims: Claims, ending: int) -> ClaimRequest | None:
+        has_backlog = claims._has_backlog
+        request = request_with(claims, ending)
         if has_backlog:
             asked.append((ending, request and request.max_runs))
         return request
@@ -99,7 +99,7 @@ def test_a_worker_with_a_backlog_claims_as_many_as_end_though_other_ends_are_on_
         await look()
         return n
 
-    monkeypatch.setattr(Worker, "claim_request", watched)
+    monkeypatch.setattr(Claims, "request_with", watched)
     with App(dsn, include=[looking]) as app:
         runs = app.start_many(looking, [(n,) for n in range(400)])
         with app.worker(concurrency=16):

@@ -456,7 +456,7 @@ async def test_a_run_whose_check_breaks_off_is_handed_back(
 
     aflow.app.ref_checker("store")(store.has)
     run = await parked(aflow)
-    monkeypatch.setattr("pgflow._worker.runs.find_lost", breaks_off_once)
+    monkeypatch.setattr("pgflow._worker.beginnings.find_lost", breaks_off_once)
     await run.send(go, 1)
     assert await run.result(SOON) == "a, b"
     assert len(begun) == 2

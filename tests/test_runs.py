@@ -33,7 +33,7 @@ from pgflow import (
 )
 from pgflow._client.starts import RUNS_A_STATEMENT
 from pgflow._engine.execution import Execution
-from pgflow._worker.worker import Worker
+from pgflow._worker.poller import Poller
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -94,12 +94,12 @@ async def test_a_loop_that_has_looked_at_a_run_does_not_hold_it_while_it_rests(
     aflow: AsyncHarness, left_over: Callable[[], list[Execution]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     polls = 0
-    poll = Worker._poll
+    poll = Poller.poll
 
-    async def counting(worker: Worker) -> Polled:
+    async def counting(poller: Poller) -> Polled:
         nonlocal polls
         polls += 1
-        return await poll(worker)
+        return await poll(poller)
 
     @step
     async def looked_at() -> bool:
@@ -111,7 +111,7 @@ async def test_a_loop_that_has_looked_at_a_run_does_not_hold_it_while_it_rests(
     async def seen_by_polls() -> bool:
         return await looked_at()
 
-    monkeypatch.setattr(Worker, "_poll", counting)
+    monkeypatch.setattr(Poller, "poll", counting)
     aflow.include(seen_by_polls)
     assert await (await aflow.start(seen_by_polls)).result(SOON)
     await eventually(lambda: left_over() == [], "the loops hold nothing")

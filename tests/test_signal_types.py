@@ -253,7 +253,7 @@ async def test_a_signal_that_nobody_declares_is_sent_as_it_is(aflow: AsyncHarnes
 
 
 def registered(conn: Conn, *codes: Any) -> int:
-    from pgflow._worker.worker import code_of
+    from pgflow._worker.registration import code_of
 
     worker = one(conn, "select pgflow.register_worker('host', 1, '{default}', 1, 'test')")
     conn.execute("select pgflow.register_code(%s, %s)", (worker, Jsonb([code_of("order", code) for code in codes])))

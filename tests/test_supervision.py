@@ -36,14 +36,20 @@ from pgflow import (
 from pgflow._client.results import ResultWaiter
 from pgflow._db.connect import ConnectOptions
 from pgflow._transactions.psycopg import PsycopgProvider
-from pgflow._worker.claims import Claiming
+from pgflow._worker.beginnings import Beginnings
+from pgflow._worker.claims import Claims
 from pgflow._worker.committer import Committer
+from pgflow._worker.flusher import Flusher
 from pgflow._worker.heartbeat import Heart, Rhythm
+from pgflow._worker.lanes import Lanes
 from pgflow._worker.listener import Listener
 from pgflow._worker.options import WorkerOptions
 from pgflow._worker.pager import Pager
+from pgflow._worker.poller import Poller
 from pgflow._worker.supervision import MAX_FAILURES, cancel, keep_going
 from pgflow._worker.threads import DaemonThreads
+from pgflow._worker.upkeep import Upkeep
+from pgflow._worker.watchdog import Watchdog
 from pgflow._worker.worker import Worker
 
 pytestmark = pytest.mark.timeout(90)
@@ -250,7 +256,7 @@ def test_a_body_that_is_cancelled_before_it_begins_holds_its_run(dsn: str, monke
     async def cancelled(*_: Any) -> Any:
         raise asyncio.CancelledError
 
-    monkeypatch.setattr("pgflow._worker.bodies.Bodies._last_details", cancelled)
+    monkeypatch.setattr("pgflow._worker.progress.Progress.last_details", cancelled)
     app = App(dsn, include=[trying_twice, quick])
     with app, app.worker(grace_seconds=1):
         with pytest.raises(RunStuck, match="what step failing_once came to cannot be told: CancelledError"):
@@ -328,15 +334,15 @@ def test_a_bad_annotation_started_from_sql_holds_its_run_and_no_other(dsn: str, 
 
 
 def test_a_run_at_which_the_engine_fails_again_and_again_is_held(dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    begin, tries = Worker._start, []
+    begin, tries = Beginnings._start, []
 
-    def broken(self: Worker, execution: Any) -> None:
+    def broken(self: Beginnings, execution: Any) -> None:
         if execution.claim.workflow == "calling":
             tries.append(1)
             raise LookupError("a part of the engine")
         begin(self, execution)
 
-    monkeypatch.setattr(Worker, "_start", broken)
+    monkeypatch.setattr(Beginnings, "_start", broken)
     app = App(dsn, include=[calling, quick])
     with app, app.worker(grace_seconds=1):
         with pytest.raises(RunStuck, match=r"the engine failed at it 3 times: LookupError: a part of the engine"):
@@ -379,9 +385,9 @@ def worker_of(app: App) -> Worker:
 
 
 LOOPS: dict[str, tuple[Any, str]] = {
-    "claims": (Claiming, "_claim_once"), "polls": (Worker, "_poll"), "flushes": (Worker, "_flush_old"), "upkeep": (Worker, "_compare_schema"),
-    "commits": (Committer, "_commit"), "results": (ResultWaiter, "_run"), "lanes": (Worker, "_look_for_lanes"),
-    "pages": (Pager, "look"), "beats": (Heart, "_look"), "the heart's look at the loop": (Heart, "_watch_loop"), "news": (Listener, "_say"),
+    "claims": (Claims, "_claim_once"), "polls": (Poller, "poll"), "flushes": (Flusher, "_flush_old"), "upkeep": (Upkeep, "_compare_schema"),
+    "commits": (Committer, "_commit"), "results": (ResultWaiter, "_run"), "lanes": (Lanes, "look"),
+    "pages": (Pager, "look"), "beats": (Heart, "_look"), "the heart's look at the loop": (Watchdog, "look"), "news": (Listener, "_say"),
 }  # fmt: skip
 """Calls that each loop, task and thread of a worker makes on its way."""
 
@@ -409,8 +415,8 @@ def test_a_loop_that_fails_once_begins_again_and_the_work_goes_on(
 
     armed: list[int] = []
     monkeypatch.setattr(owner, method, once)
-    monkeypatch.setattr("pgflow._worker.worker.STRAYS_EVERY_SECONDS", 0.05)
-    monkeypatch.setattr("pgflow._worker.worker.LANES_EVERY_SECONDS", 0.05)
+    monkeypatch.setattr("pgflow._worker.upkeep.STRAYS_EVERY_SECONDS", 0.05)
+    monkeypatch.setattr("pgflow._worker.lanes.LANES_EVERY_SECONDS", 0.05)
     monkeypatch.setattr("pgflow._worker.pager.LOOK_EVERY_SECONDS", 0.05)
     monkeypatch.setattr("pgflow._worker.listener.CHECK_SECONDS", 0.05)
     app = App(dsn, include=[quick])
@@ -563,14 +569,14 @@ def test_a_loop_that_cannot_go_on_ends_the_worker_and_the_caller_is_told(dsn: st
 @in_a_loop
 async def test_a_worker_that_fails_ends_the_context_of_an_async_app(dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
     armed: list[int] = []
-    sound = Worker._poll
+    sound = Poller.poll
 
     async def broken(self: Any) -> Any:
         if armed:
             raise LookupError("in polls")
         return await sound(self)
 
-    monkeypatch.setattr(Worker, "_poll", broken)
+    monkeypatch.setattr(Poller, "poll", broken)
     monkeypatch.setattr("pgflow._worker.supervision.back_off_seconds", lambda _: 0.01)
     app = AsyncApp(dsn, include=[quick])
     async with app:
@@ -586,7 +592,7 @@ async def test_a_worker_that_fails_ends_the_context_of_an_async_app(dsn: str, mo
 
 
 def test_a_heart_whose_thread_is_gone_ends_the_worker(dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pgflow._worker.worker.STRAYS_EVERY_SECONDS", 0.05)
+    monkeypatch.setattr("pgflow._worker.upkeep.STRAYS_EVERY_SECONDS", 0.05)
     monkeypatch.setattr("pgflow._worker.heartbeat.Heart.is_beating", property(lambda self: False))
     app = App(dsn, include=[quick])
     with app, pytest.raises(WorkerFailed, match="its heart has stopped"), app.worker(grace_seconds=1):
@@ -773,7 +779,7 @@ def test_a_listener_ends_though_its_cancel_meets_a_notification(dsn, ticks):
             if turns:
                 loop.call_soon(after, turns - 1)
             else:
-                closing.append(loop.create_task(listener.close()))
+                closing.append(loop.create_task(listener.stop()))
 
         def readable() -> None:
             loop.remove_reader(beside)

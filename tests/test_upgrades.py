@@ -215,7 +215,7 @@ def put_stamp(conn: psycopg.Connection, comment: str) -> None:
 
 @pytest.fixture
 def looks_often(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pgflow._worker.worker.STRAYS_EVERY_SECONDS", 0.05)
+    monkeypatch.setattr("pgflow._worker.upkeep.STRAYS_EVERY_SECONDS", 0.05)
 
 
 def lines(caplog: pytest.LogCaptureFixture) -> list[str]:

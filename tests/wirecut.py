@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 
 import psycopg
 
-import pgflow._worker.worker
+import pgflow._worker.upkeep
 from pgflow.app._sync import Portal
 from tests import servers
 from tests.evidence import Evidence, Findings
@@ -238,8 +238,8 @@ async def enumerate_paths(
             finally:
                 await stage.close()
 
-    strays = pgflow._worker.worker.STRAYS_EVERY_SECONDS
-    pgflow._worker.worker.STRAYS_EVERY_SECONDS = 0.2
+    strays = pgflow._worker.upkeep.STRAYS_EVERY_SECONDS
+    pgflow._worker.upkeep.STRAYS_EVERY_SECONDS = 0.2
     try:
         dsn = servers.dsn_of(server_dsn, template)
         servers.install_schema(dsn)
@@ -256,7 +256,7 @@ async def enumerate_paths(
                 next(t for t in tallies if t.path == tally.path).add(tally)
         return tallies[::-1]
     finally:
-        pgflow._worker.worker.STRAYS_EVERY_SECONDS = strays
+        pgflow._worker.upkeep.STRAYS_EVERY_SECONDS = strays
         servers.drop_database(server_dsn, template)
         loop_thread.close()
 

@@ -140,5 +140,5 @@ class ResultWaiter:
         self._closing = True
         if self._task is not None:
             await cancel([self._task])
-        await self._listener.close()
+        await self._listener.stop()
         await self._control.close()

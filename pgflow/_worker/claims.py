@@ -1,4 +1,4 @@
-"""Claiming of a worker's runs: as many as it has room for, alone or together with a commit that ends some."""
+"""The claims of a worker: as many runs as it has room for, alone or together with a commit that ends some."""
 
 from __future__ import annotations
 
@@ -13,10 +13,15 @@ from pgflow._db.calls.claim import ClaimRequest
 from pgflow._engine.execution import Execution
 from pgflow._flow.scope import log_fields
 from pgflow._model.claims import Claim
+from pgflow._worker.beginnings import Beginnings
 from pgflow._worker.claim_cursor import ClaimCursor
 from pgflow._worker.connection import WorkerConnection
-from pgflow._worker.options import Definitions, WorkerOptions
-from pgflow._worker.runs import Executions
+from pgflow._worker.lanes import Lanes
+from pgflow._worker.life import Life
+from pgflow._worker.options import WorkerOptions
+from pgflow._worker.parts import Loop, Tasks
+from pgflow._worker.runs import Runs
+from pgflow._worker.suspects import Suspects
 from pgflow.errors import LeaseLost, PgflowError
 from pgflow.logs import redacted
 
@@ -25,32 +30,55 @@ log = logging.getLogger("pgflow")
 MAX_CLAIM = 128
 
 
-class Claiming(Executions):
-    """Claims runs, and begins them."""
+class Claims(Loop):
+    """See the module. No more is asked for than there is room for: what is on its way counts like what is here.
 
-    failed: asyncio.Event
+    Args:
+        wanted: Set by whoever has heard of work, or made room for some.
+        beginnings: Begins what was claimed.
+    """
 
-    def __init__(self, definitions: Definitions, options: WorkerOptions, control: WorkerConnection) -> None:
-        super().__init__(definitions, options, control)
-        self.worker_id = 0
-        self._lanes: dict[int, claim_calls.Lane] = {}
-        self._front = ClaimCursor()
-        self._claiming = 0  # asked for
+    name = "the loop of claims"
+
+    def __init__(
+        self, tasks: Tasks, control: WorkerConnection, life: Life, wanted: asyncio.Event, runs: Runs, lanes: Lanes, suspects: Suspects,
+        beginnings: Beginnings, options: WorkerOptions,
+    ) -> None:
+        super().__init__(tasks)
+        self._control = control
+        self._life = life
+        self._wanted = wanted
+        self._runs = runs
+        self._lanes = lanes
+        self._suspects = suspects
+        self._beginnings = beginnings
+        self._concurrency = options.concurrency
+        self._tally = options.tally
+        self._meter = options.meter
+        self._cursor = ClaimCursor()
+        self._asked_for = 0
         self._replaced = 0  # runs whose end is on its way, together with claims for their places
-        self._backlog = False
-        self._running_suspect: int | None = None
-        self._claim_wanted = asyncio.Event()
-        self._stopping = False
-        self.is_outgrown = False
-        """True once the schema has been upgraded to one that this code cannot work with."""
+        self._has_backlog = False
+        self._is_outgrown = False
+        runs.when_left(self._run_left)
 
-    async def _claim_loop(self) -> None:
+    @property
+    def is_waiting(self) -> bool:
+        """True while there are claims on their way, or journals of claimed runs."""
+        return self._asked_for > 0
+
+    def outgrown(self, *, is_outgrown: bool) -> None:
+        """The schema was upgraded to one that this code cannot work with, or put back."""
+        self._is_outgrown = is_outgrown
+
+    async def loop(self) -> None:
+        """Claims when there may be work, for as long as there is work and room."""
         while True:
-            await self._claim_wanted.wait()
-            self._claim_wanted.clear()
-            while not self._stopping and (count := self._free()) > 0:
+            await self._wanted.wait()
+            self._wanted.clear()
+            while not self._life.is_stopping and (count := self.free()) > 0:
                 try:
-                    if await self._claim(count) < count:
+                    if await self.claim(count) < count:
                         break
                 except LeaseLost:
                     break
@@ -58,16 +86,17 @@ class Claiming(Executions):
                     log.warning("cannot claim: %s", redacted(error))
                     break
 
-    def _free(self) -> int:
-        if self.is_outgrown:
+    def free(self) -> int:
+        """Return the number of runs to claim next."""
+        if self._is_outgrown:
             return 0
-        if self.failed.is_set():
+        if self._life.failed.is_set():
             return 0
-        free = min(MAX_CLAIM, self.options.concurrency - len(self.executions) + self._replaced - self._claiming)
-        tally = self.options.tally
-        return free if tally is None or tally.most is None else min(free, tally.most - len(tally.chains) - self._claiming)
+        free = min(MAX_CLAIM, self._concurrency - len(self._runs.executions) + self._replaced - self._asked_for)
+        tally = self._tally
+        return free if tally is None or tally.most is None else min(free, tally.most - len(tally.chains) - self._asked_for)
 
-    async def _claim(self, count: int) -> int:
+    async def claim(self, count: int) -> int:
         """Claims so many runs; finds fewer only if there are no more."""
         found, is_from_head = await self._claim_once(count)
         if found < count and not is_from_head:
@@ -76,65 +105,58 @@ class Claiming(Executions):
 
     async def _claim_once(self, count: int) -> tuple[int, bool]:
         request = self._request(count)
-        self._claiming += count
+        self._asked_for += count
         claims: list[Claim] = []
         began = time.perf_counter()
         try:
             claims = await self._control.ask(claim_calls.claim_runs(request))
-            if self.meter is not None:
-                self.meter.claim_seconds.observe(time.perf_counter() - began)
+            if self._meter is not None:
+                self._meter.claim_seconds.observe(time.perf_counter() - began)
         finally:
-            self.claims_arrived(request, claims)
+            self.arrived(request, claims)
         return len(claims), request.after is None
 
     def _request(self, count: int) -> ClaimRequest:
-        return ClaimRequest(self.worker_id, list(self._lanes), count, self._running_suspect is None, self._front.position())
+        return ClaimRequest(self._life.worker_id, list(self._lanes.served), count, self._suspects.has_room, self._cursor.position())
 
-    def claim_request(self, ending: int) -> ClaimRequest | None:
-        """A claim to ride with a commit, where there is a backlog to drain; it may ask for more than is left of a tally."""
-        count = min(MAX_CLAIM, self._free() + ending)
-        is_limited = self.options.tally is not None and self.options.tally.most is not None
-        if self._stopping or self.is_outgrown or self.failed.is_set() or not self._backlog or is_limited or count <= 0:
+    def request_with(self, ending: int) -> ClaimRequest | None:
+        """Return the claim to ride with a commit that ends so many runs, where there is a backlog to drain; else None.
+
+        It may ask for more than is left of a tally.
+        """
+        count = min(MAX_CLAIM, self.free() + ending)
+        is_limited = self._tally is not None and self._tally.most is not None
+        may_not = self._life.is_stopping or self._is_outgrown or self._life.failed.is_set()
+        if may_not or not self._has_backlog or is_limited or count <= 0:
             return None
-        self._claiming += count
+        self._asked_for += count
         self._replaced += ending
         return self._request(count)._replace(replaces=ending)
 
-    def claims_arrived(self, request: ClaimRequest, claims: list[Claim]) -> None:
+    def arrived(self, request: ClaimRequest, claims: list[Claim]) -> None:
         """The answer to a claim, however it was asked for."""
-        self._claiming -= request.max_runs
+        self._asked_for -= request.max_runs
         self._replaced -= request.replaces
-        self._front.answered(request, claims)
+        self._cursor.answered(request, claims)
         is_short = len(claims) < request.max_runs
-        self._backlog = not is_short
+        self._has_backlog = not is_short
         if is_short and request.after is not None:
-            self._claim_wanted.set()
-        if self.options.tally is not None:
-            self.options.tally.chains.update(claim.chain_id for claim in claims)
+            self._wanted.set()
+        if self._tally is not None:
+            self._tally.chains.update(claim.chain_id for claim in claims)
         for claim in claims:
-            claim.workflow = self._lanes[claim.lane_id].workflow
-            if self.meter is not None:
-                self.meter.claimed[claim.workflow] += 1
+            claim.workflow = self._lanes.served[claim.lane_id].workflow
+            if self._meter is not None:
+                self._meter.claimed[claim.workflow] += 1
             if claim.suspect:
-                self._running_suspect = claim.run_id
-            if self._stopping:
-                self._release_soon(claim)
+                self._suspects.claimed(claim)
+            if self._life.is_stopping:
+                self._runs.release_soon(claim)
             elif len(claim.units) < claim.last_seq:
-                self._claiming += 1
-                self.spawn(self._load_and_begin(claim))
+                self._asked_for += 1
+                self._tasks.spawn(self._load_and_begin(claim))
             else:
-                self._begin(claim)
-
-    def got_on(self, execution: Execution) -> None:
-        """A suspect that has got on makes room for the next. A licence is not enough: its body may be what kills."""
-        if self._running_suspect == execution.run_id:
-            self._running_suspect = None
-            self._claim_wanted.set()
-
-    def _left(self, execution: Execution) -> None:
-        self.got_on(execution)  # a suspect makes room by leaving, too
-        if self._backlog:
-            self._claim_wanted.set()
+                self._beginnings.begin(claim)
 
     async def _load_and_begin(self, claim: Claim) -> None:
         """A journal too long for the answer of the claim comes in pages."""
@@ -148,12 +170,17 @@ class Claiming(Executions):
             raise  # the worker ends
         except Exception as error:
             log.exception("run %s: its journal cannot be read; the run is handed back", claim.key, extra=log_fields(claim))
-            self._engine_failed(claim, error)
-            self._release_soon(claim)
+            self._runs.engine_failed(claim, error)
+            self._runs.release_soon(claim)
             return
         finally:
-            self._claiming -= 1
-        if self._stopping:
-            self._release_soon(claim)
+            self._asked_for -= 1
+        if self._life.is_stopping:
+            self._runs.release_soon(claim)
         else:
-            self._begin(claim)
+            self._beginnings.begin(claim)
+
+    def _run_left(self, execution: Execution) -> None:
+        self._suspects.got_on(execution)  # a suspect makes room by leaving, too
+        if self._has_backlog:
+            self._wanted.set()

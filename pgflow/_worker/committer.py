@@ -21,7 +21,7 @@ import asyncio
 import logging
 import random
 import time
-from typing import Any, Protocol, Self
+from typing import Any, Self
 
 import psycopg
 
@@ -40,20 +40,26 @@ from pgflow._db.failures import (
 )
 from pgflow._db.query import Query
 from pgflow._db.wire import OwnWire, Wire, open_wire
-from pgflow._engine.execution import Execution
-from pgflow._engine.flush import Flush, batch_document
+from pgflow._engine.flush import batch_document
 from pgflow._flow.scope import log_fields
 from pgflow._model.claims import Claim
 from pgflow._model.exceptions import clean
+from pgflow._worker.aftermath import Aftermath
+from pgflow._worker.claims import Claims
+from pgflow._worker.commit_queue import CommitQueue, Item
+from pgflow._worker.life import Life
+from pgflow._worker.news import News
+from pgflow._worker.parts import Part
 from pgflow._worker.supervision import Failures, back_off_seconds
+from pgflow._worker.wakes import Wakes
 from pgflow.errors import PgflowError
 from pgflow.logs import redacted
 from pgflow.meter import Meter
 
 log = logging.getLogger("pgflow")
 
-MAX_BATCH_RUNS = 256
-MAX_BATCH_BYTES = 4 * 1024 * 1024
+LINES = 2
+"""Number of connections."""
 COMMIT_TIMEOUT_SECONDS = 30.0
 IDLE_SECONDS = 30.0
 """Seconds for which a second connection is kept that nothing needs."""
@@ -62,109 +68,58 @@ TRIES_TOGETHER = 3
 
 _TROUBLE = (psycopg.Error, TimeoutError, OSError, PgflowError)
 
-Item = tuple[Execution, Flush]
 
+class Committer(Part):
+    """See the module. It has the lines, as a connection with its task is called.
 
-class CommitHost(Protocol):
-    """Interface of the worker, as the committer needs it."""
+    Args:
+        queue: Has the runs that wait for a commit.
+        claims: Give room that a batch makes to other runs, in the same round trip.
+        aftermath: Told what became of each run's flush.
+        wakes: Told of runs that a batch gave a reason to look at.
+        news: Told of runs that have ended.
+        life: Fails with it.
+        busy_poll: As the worker waits for answers.
+        meter: Counts batches.
+    """
 
-    meter: Meter | None
-    worker_id: int
-
-    @property
-    def active(self) -> int:
-        """Number of executions."""
-
-    def claim_request(self, ending: int) -> ClaimRequest | None:
-        """Return the claim to send with a batch that ends so many runs; None for no claim."""
-
-    def claims_arrived(self, request: ClaimRequest, claims: list[Claim]) -> None:
-        """The answer to a claim."""
-
-    def committed(self, execution: Execution, flush: Flush, answer: dict[str, Any] | None) -> None:
-        """A flush is durable."""
-
-    def lost(self, execution: Execution) -> None:
-        """Somebody else holds the run."""
-
-    def give_back(self, execution: Execution) -> None:
-        """Have the run replayed: the answer for it is lost, the lease is not."""
-
-    def refused(self, execution: Execution, error: Exception) -> None:
-        """The server would not store what the run wanted to record: it is held."""
-
-    def not_committed(self, execution: Execution, error: BaseException) -> None:
-        """Give up a flush of unknown fate: nobody will find out."""
-
-    def fail(self, part: str, error: BaseException | None = None) -> None:
-        """The worker cannot go on."""
-
-    def wake_soon(self, chains: list[int], lanes: set[int]) -> None:
-        """Runs to wake and lanes with new runs."""
-
-    def runs_ended(self, chains: list[int]) -> None:
-        """Chains whose outcome is durable, for those who wait."""
-
-
-class Committer:
-    """See the module."""
-
-    def __init__(self, host: CommitHost, options: ConnectOptions, busy_poll: BusyPoll | None = None, connections: int = 2) -> None:
-        self._host = host
+    def __init__(
+        self, options: ConnectOptions, queue: CommitQueue, claims: Claims, aftermath: Aftermath, wakes: Wakes, news: News, life: Life,
+        busy_poll: BusyPoll, meter: Meter | None,
+    ) -> None:
         self._options = options
+        self._queue = queue
+        self._claims = claims
+        self._aftermath = aftermath
+        self._wakes = wakes
+        self._news = news
+        self._life = life
         self._busy_poll = busy_poll
-        self._connections = connections
-        self._pending: dict[int, Execution] = {}
-        self._again: list[Item] = []
-        self._due: list[Item] = []  # those that were put off, and go alone
-        self._put_off = 0
-        self._idle: list[asyncio.Future[None]] = []
-        self._busy = 0  # lines that are awake
-        self._looking = 0  # those of them that are about to look for what waits
+        self._meter = meter
         self._closing = False
         self._tasks: list[asyncio.Task[None]] = []
         self._failures = Failures()
         self._lines: set[_Line] = set()
-        self.batches = 0
-        self.flushes = 0
 
     def start(self) -> None:
         """Starts the connections' tasks."""
-        self._busy = self._looking = self._connections
-        self._tasks = [asyncio.create_task(self._serve(), name=f"pgflow-committer-{n}") for n in range(self._connections)]
+        self._tasks = [asyncio.create_task(self._serve(), name=f"pgflow-committer-{n}") for n in range(LINES)]
         for task in self._tasks:
             task.add_done_callback(self._ended)
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         if not self._closing:
-            self._host.fail("the committer", asyncio.CancelledError("it was cancelled") if task.cancelled() else task.exception())
-
-    def submit(self, execution: Execution) -> None:
-        """This run has something to make durable."""
-        self._pending[execution.run_id] = execution
-        self._call_up()
-
-    def _call_up(self) -> None:
-        """Calls a line that rests, if none is about to look anyway and what waits is worth it."""
-        waits = self._due or (self._pending and (not self._busy or len(self._pending) >= self._limit))
-        if self._idle and not self._looking and waits:
-            self._busy += 1
-            self._looking += 1
-            self._idle.pop().set_result(None)
-
-    @property
-    def idle(self) -> bool:
-        """True if nothing waits and nothing is on its way."""
-        return not (self._pending or self._again or self._put_off or self._busy)
+            self._life.fail("the committer", asyncio.CancelledError("it was cancelled") if task.cancelled() else task.exception())
 
     def leave(self, left_at: float) -> None:
         """Another server is the primary since then: what was sent to the old one is sent again."""
         for line in self._lines:
             line.leave(left_at)
 
-    async def close(self) -> None:
+    async def stop(self) -> None:
         """Ends the tasks, once what is on its way has arrived."""
         self._closing = True
+        self._queue.close()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -176,42 +131,35 @@ class Committer:
             self._lines.add(line)
             has_delivered = False
             while not self._closing:
-                items = self._take_batch()
+                items = self._queue.take_batch()
                 if not items:
                     # What the last batch has let go on may have something at once: bodies that wait for nothing.
                     await (asyncio.sleep(0) if has_delivered else self._rest(line))
                     has_delivered = False
                     continue
                 has_delivered = True
-                self._looking -= 1
-                self._call_up()
                 try:
                     await self._deliver(line, items)
                 except Exception as error:  # noqa: BLE001 - whatever it is, other runs have something to commit
                     await self._failed(items, error)
                 except BaseException:
-                    self._busy -= 1
+                    self._queue.left()
                     raise
-                self._looking += 1
+                self._queue.came_back()
 
     async def _failed(self, items: list[Item], error: Exception) -> None:
         """Something is wrong with the engine, not with the server: the runs of the batch go on from the journal, this line goes on."""
         log.error("the committer failed at a batch of %d runs; they are handed back", len(items), exc_info=error)
         for execution, _ in items:
-            self._host.not_committed(execution, error)
+            self._aftermath.not_committed(execution, error)
         if not self._failures.add():
-            self._host.fail("the committer", error)
+            self._life.fail("the committer", error)
         await asyncio.sleep(back_off_seconds(self._failures.count))
 
     async def _rest(self, line: _Line) -> None:
         """Waits to be called up: if all rest, by the first that has something to commit."""
-        self._busy -= 1
-        self._looking -= 1
-        loop = asyncio.get_running_loop()
-        called = loop.create_future()
-        self._idle.append(called)
-        line.rests_since = loop.time()
-        await called
+        line.rests_since = asyncio.get_running_loop().time()
+        await self._queue.rest()
         line.rests_since = None
 
     async def close_idle(self) -> None:
@@ -221,30 +169,6 @@ class Committer:
         rested = [line for line in opened if line.rests_since is not None and line.rests_since <= since]
         for line in rested[: len(opened) - 1]:
             await line.close()
-
-    @property
-    def _limit(self) -> int:
-        """Most runs in one batch; so many must wait before a second connection sets out."""
-        return min(MAX_BATCH_RUNS, max(1, (self._host.active + 1) // 2))
-
-    def _take_batch(self) -> list[Item]:
-        """Return the next batch; empty if there is none, or if the other connection should go on alone."""
-        if self._due:
-            self._put_off -= 1
-            return [self._due.pop(0)]
-        again, self._again = self._again, []
-        limit = self._limit
-        if not again and self._busy > 1 and len(self._pending) < limit:
-            return []
-        items = again
-        size = 0
-        while self._pending and len(items) < limit and size < MAX_BATCH_BYTES:
-            execution = self._pending.pop(next(iter(self._pending)))
-            flush = execution.take_flush()
-            if flush is not None:
-                items.append((execution, flush))
-                size += flush.size_bytes
-        return items
 
     async def _deliver(self, line: _Line, items: list[Item]) -> None:
         """Commits a batch, whatever it takes; a run whose part the server refuses is put off, so that it holds up no other."""
@@ -274,8 +198,8 @@ class Committer:
             await self._deliver(line, [item])
 
     def _count_failure(self) -> None:
-        if self._host.meter is not None:
-            self._host.meter.commit_failures += 1
+        if self._meter is not None:
+            self._meter.commit_failures += 1
 
     async def _refused(self, line: _Line, item: Item, error: Exception, *, is_data: bool) -> None:
         """The server is well, and will not commit this: holds the run if that is for good, else puts it off."""
@@ -296,13 +220,7 @@ class Committer:
             logging.WARNING if flush.tries % 8 == 1 else logging.DEBUG, "run %s: a commit failed (%s); it is sent again in %.2f s",
             execution.claim.key, redacted(error), delay, extra=log_fields(execution.claim),
         )
-        self._put_off += 1
-        asyncio.get_running_loop().call_later(delay, self._take_up, item)
-
-    def _take_up(self, item: Item) -> None:
-        if not self._closing:
-            self._due.append(item)
-            self._call_up()
+        self._queue.put_off(item, delay)
 
     async def _hold(self, line: _Line, item: Item, error: Exception) -> bool:
         """Holds a run for a person instead of what it wanted to record; False if the server will not have that either.
@@ -328,13 +246,13 @@ class Committer:
             return False
         if not answer.bad:
             execution.refused(held)
-            self._host.refused(execution, error)
+            self._aftermath.refused(execution, error)
         self._spread([(execution, held)], answer, server_of(wire.connection))
         return True
 
     async def _commit(self, wire: Wire, items: list[Item], *, careful: bool) -> None:
         ending = sum(1 for _, flush in items if flush.ending is not None)
-        request = None if careful or not ending else self._host.claim_request(ending)
+        request = None if careful or not ending else self._claims.request_with(ending)
         claims: list[Claim] = []
         began = time.perf_counter()
         try:
@@ -344,15 +262,13 @@ class Committer:
                 answer = await wire.ask(self._query(items, careful=careful))
         finally:
             if request is not None:
-                self._host.claims_arrived(request, claims)
-        self.batches += 1
-        self.flushes += len(items)
-        if self._host.meter is not None:
-            self._host.meter.committed(len(items), sum(len(flush.rows) for _, flush in items), time.perf_counter() - began)
+                self._claims.arrived(request, claims)
+        if self._meter is not None:
+            self._meter.committed(len(items), sum(len(flush.rows) for _, flush in items), time.perf_counter() - began)
         self._spread(items, answer, server_of(wire.connection))
 
     def _document(self, items: list[Item], apart: list[str]) -> str:
-        return batch_document(self._host.worker_id, ((flush, execution.estimate_us) for execution, flush in items), apart)
+        return batch_document(self._life.worker_id, ((flush, execution.estimate_us) for execution, flush in items), apart)
 
     def _claiming_query(self, items: list[Item], request: ClaimRequest) -> Query[tuple[calls.CommitAnswer, list[Claim]]]:
         apart: list[str] = []
@@ -365,7 +281,7 @@ class Committer:
             row = flush.rows[0]
             if row.delay_seconds is None and row.key is None and not (flush.has_ledger or flush.taken or flush.returned):
                 return calls.commit_unit(
-                    self._host.worker_id, flush.run_id, flush.token, row.seq, row.call, row.kind, row.name, row.payload,
+                    self._life.worker_id, flush.run_id, flush.token, row.seq, row.call, row.kind, row.name, row.payload,
                     flush.licences(0), row.at_us,
                 )
         apart: list[str] = []
@@ -380,18 +296,18 @@ class Committer:
             if verdict is None or (verdict == "already" and flush.question is None):
                 if flush.ending is not None:
                     ended.append(flush.chain_id)
-                self._host.committed(execution, flush, answer.settled.get(execution.run_id))
+                self._aftermath.committed(execution, flush, answer.settled.get(execution.run_id))
             elif verdict == "busy":
                 flush.tries += 1
-                self._again.append((execution, flush))
+                self._queue.send_again((execution, flush))
             elif verdict == "already":
-                self._host.give_back(execution)
+                self._aftermath.unanswered(execution)
             else:
-                self._host.lost(execution)
+                self._aftermath.lost(execution)
         if answer.wake or answer.lanes:
-            self._host.wake_soon(answer.wake, set(answer.lanes))
+            self._wakes.wake_soon(answer.wake, set(answer.lanes))
         if ended:
-            self._host.runs_ended(ended)
+            self._news.runs_ended(ended)
 
 
 def _may_lack(wire: OwnWire, items: list[Item]) -> bool:
@@ -406,7 +322,7 @@ def _may_lack(wire: OwnWire, items: list[Item]) -> bool:
 class _Line:
     """A connection that is opened when needed and again when lost."""
 
-    def __init__(self, options: ConnectOptions, busy_poll: BusyPoll | None) -> None:
+    def __init__(self, options: ConnectOptions, busy_poll: BusyPoll) -> None:
         self._options = options
         self._busy_poll = busy_poll
         self._wire: OwnWire | None = None

@@ -8,39 +8,30 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import Any, Protocol, TypeVar
+from typing import Any
 
 from pgflow._db.calls import transaction as calls
-from pgflow._db.query import Query
 from pgflow._engine.execution import Execution
 from pgflow._flow.scope import StepScope, log_fields
+from pgflow._worker.connection import WorkerConnection
+from pgflow._worker.parts import Tasks
+from pgflow._worker.runs import Runs
 from pgflow.logs import redacted
 
 log = logging.getLogger("pgflow")
-
-T = TypeVar("T")
 
 SEND_AFTER_SECONDS = 0.03
 MAX_DRAFTS = 500
 """Most values in one statement."""
 
 
-class DraftHost(Protocol):
-    """Interface of the worker, as drafts need it."""
-
-    async def ask(self, query: Query[T]) -> T:
-        """Runs a query."""
-
-    def discard(self, execution: Execution, why: str) -> None:
-        """Takes an execution apart."""
-
-
 class Drafts:
     """Takes what one body emits, in whichever thread it runs."""
 
-    def __init__(self, host: DraftHost, loop: asyncio.AbstractEventLoop, execution: Execution) -> None:
-        self._host = host
-        self._loop = loop
+    def __init__(self, control: WorkerConnection, runs: Runs, tasks: Tasks, execution: Execution) -> None:
+        self._control = control
+        self._runs = runs
+        self._tasks = tasks
         self._execution = execution
         self._sent = 0
         self._try_id = ""
@@ -49,11 +40,11 @@ class Drafts:
     def tell(self, scope: StepScope) -> None:
         """The body has emitted something."""
         self._execution.beat = True  # rows that the end of the run removes
-        self._loop.call_soon_threadsafe(self._begin, scope)
+        self._tasks.loop.call_soon_threadsafe(self._begin, scope)
 
     def _begin(self, scope: StepScope) -> None:
         if self._sending is None or self._sending.done():
-            self._sending = self._loop.create_task(self._send(scope))
+            self._sending = self._tasks.spawn(self._send(scope))
 
     async def _send(self, scope: StepScope) -> None:
         """Sends what there is, and what has come meanwhile, as long as somebody waits for the body."""
@@ -69,8 +60,8 @@ class Drafts:
                 execution.run_id, execution.claim.token, scope.call.number, self._try_id, execution.durable_seq, self._sent, values
             )
             try:
-                if not await self._host.ask(query):
-                    self._host.discard(execution, "another worker holds it")
+                if not await self._control.insist(query):
+                    self._runs.discard(execution, "another worker holds it")
                     return
             except Exception as error:  # noqa: BLE001 - readers get it when the step has completed
                 log.warning(

@@ -6,21 +6,21 @@ Whatever happens here says something of the effect, and nothing of it is repeate
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from typing import Any, Protocol
+from collections.abc import Callable
+from typing import Any
 
 from pgflow._db.failures import is_infrastructure
-from pgflow._engine.calls import EffectCall, StepCall
+from pgflow._engine.calls import EffectCall
 from pgflow._engine.execution import Execution
 from pgflow._engine.host import EffectResult
 from pgflow._flow.ledgers.effect import EffectStep
-from pgflow._flow.scope import StepScope
 from pgflow._flow.step import Step
 from pgflow._model.effects import Absent, Accepted, Confirmed, StillUnknown
 from pgflow._model.exceptions import encode_error
 from pgflow._model.fingerprints import fingerprint
 from pgflow._model.names import is_name
 from pgflow._model.reasons import NOT_BEGUN, Unknown
+from pgflow._worker.body_calls import BodyCalls
 from pgflow.errors import Diverged, Stale
 
 BEGIN_WITHIN = 0.5
@@ -33,30 +33,19 @@ ASKED_BEFORE_ACT = 5
 """Times that a precondition or an observer with trouble of its database is asked; the last error counts."""
 
 
-class Callers(Protocol):
-    """Interface of the caller of bodies, as an act needs it."""
-
-    @property
-    def replacements(self) -> dict[Step[Any, Any], Callable[..., Any]]:
-        """Functions that tests call in place of a body, by step."""
-
-    def call_body(self, call: StepCall, scope: StepScope, fn: Callable[..., Any], first: tuple[Any, ...]) -> Awaitable[Any]:
-        """Return an awaitable for a body's result, within its time-out."""
-
-    def call_untimed(self, call: StepCall, scope: StepScope, fn: Callable[..., Any], first: tuple[Any, ...]) -> Awaitable[Any]:
-        """The same without one."""
-
-    async def wait_out(self, execution: Execution, call: StepCall, error: BaseException, tries: int) -> None:
-        """Waits as long as infrastructure deserves."""
-
-
 class Acts:
-    """Attempts at effects, and questions to their counterparties."""
+    """Attempts at effects, and questions to their counterparties.
 
-    def __init__(self, bodies: Callers) -> None:
-        self._bodies = bodies
+    Args:
+        calls: Makes them.
+        replacements: Functions that tests call in place of a body, by step.
+    """
 
-    async def act(self, execution: Execution, call: EffectCall, scope: StepScope) -> EffectResult:
+    def __init__(self, calls: BodyCalls, replacements: dict[Step[Any, Any], Callable[..., Any]]) -> None:
+        self._calls = calls
+        self._replacements = replacements
+
+    async def act(self, execution: Execution, call: EffectCall) -> EffectResult:
         """One attempt: what came of it, as far as that is known."""
         step: EffectStep[..., Any] = call.spec.definition.declared
         if not call.agreed.has_body:
@@ -67,59 +56,59 @@ class Acts:
         is_before_act = True
         try:
             async with asyncio.timeout(call.spec.timeout_seconds):
-                if (refusal := await self._refused_before_act(execution, call, scope, step)) is not None:
+                if (refusal := await self._refused_before_act(execution, call, step)) is not None:
                     return refusal
                 is_before_act = False
-                return await self._act_and_verify(call, scope, step)
+                return await self._act_and_verify(call, step)
         except TimeoutError as error:
             if is_before_act:
                 return _not_done(call, error)
             raise
 
     async def _refused_before_act(
-        self, execution: Execution, call: EffectCall, scope: StepScope, step: EffectStep[..., Any]
+        self, execution: Execution, call: EffectCall, step: EffectStep[..., Any]
     ) -> EffectResult | None:
         """Asks the precondition, then looks whether what the act rests on is as it was: nothing comes between that and the act."""
         try:
-            if step.guard is not None and not await self._ask_before_act(execution, call, scope, step.guard):
+            if step.guard is not None and not await self._ask_before_act(execution, call, step.guard):
                 return _not_done(call, Stale(f"the precondition of effect {call.name} does not hold; nothing was done"))
             if call.expected is not None and step.observer is not None:
-                observed = fingerprint(await self._ask_before_act(execution, call, scope, step.observer))
+                observed = fingerprint(await self._ask_before_act(execution, call, step.observer))
                 if observed != call.expected:
                     return _not_done(call, _diverged(call, observed), Unknown.EXPECTATION_FAILED)
         except Exception as error:  # noqa: BLE001 - before the act
             return _not_done(call, error)
         return None
 
-    async def _ask_before_act(self, execution: Execution, call: EffectCall, scope: StepScope, fn: Callable[..., Any]) -> Any:
+    async def _ask_before_act(self, execution: Execution, call: EffectCall, fn: Callable[..., Any]) -> Any:
         """Call a function before the act and return its answer; retry trouble with its database a few times: nothing was done yet."""
         tries = 0
         while True:
             try:
-                return await self._bodies.call_untimed(call, scope, fn, ())
+                return await self._calls.call_untimed(call, fn, ())
             except Exception as error:
                 tries += 1
                 if not is_infrastructure(error) or tries >= ASKED_BEFORE_ACT:
                     raise
-                await self._bodies.wait_out(execution, call, error, tries)
+                await self._calls.wait_out(execution, call, error, tries)
 
-    async def _act_and_verify(self, call: EffectCall, scope: StepScope, step: EffectStep[..., Any]) -> EffectResult:
-        fn: Callable[..., Any] = self._bodies.replacements.get(step) or step.fn
+    async def _act_and_verify(self, call: EffectCall, step: EffectStep[..., Any]) -> EffectResult:
+        fn: Callable[..., Any] = self._replacements.get(step) or step.fn
         try:
-            value = await self._bodies.call_untimed(call, scope, fn, ())
+            value = await self._calls.call_untimed(call, fn, ())
         except call.spec.raises as refusal:
             return EffectResult(call, "failed", error=encode_error(refusal))
         if isinstance(value, Accepted):
             return accepted(call, value)
-        if step.verifier is not None and not await self._bodies.call_untimed(call, scope, step.verifier, (value,)):
+        if step.verifier is not None and not await self._calls.call_untimed(call, step.verifier, (value,)):
             return unknown(call, Unknown.NOT_VERIFIED)
         return EffectResult(call, "confirmed", call.spec.result.encode(value, f"the result of effect {call.name}"))
 
-    async def inquire(self, call: EffectCall, scope: StepScope) -> EffectResult:
+    async def inquire(self, call: EffectCall) -> EffectResult:
         """Asks the counterparty what became of the attempts so far."""
         step: EffectStep[..., Any] = call.spec.definition.declared
         assert step.settler is not None
-        answer = await self._bodies.call_body(call, scope, step.settler, ())
+        answer = await self._calls.call(call, step.settler, ())
         if isinstance(answer, Confirmed) and isinstance(answer.value, Accepted):  # it was taken on, and its confirmation is to come
             return accepted(call, answer.value)
         if isinstance(answer, Confirmed):

@@ -1,47 +1,104 @@
-"""The turns of a run's transactional steps: one at a time fences and commits, whichever thread its body is in."""
+"""The turns of transactional steps: of each run one at a time fences and commits, whichever thread its body is in."""
 
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Coroutine
 from concurrent.futures import CancelledError as FutureCancelled
 from contextlib import asynccontextmanager
-from typing import Any, Protocol
+from typing import Any
 
 from pgflow._db.query import Query
 from pgflow._engine.calls import StepCall
 from pgflow._engine.execution import Execution
 from pgflow._engine.flush import Flush
+from pgflow._worker.acknowledged import Acknowledged
+from pgflow._worker.connection import WorkerConnection
+from pgflow._worker.runs import Runs
+from pgflow._worker.suspects import Suspects
 from pgflow._worker.threads import Answer, Posts
 
 
-class FenceHost(Protocol):
-    """Interface of the worker, as turns need it."""
+class Turns:
+    """The turns of all runs. Whoever waits for one looks again whenever something of the run has changed.
 
-    def has_turn(self, execution: Execution) -> bool:
+    Args:
+        runs: The runs of this worker.
+        suspects: Told of bodies whose result is durable.
+        acknowledged: Told of what is durable.
+        control: Asks the database beside a transaction.
+    """
+
+    def __init__(self, runs: Runs, suspects: Suspects, acknowledged: Acknowledged, control: WorkerConnection) -> None:
+        self._runs = runs
+        self._suspects = suspects
+        self._acknowledged = acknowledged
+        self._control = control
+        self._loop = asyncio.get_running_loop()
+        self._waiting: dict[Execution, list[asyncio.Future[None]]] = {}
+        self._answering: set[asyncio.Task[None]] = set()
+        """Tasks that threads wait for; a loop keeps no reference to its tasks."""
+        runs.when_left(self.changed)
+
+    @staticmethod
+    def is_free(execution: Execution) -> bool:
         """Return True if a step of the run may fence at once, or its run is over."""
+        return execution.over or execution.may_fence
 
-    async def turn_of(self, execution: Execution) -> None:
-        """Waits until a step of the run may fence, or its run is over."""
+    async def wait_for(self, execution: Execution) -> None:
+        """Waits until a step of the run may fence."""
+        while not self.is_free(execution):
+            turn = self._loop.create_future()
+            self._waiting.setdefault(execution, []).append(turn)
+            await turn
+
+    def changed(self, execution: Execution) -> None:
+        """Have whoever waits for a turn look again."""
+        for turn in self._waiting.pop(execution, ()):
+            if not turn.done():
+                turn.set_result(None)
+
+    def fenced(self, execution: Execution, seq: int) -> None:
+        """A transaction of the run is committed: its units up to this seq are durable."""
+        self._suspects.got_on(execution)
+        execution.told_at = time.monotonic()
+        self._acknowledged.note(execution.run_id, execution.claim.token, seq, execution.claim.key, has_ended=False)
 
     def go_on(self, execution: Execution) -> None:
-        """Somebody's turn is over: releases what was decided, and lets the next one have it; never raises."""
+        """A transaction is over: its outcome is released, and the next may have its turn."""
+        if not execution.over:
+            self._runs.guard(execution, execution.advance)
+        self.changed(execution)
 
-    def got_on(self, execution: Execution) -> None:
-        """Note that the result of a body of the run is durable."""
+    async def ask_elsewhere(self, query: Query[Any]) -> Any:
+        """Runs a query on a connection of the worker, until there is an answer."""
+        return await self._control.insist(query)
 
-    def noted(self, execution: Execution, seq: int, *, has_ended: bool) -> None:
-        """Units of the run up to this seq were acknowledged."""
+    def answer(self, coroutine: Coroutine[Any, Any, Any], answer: Answer) -> None:
+        """Has a thread told what a coroutine comes to."""
+        task = self._loop.create_task(_answered(coroutine, answer))
+        self._answering.add(task)
+        task.add_done_callback(self._answering.discard)
 
-    async def ask(self, query: Query[Any]) -> Any:
-        """Runs a query on one of the worker's connections, once there is one."""
+
+async def _answered(coroutine: Coroutine[Any, Any, Any], answer: Answer) -> None:
+    try:
+        value = await coroutine
+    except asyncio.CancelledError as error:
+        answer.fail(FutureCancelled(*error.args))  # the thread itself is not cancelled: to it this is an error like others
+        raise
+    except Exception as error:  # noqa: BLE001 - raised in the thread
+        answer.fail(error)
+    else:
+        answer.give(value)
 
 
 class FenceQueue:
     """Turns of a transactional attempt (`pgflow._transactions.protocol.Fencing`), for a body on the worker's loop."""
 
-    def __init__(self, host: FenceHost, execution: Execution) -> None:
-        self._host = host
+    def __init__(self, turns: Turns, execution: Execution) -> None:
+        self._turns = turns
         self._execution = execution
         self._limit: asyncio.Timeout | None = None
         self._over = False
@@ -65,13 +122,13 @@ class FenceQueue:
             return None
         if self._limit is not None:
             self._limit.reschedule(None)
-        await self._host.turn_of(self._execution)
+        await self._turns.wait_for(self._execution)
         return self._execution.begin_fence(call, text)
 
     def take_turn_for(self, call: StepCall, text: str, answer: Answer) -> None:
         """The same for a thread, without a task of the loop where the turn is free."""
-        if not self._over and not self._host.has_turn(self._execution):
-            self.answer(self.take_turn(call, text), answer)
+        if not self._over and not self._turns.is_free(self._execution):
+            self._turns.answer(self.take_turn(call, text), answer)
             return
         if self._limit is not None and not self._over:
             self._limit.reschedule(None)
@@ -81,12 +138,6 @@ class FenceQueue:
             answer.fail(error)
             raise
 
-    def answer(self, coroutine: Coroutine[Any, Any, Any], answer: Answer) -> None:
-        """Has a thread told what a coroutine comes to."""
-        task = asyncio.get_running_loop().create_task(_answered(coroutine, answer))
-        _answering.add(task)
-        task.add_done_callback(_answering.discard)
-
     async def end_turn(self, call: StepCall, flush: Flush, committed: bool, at_us: int) -> None:
         self.turn_ended(call, flush, committed, at_us)
 
@@ -94,58 +145,42 @@ class FenceQueue:
         """The turn is over."""
         self._execution.end_fence(call, flush, committed=committed, at_us=at_us)
         if committed:
-            self._host.got_on(self._execution)
-            self._host.noted(self._execution, flush.last_seq, has_ended=False)
-        asyncio.get_running_loop().call_soon(self._host.go_on, self._execution)  # once the connection is back
+            self._turns.fenced(self._execution, flush.last_seq)
+        asyncio.get_running_loop().call_soon(self._turns.go_on, self._execution)  # once the connection is back
 
     async def ask_elsewhere(self, query: Query[Any]) -> Any:
-        return await self._host.ask(query)
+        return await self._turns.ask_elsewhere(query)
 
     async def pause(self, tries: int) -> None:
         await asyncio.sleep(min(0.01 * 2**tries, 0.5))
 
 
-_answering: set[asyncio.Task[None]] = set()
-"""Tasks that threads wait for; a loop keeps no reference to its tasks."""
-
-
-async def _answered(coroutine: Coroutine[Any, Any, Any], answer: Answer) -> None:
-    try:
-        value = await coroutine
-    except asyncio.CancelledError as error:
-        answer.fail(FutureCancelled(*error.args))  # the thread itself is not cancelled: to it this is an error like others
-        raise
-    except Exception as error:  # noqa: BLE001 - raised in the thread
-        answer.fail(error)
-    else:
-        answer.give(value)
-
-
 class FenceQueueFromThread:
     """The same for a body in a thread: each move is made on the worker's loop."""
 
-    def __init__(self, turns: FenceQueue, posts: Posts) -> None:
+    def __init__(self, turns: Turns, queue: FenceQueue, posts: Posts) -> None:
         self._turns = turns
+        self._queue = queue
         self._posts = posts
         self._committed: tuple[StepCall, Flush, bool, int] | None = None
 
     def take_turn(self, call: StepCall, text: str) -> Flush | None:
-        flush: Flush | None = self._posts.ask(self._turns.take_turn_for, call, text)
+        flush: Flush | None = self._posts.ask(self._queue.take_turn_for, call, text)
         return flush
 
     def end_turn(self, call: StepCall, flush: Flush, committed: bool, at_us: int) -> None:
         if committed:  # told with the end of the body, once the connection is back
             self._committed = call, flush, committed, at_us
         else:
-            self._posts.post(self._turns.turn_ended, call, flush, committed, at_us)
+            self._posts.post(self._queue.turn_ended, call, flush, committed, at_us)
 
     def tell_end(self) -> None:
         """Tells the loop of a turn that ended with a commit; the connection is back by now."""
         if self._committed is not None:
-            self._posts.post(self._turns.turn_ended, *self._committed)
+            self._posts.post(self._queue.turn_ended, *self._committed)
 
     def ask_elsewhere(self, query: Query[Any]) -> Any:
         return self._posts.ask(lambda answer: self._turns.answer(self._turns.ask_elsewhere(query), answer))
 
     def pause(self, tries: int) -> None:
-        self._posts.ask(lambda answer: self._turns.answer(self._turns.pause(tries), answer))
+        self._posts.ask(lambda answer: self._turns.answer(self._queue.pause(tries), answer))

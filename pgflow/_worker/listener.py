@@ -18,6 +18,7 @@ from psycopg import sql
 
 from pgflow._db.connect import AsyncConnection, ConnectOptions, connect_async, cut_if_left, give_up
 from pgflow._db.deadlines import BEGIN_SECONDS, Limit
+from pgflow._worker.parts import Part
 from pgflow._worker.supervision import cancel, keep_going
 from pgflow.logs import redacted
 
@@ -31,7 +32,7 @@ CHECK_SECONDS = 10.0
 """After so long without a notification the server is asked whether it is there: a frozen one is as silent as one with no news."""
 
 
-class Listener:
+class Listener(Part):
     """Listens on one channel, and comes back after every loss of its connection.
 
     Args:
@@ -60,7 +61,7 @@ class Listener:
         listening = keep_going(f"the listener on {self._channel}", self._run, self._given_up)
         self._task = asyncio.create_task(listening, name=f"pgflow-listener-{self._channel}")
 
-    async def close(self) -> None:
+    async def stop(self) -> None:
         """Stops listening."""
         if self._task is not None:
             await cancel([self._task])

@@ -23,6 +23,8 @@ from pgflow._model.durations import Duration, duration
 from pgflow._model.pages import Page, PageKind
 from pgflow._model.reasons import in_words, reason_of
 from pgflow._worker.connection import WorkerConnection
+from pgflow._worker.parts import Loop, Tasks
+from pgflow._worker.supervision import quietly
 from pgflow._worker.threads import AppCalls, is_its_own
 from pgflow.errors import DefinitionError
 from pgflow.logs import redacted
@@ -65,10 +67,13 @@ def make_hook(fn: Any, again_after: Duration | None, timeout: Duration) -> Pager
     return PagerHook(fn, patience.total_seconds(), None if pause is None else pause.total_seconds())
 
 
-class Pager:
-    """The pager of one worker; see the module."""
+class Pager(Loop):
+    """The pager of one worker; see the module. It has the threads for its hook."""
 
-    def __init__(self, hook: PagerHook, control: WorkerConnection) -> None:
+    name = "the pager"
+
+    def __init__(self, tasks: Tasks, control: WorkerConnection, hook: PagerHook) -> None:
+        super().__init__(tasks)
         self._hook = hook
         self._control = control
         self._calls = AppCalls(THREADS, "pgflow-pager")
@@ -113,7 +118,11 @@ class Pager:
         else:
             await self._control.ask(calls.page_sent(claimed, self._hook.again_seconds))
 
-    def close(self) -> None:
+    async def look_once_more(self, within_seconds: float) -> None:
+        """Pages at the end of the worker: one that drains queues and leaves would never look again after its last run."""
+        await quietly(asyncio.wait_for(self.look(), within_seconds))
+
+    async def stop(self) -> None:
         """Calls the hook no more; never waits for a call that hangs in its thread."""
         self._calls.close()
 

@@ -14,7 +14,11 @@ import time
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Any
 
+import psycopg
+
 from pgflow._engine.loop import is_interrupt
+from pgflow.errors import PgflowError
+from pgflow.logs import redacted
 
 log = logging.getLogger("pgflow")
 
@@ -107,3 +111,11 @@ async def cancel(tasks: Iterable[asyncio.Task[Any]]) -> None:
             task.cancel()
         _, left = await asyncio.wait(left, timeout=CANCEL_AGAIN_SECONDS)
     await asyncio.gather(*asked, return_exceptions=True)
+
+
+async def quietly(awaitable: Awaitable[Any]) -> None:
+    """Awaits what need not succeed: whatever it leaves undone, the next poll, a reaper or another worker finds."""
+    try:
+        await awaitable
+    except (psycopg.Error, OSError, TimeoutError, PgflowError) as error:
+        log.debug("at the end of the worker: %s", redacted(error))

@@ -1,0 +1,136 @@
+"""The aftermath of a commit: what it means to a run that its flush is durable, refused, or nobody's to commit any more."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from typing import Any
+
+from pgflow._engine.execution import Execution
+from pgflow._engine.flush import Flush
+from pgflow._engine.history import UNREADABLE
+from pgflow._flow.scope import log_fields
+from pgflow._model.claims import Claim
+from pgflow._model.envelopes import Envelopes
+from pgflow._model.kinds import Kind
+from pgflow._model.opening import open_answer
+from pgflow._worker.acknowledged import Acknowledged
+from pgflow._worker.fencing import Turns
+from pgflow._worker.news import News
+from pgflow._worker.pager import Pager
+from pgflow._worker.runs import Runs
+from pgflow._worker.suspects import Suspects
+from pgflow.errors import CodecError
+from pgflow.logs import redacted
+from pgflow.meter import Meter
+
+log = logging.getLogger("pgflow")
+
+_TOLD = ("definition", "engine", "refused", UNREADABLE)
+"""Reasons of which the log has said more already."""
+
+
+class Aftermath:
+    """See the module.
+
+    Args:
+        runs: Told what has become of one.
+        turns: Told that something of a run has changed.
+        suspects: Told of bodies whose result is durable.
+        acknowledged: Told of what is durable.
+        news: Told of runs that were ended from outside.
+        pager: Asked to look where a run is held; None without a hook.
+        meter: Counts runs that have ended.
+        envelopes: With which answers are opened.
+
+    Attributes:
+        finished: Number of runs that have ended here.
+    """
+
+    def __init__(
+        self, runs: Runs, turns: Turns, suspects: Suspects, acknowledged: Acknowledged, news: News, pager: Pager | None,
+        meter: Meter | None, envelopes: Envelopes | None,
+    ) -> None:
+        self.finished = 0
+        self._runs = runs
+        self._turns = turns
+        self._suspects = suspects
+        self._acknowledged = acknowledged
+        self._news = news
+        self._pager = pager
+        self._meter = meter
+        self._envelopes = envelopes
+        self._changed: asyncio.Event = runs.changed
+
+    def committed(self, execution: Execution, flush: Flush, answer: dict[str, Any] | None) -> None:
+        """A flush is durable."""
+        claim = execution.claim
+        execution.told_at = time.monotonic()
+        if flush.rows or flush.ending is not None:
+            seq = flush.last_seq if flush.rows else 0
+            self._acknowledged.note(claim.run_id, claim.token, seq, claim.key, has_ended=flush.ending is not None)
+        if answer is not None and not self._is_opened(execution, answer):
+            return
+        self._runs.guard(execution, execution.flush_committed, flush, answer)
+        if claim.suspect and any(row.kind != Kind.STEP_STARTED for row in flush.rows):
+            self._suspects.got_on(execution)
+        if execution.over and self._runs.has(execution):
+            if flush.ending is not None:
+                self.finished += 1
+                self._tell_end(claim, flush.ending.status)
+            elif answer is not None:
+                if answer["place"] in ("ended", "held"):
+                    self._news.runs_ended([claim.chain_id])
+                self._tell_place(execution, flush, answer["place"])
+            self._runs.remove(execution)
+        self._turns.changed(execution)
+        self._changed.set()
+
+    def _is_opened(self, execution: Execution, answer: dict[str, Any]) -> bool:
+        """Opens what the database has decided. What cannot be read is in the journal, where the next claim finds it and holds the run."""
+        try:
+            open_answer(answer, self._envelopes, execution.claim.key)
+        except CodecError as error:
+            if self._runs.has(execution):
+                log.warning("run %s is handed back: %s", execution.claim.key, error, extra=log_fields(execution.claim))
+                self._runs.give_back(execution)
+            return False
+        return True
+
+    def _tell_end(self, claim: Claim, status: str) -> None:
+        if self._meter is not None:
+            self._meter.finished[claim.workflow, status] += 1
+        level = logging.DEBUG if status == "completed" else logging.INFO
+        if log.isEnabledFor(level):
+            log.log(level, "run %s %s", claim.key, status, extra=log_fields(claim))
+
+    def _tell_place(self, execution: Execution, flush: Flush, place: str) -> None:
+        """A run has left without an end of its own: parked, held, continued as new, or ended from outside."""
+        question = flush.question or {}
+        self._runs.count_left(execution, "waiting" if place == "parked" else "continued" if "continue" in question else place)
+        if place == "held" and self._pager is not None:
+            self._pager.look_now()
+        hold = question.get("hold") or question.get("stuck")
+        if place == "held" and hold is not None and hold[1] not in _TOLD:
+            claim = execution.claim
+            log.warning("run %s is stuck: %s; `pgflow show` says more", claim.key, hold[1], extra=log_fields(claim))
+
+    def lost(self, execution: Execution) -> None:
+        """Somebody else holds the run."""
+        self._runs.discard(execution, "another worker holds it")
+
+    def unanswered(self, execution: Execution) -> None:
+        """The answer to a question is lost: the run must be replayed to learn it."""
+        self._runs.give_back(execution)
+
+    def not_committed(self, execution: Execution, error: BaseException) -> None:
+        """The committer failed at a batch with this run: what is durable of it, a replay will find out."""
+        if self._runs.has(execution):
+            self._runs.engine_failed(execution.claim, error)
+            self._runs.give_back(execution)
+
+    def refused(self, execution: Execution, error: Exception) -> None:
+        """The server would not store what the run wanted to record: a person must look."""
+        claim = execution.claim
+        log.error("run %s is held: the server refused what it wanted to record: %s", claim.key, redacted(error), extra=log_fields(claim))

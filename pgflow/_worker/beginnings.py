@@ -1,0 +1,150 @@
+"""The beginnings of runs in a worker: a claim becomes an execution whose code runs, or that holds its run before any code has."""
+
+from __future__ import annotations
+
+import logging
+import time
+from typing import Any
+
+from pgflow._engine.drivers import Driver
+from pgflow._engine.execution import Execution
+from pgflow._engine.history import UNREADABLE
+from pgflow._engine.undo import Undoing
+from pgflow._flow.main import make_driver
+from pgflow._flow.scope import log_fields
+from pgflow._flow.workflow import Workflow
+from pgflow._model.claims import Claim
+from pgflow._model.codecs import ANYTHING
+from pgflow._model.effects import Ref
+from pgflow._model.opening import open_claim
+from pgflow._worker.fencing import Turns
+from pgflow._worker.host import RunHost
+from pgflow._worker.options import Definitions, WorkerOptions
+from pgflow._worker.parts import Part, Tasks
+from pgflow._worker.ref_checks import AT_ONCE, find_lost, refs_in
+from pgflow._worker.runs import Runs
+from pgflow._worker.supervision import is_the_end
+from pgflow._worker.threads import AppCalls, Posts, SpareThreads
+from pgflow._worker.undoing import make_undoing
+from pgflow.errors import CodecError, DefinitionError
+
+log = logging.getLogger("pgflow")
+
+
+class Beginnings(Part):
+    """See the module. It has the threads for the code of sync workflows, and those for checkers of Refs.
+
+    Args:
+        runs: Those that are here.
+        host: Of the executions.
+        turns: Told that something of a run has changed.
+        posts: By which threads tell the loop.
+        tasks: Run the checks of Refs beside.
+    """
+
+    def __init__(
+        self, runs: Runs, host: RunHost, turns: Turns, posts: Posts, tasks: Tasks, definitions: Definitions, options: WorkerOptions
+    ) -> None:
+        self._runs = runs
+        self._host = host
+        self._turns = turns
+        self._posts = posts
+        self._tasks = tasks
+        self._definitions = definitions
+        self._code_threads = SpareThreads(options.concurrency, "pgflow-workflow")
+        self._checks = AppCalls(AT_ONCE, "pgflow-check")
+
+    def begin(self, claim: Claim) -> None:
+        """Begins a run that was claimed. What goes wrong in it is its own: the other runs of the claim and their worker go on."""
+        try:
+            self._begin_soundly(claim)
+        except BaseException as error:
+            if is_the_end(error):
+                raise
+            log.exception("run %s: the engine failed; the run is handed back", claim.key, extra=log_fields(claim))
+            self._runs.engine_failed(claim, error)
+            execution = self._runs.executions.get(claim.run_id)
+            if execution is not None and execution.claim is claim:
+                self._runs.remove(execution)
+            self._runs.release_soon(claim)
+
+    def _begin_soundly(self, claim: Claim) -> None:
+        workflow = self._definitions.workflows[claim.workflow]
+        hopeless = self._runs.hopeless(claim)
+        if hopeless is not None:
+            tries, why = hopeless
+            execution = Execution(claim, self._host, lambda e: self._driver(e, workflow), ANYTHING, workflow.code_hash)
+            self._runs.add(execution)
+            log.error("run %s is held: the engine failed at it %d times: %s", claim.key, tries, why, extra=log_fields(claim))
+            execution.hold_for("engine", {"message": f"the engine failed at it {tries} times: {why}"})
+            return
+        try:
+            open_claim(claim, self._definitions.envelopes)
+        except CodecError as error:
+            self._hold_unread(claim, workflow, error)
+            return
+        try:
+            result, misfit = workflow.result_codec, None
+        except DefinitionError as error:
+            result, misfit = ANYTHING, str(error)
+        if misfit is None and claim.heritage is not None and claim.heritage.undo:
+            execution = make_undoing(claim, self._host, workflow, self._definitions.errors)
+        else:
+            execution = Execution(claim, self._host, lambda e: self._driver(e, workflow), result, workflow.code_hash)
+        execution.told_at = time.monotonic()
+        self._runs.add(execution)
+        if misfit is None:
+            self._start(execution)
+        else:
+            log.error("run %s is held: %s", claim.key, misfit, extra=log_fields(claim))
+            execution.hold_for("definition", {"message": misfit}, workflow.code_hash)
+
+    def _hold_unread(self, claim: Claim, workflow: Workflow[..., Any], error: CodecError) -> None:
+        """Holds a run of which something cannot be decoded here, before its code has seen anything; also for a worker with other code."""
+        execution = Execution(claim, self._host, lambda e: self._driver(e, workflow), ANYTHING, workflow.code_hash)
+        self._runs.add(execution)
+        log.error("run %s is held: %s", claim.key, error, extra=log_fields(claim))
+        execution.hold_for(UNREADABLE, {"message": str(error)}, workflow.code_hash)
+
+    def _start(self, execution: Execution) -> None:
+        """Runs its code, once it is known whether what its journal claims to exist still does."""
+        checkers = self._definitions.ref_checkers
+        refs = refs_in(execution.claim.units, checkers) if checkers and not isinstance(execution, Undoing) else {}
+        if refs:
+            execution.locked = True
+            self._tasks.spawn(self._check_and_start(execution, refs))
+        else:
+            self._runs.guard(execution, execution.start)
+
+    async def _check_and_start(self, execution: Execution, refs: dict[Ref, list[int]]) -> None:
+        checkers = self._definitions.ref_checkers
+        try:
+            lost = await find_lost(execution.claim, refs, checkers, self._checks, lambda: not (execution.over or execution.draining))
+        except BaseException:
+            if self._runs.has(execution):
+                self._runs.give_back(execution)
+            raise
+        if execution.draining and self._runs.has(execution):
+            self._runs.give_back(execution)
+        elif not execution.over:
+            execution.claim.lost = lost
+            execution.locked = False
+            self._runs.guard(execution, execution.start)
+
+    def _driver(self, execution: Execution, workflow: Workflow[..., Any]) -> Driver:
+        def yield_control() -> None:
+            self._posts.post(self._thread_stands, execution)
+
+        definitions = self._definitions
+        return make_driver(
+            execution, workflow, definitions.errors, definitions.interceptors, self._code_threads.run, yield_control
+        )
+
+    def _thread_stands(self, execution: Execution) -> None:
+        self._runs.guard(execution, execution.thread_stands)
+        self._turns.changed(execution)
+
+    async def stop(self) -> None:
+        """Begins no more in its threads; never waits for what hangs in them."""
+        self._code_threads.close()
+        self._checks.close()

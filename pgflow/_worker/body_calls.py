@@ -1,0 +1,144 @@
+"""Calls of functions of the app for a step: of its body, or of what is asked before or after it. They are awaited, or made in a thread."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import logging
+import random
+from collections.abc import Awaitable, Callable
+from concurrent.futures import CancelledError as FutureCancelled
+from datetime import timedelta
+from functools import partial
+from types import CoroutineType
+from typing import Any, NamedTuple, cast
+
+from pgflow._db.connect import Preparing
+from pgflow._db.failures import is_conflict_on_unit, is_of_a_pooler, sqlstate_of
+from pgflow._engine.calls import StepCall
+from pgflow._engine.execution import Execution
+from pgflow._flow.interceptor import Interceptor, around
+from pgflow._flow.run_info import run_info
+from pgflow._flow.scope import log_fields
+from pgflow._model.options import Retries
+from pgflow._worker.lost_threads import LostThreads
+from pgflow._worker.threads import DaemonThreads, Posts
+from pgflow.logs import redacted
+from pgflow.meter import Meter
+
+log = logging.getLogger("pgflow")
+
+_INFRASTRUCTURE_RETRIES = Retries(first_delay=timedelta(seconds=0.1), max_delay=timedelta(seconds=5))
+
+
+class BodyCalls:
+    """See the module. It keeps nothing: whoever calls owns what comes of it.
+
+    Args:
+        threads: For functions that are no coroutines.
+        posts: By which they tell the loop.
+        lost: Told of threads that nobody waits for any more.
+        interceptors: Their ``around_step`` is entered around each call.
+        preparing: Ended where a prepared statement was lost on a connection of ours.
+        meter: Counts tries that are not recorded.
+    """
+
+    def __init__(
+        self, threads: DaemonThreads, posts: Posts, lost: LostThreads, interceptors: list[Interceptor], preparing: Preparing,
+        meter: Meter | None,
+    ) -> None:
+        self._threads = threads
+        self._posts = posts
+        self._lost = lost
+        self._interceptors = interceptors
+        self._preparing = preparing
+        self._meter = meter
+        self._loop = asyncio.get_running_loop()
+
+    def call(self, call: StepCall, fn: Callable[..., Any], first: tuple[Any, ...]) -> Awaitable[Any]:
+        """Return an awaitable for what a function returns, within the step's time-out.
+
+        Plain functions do: a coroutine for each body costs as much as its bookkeeping.
+        """
+        called = self.call_untimed(call, fn, first)
+        return called if call.spec.timeout_seconds is None else _within(call.spec.timeout_seconds, called)
+
+    def call_untimed(self, call: StepCall, fn: Callable[..., Any], first: tuple[Any, ...]) -> Awaitable[Any]:
+        """The same without a time-out."""
+        if not call.spec.definition.is_async:
+            return self.in_thread(call, self.call_sync, call, fn, first)
+        if not self._interceptors:
+            return cast("Awaitable[Any]", fn(*first, *call.args, **call.kwargs))
+        return self._call_around(around(self._interceptors, "around_step", run_info), call, fn, first)
+
+    async def _call_around(self, context: Any, call: StepCall, fn: Callable[..., Any], first: tuple[Any, ...]) -> Any:
+        with context:
+            return await fn(*first, *call.args, **call.kwargs)
+
+    def call_sync(self, call: StepCall, fn: Callable[..., Any], first: tuple[Any, ...]) -> Any:
+        """Call a function in the thread that it is to run in."""
+        if not self._interceptors:
+            return fn(*first, *call.args, **call.kwargs)
+        with around(self._interceptors, "around_step", run_info):
+            return fn(*first, *call.args, **call.kwargs)
+
+    async def in_thread(self, call: StepCall, work: Callable[..., Any], *args: Any) -> Any:
+        """Do work in a thread, and wait for what it comes to."""
+        context = contextvars.copy_context()
+        ended: asyncio.Future[Any] = self._loop.create_future()
+        job = self._threads.start(partial(context.run, _with_outcome, work, *args), partial(self._posts.post, _tell, ended))
+        try:
+            outcome = await ended
+        except asyncio.CancelledError:
+            self._lost.left_behind(call, job)
+            raise
+        if type(outcome) is _Raised:
+            raise outcome.error
+        if type(outcome) is CoroutineType:  # a lambda, or a def, that hands on what an async def is to do
+            return await outcome
+        return outcome
+
+    async def wait_out(self, execution: Execution, call: StepCall, error: BaseException, tries: int) -> None:
+        """Waits as long as trouble with a connection, or contention, deserves."""
+        if is_of_a_pooler(error):
+            self._preparing.end(error)
+        is_contention = sqlstate_of(error) in ("40001", "40P01", "55P03") or is_conflict_on_unit(error)
+        delay = random.uniform(0.5, 1) * 0.005 * 2 ** min(tries, 8) if is_contention else _INFRASTRUCTURE_RETRIES.delay_seconds(tries)  # noqa: S311
+        log.log(
+            logging.DEBUG if is_contention else logging.WARNING,
+            "step %s, call %s: %s; tried again in %.2f s and not recorded", call.name, call.number, redacted(error), delay,
+            extra=log_fields(execution.claim, call),
+        )
+        if self._meter is not None:
+            self._meter.tried_again(call.spec.effect, contention=is_contention)
+        await asyncio.sleep(delay)
+
+
+def as_raised(error: BaseException) -> BaseException:
+    """Return an error of a body in a thread, as a coroutine in its place would raise it."""
+    if isinstance(error, (StopIteration, StopAsyncIteration)):
+        return RuntimeError(f"the body raised {type(error).__name__}")
+    return asyncio.CancelledError(*error.args) if isinstance(error, FutureCancelled) else error
+
+
+async def _within(seconds: float, called: Awaitable[Any]) -> Any:
+    async with asyncio.timeout(seconds):
+        return await called
+
+
+class _Raised(NamedTuple):
+    """Exception that a body in a thread has raised."""
+
+    error: BaseException
+
+
+def _with_outcome(work: Callable[..., Any], *args: Any) -> Any:
+    try:
+        return work(*args)
+    except BaseException as error:  # noqa: BLE001 - raised where it is waited for
+        return _Raised(as_raised(error))
+
+
+def _tell(ended: asyncio.Future[Any], outcome: Any) -> None:
+    if not ended.done():
+        ended.set_result(outcome)

@@ -1,0 +1,127 @@
+"""The host of executions (:class:`pgflow._engine.host.Host`): what a run wants of its worker, while it is here.
+
+The code of a sync workflow asks from its own thread. Then the loop is told.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+
+from pgflow._engine.calls import StepCall
+from pgflow._engine.execution import Execution
+from pgflow._worker.bodies import Bodies
+from pgflow._worker.commit_queue import CommitQueue
+from pgflow._worker.life import Life
+from pgflow._worker.parts import Part
+from pgflow._worker.runs import Runs
+from pgflow._worker.threads import Posts
+
+
+class RunHost(Part):
+    """See the module. It keeps the looks that runs wait for, one a run, and the bodies that wait for a sign of life.
+
+    Args:
+        runs: Those that are here.
+        bodies: Runs bodies.
+        queue: Takes what must become durable.
+        life: Says if others might think us dead.
+        posts: By which threads tell the loop.
+        concurrency: Most runs at once.
+    """
+
+    def __init__(self, runs: Runs, bodies: Bodies, queue: CommitQueue, life: Life, posts: Posts, concurrency: int) -> None:
+        self._runs = runs
+        self._bodies = bodies
+        self._queue = queue
+        self._life = life
+        self._posts = posts
+        self._concurrency = concurrency
+        self._loop = asyncio.get_running_loop()
+        self._thread_id = threading.get_ident()
+        self._looks: dict[Execution, asyncio.TimerHandle] = {}
+        self._deferred: list[tuple[Execution, StepCall]] = []
+        runs.when_leaving(self._forget)
+
+    # ------------------------------------------------------------ bodies
+
+    def start_body(self, execution: Execution, call: StepCall) -> None:
+        """Runs a body; an effectful one only while others surely believe us alive."""
+        if call.spec.effect != "r" and self._life.is_stale:
+            self._deferred.append((execution, call))
+        else:
+            self._bodies.start(execution, call)
+
+    def start_deferred(self) -> None:
+        """Starts the bodies that have waited for a sign of life."""
+        deferred, self._deferred = self._deferred, []
+        for execution, call in deferred:
+            if not execution.over and execution.wants(call):
+                self.start_body(execution, call)
+
+    def stop_body(self, execution: Execution, call: StepCall) -> None:
+        """Nobody waits for a body any more."""
+        if threading.get_ident() != self._thread_id:
+            self._posts.post(self.stop_body, execution, call)
+            return
+        self._deferred = [pair for pair in self._deferred if pair != (execution, call)]
+        self._bodies.stop(call)
+
+    def retry_body_later(self, execution: Execution, call: StepCall, delay_seconds: float) -> None:
+        """The next try of a body, if the run is still here by then."""
+        if threading.get_ident() != self._thread_id:
+            self._posts.post(self.retry_body_later, execution, call, delay_seconds)
+            return
+        self._loop.call_later(delay_seconds, self._retry_due, execution, call)
+
+    def _retry_due(self, execution: Execution, call: StepCall) -> None:
+        if not execution.over:
+            self._runs.guard(execution, execution.retry_due, call)
+
+    # ------------------------------------------------------------ the database
+
+    def want_flush(self, execution: Execution) -> None:
+        """Something must become durable."""
+        if threading.get_ident() == self._thread_id:
+            self._queue.submit(execution)
+        else:
+            self._posts.post(self._queue.submit, execution)
+
+    def look_later(self, execution: Execution, delay_seconds: float) -> None:
+        """Asks the database again after a delay; the earliest wish counts."""
+        when = self._loop.time() + delay_seconds
+        known = self._looks.get(execution)
+        if known is not None:
+            if known.when() <= when + 0.0005:
+                return
+            known.cancel()
+        self._looks[execution] = self._loop.call_at(when, self._look_due, execution)
+
+    def _look_due(self, execution: Execution) -> None:
+        self._looks.pop(execution, None)
+        if not execution.over:
+            self._runs.guard(execution, execution.poke)
+
+    def has_room(self) -> bool:
+        """Return True if a run may wait for its children in memory: not where such runs take most of the room that children need."""
+        return len(self._runs.executions) < self._concurrency or 2 * len(self._looks) <= self._concurrency
+
+    def monotonic_us(self) -> int:
+        """Microseconds on a clock that only measures durations."""
+        return time.monotonic_ns() // 1000
+
+    # ------------------------------------------------------------ leaving
+
+    def hand_back(self, execution: Execution) -> None:
+        """Give the run back once the dropped effects are taken back: whoever claims it next goes on with its code."""
+        self._runs.give_back(execution)
+
+    def _forget(self, execution: Execution) -> None:
+        if (look := self._looks.pop(execution, None)) is not None:
+            look.cancel()
+
+    async def stop(self) -> None:
+        """Looks no more."""
+        for look in self._looks.values():
+            look.cancel()

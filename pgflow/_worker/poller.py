@@ -1,0 +1,83 @@
+"""The poller: finds whatever nobody was told of. No run rests on a notification."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Callable
+
+import psycopg
+
+from pgflow._db.calls import wake as wake_calls
+from pgflow._worker.connection import WorkerConnection
+from pgflow._worker.lanes import Lanes
+from pgflow._worker.news import News
+from pgflow._worker.pager import Pager
+from pgflow._worker.parts import Loop, Tasks
+from pgflow._worker.runs import Runs
+from pgflow.logs import redacted
+
+log = logging.getLogger("pgflow")
+
+
+class Poller(Loop):
+    """See the module. It keeps nothing but the wish to poll at once.
+
+    Args:
+        want_claims: Called after every poll: there may be work.
+        pager: Asked to look whenever somebody wants a poll at once; None without a hook.
+        poll_seconds: Between polls where nothing is due sooner.
+    """
+
+    name = "the loop of polls"
+
+    def __init__(
+        self, tasks: Tasks, control: WorkerConnection, runs: Runs, lanes: Lanes, news: News, want_claims: Callable[[], None],
+        pager: Pager | None, poll_seconds: float,
+    ) -> None:
+        super().__init__(tasks)
+        self._control = control
+        self._runs = runs
+        self._lanes = lanes
+        self._news = news
+        self._want_claims = want_claims
+        self._pager = pager
+        self._poll_seconds = poll_seconds
+        self._wanted = asyncio.Event()
+
+    def look_now(self) -> None:
+        """Polls at once instead of at the next time; looks, too, for who is to be paged."""
+        self._wanted.set()
+        if self._pager is not None:
+            self._pager.look_now()
+
+    async def loop(self) -> None:
+        """Polls when something is due, and every so often."""
+        while True:
+            wait = self._poll_seconds * random.uniform(0.8, 1.0)  # noqa: S311 - spreads the load
+            try:
+                polled = await self.poll()
+                if polled.next_due_seconds is not None:
+                    wait = min(wait, max(polled.next_due_seconds, 0.005))
+                if polled.busy:
+                    wait = min(wait, 0.02)
+                self._want_claims()
+                self._runs.poke_waiting()
+            except (psycopg.Error, OSError, TimeoutError) as error:
+                log.warning("cannot poll: %s", redacted(error))
+            self._wanted.clear()
+            try:
+                async with asyncio.timeout(wait):
+                    await self._wanted.wait()
+            except TimeoutError:
+                pass
+
+    async def poll(self) -> wake_calls.Polled:
+        """Polls once, and hands on what that has found."""
+        polled = await self._control.ask(wake_calls.poll())
+        self._lanes.polled(polled.newest_lane)
+        self._news.woken(polled.lanes, polled.mail)
+        if polled.ended:
+            self._news.runs_ended(polled.ended)
+        return polled

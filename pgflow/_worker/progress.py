@@ -1,0 +1,73 @@
+"""Progress: what bodies report while they run, as heartbeats and as values that they emit, for their next try and for whoever reads along.
+
+None of it is an outcome: what does not arrive is lost, and the body goes on.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+from typing import Any
+
+from pgflow._db.calls import transaction as calls
+from pgflow._engine.calls import StepCall
+from pgflow._engine.execution import Execution
+from pgflow._flow.scope import StepScope, log_fields
+from pgflow._model.envelopes import open_value
+from pgflow._worker.connection import WorkerConnection
+from pgflow._worker.drafts import Drafts
+from pgflow._worker.parts import Tasks
+from pgflow._worker.runs import Runs
+from pgflow.logs import redacted
+
+log = logging.getLogger("pgflow")
+
+
+class Progress:
+    """See the module. What is on its way to the database are tasks of the worker, and end with it.
+
+    Args:
+        control: Asks the database, until there is an answer.
+        runs: A run that another worker holds is discarded.
+    """
+
+    def __init__(self, control: WorkerConnection, runs: Runs, tasks: Tasks) -> None:
+        self._control = control
+        self._runs = runs
+        self._tasks = tasks
+        self._making_drafts = threading.Lock()
+
+    def scope_of(self, execution: Execution, call: StepCall, attempt: int) -> StepScope:
+        """Return the scope of one try, through which its body reports."""
+        return StepScope(
+            execution.claim, call, attempt, lambda details: self._beat(execution, call, details),
+            tell=lambda scope: self._tell(execution, scope),
+        )
+
+    async def last_details(self, execution: Execution, call: StepCall) -> Any:
+        """Read what the try before has reported last."""
+        if call.details is not None:
+            details = json.loads(call.details)
+        else:
+            details = await self._control.insist(calls.step_details(execution.run_id, call.number))
+        return open_value(execution.claim.envelopes, details, f"what step {call.name} said of its progress")
+
+    def _tell(self, execution: Execution, scope: StepScope) -> None:
+        with self._making_drafts:  # a body may emit in several threads
+            if scope.drafts is None:
+                scope.drafts = Drafts(self._control, self._runs, self._tasks, execution)
+        scope.drafts.tell(scope)
+
+    def _beat(self, execution: Execution, call: StepCall, details: str) -> None:
+        execution.beat = True
+        call.details = details
+        self._tasks.loop.call_soon_threadsafe(lambda: self._tasks.spawn(self._send_beat(execution, call, details)))
+
+    async def _send_beat(self, execution: Execution, call: StepCall, details: str) -> None:
+        query = calls.beat_step(execution.run_id, execution.claim.token, call.number, call.failed_attempts + 1, details)
+        try:
+            if not await self._control.insist(query):
+                self._runs.discard(execution, "another worker holds it")
+        except Exception as error:  # noqa: BLE001 - a heartbeat that does not arrive is not an outcome
+            log.warning("a heartbeat of step %s was not recorded: %s", call.name, redacted(error), extra=log_fields(execution.claim, call))

@@ -1,0 +1,171 @@
+"""Transactional bodies: one attempt at a step in a transaction of the application, whose commit is the step's.
+
+Only the connection that the body is handed is ours. Trouble with it, or in opening it, says nothing of the step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from pgflow._db.busy_poll import BusyPoll
+from pgflow._db.connect import server_of
+from pgflow._db.drivers import is_raised_on
+from pgflow._db.failures import database_error
+from pgflow._engine.calls import StepCall
+from pgflow._engine.execution import Execution
+from pgflow._engine.outcomes import seal_result
+from pgflow._flow.scope import StepScope
+from pgflow._flow.step import Step
+from pgflow._model.durations import duration
+from pgflow._model.envelopes import open_text
+from pgflow._transactions import protocol as transactions
+from pgflow._transactions.provider import provider_for
+from pgflow._worker.body_calls import BodyCalls
+from pgflow._worker.fencing import FenceQueue, FenceQueueFromThread, Turns
+from pgflow._worker.open_transactions import OpenTransactions
+from pgflow._worker.options import Definitions, WorkerOptions
+from pgflow._worker.threads import Posts
+from pgflow._worker.wakes import Wakes
+
+LONGEST_TIMEOUT_MS = 2**31 - 1
+"""The longest that a setting of the server can say, 24 days."""
+
+
+class TransactionBodies:
+    """See the module. It remembers which library of connections each step uses.
+
+    Args:
+        calls: Calls the body.
+        transactions: Knows what is open, and may have to be cut.
+        turns: Of the runs, to fence.
+        wakes: Told of the runs that a transaction has sent something to.
+        busy_poll: As the worker waits for answers.
+    """
+
+    def __init__(
+        self, calls: BodyCalls, open_transactions: OpenTransactions, turns: Turns, posts: Posts, wakes: Wakes, busy_poll: BusyPoll,
+        definitions: Definitions, options: WorkerOptions,
+    ) -> None:
+        idle = duration(options.transaction_idle_seconds, "transaction_idle_seconds of a worker", least_seconds=0.001)
+        self._idle_ms = min(round(idle.total_seconds() * 1000), LONGEST_TIMEOUT_MS)
+        self._calls = calls
+        self._open = open_transactions
+        self._turns = turns
+        self._posts = posts
+        self._wakes = wakes
+        self._busy_poll = busy_poll
+        self._known_providers = definitions.providers
+        self._replacements = definitions.replacements
+        self._meter = options.meter
+        self._providers: dict[Step[Any, Any], Any] = {}
+
+    async def attempt(self, execution: Execution, call: StepCall, scope: StepScope, step: Any) -> None:
+        """Runs the body once, and commits what it came to behind the fence.
+
+        Raises:
+            Trouble: Its connection, or its server, is in trouble.
+        """
+        provider = self._providers.get(step.origin)
+        if provider is None:
+            provider = self._providers[step.origin] = provider_for(step, self._known_providers)
+        takes_connection = step.connection_parameter is not None
+        fn: Callable[..., Any] = self._replacements.get(step.origin) or step.fn
+        queue = FenceQueue(self._turns, execution)
+        scope.chains_to_wake.clear()
+        scope.lanes_made_ready.clear()
+
+        def encode(value: Any) -> str:
+            what = f"the result of step {call.name}"
+            text = call.spec.result.encode(value, what)
+            if (envelopes := execution.claim.envelopes) is not None:
+                call.stored = seal_result(call, text, envelopes)
+                text = open_text(envelopes, call.stored, what)
+            call.spec.result.decode(text, what)  # what the workflow could not read must not be committed
+            scope.succeeded()
+            return text
+
+        def body(connection: Any) -> Any:
+            scope.connection = connection
+            execution.told_by = server_of(connection)
+            return self._calls.call(call, fn, (connection,) if takes_connection else ())
+
+        if step.is_async:
+            is_open = False
+            try:
+                async with provider.begin_async(step.isolation) as transaction:
+                    is_open = True
+                    if hasattr(transaction, "busy_poll"):
+                        transaction.busy_poll = self._busy_poll
+                    protocol = self._protocol(execution, call, encode, transaction)
+                    self._open.begun(call, transaction)
+                    try:
+                        wanted = await transactions.drive_async(protocol, transaction, body, queue)
+                    finally:
+                        self._open.ended(call)
+            except Exception as error:
+                _raise_unless_open(error, is_open)
+                raise
+        else:
+            async with queue.limited():
+                wanted = await self._calls.in_thread(call, self._in_thread, provider, step, execution, call, scope, fn, encode, queue)
+        if wanted:
+            if self._meter is not None:
+                self._meter.attempt_ended(step.effect)
+            self._wakes.wake_soon(scope.chains_to_wake, scope.lanes_made_ready)
+
+    def _in_thread(
+        self, provider: Any, step: Any, execution: Execution, call: StepCall, scope: StepScope, fn: Callable[..., Any],
+        encode: Callable[[Any], str], queue: FenceQueue,
+    ) -> bool:
+        takes_connection = step.connection_parameter is not None
+        thread_queue = FenceQueueFromThread(self._turns, queue, self._posts)
+        is_open = False
+
+        def body(connection: Any) -> Any:
+            scope.connection = connection
+            if call.spec.timeout_seconds is not None:
+                self._posts.post(queue.start_clock, call.spec.timeout_seconds)
+            execution.told_by = server_of(connection)
+            return self._calls.call_sync(call, fn, (connection,) if takes_connection else ())
+
+        try:
+            with provider.begin(step.isolation) as transaction, self._open.cords(call, transaction) as cords:
+                is_open = True
+                protocol = self._protocol(execution, call, encode, transaction)
+                return transactions.drive(protocol, transaction, body, thread_queue, cords.current)
+        except Exception as error:
+            _raise_unless_open(error, is_open)
+            raise
+        finally:
+            thread_queue.tell_end()
+
+    def _protocol(self, execution: Execution, call: StepCall, encode: Callable[[Any], str], transaction: Any) -> transactions.Protocol_:
+        return transactions.attempt(
+            execution.claim, call, encode, together=hasattr(transaction, "execute_and_commit"), is_ours=_is_of(transaction),
+            has_closed=partial(_has_closed, transaction), has_hooks=getattr(transaction, "has_hooks", True),
+            durable_seq=execution.durable_seq, idle_ms=self._idle_ms,
+        )
+
+
+def _is_of(transaction: Any) -> Callable[[BaseException], bool]:
+    """Return a test for errors of a transaction's connection. It is always true where the library does not tell its connection."""
+
+    def is_ours(error: BaseException) -> bool:
+        connection = getattr(transaction, "driver_connection", None)
+        return connection is None or is_raised_on(error, connection)
+
+    return is_ours
+
+
+def _has_closed(transaction: Any) -> bool:
+    """Return True if a body has closed the connection of its transaction: one that is lost is broken."""
+    connection = getattr(transaction, "driver_connection", None)
+    return bool(getattr(connection, "closed", False)) and not getattr(connection, "broken", True)
+
+
+def _raise_unless_open(error: Exception, is_open: bool) -> None:
+    """No transaction could be opened: that is nobody's outcome."""
+    if not is_open and database_error(error) is not None:
+        raise transactions.Trouble(error) from error

@@ -1,0 +1,98 @@
+"""Upkeep: leases that the worker does not know it has, room for the runs to come, and a schema that is no longer the one of its code."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import time
+from collections.abc import Callable
+
+import psycopg
+
+from pgflow._db.calls import claim as claim_calls
+from pgflow._db.calls import worker as worker_calls
+from pgflow._worker.claims import Claims
+from pgflow._worker.committer import Committer
+from pgflow._worker.connection import WorkerConnection
+from pgflow._worker.heartbeat import Heart
+from pgflow._worker.life import Life
+from pgflow._worker.parts import Loop, Tasks
+from pgflow._worker.runs import Runs
+from pgflow.errors import WorkerFailed
+from pgflow.logs import redacted
+from pgflow.schema import Standing, compare_stamp, own_assets
+
+log = logging.getLogger("pgflow")
+
+STRAYS_EVERY_SECONDS = 5.0
+PARTITIONS_EVERY_SECONDS = 60.0
+
+
+class Upkeep(Loop):
+    """See the module. It keeps the stamp of the schema that it has seen last.
+
+    Args:
+        heart: Looked at: without it the worker would be taken for dead.
+        committer: Closes connections that nothing needs.
+        claims: Told if no further run may be taken.
+        want_claims: Called when there may be work.
+        runs: Those that the worker knows it has.
+    """
+
+    name = "the loop of upkeep"
+
+    def __init__(
+        self, tasks: Tasks, control: WorkerConnection, life: Life, heart: Heart, committer: Committer, claims: Claims,
+        want_claims: Callable[[], None], runs: Runs,
+    ) -> None:
+        super().__init__(tasks)
+        self._control = control
+        self._life = life
+        self._heart = heart
+        self._committer = committer
+        self._claims = claims
+        self._want_claims = want_claims
+        self._runs = runs
+        self._seen_stamp: str | None = str(own_assets().stamp)
+
+    async def loop(self) -> None:
+        """Does all of it every few seconds, and what costs more every minute."""
+        partitioned = 0.0
+        while True:
+            try:
+                if not self._heart.is_beating:
+                    self._life.fail("its heart has stopped")
+                await self._committer.close_idle()
+                self._compare_schema(await self._control.ask(worker_calls.read_stamp()))
+                if time.monotonic() - partitioned > PARTITIONS_EVERY_SECONDS:
+                    await self._control.ask(worker_calls.add_unit_partitions())
+                    await self._control.ask(worker_calls.sweep_keys())
+                    for shrunk in await self._control.ask(worker_calls.shrink_journal()):
+                        log.info("partition %s of the journal shrunk from %d to %d bytes: %d units are left in it", *shrunk)
+                    partitioned = time.monotonic()
+                if await self._control.ask(worker_calls.release_outdated(self._life.worker_id)):
+                    self._want_claims()
+                strays = await self._control.ask(claim_calls.release_strays(self._life.worker_id, list(self._runs.executions)))
+                if strays:
+                    log.warning("%d runs were leased to this worker without its knowledge; handed back", strays)
+            except (psycopg.Error, OSError, TimeoutError) as error:
+                log.debug("upkeep: %s", redacted(error))
+            await asyncio.sleep(STRAYS_EVERY_SECONDS * random.uniform(0.8, 1.2))  # noqa: S311 - spreads the load
+
+    def _compare_schema(self, comment: str | None) -> None:
+        """Says once what has become of the schema, and takes no further runs if this code cannot work with it."""
+        if comment == self._seen_stamp:
+            return
+        self._seen_stamp = comment
+        ours, standing = own_assets().stamp, compare_stamp(comment)
+        self._claims.outgrown(is_outgrown=standing is Standing.BREAKING)
+        if standing is Standing.NEWER:
+            log.warning("the schema is now of %s; this worker is of %s and goes on: start the new version in its place", comment, ours)
+        elif standing is Standing.BREAKING:
+            why = f"the schema is now of {comment}, with which {ours} cannot work: this worker takes no further runs"
+            self._life.fail_for(WorkerFailed(why))
+        elif standing is Standing.OLDER:
+            log.warning("the schema is now of %s, older than this worker's %s: run `pgflow migrate`", comment or "nobody known", ours)
+        else:
+            self._want_claims()
