@@ -106,6 +106,31 @@ class Meter:
         self.commit_seconds = Histogram(SECONDS)
         self.claim_seconds = Histogram(SECONDS)
 
+    def run_claimed(self, workflow: str) -> None:
+        """A run was claimed."""
+        self.claimed[workflow] += 1
+
+    def run_ended(self, workflow: str, status: str) -> None:
+        """A run has ended here."""
+        self.finished[workflow, status] += 1
+
+    def run_left(self, workflow: str, place: str) -> None:
+        """A run has left without an end of its own."""
+        self.left[workflow, place] += 1
+
+    def thread_lost(self) -> None:
+        """A body in a thread goes on though nobody waits for it."""
+        self.threads_lost += 1
+
+    def commit_failed(self) -> None:
+        """A group commit is to be sent again."""
+        self.commit_failures += 1
+
+    def work_lost(self, runs: int) -> None:
+        """A fail-over has lost what was acknowledged of so many runs."""
+        self.losses += 1
+        self.lost_runs += runs
+
     def attempt_ended(self, effect: str, *, failed: bool = False, again: bool = False) -> None:
         """A body came back: ``effect`` is the letter of its class."""
         self.attempts[EFFECTS[effect], "retried" if again else "failed" if failed else "completed"] += 1

@@ -100,7 +100,7 @@ class Aftermath:
 
     def _tell_end(self, claim: Claim, status: str) -> None:
         if self._meter is not None:
-            self._meter.finished[claim.workflow, status] += 1
+            self._meter.run_ended(claim.workflow, status)
         level = logging.DEBUG if status == "completed" else logging.INFO
         if log.isEnabledFor(level):
             log.log(level, "run %s %s", claim.key, status, extra=log_fields(claim))

@@ -147,7 +147,7 @@ class Claims(Loop):
         for claim in claims:
             claim.workflow = self._lanes.served[claim.lane_id].workflow
             if self._meter is not None:
-                self._meter.claimed[claim.workflow] += 1
+                self._meter.run_claimed(claim.workflow)
             if claim.suspect:
                 self._suspects.claimed(claim)
             if self._life.is_stopping:

@@ -199,7 +199,7 @@ class Committer(Part):
 
     def _count_failure(self) -> None:
         if self._meter is not None:
-            self._meter.commit_failures += 1
+            self._meter.commit_failed()
 
     async def _refused(self, line: _Line, item: Item, error: Exception, *, is_data: bool) -> None:
         """The server is well, and will not commit this: holds the run if that is for good, else puts it off."""

@@ -235,8 +235,7 @@ class Heart(Part):
         )
         self._ask(loss_calls.report_loss(self._worker_id, socket.gethostname(), os.getpid(), loss))
         if self._meter is not None:
-            self._meter.losses += 1
-            self._meter.lost_runs += len(loss.runs)
+            self._meter.work_lost(len(loss.runs))
 
     def _look(self) -> None:
         beats = self._ask(calls.observe_workers())

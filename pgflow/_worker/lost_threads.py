@@ -65,7 +65,7 @@ class LostThreads(Part):
             if not call.fencing:
                 self._transactions.leave_behind(call)
             if self._meter is not None:
-                self._meter.threads_lost += 1
+                self._meter.thread_lost()
             log.warning(
                 "step %s goes on in its thread though nobody waits for it any more: %d of %d threads that this worker may lose are lost",
                 call.name, self._threads.lost, self.most,

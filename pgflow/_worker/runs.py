@@ -147,7 +147,7 @@ class Runs:
     def count_left(self, execution: Execution, place: str) -> None:
         """Counts a run that leaves without an end of its own."""
         if self._meter is not None:
-            self._meter.left[execution.claim.workflow, place] += 1
+            self._meter.run_left(execution.claim.workflow, place)
 
     def give_back(self, execution: Execution) -> None:
         """The run must be replayed, here or elsewhere: something of it is lost."""
