@@ -117,6 +117,33 @@ def test_no_modules_import_each_other_in_a_circle():
         visit(module)
 
 
+def written(tree: ast.AST) -> Iterator[tuple[str, bool, int]]:
+    """Attributes that code writes or deletes, each with True if they are those of ``self``, and the line."""
+    for node in ast.walk(tree):
+        for target in getattr(node, "targets", None) or filter(None, [getattr(node, "target", None)]):
+            for part in getattr(target, "elts", [target]):
+                thing = part
+                while isinstance(thing, ast.Subscript):
+                    thing = thing.value
+                if isinstance(thing, ast.Attribute):
+                    yield thing.attr, isinstance(thing.value, ast.Name) and thing.value.id == "self", thing.lineno
+
+
+def test_no_part_of_a_worker_writes_what_another_file_keeps():
+    trees = {module: ast.parse(path.read_text()) for module, path in MODULES.items() if room(module) == "_worker"}
+    classes = {node.name: (module, node) for module, tree in trees.items() for node in ast.walk(tree) if isinstance(node, ast.ClassDef)}
+    own = {name: {attribute for attribute, is_own, _ in written(node) if is_own} for name, (_, node) in classes.items()}
+    for module, tree in trees.items():
+        here = set().union(*(own[name] for name in classes if classes[name][0] == module))
+        elsewhere = set().union(*own.values()) - here
+        for attribute, is_own, line in written(tree):
+            assert is_own or attribute not in elsewhere, f"{MODULES[module]}:{line} writes {attribute}"
+    for name, (module, node) in classes.items():
+        for base in (base.id for base in node.bases if isinstance(base, ast.Name) and base.id in classes):
+            shared = own[name] & own[base]
+            assert not shared or classes[base][0] == module, f"{MODULES[module]}: {name} writes {shared}, which are those of {base}"
+
+
 def test_the_engine_does_no_input_or_output():
     forbidden = {"psycopg", "psycopg_pool", "socket", "time", "os", "subprocess", "select", "ssl", "http", "datetime.datetime"}
     for module, path in MODULES.items():
