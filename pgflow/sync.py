@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from contextlib import AbstractContextManager
-from typing import Any, ParamSpec, TypeVar, TypeVarTuple, cast, overload
+from typing import Any, Literal, ParamSpec, TypeVar, TypeVarTuple, cast, overload
 
 from pgflow._engine.calls import Call, ChildCall
 from pgflow._flow import dynamic
@@ -133,12 +133,12 @@ def _count(tally: Tally[Any, Any], index: int, call: Call) -> None:
 @overload
 def gate(
     name: str, request: T, *, approvers: Sequence[str] = (), quorum: int = 1, timeout: Duration | None = None,
-    notify: Step[[GateRequest], Any] | None = None,
+    on_timeout: Literal["expire", "reject", "escalate", "approve"] = "expire", notify: Step[[GateRequest], Any] | None = None,
 ) -> Verdict[T]: ...
 @overload
 def gate(
     name: str, request: Any, *, answer: type[A], approvers: Sequence[str] = (), quorum: int = 1, timeout: Duration | None = None,
-    notify: Step[[GateRequest], Any] | None = None,
+    on_timeout: Literal["expire", "reject", "escalate", "approve"] = "expire", notify: Step[[GateRequest], Any] | None = None,
 ) -> Verdict[A]: ...
 @declared_only("gates")
 def gate(name: str, request: Any, **options: Any) -> Any:  # noqa: ARG001 - the surface stands, the gate does not
