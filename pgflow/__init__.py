@@ -5,8 +5,10 @@ The public surface is what this module names. ``pgflow.sync`` holds the twins fo
 """
 
 from pgflow import sync as sync
-from pgflow._client.client import Answer, AsyncClient, Client
-from pgflow._client.handles import AsyncRun, Run
+from pgflow._client._async.client import AsyncClient
+from pgflow._client._async.handles import AsyncRun
+from pgflow._client._sync.client import Client
+from pgflow._client._sync.handles import Run
 from pgflow._flow.authority import Verdict, charge, gate, owe
 from pgflow._flow.body import heartbeat, heartbeat_details
 from pgflow._flow.children import Child, SyncChild, run_child, start_child
@@ -42,7 +44,7 @@ from pgflow._model.effects import Absent, Accepted, Confirmed, Ref, Risk, StillU
 from pgflow._model.envelopes import PayloadCodec
 from pgflow._model.exceptions import register_errors
 from pgflow._model.fingerprints import fingerprint
-from pgflow._model.gates import Approve, Approved, Escalate, Escalated, Expired, GateRequest, Reject, Rejected
+from pgflow._model.gates import Answer, Approve, Approved, Escalate, Escalated, Expired, GateRequest, Reject, Rejected
 from pgflow._model.kinds import Status
 from pgflow._model.messages import Delivery, Message
 from pgflow._model.options import Admit, MapResult, Retries, Slot, StartOptions

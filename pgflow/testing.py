@@ -38,7 +38,8 @@ import pytest
 from psycopg import sql
 from psycopg.conninfo import make_conninfo
 
-from pgflow._client.handles import AsyncRun, Run
+from pgflow._client._async.handles import AsyncRun
+from pgflow._client._sync.handles import Run
 from pgflow._db.calls import replay as replay_calls
 from pgflow._db.calls import worker as worker_calls
 from pgflow._flow.interceptor import Interceptor

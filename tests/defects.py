@@ -170,9 +170,9 @@ CLAIMS = (
         "test_wirecut.py::test_an_answer_that_libpq_made_itself_is_infrastructure",
     ),
     Defect(
-        "run begun again for each answer that was lost", "pgflow/_client/rewind.py",
-        "self._started(self._ask(fork.restart_run(key, _encoded(self._envelopes, input), options), once=True))",
-        "self._started(self._ask(fork.restart_run(key, _encoded(self._envelopes, input), options)))",
+        "run begun again for each answer that was lost", "pgflow/_client/_sync/rewind.py",
+        "self._started(self._ask(fork.restart_run(key, stored_new_input(self._envelopes, input), options), once=True))",
+        "self._started(self._ask(fork.restart_run(key, stored_new_input(self._envelopes, input), options)))",
         "test_wirecut.py::test_a_run_is_begun_again_once_or_its_caller_hears_that_nobody_knows[after]",
     ),
 )
@@ -245,7 +245,7 @@ LOCKS = (
         "test_sql_deliver.py::test_it_is_only_sent_where_one_snapshot_serves_the_transaction",
     ),
     Defect(
-        "signal of the client's transaction handed over", "pgflow/app/_async.py",
+        "signal of the client's transaction handed over", "pgflow/app/_async_clients.py",
         "    _send_signal = staticmethod(mail.send_signal)\n", "",
         "test_signals.py::test_who_sends_in_a_transaction_of_its_own_makes_the_run_ready_in_it",
     ),
@@ -569,7 +569,7 @@ STEPS = (
         "test_sqlalchemy.py::test_a_pool_that_has_no_connection_in_time_is_waited_out[psycopg-sync]",
     ),
     Defect(
-        "a sender told that it failed where nobody could be woken", "pgflow/app/_sync.py",
+        "a sender told that it failed where nobody could be woken", "pgflow/app/_sync_clients.py",
         "log.log(logging.DEBUG if is_passing(error) else logging.WARNING", "if not is_passing(error): raise\n            log.log(logging.DEBUG",
         "test_infrastructure.py::test_who_has_sent_something_is_not_told_that_it_failed_because_nobody_could_be_woken[sync-missing]",
     ),

@@ -12,6 +12,7 @@ import typing
 from typing import Any, LiteralString
 
 import psycopg
+from colours import of_the_other_colour
 
 import pgflow
 from pgflow import errors, lint, testing
@@ -64,7 +65,8 @@ def _entry(thing: Any) -> str:
     said.append(f"{_prose(doc.replace('; see :class:`AppBase` for its arguments', ''))}\n")
     if made:
         said.append(f"{_prose(made)}\n")
-    methods = [line for member in _methods(thing) if (line := _method(*member))]
+    twin = next((other for _, _, things in PARTS for other in things if other.__name__ == of_the_other_colour(name) != name), None)
+    methods = [line for member in _methods(thing) if (line := _method(*member, twin))]
     if methods:
         said.append("\n".join(methods) + "\n")
     return "\n".join(said)
@@ -88,11 +90,14 @@ INTERNAL = {"ask", "wait", "definitions", "listens", "on"} | {
 """Public in the language's sense only; the second set is what the engine asks of an effect."""
 
 
-def _method(name: str, member: Any) -> str | None:
+def _method(name: str, member: Any, twin: type | None) -> str | None:
+    """A method and its docstring; of that only the first line, if the twin of the other colour has the same."""
     fn = member.fget if isinstance(member, property) else member
     doc = inspect.getdoc(fn)
     if doc is None or (name in INTERNAL and "wait" not in doc.lower().split()[0]) or "For handles of runs" in doc:
         return None
+    if twin is not None and "\n" in doc and of_the_other_colour(doc) == inspect.getdoc(getattr(twin, name, None)):
+        doc = f"{doc.splitlines()[0].removesuffix('.')}; see :meth:`{twin.__name__}.{name}`."
     head = f"- `{name}`" if isinstance(member, property) else f"- `{_signature(fn)}`"
     return f"{head}: {textwrap.indent(_prose(doc), '  ').lstrip()}"
 

@@ -16,7 +16,8 @@ from records import SOON
 
 import pgflow
 from pgflow import App, AsyncApp, InvalidArgument, Retries, Signal, decision, effect, read, step, workflow
-from pgflow._client.handles import AsyncRun, Run
+from pgflow._client._async.handles import AsyncRun
+from pgflow._client._sync.handles import Run
 from pgflow._model.durations import duration
 from pgflow._worker.heartbeat import Rhythm
 from pgflow._worker.options import WorkerOptions

@@ -37,7 +37,7 @@ from processes import eventually, interruptible
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
 
-    from pgflow._client.handles import AsyncRun
+    from pgflow._client._async.handles import AsyncRun
     from pgflow.testing import AsyncHarness
 
 DAY = date(2024, 1, 2)

@@ -10,7 +10,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from pgflow._db.calls import start
+from pgflow._client.values import UNCHANGED, stored_edit, stored_new_input
+from pgflow._db.calls import fork, start
 from pgflow._db.query import Query
 from pgflow._flow.interceptor import Interceptor
 from pgflow._flow.scope import current
@@ -74,6 +75,30 @@ def stored_defaults(workflow: Workflow[..., Any], envelopes: Envelopes | None) -
     return workflow.defaults_text if envelopes is None or not envelopes.is_writing else None
 
 
+def start_query(
+    workflow: Workflow[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], interceptors: Iterable[Interceptor],
+    envelopes: Envelopes | None,
+) -> Query[start.Started]:
+    """Starts one run; it always has a key, so that it can be sent again."""
+    workflow.check_definition()
+    options = stored_options(effective_options(workflow, interceptors), envelopes)
+    text = stored_input(workflow, args, kwargs, options.key, envelopes)
+    if options.key is None:
+        if options.if_taken != "match":
+            raise InvalidArgument(f"if_taken={options.if_taken!r} is said of a key: pass options(key=...) too")
+        return start.start_run(workflow.name, text, replace(options, key=new_keys(1)[0]))
+    return start.start_run(
+        workflow.name, text, options, defaults=stored_defaults(workflow, envelopes), start_id=start_id_of(options)
+    )
+
+
+def fork_query(envelopes: Envelopes | None, key: str, new_key: str | None, options: fork.ForkOptions) -> Query[start.Started]:
+    """Starts one run with the journal of another; its key is made up if it has none."""
+    named = new_key or new_keys(1)[0]
+    edit = stored_edit(envelopes, options.get("edit", UNCHANGED), named)
+    return fork.fork_run(key, named, edit, stored_new_input(envelopes, options.get("input"), named), options)
+
+
 @dataclass(frozen=True)
 class Batch:
     """Starts of one workflow that share all but key and input: all of them happen, or none."""
@@ -132,4 +157,4 @@ def start_id_of(options: StartOptions) -> str | None:
     return str(uuid.uuid4()) if options.if_taken in ("reject", "replace") else None
 
 
-__all__ = ["Batch", "batch_of", "effective_options", "new_keys", "start_id_of", "stored_defaults", "stored_input", "stored_options"]
+__all__ = ["Batch", "batch_of", "fork_query", "new_keys", "start_query"]

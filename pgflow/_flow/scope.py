@@ -145,6 +145,12 @@ def sync_scope(what: str, twin: str) -> tuple[WorkflowScope, ThreadDriver]:
     return scope, scope.thread
 
 
+def step_scope_of(connection: Any) -> StepScope | None:
+    """The transactional step whose own connection this is, if the caller is in one."""
+    scope = current.get()
+    return scope if isinstance(scope, StepScope) and scope.connection is connection else None
+
+
 def log_fields(claim: Claim, call: StepCall | None = None, attempt: int | None = None) -> dict[str, Any]:
     """The attributes of a log record about a run, and about a step of it; :data:`pgflow.logs.FIELDS`."""
     fields: dict[str, Any] = {"run": claim.key, "run_id": claim.run_id, "workflow": claim.workflow, "generation": claim.generation}

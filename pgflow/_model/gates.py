@@ -59,6 +59,10 @@ class Escalate:
     to: str
 
 
+Answer = Approve | Reject | Escalate
+"""Answer to a gate."""
+
+
 class GateRequest:
     """Message to the ``notify`` step of a gate."""
 

@@ -1,48 +1,40 @@
-"""The app for async code, and its client in somebody else's transaction."""
+"""The app for async code."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import math
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import replace
 from types import TracebackType
 from typing import Any, ParamSpec, Self, TypeVar
 
-import psycopg
 from psycopg_pool import AsyncConnectionPool
 
-from pgflow._client.client import AsyncClient, step_scope_of
-from pgflow._client.handles import AsyncRun, AsyncSession
+from pgflow._client._async.client import AsyncClient
 from pgflow._client.results import ResultWaiter
-from pgflow._client.starts import batch_of
-from pgflow._db.calls import mail, result, start, wake
+from pgflow._db.calls import result, wake
 from pgflow._db.calls import worker as worker_calls
 from pgflow._db.connect import lent_async, make_pool, make_pool_async
-from pgflow._db.failures import is_infrastructure, is_passing
-from pgflow._db.query import Query, run_all_async, run_async, run_on_async
+from pgflow._db.query import run_async
 from pgflow._flow.workflow import Workflow
 from pgflow._model.durations import Duration, duration
-from pgflow._transactions.join import Adapted, adapt
+from pgflow._transactions.join import adapt
 from pgflow._transactions.psycopg import AsyncPsycopgProvider, PsycopgProvider
 from pgflow._worker.listener import WORK_CHANNEL, payloads
 from pgflow._worker.options import Definitions, WorkerOptions
 from pgflow._worker.worker import Worker
+from pgflow.app._async_clients import AsyncBoundClient, AsyncPoolClient
 from pgflow.app._base import CLIENT_CONNECTIONS, WAKE_AGAIN_SECONDS, AppBase, refuse_schedules
 from pgflow.errors import WrongColourError
-from pgflow.logs import redacted
-
-log = logging.getLogger("pgflow")
 
 P = ParamSpec("P")
 R = TypeVar("R")
-T = TypeVar("T")
 
 
-class AsyncApp(AppBase, AsyncClient):
+class AsyncApp(AsyncPoolClient):
     """An app for async code; see :class:`AppBase` for its arguments.
 
     Example::
@@ -96,29 +88,6 @@ class AsyncApp(AppBase, AsyncClient):
             self._pool = None
         self._let_go()
 
-    async def _send(self, send: Callable[[psycopg.AsyncConnection[Any], bool], Awaitable[T]], *, once: bool = False) -> T:
-        """Sends something on a connection, and if that was lost, again (then with True) on another; but not what must be sent once."""
-        pool = await self._open()
-        try:
-            async with lent_async(pool) as connection:
-                return await send(connection, False)
-        except psycopg.Error as error:
-            if once or not is_infrastructure(error):
-                raise
-            async with lent_async(pool) as connection:  # the other may have died while it was idle
-                return await send(connection, True)
-
-    async def _ask(self, query: Query[T], *, wakes: bool = False, once: bool = False) -> T:
-        answer = await self._send(lambda connection, _: run_async(connection, query), once=wakes or once)
-        if wakes:
-            self._note(answer.chains, answer.lanes)  # type: ignore[attr-defined]
-            await self.nudge()
-        return answer
-
-    async def ask(self, query: Query[T], *, wakes: bool = False) -> T:
-        """For handles of runs."""
-        return await self._ask(query, wakes=wakes)
-
     async def wait(self, key: str, chain_id: int, timeout: Duration | None) -> result.Ended:
         """For handles of runs."""
         patience = duration(timeout, "timeout of a result", least_seconds=-math.inf)
@@ -130,13 +99,6 @@ class AsyncApp(AppBase, AsyncClient):
         except TimeoutError:
             raise TimeoutError(f"run {key!r} has not ended after {patience}") from None
 
-    def _session(self) -> AsyncSession:
-        return self
-
-    def _started(self, started: start.Started) -> None:
-        self._note(started.chains, [started.lane_id])
-        self._nudge_soon()
-
     def _nudge_soon(self) -> None:
         task = asyncio.get_running_loop().create_task(self.nudge())
         self._nudging.add(task)
@@ -145,14 +107,7 @@ class AsyncApp(AppBase, AsyncClient):
     async def nudge(self) -> None:
         """Wakes what was sent or started through :meth:`using`, where the library has no hook after its commit."""
         await asyncio.sleep(0)
-        chains, lanes = self._take_notes()
-        if not chains and not lanes:
-            return
-        try:
-            await self._wake(chains, lanes)
-        except psycopg.Error as error:
-            # What was sent is committed: whoever sent it must not be told that it failed, and the next poll wakes too.
-            log.log(logging.DEBUG if is_passing(error) else logging.WARNING, "cannot wake, the next poll will: %s", redacted(error))
+        await self._wake_noted()
 
     async def _wake(self, chains: list[int], lanes: set[int]) -> None:
         pool = await self._open()
@@ -170,25 +125,6 @@ class AsyncApp(AppBase, AsyncClient):
             for text in payloads(lanes, set()) if not here else ():
                 await run_async(connection, worker_calls.notify(WORK_CHANNEL, text))
 
-    async def start_many(
-        self, workflow: Workflow[..., R], inputs: Iterable[tuple[Any, ...]], *, keys: Sequence[str] | None = None
-    ) -> list[AsyncRun[R]]:
-        """Starts many runs of one workflow in one transaction: all of them, or none.
-
-        Args:
-            workflow: The workflow; a key among its options is refused.
-            inputs: The arguments of each run.
-            keys: The key of each run; made up if not given.
-
-        Raises:
-            KeyConflict: One of the keys names another run; nothing was started.
-        """
-        batch = batch_of(workflow, inputs, keys, self._interceptors, self._envelopes)
-        started = await self._send(lambda connection, again: run_all_async(connection, batch.statements(again=again)))
-        if started:
-            self._started(started[0][0])
-        return [self._run_handle(s.key, workflow, s.chain_id) for part in started for s in part]
-
     async def run(self, workflow: Workflow[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
         """Starts a run and waits for its result; works on it in this process if no worker of this app is running."""
         handle = await self.start(workflow, *args, **kwargs)
@@ -196,18 +132,6 @@ class AsyncApp(AppBase, AsyncClient):
             return await handle.result()
         async with self.worker():
             return await handle.result()
-
-    def get(self, key: str, workflow: Workflow[..., R], /) -> AsyncRun[R]:
-        """Handle of a run by its key; whether there is one is found out by its first use."""
-        return self._run_handle(key, workflow)
-
-    async def pause(self, key: str, *, why: str = "paused") -> None:
-        """Holds a run until :meth:`resume`."""
-        await self._ask(mail.pause_run(key, why), wakes=True)
-
-    async def resume(self, key: str, *, why: str = "resumed") -> None:
-        """Lets a paused or stuck run go on."""
-        await self._ask(mail.resume_run(key, why), wakes=True)
 
     def using(self, connection: object) -> AsyncClient:
         """A client that works in the open transaction of a connection: what it starts and sends exists if that commits.
@@ -218,7 +142,7 @@ class AsyncApp(AppBase, AsyncClient):
         adapted = adapt(connection)
         if not adapted.is_async:
             raise WrongColourError(f"{type(connection).__qualname__} is sync: use it with App, or its async twin here")
-        return _BoundAsyncClient(self, connection, adapted)
+        return AsyncBoundClient(self, connection, adapted)
 
     def _work(self, options: WorkerOptions) -> AbstractAsyncContextManager[Worker]:
         """A worker of this app, while the context is open."""
@@ -327,44 +251,3 @@ def twin_of(app: AppBase, dsn: str | None, *, without_session: bool = False) -> 
     )  # fmt: skip
     twin.definitions, twin._envelopes = app.definitions, app._envelopes
     return twin
-
-
-class _BoundAsyncClient(AsyncClient):
-    """A client in somebody's open transaction."""
-
-    _send_signal = staticmethod(mail.send_signal)
-
-    def __init__(self, app: AsyncApp, connection: object, adapted: Adapted) -> None:
-        self._app = app
-        self._connection = connection
-        self._adapted = adapted
-        self._interceptors = app._interceptors
-        self._errors = app._errors
-        self._envelopes = app._envelopes
-
-    async def _ask(self, query: Query[T], *, wakes: bool = False, once: bool = False) -> T:
-        del once  # nothing is sent twice in a caller's transaction
-        answer = await run_on_async(self._adapted.executor, query)  # type: ignore[arg-type]
-        if wakes:
-            self._wake_after_commit(answer.chains, answer.lanes)  # type: ignore[attr-defined]
-        return answer
-
-    def _session(self) -> AsyncSession:
-        return self._app
-
-    def _run_handle(self, key: str, workflow: Workflow[..., Any], chain_id: int | None = None) -> AsyncRun[Any]:
-        del chain_id
-        return super()._run_handle(key, workflow)  # whether there is such a chain is decided by the caller's commit
-
-    def _started(self, started: start.Started) -> None:
-        self._wake_after_commit(started.chains, [started.lane_id])
-
-    def _wake_after_commit(self, chains: Iterable[int] = (), lanes: Iterable[int] = ()) -> None:
-        scope = step_scope_of(self._connection)
-        if scope is not None:
-            scope.chains_to_wake.extend(chains)
-            scope.lanes_made_ready.update(lanes)
-            return
-        self._app._note(chains, lanes)
-        if self._adapted.after_commit is not None:
-            self._adapted.after_commit(self._app._nudge_soon)

@@ -1,4 +1,4 @@
-"""The app for sync code, the loop behind it, and its client in somebody else's transaction."""
+"""The app for sync code, and the loop behind it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 import logging
 import threading
 import time
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
+from collections.abc import Coroutine, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import AbstractAsyncContextManager, contextmanager
 from types import TracebackType
@@ -15,23 +15,20 @@ from typing import Any, ParamSpec, Self, TypeVar
 import psycopg
 from psycopg_pool import ConnectionPool
 
-from pgflow._client.client import Client, step_scope_of
-from pgflow._client.handles import Run, Session
-from pgflow._client.starts import batch_of
-from pgflow._db.calls import mail, result, start, wake
+from pgflow._client._sync.client import Client
+from pgflow._db.calls import result, wake
 from pgflow._db.calls import worker as worker_calls
 from pgflow._db.connect import lent, make_pool
-from pgflow._db.failures import is_infrastructure, is_passing
-from pgflow._db.query import Query, run, run_all, run_on
+from pgflow._db.query import run
 from pgflow._flow.workflow import Workflow
 from pgflow._model.durations import Duration
-from pgflow._transactions.join import Adapted, adapt
+from pgflow._transactions.join import adapt
 from pgflow._worker.listener import WORK_CHANNEL, payloads
 from pgflow._worker.worker import Worker
 from pgflow.app._async import AsyncApp, twin_of
-from pgflow.app._base import CLIENT_CONNECTIONS, WAKE_AGAIN_SECONDS, AppBase
+from pgflow.app._base import CLIENT_CONNECTIONS, WAKE_AGAIN_SECONDS
+from pgflow.app._sync_clients import BoundClient, PoolClient
 from pgflow.errors import WrongColourError
-from pgflow.logs import redacted
 
 log = logging.getLogger("pgflow")
 
@@ -87,7 +84,7 @@ class Portal:
         self._loop.close()
 
 
-class App(AppBase, Client):
+class App(PoolClient):
     """An app for sync code; see :class:`AppBase` for its arguments.
 
     Example::
@@ -150,65 +147,21 @@ class App(AppBase, Client):
                 self._pool = None
             self._let_go()
 
-    def _send(self, send: Callable[[psycopg.Connection[Any], bool], T], *, once: bool = False) -> T:
-        """Sends something on a connection, and if that was lost, again (then with True) on another; but not what must be sent once."""
-        pool = self._open()
-        try:
-            with lent(pool) as connection:
-                return send(connection, False)
-        except psycopg.Error as error:
-            if once or not is_infrastructure(error):
-                raise
-            with lent(pool) as connection:  # the other may have died while it was idle
-                return send(connection, True)
-
-    def _ask(self, query: Query[T], *, wakes: bool = False, once: bool = False) -> T:
-        answer = self._send(lambda connection, _: run(connection, query), once=wakes or once)
-        if wakes:
-            self._note(answer.chains, answer.lanes)  # type: ignore[attr-defined]
-            self.nudge()
-        return answer
-
-    def ask(self, query: Query[T], *, wakes: bool = False) -> T:
-        """For handles of runs."""
-        return self._ask(query, wakes=wakes)
-
     def wait(self, key: str, chain_id: int, timeout: Duration | None) -> result.Ended:
         """For handles of runs."""
         portal, background = self._async_app()
         return portal.call(background.wait(key, chain_id, timeout))
 
-    def _session(self) -> Session:
-        return self
-
-    def _started(self, started: start.Started) -> None:
-        self._note(started.chains, [started.lane_id])
-        self.nudge()
-
     def nudge(self) -> None:
         """Wakes what was sent or started through :meth:`using`, where the library has no hook after its commit."""
-        chains, lanes = self._take_notes()
-        if not chains and not lanes:
-            return
-        try:
-            self._wake(chains, lanes)
-        except psycopg.Error as error:
-            # As in the async app: what was sent is committed.
-            log.log(logging.DEBUG if is_passing(error) else logging.WARNING, "cannot wake, the next poll will: %s", redacted(error))
+        self._wake_noted()
+
+    def _nudge_soon(self) -> None:
+        self.nudge()
 
     def _wake(self, chains: list[int], lanes: set[int]) -> None:
         with lent(self._open()) as connection:
             wake_and_tell(connection, chains, lanes)
-
-    def start_many(
-        self, workflow: Workflow[..., R], inputs: Iterable[tuple[Any, ...]], *, keys: Sequence[str] | None = None
-    ) -> list[Run[R]]:
-        """Starts many runs of one workflow in one transaction; see :meth:`AsyncApp.start_many`."""
-        batch = batch_of(workflow, inputs, keys, self._interceptors, self._envelopes)
-        started = self._send(lambda connection, again: run_all(connection, batch.statements(again=again)))
-        if started:
-            self._started(started[0][0])
-        return [self._run_handle(s.key, workflow, s.chain_id) for part in started for s in part]
 
     def run(self, workflow: Workflow[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
         """Starts a run and waits for its result; works on it in this process if no worker of this app is running."""
@@ -217,18 +170,6 @@ class App(AppBase, Client):
             return handle.result()
         with self.worker():
             return handle.result()
-
-    def get(self, key: str, workflow: Workflow[..., R], /) -> Run[R]:
-        """Handle of a run by its key; whether there is one is found out by its first use."""
-        return self._run_handle(key, workflow)
-
-    def pause(self, key: str, *, why: str = "paused") -> None:
-        """Holds a run until :meth:`resume`."""
-        self._ask(mail.pause_run(key, why), wakes=True)
-
-    def resume(self, key: str, *, why: str = "resumed") -> None:
-        """Lets a paused or stuck run go on."""
-        self._ask(mail.resume_run(key, why), wakes=True)
 
     def using(self, connection: object) -> Client:
         """A client that works in the open transaction of a connection: what it starts and sends exists if that commits.
@@ -239,7 +180,7 @@ class App(AppBase, Client):
         adapted = adapt(connection)
         if adapted.is_async:
             raise WrongColourError(f"{type(connection).__qualname__} is async: use it with AsyncApp, or its sync twin here")
-        return _BoundClient(self, connection, adapted)
+        return BoundClient(self, connection, adapted)
 
     @contextmanager
     def worker(
@@ -259,44 +200,3 @@ class App(AppBase, Client):
             portal.call(work.__aexit__(None, None, None))
         if worker.failure is not None:
             raise worker.failure
-
-
-class _BoundClient(Client):
-    """A client in somebody's open transaction."""
-
-    _send_signal = staticmethod(mail.send_signal)
-
-    def __init__(self, app: App, connection: object, adapted: Adapted) -> None:
-        self._app = app
-        self._connection = connection
-        self._adapted = adapted
-        self._interceptors = app._interceptors
-        self._errors = app._errors
-        self._envelopes = app._envelopes
-
-    def _ask(self, query: Query[T], *, wakes: bool = False, once: bool = False) -> T:
-        del once  # nothing is sent twice in a caller's transaction
-        answer = run_on(self._adapted.executor, query)  # type: ignore[arg-type]
-        if wakes:
-            self._wake_after_commit(answer.chains, answer.lanes)  # type: ignore[attr-defined]
-        return answer
-
-    def _session(self) -> Session:
-        return self._app
-
-    def _run_handle(self, key: str, workflow: Workflow[..., Any], chain_id: int | None = None) -> Run[Any]:
-        del chain_id
-        return super()._run_handle(key, workflow)  # whether there is such a chain is decided by the caller's commit
-
-    def _started(self, started: start.Started) -> None:
-        self._wake_after_commit(started.chains, [started.lane_id])
-
-    def _wake_after_commit(self, chains: Iterable[int] = (), lanes: Iterable[int] = ()) -> None:
-        scope = step_scope_of(self._connection)
-        if scope is not None:
-            scope.chains_to_wake.extend(chains)
-            scope.lanes_made_ready.update(lanes)
-            return
-        self._app._note(chains, lanes)
-        if self._adapted.after_commit is not None:
-            self._adapted.after_commit(self._app.nudge)

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from pgflow._db.calls.mail import Sent, read_sent
 from pgflow._db.query import Query
+
+Verdict = Literal["confirmed", "failed", "absent", "taken_back", "stands"]
+"""Outcome that a person may state for an effect."""
 
 
 def settle_effect(effect_key: str, verdict: str, value: str, why: str, sent_by: str | None) -> Query[Sent]:

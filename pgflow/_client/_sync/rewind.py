@@ -1,4 +1,5 @@
-"""Doing a part of a run again, in both colours: retry, rewind, restart, fork.
+# Made by tests/colours.py from pgflow/_client/_async/rewind.py; edit that one.
+"""Doing a part of a run again: retry, rewind, restart, fork.
 
 A client is one of these; what it can do with a query is the client's own.
 """
@@ -7,65 +8,27 @@ from __future__ import annotations
 
 from typing import Any, TypeVar, Unpack
 
-from pgflow._client.starts import new_keys
+from pgflow._client.starts import fork_query
+from pgflow._client.values import UNCHANGED, stored_edit, stored_new_input
 from pgflow._db.calls import fork, mail, start
 from pgflow._db.calls.fork import DroppedEffects, ForkOptions, PlaceOptions
 from pgflow._db.query import Query
-from pgflow._model.codecs import encode_plain
 from pgflow._model.envelopes import Envelopes
 
 T = TypeVar("T")
 
 
-class _Unchanged:
-    """The type of :data:`UNCHANGED`."""
-
-    def __repr__(self) -> str:
-        return "UNCHANGED"
-
-
-UNCHANGED = _Unchanged()
-"""In place of a result: leave the recorded one as it is. ``None`` is a result."""
-
-
-def stored_value(envelopes: Envelopes | None, value: Any, what: str, about: str | None = None) -> str:
-    """Anything JSON that a client says, as it is stored.
-
-    Args:
-        envelopes: Those of the app.
-        value: The value.
-        what: Name of it in an error.
-        about: Of a value that the database compares with others: what for.
-    """
-    text = encode_plain(value, what)
-    if envelopes is None:
-        return text
-    return envelopes.seal(text, what) if about is None else envelopes.seal_compared(text, what, about)
-
-
-def _edited(envelopes: Envelopes | None, value: Any, about: str | None = None) -> str | None:
-    return None if value is UNCHANGED else stored_value(envelopes, value, "the edited result", about)
-
-
-def _encoded(envelopes: Envelopes | None, value: dict[str, Any] | None, about: str | None = None) -> str | None:
-    return None if value is None else stored_value(envelopes, value, "the input", about)
-
-
-def _fork_query(envelopes: Envelopes | None, key: str, new_key: str | None, options: ForkOptions) -> Query[start.Started]:
-    named = new_key or new_keys(1)[0]
-    edit = _edited(envelopes, options.get("edit", UNCHANGED), named)
-    return fork.fork_run(key, named, edit, _encoded(envelopes, options.get("input"), named), options)
-
-
 class Rewinds:
-    """The part of a sync client that does runs again."""
+    """The part of a client that does runs again."""
 
     _envelopes: Envelopes | None
 
     def _ask(self, query: Query[T], *, wakes: bool = False, once: bool = False) -> T:
+        """Runs a query; if the connection is lost meanwhile, again, but not one that wakes, or that must not happen twice (``once``)."""
         raise NotImplementedError
 
     def _started(self, started: start.Started) -> None:
+        """A run was started: whoever could work on it should hear of it once it is committed."""
         raise NotImplementedError
 
     def retry(
@@ -108,7 +71,7 @@ class Rewinds:
             InvalidArgument: There is no such unit or step.
             psycopg.Error: The connection was lost. It may have happened, and is not asked for again: see the run's generation.
         """
-        self._started(self._ask(fork.rewind_run(key, to, from_step, _edited(self._envelopes, edit), options), once=True))
+        self._started(self._ask(fork.rewind_run(key, to, from_step, stored_edit(self._envelopes, edit), options), once=True))
 
     def restart(self, key: str, *, input: dict[str, Any] | None = None, **options: Unpack[PlaceOptions]) -> None:  # noqa: A002 - the word of the surface
         """Begins a run anew, as the next generation of the same key.
@@ -118,7 +81,7 @@ class Rewinds:
             input: Another input, an object of parameter names; the same if not given.
             **options: As in :meth:`rewind`.
         """
-        self._started(self._ask(fork.restart_run(key, _encoded(self._envelopes, input), options), once=True))
+        self._started(self._ask(fork.restart_run(key, stored_new_input(self._envelopes, input), options), once=True))
 
     def fork(self, key: str, new_key: str | None = None, **options: Unpack[ForkOptions]) -> str:
         """Starts a run that begins with the journal of another and goes on by itself; the other is not touched.
@@ -139,43 +102,7 @@ class Rewinds:
             InvalidArgument: There is no such unit, step or generation; or ``effects="compensate"`` is asked for: what the other
                 run has done is its own to take back.
         """
-        started = self._ask(_fork_query(self._envelopes, key, new_key, options))
-        if started.is_new:
-            self._started(started)
-        return started.key
-
-
-class AsyncRewinds:
-    """The part of an async client that does runs again; see :class:`Rewinds`."""
-
-    _envelopes: Envelopes | None
-
-    async def _ask(self, query: Query[T], *, wakes: bool = False, once: bool = False) -> T:
-        raise NotImplementedError
-
-    def _started(self, started: start.Started) -> None:
-        raise NotImplementedError
-
-    async def retry(
-        self, key: str, *, why: str = "retried", from_step: str | None = None, attempts: int | None = None,
-        effects: DroppedEffects | None = None,
-    ) -> None:  # fmt: skip
-        """Lets a stuck run go on, or does a failed one again from a step; see :meth:`Rewinds.retry`."""
-        await self._ask(mail.retry_run(key, why, from_step=from_step, attempts=attempts, effects=effects), wakes=True)
-
-    async def rewind(
-        self, key: str, to: int | None = None, *, from_step: str | None = None, edit: Any = UNCHANGED, **options: Unpack[PlaceOptions]
-    ) -> None:
-        """Takes a run back to a unit of its journal; see :meth:`Rewinds.rewind`."""
-        self._started(await self._ask(fork.rewind_run(key, to, from_step, _edited(self._envelopes, edit), options), once=True))
-
-    async def restart(self, key: str, *, input: dict[str, Any] | None = None, **options: Unpack[PlaceOptions]) -> None:  # noqa: A002 - the word of the surface
-        """Begins a run anew; see :meth:`Rewinds.restart`."""
-        self._started(await self._ask(fork.restart_run(key, _encoded(self._envelopes, input), options), once=True))
-
-    async def fork(self, key: str, new_key: str | None = None, **options: Unpack[ForkOptions]) -> str:
-        """Starts a run that begins with the journal of another; see :meth:`Rewinds.fork`."""
-        started = await self._ask(_fork_query(self._envelopes, key, new_key, options))
+        started = self._ask(fork_query(self._envelopes, key, new_key, options))
         if started.is_new:
             self._started(started)
         return started.key

@@ -1,0 +1,1 @@
+"""Clients and handles, in one colour."""

@@ -1,0 +1,107 @@
+"""Handles of runs: what a client can do with a run."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from datetime import timedelta
+from typing import Any, Protocol, TypeVar, cast
+
+from pgflow._client.handles import Handle, Position, delivery_of, signal_query
+from pgflow._db.calls import mail, result
+from pgflow._db.query import Query
+from pgflow._flow.signals import Signal
+from pgflow._model.durations import Duration
+from pgflow._model.kinds import Status
+from pgflow._model.messages import Delivery
+
+R_co = TypeVar("R_co", covariant=True)
+T = TypeVar("T")
+
+
+class AsyncSession(Protocol):
+    """Interface of the session, as a client's handles need it."""
+
+    async def ask(self, query: Query[T], *, wakes: bool = False) -> T:
+        """Runs a query; ``wakes``: it sends a message, and answers whom to wake."""
+
+    async def wait(self, key: str, chain_id: int, timeout: Duration | None) -> result.Ended:
+        """Waits until a chain has ended."""
+
+
+class AsyncRun(Handle[AsyncSession, R_co]):
+    """Handle of a run.
+
+    Attributes:
+        key: The run's public key.
+    """
+
+    async def result(self, timeout: Duration | None = None) -> R_co:
+        """Waits for the run to end and returns its value.
+
+        Args:
+            timeout: Longest time to wait.
+
+        Raises:
+            RunFailed: The workflow raised; its error is the ``__cause__``.
+            RunCancelled: The run was cancelled.
+            RunStuck: The run cannot go on without a person.
+            RunNotFound: There is no such run: its start was rolled back or lost by a fail-over, or its history was removed meanwhile.
+            CodecError: Its result was encoded with a key that this app does not know.
+            TimeoutError: It has not ended in time.
+        """
+        chain_id = self._chain_id
+        if chain_id is None:
+            chain_id = await self._session.ask(result.find_chain(self.key))
+        return self._outcome.read(await self._session.wait(self.key, chain_id, timeout))
+
+    async def send(self, signal: Signal[T], value: T, *, idempotency_key: str | None = None) -> Delivery:
+        """Sends a signal to the run; see :meth:`pgflow.AsyncApp.send`."""
+        query = signal_query(mail.deliver_signal, self.key, signal, value, idempotency_key, self._outcome.envelopes)
+        return delivery_of(await self._session.ask(query, wakes=True))
+
+    async def cancel(self) -> None:
+        """Cancels the run: its code may clean up."""
+        await self._session.ask(mail.cancel_run(self.key, "cancelled"), wakes=True)
+
+    async def status(self) -> Status:
+        """Return the status of the run."""
+        return cast("Status", await self._session.ask(result.run_status(self.key)))
+
+    async def state(self) -> dict[str, Any]:
+        """Return the values that the run last set with ``set_state``."""
+        return self._opened(await self._session.ask(result.run_state(self.key)))
+
+    async def stream(self, name: str, *, offset: int = 0, live: bool = False) -> AsyncIterator[Any]:
+        """Yields what the run emits to a stream, from an offset, until the run closes it or has ended.
+
+        What a rewind has dropped is not yielded; a reader that is ahead of it goes on with what the new generation emits.
+
+        Args:
+            name: The stream.
+            offset: Number of values to skip.
+            live: True to yield what the bodies of running steps emit before their steps have completed. If a try then fails, its
+                values are void, and those of the next try come after them: each value that counts comes at least once.
+
+        Raises:
+            RunStuck: The run cannot go on without a person, and all that it emitted has been read.
+            RunNotFound: There is no such run, or its history was removed meanwhile.
+        """
+        position = Position(self.key, name, offset, self._outcome.envelopes)
+        while True:
+            for value in position.take(await self._session.ask(position.query())):
+                yield value
+            if not position.has_moved:
+                for value in position.take_drafts(await self._session.ask(position.draft_query())) if live else ():
+                    yield value
+                if position.is_at_end:
+                    return
+                position.is_at_end = await self._has_ended()
+
+    async def _has_ended(self) -> bool:
+        """Waits a moment for the end: nothing can be emitted after it."""
+        try:
+            chain_id = await self._session.ask(result.find_chain(self.key))
+            self._outcome.check_end(await self._session.wait(self.key, chain_id, timedelta(seconds=0.1)))
+        except TimeoutError:
+            return False
+        return True

@@ -1,0 +1,2 @@
+# Made by tests/colours.py from pgflow/_client/_async/__init__.py; edit that one.
+"""Clients and handles, in one colour."""

@@ -1,0 +1,162 @@
+"""Clients of an app: on connections of its own pool, and in somebody else's open transaction."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import Any, TypeVar
+
+import psycopg
+from psycopg_pool import AsyncConnectionPool
+
+from pgflow._client._async.client import AsyncClient
+from pgflow._client._async.handles import AsyncRun, AsyncSession
+from pgflow._client.starts import batch_of
+from pgflow._db.calls import mail, result, start
+from pgflow._db.connect import lent_async
+from pgflow._db.failures import is_infrastructure, is_passing
+from pgflow._db.query import Query, run_all_async, run_async, run_on_async
+from pgflow._flow.scope import step_scope_of
+from pgflow._flow.workflow import Workflow
+from pgflow._model.durations import Duration
+from pgflow._transactions.join import Adapted
+from pgflow.app._base import AppBase
+from pgflow.logs import redacted
+
+log = logging.getLogger("pgflow")
+
+R = TypeVar("R")
+T = TypeVar("T")
+
+
+class AsyncPoolClient(AppBase, AsyncClient):
+    """The part of an app that asks the database. To open the pool, to wait and to wake is each colour's own."""
+
+    async def _open(self) -> AsyncConnectionPool[Any]:
+        raise NotImplementedError
+
+    async def wait(self, key: str, chain_id: int, timeout: Duration | None) -> result.Ended:
+        """For handles of runs."""
+        raise NotImplementedError
+
+    async def nudge(self) -> None:
+        """Wakes what was sent or started through :meth:`using`, where the library has no hook after its commit."""
+        raise NotImplementedError
+
+    def _nudge_soon(self) -> None:
+        raise NotImplementedError
+
+    async def _wake(self, chains: list[int], lanes: set[int]) -> None:
+        raise NotImplementedError
+
+    async def _wake_noted(self) -> None:
+        chains, lanes = self._take_notes()
+        if not chains and not lanes:
+            return
+        try:
+            await self._wake(chains, lanes)
+        except psycopg.Error as error:
+            # What was sent is committed: whoever sent it must not be told that it failed, and the next poll wakes too.
+            log.log(logging.DEBUG if is_passing(error) else logging.WARNING, "cannot wake, the next poll will: %s", redacted(error))
+
+    async def _send(self, send: Callable[[psycopg.AsyncConnection[Any], bool], Awaitable[T]], *, once: bool = False) -> T:
+        """Sends something on a connection, and if that was lost, again (then with True) on another; but not what must be sent once."""
+        pool = await self._open()
+        try:
+            async with lent_async(pool) as connection:
+                return await send(connection, False)
+        except psycopg.Error as error:
+            if once or not is_infrastructure(error):
+                raise
+            async with lent_async(pool) as connection:  # the other may have died while it was idle
+                return await send(connection, True)
+
+    async def _ask(self, query: Query[T], *, wakes: bool = False, once: bool = False) -> T:
+        answer = await self._send(lambda connection, _: run_async(connection, query), once=wakes or once)
+        if wakes:
+            self._note(answer.chains, answer.lanes)  # type: ignore[attr-defined]
+            await self.nudge()
+        return answer
+
+    async def ask(self, query: Query[T], *, wakes: bool = False) -> T:
+        """For handles of runs."""
+        return await self._ask(query, wakes=wakes)
+
+    def _session(self) -> AsyncSession:
+        return self
+
+    def _started(self, started: start.Started) -> None:
+        self._note(started.chains, [started.lane_id])
+        self._nudge_soon()
+
+    async def start_many(
+        self, workflow: Workflow[..., R], inputs: Iterable[tuple[Any, ...]], *, keys: Sequence[str] | None = None
+    ) -> list[AsyncRun[R]]:
+        """Starts many runs of one workflow in one transaction: all of them, or none.
+
+        Args:
+            workflow: The workflow; a key among its options is refused.
+            inputs: The arguments of each run.
+            keys: The key of each run; made up if not given.
+
+        Raises:
+            KeyConflict: One of the keys names another run; nothing was started.
+        """
+        batch = batch_of(workflow, inputs, keys, self._interceptors, self._envelopes)
+        started = await self._send(lambda connection, again: run_all_async(connection, batch.statements(again=again)))
+        if started:
+            self._started(started[0][0])
+        return [self._run_handle(s.key, workflow, s.chain_id) for part in started for s in part]
+
+    def get(self, key: str, workflow: Workflow[..., R], /) -> AsyncRun[R]:
+        """Handle of a run by its key; whether there is one is found out by its first use."""
+        return self._run_handle(key, workflow)
+
+    async def pause(self, key: str, *, why: str = "paused") -> None:
+        """Holds a run until :meth:`resume`."""
+        await self._ask(mail.pause_run(key, why), wakes=True)
+
+    async def resume(self, key: str, *, why: str = "resumed") -> None:
+        """Lets a paused or stuck run go on."""
+        await self._ask(mail.resume_run(key, why), wakes=True)
+
+
+class AsyncBoundClient(AsyncClient):
+    """A client in somebody's open transaction."""
+
+    _send_signal = staticmethod(mail.send_signal)
+
+    def __init__(self, app: AsyncPoolClient, connection: object, adapted: Adapted) -> None:
+        self._app = app
+        self._connection = connection
+        self._adapted = adapted
+        self._interceptors = app._interceptors
+        self._errors = app._errors
+        self._envelopes = app._envelopes
+
+    async def _ask(self, query: Query[T], *, wakes: bool = False, once: bool = False) -> T:
+        del once  # nothing is sent twice in a caller's transaction
+        answer = await run_on_async(self._adapted.executor, query)  # type: ignore[arg-type]
+        if wakes:
+            self._wake_after_commit(answer.chains, answer.lanes)  # type: ignore[attr-defined]
+        return answer
+
+    def _session(self) -> AsyncSession:
+        return self._app
+
+    def _run_handle(self, key: str, workflow: Workflow[..., Any], chain_id: int | None = None) -> AsyncRun[Any]:
+        del chain_id
+        return super()._run_handle(key, workflow)  # whether there is such a chain is decided by the caller's commit
+
+    def _started(self, started: start.Started) -> None:
+        self._wake_after_commit(started.chains, [started.lane_id])
+
+    def _wake_after_commit(self, chains: Iterable[int] = (), lanes: Iterable[int] = ()) -> None:
+        scope = step_scope_of(self._connection)
+        if scope is not None:
+            scope.chains_to_wake.extend(chains)
+            scope.lanes_made_ready.update(lanes)
+            return
+        self._app._note(chains, lanes)
+        if self._adapted.after_commit is not None:
+            self._adapted.after_commit(self._app._nudge_soon)
