@@ -17,10 +17,11 @@ import tokenize
 from pathlib import Path
 
 REPOSITORY = Path(__file__).parents[1]
+LINE_LENGTH = 140
 PATTERNS = ("pgflow/**/_async/*.py", "pgflow/**/_async_*.py")
 
 RENAMED = (
-    (r"Async(?=[A-Z])", ""),
+    (r"Async(?=[A-Z])|\basync(?=contextmanager\b)", ""),
     (r"(?<=\w)_async\b", ""),
     (r"(?<!\w)_async(?=_|\b)", "_sync"),
     (r"\bAwaitable\[(\w+)\]", r"\1"),
@@ -48,8 +49,12 @@ def _without_waits(source: str) -> str:
 
 def _sorted_import(found: re.Match[str]) -> str:
     """The same import, in the order that the linter wants, without what only async code needs."""
-    names = {name.strip() for name in found[2].split(",")} - {"Awaitable"}
-    return f"from {found[1]} import {', '.join(sorted(names, key=lambda name: (not name[0].isupper(), name.lower())))}"
+    names = set(re.findall(r"\w+", found[2])) - {"Awaitable"}
+    ordered = sorted(names, key=lambda name: (not name.isupper(), not name[0].isupper(), name.lower()))
+    line = f"from {found[1]} import {', '.join(ordered)}"
+    if len(line) <= LINE_LENGTH:
+        return line
+    return f"from {found[1]} import (\n" + "".join(f"    {name},\n" for name in ordered) + ")"
 
 
 def twin_of(source: str, where: str) -> str:
@@ -63,7 +68,7 @@ def twin_of(source: str, where: str) -> str:
         SyntaxError: The twin is not Python: it awaits in an f-string, which Python 3.11 does not look into, or has a name like ``is``.
     """
     text = of_the_other_colour(_without_waits(source))
-    text = re.sub(r"^from (\S+) import ([\w, ]+)$", _sorted_import, text, flags=re.MULTILINE)
+    text = re.sub(r"^from (\S+) import (\([\w,\s]+\)|[\w, ]+)$", _sorted_import, text, flags=re.MULTILINE)
     compile(text, f"the sync twin of {where}", "exec")
     return f"# Made by tests/colours.py from {where}; edit that one.\n{text}"
 

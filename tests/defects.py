@@ -1102,7 +1102,7 @@ SERVERS = (
         "test_runs.py::test_whoever_waits_for_a_run_that_a_failover_has_lost_gets_no_other_runs_result",
     ),
     Defect(
-        "pool that lends connections to a server that was left", "pgflow/_db/connect.py",
+        "pool that lends connections to a server that was left", "pgflow/_db/_sync_pool.py",
         """        if is_left(connection):
             connection.close()
     return""", """        pass
@@ -1115,7 +1115,7 @@ SERVERS = (
         "test_deadlines.py::test_a_listener_whose_server_is_frozen_listens_anew",
     ),
     Defect(
-        "client that waits for a frozen server", "pgflow/_db/connect.py",
+        "client that waits for a frozen server", "pgflow/_db/_sync_pool.py",
         "connection = pool.getconn()\n    connection.patience_seconds = patience_seconds", "connection = pool.getconn()\n    del patience_seconds",
         "test_deadlines.py::test_a_client_leaves_a_server_that_is_not_there",
     ),

@@ -22,15 +22,13 @@ import logging
 import os
 import select
 import time
-from collections.abc import AsyncIterator, Iterator, Mapping
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, LiteralString, TypeVar
 
 import psycopg
 from psycopg import IsolationLevel, pq
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
-from psycopg_pool import AsyncConnectionPool, ConnectionPool, PoolTimeout
 
 from pgflow._db.deadlines import BEGIN_SECONDS, Limit, cut
 
@@ -290,28 +288,32 @@ def _is_iso(connection: psycopg.Connection[Any] | psycopg.AsyncConnection[Any]) 
     return (connection.info.parameter_status("DateStyle") or "ISO").startswith("ISO")
 
 
-def _set_up(connection: psycopg.Connection[Any]) -> None:
+def set_up(connection: psycopg.Connection[Any]) -> None:
+    """Has the session write times as psycopg reads them."""
     if not _is_iso(connection):
         with Limit(connection.pgconn.socket, BEGIN_SECONDS):
             connection.execute(_ISO)
 
 
-async def _set_up_async(connection: psycopg.AsyncConnection[Any]) -> None:
+async def set_up_async(connection: psycopg.AsyncConnection[Any]) -> None:
+    """As :func:`set_up`, for async code."""
     if not _is_iso(connection):
         with Limit(connection.pgconn.socket, BEGIN_SECONDS):
             await connection.execute(_ISO)
 
 
-def _learn(connection: psycopg.Connection[Any]) -> None:
-    _set_up(connection)
+def learn(connection: psycopg.Connection[Any]) -> None:
+    """Sets a connection up for calls of ours: it knows then if each must say its isolation level."""
+    set_up(connection)
     with Limit(connection.pgconn.socket, BEGIN_SECONDS):
         row = connection.execute(_AS_OURS, (connection.info.backend_pid,)).fetchone()
     if row is None or not row[0]:
         connection.isolation_level, connection.read_only = IsolationLevel.READ_COMMITTED, False
 
 
-async def _learn_async(connection: psycopg.AsyncConnection[Any]) -> None:
-    await _set_up_async(connection)
+async def learn_async(connection: psycopg.AsyncConnection[Any]) -> None:
+    """As :func:`learn`, for async code."""
+    await set_up_async(connection)
     with Limit(connection.pgconn.socket, BEGIN_SECONDS):
         row = await (await connection.execute(_AS_OURS, (connection.info.backend_pid,))).fetchone()
     if row is None or not row[0]:
@@ -323,7 +325,7 @@ def connect(options: ConnectOptions, application_name: str, patience_seconds: fl
     """A connection for sync code."""
     connection: Connection = Connection.connect(options.dsn, **options.parameters(application_name))
     try:
-        _learn(connection)
+        learn(connection)
     except BaseException:
         connection.close()
         raise
@@ -336,7 +338,7 @@ async def connect_async(options: ConnectOptions, application_name: str) -> Async
     try:
         connection: AsyncConnection = await AsyncConnection.connect(options.dsn, **options.parameters(application_name))
         try:
-            await _learn_async(connection)
+            await learn_async(connection)
         except BaseException:
             await connection.close()
             raise
@@ -345,148 +347,22 @@ async def connect_async(options: ConnectOptions, application_name: str) -> Async
     return connection
 
 
-# ---------------------------------------------------------------- pools
+# ---------------------------------------------------------------- for pools
 
 
-def _has_news(connection: psycopg.Connection[Any] | psycopg.AsyncConnection[Any]) -> bool:
+def pool_parameters(options: ConnectOptions, application_name: str, max_size: int) -> dict[str, Any]:
+    """Keyword arguments of psycopg's pools, in both colours; it is closed as yet."""
+    return {
+        "conninfo": options.dsn, "kwargs": options.parameters(application_name), "name": application_name, "open": False,
+        "min_size": 0, "max_size": max_size, "max_idle": POOL_IDLE_SECONDS, "reconnect_timeout": POOL_RECONNECT_SECONDS,
+    }  # fmt: skip
+
+
+def has_news(connection: psycopg.Connection[Any] | psycopg.AsyncConnection[Any]) -> bool:
     """Return True if an idle connection has something to read: mostly its end, which the server or the network has brought about."""
     looked_at = select.poll()
     looked_at.register(connection.fileno(), select.POLLIN)
     return bool(looked_at.poll(0))
-
-
-def _is_alive(connection: psycopg.Connection[Any], options: ConnectOptions) -> bool:
-    if not options.prepares:
-        connection.prepare_threshold = None
-    try:
-        if _has_news(connection):
-            with Limit(connection.pgconn.socket, BEGIN_SECONDS):
-                ConnectionPool.check_connection(connection)
-    except psycopg.Error:
-        connection.close()
-    else:
-        if is_left(connection):
-            connection.close()
-    return not connection.closed
-
-
-async def _is_alive_async(connection: psycopg.AsyncConnection[Any], options: ConnectOptions) -> bool:
-    if not options.prepares:
-        connection.prepare_threshold = None
-    try:
-        if _has_news(connection):
-            with Limit(connection.pgconn.socket, BEGIN_SECONDS):
-                await AsyncConnectionPool.check_connection(connection)
-    except psycopg.Error:
-        await connection.close()
-    else:
-        if is_left(connection):
-            await connection.close()
-    return not connection.closed
-
-
-class Pool(ConnectionPool[Any]):
-    """A pool that hands out no connection that has died while it was idle, as far as this end can know, and none to a server that was left.
-
-    The pool's own ``check=`` waits for a second, two, four, before it looks at the next connection: those that it gets
-    instead of the dead may have died too by then, where the server ends idle sessions soon.
-    """
-
-    def __init__(self, options: ConnectOptions, application_name: str, max_size: int, *, is_lent: bool) -> None:
-        super().__init__(
-            options.dsn, min_size=0, max_size=max_size, open=False, kwargs=options.parameters(application_name), name=application_name,
-            max_idle=POOL_IDLE_SECONDS,
-            configure=_set_up if is_lent else _learn, connection_class=Connection, reconnect_timeout=POOL_RECONNECT_SECONDS,
-        )
-        self._options = options
-
-    def getconn(self, timeout: float | None = None) -> psycopg.Connection[Any]:
-        """A connection that is alive."""
-        deadline = time.monotonic() + (self.timeout if timeout is None else timeout)
-        while True:
-            try:
-                connection: psycopg.Connection[Any] = super().getconn(min(GETCONN_SECONDS, deadline - time.monotonic()))
-            except PoolTimeout:
-                if time.monotonic() >= deadline:
-                    raise
-                continue
-            try:
-                is_alive = _is_alive(connection, self._options)
-            except BaseException:
-                self.putconn(connection)
-                raise
-            if is_alive:
-                return connection
-            self.putconn(connection)
-
-
-class AsyncPool(AsyncConnectionPool[Any]):
-    """As :class:`Pool`, for async code."""
-
-    def __init__(self, options: ConnectOptions, application_name: str, max_size: int, *, is_lent: bool) -> None:
-        super().__init__(
-            options.dsn, min_size=0, max_size=max_size, open=False, kwargs=options.parameters(application_name), name=application_name,
-            max_idle=POOL_IDLE_SECONDS,
-            configure=_set_up_async if is_lent else _learn_async, connection_class=AsyncConnection,
-            reconnect_timeout=POOL_RECONNECT_SECONDS,
-        )
-        self._options = options
-
-    async def getconn(self, timeout: float | None = None) -> psycopg.AsyncConnection[Any]:
-        """A connection that is alive."""
-        deadline = time.monotonic() + (self.timeout if timeout is None else timeout)
-        while True:
-            try:
-                connection: psycopg.AsyncConnection[Any] = await super().getconn(min(GETCONN_SECONDS, deadline - time.monotonic()))
-            except PoolTimeout:
-                if time.monotonic() >= deadline:
-                    raise
-                continue
-            try:
-                is_alive = await _is_alive_async(connection, self._options)
-            except BaseException:
-                await self.putconn(connection)
-                raise
-            if is_alive:
-                return connection
-            await self.putconn(connection)
-
-
-def make_pool(options: ConnectOptions, application_name: str, max_size: int, *, is_lent: bool = False) -> ConnectionPool[Any]:
-    """A closed pool for sync code.
-
-    ``is_lent``: its connections are for the application's transactions, whose isolation level is the application's.
-    """
-    return Pool(options, application_name, max_size, is_lent=is_lent)
-
-
-def make_pool_async(options: ConnectOptions, application_name: str, max_size: int, *, is_lent: bool = False) -> AsyncConnectionPool[Any]:
-    """A closed pool for async code; see :func:`make_pool`."""
-    return AsyncPool(options, application_name, max_size, is_lent=is_lent)
-
-
-@contextmanager
-def lent(pool: ConnectionPool[Any], patience_seconds: float = PATIENCE_SECONDS) -> Iterator[Any]:
-    """A connection of a pool for the time of a block, whose server must answer or be there."""
-    connection = pool.getconn()
-    connection.patience_seconds = patience_seconds
-    try:
-        with connection:
-            yield connection
-    finally:
-        pool.putconn(connection)
-
-
-@asynccontextmanager
-async def lent_async(pool: AsyncConnectionPool[Any], patience_seconds: float = PATIENCE_SECONDS) -> AsyncIterator[Any]:
-    """As :func:`lent`, for async code."""
-    connection = await pool.getconn()
-    connection.patience_seconds = patience_seconds
-    try:
-        async with connection:
-            yield connection
-    finally:
-        await pool.putconn(connection)
 
 
 # ---------------------------------------------------------------- poolers

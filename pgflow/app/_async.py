@@ -15,9 +15,10 @@ from psycopg_pool import AsyncConnectionPool
 
 from pgflow._client._async.client import AsyncClient
 from pgflow._client.results import ResultWaiter
+from pgflow._db._async_pool import lent_async, make_pool_async
+from pgflow._db._sync_pool import make_pool
 from pgflow._db.calls import result, wake
 from pgflow._db.calls import worker as worker_calls
-from pgflow._db.connect import lent_async, make_pool, make_pool_async
 from pgflow._db.query import run_async
 from pgflow._flow.workflow import Workflow
 from pgflow._model.durations import Duration, duration

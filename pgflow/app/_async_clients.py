@@ -12,8 +12,8 @@ from psycopg_pool import AsyncConnectionPool
 from pgflow._client._async.client import AsyncClient
 from pgflow._client._async.handles import AsyncRun, AsyncSession
 from pgflow._client.starts import batch_of
+from pgflow._db._async_pool import lent_async
 from pgflow._db.calls import mail, result, start
-from pgflow._db.connect import lent_async
 from pgflow._db.failures import is_infrastructure, is_passing
 from pgflow._db.query import Query, run_all_async, run_async, run_on_async
 from pgflow._flow.scope import step_scope_of

@@ -16,9 +16,9 @@ import psycopg
 from psycopg_pool import ConnectionPool
 
 from pgflow._client._sync.client import Client
+from pgflow._db._sync_pool import lent, make_pool
 from pgflow._db.calls import result, wake
 from pgflow._db.calls import worker as worker_calls
-from pgflow._db.connect import lent, make_pool
 from pgflow._db.query import run
 from pgflow._flow.workflow import Workflow
 from pgflow._model.durations import Duration

@@ -13,8 +13,8 @@ from psycopg_pool import ConnectionPool
 from pgflow._client._sync.client import Client
 from pgflow._client._sync.handles import Run, Session
 from pgflow._client.starts import batch_of
+from pgflow._db._sync_pool import lent
 from pgflow._db.calls import mail, result, start
-from pgflow._db.connect import lent
 from pgflow._db.failures import is_infrastructure, is_passing
 from pgflow._db.query import Query, run, run_all, run_on
 from pgflow._flow.scope import step_scope_of
