@@ -1,7 +1,8 @@
 """pgflow: durable execution with nothing but the Postgres you already have.
 
 The public surface is what this module names. ``pgflow.sync`` holds the twins for sync workflows,
-``pgflow.testing`` the testing kit, ``pgflow.sqlalchemy`` and ``pgflow.django`` the integrations.
+``pgflow.inspect`` the readers of the database, ``pgflow.testing`` the testing kit, ``pgflow.sqlalchemy`` and ``pgflow.django`` the
+integrations.
 """
 
 from pgflow import sync as sync

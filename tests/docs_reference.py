@@ -16,6 +16,7 @@ from colours import of_the_other_colour
 
 import pgflow
 from pgflow import errors, lint, testing
+from pgflow import inspect as readers
 from pgflow._transactions import provider
 from pgflow._worker import options
 
@@ -40,13 +41,62 @@ PARTS: list[tuple[str, str, list[Any]]] = [
 
 def python_page() -> str:
     """The public surface, from its docstrings."""
-    parts = [MADE, "# Python\n", f"{_first_words(pgflow)}\n", "[Errors](errors.md) have a page of their own.\n"]
+    parts = [MADE, "# Python\n", f"{_first_words(pgflow)}\n", "[Errors](errors.md) and [readers of the database](inspect.md) have pages of their own.\n"]
     for title, words, things in PARTS:
         parts.append(f"## {title}\n")
         if words:
             parts.append(f"{words}\n")
         parts.extend(_entry(thing) for thing in things)
     return "\n".join(parts)
+
+
+PARTS_OF_READERS: list[tuple[str, str, list[Any]]] = [
+    ("Asking", "", [readers.ask, readers.ask_async, readers.stream, readers.stream_async, readers.Question, readers.Page]),
+    ("Runs", "", [
+        readers.RunFilter, readers.list_runs, readers.count_runs, readers.count_ended, readers.find_run, readers.find_detail, readers.find_newest,
+        readers.find_key, readers.find_keys, readers.list_children, readers.list_child_chains, readers.list_chains, readers.sample_chains,
+        readers.list_outcomes, readers.has_queued, readers.read_statuses, readers.read_state, readers.read_output,
+        readers.RunRow, readers.RunDetail, readers.ChildRow,
+    ]),
+    ("Steps and calls", "", [readers.list_steps, readers.read_calls, readers.StepRow, readers.Calls, readers.CallRow, readers.CallGroup]),
+    ("Timeline", "", [readers.read_history, readers.list_units, readers.last_seq, readers.fold, readers.History, readers.Entry, readers.Failure, readers.UnitRow]),
+    ("Ledgers", "See [Charge, book, send](../how-to/effects.md).", [
+        readers.read_audit, readers.list_decisions, readers.list_effects, readers.list_obligations, readers.list_debts, readers.count_left,
+        readers.Audit, readers.LedgerEvent, readers.DecisionRow, readers.EffectRow, readers.ObligationRow,
+    ]),
+    ("Queues and workers", "", [
+        readers.list_queues, readers.list_queue_names, readers.unknown_queues, readers.list_lanes, readers.is_served, readers.why_unserved,
+        readers.find_queue, readers.list_workflows, readers.list_workers, readers.count_workers, readers.list_holders,
+        readers.QueueRow, readers.LaneRow, readers.WorkerRow, readers.WorkerCount, readers.Holder,
+    ]),
+    ("Messages", "", [readers.list_messages, readers.MessageRow]),
+    ("Versions and patches", "See [Change running code](../how-to/change-running-code.md).", [readers.list_versions, readers.list_patches, readers.VersionRow, readers.PatchRow]),
+    ("Health", "`pgflow doctor` asks these.", [
+        readers.read_idleness, readers.check_workers, readers.list_stray_leases, readers.list_waiting_queues, readers.list_unserved_lanes,
+        readers.count_stuck, readers.count_left_messages, readers.list_losses, readers.list_large_partitions, readers.check_books, readers.read_view_costs,
+        readers.Idleness, readers.WorkerHealth, readers.StrayLeases, readers.WaitingQueue, readers.UnservedLane, readers.StuckRuns, readers.LeftMessages,
+        readers.LossRow, readers.LargePartition, readers.Violation,
+    ]),
+    ("Clock and words", "", [readers.database_now, readers.describe_error, readers.readable, readers.encoded]),
+]  # fmt: skip
+
+
+def readers_page() -> str:
+    """The readers of the database, from their docstrings."""
+    parts = [MADE, "# Readers of the database\n", f"{_first_words(readers)}\n", "[Read runs from Python](../how-to/read-runs.md) shows them at work.\n"]
+    for title, words, things in PARTS_OF_READERS:
+        parts.append(f"## {title}\n")
+        if words:
+            parts.append(f"{words}\n")
+        parts.extend(_row(thing) if inspect.isclass(thing) and thing is not readers.RunFilter else _entry(thing) for thing in things)
+    return "\n".join(parts)
+
+
+def _row(thing: type) -> str:
+    """A class that is only ever read: nobody calls it."""
+    methods = [line for member in _methods(thing) if (line := _method(*member))]
+    said = [f"### `{thing.__qualname__}`\n", f"{_prose(inspect.getdoc(thing) or '')}\n"]
+    return "\n".join([*said, "\n".join(methods) + "\n"] if methods else said)
 
 
 def _first_words(thing: Any) -> str:

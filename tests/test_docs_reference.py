@@ -10,6 +10,7 @@ import docs_reference
 import servers
 
 import pgflow
+import pgflow.inspect
 
 if TYPE_CHECKING:
     import psycopg
@@ -28,6 +29,10 @@ def hold(name: str, text: str) -> None:
 
 def test_the_page_on_python_is_that_of_the_docstrings():
     hold("python.md", docs_reference.python_page())
+
+
+def test_the_page_on_readers_is_that_of_the_docstrings():
+    hold("inspect.md", docs_reference.readers_page())
 
 
 def test_the_page_on_errors_is_that_of_their_tree():
@@ -55,3 +60,13 @@ def test_nothing_public_is_missing():
     documented = set(re.findall(r"^### `([\w.]+)`", (REFERENCE / "python.md").read_text(), re.MULTILINE))
     documented |= set(re.findall(r"`(\w+)`", (REFERENCE / "errors.md").read_text()))
     assert set(pgflow.__all__) - documented == VALUES | TYPES
+
+
+TYPES_OF_READERS = {"EVERY_RUN", "STATUSES", "After", "AsyncSource", "Call", "Source"}
+"""Names of constants, and those that annotations use."""
+
+
+def test_no_reader_is_missing():
+    documented = set(re.findall(r"^### `([\w.]+)`", (REFERENCE / "inspect.md").read_text(), re.MULTILINE))
+    assert set(pgflow.inspect.__all__) - documented == TYPES_OF_READERS
+    assert documented <= set(pgflow.inspect.__all__)

@@ -13,7 +13,7 @@ import pytest
 REPOSITORY = Path(__file__).parents[1]
 
 ROOMS = (
-    "_version", "errors", "texts", "_model", "_db", "_engine", "_flow", "sync", "logs", "meter", "schema", "_transactions", "_worker", "_client",
+    "_version", "errors", "texts", "_model", "_db", "inspect", "_engine", "_flow", "sync", "logs", "meter", "schema", "_transactions", "_worker", "_client",
     "replay", "embedded", "app", "testing", "sqlalchemy", "django", "alembic", "otel", "prometheus", "agent", "declare", "lint", "integrations",
     "pgflow_cli",
 )

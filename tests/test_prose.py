@@ -17,7 +17,7 @@ WHAT_PER_100 = 5
 SEMICOLONS_PER_100 = 8
 MEDIAN_WORDS = 17
 
-GENERATED = {"python.md", "sql.md", "errors.md", "checks.md", "GUARANTEES.md"}
+GENERATED = {"python.md", "inspect.md", "sql.md", "errors.md", "checks.md", "GUARANTEES.md"}
 """Names of pages made from docstrings, comments and the record of the proof."""
 
 QUESTION_WORDS = {"what", "whether", "how", "where", "which", "who", "whose", "whoever", "when", "why"}

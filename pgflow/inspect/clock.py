@@ -1,0 +1,13 @@
+"""The database's clock, by which ages are told."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from pgflow._db.query import Query
+from pgflow.inspect.question import Question, once
+
+
+def database_now() -> Question[datetime]:
+    """Ask for the time on the database's clock, with its zone. Tell ages by it: the clock of this machine may be another."""
+    return once(Query("select clock_timestamp() as now", (), lambda rows: rows[0][0]))

@@ -1,0 +1,330 @@
+"""Health: what is wrong with the work in a database, and whether there is any. ``pgflow doctor`` has the words for it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Literal, LiteralString
+
+from pgflow._db.query import Query, Row
+from pgflow.inspect.question import Question, Steps, once, question, statement
+
+# ---------------------------------------------------------------- idleness
+
+
+@dataclass(frozen=True)
+class Idleness:
+    """Answer to the question whether anything is to be done.
+
+    Attributes:
+        idle: True if nothing is ready, leased, nudged or due.
+        next_due_at: Time of the next timer; None if there is none.
+        due_timers: Number of timers and deadlines that are due and not taken yet.
+        now: Time on the database's clock.
+    """
+
+    idle: bool
+    next_due_at: datetime | None
+    due_timers: int
+    now: datetime
+
+
+def read_idleness() -> Question[Idleness]:
+    """Ask whether anything is to be done, and when the next timer is due. The role needs the rights of a worker."""
+    sql = "select idle, next_due_at, due_timers, clock_timestamp() as now from pgflow.idle_state()"
+    return once(Query(sql, (), lambda rows: Idleness(*rows[0])))
+
+
+# ---------------------------------------------------------------- workers
+
+
+@dataclass(frozen=True)
+class WorkerHealth:
+    """A worker, and how it is.
+
+    Attributes:
+        worker_id: The number of the worker.
+        host: Name of the machine it runs on.
+        pid: Number of its process there.
+        running: Number of runs that it holds.
+        version: Version of pgflow-engine that it runs.
+        is_outdated: True if the schema has been upgraded past its code.
+        lost_threads: Threads at bodies of steps that go on though nobody waits for them any more.
+        silent_seconds: Time since its last sign of life.
+    """
+
+    worker_id: int
+    host: str
+    pid: int
+    running: int
+    version: str
+    is_outdated: bool
+    lost_threads: int
+    silent_seconds: float
+
+
+@dataclass(frozen=True)
+class StrayLeases:
+    """Runs that are leased to a worker which is gone.
+
+    Attributes:
+        worker_id: The number of the worker.
+        runs: Number of the runs.
+    """
+
+    worker_id: int
+    runs: int
+
+
+_WORKERS: LiteralString = """
+select w.worker_id, w.host, w.pid, w.running, w.version, w.is_outdated, w.lost_threads,
+  extract(epoch from clock_timestamp() - w.beat_at)::float8 as silent
+from pgflow.workers w order by w.worker_id
+"""
+_STRAYS: LiteralString = """
+select r.worker_id, count(*) as runs from pgflow.runs r
+where r.status = 'running' and not exists (select from pgflow.workers w where w.worker_id = r.worker_id)
+group by r.worker_id order by r.worker_id
+"""
+
+
+def check_workers() -> Question[list[WorkerHealth]]:
+    """Ask for all workers, and how they are."""
+    return once(Query(_WORKERS, (), lambda rows: [WorkerHealth(*row) for row in rows]))
+
+
+def list_stray_leases() -> Question[list[StrayLeases]]:
+    """Ask for runs that are leased to workers which are gone: the next worker that looks takes them over."""
+    return once(Query(_STRAYS, (), lambda rows: [StrayLeases(*row) for row in rows]))
+
+
+# ---------------------------------------------------------------- runs
+
+
+@dataclass(frozen=True)
+class WaitingQueue:
+    """A queue with runs that may be claimed.
+
+    Attributes:
+        queue: Name of the queue.
+        queued: Number of the runs.
+        is_paused: True if nothing is claimed from it.
+        seconds: Time for which the oldest of them has been ready.
+        is_served: True if a worker serves it, even one that is about to stop.
+    """
+
+    queue: str
+    queued: int
+    is_paused: bool
+    seconds: float
+    is_served: bool
+
+
+@dataclass(frozen=True)
+class UnservedLane:
+    """A workflow, or a version of one, whose runs no worker of their queue takes.
+
+    Attributes:
+        workflow: Name of the workflow.
+        queued: Number of runs that may be claimed.
+        why: Reason why nobody takes them.
+        seconds: Time for which the oldest of them has been ready.
+    """
+
+    workflow: str
+    queued: int
+    why: str
+    seconds: float
+
+
+@dataclass(frozen=True)
+class StuckRuns:
+    """Runs that are stuck for one reason.
+
+    Attributes:
+        reason: The reason.
+        runs: Number of the runs.
+        example: Key of one of them.
+    """
+
+    reason: str | None
+    runs: int
+    example: str
+
+
+@dataclass(frozen=True)
+class LeftMessages:
+    """Signals that need somebody.
+
+    Attributes:
+        state: ``refused``: the code of the run could not take them; ``ended``: the run had ended.
+        messages: Number of the signals.
+        example: Key of a run that one of them is for.
+    """
+
+    state: Literal["refused", "ended"]
+    messages: int
+    example: str
+
+
+_WAITING_QUEUES: LiteralString = """
+select q.queue, q.queued, q.paused_at is not null as is_paused,
+  extract(epoch from clock_timestamp() - q.oldest_queued_at)::float8 as seconds,
+  exists (select from pgflow.workers w where q.queue = any(w.queues)) as is_served
+from pgflow.queues q where q.queued > 0 order by q.queue
+"""
+_UNSERVED_LANES: LiteralString = """
+select l.workflow, l.queued, l.why, extract(epoch from clock_timestamp() - l.oldest_queued_at)::float8 as seconds
+from pgflow.lanes l join pgflow.queues q on q.queue = l.queue
+where l.queued > 0 and l.why is not null and q.paused_at is null and l.oldest_queued_at < clock_timestamp() - %s * interval '1 second'
+  and exists (select from pgflow.workers w where l.queue = any(w.queues))
+order by l.queue, l.workflow, l.version
+"""
+_STUCK: LiteralString = (
+    "select reason, count(*) as runs, min(key) as example from pgflow.runs where status = 'stuck' group by reason order by 2 desc"
+)
+_MESSAGES: LiteralString = """
+select state, count(*) as messages, min(key) as example from (
+  select 'refused' as state, key from pgflow.messages where refused is not null
+  union all
+  select 'ended', key from pgflow.undelivered_messages where reason = 'ended'
+) m group by state order by state
+"""
+
+
+def list_waiting_queues() -> Question[list[WaitingQueue]]:
+    """Ask for the queues with runs that may be claimed, by name."""
+    return once(Query(_WAITING_QUEUES, (), lambda rows: [WaitingQueue(*row) for row in rows]))
+
+
+def list_unserved_lanes(seconds: float) -> Question[list[UnservedLane]]:
+    """Ask for workflows of queues that are served, whose runs nobody takes all the same.
+
+    Args:
+        seconds: Time for which the oldest of them must have been ready.
+    """
+    return once(Query(_UNSERVED_LANES, (seconds,), lambda rows: [UnservedLane(*row) for row in rows]))
+
+
+def count_stuck() -> Question[list[StuckRuns]]:
+    """Ask for the number of stuck runs by reason, the most frequent first."""
+    return once(Query(_STUCK, (), lambda rows: [StuckRuns(*row) for row in rows]))
+
+
+def count_left_messages() -> Question[list[LeftMessages]]:
+    """Ask for the number of signals that runs could not take, or that came after their end."""
+    return once(Query(_MESSAGES, (), lambda rows: [LeftMessages(*row) for row in rows]))
+
+
+# ---------------------------------------------------------------- the database
+
+
+@dataclass(frozen=True)
+class LossRow:
+    """A fail-over that lost what workers were told is durable, and that nobody has seen to. A row of the view ``pgflow.losses``.
+
+    Attributes:
+        loss_id: Number of the loss, for ``pgflow.close_loss()``.
+        noticed_at: Time at which a worker noticed.
+        host: Name of the machine of that worker.
+        pid: Number of its process there.
+        bytes: Length of the piece of the log that is lost, at least; 0 or less if none is known to be.
+        run_count: Runs of which something is lost that this worker was told is durable.
+        keys: Keys of up to five of them, with commas between; None if there is none.
+    """
+
+    loss_id: int
+    noticed_at: datetime
+    host: str
+    pid: int
+    bytes: int
+    run_count: int
+    keys: str | None
+
+
+@dataclass(frozen=True)
+class LargePartition:
+    """A partition of the journal that stays large though history was removed from it. A row of the view ``pgflow.partitions``.
+
+    Attributes:
+        partition: Name of the table in the schema ``pgflow``.
+        units: Rows, by the last vacuum; None if none has been by.
+        kept_large: Reason why it has not been shrunk: ``busy``, ``units`` or ``vacuum``.
+        tries: Number of times that its lock was not to be had in time.
+        size: Size on disk with indexes, in words: ``8192 bytes``, ``12 MB``.
+    """
+
+    partition: str
+    units: int | None
+    kept_large: Literal["busy", "units", "vacuum"]
+    tries: int
+    size: str
+
+
+@dataclass(frozen=True)
+class Violation:
+    """An invariant of the database that does not hold. A row of ``pgflow.check()``.
+
+    Attributes:
+        invariant: Name of the invariant.
+        detail: Place at which it does not hold.
+    """
+
+    invariant: str
+    detail: str
+
+
+_LOSSES: LiteralString = """
+select loss_id, noticed_at, host, pid, (acknowledged_lsn - kept_lsn)::bigint as bytes, run_count,
+  (select string_agg(r.run->>'key', ', ') from (select run from jsonb_array_elements(runs) run limit 5) r) as keys
+from pgflow.losses where closed_at is null order by loss_id
+"""
+_KEPT_LARGE: LiteralString = """
+select p.partition, p.units, p.kept_large, p.tries, pg_size_pretty(p.bytes) as size
+from pgflow.partitions p where p.kept_large is not null and (p.kept_large <> 'busy' or p.tries >= 3) order by p.first_run_id
+"""
+
+
+def list_losses() -> Question[list[LossRow]]:
+    """Ask for losses by fail-overs that nobody has seen to yet."""
+    return once(Query(_LOSSES, (), lambda rows: [LossRow(*row) for row in rows]))
+
+
+def list_large_partitions() -> Question[list[LargePartition]]:
+    """Ask for partitions of the journal that stay large though history was removed from them."""
+    return once(Query(_KEPT_LARGE, (), lambda rows: [LargePartition(*row) for row in rows]))
+
+
+def check_books(limit: int | None = 20) -> Question[list[Violation]]:
+    """Ask for the engine's own audit, which reads everything. An empty list says that every invariant holds.
+
+    Args:
+        limit: Most violations; None for all.
+    """
+    sql = "select invariant, detail from pgflow.check() limit %s"
+    return once(Query(sql, (limit,), lambda rows: [Violation(*row) for row in rows]))
+
+
+_LOOKED_AT: tuple[tuple[str, LiteralString], ...] = (
+    ("runs", "select * from pgflow.runs order by run_id desc limit 50"),
+    ("steps", "select * from pgflow.steps order by run_id desc limit 50"),
+    ("effects", "select * from pgflow.effects order by run_id desc limit 50"),
+    ("decisions", "select * from pgflow.decisions order by run_id desc limit 50"),
+    ("queues", "select * from pgflow.queues"),
+    ("workers", "select * from pgflow.workers"),
+)
+"""By whoever has a dashboard. `lanes` costs too much in an empty database: the few rows that it reads are never counted."""
+
+
+@question
+def read_view_costs() -> Steps[dict[str, float]]:
+    """Ask for the cost of a look at each view that people look at, in the planner's units. Nothing is executed."""
+    costs: dict[str, float] = {}
+    for name, look in _LOOKED_AT:
+        plan: Any = yield Query(statement("explain (format json)", look), (), _read_plan)
+        costs[name] = float(plan["Total Cost"])
+    return costs
+
+
+def _read_plan(rows: list[Row]) -> Any:
+    return rows[0][0][0]["Plan"]

@@ -1,0 +1,327 @@
+"""The ledgers: decisions, effects, what is owed, and the audit of a run, which is all of them as one story.
+
+They are views over the journal, so nothing here was written for whoever reads it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Literal, LiteralString, get_args
+
+from pgflow._db.query import Query, Row
+from pgflow.errors import InvalidArgument
+from pgflow.inspect.pages import After, Page, cut, one_more, parse_place
+from pgflow.inspect.question import Question, Steps, once, question, statement
+from pgflow.inspect.runs import RunDetail, find_detail
+
+DebtState = Literal["intended", "unknown", "absent", "accepted", "uncompensated"]
+"""State of an effect that is owed."""
+
+DEBT_STATES: tuple[str, ...] = get_args(DebtState)
+
+# ---------------------------------------------------------------- decisions
+
+
+@dataclass(frozen=True)
+class DecisionRow:
+    """A decision of a run. A row of the view ``pgflow.decisions``.
+
+    Attributes:
+        decision: Its own key, which the keys of all that rests on it begin with.
+        name: Name of the decision.
+        value: Value that was chosen.
+        why: The reason given.
+        evidence: Evidence that it rested on.
+        alternatives: Alternatives to it.
+        policy: The policy that it followed; None if none is named.
+        model: The model that chose; None if none is named.
+        usage: Cost of the choice; None if none was recorded.
+        decided_at: Time of the choice.
+        seq: Its place in the journal.
+        call: Number of the call.
+    """
+
+    decision: str
+    name: str
+    value: Any
+    why: str | None
+    evidence: Any
+    alternatives: Any
+    policy: str | None
+    model: str | None
+    usage: Any
+    decided_at: datetime
+    seq: int
+    call: int
+
+
+_DECISIONS: LiteralString = "decision, name, value, why, evidence, alternatives, policy, model, usage, decided_at, seq, call"
+
+
+def list_decisions(run_id: int, *, after: After = None, limit: int | None = 50) -> Question[Page[DecisionRow]]:
+    """Ask for a page of the decisions of a run, in the order of its code.
+
+    Args:
+        run_id: The number of the run.
+        after: ``next`` of the page before, or the number of a call; None for the first page.
+        limit: Most decisions of a page; None for all.
+
+    Raises:
+        InvalidArgument: The limit leaves no row, or ``after`` is no place.
+    """
+    place = parse_place(after, int)
+    behind: LiteralString = "and call > %s" if place else ""
+    sql = statement("select", _DECISIONS, "from pgflow.decisions where run_id = %s", behind, "order by call limit %s")
+    read = lambda rows: cut([DecisionRow(*row) for row in rows], limit, lambda decision: (decision.call,))  # noqa: E731
+    return once(Query(sql, (run_id, *place, one_more(limit)), read))
+
+
+# ---------------------------------------------------------------- effects
+
+
+@dataclass(frozen=True)
+class EffectRow:
+    """An effect of a run. A row of the view ``pgflow.effects``.
+
+    Attributes:
+        effect: Its idempotency key: the same in every attempt.
+        name: Name of the effect.
+        status: ``intended``, ``unknown``, ``accepted``, ``confirmed`` or ``failed``.
+        risk: Means by which it can be taken back: ``reversible``, ``compensable`` or ``irreversible``.
+        request: Its arguments, by name.
+        result: Value that it returned, or that came with its confirmation; None unless it is confirmed.
+        error: Reason why it was not done; None unless it failed.
+        ref: The counterparty's reference under which it was accepted; None if it was not.
+        attempts: Number of times that it was allowed to act.
+        unknowns: Number of times that nobody knew its outcome.
+        said_by: Last to state its outcome: ``settle``, or a person; None if its own answer counted.
+        decision: Key of the decision that it rests on; None for none.
+        compensates: Key of the effect that it takes back; None for none.
+        policy_version: The policy in force when it was let through; None if there was none.
+        intended_at: Time at which its intent was recorded, before it acted.
+        closed_at: Time at which its outcome was known; None if it is open.
+        seq: Place of its intent in the journal.
+        call: Number of the call.
+        owed: Reason why a person must see to it: ``forced`` or ``parent_forced``; None if nobody must.
+    """
+
+    effect: str
+    name: str
+    status: str
+    risk: str | None
+    request: Any
+    result: Any
+    error: Any
+    ref: str | None
+    attempts: int
+    unknowns: int
+    said_by: str | None
+    decision: str | None
+    compensates: str | None
+    policy_version: int | None
+    intended_at: datetime
+    closed_at: datetime | None
+    seq: int
+    call: int
+    owed: str | None
+
+
+_EFFECTS: LiteralString = (
+    "effect, name, status, risk, request, result, error, ref, attempts, unknowns, said_by, decision, compensates, policy_version,"
+    " intended_at, closed_at, seq, call, owed"
+)
+
+
+def list_effects(run_id: int, *, after: After = None, limit: int | None = 50) -> Question[Page[EffectRow]]:
+    """Ask for a page of the effects of a run, in the order of its code.
+
+    Args:
+        run_id: The number of the run.
+        after: ``next`` of the page before, or the number of a call; None for the first page.
+        limit: Most effects of a page; None for all.
+
+    Raises:
+        InvalidArgument: The limit leaves no row, or ``after`` is no place.
+    """
+    place = parse_place(after, int)
+    behind: LiteralString = "and call > %s" if place else ""
+    sql = statement("select", _EFFECTS, "from pgflow.effects where run_id = %s", behind, "order by call limit %s")
+    read = lambda rows: cut([EffectRow(*row) for row in rows], limit, lambda effect: (effect.call,))  # noqa: E731
+    return once(Query(sql, (run_id, *place, one_more(limit)), read))
+
+
+# ---------------------------------------------------------------- obligations
+
+
+@dataclass(frozen=True)
+class ObligationRow:
+    """Something that is owed: an effect that is not closed, and what else is open. A row of the view ``pgflow.obligations``.
+
+    Attributes:
+        key: Key of the run.
+        kind: ``effect``, ``gate`` or ``obligation``.
+        name: Of the effect, gate or obligation.
+        state: Of an effect: ``intended``, ``unknown``, ``absent`` or ``accepted``; or ``uncompensated``: it was done, and nobody
+            takes it back any more.
+        reason: Reason why a person must see to it: ``forced`` or ``parent_forced``; None if its run does.
+        opened_at: Time since which it is owed.
+        due_at: Time at which the engine looks after it next, or at which it should be closed; None if no time is set.
+        owed_to: To whom; None if nobody is named.
+        effect: Idempotency key of the effect: what ``settle`` takes.
+        ref: The counterparty's reference: what ``confirm`` takes.
+        status: Status of the run; None if that generation is not the newest.
+        paged_at: Time at which somebody was last told of it; None if nobody was.
+        run_id: The number of the generation that owes it.
+        call: Number of the call.
+        beat_at: Time of the last beat of an accepted effect, or of its acceptance; None if it has promised none.
+        silent_at: Time from which its outcome is unknown if no further beat comes; None if it has promised none.
+        beat_details: Progress that the last beat with details told; None if none did.
+    """
+
+    key: str
+    kind: str
+    name: str
+    state: str | None
+    reason: str | None
+    opened_at: datetime
+    due_at: datetime | None
+    owed_to: str | None
+    effect: str | None
+    ref: str | None
+    status: str | None
+    paged_at: datetime | None
+    run_id: int
+    call: int
+    beat_at: datetime | None
+    silent_at: datetime | None
+    beat_details: Any
+
+
+_OBLIGATIONS: LiteralString = (
+    "select o.key, o.kind, o.name, o.state, o.reason, o.opened_at, o.due_at, o.owed_to, o.effect, o.ref, r.status, o.paged_at,"
+    " o.run_id, o.call, o.beat_at, o.silent_at, o.beat_details"
+    " from pgflow.obligations o left join pgflow.runs r on r.run_id = o.run_id"
+)
+
+
+def _read_obligations(rows: list[Row]) -> list[ObligationRow]:
+    return [ObligationRow(*row) for row in rows]
+
+
+def list_obligations(
+    *, state: str | None = None, tenant: str = "", after: After = None, limit: int | None = 50
+) -> Question[Page[ObligationRow]]:
+    """Ask for a page of what is owed, that which is owed for longest first.
+
+    Args:
+        state: Only effects in this state; None for all that is owed.
+        tenant: Tenant of the runs.
+        after: ``next`` of the page before; None for the first.
+        limit: Most rows of a page; None for all.
+
+    Raises:
+        InvalidArgument: There is no such state, the limit leaves no row, or ``after`` is no place.
+    """
+    if state is not None and state not in DEBT_STATES:
+        raise InvalidArgument(f"state: an open effect is {', '.join(DEBT_STATES[:-1])} or {DEBT_STATES[-1]}, not {state!r}")
+    place = parse_place(after, datetime.fromisoformat, int, int)
+    behind: LiteralString = "and (o.opened_at, o.run_id, o.call) > (%s, %s, %s)" if place else ""
+    chosen: LiteralString = "where o.tenant = %s and (%s::text is null or o.state = %s)"
+    sql = statement(_OBLIGATIONS, chosen, behind, "order by o.opened_at, o.run_id, o.call limit %s")
+    read = lambda rows: cut(_read_obligations(rows), limit, lambda debt: (debt.opened_at, debt.run_id, debt.call))  # noqa: E731
+    return once(Query(sql, (tenant, state, state, *place, one_more(limit)), read))
+
+
+def list_debts(run_id: int) -> Question[list[ObligationRow]]:
+    """Ask for all that one run owes, in the order of its code.
+
+    Args:
+        run_id: The number of the run.
+    """
+    return once(Query(statement(_OBLIGATIONS, "where o.run_id = %s order by o.call"), (run_id,), _read_obligations))
+
+
+def count_left(keys: Sequence[str], *, tenant: str = "") -> Question[int]:
+    """Ask for the number of effects that runs ended by force have left to people.
+
+    Args:
+        keys: Keys of the runs.
+        tenant: Their tenant.
+    """
+    sql = "select count(*) as debts from pgflow.obligations where key = any(%s::text[]) and tenant = %s and reason is not null"
+    return once(Query(sql, (list(keys), tenant), lambda rows: int(rows[0][0])))
+
+
+# ---------------------------------------------------------------- the audit
+
+
+@dataclass(frozen=True)
+class LedgerEvent:
+    """A unit of a journal that a ledger is made of.
+
+    Attributes:
+        generation: Generation of the run in which it happened.
+        seq: Its place in the journal of that generation.
+        call: Number of the call.
+        event: ``decision_recorded``, ``operator``, ``continued`` or a kind that begins with ``effect_``.
+        name: Name of the decision or effect; None where there is none.
+        at: Time of the event.
+        payload: Its payload, as it is stored.
+        own_key: Key of the decision or effect; None where there is none.
+    """
+
+    generation: int
+    seq: int
+    call: int
+    event: str
+    name: str | None
+    at: datetime
+    payload: Any
+    own_key: str | None
+
+
+@dataclass(frozen=True)
+class Audit:
+    """Story of a run: what it decided and did, why, and what it owes.
+
+    Attributes:
+        run: The run as it is now.
+        events: Units of all its generations that a ledger is made of, in their order.
+        owed: All that it owes.
+    """
+
+    run: RunDetail
+    events: list[LedgerEvent]
+    owed: list[ObligationRow]
+
+
+_EVENTS: LiteralString = """
+select t.generation, t.seq, t.call, t.event, t.name, t.at, t.payload, u.key as own_key
+from pgflow.timeline t join (select key as run_key, tenant as of_tenant from pgflow.runs where run_id = %s) r
+  on r.run_key = t.key and r.of_tenant = t.tenant
+left join lateral (
+  select e.effect as key from pgflow.effects e where e.run_id = t.run_id and e.call = t.call
+  union all select d.decision from pgflow.decisions d where d.run_id = t.run_id and d.call = t.call
+) u on true
+where t.event in ('decision_recorded', 'operator', 'continued') or starts_with(t.event, 'effect_')
+order by t.generation, t.seq
+"""
+
+
+@question
+def read_audit(key: str, *, tenant: str = "") -> Steps[Audit]:
+    """Ask for the story of a run: what it decided and did, why, and what it owes.
+
+    Args:
+        key: Key of the run.
+        tenant: Its tenant.
+
+    Raises:
+        RunNotFound: No run has the key.
+    """
+    run = yield from find_detail(key, tenant=tenant)
+    events: list[LedgerEvent] = yield Query(_EVENTS, (run.run_id,), lambda rows: [LedgerEvent(*row) for row in rows])
+    owed = yield from list_debts(run.run_id)
+    return Audit(run, events, owed)

@@ -1,0 +1,70 @@
+"""Mail: signals that no run has taken."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Literal, LiteralString
+
+from pgflow._db.query import Query
+from pgflow.inspect.pages import After, Page, cut, one_more, parse_place
+from pgflow.inspect.question import Question, once, statement
+
+
+@dataclass(frozen=True)
+class MessageRow:
+    """A signal that no run has taken. A row of the view ``pgflow.messages`` or ``pgflow.undelivered_messages``.
+
+    Attributes:
+        key: Key of the run that it is for.
+        message: The number of the message: what ``drop_message``, ``replace_message`` and ``requeue_message`` take.
+        signal: Name of the signal.
+        state: ``waiting`` in the mailbox, or ``refused`` there: the code could not take it. Or put aside: the run had ``ended``,
+            or somebody ``dropped`` or ``replaced`` it.
+        payload: Its payload, as it is stored.
+        sent_at: Time of sending.
+        sent_by: Sender; None if nobody is named.
+        why: Reason why the code could not take it, or the one that was given when it was put aside; None for none.
+    """
+
+    key: str
+    message: int
+    signal: str
+    state: Literal["waiting", "refused", "ended", "dropped", "replaced"]
+    payload: Any
+    sent_at: datetime
+    sent_by: str | None
+    why: str | None
+
+
+_MESSAGES: LiteralString = """
+select key, message, signal, state, payload, sent_at, sent_by, why from (
+  select key, message, signal, case when refused is null then 'waiting' else 'refused' end as state, payload, sent_at, sent_by,
+    refused as why, tenant
+  from pgflow.messages
+  union all
+  select key, message, signal, reason, payload, sent_at, sent_by, why, tenant from pgflow.undelivered_messages
+) m
+where tenant = %s and case when %s::text is null then state in ('refused', 'ended') else key = %s::text end
+"""
+
+
+def list_messages(
+    key: str | None = None, *, tenant: str = "", after: After = None, limit: int | None = 50
+) -> Question[Page[MessageRow]]:
+    """Ask for a page of the signals that no run has taken, in the order of their sending.
+
+    Args:
+        key: Key of a run, for all of its messages. None for those of all runs that need somebody: refused, or too late.
+        tenant: Tenant of the runs.
+        after: ``next`` of the page before; None for the first.
+        limit: Most messages of a page; None for all.
+
+    Raises:
+        InvalidArgument: The limit leaves no row, or ``after`` is no place.
+    """
+    place = parse_place(after, datetime.fromisoformat, int)
+    behind: LiteralString = "and (sent_at, message) > (%s, %s)" if place else ""
+    sql = statement(_MESSAGES, behind, "order by sent_at, message limit %s")
+    read = lambda rows: cut([MessageRow(*row) for row in rows], limit, lambda row: (row.sent_at, row.message))  # noqa: E731
+    return once(Query(sql, (tenant, key, key, *place, one_more(limit)), read))

@@ -1,0 +1,86 @@
+"""Pages of long lists.
+
+A page ends at a place in the order of its list, and the next one begins behind that place. So a page costs the same wherever it
+is, and a row that comes or goes meanwhile shifts no other. ``Page.next`` is that place as text, for a link or a token.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Generic, TypeAlias, TypeVar
+
+from pgflow.errors import InvalidArgument
+
+T = TypeVar("T")
+
+After: TypeAlias = str | int | None
+"""Place behind which a page begins: ``next`` of the page before it. None for the first page."""
+
+SEPARATOR = "~"
+
+
+@dataclass(frozen=True)
+class Page(Generic[T]):
+    """A part of a long list, in its order. Iterate over it, or take ``items``.
+
+    Attributes:
+        items: Rows of this page.
+        next: Place at which the next page begins, to be passed as ``after=``; None if this is the last.
+    """
+
+    items: list[T]
+    next: str | None = None
+
+    def __iter__(self) -> Iterator[T]:
+        """Yield the rows of this page."""
+        return iter(self.items)
+
+    def __len__(self) -> int:
+        """Return the number of rows of this page."""
+        return len(self.items)
+
+
+def one_more(limit: int | None) -> int | None:
+    """Return the number of rows to ask for: one more than the page holds tells that there is another.
+
+    Raises:
+        InvalidArgument: The limit leaves no row.
+    """
+    if limit is not None and limit < 1:
+        raise InvalidArgument(f"limit={limit} leaves no row: pass 1 or more, or None for all")
+    return None if limit is None else limit + 1
+
+
+def cut(rows: list[T], limit: int | None, place: Callable[[T], tuple[Any, ...]]) -> Page[T]:
+    """Return the page that these rows make, of which the last may belong to the next.
+
+    Args:
+        rows: As many as `one_more` says, or fewer.
+        limit: Most rows of the page; None for all.
+        place: Values by which the list is ordered, of a row.
+    """
+    if limit is None or len(rows) <= limit:
+        return Page(rows)
+    items = rows[:limit]
+    return Page(items, SEPARATOR.join(_write(value) for value in place(items[-1])))
+
+
+def _write(value: Any) -> str:
+    return value.isoformat() if isinstance(value, datetime) else str(value)
+
+
+def parse_place(after: After, *kinds: Callable[[str], Any]) -> tuple[Any, ...]:
+    """Return the values of a place; none for that of the first page.
+
+    Raises:
+        InvalidArgument: It is no place in such a list.
+    """
+    if after is None:
+        return ()
+    words = str(after).split(SEPARATOR)
+    try:
+        return tuple(kind(word) for kind, word in zip(kinds, words, strict=True))
+    except ValueError:
+        raise InvalidArgument(f"after={after!r} is no place in this list: pass `next` of the page before") from None

@@ -1,0 +1,196 @@
+"""Questions to the database, for sync and async code.
+
+A reader makes a :class:`Question` and asks nothing itself. :func:`ask` and :func:`ask_async` put it to an app or to a
+connection. A question is written once, as a generator: it yields one statement after the other, gets the answer of each, and
+returns its result. The two colours only drive it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Generator, Iterator
+from functools import partial, wraps
+from typing import Any, Generic, LiteralString, ParamSpec, Protocol, TypeAlias, TypeVar
+
+import psycopg
+from psycopg.rows import tuple_row
+
+from pgflow._db.query import Query, Row, run_by, run_through
+from pgflow.errors import PgflowError
+
+P = ParamSpec("P")
+T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
+
+Steps: TypeAlias = Generator[Query[Any], Any, T]
+"""Statements of a question, one after the other, each of which is answered before the next; then its result."""
+
+STREAMED_ROWS = 1000
+"""Rows that a stream fetches at once."""
+
+
+class Question(Generic[T_co]):
+    """Something to ask the database. It may be asked as often as you like.
+
+    Readers of this room make questions; :func:`ask` and :func:`ask_async` put them.
+    """
+
+    def __init__(self, begin: Callable[[], Steps[T_co]]) -> None:
+        self._begin = begin
+
+    def __iter__(self) -> Steps[T_co]:
+        """Begin to ask: yield statements, take their answers, return the result."""
+        return self._begin()
+
+    @property
+    def first(self) -> Query[Any]:
+        """The statement with which it begins; of most questions the only one."""
+        return next(iter(self))
+
+
+def statement(*parts: LiteralString) -> LiteralString:
+    """Return a statement made of its parts: texts of ours, never one that was given."""
+    return " ".join(parts)
+
+
+def once(query: Query[T]) -> Question[T]:
+    """Return a question of one statement."""
+
+    def steps() -> Steps[T]:
+        answer: T = yield query
+        return answer
+
+    return Question(steps)
+
+
+def question(reader: Callable[P, Steps[T]]) -> Callable[P, Question[T]]:
+    """Turn a generator of statements into a reader, which makes a question of them."""
+
+    @wraps(reader)
+    def make(*args: P.args, **kwargs: P.kwargs) -> Question[T]:
+        return Question(lambda: reader(*args, **kwargs))
+
+    return make
+
+
+class Source(Protocol):
+    """Interface of an app as :func:`ask` needs it: :class:`pgflow.App` has it."""
+
+    def ask(self, query: Query[T]) -> T:
+        """Run a statement and read its rows."""
+
+
+class AsyncSource(Protocol):
+    """As :class:`Source`, for async code: :class:`pgflow.AsyncApp` has it."""
+
+    async def ask(self, query: Query[T]) -> T:
+        """Run a statement and read its rows."""
+
+
+def ask(source: psycopg.Connection[Any] | Source, question: Question[T]) -> T:
+    """Ask the database, and return the answer.
+
+    An app asks on connections of its own pool, one statement at a time. On a connection of yours the question is part of the
+    transaction that is open there. Open one at REPEATABLE READ if several answers must be of one moment.
+
+    Args:
+        source: An open :class:`pgflow.App`, or a connection of psycopg to the database. Its row factory does not matter.
+        question: The question, as a reader makes it.
+
+    Raises:
+        RunNotFound: The question is about a run, and no run has its key.
+        InvalidArgument: A text holds a character that Postgres cannot store.
+        psycopg.Error: The database cannot be reached, or the role may not read this.
+
+    Example::
+
+        for run in inspect.ask(app, inspect.list_runs(inspect.RunFilter(status=["stuck"]))):
+            print(run.key, run.why)
+    """
+    put = partial(_put, source) if isinstance(source, psycopg.Connection) else source.ask
+    steps = iter(question)
+    advance: Callable[[], Query[Any]] = partial(next, steps)
+    while True:
+        try:
+            query = advance()
+        except StopIteration as end:
+            result: T = end.value
+            return result
+        try:
+            advance = partial(steps.send, put(query))
+        except (psycopg.Error, PgflowError) as error:  # the question may know another way
+            advance = partial(steps.throw, error)
+
+
+async def ask_async(source: psycopg.AsyncConnection[Any] | AsyncSource, question: Question[T]) -> T:
+    """Ask the database, and return the answer: :func:`ask` for async code.
+
+    Args:
+        source: An open :class:`pgflow.AsyncApp`, or an async connection of psycopg.
+        question: The question, as a reader makes it.
+
+    Raises:
+        RunNotFound: The question is about a run, and no run has its key.
+        InvalidArgument: A text holds a character that Postgres cannot store.
+        psycopg.Error: The database cannot be reached, or the role may not read this.
+    """
+    put = partial(_put_async, source) if isinstance(source, psycopg.AsyncConnection) else source.ask
+    steps = iter(question)
+    advance: Callable[[], Query[Any]] = partial(next, steps)
+    while True:
+        try:
+            query = advance()
+        except StopIteration as end:
+            result: T = end.value
+            return result
+        try:
+            advance = partial(steps.send, await put(query))
+        except (psycopg.Error, PgflowError) as error:
+            advance = partial(steps.throw, error)
+
+
+def _put(connection: psycopg.Connection[Any], query: Query[T]) -> T:
+    def execute(sql: LiteralString, params: Any) -> list[Row]:
+        with connection.cursor(row_factory=tuple_row) as cursor:
+            return cursor.execute(sql, params).fetchall()
+
+    return run_through(execute, query)
+
+
+async def _put_async(connection: psycopg.AsyncConnection[Any], query: Query[T]) -> T:
+    async def execute(sql: LiteralString, params: Any) -> list[Row]:
+        async with connection.cursor(row_factory=tuple_row) as cursor:
+            return await (await cursor.execute(sql, params)).fetchall()
+
+    return await run_by(execute, query)
+
+
+def stream(connection: psycopg.Connection[Any], question: Question[list[T]]) -> Iterator[T]:
+    """Yield the answer to a question row by row, from a cursor of the server: for lists that are too long to be held.
+
+    Args:
+        connection: A connection of psycopg with an open transaction, which stays open meanwhile.
+        question: A question of one statement whose answer is a list.
+
+    Raises:
+        psycopg.Error: No transaction is open, the database cannot be reached, or the role may not read this.
+    """
+    query = question.first
+    with connection.cursor(name="pgflow_inspect", row_factory=tuple_row) as cursor:
+        cursor.execute(query.sql, query.params)
+        while rows := cursor.fetchmany(STREAMED_ROWS):
+            yield from query.read(rows)
+
+
+async def stream_async(connection: psycopg.AsyncConnection[Any], question: Question[list[T]]) -> AsyncIterator[T]:
+    """Yield the answer to a question row by row: :func:`stream` for async code.
+
+    Args:
+        connection: An async connection of psycopg with an open transaction, which stays open meanwhile.
+        question: A question of one statement whose answer is a list.
+    """
+    query = question.first
+    async with connection.cursor(name="pgflow_inspect", row_factory=tuple_row) as cursor:
+        await cursor.execute(query.sql, query.params)
+        while rows := await cursor.fetchmany(STREAMED_ROWS):
+            for row in query.read(rows):
+                yield row

@@ -1,0 +1,482 @@
+"""Runs: a page of those that a filter chooses, counts of them, one run by its key, its kin.
+
+Conditions are fixed texts with placeholders, and the columns are those of the row classes. A value that you pass only ever travels
+as a parameter.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any, LiteralString, get_args
+
+import psycopg
+
+from pgflow._db.calls import result
+from pgflow._db.query import Query, Row
+from pgflow._model.kinds import Status
+from pgflow.errors import InvalidArgument, RunNotFound
+from pgflow.inspect.pages import After, Page, cut, one_more, parse_place
+from pgflow.inspect.question import Question, Steps, once, question, statement
+
+STATUSES: tuple[str, ...] = get_args(Status)
+"""Each status that a run may have, in the order of its life."""
+
+RECENT_RUNS = 20_000
+"""Newest runs that are looked through where no index helps; the statements below say so too."""
+
+# ---------------------------------------------------------------- rows
+
+
+@dataclass(frozen=True)
+class RunRow:
+    """A run as it is now; of a chain of generations the newest. A row of the view ``pgflow.runs``.
+
+    Attributes:
+        key: The key it was started with, or one made up for it.
+        status: ``queued``, ``running``, ``waiting``, ``paused``, ``stuck``, ``completed``, ``failed`` or ``cancelled``.
+        workflow: Name of the workflow.
+        queue: Queue it stands in.
+        labels: Strings by name, to find runs by; None if it has none.
+        priority: Lower numbers are claimed first, among runs of one workflow and queue.
+        attempt: Claims since the run last made progress; None where it is waiting or has ended.
+        worker_id: The worker that holds it; None if none does.
+        generation: 1, and one more each time the run continued as new, was rewound or restarted.
+        created_at: Time of the start.
+        since: Time since which it has this status.
+        run_at: Time at which it may begin, if that is later than its start.
+        deadline_at: Time at which it is cancelled if it has not ended; None for never.
+        finished_at: Time of the end; None if it has not ended.
+        why: Reason of its status in one text: the wait, the lack of a worker, the words of a pause or cancel, the trouble, or the
+            error of a failed run; None if there is nothing to say.
+        version: Version of the code that it needs; empty for any.
+        tenant: Tenant of the run; empty where there is only one.
+        run_id: The number of this generation.
+        chain_id: Number of the first run of the chain: the same for all generations.
+        parent_run_id: The run that started this one as its child; None for none.
+    """
+
+    key: str
+    status: Status
+    workflow: str
+    queue: str
+    labels: dict[str, str] | None
+    priority: int
+    attempt: int | None
+    worker_id: int | None
+    generation: int
+    created_at: datetime
+    since: datetime
+    run_at: datetime | None
+    deadline_at: datetime | None
+    finished_at: datetime | None
+    why: str | None
+    version: str
+    tenant: str
+    run_id: int
+    chain_id: int
+    parent_run_id: int | None
+
+
+@dataclass(frozen=True)
+class RunDetail(RunRow):
+    """A run with its values and its origin, beside all that a :class:`RunRow` has.
+
+    Attributes:
+        reason_code: Code of the reason of its status, as ``pgflow.runs`` has it: branch on this, not on ``why``.
+        reason_detail: Detail of that reason: ``signals``, ``children``, ``effects`` and ``until`` of the waits, and so on.
+        input: Arguments of the workflow by name.
+        output: Value that the workflow returned; None until it has completed.
+        error: The exception that it raised, or what is known of why it is stuck.
+        origin_key: Key of the run whose journal this one begins with; None if it began empty, or that history is gone.
+        origin_generation: Generation of that run.
+        origin_seq: Number of units it has from there; None if it began empty.
+        origin_run_id: The number of that generation.
+    """
+
+    reason_code: str | None
+    reason_detail: dict[str, Any] | None
+    input: dict[str, Any] | None
+    output: Any
+    error: dict[str, Any] | None
+    origin_key: str | None
+    origin_generation: int | None
+    origin_seq: int | None
+    origin_run_id: int | None
+
+
+@dataclass(frozen=True)
+class ChildRow:
+    """A child of a run, as it is now.
+
+    Attributes:
+        key: Key of the child.
+        status: Its status.
+        workflow: Name of its workflow.
+        run_id: The number of its newest generation.
+    """
+
+    key: str
+    status: Status
+    workflow: str
+    run_id: int
+
+
+_WHY: LiteralString = r"""case status
+    when 'failed' then concat_ws(': ', regexp_replace(error->>'type', '^.*\.', ''), error->>'message')
+    when 'stuck' then concat_ws(': ', reason, error->>'message')
+    else reason end as why"""
+
+_COLUMNS: LiteralString = (
+    "key, status, workflow, queue, labels, priority, attempt, worker_id, generation, created_at, since, run_at, deadline_at, finished_at, "
+    + _WHY
+    + ", version, tenant, run_id, chain_id, parent_run_id"
+)
+_DETAILS: LiteralString = (
+    _COLUMNS + ", reason_code, reason_detail, input, output, error, origin_key, origin_generation, origin_seq, origin_run_id"
+)
+
+
+def _read_runs(rows: list[Row]) -> list[RunRow]:
+    return [RunRow(*row) for row in rows]
+
+
+def _read_texts(rows: list[Row]) -> list[str]:
+    return [str(row[0]) for row in rows]
+
+
+def _read_numbers(rows: list[Row]) -> list[int]:
+    return [int(row[0]) for row in rows]
+
+
+# ---------------------------------------------------------------- filters
+
+
+@dataclass(frozen=True)
+class RunFilter:
+    """Choice of runs. Whatever is given must hold; with nothing given every run is chosen.
+
+    Attributes:
+        status: Only runs of one of these statuses.
+        workflow: Only runs of one of these workflows.
+        queue: Only runs of one of these queues.
+        labels: Only runs with all of these labels.
+        key: Only runs with this key; ``*`` stands for anything.
+        keys: Only runs with one of these keys; ``*`` stands for anything.
+        since: Only runs created since this time, or since so long ago by the database's clock.
+        until: Only runs created before this time, or before so long ago.
+        tenant: Only runs of this tenant; None for all tenants.
+
+    Raises:
+        InvalidArgument: There is no such status, or a time has no zone.
+    """
+
+    status: Sequence[str] = ()
+    workflow: Sequence[str] = ()
+    queue: Sequence[str] = ()
+    labels: Mapping[str, str] = field(default_factory=dict)
+    key: str | None = None
+    keys: Sequence[str] = ()
+    since: datetime | timedelta | None = None
+    until: datetime | timedelta | None = None
+    tenant: str | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse what means nothing."""
+        for status in self.status:
+            if status not in STATUSES:
+                raise InvalidArgument(f"status: there is no {status!r}; a run is {', '.join(STATUSES[:-1])} or {STATUSES[-1]}")
+        for name, moment in (("since", self.since), ("until", self.until)):
+            if isinstance(moment, datetime) and moment.tzinfo is None:
+                raise InvalidArgument(f"{name}: {moment} has no time zone; pass an aware datetime, or a timedelta for so long ago")
+
+
+EVERY_RUN = RunFilter()
+
+
+def condition_of(where: RunFilter) -> tuple[LiteralString, list[Any]]:
+    """Return the condition on ``pgflow.runs`` that a filter means, and its parameters."""
+    parts: list[tuple[LiteralString, Any]] = []
+    if where.status:
+        parts.append(("status = any(%s)", list(where.status)))
+    if where.workflow:
+        parts.append(("workflow = any(%s)", list(where.workflow)))
+    if where.queue:
+        parts.append(("queue = any(%s)", list(where.queue)))
+    if where.labels:
+        parts.append(("labels @> %s::jsonb", json.dumps(dict(where.labels))))
+    if where.key is not None:
+        parts.append(("key like %s", _like(where.key)) if "*" in where.key else ("key = %s", where.key))
+    if where.keys:
+        parts.append(_any_key(list(where.keys)))
+    if where.since is not None:
+        is_age = isinstance(where.since, timedelta)
+        parts.append(("created_at >= clock_timestamp() - %s" if is_age else "created_at >= %s", where.since))
+    if where.until is not None:
+        is_age = isinstance(where.until, timedelta)
+        parts.append(("created_at < clock_timestamp() - %s" if is_age else "created_at < %s", where.until))
+    if where.tenant is not None:
+        parts.append(("tenant = %s", where.tenant))
+    texts: list[LiteralString] = [text for text, _ in parts]
+    return " and ".join(texts) if texts else "true", [param for _, param in parts]
+
+
+def _any_key(patterns: list[str]) -> tuple[LiteralString, list[str]]:
+    """An exact key is looked up by its index."""
+    if any("*" in pattern for pattern in patterns):
+        return "key like any(%s)", [_like(pattern) for pattern in patterns]
+    return "key = any(%s)", patterns
+
+
+def _like(pattern: str) -> str:
+    escaped = pattern.replace("\\", r"\\").replace("%", r"\%").replace("_", r"\_")
+    return escaped.replace("*", "%")
+
+
+# ---------------------------------------------------------------- many
+
+
+def list_runs(
+    where: RunFilter = EVERY_RUN, *, after: After = None, limit: int | None = 50, oldest_first: bool = False
+) -> Question[Page[RunRow]]:
+    """Ask for a page of runs, the newest first.
+
+    Args:
+        where: Filter that chooses them.
+        after: ``next`` of the page before; None for the first.
+        limit: Most runs of a page; None for all.
+        oldest_first: True for the other order.
+
+    Raises:
+        InvalidArgument: The limit leaves no row, or ``after`` is no place.
+
+    Example::
+
+        page = inspect.ask(app, inspect.list_runs(inspect.RunFilter(workflow=["checkout"]), limit=20))
+        more = inspect.ask(app, inspect.list_runs(inspect.RunFilter(workflow=["checkout"]), limit=20, after=page.next))
+    """
+    condition, params = condition_of(where)
+    if place := parse_place(after, int):
+        condition = statement(condition, "and run_id > %s" if oldest_first else "and run_id < %s")
+    order: LiteralString = "run_id" if oldest_first else "run_id desc"
+    sql = statement("select", _COLUMNS, "from pgflow.runs where", condition, "order by", order, "limit %s")
+    return once(Query(sql, (*params, *place, one_more(limit)), lambda rows: cut(_read_runs(rows), limit, lambda run: (run.run_id,))))
+
+
+def count_runs(where: RunFilter = EVERY_RUN) -> Question[dict[Status, int]]:
+    """Ask for the number of runs of each status that there is, the most frequent first.
+
+    Args:
+        where: Filter that chooses the runs.
+    """
+    condition, params = condition_of(where)
+    sql = statement("select status, count(*) as runs from pgflow.runs where", condition, "group by status order by runs desc, status")
+    return once(Query(sql, params, lambda rows: {row[0]: int(row[1]) for row in rows}))
+
+
+def count_ended(before: datetime) -> Question[int]:
+    """Ask for the number of runs that ended before a time."""
+    return once(Query("select count(*) as runs from pgflow.runs where finished_at < %s", (before,), lambda rows: int(rows[0][0])))
+
+
+def list_chains(where: RunFilter = EVERY_RUN) -> Question[list[int]]:
+    """Ask for the numbers of the chains that a filter chooses, in the order of their starts. Meant for :func:`stream`."""
+    condition, params = condition_of(where)
+    sql = statement("select chain_id from pgflow.runs where", condition, "order by chain_id")
+    return once(Query(sql, params, _read_numbers))
+
+
+def sample_chains(workflows: Sequence[str], where: RunFilter, limit: int) -> Question[list[int]]:
+    """Ask for the numbers of some chains of each of these workflows: open ones first, then the newest.
+
+    Args:
+        workflows: Names of the workflows.
+        where: Filter that chooses the runs of each.
+        limit: Most chains of one workflow.
+    """
+    condition, params = condition_of(where)
+    sql = statement(
+        "select c.chain_id from unnest(%s::text[]) as w (name) cross join lateral (",
+        "select chain_id from pgflow.runs where workflow = w.name and", condition, "order by finished_at is not null, run_id desc limit %s",
+        ") c order by w.name, c.chain_id",
+    )  # fmt: skip
+    return once(Query(sql, (list(workflows), *params, limit), _read_numbers))
+
+
+def list_outcomes(
+    chains: Sequence[int], *, stuck_since: datetime, queues: Sequence[str], workflows: Sequence[str]
+) -> Question[list[RunRow]]:
+    """Ask for the runs of some chains, and for those that have become stuck since a time; the oldest first.
+
+    Args:
+        chains: Numbers of the chains.
+        stuck_since: Time since which others have become stuck.
+        queues: Queues of these others.
+        workflows: Workflows of these others.
+    """
+    sql = statement(
+        "select", _COLUMNS, "from pgflow.runs where chain_id = any(%s::bigint[])",
+        "or (status = 'stuck' and since >= %s and queue = any(%s::text[]) and workflow = any(%s::text[])) order by run_id",
+    )  # fmt: skip
+    return once(Query(sql, (list(chains), stuck_since, list(queues), list(workflows)), _read_runs))
+
+
+def has_queued(queues: Sequence[str], workflows: Sequence[str]) -> Question[bool]:
+    """Ask for True if a run of these workflows is queued in one of these queues, which is not paused."""
+    sql = """
+      select exists (
+        select from pgflow.runs r join pgflow.queues q on q.queue = r.queue
+        where r.status = 'queued' and r.queue = any(%s::text[]) and r.workflow = any(%s::text[]) and q.paused_at is null
+      )
+    """
+    return once(Query(sql, (list(queues), list(workflows)), lambda rows: bool(rows[0][0])))
+
+
+def find_keys(beginning: str, limit: int = 30) -> Question[list[str]]:
+    """Ask for keys that begin so, of the newest 20,000 runs; the newest first. Meant for completion, and for "did you mean".
+
+    Args:
+        beginning: Beginning of the keys; ``*`` stands for anything.
+        limit: Most keys.
+    """
+    sql = """
+      select key from (select key, run_id from pgflow.runs order by run_id desc limit 20000) recent
+      where key like %s order by run_id desc limit %s
+    """
+    return once(Query(sql, (_like(beginning) + "%", limit), _read_texts))
+
+
+# ---------------------------------------------------------------- one
+
+
+def _find(columns: LiteralString, key: str, tenant: str) -> Steps[Row]:
+    """Look a run up by the index on keys: a history may be long.
+
+    Raises:
+        RunNotFound: No run has the key.
+    """
+    looks: tuple[tuple[LiteralString, tuple[Any, ...]], ...]
+    try:
+        chain: int = yield result.find_chain(key, tenant)
+        looks = (("run_id = %s", (chain,)), ("chain_id = %s and generation > 1", (chain,)))
+    except psycopg.errors.InsufficientPrivilege:  # an auditor reads views only
+        looks = (("key = %s and tenant = %s", (key, tenant)),)
+    for condition, params in looks:
+        rows: list[Row] = yield Query(statement("select", columns, "from pgflow.runs where", condition), params, list)
+        if rows:
+            return rows[0]
+    raise RunNotFound(f"no run has the key {key!r}")
+
+
+@question
+def find_run(key: str, *, tenant: str = "") -> Steps[RunRow]:
+    """Ask for the run that a key names.
+
+    Args:
+        key: Its key.
+        tenant: Its tenant.
+
+    Raises:
+        RunNotFound: No run has the key.
+    """
+    row = yield from _find(_COLUMNS, key, tenant)
+    return RunRow(*row)
+
+
+@question
+def find_detail(key: str, *, tenant: str = "") -> Steps[RunDetail]:
+    """Ask for the run that a key names, with its input, output, error and origin.
+
+    Args:
+        key: Its key.
+        tenant: Its tenant.
+
+    Raises:
+        RunNotFound: No run has the key.
+    """
+    row = yield from _find(_DETAILS, key, tenant)
+    return RunDetail(*row)
+
+
+def find_newest(chain_id: int) -> Question[RunRow | None]:
+    """Ask for the newest generation of a chain; None if its history is gone."""
+    sql = statement("select", _COLUMNS, "from pgflow.runs where chain_id = %s order by generation desc limit 1")
+    return once(Query(sql, (chain_id,), lambda rows: RunRow(*rows[0]) if rows else None))
+
+
+def find_key(run_id: int) -> Question[str | None]:
+    """Ask for the key of a run by its number; None if it is no newest generation, or gone. Meant for ``parent_run_id``."""
+    return once(Query("select key from pgflow.runs where run_id = %s", (run_id,), lambda rows: str(rows[0][0]) if rows else None))
+
+
+def list_children(run_id: int, *, after: After = None, limit: int | None = 100) -> Question[Page[ChildRow]]:
+    """Ask for a page of the children that a run has started, the oldest first.
+
+    Args:
+        run_id: The number of the run.
+        after: ``next`` of the page before; None for the first.
+        limit: Most children of a page; None for all.
+
+    Raises:
+        InvalidArgument: The limit leaves no row, or ``after`` is no place.
+    """
+    place = parse_place(after, int)
+    behind: LiteralString = "and run_id > %s" if place else ""
+    sql = statement("select key, status, workflow, run_id from pgflow.runs where parent_run_id = %s", behind, "order by run_id limit %s")
+    read = lambda rows: cut([ChildRow(*row) for row in rows], limit, lambda child: (child.run_id,))  # noqa: E731
+    return once(Query(sql, (run_id, *place, one_more(limit)), read))
+
+
+def list_child_chains(parents: Sequence[int], *, only_open: bool = False) -> Question[list[int]]:
+    """Ask for the numbers of the chains that some runs have started as their children.
+
+    Args:
+        parents: Numbers of the runs.
+        only_open: True for children that have not ended.
+    """
+    condition: LiteralString = "and status not in ('completed', 'failed', 'cancelled')" if only_open else ""
+    sql = statement("select distinct chain_id from pgflow.runs where parent_run_id = any(%s)", condition, "order by chain_id")
+    return once(Query(sql, (list(parents),), _read_numbers))
+
+
+def read_statuses(keys: Sequence[str]) -> Question[dict[str, Status]]:
+    """Ask for the status of each run that these keys name.
+
+    Raises:
+        RunNotFound: No run has one of the keys.
+    """
+    sql = "select key, pgflow.run_status(key) as status from unnest(%s::text[]) as k (key)"
+    return once(Query(sql, (list(keys),), lambda rows: {row[0]: row[1] for row in rows}))
+
+
+@question
+def read_state(key: str, *, tenant: str = "") -> Steps[dict[str, Any] | None]:
+    """Ask for the values that a run last set with ``set_state``; None for an auditor, who reads views only.
+
+    Args:
+        key: Key of the run.
+        tenant: Its tenant.
+
+    Raises:
+        RunNotFound: No run has the key.
+    """
+    try:
+        state: dict[str, Any] = yield result.run_state(key, tenant)
+    except psycopg.errors.InsufficientPrivilege:
+        return None
+    return state
+
+
+def read_output(key: str, *, tenant: str = "") -> Question[Any]:
+    """Ask for the value that a run has returned, as it is stored; None if it has not completed.
+
+    Args:
+        key: Key of the run.
+        tenant: Its tenant.
+
+    Raises:
+        RunNotFound: No run has the key.
+    """
+    return once(Query("select output from pgflow.result(%s::text, %s::text)", (key, tenant), lambda rows: rows[0][0]))

@@ -1,0 +1,62 @@
+"""Steps of a run: a page of them, in the order of its code."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, LiteralString
+
+from pgflow._db.query import Query
+from pgflow.inspect.pages import After, Page, cut, one_more, parse_place
+from pgflow.inspect.question import Question, once, statement
+
+
+@dataclass(frozen=True)
+class StepRow:
+    """A step of a run. A row of the view ``pgflow.steps``.
+
+    Attributes:
+        call: Number of the call, in the order in which the code made them.
+        step: Name of the step.
+        status: ``started``, ``completed``, ``failed`` or ``abandoned``.
+        attempts: Number of times that its body was begun, as far as is recorded; more than 1 means that it may have acted more
+            than once.
+        started_at: Time at which its body was first allowed to start; None where no leave is needed, as for a read.
+        ended_at: Time at which it returned, failed for the last time or was given up; None if it has not.
+        idempotency_key: Answer of ``idempotency_key()`` in its body, the same in every attempt; None for a read.
+        output: Value that it returned; None unless it completed.
+        error: The exception that it raised for the last time; None unless it failed.
+        is_inherited: True if it is a step of the run whose journal this one begins with.
+    """
+
+    call: int
+    step: str
+    status: str
+    attempts: int
+    started_at: datetime | None
+    ended_at: datetime | None
+    idempotency_key: str | None
+    output: Any
+    error: dict[str, Any] | None
+    is_inherited: bool
+
+
+_COLUMNS: LiteralString = "call, step, status, attempts, started_at, ended_at, idempotency_key, output, error, is_inherited"
+
+
+def list_steps(run_id: int, *, after: After = None, limit: int | None = 50) -> Question[Page[StepRow]]:
+    """Ask for a page of the steps of a run.
+
+    Args:
+        run_id: The number of the run.
+        after: ``next`` of the page before, or the number of a call; None for the first page.
+        limit: Most steps of a page; None for all.
+
+    Raises:
+        InvalidArgument: The limit leaves no row, or ``after`` is no place.
+    """
+    place = parse_place(after, int)
+    behind: LiteralString = "and call > %s" if place else ""
+    sql = statement("select", _COLUMNS, "from pgflow.steps where run_id = %s", behind, "order by call limit %s")
+    read = lambda rows: cut([StepRow(*row) for row in rows], limit, lambda step: (step.call,))  # noqa: E731
+    return once(Query(sql, (run_id, *place, one_more(limit)), read))

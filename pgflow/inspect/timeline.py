@@ -1,0 +1,351 @@
+"""The journal of a run: a page of its units, and the whole folded into entries.
+
+An entry is one call of the code: when it began, its attempts and its end. The journal says when things were recorded. A body's
+licence, a timer and a child have their own unit, so their beginning is known. A ``@read``, a ``@transaction`` and a wait for a
+signal leave only their outcome, so their entry begins where the one before it in the journal happened; ``is_known`` is false then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, LiteralString, get_args
+
+from pgflow._db.query import Query, Row
+from pgflow._model.kinds import EndedAs
+from pgflow.errors import InvalidArgument
+from pgflow.inspect.clock import database_now
+from pgflow.inspect.pages import After, Page, cut, one_more, parse_place
+from pgflow.inspect.question import Question, Steps, once, question, statement
+from pgflow.inspect.runs import RunRow, find_run
+
+# ---------------------------------------------------------------- units
+
+
+@dataclass(frozen=True)
+class UnitRow:
+    """A unit of a journal. A row of the view ``pgflow.timeline``.
+
+    Attributes:
+        seq: Its place in the journal, from 1 without a gap.
+        call: Number of the call that it is about, in the order in which the code made them; 0 for the run itself.
+        event: Kind of event, as the reference of SQL lists them.
+        name: Of the step, signal, workflow or stream that it is about; None where there is none.
+        at: Time of the event, as ``now()`` showed it to the workflow.
+        recorded_at: Time at which the commit wrote it.
+        due_at: Time at which the timer that it started, or the next attempt, is due; None for none.
+        payload: Its result, error, message or value, as it is stored.
+        starts: Bodies of steps that this commit allowed to start: call, class, name, ordinal or key, hash of arguments.
+        token: Token of the lease that wrote it; 0 where no worker held the run.
+        is_inherited: True if it happened to the run whose journal this one begins with.
+    """
+
+    seq: int
+    call: int
+    event: str
+    name: str | None
+    at: datetime
+    recorded_at: datetime
+    due_at: datetime | None
+    payload: Any
+    starts: list[list[Any]] | None
+    token: int | None
+    is_inherited: bool
+
+
+_COLUMNS: LiteralString = (
+    "t.seq, t.call, t.event, t.name, t.at, t.recorded_at, t.due_at, t.payload, t.starts, t.token, t.is_inherited"
+)
+
+
+def _read_units(rows: list[Row]) -> list[UnitRow]:
+    return [UnitRow(*row) for row in rows]
+
+
+def list_units(run_id: int, *, after: After = None, limit: int | None = 100) -> Question[Page[UnitRow]]:
+    """Ask for a page of the units of a run, in the order of its journal.
+
+    Args:
+        run_id: The number of the run.
+        after: ``next`` of the page before, or the ``seq`` of a unit; None for the first page.
+        limit: Most units of a page; None for all.
+
+    Raises:
+        InvalidArgument: The limit leaves no row, or ``after`` is no place.
+    """
+    place = parse_place(after, int) or (0,)
+    sql = statement("select", _COLUMNS, "from pgflow.timeline t where t.run_id = %s and t.seq > %s order by t.seq limit %s")
+    return once(Query(sql, (run_id, *place, one_more(limit)), lambda rows: cut(_read_units(rows), limit, lambda unit: (unit.seq,))))
+
+
+def last_seq(run_id: int) -> Question[int]:
+    """Ask for the number of units that a run has so far."""
+    sql = "select coalesce(max(t.seq), 0) as seq from pgflow.timeline t where t.run_id = %s"
+    return once(Query(sql, (run_id,), lambda rows: int(rows[0][0])))
+
+
+# ---------------------------------------------------------------- entries
+
+STEP, TIMER, SIGNAL, CHILD, MARK = "step", "timer", "signal", "child", "mark"
+
+RECOVERED = "recovered"
+"""The mark at which a lease was last heard of, where another went on without the run having been woken: its worker had died, or
+handed it back. When the other began is not in the journal, only when it first recorded something, which is where the mark ends."""
+
+_KINDS = {
+    "step_started": STEP, "step_completed": STEP, "step_failed": STEP, "attempt_failed": STEP, "step_abandoned": STEP,
+    "timer_started": TIMER, "timer_fired": TIMER, "signal_received": SIGNAL, "wait_timed_out": SIGNAL,
+    "child_started": CHILD, "child_finished": CHILD, "decision_recorded": STEP,
+    "effect_intended": STEP, "effect_attempted": STEP, "effect_unknown": STEP, "effect_confirmed": STEP, "effect_failed": STEP,
+    "effect_accepted": STEP,
+}  # fmt: skip
+_ENDS = {
+    "step_completed": "completed", "step_failed": "failed", "step_abandoned": "abandoned", "timer_fired": "fired",
+    "signal_received": "received", "wait_timed_out": "timed out", "child_finished": "finished", "call_cancelled": "given up",
+    "decision_recorded": "completed", "effect_confirmed": "completed", "effect_failed": "failed", "effect_accepted": "accepted",
+}  # fmt: skip
+_WAKES = {"signal_received", "wait_timed_out", "timer_fired", "child_finished", "operator", "call_cancelled"}
+"""Kinds of unit with which a parked run goes on. Another lease that begins with anything else has taken over."""
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A failed attempt of a call.
+
+    Attributes:
+        at: Time at which it failed.
+        error: The error, as it is stored; :func:`describe_error` has words for it.
+    """
+
+    at: datetime
+    error: Any
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One call of a run's code, or a mark between calls.
+
+    Attributes:
+        call: Its number; 0 for what is no call.
+        kind: ``step``, ``timer``, ``signal``, ``child`` or ``mark``.
+        name: Name of the call; of a mark, the event.
+        began_at: Time of its beginning.
+        is_known: True if the journal has the time of its beginning.
+        status: Status at its end; ``open`` if it has not ended, empty for a mark.
+        ended_at: Time of its end; None if it has not ended.
+        failures: Failed attempts, in their order.
+        cut_off: Attempts of which nothing is known: the lease under which they began recorded no end of them.
+        due_at: Time at which a timer, or the next attempt, is due; None for none.
+        payload: Payload of a mark, as it is stored.
+    """
+
+    call: int
+    kind: str
+    name: str
+    began_at: datetime
+    is_known: bool
+    status: str
+    ended_at: datetime | None
+    failures: tuple[Failure, ...]
+    cut_off: int
+    due_at: datetime | None
+    payload: Any
+
+    @property
+    def attempts(self) -> int:
+        """Number of tries of a step, as far as is recorded; 0 for all else."""
+        is_trying = self.status == "open" and self.is_known and self.due_at is None
+        return len(self.failures) + self.cut_off + (self.status == "completed" or is_trying) if self.kind == STEP else 0
+
+    @property
+    def seconds(self) -> float | None:
+        """Time that it took; None if it has not ended."""
+        return None if self.ended_at is None else (self.ended_at - self.began_at).total_seconds()
+
+
+@dataclass
+class _Draft:
+    """An entry while the units about it are read."""
+
+    call: int
+    kind: str
+    name: str
+    began_at: datetime
+    is_known: bool = True
+    status: str = "open"
+    ended_at: datetime | None = None
+    failures: list[Failure] = field(default_factory=list)
+    cut_off: int = 0
+    due_at: datetime | None = None
+    payload: Any = None
+
+    def finished(self) -> Entry:
+        return Entry(**{**vars(self), "failures": tuple(self.failures)})
+
+
+def fold(units: Iterable[UnitRow], created_at: datetime) -> list[Entry]:
+    """Return the entries that the units of one run make, in the order of the journal.
+
+    Args:
+        units: All units of the run.
+        created_at: Time of the start of the run.
+    """
+    folding = _Folding(created_at)
+    for unit in units:
+        folding.take(unit)
+    return [draft.finished() for draft in folding.entries]
+
+
+class _Folding:
+    def __init__(self, created_at: datetime) -> None:
+        self.entries: list[_Draft] = []
+        self._open: dict[int, _Draft] = {}
+        self._last = created_at
+        self._token: int | None = None
+        self._heard_at = created_at
+        self._begun_by: dict[int, int | None] = {}
+        """Call -> token of the lease under which its body was begun and has not ended."""
+
+    def take(self, unit: UnitRow) -> None:
+        self._note_lease(unit)
+        event, call = unit.event, unit.call
+        if event == "timer_started" and call in self._open:
+            self._open[call].due_at = unit.due_at
+        elif event in _KINDS or (event == "call_cancelled" and call):
+            self._take_call(unit, _KINDS.get(event, MARK))
+        else:
+            self.entries.append(_mark(unit))
+        for number, _class, name, *_ in unit.starts or ():
+            self._begin(number, STEP, name, unit.recorded_at)
+            self._begun_by.setdefault(number, unit.token)
+        self._last = max(self._last, unit.at)
+        if unit.token:
+            self._heard_at = max(self._heard_at, unit.recorded_at)
+
+    def _note_lease(self, unit: UnitRow) -> None:
+        token = unit.token or None
+        if token is None:
+            return
+        if self._token is not None and token != self._token and unit.event not in _WAKES:
+            self.entries.append(_Draft(0, MARK, RECOVERED, self._heard_at, status="", ended_at=unit.recorded_at))
+        self._token = token
+
+    def _take_call(self, unit: UnitRow, kind: str) -> None:
+        event, call = unit.event, unit.call
+        known = self._open.get(call)
+        if event in ("timer_started", "child_started"):
+            kind = SIGNAL if kind == TIMER and unit.name else kind
+            self._begin(call, kind, _name(unit, kind), unit.at).due_at = unit.due_at
+            return
+        if event in ("step_started", "effect_intended", "effect_attempted"):  # the column starts says what has begun
+            return
+        draft = known or self._begin(call, kind, _name(unit, kind), self._last, is_known=False)
+        if event in ("step_completed", "step_failed", "attempt_failed"):
+            draft.cut_off += self._begun_by.pop(call, unit.token) != unit.token
+        if event in ("attempt_failed", "effect_unknown"):
+            draft.failures.append(Failure(unit.at, unit.payload))
+            draft.due_at = unit.due_at
+            return
+        if kind == SIGNAL:
+            draft.kind, draft.name = SIGNAL, unit.name or draft.name
+        draft.status, draft.ended_at, draft.due_at = _ENDS[event], max(unit.at, draft.began_at), None
+        if event in ("step_failed", "effect_failed"):
+            draft.failures.append(Failure(unit.at, unit.payload))
+        del self._open[call]
+
+    def _begin(self, call: int, kind: str, name: str, at: datetime, *, is_known: bool = True) -> _Draft:
+        if call in self._open:
+            return self._open[call]
+        draft = _Draft(call, kind, name, at, is_known)
+        self._open[call] = draft
+        self.entries.append(draft)
+        return draft
+
+
+def _name(unit: UnitRow, kind: str) -> str:
+    """Return the name of a call; a timer with a name is the time-out of a wait for that name."""
+    return unit.name or {TIMER: "sleep", CHILD: "child"}.get(kind, kind)
+
+
+def _mark(unit: UnitRow) -> _Draft:
+    event = unit.event.replace("_", " ")
+    name = event if unit.name is None else f"{event} {unit.name}"
+    return _Draft(unit.call, MARK, name.removeprefix("operator "), unit.at, status="", ended_at=unit.at, payload=unit.payload)
+
+
+# ---------------------------------------------------------------- histories
+
+
+@dataclass(frozen=True)
+class History:
+    """One generation of a run, and all that it did.
+
+    Attributes:
+        run: The run as it is now, which may be a later generation.
+        generation: Generation that this is the history of.
+        status: Status of that generation; ``continued`` if there is a later one.
+        began_at: Time of its start, or of the first unit if that is earlier: it may begin with another's journal.
+        ended_at: Time of its end; None if it has not ended.
+        why: Reason of its status in one text; None if there is nothing to say.
+        entries: Entries that its units make.
+        units: All units of its journal.
+        now: Time on the database's clock.
+    """
+
+    run: RunRow
+    generation: int
+    status: str
+    began_at: datetime
+    ended_at: datetime | None
+    why: str | None
+    entries: list[Entry]
+    units: list[UnitRow]
+    now: datetime
+
+    @property
+    def has_ended(self) -> bool:
+        """True if the run has ended; not if only this generation has."""
+        return self.status in get_args(EndedAs)
+
+    @property
+    def seen_until(self) -> datetime:
+        """Time up to which it reaches: its end, or now; and no earlier than its last entry."""
+        last = max((entry.ended_at or entry.began_at for entry in self.entries), default=self.began_at)
+        end = self.ended_at if self.has_ended else None
+        return max(last, end or self.now)
+
+
+@question
+def read_history(key: str, generation: int | None = None, *, tenant: str = "") -> Steps[History]:
+    """Ask for all that is recorded of a run, or of an earlier generation of it.
+
+    Args:
+        key: Key of the run.
+        generation: Number of the generation; None for the newest.
+        tenant: Tenant of the run.
+
+    Raises:
+        RunNotFound: No run has the key.
+        InvalidArgument: The run has no such generation.
+    """
+    run = yield from find_run(key, tenant=tenant)
+    if generation is not None and not 1 <= generation <= run.generation:
+        raise InvalidArgument(f"run {key!r} has {run.generation} generation{'s' if run.generation > 1 else ''}, not {generation}")
+    wanted = generation or run.generation
+    is_newest = wanted == run.generation
+    condition: LiteralString = "t.run_id = %s" if is_newest else "t.key = %s and t.tenant = %s and t.generation = %s"
+    sql = statement("select", _COLUMNS, "from pgflow.timeline t where", condition, "order by t.seq")
+    units: list[UnitRow] = yield Query(sql, (run.run_id,) if is_newest else (key, tenant, wanted), _read_units)
+    now = yield from database_now()
+    return _history(run, wanted, units, now)
+
+
+def _history(run: RunRow, generation: int, units: list[UnitRow], now: datetime) -> History:
+    began_at, ended_at, status, why = run.created_at, run.finished_at, str(run.status), run.why
+    if generation < run.generation and units:
+        began_at = run.created_at if generation == 1 else units[0].at
+        ended_at, status, why = units[-1].recorded_at, "continued", None
+    if units:
+        began_at = min(began_at, units[0].at)  # a part of the journal may be older than the run
+    return History(run, generation, status, began_at, ended_at, why, fold(units, began_at), units, now)

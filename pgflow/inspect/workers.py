@@ -1,0 +1,105 @@
+"""Workers: the processes that count as alive."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import LiteralString
+
+from pgflow._db.query import Query
+from pgflow.inspect.question import Question, once, statement
+
+
+@dataclass(frozen=True)
+class WorkerRow:
+    """A worker. A row of the view ``pgflow.workers``.
+
+    Attributes:
+        worker_id: The number of the worker.
+        host: Name of the machine it runs on.
+        pid: Number of its process there.
+        queues: Queues that it serves.
+        concurrency: Most runs that it holds at once.
+        running: Number of runs that it holds now.
+        stopping: True once it takes no further runs.
+        version: Version of pgflow-engine that it runs.
+        started_at: Time at which it announced itself.
+        beat_at: Time of its last sign of life.
+        is_outdated: True if the schema has been upgraded past the code of the worker.
+        lost_threads: Threads at bodies of steps that go on though nobody waits for them any more.
+    """
+
+    worker_id: int
+    host: str
+    pid: int
+    queues: list[str]
+    concurrency: int
+    running: int
+    stopping: bool
+    version: str
+    started_at: datetime
+    beat_at: datetime
+    is_outdated: bool
+    lost_threads: int
+
+
+@dataclass(frozen=True)
+class WorkerCount:
+    """Workers of a database, as one figure.
+
+    Attributes:
+        workers: Number of workers that count as alive.
+        silence_seconds: Time since the last sign of life of the most silent of them; None if there is none.
+    """
+
+    workers: int
+    silence_seconds: float | None
+
+
+@dataclass(frozen=True)
+class Holder:
+    """A worker that holds runs.
+
+    Attributes:
+        worker_id: The number of the worker.
+        beat: Counts up while it lives; None if it counts as dead already.
+    """
+
+    worker_id: int
+    beat: int | None
+
+
+_COLUMNS: LiteralString = (
+    "worker_id, host, pid, queues, concurrency, running, stopping, version, started_at, beat_at, is_outdated, lost_threads"
+)
+
+
+def list_workers() -> Question[list[WorkerRow]]:
+    """Ask for all workers that count as alive, by their number."""
+    sql = statement("select", _COLUMNS, "from pgflow.workers order by worker_id")
+    return once(Query(sql, (), lambda rows: [WorkerRow(*row) for row in rows]))
+
+
+def count_workers() -> Question[WorkerCount]:
+    """Ask for the number of workers, and for the longest silence among them. It reads no runs."""
+    sql = "select count(*) as workers, extract(epoch from clock_timestamp() - min(beat_at))::float8 as silence from pgflow.workers"
+    return once(Query(sql, (), lambda rows: WorkerCount(*rows[0])))
+
+
+def list_holders(queues: Sequence[str], workflows: Sequence[str], but: int) -> Question[list[Holder]]:
+    """Ask for the workers that hold runs of these workflows in these queues.
+
+    Args:
+        queues: Names of the queues.
+        workflows: Names of the workflows.
+        but: The number of a worker to leave out.
+    """
+    sql = """
+      select h.worker_id, w.beat
+      from (
+        select distinct worker_id from pgflow.runs
+        where status = 'running' and queue = any(%s::text[]) and workflow = any(%s::text[]) and worker_id <> %s::int
+      ) h left join pgflow.workers w on w.worker_id = h.worker_id
+    """
+    return once(Query(sql, (list(queues), list(workflows), but), lambda rows: [Holder(*row) for row in rows]))

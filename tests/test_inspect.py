@@ -1,0 +1,535 @@
+"""The read side: every reader answers apps and connections of both colours alike, in typed rows and in pages."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import re
+import secrets
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import cli_jobs
+import clikit
+import psycopg
+import pytest
+import servers
+from psycopg.rows import dict_row
+
+import pgflow
+from pgflow import App, AsyncApp, Choice, InvalidArgument, RunNotFound, decision, effect, inspect, workflow
+from pgflow.inspect import RunFilter
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    Ask = Callable[[inspect.Question[Any]], Any]
+
+pytestmark = pytest.mark.timeout(90)
+
+# ---------------------------------------------------------------- a database with some of everything
+
+
+@decision()
+async def pick() -> Choice[str]:
+    return Choice("lamp", why="it is dark", evidence=["meter-3"], alternatives=["candle"])
+
+
+@effect(risk="irreversible")
+async def order(what: str) -> str:
+    raise ConnectionError(what)
+
+
+@workflow
+async def shop() -> str:
+    chosen = await pick()
+    return await order.because(chosen)(chosen.value)
+
+
+async def _buy_and_rest(dsn: str) -> None:
+    async with AsyncApp(dsn, include=[shop, cli_jobs.resting]) as app, app.worker(poll_seconds=0.05):
+        rested = await app.start(cli_jobs.resting.options(key="rest-1"), 6, 0.0)
+        bought = await app.start(shop.options(key="shop-1"))
+        with contextlib.suppress(pgflow.RunStuck):
+            await bought.result()
+        await rested.result()
+
+
+@pytest.fixture(scope="module")
+def prepared(server_dsn: str, template: str) -> Iterator[str]:
+    """A database for tests that only read."""
+    name = servers.create_database(server_dsn, template)
+    dsn = servers.dsn_of(server_dsn, name)
+    clikit.prepare(dsn)
+    asyncio.run(_buy_and_rest(dsn))
+    with psycopg.connect(dsn, autocommit=True) as conn:
+        conn.execute("select pgflow.post_signal('order-2', 'other', '7', sent_by => 'ada')")
+        conn.execute("select pgflow.post_signal('hello-1', 'late', '8')")
+        conn.execute("select pgflow.wake()")
+    yield dsn
+    assert servers.unsound(dsn) == []
+    servers.drop_database(server_dsn, name)
+
+
+@contextlib.contextmanager
+def asking(kind: str, dsn: str) -> Iterator[Ask]:
+    """A way to put questions to a database."""
+    if kind == "connection":
+        with psycopg.connect(dsn, autocommit=True) as conn:
+            yield lambda question: inspect.ask(conn, question)
+    elif kind == "app":
+        with App(dsn) as app:
+            yield lambda question: inspect.ask(app, question)
+    else:
+        with asyncio.Runner() as runner:
+            source: Any = AsyncApp(dsn) if kind == "async app" else runner.run(_connect(dsn))
+            runner.run(source.__aenter__())
+            try:
+                yield lambda question: runner.run(inspect.ask_async(source, question))
+            finally:
+                runner.run(source.__aexit__(None, None, None))
+
+
+async def _connect(dsn: str) -> psycopg.AsyncConnection[Any]:
+    return await psycopg.AsyncConnection.connect(dsn, autocommit=True)
+
+
+def by_connection(dsn: str) -> Ask:
+    """Return a way to put each question on a connection of its own."""
+
+    def ask(question: inspect.Question[Any]) -> Any:
+        with asking("connection", dsn) as put:
+            return put(question)
+
+    return ask
+
+
+@pytest.fixture(params=["connection", "app", "async connection", "async app"])
+def ask(request: pytest.FixtureRequest, prepared: str) -> Iterator[Ask]:
+    with asking(request.param, prepared) as put:
+        yield put
+
+
+@pytest.fixture
+def look(prepared: str) -> Iterator[psycopg.Connection[Any]]:
+    """A connection by which a test looks for itself."""
+    with psycopg.connect(prepared, autocommit=True, row_factory=dict_row) as conn:
+        yield conn
+
+
+def one(look: psycopg.Connection[Any], query: str, *params: Any) -> dict[str, Any]:
+    (row,) = look.execute(query, params).fetchall()
+    return row
+
+
+def run_id(look: psycopg.Connection[Any], key: str) -> int:
+    return int(one(look, "select run_id from pgflow.runs where key = %s", key)["run_id"])
+
+
+def keys(runs: Any) -> list[str]:
+    return [run.key for run in runs]
+
+
+def pages(ask: Ask, reader: Callable[..., Any], **options: Any) -> list[Any]:
+    """All pages of a list, of which each but the last is full."""
+    found, after = [], None
+    while True:
+        page = ask(reader(after=after, **options))
+        found.append(page.items)
+        assert len(page) == options["limit"] or page.next is None
+        if page.next is None:
+            return found
+        after = page.next
+
+
+# ---------------------------------------------------------------- runs
+
+
+def test_runs_come_in_pages_the_newest_first(ask: Ask, look: psycopg.Connection[Any]) -> None:
+    everything = [row["key"] for row in look.execute("select key from pgflow.runs order by run_id desc")]
+    found = pages(ask, inspect.list_runs, limit=4)
+    assert [len(page) for page in found[:-1]] == [4] * (len(found) - 1)
+    assert keys(run for page in found for run in page) == everything
+    assert keys(ask(inspect.list_runs(limit=None))) == everything
+    assert keys(ask(inspect.list_runs(limit=None, oldest_first=True))) == everything[::-1]
+    oldest = ask(inspect.list_runs(limit=3, oldest_first=True))
+    assert keys(ask(inspect.list_runs(limit=3, oldest_first=True, after=oldest.next))) == everything[::-1][3:6]
+
+
+@pytest.mark.parametrize(
+    ("where", "found"),
+    [
+        (RunFilter(status=["stuck"]), ["shop-1", "stuck-1"]),
+        (RunFilter(status=["paused", "cancelled"]), ["cancelled-1", "paused-1"]),
+        (RunFilter(status=["completed"], workflow=["checkout"]), ["order-1"]),
+        (RunFilter(labels={"customer": "acme"}), ["order-2", "order-1"]),
+        (RunFilter(labels={"customer": "acme", "region": "us"}), ["order-2"]),
+        (RunFilter(queue=["unserved"]), ["queued-1"]),
+        (RunFilter(key="order-*"), ["order-2", "order-1"]),
+        (RunFilter(key="order_1*"), []),
+        (RunFilter(key="x' or true --"), []),
+        (RunFilter(keys=["order-1", "bad-1"]), ["bad-1", "order-1"]),
+        (RunFilter(keys=["order-*", "bad-1"]), ["bad-1", "order-2", "order-1"]),
+        (RunFilter(key="order-*", keys=["order-1"]), ["order-1"]),
+        (RunFilter(until=timedelta(hours=1)), []),
+        (RunFilter(since=timedelta(hours=1), workflow=["failing"]), ["bad-1"]),
+        (RunFilter(since=datetime(2020, 1, 1, tzinfo=UTC), status=["cancelled"]), ["cancelled-1"]),
+        (RunFilter(until=datetime(2020, 1, 1, tzinfo=UTC)), []),
+        (RunFilter(tenant="", workflow=["failing"]), ["bad-1"]),
+        (RunFilter(tenant="other"), []),
+    ],
+)
+def test_filters_choose_runs(prepared: str, where: RunFilter, found: list[str]) -> None:
+    ask = by_connection(prepared)
+    assert keys(ask(inspect.list_runs(where))) == found
+    assert sum(ask(inspect.count_runs(where)).values()) == len(found)
+    assert len(ask(inspect.list_chains(where))) == len(found)
+
+
+def test_what_means_nothing_is_refused_before_anything_is_asked() -> None:
+    with pytest.raises(InvalidArgument, match="status: there is no 'lost'; a run is queued, running, .* or cancelled"):
+        RunFilter(status=["lost"])
+    with pytest.raises(InvalidArgument, match="since: 2020-01-01 00:00:00 has no time zone"):
+        RunFilter(since=datetime(2020, 1, 1))  # noqa: DTZ001
+    with pytest.raises(InvalidArgument, match="limit=0 leaves no row"):
+        inspect.list_runs(limit=0)
+    for after in ("soon", "1~2", ""):
+        with pytest.raises(InvalidArgument, match=f"after='{after}' is no place in this list"):
+            inspect.list_runs(after=after)
+    with pytest.raises(InvalidArgument, match="state: an open effect is intended, .* or uncompensated, not 'late'"):
+        inspect.list_obligations(state="late")
+
+
+def test_runs_are_counted(ask: Ask, look: psycopg.Connection[Any]) -> None:
+    counts = ask(inspect.count_runs())
+    assert counts == {"completed": 6, "waiting": 3, "stuck": 2, "failed": 1, "queued": 1, "cancelled": 1, "paused": 1}
+    assert list(counts)[:3] == ["completed", "waiting", "stuck"]
+    assert set(counts) <= set(inspect.STATUSES)
+    assert ask(inspect.count_ended(ask(inspect.database_now()))) == 8
+    assert ask(inspect.count_ended(datetime(2020, 1, 1, tzinfo=UTC))) == 0
+
+
+def test_a_run_is_found_by_its_key_with_and_without_its_values(ask: Ask, look: psycopg.Connection[Any]) -> None:
+    run = ask(inspect.find_run("bad-1"))
+    assert (run.key, run.status, run.workflow, run.why) == ("bad-1", "failed", "failing", "ValueError: no 7")
+    detail = ask(inspect.find_detail("order-2"))
+    assert (detail.input, detail.reason_code, detail.reason_detail["signals"]) == ({"order": {"sku": "desk", "amount": 2}}, "signal", ["paid"])
+    assert detail == dataclasses.replace(detail, **vars(ask(inspect.find_run("order-2"))))
+    assert ask(inspect.find_run("count-1")).generation == 3
+    assert ask(inspect.find_newest(run.chain_id)) == run
+    assert ask(inspect.find_newest(0)) is None
+    for reader in (inspect.find_run, inspect.find_detail, inspect.read_history, inspect.read_audit, inspect.read_state, inspect.read_output):
+        with pytest.raises(RunNotFound, match="order-3"):
+            ask(reader("order-3"))
+    with pytest.raises(RunNotFound):
+        ask(inspect.find_run("order-1", tenant="other"))
+
+
+def test_an_auditor_who_reads_views_only_sees_as_much(prepared: str, look: psycopg.Connection[Any]) -> None:
+    role = f"inspect_auditor_{secrets.token_hex(3)}"
+    look.execute(f"create role {role} login password 'secret'; grant pgflow_auditor to {role}")
+    try:
+        theirs, ours = by_connection(clikit.as_role(prepared, role)), by_connection(prepared)
+        for question in (inspect.find_detail("order-1"), inspect.list_runs(), inspect.read_audit("shop-1"), inspect.find_queue("greet")):
+            assert theirs(question) == ours(question)
+        assert theirs(inspect.read_state("order-1")) is None
+        assert set(theirs(inspect.list_workflows())) == {row["workflow"] for row in look.execute("select distinct workflow from pgflow.runs")}
+        with pytest.raises(RunNotFound):
+            theirs(inspect.find_run("order-3"))
+    finally:
+        look.execute(f"drop owned by {role}; drop role {role}")
+
+
+def test_kin_is_found(ask: Ask, look: psycopg.Connection[Any]) -> None:
+    parent = ask(inspect.find_run("family-1"))
+    (child,) = ask(inspect.list_children(parent.run_id))
+    assert (child.status, child.workflow) == ("completed", "greet")
+    assert ask(inspect.find_key(ask(inspect.find_run(child.key)).parent_run_id)) == "family-1"
+    assert ask(inspect.find_key(0)) is None
+    assert ask(inspect.list_child_chains([parent.run_id])) == [child.run_id]
+    assert ask(inspect.list_child_chains([parent.run_id], only_open=True)) == []
+    assert ask(inspect.list_children(parent.run_id, after=child.run_id)).items == []
+
+
+def test_smaller_questions_on_runs(ask: Ask, look: psycopg.Connection[Any]) -> None:
+    assert ask(inspect.read_statuses(["order-1", "nap-1"])) == {"order-1": "completed", "nap-1": "waiting"}
+    assert ask(inspect.read_state("order-1")) == {"phase": "paying"}
+    assert (ask(inspect.read_output("hello-1")), ask(inspect.read_output("nap-1"))) == ("Hello Ada", None)
+    assert ask(inspect.find_keys("order-")) == ["order-2", "order-1"]
+    assert ask(inspect.find_keys("order-", 1)) == ["order-2"]
+    assert ask(inspect.has_queued(["unserved"], ["greet"])) is True
+    assert ask(inspect.has_queued(["default"], ["greet"])) is False
+    began, (chain,) = datetime(2020, 1, 1, tzinfo=UTC), ask(inspect.list_chains(RunFilter(key="hello-1")))
+    outcomes = ask(inspect.list_outcomes([chain], stuck_since=began, queues=["fragile"], workflows=["poisoned"]))
+    assert keys(outcomes) == ["hello-1", "stuck-1"]
+    assert ask(inspect.sample_chains(["greet", "failing"], RunFilter(status=["completed", "failed"]), 1)) == [
+        run_id(look, "bad-1"), max(row["chain_id"] for row in look.execute("select chain_id from pgflow.runs where workflow = 'greet' and status = 'completed'")),
+    ]  # fmt: skip
+
+
+def test_long_lists_are_streamed_in_a_transaction(prepared: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(inspect.question, "STREAMED_ROWS", 4)
+    question = inspect.list_chains()
+
+    async def chains() -> list[int]:
+        async with await psycopg.AsyncConnection.connect(prepared) as conn:
+            return [chain async for chain in inspect.stream_async(conn, question)]
+
+    with psycopg.connect(prepared) as conn:
+        expected = inspect.ask(conn, question)
+        assert list(inspect.stream(conn, question)) == expected == asyncio.run(chains())
+    assert len(expected) > 8
+
+
+# ---------------------------------------------------------------- one run
+
+
+def test_steps_come_in_pages(ask: Ask, look: psycopg.Connection[Any]) -> None:
+    found = pages(ask, lambda **options: inspect.list_steps(run_id(look, "rest-1"), **options), limit=4)
+    assert [[step.call for step in page] for page in found] == [[1, 2, 3, 4], [5, 6]]
+    assert {(step.step, step.status, step.attempts) for page in found for step in page} == {("rest", "completed", 1)}
+
+
+def test_units_come_in_pages(ask: Ask, look: psycopg.Connection[Any]) -> None:
+    number = run_id(look, "order-1")
+    found = pages(ask, lambda **options: inspect.list_units(number, **options), limit=3)
+    units = [unit for page in found for unit in page]
+    assert [unit.seq for unit in units] == list(range(1, ask(inspect.last_seq(number)) + 1))
+    assert ask(inspect.list_units(number, after=2, limit=None)).items == units[2:]
+    assert ask(inspect.last_seq(0)) == 0
+
+
+def test_a_history_is_folded_into_entries(ask: Ask) -> None:
+    history = ask(inspect.read_history("order-1"))
+    entries = {entry.name: entry for entry in history.entries}
+    assert (entries["charge"].kind, entries["charge"].status, entries["charge"].attempts) == ("step", "completed", 2)
+    assert [inspect.describe_error(failure.error) for failure in entries["charge"].failures] == ["ConnectionError: the bank is out [to lunch]"]
+    assert (entries["paid"].kind, entries["paid"].status) == ("signal", "received")
+    assert (entries["state set"].kind, entries["state set"].payload) == ("mark", {"phase": "paying"})
+    assert (history.status, history.generation, history.ended_at, history.has_ended) == ("completed", 1, history.run.finished_at, True)
+    assert history.began_at <= history.entries[0].began_at <= history.seen_until <= history.now
+    assert inspect.fold(history.units, history.began_at) == history.entries
+    assert entries["charge"].seconds > 0
+
+
+def test_earlier_generations_have_histories_of_their_own(ask: Ask) -> None:
+    first, newest = ask(inspect.read_history("count-1", 1)), ask(inspect.read_history("count-1"))
+    assert (first.status, first.generation, first.why, first.has_ended) == ("continued", 1, None, False)
+    assert (newest.status, newest.generation, newest.run) == ("completed", 3, first.run)
+    for generation in (0, 4):
+        with pytest.raises(InvalidArgument, match=f"run 'count-1' has 3 generations, not {generation}"):
+            ask(inspect.read_history("count-1", generation))
+
+
+def test_calls_of_one_name_are_folded_where_there_are_many(ask: Ask, look: psycopg.Connection[Any]) -> None:
+    number = run_id(look, "rest-1")
+    (group,) = ask(inspect.read_calls(number, 3)).calls
+    assert (group.name, group.counts, group.attempts, group.call) == ("rest", {"completed": 6}, 6, 1)
+    assert isinstance(group, inspect.CallGroup)
+    each = ask(inspect.read_calls(number))
+    assert ([call.call for call in each.calls], each.more) == ([1, 2, 3, 4, 5, 6], 0)
+    assert ask(inspect.read_calls(run_id(look, "order-1"), 1)).more == 1
+    bought = ask(inspect.read_calls(run_id(look, "shop-1")))
+    assert [(call.kind, call.name, call.status) for call in bought.calls] == [("decision", "pick", "completed"), ("effect", "order", "unknown")]
+    assert bought.calls[0].output == "lamp"
+
+
+def test_ledgers_tell_what_was_decided_done_and_owed(ask: Ask, look: psycopg.Connection[Any]) -> None:
+    number = run_id(look, "shop-1")
+    (chosen,) = ask(inspect.list_decisions(number))
+    (act,) = ask(inspect.list_effects(number))
+    assert (chosen.value, chosen.why, chosen.evidence) == ("lamp", "it is dark", ["meter-3"])
+    assert (act.status, act.request, act.decision, act.risk) == ("unknown", {"what": "lamp"}, chosen.decision, "irreversible")
+    (debt,) = ask(inspect.list_obligations())
+    assert (debt.key, debt.state, debt.effect, debt.status) == ("shop-1", "unknown", act.effect, "stuck")
+    assert ask(inspect.list_obligations(state="unknown", limit=1)).items == ask(inspect.list_debts(number)) == [debt]
+    assert ask(inspect.list_obligations(state="accepted")).items == []
+    assert ask(inspect.list_obligations(after=f"{debt.opened_at.isoformat()}~{debt.run_id}~{debt.call}")).items == []
+    assert ask(inspect.list_effects(number, after=act.call)).items == ask(inspect.list_decisions(number, after=chosen.call)).items == []
+    assert ask(inspect.count_left(["shop-1"])) == 0
+    audit = ask(inspect.read_audit("shop-1"))
+    assert [event.event for event in audit.events] == ["decision_recorded", "effect_intended", "effect_unknown"]
+    assert [event.own_key for event in audit.events] == [chosen.decision, act.effect, act.effect]
+    assert (audit.run.status, audit.owed) == ("stuck", [debt])
+
+
+# ---------------------------------------------------------------- queues, workers, mail, versions
+
+
+def test_queues_and_lanes_count_what_stands(ask: Ask) -> None:
+    queues = {queue.queue: queue for queue in ask(inspect.list_queues())}
+    assert (queues["default"].waiting, queues["fragile"].stuck, queues["unserved"].queued, queues["unserved"].workers) == (3, 1, 1, 0)
+    assert ask(inspect.list_queues("unserved")) == [queues["unserved"]]
+    assert ask(inspect.list_queue_names()) == sorted(queues)
+    assert ask(inspect.unknown_queues(["default", "mial"])) == ["mial"]
+    (lane,) = ask(inspect.list_lanes("unserved"))
+    assert (lane.workflow, lane.queued, lane.why_code) == ("greet", 1, "no_worker")
+    assert lane in ask(inspect.list_lanes())
+    assert ask(inspect.why_unserved("unserved", "greet")) == lane.why == "no worker serves queue unserved"
+    assert ask(inspect.why_unserved("unserved", "nobody")) is None
+    assert ask(inspect.is_served("unserved")) is False
+    assert (ask(inspect.find_queue("poisoned")), ask(inspect.find_queue("nobody"))) == ("fragile", None)
+    assert {"greet", "poisoned", "shop"} <= set(ask(inspect.list_workflows()))
+
+
+@pytest.mark.parametrize("kind", ["connection", "async app"])
+def test_workers_are_listed_and_counted(dsn: str, conn: psycopg.Connection[Any], kind: str) -> None:
+    with asking(kind, dsn) as ask:
+        hold_to_workers(ask, conn)
+
+
+def hold_to_workers(ask: Ask, conn: psycopg.Connection[Any]) -> None:
+    assert (ask(inspect.list_workers()), ask(inspect.count_workers())) == ([], inspect.WorkerCount(0, None))
+    conn.execute("select pgflow.register_worker('here', 7, '{mail}', 3, '1.0')")
+    (worker,) = ask(inspect.list_workers())
+    assert (worker.host, worker.pid, worker.queues, worker.concurrency, worker.running, worker.is_outdated) == ("here", 7, ["mail"], 3, 0, True)
+    count = ask(inspect.count_workers())
+    assert count.workers == 1
+    assert 0 <= count.silence_seconds < 60
+    assert ask(inspect.is_served("mail")) is True
+    (health,) = ask(inspect.check_workers())
+    assert (health.worker_id, health.pid, health.version, health.lost_threads) == (worker.worker_id, 7, "1.0", 0)
+
+
+@pytest.mark.unsound
+def test_who_holds_runs_is_told_and_whose_worker_is_gone(dsn: str, conn: psycopg.Connection[Any]) -> None:
+    ask = by_connection(dsn)
+    conn.execute("select pgflow.start_run('greet', '{}', 'k')")
+    conn.execute("select pgflow.register_worker('here', 7, '{default}', 3, '1.0')")
+    (worker,) = ask(inspect.list_workers())
+    lanes = [row[0] for row in conn.execute("select lane_id from pgflow.serve_lanes('{default}', '{greet}')")]
+    assert len(conn.execute("select * from pgflow.claim_runs(%s::int, %s::int[], 10)", (worker.worker_id, lanes)).fetchall()) == 1
+    assert ask(inspect.list_holders(["default"], ["greet"], but=0)) == [inspect.Holder(worker.worker_id, 0)]
+    assert ask(inspect.list_holders(["default"], ["greet"], but=worker.worker_id)) == []
+    assert ask(inspect.list_stray_leases()) == []
+    conn.execute("delete from pgflow.worker")
+    assert ask(inspect.list_stray_leases()) == [inspect.StrayLeases(worker.worker_id, 1)]
+    assert ask(inspect.list_holders(["default"], ["greet"], but=0)) == [inspect.Holder(worker.worker_id, None)]
+
+
+def test_mail_that_no_run_has_taken(ask: Ask) -> None:
+    (late,) = ask(inspect.list_messages())
+    assert (late.key, late.signal, late.state, late.payload) == ("hello-1", "late", "ended", 8)
+    (waiting,) = ask(inspect.list_messages("order-2"))
+    assert (waiting.signal, waiting.state, waiting.payload, waiting.sent_by) == ("other", "waiting", 7, "ada")
+    place = f"{waiting.sent_at.isoformat()}~{waiting.message}"
+    assert ask(inspect.list_messages("order-2", after=place)).items == []
+    assert ask(inspect.count_left_messages()) == [inspect.LeftMessages("ended", 1, "hello-1")]
+
+
+def test_versions_tell_what_may_go(ask: Ask, look: psycopg.Connection[Any]) -> None:
+    (version,) = ask(inspect.list_versions(["greet"]))
+    assert (version.workflow, version.workers, version.begun_runs, version.safe_to_remove) == ("greet", 0, version.begun_runs, version.begun_runs == 0)
+    assert version in ask(inspect.list_versions())
+    assert ask(inspect.list_versions(["nobody"])) == ask(inspect.list_patches()) == ask(inspect.list_patches(["greet"])) == []
+
+
+# ---------------------------------------------------------------- health
+
+
+def test_health_is_told_without_words(ask: Ask) -> None:
+    (waiting,) = ask(inspect.list_waiting_queues())
+    assert (waiting.queue, waiting.queued, waiting.is_paused, waiting.is_served) == ("unserved", 1, False, False)
+    assert ask(inspect.list_unserved_lanes(0)) == []  # its queue has no worker at all
+    stuck = {group.example: group for group in ask(inspect.count_stuck())}
+    assert (set(stuck), stuck["stuck-1"].runs) == ({"stuck-1", "shop-1"}, 1)
+    assert ask(inspect.list_losses()) == ask(inspect.list_large_partitions()) == ask(inspect.check_books()) == []
+    idleness = ask(inspect.read_idleness())
+    assert (idleness.idle, idleness.due_timers) == (False, 0)
+    assert idleness.next_due_at > idleness.now
+    assert set(ask(inspect.read_view_costs())) == {"runs", "steps", "effects", "decisions", "queues", "workers"}
+
+
+@pytest.mark.unsound
+def test_losses_and_violations_are_told(dsn: str, conn: psycopg.Connection[Any]) -> None:
+    ask = by_connection(dsn)
+    lost = '[{"key": "k", "seq": 3, "ended": false}]'
+    conn.execute(
+        "insert into pgflow.loss (noticed_at, acknowledged_at, acknowledged_bytes, kept_bytes, old_timeline, new_timeline, worker_id, pid, host, run_count, runs)"
+        " values (now(), now(), 300, 100, 1, 2, 1, 7, 'here', 1, %s)",
+        (lost,),
+    )
+    (loss,) = ask(inspect.list_losses())
+    assert (loss.host, loss.pid, loss.bytes, loss.run_count, loss.keys) == ("here", 7, 200, 1, "k")
+    conn.execute("select pgflow.start_run('greet', '{}', 'k')")
+    conn.execute("delete from pgflow.ready")
+    assert ask(inspect.check_books(1))[0].invariant
+    assert len(ask(inspect.check_books(1))) == 1
+
+
+# ---------------------------------------------------------------- rows and sources
+
+VIEWS: list[tuple[str, Callable[[psycopg.Connection[Any]], inspect.Question[Any]], str]] = [
+    ("runs", lambda _: inspect.find_detail("order-1"), "key = 'order-1'"),
+    ("steps", lambda look: inspect.list_steps(run_id(look, "order-2")), "key = 'order-2' order by call"),
+    ("timeline", lambda look: inspect.list_units(run_id(look, "order-2")), "key = 'order-2' order by seq"),
+    ("decisions", lambda look: inspect.list_decisions(run_id(look, "shop-1")), "key = 'shop-1'"),
+    ("effects", lambda look: inspect.list_effects(run_id(look, "shop-1")), "key = 'shop-1'"),
+    ("obligations", lambda _: inspect.list_obligations(), "true"),
+    ("queues", lambda _: inspect.list_queues(), "true order by queue"),
+    ("lanes", lambda _: inspect.list_lanes(), "true order by queue, workflow, version"),
+    ("versions", lambda _: inspect.list_versions(), "true order by workflow, first_at nulls first, version"),
+    ("messages", lambda _: inspect.list_messages("order-2"), "key = 'order-2'"),
+]
+
+
+@pytest.mark.parametrize(("view", "question", "condition"), VIEWS, ids=[view for view, _, _ in VIEWS])
+def test_a_row_has_the_columns_of_its_view_under_their_names(
+    prepared: str, look: psycopg.Connection[Any], view: str, question: Callable[[psycopg.Connection[Any]], inspect.Question[Any]], condition: str
+) -> None:
+    found = by_connection(prepared)(question(look))
+    rows = [found] if dataclasses.is_dataclass(found) and not isinstance(found, inspect.Page) else list(found)
+    theirs = look.execute(f"select * from pgflow.{view} where {condition}").fetchall()
+    shared = {field.name for field in dataclasses.fields(rows[0])} & set(theirs[0])
+    assert len(shared) >= len(dataclasses.fields(rows[0])) - 2
+    assert [{name: getattr(row, name) for name in shared} for row in rows] == [{name: row[name] for name in shared} for row in theirs]
+
+
+def test_a_connection_keeps_its_row_factory_and_its_transaction(conn: psycopg.Connection[Any]) -> None:
+    conn.row_factory = dict_row
+    with conn.transaction(force_rollback=True):
+        conn.execute("select pgflow.start_run('greet', '{}', 'mine')")
+        assert inspect.ask(conn, inspect.find_run("mine")).status == "queued"
+        assert keys(inspect.ask(conn, inspect.list_runs())) == ["mine"]
+    assert inspect.ask(conn, inspect.list_runs()).items == []
+    assert conn.execute("select 1 as n").fetchone() == {"n": 1}
+
+
+def test_a_question_may_be_asked_again_and_shows_its_first_statement(conn: psycopg.Connection[Any]) -> None:
+    question = inspect.count_runs()
+    assert inspect.ask(conn, question) == {}
+    conn.execute("select pgflow.start_run('greet', '{}', 'k')")
+    assert inspect.ask(conn, question) == {"queued": 1}
+    assert question.first.sql.startswith("select status, count(*) as runs from pgflow.runs where true")
+
+
+@pytest.mark.parametrize("text", ["\ud800", "a\0b"])
+def test_a_text_that_cannot_be_stored_is_refused(prepared: str, text: str) -> None:
+    for kind in ("connection", "async connection"):
+        with asking(kind, prepared) as ask, pytest.raises(InvalidArgument, match="a character that Postgres cannot store"):
+            ask(inspect.list_runs(RunFilter(key=text)))
+
+
+def test_what_a_codec_has_encoded_has_a_word_in_its_place() -> None:
+    envelope = {"$codec": "k1", "data": "x"}
+    assert inspect.encoded(envelope) == "<encoded with key k1>"
+    assert inspect.encoded({"data": "x"}) == ""
+    assert inspect.readable([1, {"a": envelope}]) == [1, {"a": "<encoded with key k1>"}]
+    assert inspect.describe_error({"type": "builtins.ValueError", "message": "no  7"}) == "ValueError: no 7"
+
+
+def test_every_reader_is_asked_here() -> None:
+    source = Path(__file__).read_text()
+    readers = [name for name in inspect.__all__ if name[0].islower()]
+    assert [name for name in readers if not re.search(rf"\binspect\.{name}\b", source)] == []
+
+
+def test_the_model_of_django_has_the_columns_of_a_run() -> None:
+    import django_project  # noqa: F401  it configures Django
+
+    from pgflow.django.models import Run
+
+    columns = {field.name for field in dataclasses.fields(inspect.RunDetail)} - {"why"} | {"reason"}
+    assert {field.name for field in Run._meta.get_fields()} <= columns
