@@ -27,7 +27,7 @@ try:
 except ImportError as error:  # pragma: no cover - needs an environment without it
     raise ImportError('pgflow.prometheus needs prometheus-client: pip install "pgflow-engine[metrics]"') from error
 
-from pgflow import __version__
+from pgflow import __version__, inspect
 from pgflow._transactions.join import connect_within
 from pgflow.logs import redacted
 from pgflow.meter import Histogram, Meter
@@ -39,12 +39,6 @@ CONNECT_SECONDS = 3
 STATES = ("queued", "running", "waiting", "paused", "stuck")
 
 _LIMITS = "set local statement_timeout = '5s'; set local transaction_read_only = on"
-_QUEUES = """
-select queue, queued, running, waiting, paused, stuck, extract(epoch from clock_timestamp() - oldest_queued_at)::float8 as age
-from pgflow.queues
-"""
-_WORKERS = "select count(*) as workers, extract(epoch from clock_timestamp() - min(beat_at))::float8 as silence from pgflow.workers"
-_TIMERS = "select next_due_at, clock_timestamp() as now, due_timers from pgflow.idle_state()"
 
 
 class WorkerCollector(Collector):
@@ -133,32 +127,35 @@ class DatabaseCollector(Collector):
             connection.cursor() as cursor,
         ):
             cursor.execute(_LIMITS)
-            queues = cursor.execute(_QUEUES).fetchall()
-            ((workers, silence),) = cursor.execute(_WORKERS).fetchall()
-            ((next_due_at, now, due_timers),) = cursor.execute(_TIMERS).fetchall()
-        yield from _of_queues(queues)
-        yield GaugeMetricFamily("pgflow_workers", "Workers that count as alive", value=workers)
+            queues = inspect.ask(connection, inspect.list_queues())
+            workers = inspect.ask(connection, inspect.count_workers())
+            work = inspect.ask(connection, inspect.read_idleness())
+        yield from _of_queues(queues, work.now)
+        yield GaugeMetricFamily("pgflow_workers", "Workers that count as alive", value=workers.workers)
         yield GaugeMetricFamily(
-            "pgflow_workers_silence_seconds", "Time since the last sign of life of the most silent of them", value=silence or 0.0
-        )
-        yield from _of_timers(next_due_at, now, due_timers)
+            "pgflow_workers_silence_seconds", "Time since the last sign of life of the most silent of them",
+            value=workers.silence_seconds or 0.0,
+        )  # fmt: skip
+        yield from _of_timers(work)
 
 
-def _of_queues(rows: list[tuple[Any, ...]]) -> Iterator[Metric]:
+def _of_queues(queues: list[inspect.QueueRow], now: datetime) -> Iterator[Metric]:
     runs = GaugeMetricFamily("pgflow_queue_runs", "Open runs in each queue", labels=("queue", "status"))
     age = GaugeMetricFamily("pgflow_queue_oldest_ready_age_seconds", "For how long the oldest run has been ready", labels=("queue",))
-    for queue, *numbers, oldest in rows:
-        for state, number in zip(STATES, numbers, strict=True):
-            runs.add_metric((queue, state), number)
-        age.add_metric((queue,), max(0.0, oldest or 0.0))
+    for queue in queues:
+        for state in STATES:
+            runs.add_metric((queue.queue, state), getattr(queue, state))
+        since = queue.oldest_queued_at
+        age.add_metric((queue.queue,), 0.0 if since is None else max(0.0, (now - since).total_seconds()))
     yield runs
     yield age
 
 
-def _of_timers(due: datetime | None, now: datetime, number: int) -> Iterator[Metric]:
+def _of_timers(work: inspect.Idleness) -> Iterator[Metric]:
     """A timer that is due is taken within milliseconds: one that is late says that nobody polls."""
-    late = 0.0 if due is None else max(0.0, (now - due).total_seconds())
-    yield GaugeMetricFamily("pgflow_timers_due", "Timers and deadlines that are due and not taken yet", value=number)
+    due = work.next_due_at
+    late = 0.0 if due is None else max(0.0, (work.now - due).total_seconds())
+    yield GaugeMetricFamily("pgflow_timers_due", "Timers and deadlines that are due and not taken yet", value=work.due_timers)
     yield GaugeMetricFamily("pgflow_timer_lateness_seconds", "For how long the oldest due timer has been due; 0 if none is", value=late)
     if due is not None:
         yield GaugeMetricFamily("pgflow_timer_next_due_timestamp_seconds", "When the next timer is due", value=due.timestamp())

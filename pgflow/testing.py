@@ -52,6 +52,7 @@ from pgflow._worker.worker import Worker
 from pgflow.app import App, AsyncApp
 from pgflow.app._base import collect_workflows
 from pgflow.errors import InvalidArgument, NonDeterminismError, WrongState
+from pgflow.inspect import ask, check_books, list_chains
 from pgflow.replay import histories
 from pgflow.replay.check import replay
 from pgflow.replay.histories import Replayed
@@ -322,7 +323,7 @@ def replay_all(app: AsyncApp | App) -> None:
     """Replays every run of the app's workflows, save those that are stuck; raises the first divergence."""
     definitions = app.definitions
     with psycopg.connect(app.dsn, autocommit=True) as connection:
-        chains = [chain for (chain,) in connection.execute("select distinct chain_id from pgflow.runs order by 1")]
+        chains = ask(connection, list_chains())
         for recorded in histories.read_database(connection, chains):
             workflow = definitions.workflows.get(recorded.claim.workflow)
             if workflow is not None and recorded.status != "stuck":
@@ -334,7 +335,7 @@ def replay_all(app: AsyncApp | App) -> None:
 def audit(dsn: str) -> None:
     """Fails if an invariant of the database does not hold."""
     with psycopg.connect(dsn, autocommit=True) as connection:
-        violations = connection.execute("select invariant, detail from pgflow.check()").fetchall()
+        violations = ask(connection, check_books(None))
     assert not violations, f"pgflow.check() found: {violations}"
 
 

@@ -1024,8 +1024,8 @@ SHOWN = (
         "test_transactions.py::test_a_transaction_is_found_by_the_key_that_its_body_had",
     ),
     Defect(
-        "recovery drawn where the step was done again", "cli/pgflow_cli/history.py",
-        "0, MARK, RECOVERED, self._heard_at,", '0, MARK, RECOVERED, unit["at"],',
+        "recovery drawn where the step was done again", "pgflow/inspect/timeline.py",
+        "0, MARK, RECOVERED, self._heard_at,", "0, MARK, RECOVERED, unit.at,",
         "test_cli_list.py::test_a_lease_that_goes_on_without_having_been_woken_is_a_recovery",
     ),
 )

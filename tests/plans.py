@@ -25,8 +25,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import psycopg
-from pgflow_cli.listing import _LIST
-from pgflow_cli.selection import Filters
 from psycopg import sql
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -34,8 +32,12 @@ sys.path.insert(0, str(Path(__file__).parent))
 import servers
 from evidence import Evidence, Findings
 
+from pgflow.inspect import RunFilter, list_runs
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
+
+    from pgflow._db.query import Query
 
 STATISTICS = ("small", "fresh", "drained", "empty")
 """In this order: those of nearly empty tables cannot be had again once the tables are full."""
@@ -318,10 +320,18 @@ CLAIM = "select * from pgflow.claim_runs(%s::int, %s::int[], 10, %s::bigint[], t
 BEHIND = "select * from pgflow.claim_runs(%s::int, %s::int[], 10, %s::bigint[], true, %s::bigint[])"
 
 
-def listed(name: str, filters: Filters, buffers: int, uses: str, stale: int | None = None) -> Case:
-    """Return the case of a query of `pgflow list`, word for word."""
-    condition, params = filters.condition()
-    return Case(name, _LIST.format(condition=condition), lambda _: (*params, 51), buffers, uses, by_people=True, stale=stale)
+def listed(
+    name: str, where: RunFilter, buffers: int, uses: str, stale: int | None = None, after: Callable[[Ids], int] | None = None
+) -> Case:
+    """Return the case of a query of `pgflow list`, word for word: of the first page, or of the one behind a run."""
+
+    def query(place: int | None) -> Query[Any]:
+        return list_runs(where, after=place).first
+
+    def params(ids: Ids) -> Sequence[Any]:
+        return query(None if after is None else after(ids)).params
+
+    return Case(name, query(None if after is None else 1).sql, params, buffers, uses, by_people=True, stale=stale)
 
 
 LONG_AGO = "create or replace function pgflow.now_() returns timestamptz language sql volatile set search_path = pg_catalog, pg_temp as $$ select now() - interval '1 year' $$"
@@ -845,43 +855,51 @@ CASES = [
     ),
     listed(
         "newest runs",
-        Filters(),
+        RunFilter(),
         80,
         uses="held_pkey lease_pkey outcome_pkey parked_pkey ready_run_id_key run_pkey timer_pkey wait_pkey",
         stale=1200,
     ),
-    listed("newest queued runs", Filters(status=["queued"]), 16000, uses="ready_run_id_key run_pkey"),
-    listed("newest running runs", Filters(status=["running"]), 440, uses="lease_pkey run_pkey"),
-    listed("newest waiting runs", Filters(status=["waiting"]), 1000, uses="parked_pkey run_pkey timer_pkey wait_pkey"),
-    listed("newest paused runs", Filters(status=["paused"]), 310, uses="held_pkey run_pkey", stale=43000),
-    listed("newest stuck runs", Filters(status=["stuck"]), 310, uses="held_pkey run_pkey", stale=43000),
-    listed("newest completed runs", Filters(status=["completed"]), 9200, uses="outcome_pkey run_pkey"),
-    listed("newest failed runs", Filters(status=["failed"]), 9300, uses="outcome_failed_idx run_pkey"),
-    listed("newest cancelled runs", Filters(status=["cancelled"]), 20, uses="outcome_cancelled_idx run_pkey"),
+    listed(
+        "next page of the newest runs",
+        RunFilter(),
+        80,
+        uses="held_pkey lease_pkey outcome_pkey parked_pkey ready_run_id_key run_pkey timer_pkey wait_pkey",
+        stale=1200,
+        after=lambda ids: ids.leased,
+    ),
+    listed("newest queued runs", RunFilter(status=["queued"]), 16000, uses="ready_run_id_key run_pkey"),
+    listed("newest running runs", RunFilter(status=["running"]), 440, uses="lease_pkey run_pkey"),
+    listed("newest waiting runs", RunFilter(status=["waiting"]), 1000, uses="parked_pkey run_pkey timer_pkey wait_pkey"),
+    listed("newest paused runs", RunFilter(status=["paused"]), 310, uses="held_pkey run_pkey", stale=43000),
+    listed("newest stuck runs", RunFilter(status=["stuck"]), 310, uses="held_pkey run_pkey", stale=43000),
+    listed("newest completed runs", RunFilter(status=["completed"]), 9200, uses="outcome_pkey run_pkey"),
+    listed("newest failed runs", RunFilter(status=["failed"]), 9300, uses="outcome_failed_idx run_pkey"),
+    listed("newest cancelled runs", RunFilter(status=["cancelled"]), 20, uses="outcome_cancelled_idx run_pkey"),
     listed(
         "newest runs of a workflow",
-        Filters(workflow=["flow_3"]),
+        RunFilter(workflow=["flow_3"]),
         80,
         uses="held_pkey lease_pkey outcome_pkey parked_pkey ready_run_id_key run_pkey timer_pkey wait_pkey",
         stale=960,
     ),
     listed(
         "newest queued runs of a workflow",
-        Filters(workflow=["flow_3"], status=["queued"]),
+        RunFilter(workflow=["flow_3"], status=["queued"]),
         16000,
         uses="ready_run_id_key run_pkey",
         stale=67000,
     ),
     listed(
         "newest failed runs of a workflow",
-        Filters(workflow=["flow_3"], status=["failed"]),
+        RunFilter(workflow=["flow_3"], status=["failed"]),
         9600,
         uses="outcome_failed_idx run_pkey",
         stale=130000,
     ),
     listed(
         "newest runs of a label",
-        Filters(label=["customer=c77"]),
+        RunFilter(labels={"customer": "c77"}),
         800,
         uses="held_pkey lease_pkey outcome_pkey parked_pkey ready_run_id_key run_labels_idx timer_pkey wait_pkey",
         stale=40000,

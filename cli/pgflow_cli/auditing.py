@@ -9,13 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pgflow_cli.database import Dsn, fetch_dicts, opened
-from pgflow_cli.encoded import encoded, readable
+from pgflow_cli.database import Dsn, as_row, opened
 from pgflow_cli.failures import Mistake
-from pgflow_cli.history import describe_error
-from pgflow_cli.listing import WHY
 from pgflow_cli.output import AsJson, Form, choose_form, console, dump, plain, when
-from pgflow_cli.selection import Key, find_run
+from pgflow_cli.selection import Key, find
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -23,19 +20,8 @@ if TYPE_CHECKING:
 
     import psycopg
 
-_UNITS = """
-select t.generation, t.seq, t.call, t.event, t.name, t.at, t.payload, u.key as own_key
-from pgflow.timeline t join (select key as run_key, tenant as of_tenant from pgflow.runs where run_id = %s) r
-  on r.run_key = t.key and r.of_tenant = t.tenant
-left join lateral (
-  select e.effect as key from pgflow.effects e where e.run_id = t.run_id and e.call = t.call
-  union all select d.decision from pgflow.decisions d where d.run_id = t.run_id and d.call = t.call
-) u on true
-where t.event in ('decision_recorded', 'operator', 'continued') or starts_with(t.event, 'effect_')
-order by t.generation, t.seq
-"""
-
-_OWED = "select name, state, opened_at, effect, ref from pgflow.obligations where run_id = %s order by call"
+_RUN = ("key", "status", "workflow", "run_id", "generation", "created_at", "finished_at", "output", "error", "why")
+_OWED = ("name", "state", "opened_at", "effect", "ref")
 
 
 @dataclass(frozen=True)
@@ -69,11 +55,15 @@ class Event:
 
 
 def _short(value: Any, most: int = 200) -> str:
+    from pgflow.inspect import readable
+
     text = json.dumps(readable(value), ensure_ascii=False)
     return text if len(text) <= most else text[: most - 1] + "…"
 
 
 def _decided(p: Mapping[str, Any]) -> str:
+    from pgflow.inspect import encoded
+
     parts = [encoded(dict(p)) or f"{_short(p['value'])}, because {p['why']}"]
     for label, name in (("evidence", "evidence"), ("instead of", "alternatives")):
         if p.get(name):
@@ -100,16 +90,22 @@ def _settled(p: Mapping[str, Any]) -> str:
     return f"{p['verdict']}, says {p['by']}" + (f": {words}" if words else "")
 
 
+def _error(p: Any) -> str:
+    from pgflow.inspect import describe_error
+
+    return describe_error(p)
+
+
 _GROUNDS = {"w": "the counterparty still knows the key", "a": "it was absent", "p": "a person said that nothing was done"}
 
 _TELLING: dict[str, tuple[str, Callable[[Any], str]]] = {
     "decision_recorded": ("decided", _decided),
     "effect_intended": ("intended", _intended),
     "effect_attempted": ("again", lambda p: _GROUNDS.get(p["ground"], "")),
-    "effect_unknown": ("unknown", lambda p: describe_error(p).removeprefix("unknown: ")),
+    "effect_unknown": ("unknown", lambda p: _error(p).removeprefix("unknown: ")),
     "effect_settled": ("settled", _settled),
     "effect_confirmed": ("confirmed", _short),
-    "effect_failed": ("failed", describe_error),
+    "effect_failed": ("failed", _error),
     "effect_accepted": ("accepted", lambda p: f"under {p['ref']}"),
     "operator": ("person", lambda p: ", ".join(f"{name}: {value}" for name, value in p.items() if value is not None)),
     "continued": ("continued", lambda _: "as the next generation"),
@@ -122,14 +118,15 @@ def read_story(connection: psycopg.Connection[Any], key: str) -> dict[str, Any]:
     Raises:
         Mistake: There is no such run.
     """
-    run = find_run(connection, key, f"key, status, workflow, run_id, generation, created_at, finished_at, output, error, {WHY}")
+    from pgflow.inspect import read_audit
+
+    found = find(connection, key, read_audit(key))
     events = []
-    for row in fetch_dicts(connection, _UNITS, (run["run_id"],)):
-        what, tell = _TELLING[row["event"]]
-        payload = row["payload"] if row["payload"] is not None else {}
-        text = tell(row["payload"] if what == "confirmed" else payload)
-        events.append(Event(row["at"], what, row["name"] or "", text, row["own_key"] or "", row["generation"], row["seq"]))
-    return {"run": run, "events": events, "owed": fetch_dicts(connection, _OWED, (run["run_id"],))}
+    for event in found.events:
+        what, tell = _TELLING[event.event]
+        payload = event.payload if event.payload is not None or what == "confirmed" else {}
+        events.append(Event(event.at, what, event.name or "", tell(payload), event.own_key or "", event.generation, event.seq))
+    return {"run": as_row(found.run, _RUN), "events": events, "owed": [as_row(debt, _OWED) for debt in found.owed]}
 
 
 def audit(

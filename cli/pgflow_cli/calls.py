@@ -4,43 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from pgflow_cli.database import fetch_dicts
-from pgflow_cli.history import describe_error
+from pgflow_cli.database import as_row, fetch
 from pgflow_cli.output import Column, plain, short_json, when
 
 if TYPE_CHECKING:
     import psycopg
     from rich.text import Text
-
-_ALL = """
-select * from (
-  select s.call, 'step' as kind, s.step as name, s.status, s.attempts, s.started_at, s.ended_at, s.idempotency_key,
-    {output} as output, {error} as error
-  from pgflow.steps s where s.run_id = %(run)s
-  union all
-  select d.call, 'decision', d.name, 'completed', 1, null, d.decided_at, d.decision, {value}, null
-  from pgflow.decisions d where d.run_id = %(run)s
-  union all
-  select e.call, 'effect', e.name, e.status, e.attempts, e.intended_at, e.closed_at, e.effect, {result}, {effect_error}
-  from pgflow.effects e where e.run_id = %(run)s
-) c"""
-
-_WITH_VALUES = _ALL.format(
-    output="s.output::json", error="s.error::json", value="d.value::json", result="e.result::json", effect_error="e.error::json"
-)
-_WITHOUT = _ALL.format(**dict.fromkeys(("output", "error", "value", "result", "effect_error"), "null::json"))
-
-_COUNT = f"""
-select kind, name, status, count(*) as calls, sum(attempts)::bigint as attempts, min(call) as first_call, max(ended_at) as ended_at
-from ({_WITHOUT}) c group by kind, name, status order by first_call
-"""  # noqa: S608 - our own words
-_SOME = f"""
-select * from ({_WITH_VALUES}) c where (kind, name) in (select * from unnest(%(kinds)s::text[], %(names)s::text[]))
-order by call limit %(limit)s
-"""  # noqa: S608 - our own words
-
-FOLDED_FROM = 4
-"""Calls of one name from which on they are one line, where a run has more calls than are shown."""
 
 GOOD, BAD = ("completed", "confirmed"), ("failed", "abandoned", "unknown")
 _WORDS = {"completed": "done", "confirmed": "done", "started": "running", "intended": "running"}
@@ -57,28 +26,10 @@ def read_calls(connection: psycopg.Connection[Any], run_id: int, limit: int | No
         run_id: The run.
         limit: At most so many rows; None for each call, unfolded.
     """
-    counted = fetch_dicts(connection, _COUNT, {"run": run_id})
-    total = sum(row["calls"] for row in counted)
-    names: dict[tuple[str, str], list[dict[str, Any]]] = {}
-    for row in counted:
-        names.setdefault((row["kind"], row["name"]), []).append(row)
-    is_long = limit is not None and total > limit
-    folded = {name: rows for name, rows in names.items() if is_long and sum(row["calls"] for row in rows) >= FOLDED_FROM}
-    single = [name for name in names if name not in folded]
-    params = {"run": run_id, "kinds": [kind for kind, _ in single], "names": [name for _, name in single], "limit": limit}
-    rows = fetch_dicts(connection, _SOME, params) + [_fold(*name, rows) for name, rows in folded.items()]
-    rows.sort(key=lambda row: row["call"])
-    lines = len(folded) + sum(row["calls"] for name in single for row in names[name])
-    return rows[:limit], max(0, lines - len(rows[:limit]))
+    from pgflow.inspect import read_calls as calls_of
 
-
-def _fold(kind: str, name: str, rows: list[dict[str, Any]]) -> dict[str, Any]:
-    ends = [row["ended_at"] for row in rows if row["ended_at"] is not None]
-    return {
-        "call": min(row["first_call"] for row in rows), "kind": kind, "name": name,
-        "counts": {row["status"]: row["calls"] for row in sorted(rows, key=lambda row: -row["calls"])},
-        "attempts": sum(row["attempts"] for row in rows), "ended_at": max(ends, default=None),
-    }  # fmt: skip
+    found = fetch(connection, calls_of(run_id, limit))
+    return [as_row(call) for call in found.calls], found.more
 
 
 def _name(row: Any) -> Text:
@@ -103,6 +54,8 @@ def _result(row: Any) -> Text:
     if "counts" in row:
         return plain("")
     if row["error"]:
+        from pgflow.inspect import describe_error
+
         return plain(describe_error(row["error"]))
     return short_json(row["output"]) if row["status"] in GOOD else plain("")
 

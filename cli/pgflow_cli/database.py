@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
 from pgflow_cli.parsing import refuse_empty
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     import psycopg
+
+    from pgflow.inspect import Question
+
+T = TypeVar("T")
 
 Dsn = Annotated[
     str | None,
@@ -95,8 +99,21 @@ def opened(dsn: str | None) -> Iterator[psycopg.Connection[Any]]:
         yield connection
 
 
+def fetch(connection: psycopg.Connection[Any], question: Question[T]) -> T:
+    """The answer to a question about what pgflow has; the commands hold no statements of their own on it."""
+    from pgflow.inspect import ask
+
+    return ask(connection, question)
+
+
+def as_row(thing: object, names: Iterable[str] = ()) -> dict[str, Any]:
+    """A typed row as a dictionary, for machines and tables: these columns of it in this order, else all."""
+    values = vars(thing)
+    return {name: values[name] for name in names} if names else dict(values)
+
+
 def fetch_dicts(connection: psycopg.Connection[Any], query: str, params: Any = None) -> list[dict[str, Any]]:
-    """Rows of a query as dictionaries."""
+    """Rows of a query to the server itself as dictionaries."""
     from psycopg.rows import dict_row
 
     with connection.cursor(row_factory=dict_row) as cursor:

@@ -125,19 +125,20 @@ def _show_proofs(report: Report) -> None:
 
 def _show_killed_run(dsn: str, report: Report) -> None:
     """The timeline of a run whose worker was killed."""
-    from pgflow_cli.database import connect
-    from pgflow_cli.timeline import draw, read_history
+    from pgflow.inspect import read_history
+    from pgflow_cli.database import connect, fetch
+    from pgflow_cli.timeline import draw
 
     held = [key for kill in report.kills for key in kill.held]
     if not held:
         return
     out = console()
     with connect(dsn) as connection:
-        histories = (read_history(connection, key) for key in held)
+        histories = (fetch(connection, read_history(key)) for key in held)
         history = next((h for h in histories if any(entry.name == "recovered" for entry in h.entries)), None)
-        history = history or read_history(connection, held[0])
+        history = history or fetch(connection, read_history(held[0]))
     out.print()
-    out.print(f"[bold]One of the runs whose worker was killed[/bold]   ([cyan]pgflow timeline {history.run['key']}[/cyan])")
+    out.print(f"[bold]One of the runs whose worker was killed[/bold]   ([cyan]pgflow timeline {history.run.key}[/cyan])")
     for part in draw(history, out.width, is_unicode=out.encoding.lower().startswith("utf")):
         out.print(part)
 

@@ -13,10 +13,9 @@ from __future__ import annotations
 import asyncio
 import time
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, LiteralString
+from typing import TYPE_CHECKING
 
-from pgflow._db.calls import replay as replay_calls
-from pgflow._db.query import Query
+from pgflow.inspect import Holder, ask_async, has_queued, list_holders, read_idleness
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -37,28 +36,12 @@ class Silence:
     first: dict[int, int | None] = field(default_factory=dict)
     alive: set[int] = field(default_factory=set)
 
-    def look(self, rows: list[tuple[int, int | None]]) -> bool:
-        """Return True if one of these (worker, beat) may be dead."""
-        for worker_id, beat in rows:
-            if beat is not None and self.first.setdefault(worker_id, beat) != beat:
-                self.alive.add(worker_id)
-        return any(worker_id not in self.alive for worker_id, _ in rows)
-
-
-_HOLDERS = """
-select h.worker_id, w.beat
-from (
-  select distinct worker_id from pgflow.runs
-  where status = 'running' and queue = any(%s::text[]) and workflow = any(%s::text[]) and worker_id <> %s::int
-) h left join pgflow.workers w on w.worker_id = h.worker_id
-"""
-
-_LEFT = """
-select exists (
-  select from pgflow.runs r join pgflow.queues q on q.queue = r.queue
-  where r.status = 'queued' and r.queue = any(%s::text[]) and r.workflow = any(%s::text[]) and q.paused_at is null
-)
-"""
+    def look(self, holders: list[Holder]) -> bool:
+        """Return True if one of these workers may be dead."""
+        for holder in holders:
+            if holder.beat is not None and self.first.setdefault(holder.worker_id, holder.beat) != holder.beat:
+                self.alive.add(holder.worker_id)
+        return any(holder.worker_id not in self.alive for holder in holders)
 
 
 class Drain:
@@ -96,20 +79,19 @@ class Drain:
         return None if swept.next_due_seconds is not None and swept.next_due_seconds <= self._linger else "idle"
 
     async def _someone_may_be_dead(self) -> bool:
-        holders = await self._ask(_HOLDERS, self.worker.worker_id)
-        return self._silence.look([(row[0], row[1]) for row in holders])
+        return self._silence.look(await ask_async(self._app, list_holders(*self._mine(), but=self.worker.worker_id)))
 
     async def work_left(self) -> bool:
         """Return True if there is something ready."""
-        return bool((await self._ask(_LEFT))[0][0])
+        return await ask_async(self._app, has_queued(*self._mine()))
 
     async def next_wake_at(self) -> datetime | None:
         """Return the time of the next timer, or None."""
-        return (await self._app.ask(replay_calls.idle_state())).next_due_at
+        return (await ask_async(self._app, read_idleness())).next_due_at
 
-    async def _ask(self, sql: LiteralString, *params: Any) -> list[Any]:
-        mine = (list(self.worker.options.queues), list(self.worker.definitions.workflows))
-        return await self._app.ask(Query(sql, (*mine, *params), lambda rows: rows))
+    def _mine(self) -> tuple[list[str], list[str]]:
+        """The queues and the workflows of its worker."""
+        return list(self.worker.options.queues), list(self.worker.definitions.workflows)
 
 
 # ---------------------------------------------------------------- once

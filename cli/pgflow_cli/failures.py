@@ -45,7 +45,8 @@ def explain(error: BaseException) -> tuple[int, str | None]:
     """Exit code and line for an error; no line for one that is a bug of ours."""
     if isinstance(error, Mistake):
         return USAGE, _line(error)
-    if isinstance(error, UnicodeEncodeError) and (what := _no_text(error.object[error.start])):
+    unsent = error.__cause__ if isinstance(error.__cause__, UnicodeEncodeError) else error
+    if isinstance(unsent, UnicodeEncodeError) and (what := _no_text(unsent.object[unsent.start])):
         return USAGE, f"a text that was given is not UTF-8: it holds {what}"
     if "psycopg" not in sys.modules:
         return FAILED, None

@@ -8,23 +8,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pgflow_cli.database import Dsn, fetch_dicts, opened
-from pgflow_cli.encoded import readable
-from pgflow_cli.history import describe_error
-from pgflow_cli.listing import WHY
+from pgflow_cli.database import Dsn, as_row, fetch, opened
 from pgflow_cli.output import AsJson, Form, choose_form, dump, shown, when
 from pgflow_cli.selection import ENDED, Key, find_run
 
 if TYPE_CHECKING:
     import psycopg
 
-_RUN = f"key, status, run_id, generation, {WHY}"
-_PAGE = 100
-_UNITS = """
-select t.seq, t.call, t.event, t.name, t.at, t.payload from pgflow.timeline t
-where t.run_id = %s and t.seq > %s order by t.seq limit %s
-"""
-_LAST = "select coalesce(max(t.seq), 0) as seq from pgflow.timeline t where t.run_id = %s"
+    from pgflow.inspect import UnitRow
+
+_NAMES = ("seq", "call", "event", "name", "at", "payload")
 LONGEST = 200
 """Characters of a payload on a line."""
 
@@ -44,40 +37,46 @@ def logs(
     """
     form = choose_form(as_json=as_json)
     with opened(dsn) as connection:
-        run = find_run(connection, key, _RUN)
-        seq = 0 if tail is None else max(0, fetch_dicts(connection, _LAST, (run["run_id"],))[0]["seq"] - tail)
+        from pgflow.inspect import last_seq
+
+        run = find_run(connection, key)
+        seq = 0 if tail is None else max(0, fetch(connection, last_seq(run.run_id)) - tail)
         while True:
-            newest = find_run(connection, key, _RUN)
-            seq = _tell(connection, run["run_id"], seq, form)
-            if newest["run_id"] != run["run_id"]:
+            newest = find_run(connection, key)
+            seq = _tell(connection, run.run_id, seq, form)
+            if newest.run_id != run.run_id:
                 run, seq = newest, 0
                 continue
-            if newest["status"] in ENDED and follow and form is Form.TABLE:
-                typer.echo(shown(f"{newest['status']}{': ' + newest['why'] if newest['why'] else ''}"))
-            if newest["status"] in ENDED or not follow:
+            if newest.status in ENDED and follow and form is Form.TABLE:
+                typer.echo(shown(f"{newest.status}{': ' + newest.why if newest.why else ''}"))
+            if newest.status in ENDED or not follow:
                 return
             time.sleep(every)
 
 
 def _tell(connection: psycopg.Connection[Any], run_id: int, seq: int, form: Form) -> int:
     """Print the units after one, and return the number of the last."""
+    from pgflow.inspect import list_units
+
     while True:
-        units = fetch_dicts(connection, _UNITS, (run_id, seq, _PAGE))
+        units = fetch(connection, list_units(run_id, after=seq))
         for unit in units:
-            typer.echo(dump(unit) if form is Form.JSON else _line(unit))
-            seq = unit["seq"]
+            typer.echo(dump(as_row(unit, _NAMES)) if form is Form.JSON else _line(unit))
+            seq = unit.seq
         sys.stdout.flush()
-        if len(units) < _PAGE:
+        if units.next is None:
             return seq
 
 
-def _line(unit: dict[str, Any]) -> str:
+def _line(unit: UnitRow) -> str:
     """One unit as people read it: when, which call, what, with what."""
-    call = f"#{unit['call']}" if unit["call"] else ""
-    payload = unit["payload"]
+    from pgflow.inspect import describe_error, readable
+
+    call = f"#{unit.call}" if unit.call else ""
+    payload = unit.payload
     said = "" if payload is None else describe_error(payload) if _is_error(payload) else dump(readable(payload))
-    text = shown(f"{unit['event'].replace('_', ' ')} {unit['name'] or ''} {said}")
-    return f"{when(unit['at'])} {call:>5} {text if len(text) <= LONGEST else text[: LONGEST - 1] + '…'}"
+    text = shown(f"{unit.event.replace('_', ' ')} {unit.name or ''} {said}")
+    return f"{when(unit.at)} {call:>5} {text if len(text) <= LONGEST else text[: LONGEST - 1] + '…'}"
 
 
 def _is_error(payload: Any) -> bool:

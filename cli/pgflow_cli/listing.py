@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pgflow_cli.database import Dsn, fetch_dicts, opened
+from pgflow_cli.database import Dsn, as_row, fetch, opened
 from pgflow_cli.output import (
     AsCsv,
     AsJson,
@@ -32,23 +32,10 @@ if TYPE_CHECKING:
     import psycopg
     from rich.console import RenderableType
 
-WHY = r"""case status
-    when 'failed' then concat_ws(': ', regexp_replace(error->>'type', '^.*\.', ''), error->>'message')
-    when 'stuck' then concat_ws(': ', reason, error->>'message')
-    else reason end as why"""
-"""Expression for the reason why a run is where it is, in one text."""
-
 _COLUMNS = (
     "key", "status", "workflow", "queue", "labels", "priority", "attempt", "worker_id", "generation",
     "created_at", "since", "run_at", "deadline_at", "finished_at",
 )  # fmt: skip
-
-_LIST = f"""
-select {", ".join(_COLUMNS)}, {WHY}
-from pgflow.runs where {{condition}} order by run_id desc limit %s
-"""  # noqa: S608 - our own columns
-
-_COUNT = "select status, count(*) as runs from pgflow.runs where {condition} group by status order by runs desc, status"
 
 
 def list_runs(
@@ -74,48 +61,48 @@ def list_runs(
     filters = Filters(status, workflow, queue, label, key, since, until, patterns=patterns or [])
     with opened(dsn) as connection:
 
-        def look() -> list[dict[str, Any]]:
-            return _count(connection, filters) if count else _list(connection, filters, limit)
+        def look() -> tuple[list[dict[str, Any]], bool]:
+            return (_count(connection, filters), False) if count else _list(connection, filters, limit)
 
         if watch:
-            _watch(connection, look, form, every, count=count)
+            _watch(connection, lambda: look()[0], form, every, count=count)
             return
-        rows = look()
+        rows, has_more = look()
         columns = COUNT_COLUMNS if count else run_columns(rows, database_now(connection))
-        shown = rows if count else rows[: limit or None]
         empty = "" if rows else _nothing(connection, filters)
-        print_rows(form, columns, shown, names=("status", "runs") if count else (*_COLUMNS, "why"), empty=empty)
-        if len(shown) < len(rows):
+        print_rows(form, columns, rows, names=("status", "runs") if count else (*_COLUMNS, "why"), empty=empty)
+        if has_more:
             note(f"The newest {limit}; there are more: --limit 0 shows all.")
 
 
-_STRANGE = """
-select f.word from unnest(%s::text[]) f (word) where not exists (select from pgflow.queues q where q.queue = f.word)
-"""
-
-
 def _nothing(connection: psycopg.Connection[Any], filters: Filters) -> str:
+    from pgflow.inspect import unknown_queues
+
     if not filters:
         return "There are no runs yet: start one with `pgflow start` or `pgflow run`."
-    strange = fetch_dicts(connection, _STRANGE, (filters.queue or [],))
-    return f"No run is like that: there is no queue {strange[0]['word']!r}." if strange else "No run is like that."
+    strange = fetch(connection, unknown_queues(filters.queue or []))
+    return f"No run is like that: there is no queue {strange[0]!r}." if strange else "No run is like that."
 
 
-def _list(connection: psycopg.Connection[Any], filters: Filters, limit: int) -> list[dict[str, Any]]:
-    """One row more than the limit, to know whether there are more."""
-    condition, params = filters.condition()
-    return fetch_dicts(connection, _LIST.format(condition=condition), [*params, limit + 1 if limit else None])
+def _list(connection: psycopg.Connection[Any], filters: Filters, limit: int) -> tuple[list[dict[str, Any]], bool]:
+    """The newest runs, up to a limit, and True if there are more."""
+    from pgflow.inspect import list_runs as newest
+
+    page = fetch(connection, newest(filters.chosen(), limit=limit or None))
+    return [as_row(run, (*_COLUMNS, "why")) for run in page], page.next is not None
 
 
 def _count(connection: psycopg.Connection[Any], filters: Filters) -> list[dict[str, Any]]:
-    condition, params = filters.condition()
-    return fetch_dicts(connection, _COUNT.format(condition=condition), params)
+    from pgflow.inspect import count_runs
+
+    return [{"status": status, "runs": runs} for status, runs in fetch(connection, count_runs(filters.chosen())).items()]
 
 
 def database_now(connection: psycopg.Connection[Any]) -> datetime:
     """The time on the database's clock: ages are told by it."""
-    now: datetime = fetch_dicts(connection, "select clock_timestamp() as now")[0]["now"]
-    return now
+    from pgflow.inspect import database_now as now
+
+    return fetch(connection, now())
 
 
 COUNT_COLUMNS = [

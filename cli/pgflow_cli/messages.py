@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pgflow_cli.database import Dsn, fetch_dicts, opened
-from pgflow_cli.encoded import readable
+from pgflow_cli.database import Dsn, as_row, fetch, opened
 from pgflow_cli.failures import Mistake
 from pgflow_cli.listing import database_now
 from pgflow_cli.mail import operator, wake
@@ -18,18 +17,6 @@ from pgflow_cli.selection import complete_key, find_run
 if TYPE_CHECKING:
     from pgflow._db.calls.mail import Sent
     from pgflow._db.query import Query
-
-_MESSAGES = """
-select key, message, signal, state, payload, sent_at, sent_by, why from (
-  select key, message, signal, case when refused is null then 'waiting' else 'refused' end as state, payload, sent_at, sent_by,
-    refused as why, tenant
-  from pgflow.messages
-  union all
-  select key, message, signal, reason, payload, sent_at, sent_by, why, tenant from pgflow.undelivered_messages
-) m
-where tenant = '' and case when %(key)s::text is null then state in ('refused', 'ended') else key = %(key)s::text end
-order by sent_at, message
-"""
 
 
 def messages(
@@ -81,7 +68,7 @@ def messages(
             query = calls.requeue_message(key, chosen[0], to, why or "requeued", sent_by=operator())
         sent = run(connection, query)
         wake(connection, [sent.chain_id], sent.lanes)
-        status = find_run(connection, to or key, "status")["status"]
+        status = find_run(connection, to or key).status
     past = "dropped" if drop is not None else "replaced" if replace is not None else "requeued"
     said: dict[str, Any] = {"key": to or key, "message": sent.message_id, "done": past, "status": status}
     print_one(choose_form(as_json=as_json), said, lambda: plain(f"Message {chosen[0]} was {past}: run {said['key']} is {status}."))
@@ -90,9 +77,11 @@ def messages(
 def _list(key: str | None, dsn: str | None, *, as_json: bool | None, as_csv: bool) -> None:
     form = choose_form(as_json=as_json, as_csv=as_csv)
     with opened(dsn) as connection:
+        from pgflow.inspect import list_messages, readable
+
         if key is not None:
-            find_run(connection, key, "key")
-        rows = fetch_dicts(connection, _MESSAGES, {"key": key})
+            find_run(connection, key)
+        rows = [as_row(message) for message in fetch(connection, list_messages(key, limit=None))]
         now = database_now(connection)
     columns = [
         Column("RUN", lambda row: plain(row["key"])),

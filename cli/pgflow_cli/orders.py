@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pgflow_cli.database import Dsn, fetch_dicts, opened
+from pgflow_cli.database import Dsn, as_row, fetch, opened
 from pgflow_cli.failures import Mistake
-from pgflow_cli.listing import WHY, database_now, run_columns
+from pgflow_cli.listing import database_now, run_columns
 from pgflow_cli.mail import operator, wake
 from pgflow_cli.output import AsCsv, AsJson, Column, Form, choose_form, console, make_table, many, note, plain, print_rows, styled_status
 from pgflow_cli.rewinding import Attempts, Effects, FromStep, check_effects
@@ -211,17 +211,18 @@ def _check_choice(order: Order, filters: Filters, *, everything: bool) -> None:
         )
 
 
-_CHOSEN = f"key, status, workflow, queue, labels, attempt, since, {WHY}"
+_CHOSEN = ("key", "status", "workflow", "queue", "labels", "attempt", "since", "why")
 
 
 def _choose(connection: psycopg.Connection[Any], order: Order, filters: Filters) -> list[dict[str, Any]]:
     """The runs meant, as they are now; of those named by key, each must exist and be in a fitting status."""
+    from pgflow.inspect import list_runs
+
     if not filters.keys:
-        condition, params = filters.condition()
-        query = f"select {_CHOSEN} from pgflow.runs where {condition} and tenant = '' order by run_id"  # noqa: S608 - our own words
+        runs = fetch(connection, list_runs(filters.chosen(tenant=""), limit=None, oldest_first=True))
         fits = (*order.fits, *(status for status in order.asked if status in ",".join(filters.status or ()).split(",")))
-        return [row for row in fetch_dicts(connection, query, params) if row["status"] in fits]
-    rows = [find_run(connection, key, _CHOSEN) for key in dict.fromkeys(filters.keys)]
+        return [as_row(run, _CHOSEN) for run in runs if run.status in fits]
+    rows = [as_row(find_run(connection, key), _CHOSEN) for key in dict.fromkeys(filters.keys)]
     for row in rows:
         if row["status"] not in (*order.fits, *order.asked):
             raise Mistake(f"run {row['key']!r} is {row['status']}: {_why_not(order, row['status'])}; nothing was done")
@@ -289,8 +290,6 @@ def _post(connection: psycopg.Connection[Any], order: Order, key: str, why: str,
         return run(connection, calls[order.verb]()).chain_id
 
 
-_NOW = "select key, pgflow.run_status(key) as status from unnest(%s::text[]) as k (key)"
-
 _REPORT_COLUMNS = [
     Column("KEY", lambda row: plain(row["key"])),
     Column("BEFORE", lambda row: styled_status(row["before"])),
@@ -300,7 +299,9 @@ _REPORT_COLUMNS = [
 
 def _report(connection: psycopg.Connection[Any], order: Order, form: Form, chosen: list[dict[str, Any]]) -> None:
     """Print the status of the runs so far: one that a worker holds is told by it, within moments."""
-    now = {row["key"]: row["status"] for row in fetch_dicts(connection, _NOW, ([row["key"] for row in chosen],))}
+    from pgflow.inspect import read_statuses
+
+    now = fetch(connection, read_statuses([row["key"] for row in chosen]))
     rows = [{"key": row["key"], "before": row["status"], "status": now[row["key"]]} for row in chosen]
     print_rows(form, _REPORT_COLUMNS, rows)
     if form is Form.TABLE:
@@ -318,13 +319,12 @@ def _say_what_follows(order: Order, rows: list[dict[str, Any]]) -> None:
         note(f"{held} {'is' if held == 1 else 'are'} being worked on: the worker has been told.")
 
 
-_LEFT = "select count(*) as debts from pgflow.obligations where key = any(%s::text[]) and tenant = '' and reason is not null"
-
-
 def _say_what_is_owed(connection: psycopg.Connection[Any], rows: list[dict[str, Any]]) -> None:
     """Effects that runs ended by force leave to people."""
+    from pgflow.inspect import count_left
+
     ended = [row["key"] for row in rows if row["status"] == "cancelled"]
-    ((debts,),) = [row.values() for row in fetch_dicts(connection, _LEFT, (ended,))]
+    debts = fetch(connection, count_left(ended))
     if debts:
         these = "it" if len(ended) == 1 else "them"
         note(f"{many(debts, 'effect')} of {these} stay{'s' if debts == 1 else ''} owed: `pgflow owed` lists them.")

@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pgflow_cli.encoded import readable
 from pgflow_cli.failures import Mistake
 
 if TYPE_CHECKING:
@@ -260,6 +259,8 @@ def plain(value: Any) -> Text:
 
 def short_json(value: Any) -> Text:
     """A value as JSON on one line."""
+    from pgflow.inspect import readable
+
     return plain("" if value is None else dump(readable(value)))
 
 

@@ -6,19 +6,12 @@ from typing import Annotated, Any
 
 import typer
 
-from pgflow_cli.database import Dsn, fetch_dicts, opened
+from pgflow_cli.database import Dsn, as_row, fetch, opened
 from pgflow_cli.failures import Mistake
 from pgflow_cli.listing import database_now
 from pgflow_cli.mail import operator, wake
 from pgflow_cli.output import AsCsv, AsJson, Column, choose_form, dump, duration, plain, print_one, print_rows
 from pgflow_cli.parsing import parse_json
-
-_OWED = """
-select o.key, o.kind, o.name, o.state, o.reason, o.opened_at, o.due_at, o.owed_to, o.effect, o.ref, r.status, o.paged_at
-from pgflow.obligations o left join pgflow.runs r on r.run_id = o.run_id
-where o.tenant = '' and (%(state)s::text is null or o.state = %(state)s)
-order by o.opened_at, o.run_id, o.call
-"""
 
 STATES = ("intended", "unknown", "absent", "accepted", "uncompensated")
 
@@ -42,8 +35,11 @@ def owed(
     if state is not None and state not in STATES:
         raise Mistake(f"an open effect is {', '.join(STATES[:-1])} or {STATES[-1]}, not {state!r}")
     form = choose_form(as_json=as_json, as_csv=as_csv)
+    names = ("key", "kind", "name", "state", "reason", "opened_at", "due_at", "owed_to", "effect", "ref", "status", "paged_at")
     with opened(dsn) as connection:
-        rows = fetch_dicts(connection, _OWED, {"state": state})
+        from pgflow.inspect import list_obligations
+
+        rows = [as_row(debt, names) for debt in fetch(connection, list_obligations(state=state, limit=None))]
         now = database_now(connection)
 
     def until(row: Any) -> str:
@@ -64,7 +60,6 @@ def owed(
         columns.insert(-1, Column("WHY", lambda row: plain(row["reason"] or "")))
     if any(row["paged_at"] for row in rows):
         columns.insert(-1, Column("PAGED", lambda row: plain(ago(row["paged_at"])), right=True))
-    names = ("key", "kind", "name", "state", "reason", "opened_at", "due_at", "owed_to", "effect", "ref", "status", "paged_at")
     print_rows(form, columns, rows, names=names, empty="Nothing is owed.")
 
 
@@ -98,10 +93,11 @@ def settle(
     with opened(dsn) as connection:
         from pgflow._db.calls import effects
         from pgflow._db.query import run
+        from pgflow.inspect import find_newest
 
         sent = run(connection, effects.settle_effect(effect, verdict, dump(value), why or "", operator()))
         wake(connection, sent.chains, sent.lanes)
-        newest = "select r.key, r.status from pgflow.runs r where r.chain_id = %s order by r.generation desc limit 1"
-        (row,) = fetch_dicts(connection, newest, (sent.chain_id,))
-    answer = {"effect": effect, "verdict": verdict, "value": value, "key": row["key"], "status": row["status"]}
-    print_one(choose_form(as_json=as_json), answer, lambda: plain(f"Settled {effect} as {verdict}: run {row['key']} is {row['status']}."))
+        run_now = fetch(connection, find_newest(sent.chain_id))
+        assert run_now is not None
+    answer = {"effect": effect, "verdict": verdict, "value": value, "key": run_now.key, "status": run_now.status}
+    print_one(choose_form(as_json=as_json), answer, lambda: plain(f"Settled {effect} as {verdict}: run {run_now.key} is {run_now.status}."))

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pgflow_cli.database import Dsn, fetch_dicts, opened
+from pgflow_cli.database import Dsn, fetch, opened
 from pgflow_cli.failures import Mistake
 from pgflow_cli.listing import database_now
 from pgflow_cli.orders import DryRun, Yes
@@ -22,10 +22,6 @@ if TYPE_CHECKING:
 OlderThan = Annotated[str, typer.Option(metavar="DURATION", help="How long ago they must have ended, like 90d.", show_default=False)]
 Batch = Annotated[int, typer.Option(min=1, max=100_000, help="So many runs in one transaction.")]
 MoveAtMost = Annotated[int, typer.Option(min=1, help="Shrink partitions of the journal that so many rows keep, or fewer.")]
-
-_OLD = "select count(*) as runs from pgflow.runs where finished_at < %s"
-_DROP = "select runs, partitions, last_root from pgflow.drop_history(%s::timestamptz, %s::int, %s::bigint)"
-_SHRINK = "select partition, bytes_before - bytes_after as freed from pgflow.shrink_journal(max_units => %s::int)"
 
 
 def prune(
@@ -46,15 +42,19 @@ def prune(
     """
     age = parse_duration(older_than, "--older-than")
     with opened(dsn) as connection:
+        from pgflow._db.calls.sparse import shrink_journal
+        from pgflow._db.query import run
+        from pgflow.inspect import count_ended
+
         ended_before = database_now(connection) - age
         if dry_run or not yes:
-            runs = fetch_dicts(connection, _OLD, (ended_before,))[0]["runs"]
+            runs = fetch(connection, count_ended(ended_before))
             if dry_run:
                 _tell({"runs": runs, "partitions": 0, "shrunk": 0, "ended_before": ended_before, "removed": False}, as_json=as_json)
                 return
             _ask(runs, ended_before)
         gone = _drop_all(connection, ended_before, batch)
-        shrunk = fetch_dicts(connection, _SHRINK, (move_at_most,))
+        shrunk = run(connection, shrink_journal(move_at_most))
         told = {**gone, "shrunk": len(shrunk), "ended_before": ended_before, "removed": True}
         _tell(told, as_json=as_json)
 
@@ -69,12 +69,15 @@ def _ask(runs: int, ended_before: datetime) -> None:
 
 
 def _drop_all(connection: psycopg.Connection[Any], ended_before: datetime, batch: int) -> dict[str, int]:
+    from pgflow._db.calls.retention import drop_history
+    from pgflow._db.query import run
+
     gone = {"runs": 0, "partitions": 0}
     last_root: int | None = 0
     while last_root is not None:
-        row = fetch_dicts(connection, _DROP, (ended_before, batch, last_root))[0]
-        last_root = row["last_root"]
-        gone = {"runs": gone["runs"] + row["runs"], "partitions": gone["partitions"] + row["partitions"]}
+        dropped = run(connection, drop_history(ended_before, batch, last_root))
+        last_root = dropped.last_root
+        gone = {"runs": gone["runs"] + dropped.runs, "partitions": gone["partitions"] + dropped.partitions}
         if last_root is not None and sys.stderr.isatty():
             note(f"{many(gone['runs'], 'run')} removed so far")
     return gone

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pgflow_cli.database import Dsn, fetch_dicts, opened
+from pgflow_cli.database import Dsn, as_row, fetch, opened
 from pgflow_cli.failures import Mistake
 from pgflow_cli.help import Command, make_group
 from pgflow_cli.listing import database_now
@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
     import psycopg
     from rich.text import Text
+
+    from pgflow._db.query import Query
 
 queues = make_group("queues", "Shows queues, or pauses, resumes and limits one.", invoke_without_command=True)
 
@@ -38,11 +40,6 @@ _COLUMNS = (
     "refuses_unknown",
 )
 
-_QUEUES = """
-select q.*, (select count(*) from pgflow.workers w where q.queue = any(w.queues) and not w.stopping) as workers
-from pgflow.queues q where %(queue)s::text is null or q.queue = %(queue)s order by q.queue
-"""
-
 
 @queues.callback()
 def list_queues(context: typer.Context, *, as_json: AsJson = None, as_csv: AsCsv = False, dsn: Dsn = None) -> None:
@@ -55,13 +52,17 @@ def list_queues(context: typer.Context, *, as_json: AsJson = None, as_csv: AsCsv
 @queues.command("pause", cls=Command)
 def pause_queue(queue: Name, *, as_json: AsJson = None, dsn: Dsn = None) -> None:
     """Stops claims from a queue; what is running goes on."""
-    _change(dsn, queue, "select pgflow.pause_queue(%(queue)s)", {}, as_json=as_json)
+    from pgflow._db.calls import lane
+
+    _change(dsn, queue, lane.pause_queue(queue), as_json=as_json)
 
 
 @queues.command("resume", cls=Command)
 def resume_queue(queue: Name, *, as_json: AsJson = None, dsn: Dsn = None) -> None:
     """Lets claims from a paused queue go on."""
-    _change(dsn, queue, "select pgflow.resume_queue(%(queue)s)", {}, as_json=as_json)
+    from pgflow._db.calls import lane
+
+    _change(dsn, queue, lane.resume_queue(queue), as_json=as_json)
 
 
 @queues.command("limit", cls=Command)
@@ -87,13 +88,9 @@ def limit_queue(
         raise Mistake("--unlimited and --max-running exclude each other")
     if not unlimited and max_running is None and max_deaths is None:
         raise Mistake("no limit given: pass --max-running, --unlimited or --max-deaths")
-    params = {"max_running": max_running, "max_deaths": max_deaths, "keep": max_running is None and not unlimited}
-    call = """
-    select pgflow.limit_queue(%(queue)s,
-      case when %(keep)s then (select q.max_running from pgflow.queues q where q.queue = %(queue)s) else %(max_running)s::int end,
-      %(max_deaths)s::int)
-    """
-    _change(dsn, queue, call, params, as_json=as_json)
+    from pgflow._db.calls import lane
+
+    _change(dsn, queue, lane.limit_queue(queue, max_running, max_deaths, keep=max_running is None and not unlimited), as_json=as_json)
 
 
 @queues.command("require-known", cls=Command)
@@ -109,20 +106,27 @@ def require_known(
     A name that is mistyped is then an error where the run is started, instead of a run that waits for ever. A workflow
     is known once a worker that has it has come, and a version of it likewise. Children are not refused.
     """
-    _change(dsn, queue, "select pgflow.require_known(%(queue)s, not %(off)s)", {"off": off}, as_json=as_json)
+    from pgflow._db.calls import lane
+
+    _change(dsn, queue, lane.require_known(queue, required=not off), as_json=as_json)
 
 
-def _change(dsn: str | None, queue: str, call: str, params: dict[str, Any], *, as_json: bool | None) -> None:
+def _change(dsn: str | None, queue: str, call: Query[None], *, as_json: bool | None) -> None:
+    from pgflow._db.query import run
+    from pgflow.inspect import list_queue_names
+
     with opened(dsn) as connection:
-        if not fetch_dicts(connection, "select 1 from pgflow.queues where queue = %s", (queue,)):
-            names = [row["queue"] for row in fetch_dicts(connection, "select queue from pgflow.queues order by queue")]
+        names = fetch(connection, list_queue_names())
+        if queue not in names:
             raise Mistake(f"there is no queue {queue!r}: there are {', '.join(names) or 'none yet'}")
-        connection.execute(call.encode(), {"queue": queue, **params})
+        run(connection, call)
         _print(connection, queue, as_json=as_json, as_csv=False)
 
 
 def _print(connection: psycopg.Connection[Any], queue: str | None, *, as_json: bool | None, as_csv: bool) -> None:
-    rows = fetch_dicts(connection, _QUEUES, {"queue": queue})
+    from pgflow.inspect import list_queues as queues_of
+
+    rows = [as_row(found) for found in fetch(connection, queues_of(queue))]
     columns = queue_columns(database_now(connection))
     print_rows(choose_form(as_json=as_json, as_csv=as_csv), columns, rows, names=_COLUMNS, empty="There are no queues yet.")
 

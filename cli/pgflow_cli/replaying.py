@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pgflow_cli.database import Dsn, find_dsn, opened
+from pgflow_cli.database import Dsn, fetch, find_dsn, opened
 from pgflow_cli.failures import FAILED, Ended, Mistake
 from pgflow_cli.output import AsJson, Form, choose_form, console, dump, many, note
 from pgflow_cli.selection import Filters, KeyPattern, Labels, Since, Statuses, Until, WorkflowNames
@@ -86,26 +86,18 @@ def _from_files(paths: list[Path]) -> Iterator[RecordedRun]:
         raise Mistake(f"{error.filename} cannot be read: {error.strerror}") from error
 
 
-_SAMPLE = """
-select c.chain_id from unnest(%s::text[]) as w (name) cross join lateral (
-  select chain_id from pgflow.runs where workflow = w.name and {condition}
-  order by finished_at is not null, run_id desc limit %s
-) c order by w.name, c.chain_id
-"""
-
-
 def _from_database(
     connection: psycopg.Connection[Any], definitions: Definitions, filters: Filters, sample: int | None
 ) -> Iterator[RecordedRun]:
+    from pgflow.inspect import sample_chains
     from pgflow.replay.histories import read_database
     from pgflow_cli.transfer import choose_chains
 
     names = [name for name in definitions.workflows if not filters.workflow or name in filters.workflow]
     connection.read_only = True
     if sample is not None:
-        condition, params = Filters(filters.status, None, None, filters.label, filters.key, filters.since, filters.until).condition()
-        rows = connection.execute(_SAMPLE.format(condition=condition).encode(), (names, *params, sample)).fetchall()
-        yield from read_database(connection, [row[0] for row in rows])
+        of_each = Filters(filters.status, None, None, filters.label, filters.key, filters.since, filters.until).chosen()
+        yield from read_database(connection, fetch(connection, sample_chains(names, of_each, sample)))
         return
     with connection.transaction():
         chosen = Filters(filters.status, names or [""], None, filters.label, filters.key, filters.since, filters.until)

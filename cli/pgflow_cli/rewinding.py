@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pgflow_cli.database import Dsn, fetch_dicts, opened
+from pgflow_cli.database import Dsn, as_row, fetch, opened
 from pgflow_cli.failures import Mistake
 from pgflow_cli.mail import operator, wake
 from pgflow_cli.output import AsJson, choose_form, dump, plain, print_one
 from pgflow_cli.parsing import parse_duration, parse_json, parse_pairs, refuse_empty
-from pgflow_cli.selection import Key, find_run
+from pgflow_cli.selection import Key, find_detail, find_run
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -164,9 +164,7 @@ def _shared(
     }
 
 
-_CHILDREN_CANCELLED = """
-select distinct chain_id from pgflow.runs where parent_run_id = %s and status not in ('completed', 'failed', 'cancelled')
-"""
+_NOW = ("status", "generation", "origin_key", "origin_generation", "origin_seq")
 
 
 def _do(
@@ -175,16 +173,19 @@ def _do(
     from pgflow._db.query import run
 
     with opened(dsn) as connection:
-        find_run(connection, key, "status")
+        find_run(connection, key)
         started = run(connection, query(shared))
-        now = find_run(connection, started.key, "status, generation, origin_key, origin_generation, origin_seq, origin_run_id")
-        wake(connection, _told(connection, now["origin_run_id"]) if shared.get("children") == "cancel" else [], [started.lane_id])
-    said = {"key": started.key, "is_new": started.is_new, **{name: value for name, value in now.items() if name != "origin_run_id"}}
+        now = find_detail(connection, started.key)
+        wake(connection, _told(connection, now.origin_run_id) if shared.get("children") == "cancel" else [], [started.lane_id])
+    said = {"key": started.key, "is_new": started.is_new, **as_row(now, _NOW)}
     print_one(choose_form(as_json=as_json), said, lambda: plain(_say(verb, said)))
 
 
-def _told(connection: psycopg.Connection[Any], origin: int) -> list[int]:
-    return [row["chain_id"] for row in fetch_dicts(connection, _CHILDREN_CANCELLED, (origin,))]
+def _told(connection: psycopg.Connection[Any], origin: int | None) -> list[int]:
+    """The children of the generation before that have been told to end."""
+    from pgflow.inspect import list_child_chains
+
+    return [] if origin is None else fetch(connection, list_child_chains([origin], only_open=True))
 
 
 def _say(verb: str, said: dict[str, Any]) -> str:

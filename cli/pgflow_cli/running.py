@@ -62,10 +62,10 @@ async def _run(
 
 async def _output(app: AsyncApp, key: str) -> Any:
     """The stored result, as any other program would read it."""
-    from pgflow._db.query import Query
     from pgflow._model.envelopes import open_value
+    from pgflow.inspect import ask_async, read_output
 
-    output = await app.ask(Query("select output from pgflow.result(%s::text)", (key,), lambda rows: rows[0][0]))
+    output = await ask_async(app, read_output(key))
     return open_value(app.definitions.envelopes, output, f"the result of run {key!r}")
 
 

@@ -1,24 +1,23 @@
-"""Selection of runs: filters as options, and the condition they make.
-
-A condition is fixed text with placeholders; what was typed only ever travels as a parameter.
-"""
+"""Selection of runs: filters as options, and the run that a key names."""
 
 from __future__ import annotations
 
 import difflib
 from dataclasses import dataclass, field
-from datetime import timedelta
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
-from pgflow_cli.database import fetch_dicts
+from pgflow_cli.database import fetch
 from pgflow_cli.failures import Mistake
-from pgflow_cli.output import dump
 from pgflow_cli.parsing import parse_moment, parse_pairs
 
 if TYPE_CHECKING:
     import psycopg
+
+    from pgflow.inspect import Question, RunDetail, RunFilter, RunRow
+
+T = TypeVar("T")
 
 OPEN = ("queued", "running", "waiting", "paused", "stuck")
 ENDED = ("completed", "failed", "cancelled")
@@ -64,30 +63,23 @@ class Filters:
         """Return True if anything was asked for."""
         return any(vars(self).values())
 
-    def condition(self) -> tuple[str, list[Any]]:
-        """A condition on ``pgflow.runs``, and its parameters.
+    def chosen(self, *, tenant: str | None = None) -> RunFilter:
+        """The runs that are meant, as the readers take them.
+
+        Args:
+            tenant: Only runs of this tenant.
 
         Raises:
             Mistake: Something that was typed means nothing.
         """
-        parts: list[tuple[str, Any]] = []
-        if self.status:
-            parts.append(("status = any(%s)", _known_statuses(self.status)))
-        if self.workflow:
-            parts.append(("workflow = any(%s)", self.workflow))
-        if self.queue:
-            parts.append(("queue = any(%s)", self.queue))
-        if self.label:
-            parts.append(("labels @> %s::jsonb", dump(parse_pairs(self.label, "--label"))))
-        if self.key is not None:
-            parts.append(("key like %s", _like(self.key)) if "*" in self.key else ("key = %s", self.key))
-        if self.patterns:
-            parts.append(_any_key(self.patterns))
-        if self.since is not None:
-            parts.append(_created(">=", self.since, "--since"))
-        if self.until is not None:
-            parts.append(_created("<", self.until, "--until"))
-        return " and ".join(text for text, _ in parts) or "true", [param for _, param in parts]
+        from pgflow.inspect import RunFilter
+
+        return RunFilter(
+            status=_known_statuses(self.status or []), workflow=self.workflow or (), queue=self.queue or (),
+            labels=parse_pairs(self.label, "--label"), key=self.key, keys=self.patterns,
+            since=None if self.since is None else parse_moment(self.since, "--since"),
+            until=None if self.until is None else parse_moment(self.until, "--until"), tenant=tenant,
+        )  # fmt: skip
 
 
 def _known_statuses(statuses: list[str]) -> list[str]:
@@ -100,58 +92,46 @@ def _known_statuses(statuses: list[str]) -> list[str]:
     return words
 
 
-def _any_key(patterns: list[str]) -> tuple[str, list[str]]:
-    """An exact key is looked up by its index."""
-    if any("*" in pattern for pattern in patterns):
-        return "key like any(%s)", [_like(pattern) for pattern in patterns]
-    return "key = any(%s)", patterns
-
-
-def _like(pattern: str) -> str:
-    escaped = pattern.replace("\\", r"\\").replace("%", r"\%").replace("_", r"\_")
-    return escaped.replace("*", "%")
-
-
-def _created(comparison: str, text: str, what: str) -> tuple[str, Any]:
-    moment = parse_moment(text, what)
-    return (f"created_at {comparison} clock_timestamp() - %s" if isinstance(moment, timedelta) else f"created_at {comparison} %s"), moment
-
-
-def find_run(connection: psycopg.Connection[Any], key: str, columns: str = "*") -> dict[str, Any]:
-    """The run that a key names, found by the index on keys: a history may be long.
+def find(connection: psycopg.Connection[Any], key: str, question: Question[T]) -> T:
+    """The answer to a question about the run that a key names.
 
     Raises:
         Mistake: There is none; says which keys are like it.
     """
-    import psycopg
-
-    from pgflow._db.calls.result import find_chain
-    from pgflow._db.query import run
     from pgflow.errors import RunNotFound
 
-    looks: tuple[tuple[str, Any], ...]
     try:
-        chain = run(connection, find_chain(key))
-        looks = (("run_id = %s", chain), ("chain_id = %s and generation > 1", chain))
+        return fetch(connection, question)
     except RunNotFound:
-        looks = ()
-    except psycopg.errors.InsufficientPrivilege:  # an auditor reads views only
-        looks = (("key = %s and tenant = ''", key),)
-    for condition, param in looks:
-        rows = fetch_dicts(connection, f"select {columns} from pgflow.runs where {condition}", (param,))  # noqa: S608 - our own words
-        if rows:
-            return rows[0]
-    raise Mistake(f"no run has the key {key!r}{_similar_keys(connection, key)}")
+        raise Mistake(f"no run has the key {key!r}{_similar_keys(connection, key)}") from None
 
 
-_RECENT_KEYS = """
-select key from (select key, run_id from pgflow.runs order by run_id desc limit 20000) recent
-where key like %s order by run_id desc limit %s
-"""
+def find_run(connection: psycopg.Connection[Any], key: str) -> RunRow:
+    """The run that a key names.
+
+    Raises:
+        Mistake: There is none; says which keys are like it.
+    """
+    from pgflow.inspect import find_run as run_of
+
+    return find(connection, key, run_of(key))
+
+
+def find_detail(connection: psycopg.Connection[Any], key: str) -> RunDetail:
+    """The run that a key names, with its values.
+
+    Raises:
+        Mistake: There is none; says which keys are like it.
+    """
+    from pgflow.inspect import find_detail as detail_of
+
+    return find(connection, key, detail_of(key))
 
 
 def _similar_keys(connection: psycopg.Connection[Any], key: str) -> str:
-    keys = [row["key"] for row in fetch_dicts(connection, _RECENT_KEYS, (_like(key[: max(1, len(key) // 2)]) + "%", 500))]
+    from pgflow.inspect import find_keys
+
+    keys = fetch(connection, find_keys(key[: max(1, len(key) // 2)], 500))
     close = difflib.get_close_matches(key, keys, 3)
     return f": there {'is' if len(close) == 1 else 'are'} {', '.join(close)}" if close else ": `pgflow list` shows those there are"
 
@@ -166,11 +146,13 @@ def complete_key(incomplete: str) -> list[str]:
     import psycopg
 
     from pgflow._db.connect import ConnectOptions, connect
+    from pgflow.errors import InvalidArgument
+    from pgflow.inspect import find_keys
 
     try:
         with connect(ConnectOptions(dsn, connect_timeout_seconds=2), "pgflow cli", 2.0) as connection:
-            return [row["key"] for row in fetch_dicts(connection, _RECENT_KEYS, (_like(incomplete) + "%", 30))]
-    except (psycopg.Error, UnicodeEncodeError):  # the latter: what is typed so far is no text
+            return fetch(connection, find_keys(incomplete))
+    except (psycopg.Error, InvalidArgument, UnicodeEncodeError):  # the latter two: what is typed so far is no text
         return []
 
 

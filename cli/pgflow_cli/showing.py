@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from pgflow_cli.calls import call_columns, read_calls
-from pgflow_cli.database import Dsn, fetch_dicts, opened
-from pgflow_cli.history import describe_error
-from pgflow_cli.listing import WHY, database_now
+from pgflow_cli.database import Dsn, as_row, fetch, opened
+from pgflow_cli.listing import database_now
 from pgflow_cli.output import (
     AsJson,
     Column,
@@ -27,7 +26,7 @@ from pgflow_cli.output import (
     styled_status,
     when,
 )
-from pgflow_cli.selection import ENDED, Key, find_run
+from pgflow_cli.selection import ENDED, Key, find_detail
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -35,13 +34,12 @@ if TYPE_CHECKING:
     import psycopg
     from rich.console import RenderableType
 
-_RUN = f"""key, status, workflow, queue, version, priority, labels, {WHY}, reason_code, reason_detail, attempt, worker_id, generation,
-    created_at, since, run_at, deadline_at, finished_at, input, output, error, run_id, parent_run_id,
-    origin_key, origin_generation, origin_seq"""
-
-_CHILDREN = "select key, status, workflow from pgflow.runs where parent_run_id = %s order by run_id limit 100"
-_PARENT = "select key from pgflow.runs where run_id = %s"
-_STATE = "select pgflow.run_state(%s::text) as state"
+_RUN = (
+    "key", "status", "workflow", "queue", "version", "priority", "labels", "why", "reason_code", "reason_detail", "attempt", "worker_id",
+    "generation", "created_at", "since", "run_at", "deadline_at", "finished_at", "input", "output", "error", "origin_key",
+    "origin_generation", "origin_seq",
+)  # fmt: skip
+_CHILD = ("key", "status", "workflow")
 
 DEFAULT_LIMIT = 30
 
@@ -90,24 +88,15 @@ def read_run(connection: psycopg.Connection[Any], key: str, limit: int | None = 
     Raises:
         Mistake: No run has the key.
     """
-    run = find_run(connection, key, _RUN)
-    run_id, parent_id = run.pop("run_id"), run.pop("parent_run_id")
-    parent = fetch_dicts(connection, _PARENT, (parent_id,)) if parent_id is not None else []
-    run["parent"] = parent[0]["key"] if parent else None
-    run["state"] = _read_state(connection, key)
-    run["children"] = fetch_dicts(connection, _CHILDREN, (run_id,))
-    run["calls"], run["more_calls"] = read_calls(connection, run_id, limit)
+    from pgflow.inspect import find_key, list_children, read_state
+
+    found = find_detail(connection, key)
+    run = as_row(found, _RUN)
+    run["parent"] = None if found.parent_run_id is None else fetch(connection, find_key(found.parent_run_id))
+    run["state"] = fetch(connection, read_state(key))
+    run["children"] = [as_row(child, _CHILD) for child in fetch(connection, list_children(found.run_id))]
+    run["calls"], run["more_calls"] = read_calls(connection, found.run_id, limit)
     return run
-
-
-def _read_state(connection: psycopg.Connection[Any], key: str) -> Any:
-    """Return the state that the run last set; None for an auditor, who reads views only."""
-    import psycopg
-
-    try:
-        return fetch_dicts(connection, _STATE, (key,))[0]["state"]
-    except psycopg.errors.InsufficientPrivilege:
-        return None
 
 
 def draw(run: dict[str, Any], now: datetime, width: int) -> list[RenderableType]:
@@ -135,6 +124,8 @@ def draw(run: dict[str, Any], now: datetime, width: int) -> list[RenderableType]
 
 def _facts(run: dict[str, Any], now: datetime) -> list[tuple[str, RenderableType]]:
     """Names and values, without those that say nothing."""
+    from pgflow.inspect import describe_error
+
     ended = run["status"] in ENDED
     took = f", after {duration((run['finished_at'] - run['created_at']).total_seconds())}" if ended else ""
     labels = " ".join(f"{name}={value}" for name, value in (run["labels"] or {}).items())

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     import psycopg
 
     from pgflow._db.calls.mail import Sent
+    from pgflow.inspect import RunRow
 
 AWAITED_SECONDS = 2.0
 """Seconds for which a run that waits for the signal, and could not be moved at once, is woken again."""
@@ -45,28 +46,28 @@ def signal(
         from pgflow._db.calls import mail
         from pgflow._db.query import run
 
-        before = find_run(connection, key, "status, reason")
+        before = find_run(connection, key)
         with connection.transaction():
             sent_to = run(connection, mail.deliver_signal(key, name, dump(value), sent_by=operator(), idempotency_key=idempotency_key))
             if sent_to.ended_as is not None and sent_to.is_new:
                 raise Mistake(f"run {key!r} is {sent_to.ended_as}: it takes no more signals; nothing was sent")
         after = _wake_run(connection, key, sent_to, before, name)
     sent = {
-        "key": key, "signal": name, "payload": value, "message": sent_to.message_id, "before": before["status"], "status": after["status"],
+        "key": key, "signal": name, "payload": value, "message": sent_to.message_id, "before": before.status, "status": after.status,
     }  # fmt: skip
     if idempotency_key is not None:
         sent["new"] = sent_to.is_new
-    print_one(choose_form(as_json=as_json), sent, lambda: plain(_sent(sent, before["reason"], after["reason"])))
+    print_one(choose_form(as_json=as_json), sent, lambda: plain(_sent(sent, before.why, after.why)))
 
 
-def _wake_run(connection: psycopg.Connection[Any], key: str, sent: Sent, before: dict[str, Any], name: str) -> dict[str, Any]:
+def _wake_run(connection: psycopg.Connection[Any], key: str, sent: Sent, before: RunRow, name: str) -> RunRow:
     """Wakes the run and answers where it is: one that waits for this signal was busy elsewhere if it still does, and soon is not."""
-    is_awaited = before["status"] == "waiting" and f"signal {name}" in (before["reason"] or "")
+    is_awaited = before.status == "waiting" and f"signal {name}" in (before.why or "")
     patience = time.monotonic() + AWAITED_SECONDS
     while True:
         wake(connection, sent.chains, sent.lanes)
-        after = find_run(connection, key, "status, reason")
-        if not is_awaited or time.monotonic() > patience or (after["status"], after["reason"]) != (before["status"], before["reason"]):
+        after = find_run(connection, key)
+        if not is_awaited or time.monotonic() > patience or (after.status, after.why) != (before.status, before.why):
             return after
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pgflow_cli.database import Dsn, fetch_dicts, find_dsn, opened
+from pgflow_cli.database import Dsn, fetch, find_dsn, opened
 from pgflow_cli.failures import Mistake
 from pgflow_cli.listing import database_now
 from pgflow_cli.mail import wake
@@ -75,6 +75,8 @@ def start(
         raise Mistake(f"--if-taken {if_taken.value} is said of a key: pass --key too")
     workflow = _load(target, dsn) if ":" in target or target.endswith(".py") else None
     with opened(dsn) as connection:
+        from pgflow.inspect import is_served, why_unserved
+
         name = target if workflow is None else workflow.name
         own_queue = _find_queue(connection, name, queue, new=new) if workflow is None else workflow.start_options.queue
         if workflow is not None:
@@ -82,16 +84,12 @@ def start(
         options = _options(connection, key, own_queue if queue is None else queue, priority, at, deadline, labels, workflow)
         options = replace(options, if_taken=if_taken.value)
         started = _start(connection, name, value, options, None if workflow is None else workflow.defaults_text)
-        served = fetch_dicts(connection, "select 1 from pgflow.workers where %s = any(queues) and not stopping limit 1", (options.queue,))
-        unserved = fetch_dicts(connection, _UNSERVED, (options.queue, name))
+        served, why = fetch(connection, is_served(options.queue)), fetch(connection, why_unserved(options.queue, name))
     print_one(form, started, lambda: plain(_say_started(started)))
     if not served and form is Form.TABLE:
         note(f"No worker serves the queue {options.queue!r} now: it begins once one does (`pgflow workers MODULE`).")
-    elif unserved and form is Form.TABLE:
-        note(f"It is not taken now: {unserved[0]['why']}.")
-
-
-_UNSERVED = "select why from pgflow.lanes where queue = %s and workflow = %s and version = '' and why is not null"
+    elif why is not None and form is Form.TABLE:
+        note(f"It is not taken now: {why}.")
 
 
 def _load(target: str, dsn: str | None) -> Workflow[..., Any]:
@@ -167,30 +165,22 @@ def _say_started(started: dict[str, Any]) -> str:
     return f"{started['key']} is the same run as before: nothing new was started."
 
 
-_LANES = "select queue from pgflow.lane where workflow = %s and version = '' order by queue <> 'default', lane_id limit 1"
-_LATEST = """
-select queue from (select queue, workflow, run_id from pgflow.runs order by run_id desc limit 20000) recent
-where workflow = %s order by run_id desc limit 1
-"""
-_MAY_READ_LANES = "select pg_catalog.has_table_privilege('pgflow.lane', 'select') as may"
-
-
 def _find_queue(connection: psycopg.Connection[Any], name: str, queue: str | None, *, new: bool) -> str:
     """The queue of a workflow that is known by name only: that of its latest run, else one that workers serve for it.
 
     Raises:
         Mistake: No run and no worker has ever named the workflow: a run of it would wait for ever.
     """
-    may_read_lanes = fetch_dicts(connection, _MAY_READ_LANES)[0]["may"]
-    found = fetch_dicts(connection, _LATEST, (name,)) or (fetch_dicts(connection, _LANES, (name,)) if may_read_lanes else [])
-    if found:
-        return str(found[0]["queue"])
+    from pgflow.inspect import find_queue, list_workflows
+
+    found = fetch(connection, find_queue(name))
+    if found is not None:
+        return found
     if new:
         return queue or "default"
     import difflib
 
-    known = fetch_dicts(connection, f"select distinct workflow from pgflow.{'lane' if may_read_lanes else 'runs'} limit 1000")  # noqa: S608 - ours
-    close = difflib.get_close_matches(name, [row["workflow"] for row in known], 1)
+    close = difflib.get_close_matches(name, fetch(connection, list_workflows()), 1)
     hint = f"did you mean {close[0]}?" if close else "name it MODULE:WORKFLOW to take it from its code"
     raise Mistake(f"no run and no worker has named a workflow {name!r}: {hint} (--new starts it all the same)")
 

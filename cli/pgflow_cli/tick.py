@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from pgflow_cli import github
-from pgflow_cli.database import Dsn, connect, fetch_dicts, find_dsn
+from pgflow_cli.database import Dsn, as_row, connect, fetch, fetch_dicts, find_dsn
 from pgflow_cli.failures import DONE, FAILED, NEEDS_A_PERSON, TIME_LIMIT, Mistake
-from pgflow_cli.listing import WHY, database_now
+from pgflow_cli.listing import database_now
 from pgflow_cli.output import AsJson, LogFormat, LogLevel, choose_form, duration, note, plain, print_one, when
 from pgflow_cli.parsing import parse_duration
 
@@ -117,13 +117,7 @@ def _alone(dsn: str, queues: Any) -> Iterator[bool]:
 
 
 _COUNTED = ("completed", "failed", "cancelled", "waiting", "queued", "running", "paused", "stuck")
-
-_OUTCOMES = f"""
-select key, status, workflow, {WHY} from pgflow.runs
-where chain_id = any(%(chains)s::bigint[])
-  or (status = 'stuck' and since >= %(began)s and queue = any(%(queues)s::text[]) and workflow = any(%(workflows)s::text[]))
-order by run_id
-"""  # noqa: S608 - our own columns
+_OUTCOME = ("key", "status", "workflow", "why")
 
 
 def _now(dsn: str) -> datetime:
@@ -133,9 +127,11 @@ def _now(dsn: str) -> datetime:
 
 def _outcomes(dsn: str, queues: Sequence[str], workflows: list[str], taken: set[int], began_at: datetime) -> list[dict[str, Any]]:
     """Return the runs that were taken, and those that a dead worker has made stuck meanwhile, with their status."""
-    params = {"chains": sorted(taken), "began": began_at, "queues": list(queues), "workflows": workflows}
+    from pgflow.inspect import list_outcomes
+
     with connect(dsn) as connection:
-        return fetch_dicts(connection, _OUTCOMES, params)
+        runs = fetch(connection, list_outcomes(sorted(taken), stuck_since=began_at, queues=queues, workflows=workflows))
+        return [as_row(run, _OUTCOME) for run in runs]
 
 
 def _sum_up(drained: Drained, rows: list[dict[str, Any]]) -> dict[str, Any]:

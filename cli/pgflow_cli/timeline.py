@@ -7,10 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pgflow_cli.database import Dsn, fetch_dicts, opened
-from pgflow_cli.failures import Mistake
-from pgflow_cli.history import MARK, RECOVERED, STEP, Entry, fold
-from pgflow_cli.listing import WHY, database_now
+from pgflow_cli.database import Dsn, as_row, opened
 from pgflow_cli.output import (
     GAP,
     AsCsv,
@@ -28,22 +25,16 @@ from pgflow_cli.output import (
     styled_status,
     when,
 )
-from pgflow_cli.selection import ENDED, Key, find_run
+from pgflow_cli.selection import ENDED, Key, find
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from datetime import datetime
 
-    import psycopg
     from rich.console import RenderableType
     from rich.text import Text
 
-_RUN = f"key, status, workflow, run_id, generation, created_at, finished_at, since, {WHY}"
-
-_UNITS = """
-select t.seq, t.call, t.event, t.name, t.at, t.recorded_at, t.due_at, t.payload, t.starts, t.token, t.is_inherited
-from pgflow.timeline t where {condition} order by t.seq
-"""
+    from pgflow.inspect import Entry, History
 
 _UNIT_NAMES = ("seq", "call", "event", "name", "at", "is_inherited")
 _UNIT_COLUMNS = [
@@ -78,61 +69,47 @@ def timeline(
     """
     form = choose_form(as_json=as_json, as_csv=as_csv)
     with opened(dsn) as connection:
-        history = read_history(connection, key, generation)
+        from pgflow.inspect import read_history
+
+        history = find(connection, key, read_history(key, generation))
     if units:
-        print_rows(form, _UNIT_COLUMNS, [{name: unit[name] for name in _UNIT_NAMES} for unit in history.units])
+        print_rows(form, _UNIT_COLUMNS, [as_row(unit, _UNIT_NAMES) for unit in history.units])
     elif form is Form.TABLE:
         out = console()
         for part in draw(history, out.width, is_unicode=out.encoding.lower().startswith("utf")):
             out.print(part)
     else:
-        names = list(Entry(0, "", "", history.now).as_row())
-        print_rows(form, [], [entry.as_row() for entry in history.entries], names=names)
+        print_rows(form, [], [entry_row(entry) for entry in history.entries], names=_ENTRY_NAMES)
 
 
-@dataclass(frozen=True)
-class History:
-    """A run, what it did, and what time it is in the database."""
-
-    run: dict[str, Any]
-    entries: list[Entry]
-    now: datetime
-    units: list[dict[str, Any]]
-
-    @property
-    def end(self) -> datetime:
-        """Right edge of the picture: the end of the run, or now."""
-        last = max((entry.ended_at or entry.began_at for entry in self.entries), default=self.run["created_at"])
-        end = self.run["finished_at"] if self.run["status"] in ENDED else self.now
-        return max(last, end)
+_ENTRY_NAMES = (
+    "call", "kind", "name", "status", "began_at", "began_is_recorded", "ended_at", "seconds", "attempts", "errors", "due_at", "detail",
+)  # fmt: skip
 
 
-def read_history(connection: psycopg.Connection[Any], key: str, generation: int | None = None) -> History:
-    """Reads what is recorded of a run.
+def entry_row(entry: Entry) -> dict[str, Any]:
+    """An entry for machines."""
+    from pgflow.inspect import describe_error
 
-    Raises:
-        Mistake: There is no such run, or no such generation of it.
-    """
-    run = find_run(connection, key, _RUN)
-    if generation is not None and generation > run["generation"]:
-        raise Mistake(f"run {key!r} has {run['generation']} generation{'s' if run['generation'] > 1 else ''}, not {generation}")
-    wanted = generation or run["generation"]
-    is_newest = wanted == run["generation"]
-    condition = "t.run_id = %s" if is_newest else "t.key = %s and t.tenant = '' and t.generation = %s"
-    units = fetch_dicts(connection, _UNITS.format(condition=condition), (run["run_id"],) if is_newest else (key, wanted))
-    began = run["created_at"] if wanted == 1 or not units else units[0]["at"]
-    if wanted < run["generation"] and units:
-        run = {
-            **run,
-            "status": "continued",
-            "generation": wanted,
-            "finished_at": units[-1]["recorded_at"],
-            "created_at": began,
-            "why": None,
-        }
-    if units:
-        run = {**run, "created_at": min(run["created_at"], units[0]["at"])}  # a part of the journal may be older than the run
-    return History(run, fold(units, run["created_at"]), database_now(connection), units)
+    values = (
+        entry.call, entry.kind, entry.name, entry.status, entry.began_at, entry.is_known, entry.ended_at,
+        None if entry.seconds is None else round(entry.seconds, 6), entry.attempts,
+        [describe_error(failure.error) for failure in entry.failures], entry.due_at, detail(entry),
+    )  # fmt: skip
+    return dict(zip(_ENTRY_NAMES, values, strict=True))
+
+
+def detail(entry: Entry) -> str:
+    """The text of a mark: what its payload says."""
+    from pgflow.inspect import readable
+    from pgflow.inspect.timeline import MARK, RECOVERED
+
+    if entry.kind == MARK and entry.name == RECOVERED:
+        return "another lease goes on from the journal"
+    payload = readable(entry.payload)
+    if isinstance(payload, dict):
+        return ", ".join(f"{name}: {value}" for name, value in payload.items() if value is not None)
+    return "" if payload is None else str(payload)
 
 
 # ---------------------------------------------------------------- drawing
@@ -156,7 +133,7 @@ _COLOURS = {"failed": "red", "abandoned": "red", "given up": "bright_black", "op
 
 def draw(history: History, width: int, *, is_unicode: bool = True) -> list[RenderableType]:
     """The picture: a line on the run, the bars, what is left to say."""
-    begin, end = history.run["created_at"], history.end
+    begin, end = history.began_at, history.seen_until
     bars = Bars(begin, max((end - begin).total_seconds(), 0.001), Marks() if is_unicode else ASCII)
     rows = [{"entry": entry} for entry in history.entries]
     name_room = 24 if width < NARROW else 40
@@ -176,25 +153,30 @@ def _headline(history: History) -> RenderableType:
     from rich.text import Text
 
     run = history.run
-    line = Text.assemble((shown(run["key"]), "bold"), "  ", shown(run["workflow"]), "  ")
-    line.append_text(styled_status(run["status"]))
-    generation = f", generation {run['generation']}" if run["generation"] > 1 else ""
-    line.append(f"  started {when(run['created_at'])}, {duration((history.end - run['created_at']).total_seconds())} in all{generation}")
+    line = Text.assemble((shown(run.key), "bold"), "  ", shown(run.workflow), "  ")
+    line.append_text(styled_status(history.status))
+    generation = f", generation {history.generation}" if history.generation > 1 else ""
+    took = duration((history.seen_until - history.began_at).total_seconds())
+    line.append(f"  started {when(history.began_at)}, {took} in all{generation}")
     return line
 
 
 def _what(entry: Entry) -> Text:
     from rich.text import Text
 
+    from pgflow.inspect.timeline import MARK, RECOVERED
+
     if entry.kind == MARK:
         if entry.name == RECOVERED:
             return Text(RECOVERED, style="bold magenta")
-        return Text(f"· {entry.name}" + (f" ({entry.detail})" if entry.detail else ""), style="bright_black")
+        return Text(f"· {entry.name}" + (f" ({said})" if (said := detail(entry)) else ""), style="bright_black")
     prefix = {"timer": "sleep: ", "signal": "signal: ", "child": "child: "}.get(entry.kind, "")
     return Text((prefix if not entry.name.startswith("sleep") else "") + entry.name)
 
 
 def _took(entry: Entry) -> str:
+    from pgflow.inspect.timeline import MARK
+
     if entry.kind == MARK:
         return ""
     return "…" if entry.ended_at is None else duration((entry.ended_at - entry.began_at).total_seconds())
@@ -218,13 +200,15 @@ class Bars:
         """The bar of an entry, so many cells wide at most."""
         from rich.text import Text
 
+        from pgflow.inspect.timeline import MARK, STEP
+
         left = self._cell(entry.began_at, room)
         right = max(left, self._cell(entry.ended_at or now, room))
         if entry.kind == MARK:
             return Text(" " * left + self.marks.point, style="bright_black")
         cells = [self._fill(entry)] * (right - left + 1)
-        for at, _ in entry.failures:
-            cells[min(max(self._cell(at, room) - left, 0), len(cells) - 1)] = self.marks.failure
+        for failure in entry.failures:
+            cells[min(max(self._cell(failure.at, room) - left, 0), len(cells) - 1)] = self.marks.failure
         if entry.ended_at is None:
             cells[-1] = self.marks.open
         style = _COLOURS.get(entry.status, "green" if entry.kind == STEP else "blue")
@@ -234,6 +218,8 @@ class Bars:
         return bar
 
     def _fill(self, entry: Entry) -> str:
+        from pgflow.inspect.timeline import STEP
+
         if entry.kind != STEP:
             return self.marks.wait
         return self.marks.work if entry.is_known else self.marks.guess
@@ -245,16 +231,18 @@ class Bars:
 
 def _errors(entries: Sequence[Entry]) -> list[RenderableType]:
     """The failed attempts in words."""
+    from pgflow.inspect import describe_error
+
     lines: list[RenderableType] = []
     for entry in entries:
-        lines += [plain(f"call {entry.call} {entry.name}, try {number}: {error}") for number, (_, error) in enumerate(entry.failures, 1)]
+        for number, failure in enumerate(entry.failures, 1):
+            lines.append(plain(f"call {entry.call} {entry.name}, try {number}: {describe_error(failure.error)}"))
     return ["", *lines] if lines else []
 
 
 def _tail(history: History) -> list[RenderableType]:
     """Return the status of the run and the reason for it; nothing if it ended without one."""
-    run = history.run
-    if run["status"] in ENDED and not run["why"]:
+    if history.status in ENDED and not history.why:
         return []
-    why = f": {run['why']}" if run["why"] else ""
-    return ["", plain(f"{run['status']}{why}")]
+    why = f": {history.why}" if history.why else ""
+    return ["", plain(f"{history.status}{why}")]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pgflow_cli.database import Dsn, opened
+from pgflow_cli.database import Dsn, fetch, opened
 from pgflow_cli.failures import Mistake
 from pgflow_cli.orders import Keys
 from pgflow_cli.output import AsJson, Form, choose_form, dump, many, note, shown
@@ -61,9 +61,10 @@ def _export(
     """All as of one moment."""
     from psycopg import IsolationLevel
 
+    from pgflow.inspect import list_child_chains
     from pgflow.replay.histories import export_chain
 
-    named = [find_run(connection, key, "chain_id")["chain_id"] for key in keys]
+    named = [find_run(connection, key).chain_id for key in keys]
     connection.isolation_level, connection.read_only = IsolationLevel.REPEATABLE_READ, True
     done: set[int] = set()
     lines = 0
@@ -80,7 +81,7 @@ def _export(
                     written = export_chain(connection, chain_id, out)
                     lines += len(written)
                     if children:
-                        pending += _children(connection, written)
+                        pending += fetch(connection, list_child_chains(written))
     return len(done), lines
 
 
@@ -97,17 +98,9 @@ def _opened(output: Path | None) -> Any:
 
 def choose_chains(connection: psycopg.Connection[Any], filters: Filters) -> Iterator[int]:
     """The chains of the runs that are meant, in the order in which they were started; a transaction must be open."""
-    condition, params = filters.condition()
-    with connection.cursor(name="pgflow_chains") as cursor:
-        cursor.itersize = 1000
-        cursor.execute(f"select chain_id from pgflow.runs where {condition} order by chain_id".encode(), params)  # noqa: S608 - our own words
-        for (chain_id,) in cursor:
-            yield chain_id
+    from pgflow.inspect import list_chains, stream
 
-
-def _children(connection: psycopg.Connection[Any], parents: list[int]) -> list[int]:
-    query = b"select distinct chain_id from pgflow.runs where parent_run_id = any(%s) order by chain_id"
-    return [row[0] for row in connection.execute(query, (parents,))]
+    return stream(connection, list_chains(filters.chosen()))
 
 
 def import_runs(file: File, *, as_json: AsJson = None, dsn: Dsn = None) -> None:

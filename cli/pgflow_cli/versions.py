@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from pgflow_cli.database import Dsn, fetch_dicts, opened
+from pgflow_cli.database import Dsn, as_row, fetch, opened
 from pgflow_cli.listing import database_now
 from pgflow_cli.output import AsCsv, AsJson, Column, age, choose_form, plain, print_rows
 from pgflow_cli.selection import WorkflowNames
@@ -13,11 +13,6 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from rich.text import Text
-
-_VERSIONS = """
-select * from pgflow.versions where %(all)s or workflow = any(%(workflows)s::text[]) order by workflow, first_at nulls first, version
-"""
-_PATCHES = "select * from pgflow.patches where %(all)s or workflow = any(%(workflows)s::text[]) order by workflow, patch"
 
 VERSION_NAMES = ("workflow", "version", "pinned", "pinned_runs", "begun_runs", "workers", "first_at", "last_at", "safe_to_remove")
 PATCH_NAMES = ("workflow", "patch", "new_side", "old_side", "marked", "workers", "deprecated", "safe_to_deprecate", "safe_to_remove")
@@ -30,7 +25,9 @@ def versions(workflow: WorkflowNames = None, *, as_json: AsJson = None, as_csv: 
     may go when there are none.
     """
     with opened(dsn) as connection:
-        rows = fetch_dicts(connection, _VERSIONS, {"all": not workflow, "workflows": workflow or []})
+        from pgflow.inspect import list_versions
+
+        rows = [as_row(version) for version in fetch(connection, list_versions(workflow or ()))]
         columns = _version_columns(database_now(connection))
     form = choose_form(as_json=as_json, as_csv=as_csv)
     print_rows(form, columns, rows, names=VERSION_NAMES, empty="No worker has said yet what code it has.")
@@ -66,7 +63,9 @@ def patches(workflow: WorkflowNames = None, *, as_json: AsJson = None, as_csv: A
     NEW counts open runs that took the new side, OLD those that may have passed before the change.
     """
     with opened(dsn) as connection:
-        rows = fetch_dicts(connection, _PATCHES, {"all": not workflow, "workflows": workflow or []})
+        from pgflow.inspect import list_patches
+
+        rows = [as_row(patch) for patch in fetch(connection, list_patches(workflow or ()))]
     columns = [
         Column("WORKFLOW", lambda row: plain(row["workflow"])),
         Column("PATCH", lambda row: plain(row["patch"])),

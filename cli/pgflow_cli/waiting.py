@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pgflow_cli.database import Dsn, find_dsn, opened
+from pgflow_cli.database import Dsn, as_row, find_dsn, opened
 from pgflow_cli.failures import DONE, FAILED, NEEDS_A_PERSON, TIME_LIMIT, Ended, Mistake
-from pgflow_cli.listing import WHY, database_now, run_columns
+from pgflow_cli.listing import database_now, run_columns
 from pgflow_cli.output import AsCsv, AsJson, Form, choose_form, dump, note, print_rows
 from pgflow_cli.parsing import parse_duration
-from pgflow_cli.selection import ENDED, Key, complete_key, find_run
+from pgflow_cli.selection import ENDED, Key, complete_key, find_detail
 
 if TYPE_CHECKING:
     from datetime import timedelta
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 Keys = Annotated[list[str], typer.Argument(metavar="KEY...", help="Keys of the runs.", autocompletion=complete_key, show_default=False)]
 Timeout = Annotated[str | None, typer.Option("--timeout", help="Stop waiting after 90s, 10m...: exit code 3.")]
 
-_RUN = f"key, status, workflow, queue, labels, priority, attempt, since, {WHY}, run_id, chain_id, output"
+_RUN = ("key", "status", "workflow", "queue", "labels", "priority", "attempt", "since", "why", "run_id", "chain_id", "output")
 _NAMES = ("key", "status", "workflow", "since", "why")
 OVER = (*ENDED, "stuck")
 
@@ -76,7 +76,7 @@ def _wait(connection: psycopg.Connection[Any], dsn: str | None, keys: list[str],
     """
     limit = None if timeout is None else parse_duration(timeout, "--timeout")
     keys = list(dict.fromkeys(keys))
-    runs = [find_run(connection, key, _RUN) for key in keys]
+    runs = [as_row(find_detail(connection, key), _RUN) for key in keys]
     open_chains = [run["chain_id"] for run in runs if run["status"] not in OVER]
     if not open_chains:
         return runs
@@ -88,7 +88,7 @@ def _wait(connection: psycopg.Connection[Any], dsn: str | None, keys: list[str],
 
 def _find_again(connection: psycopg.Connection[Any], key: str) -> dict[str, Any]:
     try:
-        return find_run(connection, key, _RUN)
+        return as_row(find_detail(connection, key), _RUN)
     except Mistake:
         raise Mistake(f"run {key!r} has ended, and its history was removed meanwhile") from None
 

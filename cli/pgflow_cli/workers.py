@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pgflow_cli.database import Dsn, fetch_dicts, opened
+from pgflow_cli.database import Dsn, as_row, fetch, opened
 from pgflow_cli.listing import database_now
 from pgflow_cli.output import AsCsv, AsJson, Column, LogFormat, LogLevel, age, choose_form, plain, print_rows
 
@@ -86,7 +86,9 @@ _COLUMNS = ("worker_id", "host", "pid", "queues", "concurrency", "running", "sto
 def _list_workers(dsn: str | None, *, as_json: bool | None, as_csv: bool) -> None:
     form = choose_form(as_json=as_json, as_csv=as_csv)
     with opened(dsn) as connection:
-        rows = fetch_dicts(connection, f"select {', '.join(_COLUMNS)} from pgflow.workers order by worker_id")  # noqa: S608 - our own columns
+        from pgflow.inspect import list_workers
+
+        rows = [as_row(worker, _COLUMNS) for worker in fetch(connection, list_workers())]
         now = database_now(connection)
     empty = "No worker is registered: start one with `pgflow workers MODULE`, or drain once with `pgflow tick MODULE`."
     print_rows(form, _worker_columns(now), rows, names=_COLUMNS, empty=empty)

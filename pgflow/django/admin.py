@@ -1,8 +1,12 @@
-"""The admin's list of runs, to look at: who wants a run changed says so to pgflow, which wakes it."""
+"""The admin's list of runs, to look at: who wants a run changed says so to pgflow, which wakes it.
+
+The admin asks by the ORM, so it reads the view ``pgflow.runs`` by its model; a test holds the model's columns to those of
+:class:`pgflow.inspect.RunDetail`.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any
 
 from django.contrib import admin
 from django.core.paginator import Paginator
@@ -10,9 +14,9 @@ from django.db.models import QuerySet
 from django.http import HttpRequest
 from django.utils.functional import cached_property
 
-from pgflow._model.kinds import Status
 from pgflow.django import project_app
 from pgflow.django.models import Run
+from pgflow.inspect import STATUSES
 
 MOST_COUNTED = 10_000
 """A history may be long: the list counts no further, and filters find what is older."""
@@ -47,7 +51,7 @@ class _StatusFilter(_Filter):
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
         del request, model_admin
-        return [(status, status) for status in get_args(Status)]
+        return [(status, status) for status in STATUSES]
 
 
 class _WorkflowFilter(_Filter):

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
-from pgflow_cli.database import connect_to_any, fetch_dicts
+from pgflow_cli.database import connect_to_any, fetch, fetch_dicts
 
 if TYPE_CHECKING:
     import psycopg
 
+    from pgflow.inspect import Question
+
+T = TypeVar("T")
 Level = Literal["ok", "warn", "fail"]
 
 
@@ -40,12 +43,16 @@ class Patient:
         self.dsn = dsn
         self.connection = connection
 
+    def ask(self, question: Question[T]) -> T:
+        """The answer to a question about what pgflow has."""
+        return fetch(self.connection, question)
+
     def rows(self, query: str, params: Any = None) -> list[dict[str, Any]]:
-        """Rows of a query."""
+        """Rows of a query to the server itself, of its settings, its catalogs and its activity."""
         return fetch_dicts(self.connection, query, params)
 
     def row(self, query: str, params: Any = None) -> dict[str, Any]:
-        """The only row of a query."""
+        """The only row of such a query."""
         return self.rows(query, params)[0]
 
     def second_connection(self) -> psycopg.Connection[Any]:

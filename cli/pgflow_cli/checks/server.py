@@ -255,8 +255,10 @@ from pg_stat_activity where backend_type = 'client backend'
 
 def check_connections(patient: Patient) -> Iterator[Finding]:
     """Workers open connections as they need them: whether there is room if all do at once."""
+    from pgflow.inspect import count_workers
+
     row = patient.row(_ROOM)
-    workers = patient.row("select count(*) as workers from pgflow.workers")["workers"] if row["has_workers"] else 0
+    workers = patient.ask(count_workers()).workers if row["has_workers"] else 0
     most = workers * CONNECTIONS_OF_A_WORKER
     text = f"{count_of(row['used'], 'connection')} of {row['room']} in use"
     remedy = "raise max_connections, or put a pooler in front of the application"
@@ -278,23 +280,18 @@ from pg_settings where name = 'jit'
 """
 """`reset_val` is how sessions of this role begin; our own does without, and is told then that it is not available."""
 
-_LOOKED_AT = {
-    name: f"select * from pgflow.{name}{' order by run_id desc limit 50' if name in ('runs', 'steps', 'effects', 'decisions') else ''}"  # noqa: S608
-    for name in ("runs", "steps", "effects", "decisions", "queues", "workers")
-}
-"""By whoever has a dashboard. `lanes` costs too much in an empty database: the few rows that it reads are never counted."""
-
 
 def check_compiling(patient: Patient) -> Iterator[Finding]:
     """Check whether a look at a view is compiled first. What pgflow itself says never is."""
+    from pgflow.inspect import read_view_costs
+
     with patient.connection.transaction():
         patient.connection.execute("set local jit = on")
         row = patient.row(_JIT)
     if not row["is_on"] or row["above"] < 0:
         yield Finding("ok", "this server compiles nothing (jit)")
         return
-    plans = {name: patient.row(f"explain (format json) {query}")["QUERY PLAN"][0]["Plan"] for name, query in _LOOKED_AT.items()}
-    dear = [name for name, plan in plans.items() if plan["Total Cost"] > row["above"]]
+    dear = [name for name, cost in patient.ask(read_view_costs()).items() if cost > row["above"]]
     if dear:
         yield Finding(
             "warn",

@@ -10,91 +10,71 @@ from pgflow_cli.output import duration
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from pgflow.inspect import WorkerHealth
+
 SILENT_SECONDS = 15
-
-_WORKERS = """
-select w.worker_id, w.host, w.pid, w.running, w.version, w.is_outdated, w.lost_threads,
-  extract(epoch from clock_timestamp() - w.beat_at)::float8 as silent
-from pgflow.workers w order by w.worker_id
-"""
-
-_STRAYS = """
-select r.worker_id, count(*) as runs from pgflow.runs r
-where r.status = 'running' and not exists (select from pgflow.workers w where w.worker_id = r.worker_id)
-group by r.worker_id order by r.worker_id
-"""
 
 
 def check_workers(patient: Patient) -> Iterator[Finding]:
     """Workers that have gone silent, that an upgrade has left behind or that lose threads, and runs that are leased to nobody."""
-    rows = patient.rows(_WORKERS)
-    alive = [row for row in rows if row["silent"] <= SILENT_SECONDS]
-    lost = [row for row in rows if row["silent"] > SILENT_SECONDS]
+    from pgflow.inspect import health
+
+    workers = patient.ask(health.check_workers())
+    alive = [worker for worker in workers if worker.silent_seconds <= SILENT_SECONDS]
+    lost = [worker for worker in workers if worker.silent_seconds > SILENT_SECONDS]
     remedy = "any live worker, or `pgflow tick MODULE`, finds it dead and goes on with its runs"
-    for row in lost:
-        who = f"worker {row['worker_id']} (pid {row['pid']} on {row['host']})"
-        yield Finding("warn", f"{who} is silent for {duration(row['silent'])} and holds {count_of(row['running'], 'run')}", remedy)
-    for row in patient.rows(_STRAYS):
-        yield Finding("warn", f"{count_of(row['runs'], 'run')} leased to worker {row['worker_id']}, which is gone", remedy)
-    left_behind = [row for row in alive if row["is_outdated"]]
-    for row in left_behind:
-        who = f"worker {row['worker_id']} (pid {row['pid']} on {row['host']})"
+    for worker in lost:
+        silence, held = duration(worker.silent_seconds), count_of(worker.running, "run")
+        yield Finding("warn", f"{_who(worker)} is silent for {silence} and holds {held}", remedy)
+    for stray in patient.ask(health.list_stray_leases()):
+        yield Finding("warn", f"{count_of(stray.runs, 'run')} leased to worker {stray.worker_id}, which is gone", remedy)
+    left_behind = [worker for worker in alive if worker.is_outdated]
+    for worker in left_behind:
         yield Finding(
-            "warn", f"{who} has the code of an older schema ({row['version']})",
+            "warn", f"{_who(worker)} has the code of an older schema ({worker.version})",
             "it goes on; start a worker of the version that migrated, then stop it with SIGTERM",
         )
-    hung = [row for row in alive if row["lost_threads"]]
-    for row in hung:
-        who = f"worker {row['worker_id']} (pid {row['pid']} on {row['host']})"
+    hung = [worker for worker in alive if worker.lost_threads]
+    for worker in hung:
+        threads = count_of(worker.lost_threads, "thread")
         yield Finding(
-            "warn", f"{who} has {count_of(row['lost_threads'], 'thread')} at bodies of steps that go on though nobody waits for them",
+            "warn", f"{_who(worker)} has {threads} at bodies of steps that go on though nobody waits for them",
             "its log names the steps: give what they wait for a time-out of its own; it hands its runs back when it has lost too many",
         )
     if not lost and not left_behind and not hung:
         yield Finding("ok", f"{count_of(len(alive), 'worker')} alive, none lost")
 
 
-_WAITING_QUEUES = """
-select q.queue, q.queued, q.paused_at is not null as is_paused,
-  extract(epoch from clock_timestamp() - q.oldest_queued_at)::float8 as seconds,
-  exists (select from pgflow.workers w where q.queue = any(w.queues)) as is_served
-from pgflow.queues q where q.queued > 0 order by q.queue
-"""
-
-
-_UNSERVED_LANES = """
-select l.workflow, l.queued, l.why, extract(epoch from clock_timestamp() - l.oldest_queued_at)::float8 as seconds
-from pgflow.lanes l join pgflow.queues q on q.queue = l.queue
-where l.queued > 0 and l.why is not null and q.paused_at is null and l.oldest_queued_at < clock_timestamp() - %s * interval '1 second'
-  and exists (select from pgflow.workers w where l.queue = any(w.queues))
-order by l.queue, l.workflow, l.version
-"""
+def _who(worker: WorkerHealth) -> str:
+    return f"worker {worker.worker_id} (pid {worker.pid} on {worker.host})"
 
 
 def check_queues(patient: Patient) -> Iterator[Finding]:
     """Runs that nobody will take."""
+    from pgflow.inspect import health
+
     wrong = False
-    for row in patient.rows(_WAITING_QUEUES):
-        if row["is_paused"]:
+    for queue in patient.ask(health.list_waiting_queues()):
+        if queue.is_paused:
             wrong = True
             yield Finding(
                 "warn",
-                f"queue {row['queue']} is paused with {count_of(row['queued'], 'run')} queued",
-                f"pgflow queues resume {row['queue']}",
+                f"queue {queue.queue} is paused with {count_of(queue.queued, 'run')} queued",
+                f"pgflow queues resume {queue.queue}",
             )
-        elif not row["is_served"] and row["seconds"] > SILENT_SECONDS:
+        elif not queue.is_served and queue.seconds > SILENT_SECONDS:
             wrong = True
             yield Finding(
                 "warn",
-                f"queue {row['queue']} has {count_of(row['queued'], 'run')} queued for up to {duration(row['seconds'])}, and no worker",
+                f"queue {queue.queue} has {count_of(queue.queued, 'run')} queued for up to {duration(queue.seconds)}, and no worker",
                 "pgflow workers MODULE, or pgflow tick MODULE from cron",
             )
-    for row in patient.rows(_UNSERVED_LANES, (SILENT_SECONDS,)):
+    for lane in patient.ask(health.list_unserved_lanes(SILENT_SECONDS)):
         wrong = True
         yield Finding(
             "warn",
-            f"{row['why']}: {count_of(row['queued'], 'run')} queued for up to {duration(row['seconds'])}",
-            "start a worker that has it, or, if the name is wrong, pgflow cancel --status queued --workflow " + row["workflow"],
+            f"{lane.why}: {count_of(lane.queued, 'run')} queued for up to {duration(lane.seconds)}",
+            "start a worker that has it, or, if the name is wrong, pgflow cancel --status queued --workflow " + lane.workflow,
         )
     if not wrong:
         yield Finding("ok", "every queue with work is served")
@@ -102,98 +82,89 @@ def check_queues(patient: Patient) -> Iterator[Finding]:
 
 def check_stuck(patient: Patient) -> Iterator[Finding]:
     """Runs that need a person."""
-    rows = patient.rows(
-        "select reason, count(*) as runs, min(key) as example from pgflow.runs where status = 'stuck' group by reason order by 2 desc"
-    )
-    for row in rows:
+    from pgflow.inspect import health
+
+    found = patient.ask(health.count_stuck())
+    for stuck in found:
         yield Finding(
             "warn",
-            f"{count_of(row['runs'], 'run')} stuck: {row['reason']}",
-            f"pgflow show {row['example']}; mend the cause, then pgflow retry --status stuck",
+            f"{count_of(stuck.runs, 'run')} stuck: {stuck.reason}",
+            f"pgflow show {stuck.example}; mend the cause, then pgflow retry --status stuck",
         )
-    if not rows:
+    if not found:
         yield Finding("ok", "no run is stuck")
+
+
+_LEFT = {
+    "refused": ("that the code of its run could not take", "--replace, --drop or --requeue"),
+    "ended": ("for a run that had ended", "--drop or --requeue"),
+}
 
 
 def check_messages(patient: Patient) -> Iterator[Finding]:
     """Signals that runs could not take, or had ended before they came."""
-    rows = patient.rows(
-        "select reason, verbs, count(*) as messages, min(key) as example from ("
-        "  select 'that the code of its run could not take' as reason, '--replace, --drop or --requeue' as verbs, key"
-        "  from pgflow.messages where refused is not null"
-        "  union all"
-        "  select 'for a run that had ended', '--drop or --requeue', key from pgflow.undelivered_messages where reason = 'ended'"
-        ") m group by reason, verbs order by reason"
-    )
-    for row in rows:
-        yield Finding(
-            "warn", f"{count_of(row['messages'], 'signal')} {row['reason']}",
-            f"pgflow messages {row['example']}; then {row['verbs']} it",
-        )  # fmt: skip
-    if not rows:
+    from pgflow.inspect import health
+
+    found = patient.ask(health.count_left_messages())
+    for left in found:
+        what, verbs = _LEFT[left.state]
+        yield Finding("warn", f"{count_of(left.messages, 'signal')} {what}", f"pgflow messages {left.example}; then {verbs} it")
+    if not found:
         yield Finding("ok", "every signal was taken, or waits to be")
-
-
-_LOSSES = """
-select loss_id, noticed_at, host, pid, acknowledged_lsn, kept_lsn, acknowledged_lsn - kept_lsn as bytes, run_count,
-  (select string_agg(r.run->>'key', ', ') from (select run from jsonb_array_elements(runs) run limit 5) r) as keys
-from pgflow.losses where closed_at is null order by loss_id
-"""
 
 
 def check_losses(patient: Patient) -> Iterator[Finding]:
     """Check for fail-overs that lost units which workers were told are durable."""
-    rows = patient.rows(_LOSSES)
-    for row in rows:
+    from pgflow.inspect import health
+
+    losses = patient.ask(health.list_losses())
+    for loss in losses:
         runs = "no run that it remembers lacks anything"
-        if row["run_count"]:
-            runs = f"something of {count_of(row['run_count'], 'run')} is lost: {row['keys']}{', ...' if row['run_count'] > 5 else ''}"
-        piece = f", {row['bytes']:,} bytes of the log" if row["bytes"] > 0 else ""
+        if loss.run_count:
+            runs = f"something of {count_of(loss.run_count, 'run')} is lost: {loss.keys}{', ...' if loss.run_count > 5 else ''}"
+        piece = f", {loss.bytes:,} bytes of the log" if loss.bytes > 0 else ""
         yield Finding(
             "fail",
-            f"loss {row['loss_id']}: a fail-over lost what was acknowledged to worker {row['host']}/{row['pid']}{piece}; {runs}",
-            f"compare what was done outside with what is left, then: select pgflow.close_loss({row['loss_id']}, 'why')",
+            f"loss {loss.loss_id}: a fail-over lost what was acknowledged to worker {loss.host}/{loss.pid}{piece}; {runs}",
+            f"compare what was done outside with what is left, then: select pgflow.close_loss({loss.loss_id}, 'why')",
         )
-    if not rows:
+    if not losses:
         yield Finding("ok", "no fail-over has lost anything that workers know of")
-
-
-_KEPT_LARGE = """
-select p.partition, p.units, p.kept_large, p.tries, pg_size_pretty(p.bytes) as size
-from pgflow.partitions p where p.kept_large is not null and (p.kept_large <> 'busy' or p.tries >= 3) order by p.first_run_id
-"""
 
 
 def check_journal(patient: Patient) -> Iterator[Finding]:
     """Partitions of the journal that stay large though history was removed from them."""
-    rows = patient.rows(_KEPT_LARGE)
-    for row in rows:
-        name, units = row["partition"], count_of(row["units"], "unit")
+    from pgflow.inspect import health
+
+    partitions = patient.ask(health.list_large_partitions())
+    for partition in partitions:
+        name, rows = partition.partition, partition.units or 0
         why, remedy = {
             "busy": (
-                f"its lock was not to be had in {row['tries']} tries",
+                f"its lock was not to be had in {partition.tries} tries",
                 "workers try again; look for a transaction that reads the journal for long (pg_stat_activity)",
             ),
             "units": (
                 "too many to be moved while everybody waits",
-                f"when it is quiet, call pgflow.shrink_journal(max_units => {max(row['units'], 1)}, max_bytes => null)",
+                f"when it is quiet, call pgflow.shrink_journal(max_units => {max(rows, 1)}, max_bytes => null)",
             ),
             "vacuum": (
                 "rows that were removed are still in its file",
                 f"vacuum pgflow.{name}, and look for a transaction that is held open; workers shrink it then",
             ),
-        }[row["kept_large"]]
-        yield Finding("warn", f"partition {name} of the journal has {row['size']} for {units}: {why}", remedy)
-    if not rows:
+        }[partition.kept_large]
+        yield Finding("warn", f"partition {name} of the journal has {partition.size} for {count_of(rows, 'unit')}: {why}", remedy)
+    if not partitions:
         yield Finding("ok", "no partition of the journal is larger than what it holds")
 
 
 def check_books(patient: Patient) -> Iterator[Finding]:
     """The engine's own audit: reads everything, hence only when asked for."""
-    rows = patient.rows("select invariant, detail from pgflow.check() limit 20")
-    for row in rows:
-        yield Finding(
-            "fail", f"{row['invariant']}: {row['detail']}", "this is a bug, or somebody wrote to pgflow's tables: keep a dump and report it"
-        )
-    if not rows:
+    from pgflow.inspect import health
+
+    violations = patient.ask(health.check_books())
+    for violation in violations:
+        found = f"{violation.invariant}: {violation.detail}"
+        yield Finding("fail", found, "this is a bug, or somebody wrote to pgflow's tables: keep a dump and report it")
+    if not violations:
         yield Finding("ok", "every invariant holds")
