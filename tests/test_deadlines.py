@@ -10,7 +10,6 @@ from typing import Any
 
 import psycopg
 import pytest
-from pgflow._db._sync_pool import lent, make_pool
 from records import SOON, count, wait_until
 from sqlalchemy import create_engine, text
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_sessionmaker, create_async_engine
@@ -19,6 +18,7 @@ from sqlalchemy.pool import NullPool
 
 from pgflow import App, Signal, transaction, workflow
 from pgflow._db import deadlines
+from pgflow._db._sync_pool import lent, make_pool
 from pgflow._db.connect import ConnectOptions, connect
 from pgflow._transactions import protocol as transactions
 from pgflow._worker import listener as listener_module

@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 import pytest
 from clikit import pgflow as cli
-from pgflow._db._sync_pool import make_pool
 from psycopg.conninfo import make_conninfo
 from records import SOON, count, run_row, steps, wait_until
 
 import pgflow
 from pgflow import App, Retries, RunFailed, RunStuck, decision, read, step, transaction, workflow
 from pgflow._db._async_pool import make_pool_async
+from pgflow._db._sync_pool import make_pool
 from pgflow._db.connect import ConnectOptions
 from pgflow.meter import Meter
 

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 import psycopg
 import pytest
-from pgflow._db._sync_pool import make_pool
 from poolers import bouncer
 from psycopg.rows import dict_row
 from records import HOUR, SOON, count, events, run_row, steps, wait_until
@@ -30,6 +29,7 @@ from pgflow import (
     workflow,
 )
 from pgflow._db._async_pool import make_pool_async
+from pgflow._db._sync_pool import make_pool
 from pgflow._db.connect import ConnectOptions
 from pgflow._transactions.psycopg import AsyncPsycopgProvider, PsycopgProvider
 
