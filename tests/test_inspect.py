@@ -400,7 +400,8 @@ def test_who_holds_runs_is_told_and_whose_worker_is_gone(dsn: str, conn: psycopg
     conn.execute("select pgflow.register_worker('here', 7, '{default}', 3, '1.0')")
     (worker,) = ask(inspect.list_workers())
     lanes = [row[0] for row in conn.execute("select lane_id from pgflow.serve_lanes('{default}', '{greet}')")]
-    assert len(conn.execute("select * from pgflow.claim_runs(%s::int, %s::int[], 10)", (worker.worker_id, lanes)).fetchall()) == 1
+    claim = "select * from pgflow.claim_runs(%s::int, %s::int[], 1, '{7}')"
+    assert len(conn.execute(claim, (worker.worker_id, lanes)).fetchall()) == 1
     assert ask(inspect.list_holders(["default"], ["greet"], but=0)) == [inspect.Holder(worker.worker_id, 0)]
     assert ask(inspect.list_holders(["default"], ["greet"], but=worker.worker_id)) == []
     assert ask(inspect.list_stray_leases()) == []
