@@ -481,7 +481,7 @@ def test_a_row_has_the_columns_of_its_view_under_their_names(
     prepared: str, look: psycopg.Connection[Any], view: str, question: Callable[[psycopg.Connection[Any]], inspect.Question[Any]], condition: str
 ) -> None:
     found = by_connection(prepared)(question(look))
-    rows = [found] if dataclasses.is_dataclass(found) and not isinstance(found, inspect.Page) else list(found)
+    rows = [found] if dataclasses.is_dataclass(found) and not isinstance(found, inspect.Listing) else list(found)
     theirs = look.execute(f"select * from pgflow.{view} where {condition}").fetchall()
     shared = {field.name for field in dataclasses.fields(rows[0])} & set(theirs[0])
     assert len(shared) >= len(dataclasses.fields(rows[0])) - 2

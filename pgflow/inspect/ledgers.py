@@ -12,7 +12,7 @@ from typing import Any, Literal, LiteralString, get_args
 
 from pgflow._db.query import Query, Row
 from pgflow.errors import InvalidArgument
-from pgflow.inspect.pages import After, Page, cut, one_more, parse_place
+from pgflow.inspect.listing import After, Listing, cut, one_more, parse_place
 from pgflow.inspect.question import Question, Steps, once, question, statement
 from pgflow.inspect.runs import RunDetail, find_detail
 
@@ -60,7 +60,7 @@ class DecisionRow:
 _DECISIONS: LiteralString = "decision, name, value, why, evidence, alternatives, policy, model, usage, decided_at, seq, call"
 
 
-def list_decisions(run_id: int, *, after: After = None, limit: int | None = 50) -> Question[Page[DecisionRow]]:
+def list_decisions(run_id: int, *, after: After = None, limit: int | None = 50) -> Question[Listing[DecisionRow]]:
     """Ask for a page of the decisions of a run, in the order of its code.
 
     Args:
@@ -134,7 +134,7 @@ _EFFECTS: LiteralString = (
 )
 
 
-def list_effects(run_id: int, *, after: After = None, limit: int | None = 50) -> Question[Page[EffectRow]]:
+def list_effects(run_id: int, *, after: After = None, limit: int | None = 50) -> Question[Listing[EffectRow]]:
     """Ask for a page of the effects of a run, in the order of its code.
 
     Args:
@@ -212,7 +212,7 @@ def _read_obligations(rows: list[Row]) -> list[ObligationRow]:
 
 def list_obligations(
     *, state: str | None = None, tenant: str = "", after: After = None, limit: int | None = 50
-) -> Question[Page[ObligationRow]]:
+) -> Question[Listing[ObligationRow]]:
     """Ask for a page of what is owed, that which is owed for longest first.
 
     Args:

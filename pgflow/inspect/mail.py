@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Any, Literal, LiteralString
 
 from pgflow._db.query import Query
-from pgflow.inspect.pages import After, Page, cut, one_more, parse_place
+from pgflow.inspect.listing import After, Listing, cut, one_more, parse_place
 from pgflow.inspect.question import Question, once, statement
 
 
@@ -51,7 +51,7 @@ where tenant = %s and case when %s::text is null then state in ('refused', 'ende
 
 def list_messages(
     key: str | None = None, *, tenant: str = "", after: After = None, limit: int | None = 50
-) -> Question[Page[MessageRow]]:
+) -> Question[Listing[MessageRow]]:
     """Ask for a page of the signals that no run has taken, in the order of their sending.
 
     Args:

@@ -18,7 +18,7 @@ from pgflow._db.calls import result
 from pgflow._db.query import Query, Row
 from pgflow._model.kinds import Status
 from pgflow.errors import InvalidArgument, RunNotFound
-from pgflow.inspect.pages import After, Page, cut, one_more, parse_place
+from pgflow.inspect.listing import After, Listing, cut, one_more, parse_place
 from pgflow.inspect.question import Question, Steps, once, question, statement
 
 STATUSES: tuple[str, ...] = get_args(Status)
@@ -240,7 +240,7 @@ def _like(pattern: str) -> str:
 
 def list_runs(
     where: RunFilter = EVERY_RUN, *, after: After = None, limit: int | None = 50, oldest_first: bool = False
-) -> Question[Page[RunRow]]:
+) -> Question[Listing[RunRow]]:
     """Ask for a page of runs, the newest first.
 
     Args:
@@ -411,7 +411,7 @@ def find_key(run_id: int) -> Question[str | None]:
     return once(Query("select key from pgflow.runs where run_id = %s", (run_id,), lambda rows: str(rows[0][0]) if rows else None))
 
 
-def list_children(run_id: int, *, after: After = None, limit: int | None = 100) -> Question[Page[ChildRow]]:
+def list_children(run_id: int, *, after: After = None, limit: int | None = 100) -> Question[Listing[ChildRow]]:
     """Ask for a page of the children that a run has started, the oldest first.
 
     Args:

@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Any, LiteralString
 
 from pgflow._db.query import Query
-from pgflow.inspect.pages import After, Page, cut, one_more, parse_place
+from pgflow.inspect.listing import After, Listing, cut, one_more, parse_place
 from pgflow.inspect.question import Question, once, statement
 
 
@@ -44,7 +44,7 @@ class StepRow:
 _COLUMNS: LiteralString = "call, step, status, attempts, started_at, ended_at, idempotency_key, output, error, is_inherited"
 
 
-def list_steps(run_id: int, *, after: After = None, limit: int | None = 50) -> Question[Page[StepRow]]:
+def list_steps(run_id: int, *, after: After = None, limit: int | None = 50) -> Question[Listing[StepRow]]:
     """Ask for a page of the steps of a run.
 
     Args:

@@ -16,7 +16,7 @@ from pgflow._db.query import Query, Row
 from pgflow._model.kinds import EndedAs
 from pgflow.errors import InvalidArgument
 from pgflow.inspect.clock import database_now
-from pgflow.inspect.pages import After, Page, cut, one_more, parse_place
+from pgflow.inspect.listing import After, Listing, cut, one_more, parse_place
 from pgflow.inspect.question import Question, Steps, once, question, statement
 from pgflow.inspect.runs import RunRow, find_run
 
@@ -63,7 +63,7 @@ def _read_units(rows: list[Row]) -> list[UnitRow]:
     return [UnitRow(*row) for row in rows]
 
 
-def list_units(run_id: int, *, after: After = None, limit: int | None = 100) -> Question[Page[UnitRow]]:
+def list_units(run_id: int, *, after: After = None, limit: int | None = 100) -> Question[Listing[UnitRow]]:
     """Ask for a page of the units of a run, in the order of its journal.
 
     Args:

@@ -17,13 +17,13 @@ class RecordedRun(NamedTuple):
     output: str | None
 
 
-class Idleness(NamedTuple):
+class IdleState(NamedTuple):
     """True if there is nothing to do, and the time of the next timer."""
 
     idle: bool
     next_due_at: datetime | None
 
 
-def idle_state() -> Query[Idleness]:
+def idle_state() -> Query[IdleState]:
     """Return whether the database is idle, and the time of the next timer."""
-    return Query("select idle, next_due_at from pgflow.idle_state()", (), lambda rows: Idleness(*rows[0]))
+    return Query("select idle, next_due_at from pgflow.idle_state()", (), lambda rows: IdleState(*rows[0]))

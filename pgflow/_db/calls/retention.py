@@ -8,7 +8,7 @@ from typing import NamedTuple
 from pgflow._db.query import Query
 
 
-class Dropped(NamedTuple):
+class DroppedHistory(NamedTuple):
     """A batch of history that was removed; the place to go on from, None at the end."""
 
     runs: int
@@ -16,7 +16,7 @@ class Dropped(NamedTuple):
     last_root: int | None
 
 
-def drop_history(ended_before: datetime, most: int, after: int) -> Query[Dropped]:
+def drop_history(ended_before: datetime, most: int, after: int) -> Query[DroppedHistory]:
     """Removes runs that ended before a time, up to so many, from a place on."""
     sql = "select runs, partitions, last_root from pgflow.drop_history(%s::timestamptz, %s::int, %s::bigint)"
-    return Query(sql, (ended_before, most, after), lambda rows: Dropped(*rows[0]))
+    return Query(sql, (ended_before, most, after), lambda rows: DroppedHistory(*rows[0]))

@@ -1,7 +1,7 @@
 """Pages of long lists.
 
 A page ends at a place in the order of its list, and the next one begins behind that place. So a page costs the same wherever it
-is, and a row that comes or goes meanwhile shifts no other. ``Page.next`` is that place as text, for a link or a token.
+is, and a row that comes or goes meanwhile shifts no other. ``Listing.next`` is that place as text, for a link or a token.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ SEPARATOR = "~"
 
 
 @dataclass(frozen=True)
-class Page(Generic[T]):
+class Listing(Generic[T]):
     """A part of a long list, in its order. Iterate over it, or take ``items``.
 
     Attributes:
@@ -53,7 +53,7 @@ def one_more(limit: int | None) -> int | None:
     return None if limit is None else limit + 1
 
 
-def cut(rows: list[T], limit: int | None, place: Callable[[T], tuple[Any, ...]]) -> Page[T]:
+def cut(rows: list[T], limit: int | None, place: Callable[[T], tuple[Any, ...]]) -> Listing[T]:
     """Return the page that these rows make, of which the last may belong to the next.
 
     Args:
@@ -62,9 +62,9 @@ def cut(rows: list[T], limit: int | None, place: Callable[[T], tuple[Any, ...]])
         place: Values by which the list is ordered, of a row.
     """
     if limit is None or len(rows) <= limit:
-        return Page(rows)
+        return Listing(rows)
     items = rows[:limit]
-    return Page(items, SEPARATOR.join(_write(value) for value in place(items[-1])))
+    return Listing(items, SEPARATOR.join(_write(value) for value in place(items[-1])))
 
 
 def _write(value: Any) -> str:
