@@ -498,6 +498,29 @@ async def test_a_step_knows_its_progress_after_a_crash(aflow: AsyncHarness, conn
     assert learned == [None, "halfway"]
 
 
+async def test_the_last_heartbeat_before_a_worker_ends_is_not_lost(aflow: AsyncHarness) -> None:
+    learned, told = [], asyncio.Event()
+
+    @read
+    async def copy() -> None:
+        learned.append(pgflow.heartbeat_details())
+        if len(learned) == 1:
+            pgflow.heartbeat("halfway")
+            told.set()
+            await asyncio.Event().wait()
+
+    @workflow
+    async def job() -> None:
+        await copy()
+
+    aflow.include(job)
+    await aflow.start(job)
+    await told.wait()
+    await aflow.crash()
+    await aflow.until_idle()
+    assert learned == [None, "halfway"]
+
+
 async def test_heartbeats_are_forgotten_with_their_run_though_a_worker_crashed(aflow: AsyncHarness, conn: psycopg.Connection) -> None:
     _, run = await crash_in_the_middle_of_a_body(aflow, conn, read)
     await run.send(go, 1)

@@ -5,6 +5,7 @@ None of it is an outcome: what does not arrive is lost, and the body goes on.
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 import threading
@@ -17,15 +18,18 @@ from pgflow._flow.scope import StepScope, log_fields
 from pgflow._model.envelopes import open_value
 from pgflow._worker.connection import WorkerConnection
 from pgflow._worker.drafts import Drafts
-from pgflow._worker.parts import Tasks
+from pgflow._worker.parts import Part, Tasks
 from pgflow._worker.runs import Runs
 from pgflow.logs import redacted
 
 log = logging.getLogger("pgflow")
 
+LAST_BEATS_SECONDS = 1.0
+"""The end of a worker waits so long for beats that are on their way."""
 
-class Progress:
-    """See the module. What is on its way to the database are tasks of the worker, and end with it.
+
+class Progress(Part):
+    """See the module. It keeps the beats that are on their way to the database.
 
     Args:
         control: Asks the database, until there is an answer.
@@ -36,6 +40,7 @@ class Progress:
         self._control = control
         self._runs = runs
         self._tasks = tasks
+        self._beats: set[asyncio.Task[None]] = set()
         self._making_drafts = threading.Lock()
 
     def scope_of(self, execution: Execution, call: StepCall, attempt: int) -> StepScope:
@@ -62,7 +67,12 @@ class Progress:
     def _beat(self, execution: Execution, call: StepCall, details: str) -> None:
         execution.beat = True
         call.details = details
-        self._tasks.loop.call_soon_threadsafe(lambda: self._tasks.spawn(self._send_beat(execution, call, details)))
+        self._tasks.loop.call_soon_threadsafe(self._begin_beat, execution, call, details)
+
+    def _begin_beat(self, execution: Execution, call: StepCall, details: str) -> None:
+        beat = self._tasks.spawn(self._send_beat(execution, call, details))
+        self._beats.add(beat)
+        beat.add_done_callback(self._beats.discard)
 
     async def _send_beat(self, execution: Execution, call: StepCall, details: str) -> None:
         query = calls.beat_step(execution.run_id, execution.claim.token, call.number, call.failed_attempts + 1, details)
@@ -71,3 +81,9 @@ class Progress:
                 self._runs.discard(execution, "another worker holds it")
         except Exception as error:  # noqa: BLE001 - a heartbeat that does not arrive is not an outcome
             log.warning("a heartbeat of step %s was not recorded: %s", call.name, redacted(error), extra=log_fields(execution.claim, call))
+
+    async def stop(self) -> None:
+        """Waits a little for the last beats: the next try of their body begins with what they say."""
+        await asyncio.sleep(0)  # some may have been told in this turn of the loop
+        if self._beats:
+            await asyncio.wait(self._beats, timeout=LAST_BEATS_SECONDS)

@@ -151,6 +151,7 @@ class Worker:
             lanes,
             *([pager] if pager is not None else []),
             tasks,  # all loops end together, before anything above
+            progress,
             notifier,
             host,
         ]
