@@ -238,6 +238,9 @@ def test_an_auditor_who_reads_views_only_sees_as_much(prepared: str, look: psyco
         assert set(theirs(inspect.list_workflows())) == {row["workflow"] for row in look.execute("select distinct workflow from pgflow.runs")}
         with pytest.raises(RunNotFound):
             theirs(inspect.find_run("order-3"))
+        with psycopg.connect(clikit.as_role(prepared, role)) as conn:  # in whose one transaction all of it is asked
+            assert inspect.ask(conn, inspect.read_state("order-1")) is None
+            assert inspect.ask(conn, inspect.find_run("order-1")) == ours(inspect.find_run("order-1"))
     finally:
         look.execute(f"drop owned by {role}; drop role {role}")
 

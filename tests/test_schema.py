@@ -720,6 +720,19 @@ def test_an_upgrade_forgets_files_that_have_moved(empty):
     assert known == {file.name for file in schema.own_assets().sources}
 
 
+def test_a_version_of_other_files_between_leaves_nothing_of_itself(empty):
+    """It knows none of our files, so it replaces their functions and leaves the records that they were applied."""
+    schema.migrate(empty)
+    fresh = dump_catalog(empty, with_server_details=True)
+    older = older_assets()
+    apart = tuple(dataclasses.replace(file, name=f"other/{file.name}" if file.name != "privileges" else file.name) for file in older.sources)
+    schema.install(empty, dataclasses.replace(older, version=schema.own_assets().version, sources=apart))
+    empty.execute("insert into pgflow.source select s.name, s.sha256 from unnest(%s::text[], %s::text[]) as s (name, sha256) on conflict do nothing",
+                  ([f.name for f in schema.own_assets().sources], [f.sha256 for f in schema.own_assets().sources]))
+    schema.migrate(empty)
+    assert dump_catalog(empty, with_server_details=True) == fresh
+
+
 def test_a_grant_of_something_that_is_not_there_is_refused(empty):
     with pytest.raises(SetupError, match="no function or view to grant: nowhere"):
         schema.install(empty, changed_assets(clock="\n--! grant nowhere to pgflow_client\n"))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Generator, Iterator
 from functools import partial, wraps
+from itertools import count
 from typing import Any, Generic, LiteralString, ParamSpec, Protocol, TypeAlias, TypeVar
 
 import psycopg
@@ -26,6 +27,9 @@ Steps: TypeAlias = Generator[Query[Any], Any, T]
 
 STREAMED_ROWS = 1000
 """Rows that a stream fetches at once."""
+
+_STREAMS = count(1)
+"""Numbers for the names of cursors: several may be open on one connection."""
 
 
 class Question(Generic[T_co]):
@@ -175,7 +179,7 @@ def stream(connection: psycopg.Connection[Any], question: Question[list[T]]) -> 
         psycopg.Error: No transaction is open, the database cannot be reached, or the role may not read this.
     """
     query = question.first
-    with connection.cursor(name="pgflow_inspect", row_factory=tuple_row) as cursor:
+    with connection.cursor(name=f"pgflow_inspect_{next(_STREAMS)}", row_factory=tuple_row) as cursor:
         cursor.execute(query.sql, query.params)
         while rows := cursor.fetchmany(STREAMED_ROWS):
             yield from query.read(rows)
@@ -189,7 +193,7 @@ async def stream_async(connection: psycopg.AsyncConnection[Any], question: Quest
         question: A question of one statement whose answer is a list.
     """
     query = question.first
-    async with connection.cursor(name="pgflow_inspect", row_factory=tuple_row) as cursor:
+    async with connection.cursor(name=f"pgflow_inspect_{next(_STREAMS)}", row_factory=tuple_row) as cursor:
         await cursor.execute(query.sql, query.params)
         while rows := await cursor.fetchmany(STREAMED_ROWS):
             for row in query.read(rows):

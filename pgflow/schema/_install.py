@@ -292,7 +292,9 @@ def _find_pending(cursor: psycopg.Cursor[tuple[Any, ...]], found: Installed, ass
     migrations = dict(cursor.execute("select name, sha256 from pgflow.migration").fetchall())
     sources = dict(cursor.execute("select name, sha256 from pgflow.source").fetchall())
     _check_history(found, migrations, assets)
-    changed = tuple(file for file in assets.sources if sources.get(file.name) != file.sha256 or file.name == "privileges")
+    # Under another name a file may stand there as another version has it: then what our names say counts for nothing.
+    known = {} if sources.keys() - {file.name for file in assets.sources} else sources
+    changed = tuple(file for file in assets.sources if known.get(file.name) != file.sha256 or file.name == "privileges")
     return Pending(tuple(file for file in assets.migrations if file.name not in migrations), changed, is_upgrade=True)
 
 

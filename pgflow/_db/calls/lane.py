@@ -1,4 +1,4 @@
-"""``sql/lane.sql``: orders to queues."""
+"""``sql/core/lane.sql``: orders to queues."""
 
 from __future__ import annotations
 

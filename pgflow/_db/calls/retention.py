@@ -1,4 +1,4 @@
-"""``sql/retention.sql``: removing history."""
+"""``sql/ops/retention.sql``: removing history."""
 
 from __future__ import annotations
 

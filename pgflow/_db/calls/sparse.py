@@ -1,4 +1,4 @@
-"""``sql/sparse.sql``: the room that removed history leaves in the journal."""
+"""``sql/core/sparse.sql``: the room that removed history leaves in the journal."""
 
 from __future__ import annotations
 
