@@ -51,7 +51,7 @@ def python_page() -> str:
 
 
 PARTS_OF_READERS: list[tuple[str, str, list[Any]]] = [
-    ("Asking", "", [readers.ask, readers.ask_async, readers.stream, readers.stream_async, readers.Question, readers.Page]),
+    ("Asking", "", [readers.ask, readers.ask_async, readers.stream, readers.stream_async, readers.Question, readers.Listing]),
     ("Runs", "", [
         readers.RunFilter, readers.list_runs, readers.count_runs, readers.count_ended, readers.find_run, readers.find_detail, readers.find_newest,
         readers.find_key, readers.find_keys, readers.list_children, readers.list_child_chains, readers.list_chains, readers.sample_chains,

@@ -983,6 +983,12 @@ function pgflow.as_compared_(value json) returns jsonb, owner pgflow_owner
   set search_path=pg_catalog, pg_temp
   md5 f0fa483bff35ed2966b5a9536b4ed7cd
 
+function pgflow.as_intent_(e jsonb) returns jsonb, owner pgflow_owner
+  -- An intent as an object; workers of landed versions send an array
+  sql immutable
+  set search_path=pg_catalog, pg_temp
+  md5 09ed06dd1ff4675eb3ca27bc256e207d
+
 function pgflow.await_end_of_(me bigint, old_chain bigint) returns void, owner pgflow_owner
   -- Cancels a run that has been replaced, if it is open, and parks the new one until it has ended
   plpgsql volatile
@@ -1698,7 +1704,7 @@ function pgflow.intend_(q jsonb, t timestamp with time zone, INOUT seq integer, 
   -- Records the intents and further attempts that a flush asks for; refused = those that the policy does not let through
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 35384bc20def1f55962fe65a7fbaca32
+  md5 9b6e9ec8eb5fb4f5b453e91778290187
 
 function pgflow.intern_lane_(queue text, workflow text, version text) returns integer, owner pgflow_owner
   -- The lane of (queue, workflow, version), made if it is new
