@@ -94,7 +94,7 @@ def readers_page() -> str:
 
 def _row(thing: type) -> str:
     """A class that is only ever read: nobody calls it."""
-    methods = [line for member in _methods(thing) if (line := _method(*member))]
+    methods = [line for member in _methods(thing) if (line := _method(*member, None))]
     said = [f"### `{thing.__qualname__}`\n", f"{_prose(inspect.getdoc(thing) or '')}\n"]
     return "\n".join([*said, "\n".join(methods) + "\n"] if methods else said)
 
