@@ -150,6 +150,8 @@ class Upgrade:
         self._wait(lambda: starting.poll() is not None, "the old client has started its runs")
         if starting.returncode != 0:
             raise AssertionError(f"a client that started runs during the upgrade ended with {starting.returncode}: {self.fleet.said()[-4000:]}")
+        # One that a busy machine took for dead is registered anew, and is as outdated as it was.
+        self._wait(lambda: self._workers("is_outdated") == 2, "both old workers are shown as outdated")
         outdated = self._workers("is_outdated")
         self._replace()
         done = self._count("status = 'completed'")
