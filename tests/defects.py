@@ -226,7 +226,7 @@ LOCKS = (
     ),
     Defect(
         "offered signal taken past a timer", "pgflow/_engine/release.py",
-        "if any(c.due_us and c.due_us <= offer.sent_us for c in waits):", "if False:",
+        "if any(c.looked_at_us and c.looked_at_us <= offer.sent_us for c in waits):", "if False:",
         "test_engine_offers.py::test_a_timer_that_was_due_before_goes_first",
     ),
     Defect(
@@ -311,8 +311,8 @@ WAKES = (
     ),
     Defect(
         "result stored in clear beside a codec", "pgflow/_engine/outcomes.py",
-        "            return _step_value(call, open_text(envelopes, stored, what), what), None, stored\n",
-        "            return _step_value(call, open_text(envelopes, stored, what), what), None, result.text\n",
+        "            return call.value_of(open_text(envelopes, stored, what), what), None, stored\n",
+        "            return call.value_of(open_text(envelopes, stored, what), what), None, result.text\n",
         "test_codec.py::test_no_value_of_a_run_is_readable_in_the_database",
     ),
     Defect(
@@ -485,8 +485,8 @@ REPLAY = (
         "test_engine_order.py::test_what_a_fence_answers_is_released_before_the_next_fence",
     ),
     Defect(
-        "licence not written ahead", "pgflow/_engine/requests.py",
-        "if call.spec.effect == StepKind.STEP and call.number not in self.journal.starts:", "if False:",
+        "licence not written ahead", "pgflow/_engine/calls.py",
+        "if self.spec.effect == StepKind.STEP and not self.is_licensed:", "if False:",
         "test_engine_order.py::test_a_lone_licence_is_a_unit_of_its_own",
     ),
     Defect(
@@ -521,8 +521,8 @@ REPLAY = (
         "test_engine_divergence.py::test_a_started_step_asked_for_with_other_arguments_is_reported",
     ),
     Defect(
-        "failed attempts forgotten by a replay", "pgflow/_engine/history.py",
-        "call.failed_attempts += 1", "pass",
+        "failed attempts forgotten by a replay", "pgflow/_engine/calls.py",
+        "self.failed_attempts += 1", "pass",
         "test_engine_divergence.py::test_failed_attempts_are_counted_on_replay",
     ),
 )
@@ -671,7 +671,7 @@ STEPS = (
     ),
     Defect(
         "first run sees what no replay will", "pgflow/_engine/outcomes.py",
-        "return _step_value(call, result.text, what), None, result.text", "return json.loads(result.text), None, result.text",
+        "return call.value_of(result.text, what), None, result.text", "return json.loads(result.text), None, result.text",
         "test_engine_replay.py::test_a_replay_sees_every_value_and_error_as_the_first_run_did[in_sequence]",
     ),
     Defect(
@@ -685,8 +685,8 @@ STEPS = (
         "test_steps.py::test_after_a_crash_recorded_steps_are_not_run_again_and_the_open_one_is_under_the_same_key",
         also=(
             (
-                "def _dispatch_step(self, call: StepCall) -> None:\n",
-                "def _dispatch_step(self, call: StepCall) -> None:\n        call.ordinal = self.next_ordinal(call.name)\n",
+                "def _do(self, call: StepCall, want: str) -> None:\n",
+                "def _do(self, call: StepCall, want: str) -> None:\n        call.ordinal = self.next_ordinal(call.name)\n",
             ),
         ),
     ),
@@ -752,10 +752,10 @@ SECURITY = (
 
 EFFECTS = (
     Defect(
-        "unknown effect tried again blindly", "pgflow/_engine/ledger.py",
+        "unknown effect tried again blindly", "pgflow/_engine/effects.py",
         'return "ask" if agreed.can_ask else None', 'return "repeat"',
         "test_effects.py::test_a_lost_reply_is_asked_after_and_never_sent_again",
-        also=(('if plan == "ask" and call.asks == 1:', "if call.asks == 1:"), ('if self._plan(call) == "repeat":\n            call.ground = Ground.REMEMBERED', 'if self._plan(call) == "repeat":\n            call.ground = "p"')),
+        also=(('if plan == "ask" and self.asks == 1:', "if self.asks == 1:"), ("self.allow(Ground.REMEMBERED)", 'self.allow("p")')),
     ),
     Defect(
         "any exception of an effect is a failure", "pgflow/_worker/effect_bodies.py",
@@ -883,13 +883,13 @@ EFFECTS = (
         "test_silent_effects.py::test_a_beat_waits_for_a_sweep_and_learns_that_it_came_too_late",
     ),
     Defect(
-        "what is silent is sent again", "pgflow/_engine/ledger.py",
-        "may_repeat = not call.was_accepted", "may_repeat = True",
+        "what is silent is sent again", "pgflow/_engine/effects.py",
+        "may_repeat = not self.was_accepted", "may_repeat = True",
         "test_silent_effects.py::test_what_is_silent_is_asked_after_with_what_its_last_beat_said",
     ),
     Defect(
         "silence forgotten by the next worker", "pgflow/_engine/ledger.py",
-        "for call in [c for c in self._accepted.values() if c.is_silent]:", "for call in ():",
+        "for call in [c for c in self._accepted.values() if c.stage == Stage.SILENT]:", "for call in ():",
         "test_silent_effects.py::test_silence_that_a_dying_worker_has_taken_is_found_by_the_next",
     ),
     Defect(
@@ -913,9 +913,19 @@ EFFECTS = (
         "test_silent_effects.py::test_silence_behind_a_cut_is_found_again",
     ),
     Defect(
-        "accepted taken back before it is confirmed", "pgflow/_engine/ledger.py",
-        "if accepted.number in self._accepted or self._calls.get(accepted.number) is accepted:", "if False:",
+        "accepted taken back before it is confirmed", "pgflow/_engine/effects.py",
+        "if self.takes_back.is_owed:", "if False:",
         "test_carried_sagas.py::test_what_was_accepted_is_taken_back_once_it_is_confirmed_and_left_if_it_was_rejected",
+    ),
+    Defect(
+        "events in a stage in which they cannot come", "pgflow/_engine/effects.py",
+        "to = _MOVES[event].get(self.stage)", "to = _MOVES[event].get(self.stage, self.stage)",
+        "test_calls.py::test_what_is_closed_stays_as_it_is[confirmed]",
+    ),
+    Defect(
+        "silence before its acceptance is released", "pgflow/_engine/effects.py",
+        "Stage.HUSHED: Stage.SILENT,", "Stage.HUSHED: Stage.ACCEPTED,",
+        "test_calls.py::test_marks_say_the_same_before_and_after_the_acceptance_is_released[silent]",
     ),
     Defect(
         "compensation by a fork", "pgflow/_engine/ledger.py",

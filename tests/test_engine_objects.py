@@ -15,7 +15,8 @@ from enginestore import Store
 from exampleflows import add
 
 from pgflow import workflow
-from pgflow._engine.calls import EffectCall, StepCall, TimerCall, spec_of_another
+from pgflow._engine.calls import StepCall, TimerCall, spec_of_another
+from pgflow._engine.effects import EffectCall
 from pgflow._engine.execution import Execution
 from pgflow._engine.journal import Journal
 from pgflow._model.kinds import Kind

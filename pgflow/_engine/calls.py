@@ -1,15 +1,29 @@
-"""Durable calls: what workflow code has asked for and not yet got."""
+"""Durable calls: what workflow code has asked for and not yet got; one class a kind.
+
+Each kind knows four verbs, and the rest of the engine asks nothing else of it:
+
+- :meth:`Call.ask`: what it wants next of the engine, a :class:`Want`;
+- :meth:`Call.fits`: whether a unit can be its outcome;
+- :meth:`Call.decode`: the value or error that a unit hands to the code;
+- :meth:`Call.wait`: what the database is told of it when nothing else can bring it on.
+
+Effects are the kind with a life of its own: :mod:`pgflow._engine.effects`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol
+import json
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, fields
+from typing import Any, Final, Literal, Protocol
 
 from pgflow._model.codecs import ANYTHING, Codec
-from pgflow._model.exceptions import ErrorClasses
-from pgflow._model.kinds import StepKind
+from pgflow._model.decisions import Choice, Decision
+from pgflow._model.exceptions import ErrorClasses, rebuild_error
+from pgflow._model.kinds import Kind, StepKind
 from pgflow._model.options import Retries
+from pgflow._model.units import Unit
+from pgflow.errors import KeyConflict, NotStorable, RunCancelled, RunFailed
 
 Effect = Literal["r", "s", "t", "d", "e"]
 """Effect class of a step: r = read, s = idempotent outside write, t = transactional write, d = decision, e = effect."""
@@ -85,6 +99,65 @@ class Waiter(Protocol):
         """The call raised."""
 
 
+class Want:
+    """Answers of :meth:`Call.ask`."""
+
+    LOOK: Final = "look"
+    """The database may have it: the next flush asks."""
+    CHILD: Final = "child"
+    """The next flush starts it."""
+    LICENCE: Final = "licence"
+    """Its body may start once the next flush says so."""
+    BODY: Final = "body"
+    """Its body may start."""
+    LATER: Final = "later"
+    """It is due at ``retry_due_us``; what it wants then is told by :meth:`StepCall.come_due`."""
+    RESULT: Final = "result"
+    """It was done in a dropped part of the journal, whose result is recorded as its own."""
+    LEAVE: Final = "leave"
+    """The next flush asks whether it may act."""
+    LOST: Final = "lost"
+    """Its worker was lost while it acted: nobody knows what became of it."""
+    FOLLOW: Final = "follow"
+    """It waits for the effect that it takes back."""
+    NEEDLESS: Final = "needless"
+    """The effect that it takes back was not done."""
+    PERSON: Final = "person"
+    """Only a person can say what became of it."""
+    CLOSE: Final = "close"
+    """It was not done, and nobody wants it any more."""
+
+
+class Waits:
+    """The open waits that only the database can end, as a question names them."""
+
+    def __init__(self, accepted: Iterable[int]) -> None:
+        self._rows: dict[str, list[Any]] = {"signals": [], "timers": [], "retries": [], "open_effects": list(accepted)}
+
+    def add(self, sort: str, row: object) -> None:
+        """Names a wait, in the list of its sort."""
+        self._rows.setdefault(sort, []).append(row)
+
+    def in_question(self, children: list[int]) -> dict[str, Any]:
+        """Return them by sort, and the numbers of open children as ranges: a family may have ten thousand."""
+        waits: dict[str, Any] = {sort: rows for sort, rows in self._rows.items() if rows}
+        if children:
+            waits["child_calls"] = ranges_of(children)
+        return waits
+
+
+def ranges_of(numbers: list[int]) -> str:
+    """Numbers as Postgres writes a multirange: a parent asks for thousands of children at once, again and again."""
+    ranges = []
+    first = last = numbers[0]
+    for number in numbers:
+        if number > last + 1 or number < last:
+            ranges.append(f"[{first},{last}]")
+            first = number
+        last = number
+    return f"{{{','.join(ranges)}{',' if ranges else ''}[{first},{last}]}}"
+
+
 @dataclass(eq=False)
 class Call:
     """One durable call."""
@@ -95,6 +168,56 @@ class Call:
     state: State = "pending"
     aliases: tuple[str, ...] = field(default=(), kw_only=True)
     """Names that it had before: a journal that knows it by one of them fits."""
+
+    # ================================================================ the four verbs
+
+    def ask(self) -> str:
+        """Return what it wants next, a :class:`Want`."""
+        return Want.LOOK
+
+    def fits(self, unit: Unit) -> bool:
+        """Return True if a unit can be its outcome."""
+        return unit.kind == Kind.CHILD_STARTED
+
+    def decode(self, unit: Unit) -> tuple[Any, Exception | None]:  # noqa: ARG002 - many an outcome has no value
+        """Return the (value, error) that a unit hands to the code.
+
+        Raises:
+            NotStorable: The recorded result of a step does not fit the step's annotation any more.
+        """
+        return None, None
+
+    def wait(self, waits: Waits) -> None:
+        """Names what only the database can end."""
+
+    # ================================================================ what is known of it
+
+    def read(self, unit: Unit) -> bool:  # noqa: ARG002 - of most kinds there are no marks
+        """Take down what a mark says of it; return False if the mark cannot be about this call."""
+        return False
+
+    def deliver(self, value: Any, error: Exception | None) -> None:
+        """Hands its outcome to the code."""
+        waiter = self.waiter
+        if waiter is not None and not waiter.done():
+            if error is None:
+                waiter.set_result(value)
+            else:
+                waiter.set_exception(error)
+
+    @property
+    def looked_at_us(self) -> int | None:
+        """Time at which the database is worth a look, since it is due then; None if it has none."""
+        return None
+
+    def is_tried_before(self, us: int) -> bool:  # noqa: ARG002 - only steps are tried again
+        """Return True if its next try is due by itself before this time."""
+        return False
+
+    @property
+    def waits_for_database(self) -> bool:
+        """True if only the database can bring it on."""
+        return True
 
     def answers_to(self, name: str | None) -> bool:
         """Return True if a unit of this name can belong to this call."""
@@ -136,76 +259,66 @@ class StepCall(Call):
     """Result of a transaction, or request of an effect, as it is recorded; empty where the app has no codec."""
     key: str = ""
     """Idempotency key, for calls of the ledgers and those that rest on a decision; others make it when they are asked for it."""
+    is_licensed: bool = False
+    """True if the journal has its licence."""
 
+    def ask(self) -> str:
+        """Return what it wants next: a result that there is, a licence, or its body."""
+        if self.carried is not None:
+            return Want.RESULT
+        if self.spec.effect == StepKind.STEP and not self.is_licensed:
+            return Want.LICENCE
+        return Want.BODY if self.retry_due_us is None else Want.LATER
 
-@dataclass(eq=False)
-class EffectCall(StepCall):
-    """A call of an effect. Its own state is the journal's: how often it was attempted and asked after, and what is known."""
+    def come_due(self) -> str:
+        """Return what it wants now that the wait before its next try is over."""
+        return Want.BODY
 
-    request: str = "null"
-    decision: str | None = None
-    compensates: str | None = None
-    expected: str | None = None
-    """Fingerprint of what must be observed immediately before the act."""
-    expects: str | None = None
-    """That fingerprint as it is recorded."""
-    notice: dict[str, Any] | None = None
-    """Notice for the person who closes it: why only a person can take an effect back, and the plan there was."""
-    reads: list[tuple[str, int, float]] = field(default_factory=list)
-    """Reads it rests on that age: name, seq of the newest result, allowed age in seconds."""
-    phase: Literal["act", "ask"] = "act"
-    ground: Literal["w", "a", "p"] | None = None
-    """Reason why it may be attempted again: the key is still remembered (w), it is absent (a), a person said so (p)."""
-    attempts: int = 0
-    asks: int = 0
-    is_unknown: bool = False
-    is_settled: bool = False
-    is_silent: bool = False
-    """True if it was accepted, and its counterparty has given no sign of life in time."""
-    is_by_word: bool = False
-    """True if somebody stated its outcome."""
-    may_have_acted: bool = False
-    """True if an earlier attempt may have acted."""
-    turn: int = 0
-    """Counts the bodies and questions that were given up: what they still say is not heard."""
-    attempted_us: int = 0
-    needs_person: bool = False
-    may_be_forgotten: bool = False
-    """True if the counterparty may have forgotten the key."""
-    value: Any = None
-    closed_as: Literal["confirmed", "accepted", "failed"] | None = None
-    settled_as: str | None = None
-    """Verdict on an accepted effect, once there is one: confirmed or failed."""
-    takes_back: EffectCall | None = None
-    """The effect that this one takes back, if that was accepted: it acts once that is confirmed, and has nothing to do if that failed."""
-    is_undo: bool = False
-    """True if it helps to take another effect back: a step of a plan."""
-    is_foreign: bool = False
-    """True if another run takes it back."""
-    is_of_child: bool = False
-    """True if a child of this run did it."""
-    of_call: int = 0
-    """The call by which that child was started."""
-    is_bound: bool = False
-    """True if it must be taken back though nothing says how: it was done in a saga block that goes on in the next generation."""
-    watchers: list[Waiter] = field(default_factory=list)
-    """Waiters for it to be closed, beside the code that called it."""
+    def fits(self, unit: Unit) -> bool:
+        """Return True for the end of a step of its class."""
+        kind = unit.kind
+        completed = Kind.DECISION_RECORDED if self.spec.effect == StepKind.DECISION else Kind.STEP_COMPLETED
+        return kind in (completed, Kind.STEP_FAILED) and (unit.name is None or self.answers_to(unit.name))
 
-    @property
-    def was_accepted(self) -> bool:
-        """True once the code has its acceptance: all that is still to come is for the ledger alone."""
-        return self.closed_as == "accepted"
+    def decode(self, unit: Unit) -> tuple[Any, Exception | None]:
+        """Return the value that its body returned, or the error it raised."""
+        payload = unit.payload if unit.payload is not None else "null"
+        if unit.kind == Kind.STEP_FAILED:
+            return None, self.error_of(payload)
+        return self.value_of(payload, f"the recorded result of step {self.name}"), None
+
+    def error_of(self, text: str) -> Exception:
+        """Return a recorded error as its caller sees it."""
+        return rebuild_error(json.loads(text), self.spec.errors, self.failed_attempts + 1)
+
+    def value_of(self, text: str, what: str) -> Any:
+        """Return a value as its caller sees it: for a decision, the choice under its key."""
+        value = self.spec.result.decode(text, what)
+        if self.spec.effect != StepKind.DECISION:
+            return value
+        return Decision(self.key, **{field.name: getattr(value, field.name) for field in fields(Choice)})
+
+    def wait(self, waits: Waits) -> None:
+        """Names the next try."""
+        if self.state == "backoff":
+            waits.add("retries", [self.number, self.retry_seq])
+
+    def read(self, unit: Unit) -> bool:
+        """Counts an attempt that failed."""
+        if unit.kind != Kind.ATTEMPT_FAILED or not self.answers_to(unit.name):
+            return False
+        self.failed_attempts += 1
+        self.retry_seq, self.retry_due_us = unit.seq, unit.due_us
+        return True
+
+    def is_tried_before(self, us: int) -> bool:
+        """Return True if its next try is due by itself before this time."""
+        return (self.retry_due_us or us) < us
 
     @property
-    def is_in_place(self) -> bool:
-        """True if it was done, as far as is known once nothing of it is open."""
-        return self.closed_as == "confirmed" or (self.closed_as == "accepted" and self.settled_as != "failed")
-
-    @property
-    def agreed(self) -> EffectTerms:
-        """The terms of the effect."""
-        assert self.spec.terms is not None
-        return self.spec.terms
+    def waits_for_database(self) -> bool:
+        """False: a body brings it on."""
+        return False
 
 
 @dataclass(eq=False)
@@ -216,6 +329,23 @@ class TimerCall(Call):
     started_seq: int = 0
     due_us: int = 0
 
+    def fits(self, unit: Unit) -> bool:
+        """Return True for a timer that fired."""
+        return unit.kind == Kind.TIMER_FIRED and (unit.name is None or self.answers_to(unit.name))
+
+    def wait(self, waits: Waits) -> None:
+        """Names the timer."""
+        waits.add("timers", [self.number, self.started_seq, Kind.TIMER_FIRED])
+
+    def deliver(self, value: Any, error: Exception | None) -> None:  # noqa: ARG002 - it has neither
+        """Fires."""
+        self.fire()
+
+    @property
+    def looked_at_us(self) -> int | None:
+        """Time at which it is due."""
+        return self.due_us
+
 
 @dataclass(eq=False)
 class SignalCall(Call):
@@ -224,6 +354,34 @@ class SignalCall(Call):
     codec: Codec[Any] = field(kw_only=True)
     started_seq: int = 0
     due_us: int | None = None
+
+    def fits(self, unit: Unit) -> bool:
+        """Return True for a message, and for the end of the wait."""
+        return unit.kind in (Kind.SIGNAL_RECEIVED, Kind.WAIT_TIMED_OUT) and (unit.name is None or self.answers_to(unit.name))
+
+    def decode(self, unit: Unit) -> tuple[Any, Exception | None]:
+        """Return the message; as an error, a time-out or why the message does not fit."""
+        if unit.kind == Kind.WAIT_TIMED_OUT:
+            return None, TimeoutError(f"no signal {self.name!r} in time")
+        return self.message_of(unit.payload if unit.payload is not None else "null")
+
+    def message_of(self, payload: str) -> tuple[Any, NotStorable | None]:
+        """Return the payload of a message as the code sees it, or why it does not fit."""
+        try:
+            return self.codec.decode(payload, f"the payload of signal {self.name!r}"), None
+        except NotStorable as error:
+            return None, error
+
+    def wait(self, waits: Waits) -> None:
+        """Names the signal, and its time-out."""
+        waits.add("signals", [self.number, self.name])
+        if self.started_seq:
+            waits.add("timers", [self.number, self.started_seq, Kind.WAIT_TIMED_OUT])
+
+    @property
+    def looked_at_us(self) -> int | None:
+        """Time at which it times out."""
+        return self.due_us
 
 
 @dataclass(eq=False)
@@ -266,3 +424,62 @@ class ChildCall(Call):
     """True if it was asked to end, and the code waits until it has."""
     take_over: Callable[[dict[str, Any], int], None] = lambda _left, _call: None
     """Told what the child leaves to be taken back, and by which call, when it has completed."""
+
+    def ask(self) -> str:
+        """Return whether it is to be started, or its result is to be looked for."""
+        return Want.LOOK if self.chain_id else Want.CHILD
+
+    def fits(self, unit: Unit) -> bool:
+        """Return True for the end of a child."""
+        return unit.kind == Kind.CHILD_FINISHED and (unit.name is None or self.answers_to(unit.name))
+
+    def decode(self, unit: Unit) -> tuple[Any, Exception | None]:
+        """Return its result, or the error that awaiting it raises."""
+        data = json.loads(unit.payload if unit.payload is not None else "null")
+        status = data["status"]
+        if status == "completed":
+            try:
+                return self.result.decode(json.dumps(data["output"]), f"the result of child {self.name}"), None
+            except NotStorable as error:
+                return None, error
+        if status == "refused":
+            return None, KeyConflict(data["error"]["message"])
+        if status == "cancelled":
+            return None, RunCancelled(f"child {self.name} was cancelled: {data.get('reason')}")
+        failed = RunFailed(f"child {self.name} failed: {data['error'].get('message')}")
+        failed.__cause__ = rebuild_error(data["error"], self.errors)
+        return None, failed
+
+    def wait(self, waits: Waits) -> None:
+        """Children are named by ranges, all at once."""
+
+    def read(self, unit: Unit) -> bool:
+        """Takes down under which key it was started."""
+        if unit.kind != Kind.CHILD_STARTED or not self.answers_to(unit.name):
+            return False
+        self.note_start(unit)
+        return True
+
+    def note_start(self, unit: Unit) -> None:
+        """Takes down its chain and key."""
+        started = json.loads(unit.payload or "{}")
+        self.chain_id, self.key = started["run_id"], started.get("key") or ""
+
+    @property
+    def awaits_start(self) -> bool:
+        """True if the code waits for its start, which is an outcome then."""
+        return self.start is not None and not self.has_started
+
+    def tell_start(self) -> None:
+        """The code need not wait for the start any more."""
+        assert self.start is not None
+        self.has_started = True
+        self.start.deliver(None, None)
+
+    def deliver(self, value: Any, error: Exception | None) -> None:
+        """Hands its outcome to the code; to what waits for its start, if that was refused."""
+        if self.start is not None and not self.has_started:
+            self.has_started = True
+            self.start.deliver(value, error)
+        else:
+            super().deliver(value, error)

@@ -20,13 +20,14 @@ from collections.abc import Callable, Collection
 from typing import Any, NoReturn
 
 from pgflow._engine import mypyc_attr
-from pgflow._engine.calls import Call, ChildCall, EffectCall, SignalCall, StepCall, TimerCall
+from pgflow._engine.calls import Call, ChildCall, StepCall, Waits
 from pgflow._engine.drivers import ClosedDriver, Driver
+from pgflow._engine.effects import EffectCall
 from pgflow._engine.flush import MAX_FLUSH_CHILDREN, MAX_FLUSH_STARTS, Ending, Flush
 from pgflow._engine.history import size_of
 from pgflow._engine.host import Host, StepResult
 from pgflow._engine.loop import Unwind
-from pgflow._engine.questions import child_row, intent_of, owed_detail, stuck, waits_of
+from pgflow._engine.questions import child_row, intent_of, owed_detail, stuck
 from pgflow._engine.release import Releases
 from pgflow._model.claims import Claim
 from pgflow._model.codecs import ANYTHING, Codec
@@ -119,7 +120,7 @@ class Execution(Releases):
         """Return True for a body that starts even while the run pauses or is handed back: a licensed effect that never began would look
         unknown.
         """
-        return isinstance(call, EffectCall) and call.phase == "act"
+        return isinstance(call, EffectCall) and call.is_acting
 
     def _must_flush(self) -> bool:
         if self.renewing is not None:
@@ -152,13 +153,13 @@ class Execution(Releases):
             return True
         now_us = self.estimate_us()
         soon_us = now_us + LINGER_TIMER_US
-        looks = [c.due_us for c in self._beside_children() if isinstance(c, (TimerCall, SignalCall)) and c.due_us and c.due_us < soon_us]
+        looks = [due_us for c in self._beside_children() if (due_us := c.looked_at_us) and due_us < soon_us]
         if self._linger_until_us > now_us and self._host.has_room():
             looks.append(self._linger_until_us)
         if looks:
             self._host.look_later(self, max(0, min(looks) - now_us) / 1e6 + 0.0002)
             return False
-        return not any(isinstance(c, StepCall) and (c.retry_due_us or soon_us) < soon_us for c in self._beside_children())
+        return not any(c.is_tried_before(soon_us) for c in self._beside_children())
 
     def _beside_children(self) -> Collection[Call]:
         """The open calls, without children if there is nothing else."""
@@ -195,9 +196,7 @@ class Execution(Releases):
     @property
     def waits_for_database(self) -> bool:
         """True if it waits for something that only the database can bring."""
-        return bool(self._accepted) or any(
-            not isinstance(c, StepCall) or (isinstance(c, EffectCall) and c.is_unknown) for c in self._calls.values()
-        )
+        return bool(self._accepted) or any(c.waits_for_database for c in self._calls.values())
 
     def hold_instead_of(self, flush: Flush, detail: dict[str, Any]) -> Flush:
         """Return a flush that holds the run for a person, in place of one that the server refuses; durable units stay.
@@ -239,13 +238,9 @@ class Execution(Releases):
         """The wait before the next try of a body is over."""
         if self._calls.get(call.number) is not call or call.state != "backoff" or self.over:
             return
-        if isinstance(call, EffectCall):
-            if (call.retry_due_us or 0) > self.estimate_us() + 20_000:  # the timer of a wait before this one
-                return
-            self._bring_on(call)
-        else:
-            call.state = "startable"
-            self._startable.append(call)
+        if isinstance(call, EffectCall) and (call.retry_due_us or 0) > self.estimate_us() + 20_000:  # the timer of a wait before this one
+            return
+        self._do(call, call.come_due())
         self.advance()
 
     @property
@@ -354,7 +349,7 @@ class Execution(Releases):
             return None
         question = self._address(flush)
         self.claim.offer = None  # the answer may take it
-        waits = waits_of(self._beside_children(), self._open_children.values(), self._accepted)
+        waits = self._waits()
         if waits.keys() == {"open_effects"} and (owed := [c for c in self._calls.values() if c.state == "owed"]):
             question["stuck"] = stuck("effect", owed_detail(owed))
         if self._unwanted_children:
@@ -373,6 +368,14 @@ class Execution(Releases):
             detail = {"message": "the workflow waits for something that nothing can bring", "where": self._driver.where()}
             return {**question, "hold": stuck("deadlock", detail)}
         return {**question, **waits, "idle": idle, "cancelled": self.cancel_request is not None}
+
+    def _waits(self) -> dict[str, Any]:
+        """Return the open waits that only the database can end."""
+        waits = Waits(self._accepted)
+        for call in self._beside_children():
+            if call.state not in ("decided", "misfit"):
+                call.wait(waits)
+        return waits.in_question([child.number for child in self._open_children.values() if child.state != "decided"])
 
     def _address(self, flush: Flush) -> dict[str, Any]:
         """Return the beginning of every question: run, token, chain and last seq."""
@@ -417,7 +420,7 @@ class Execution(Releases):
                 has_children = True
             if kind == Kind.CHILD_STARTED:
                 assert isinstance(call, ChildCall)
-                self._note_start(call, unit)
+                call.note_start(unit)
                 if self._is_start(unit):
                     self._decided.append(unit)
                 continue

@@ -23,7 +23,7 @@ from pgflow._engine.loop import MAX_SWALLOWED_UNWINDS, Unwind
 from pgflow._model.claims import Claim
 from pgflow._model.exceptions import ErrorData
 from pgflow._model.kinds import Kind
-from pgflow._model.units import KIND_NAMES, Unit, beside_code, without_returned
+from pgflow._model.units import CALL_MARKS, KIND_NAMES, Unit, beside_code, without_returned
 from pgflow.errors import CodecError, NonDeterminismError, PgflowError
 
 T = TypeVar("T")
@@ -262,19 +262,7 @@ class History(ABC):
     def _is_start(self, unit: Unit) -> bool:
         """Return True if the code waits for this start of a child, to which it is an outcome."""
         call = self._calls.get(unit.call)
-        return unit.kind == Kind.CHILD_STARTED and isinstance(call, ChildCall) and call.start is not None and not call.has_started
-
-    def _tell_start(self, call: ChildCall) -> None:
-        """The code need not wait for the start any more."""
-        assert call.start is not None
-        call.has_started = True
-        waiter = call.start.waiter
-        if waiter is not None and not waiter.done():
-            waiter.set_result(None)
-
-    def _note_start(self, call: ChildCall, unit: Unit) -> None:
-        started = json.loads(unit.payload or "{}")
-        call.chain_id, call.key = started["run_id"], started.get("key") or ""
+        return unit.kind == Kind.CHILD_STARTED and isinstance(call, ChildCall) and call.awaits_start
 
     def _knows(self, number: int) -> bool:
         """Return True if the code has asked for this call, and more of it may come."""
@@ -282,14 +270,10 @@ class History(ABC):
 
     def _take_mark(self, unit: Unit) -> None:
         """Learns what a mark says of its call."""
-        call = self._calls.get(unit.call)
-        if unit.kind == Kind.ATTEMPT_FAILED and isinstance(call, StepCall) and call.answers_to(unit.name):
-            call.failed_attempts += 1
-            call.retry_seq, call.retry_due_us = unit.seq, unit.due_us
-        elif unit.kind == Kind.CHILD_STARTED and isinstance(call, ChildCall) and call.answers_to(unit.name):
-            self._note_start(call, unit)
-        elif unit.kind in (Kind.ATTEMPT_FAILED, Kind.CHILD_STARTED):
-            self.diverge(f"the journal has {unit}", code=f"the code has {call or 'no such call'}", unit=unit)
+        if unit.kind in CALL_MARKS:
+            call = self._calls.get(unit.call)
+            if call is None or not call.read(unit):
+                self.diverge(f"the journal has {unit}", code=f"the code has {call or 'no such call'}", unit=unit)
 
     def _check_starts(self) -> None:
         """Every body that may have run must have been asked for again by now: it was, when its licence was written."""

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Literal, Protocol, TypeVar
 
-from pgflow._engine.calls import EffectCall, StepCall
+from pgflow._engine.calls import StepCall
+from pgflow._engine.effects import EffectCall
 from pgflow._model.exceptions import ErrorData
 
 Verdict = Literal["confirmed", "accepted", "failed", "absent", "not begun", "unknown", "needless", "carried"]

@@ -3,7 +3,7 @@
 An effect is never repeated blindly. Its intent is durable before it acts; if it then does not come back with
 an answer - an exception, a time-out, a worker that died - its outcome is *unknown*, and three things can
 bring it on: the same key again, as long as the counterparty remembers keys; asking the counterparty; and a
-person. Which of them, and when, is said by :meth:`Ledgers._plan`; whether the time for it has come is the
+person. Which of them, and when, is said by :meth:`EffectCall.plan`; whether the time for it has come is the
 database's to say (``sql/ledgers/effects.sql``).
 
 The units of an effect, save its outcome, are marks: they stand beside the code, which a replay does not
@@ -14,13 +14,13 @@ from __future__ import annotations
 
 import json
 from abc import abstractmethod
-from typing import Any, Literal
+from typing import Any
 
 from pgflow._engine import mypyc_attr
-from pgflow._engine.calls import Call, EffectCall, StepCall, StepSpec
+from pgflow._engine.calls import Call, StepCall, StepSpec, Want
+from pgflow._engine.effects import EffectCall, ImpossibleMove, Stage, still_accepted
 from pgflow._engine.history import NEVER
 from pgflow._engine.host import EffectResult, Host
-from pgflow._engine.marks import FORGETFUL, read_mark, still_accepted
 from pgflow._engine.requests import Requests, Resting, name_in_key
 from pgflow._model.claims import CarriedEffect, Claim, place_of
 from pgflow._model.codecs import hash_arguments
@@ -29,7 +29,7 @@ from pgflow._model.exceptions import ErrorData, encode_error
 from pgflow._model.kinds import Ground, Kind, StepKind
 from pgflow._model.reasons import Unknown
 from pgflow._model.units import EFFECT_MARKS, Unit
-from pgflow.errors import NeedsGate, NotStorable, PgflowError, Stale
+from pgflow.errors import EffectFailed, NeedsGate, NotStorable, PgflowError, Stale
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -39,7 +39,7 @@ class Ledgers(Requests):
     def __init__(self, claim: Claim, host: Host[Any]) -> None:
         super().__init__(claim, host)
         self._accepted = still_accepted(claim)
-        self._handed_over: dict[int, CarriedEffect] = {}
+        self._is_undoing = False
         self._ageing: dict[str, tuple[str, int, float]] = {}
 
     @abstractmethod
@@ -73,6 +73,7 @@ class Ledgers(Requests):
             decision=rests_on[0] if rests_on else None, compensates=compensates, expected=expected, expects=expected,
             notice=notice, takes_back=takes_back, is_undo=is_undo,
             reads=[] if compensates or is_undo else list(self._ageing.values()), aliases=spec.aliases,
+            is_dropped=self._is_undoing and compensates is None,
         )
         if number == NEVER:
             return call
@@ -83,6 +84,7 @@ class Ledgers(Requests):
         if number not in self.journal.ended:
             call.args_hash = hash_arguments(args, kwargs, f"effect {spec.name}", self._hash_key())
             self._seal_intent(call)
+            call.known = self._known_result(call)
         self._enter(call)
         return call
 
@@ -132,7 +134,7 @@ class Ledgers(Requests):
         return waiter
 
     def _knows(self, number: int) -> bool:
-        return super()._knows(number) or number in self._accepted
+        return super()._knows(number) or (number in self._accepted and not self._is_undoing)
 
     @property
     def owes(self) -> bool:
@@ -141,32 +143,25 @@ class Ledgers(Requests):
             return True
         return any(isinstance(c, EffectCall) and c.attempts > 0 for c in self._calls.values())
 
-    def _dispatch_step(self, call: StepCall) -> None:
+    def _do(self, call: StepCall, want: str) -> None:
         if not isinstance(call, EffectCall):
-            super()._dispatch_step(call)
-        elif call.attempts == 0 and call.takes_back is not None:
-            self._follow(call, call.takes_back)
-        elif call.attempts == 0 and (known := self._known_result(call)) is not None:
-            self._hand_over(call, known)
-        elif call.attempts == 0 or call.ground is not None:
+            super()._do(call, want)
+        elif want == Want.LEAVE:
             self._ask_leave(call)
-        elif not call.is_unknown:
+        elif want == Want.RESULT:
+            self._hand_over(call)
+        elif want == Want.LOST:
             self._record_unknown(call, Unknown.WORKER_LOST, None)
-        elif self._plan(call) is None:
+        elif want == Want.PERSON:
             call.state = "owed"
-        elif call.retry_due_us is not None and call.retry_due_us > self.estimate_us():
-            self._back_off(call, (call.retry_due_us - self.estimate_us()) / 1e6)
-        else:
-            self._bring_on(call)
-
-    def _follow(self, call: EffectCall, accepted: EffectCall) -> None:
-        """It takes back what was accepted: not before that is confirmed, and not if it was not done."""
-        if accepted.number in self._accepted or self._calls.get(accepted.number) is accepted:
+        elif want == Want.FOLLOW:
             call.state = "following"
-        elif accepted.settled_as == "failed":
+        elif want == Want.NEEDLESS:
             self._inbox.append(EffectResult(call, "needless"))
+        elif want == Want.CLOSE:
+            self._close_as_absent(call)
         else:
-            self._ask_leave(call)
+            super()._do(call, want)
 
     def _ask_leave(self, call: EffectCall) -> None:
         """The next flush asks whether it may act, for the first time or again."""
@@ -189,15 +184,16 @@ class Ledgers(Requests):
                     return known
         return None
 
-    def _hand_over(self, call: EffectCall, known: CarriedEffect) -> None:
+    def _hand_over(self, call: EffectCall) -> None:
         """It was done: its result is recorded as this run's, under the key with which it was done."""
-        call.key = call.ordinal = known.key
+        assert call.known is not None
+        call.key = call.ordinal = call.known.key
         call.state = "running"
-        self._handed_over[call.number] = known
-        self._inbox.append(EffectResult(call, "carried", text=known.result))
+        self._inbox.append(EffectResult(call, "carried", text=call.known.result))
 
     def _record_carried(self, call: EffectCall, result: EffectResult) -> None:
-        known = self._handed_over.pop(call.number)
+        known = call.known
+        assert known is not None
         text = known.result
         value: Any = Accepted(json.loads(text)["ref"]) if known.note["is_accepted"] else None
         if value is None:
@@ -213,46 +209,14 @@ class Ledgers(Requests):
         self._now_us = self._record(call.number, kind, call.name, text).at_us
         if known.note["is_accepted"]:
             self._record(call.number, Kind.EFFECT_SETTLED, call.name, '{"verdict":"confirmed","by":"pgflow"}')
-            call.is_settled = True
+            call.settle("confirmed")
         self._deliver(call, value, None)
 
     # ================================================================ what is not known
 
-    def _plan(self, call: EffectCall) -> Literal["repeat", "ask"] | None:
-        """Return how to settle an effect of unknown outcome: repeat it, ask the counterparty, or None if only a person can."""
-        if call.spec.terms is None:  # another's, of which the code at hand knows nothing
-            return None
-        agreed = call.agreed
-        if call.asks > agreed.settling.max_attempts or not agreed.has_body or call.needs_person:
-            return None
-        may_repeat = not call.was_accepted  # else its key would be answered by the acceptance again
-        if may_repeat and agreed.is_keyed and agreed.dedup_seconds is not None and not call.may_be_forgotten:
-            return "repeat"
-        return "ask" if agreed.can_ask else None
-
-    def _delay(self, call: EffectCall) -> float | None:
-        plan = self._plan(call)
-        if plan is None:
-            return None
-        if plan == "ask" and call.asks == 1:
-            return 0.0
-        return call.agreed.settling.delay_seconds(max(1, call.asks if plan == "repeat" else call.asks - 1))
-
-    def _bring_on(self, call: EffectCall) -> None:
-        call.retry_due_us = None
-        if self._plan(call) == "repeat":
-            call.ground = Ground.REMEMBERED
-            self._ask_leave(call)
-        else:
-            call.phase = "ask"
-            call.state = "startable"
-            self._startable.append(call)
-
     def _record_unknown(self, call: EffectCall, reason: str, error: ErrorData | None) -> None:
-        call.is_unknown = True
-        call.asks += 1
-        call.may_be_forgotten = call.may_be_forgotten or reason in FORGETFUL
-        delay = self._delay(call)
+        call.doubt(reason)
+        delay = call.delay_seconds()
         payload: dict[str, Any] = {"reason": reason}
         if reason == Unknown.NO_COMPENSATION and call.notice is not None:
             payload["why"] = call.notice["why"]
@@ -269,7 +233,7 @@ class Ledgers(Requests):
         if delay_seconds > 0:
             self._back_off(call, delay_seconds)
         else:
-            self._bring_on(call)
+            self._do(call, call.come_due())
 
     def _record_effect_unit(self, call: EffectCall, kind: str, payload: str, delay_seconds: float | None = None) -> Any:
         self._has_ledger_rows = True
@@ -296,7 +260,7 @@ class Ledgers(Requests):
             if misfit is not None:  # it was done, but what it returned cannot be read: the counterparty must be asked
                 self._record_unknown(call, Unknown.MISFIT, encode_error(misfit))
                 return False
-            if call.phase == "ask":
+            if not call.is_acting:
                 self._record_effect_unit(call, Kind.EFFECT_SETTLED, '{"verdict":"confirmed","by":"settle"}')
             self._record_emitted(call)
             self._now_us = self._record_effect_unit(call, Kind.EFFECT_CONFIRMED, text).at_us
@@ -328,7 +292,7 @@ class Ledgers(Requests):
                 said["heartbeat_timeout"] = result.beats_within_seconds
             self._record_effect_unit(call, Kind.EFFECT_UNKNOWN, json.dumps(said))
             self._drop(call)
-            call.is_silent, call.is_unknown, call.retry_due_us = False, False, None
+            call.hear()
             self._accepted[call.number] = call
         elif result.verdict == "confirmed":
             _, misfit, text = self._decode(call, result)
@@ -343,7 +307,7 @@ class Ledgers(Requests):
 
     def _settle_silent(self, call: EffectCall, verdict: str, payload: str) -> None:
         self._record_effect_unit(call, Kind.EFFECT_SETTLED, payload)
-        call.is_settled, call.settled_as = True, verdict
+        call.settle(verdict)
         self._drop(call)
         self._call_followers(call)
 
@@ -352,13 +316,13 @@ class Ledgers(Requests):
         if result.verdict == "absent":
             took_seconds = round(result.took_seconds, 6)
             self._record_effect_unit(call, Kind.EFFECT_SETTLED, json.dumps({"verdict": "absent", "by": "settle", "took": took_seconds}))
-            call.ground = Ground.ABSENT
-            self._ask_leave(call)
+            call.allow(Ground.ABSENT)
+            self._do(call, call.ask())
         elif result.verdict == "not begun":
             said = {"verdict": "absent", "by": "pgflow", "reason": result.reason}
             self._record_effect_unit(call, Kind.EFFECT_SETTLED, json.dumps(said))
-            call.ground = Ground.PERSON
-            self._ask_leave(call)
+            call.allow(Ground.PERSON)
+            self._do(call, call.ask())
         else:
             self._record_unknown(call, result.reason or Unknown.REFUSED, result.error)
 
@@ -379,26 +343,24 @@ class Ledgers(Requests):
     # ================================================================ marks
 
     def _take_mark(self, unit: Unit) -> None:
-        if unit.kind not in EFFECT_MARKS:
-            super()._take_mark(unit)
-            if (unit.kind, unit.name) == (Kind.OPERATOR, "retry"):
-                self._grant_fresh_budgets()
-            return
         call = self._calls.get(unit.call) or self._accepted.get(unit.call)
-        if not isinstance(call, EffectCall) or not call.answers_to(unit.name):
-            self.diverge(f"the journal has {unit}", code=f"the code has {call or 'no such call'}", unit=unit)
-        self._read_mark(call, unit)
-
-    def _grant_fresh_budgets(self) -> None:
-        """Somebody has let a stuck run try again: what could be asked may be asked again."""
-        for call in (*self._calls.values(), *self._accepted.values()):
-            if isinstance(call, EffectCall):
-                call.asks = min(call.asks, 1)
-                call.needs_person = False
+        if isinstance(call, EffectCall) and unit.kind in EFFECT_MARKS and call.answers_to(unit.name):
+            if call.spec.terms is None:  # all that the journal says of it was read with the claim
+                return
+            try:
+                self._read_mark(call, unit)
+            except ImpossibleMove:
+                self.diverge(f"the journal has {unit}", code=f"the code has {call}, which is {call.stage}", unit=unit)
+            return
+        super()._take_mark(unit)
+        if (unit.kind, unit.name) == (Kind.OPERATOR, "retry"):
+            for effect in (*self._calls.values(), *self._accepted.values()):  # somebody has let a stuck run try again
+                if isinstance(effect, EffectCall):
+                    effect.grant_fresh_budget()
 
     def _read_mark(self, call: EffectCall, unit: Unit) -> None:
-        read_mark(call, unit)
-        if call.is_settled:
+        call.read(unit)
+        if call.is_known:
             self._accepted.pop(call.number, None)
             if call.was_accepted and self._calls.get(call.number) is call:
                 self._stop_asking(call)
@@ -406,19 +368,19 @@ class Ledgers(Requests):
 
     def _go_live(self) -> None:
         super()._go_live()
-        for call in [c for c in self._accepted.values() if c.is_silent]:
+        for call in [c for c in self._accepted.values() if c.stage == Stage.SILENT]:
             self._ask_after(call)
 
     def _ask_after(self, call: EffectCall) -> None:
         """It is silent: it is open again, for the ledger alone, until it is known what has become of it."""
         del self._accepted[call.number]
         self._calls[call.number] = call
-        self._dispatch_step(call)
+        self._do(call, call.ask())
 
     def _call_followers(self, call: EffectCall) -> None:
         """Tell the calls that take an accepted effect back that more is known of it."""
         for follower in [c for c in self._calls.values() if c.state == "following" and isinstance(c, EffectCall) and c.takes_back is call]:
-            self._dispatch_step(follower)
+            self._do(follower, follower.ask())
 
     def _take_live_mark(self, unit: Unit) -> None:
         """Apply a mark that the database has just written beside an effect."""
@@ -427,27 +389,32 @@ class Ledgers(Requests):
         self._read_mark(call, unit)
         self._call_followers(call)
         if call.was_accepted:
-            if call.is_silent and call.number in self._accepted:
+            if call.stage == Stage.SILENT and call.number in self._accepted:
                 self._ask_after(call)
         elif unit.kind in (Kind.EFFECT_INTENDED, Kind.EFFECT_ATTEMPTED):
-            if call in self._new_effects:  # a word that came with this answer has asked for it once more
-                self._new_effects.remove(call)
+            self._ask_no_more(call)
             call.state = "startable"
             self._startable.append(call)
         elif unit.kind == Kind.EFFECT_UNKNOWN:
-            if self._plan(call) is None:
-                call.state, call.retry_due_us = "owed", None
+            self._ask_no_more(call)
+            if call.plan() is None:
+                call.retry_due_us = None
+                self._do(call, call.ask())
             else:
                 self._wait_for_turn(call, ((unit.due_us or 0) - self.estimate_us()) / 1e6)
-        elif call.ground == Ground.PERSON:
+        elif call.stage == Stage.REPEATABLE and call.ground == Ground.PERSON:
             self._stop_asking(call)
-            self._ask_leave(call)
+            self._do(call, call.ask())
+
+    def _ask_no_more(self, call: EffectCall) -> None:
+        """The answer decides it, whatever a word that came with the answer has asked for."""
+        if call in self._new_effects:
+            self._new_effects.remove(call)
 
     def _stop_asking(self, call: EffectCall) -> None:
         if call in self._startable:
             self._startable.remove(call)
-        if call in self._new_effects:
-            self._new_effects.remove(call)
+        self._ask_no_more(call)
         if call.number in self._running:
             call.turn += 1
             self._running.discard(call.number)
@@ -458,15 +425,15 @@ class Ledgers(Requests):
     def _close_effect(self, call: EffectCall, value: Any, error: Exception | None) -> None:
         """It has an outcome: nobody need ask any more."""
         self._stop_asking(call)
-        call.value = value
-        call.closed_as = "confirmed" if error is None or is_misfit_word(call, error) else "failed"
-        if isinstance(value, Accepted):
-            call.closed_as = "accepted"
-            if not call.is_settled:
-                self._accepted[call.number] = call
-        for waiter in call.watchers:
-            if not waiter.done():
-                waiter.set_result(None)
+        call.close(value, error)
+        if call.is_owed:
+            self._accepted[call.number] = call
+
+    def _close_as_absent(self, call: EffectCall) -> None:
+        """It was not done, and nobody wants it any more."""
+        error = EffectFailed(f"effect {call.name} was not done, and is not wanted any more")
+        self._record_effect_unit(call, Kind.EFFECT_FAILED, json.dumps(encode_error(error, with_traceback=False)))
+        self._deliver(call, None, error)
 
     def _release_misfit(self, call: EffectCall, unit: Unit, misfit: NotStorable) -> None:
         """Somebody said that it was done, with a value that its annotation cannot read: the code is told, and it can be taken back."""
@@ -487,8 +454,3 @@ class Ledgers(Requests):
             if isinstance(call, StepCall) and call.number in self._running:
                 self._running.discard(call.number)
                 self._stop_body(call)
-
-
-def is_misfit_word(call: EffectCall, error: Exception) -> bool:
-    """Return True if somebody has said that an effect was done, with a result that cannot be read."""
-    return call.is_by_word and isinstance(error, NotStorable)

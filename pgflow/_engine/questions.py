@@ -5,45 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from pgflow._engine.calls import Call, ChildCall, EffectCall, SignalCall, StepCall, TimerCall
-from pgflow._model.kinds import Ground, Kind
-
-
-def waits_of(calls: Iterable[Call], children: Iterable[ChildCall], accepted: Iterable[int] = ()) -> dict[str, Any]:
-    """Return the open waits that only the database can end, as a question names them: of the children, and of the other calls."""
-    signals: list[Any] = []
-    timers: list[Any] = []
-    retries: list[Any] = []
-    effects: list[int] = list(accepted)
-    for call in calls:
-        if call.state in ("decided", "misfit"):
-            continue
-        if isinstance(call, SignalCall):
-            signals.append([call.number, call.name])
-            if call.started_seq:
-                timers.append([call.number, call.started_seq, Kind.WAIT_TIMED_OUT])
-        elif isinstance(call, TimerCall):
-            timers.append([call.number, call.started_seq, Kind.TIMER_FIRED])
-        elif isinstance(call, StepCall) and call.state == "backoff":
-            retries.append([call.number, call.retry_seq])
-        if isinstance(call, EffectCall) and call.state in ("backoff", "owed"):
-            effects.append(call.number)
-    waits: dict[str, Any] = {"signals": signals, "timers": timers, "retries": retries, "open_effects": effects}
-    if numbers := [child.number for child in children if child.state != "decided"]:
-        waits["child_calls"] = ranges_of(numbers)
-    return {name: rows for name, rows in waits.items() if rows}
-
-
-def ranges_of(numbers: list[int]) -> str:
-    """Numbers as Postgres writes a multirange: a parent asks for thousands of children at once, again and again."""
-    ranges = []
-    first = last = numbers[0]
-    for number in numbers:
-        if number > last + 1 or number < last:
-            ranges.append(f"[{first},{last}]")
-            first = number
-        last = number
-    return f"{{{','.join(ranges)}{',' if ranges else ''}[{first},{last}]}}"
+from pgflow._engine.calls import Call, ChildCall
+from pgflow._engine.effects import EffectCall
+from pgflow._model.kinds import Ground
 
 
 def child_row(call: ChildCall) -> list[Any]:
@@ -64,9 +28,10 @@ def intent_of(call: EffectCall) -> dict[str, Any]:
         seconds = agreed.dedup_seconds
     elif call.ground == Ground.ABSENT:
         seconds = agreed.settle_after_seconds
+    is_keyed = agreed.is_keyed and not (call.is_dropped and call.ground == Ground.ABSENT)  # that it is absent settles it, if it is believed
     intent = {
         "call": call.number, "name": call.name, "key": call.key, "args_hash": call.args_hash, "ordinal": call.ordinal,
-        "request": call.stored or call.request, "risk": agreed.risk, "code": agreed.code, "is_keyed": agreed.is_keyed,
+        "request": call.stored or call.request, "risk": agreed.risk, "code": agreed.code, "is_keyed": is_keyed,
         "decision": call.decision, "compensates": call.compensates, "reads": call.reads,
         "ground": call.ground, "seconds": seconds, "expects": call.expects, "notice": call.notice, "is_undo": call.is_undo or None,
     }

@@ -13,11 +13,11 @@ from collections.abc import Callable
 from typing import Any
 
 from pgflow._engine import mypyc_attr
-from pgflow._engine.calls import Call, ChildCall, EffectCall, SignalCall, StepCall, TimerCall
+from pgflow._engine.calls import Call, ChildCall, SignalCall, StepCall
+from pgflow._engine.effects import EffectCall, Stage
 from pgflow._engine.flush import Ending, Misfit, Returned
 from pgflow._engine.host import ContinueAsNew, EffectResult, Host, StepResult
 from pgflow._engine.loop import Unwind
-from pgflow._engine.outcomes import decode_signal, decode_unit, fits
 from pgflow._engine.questions import stuck
 from pgflow._engine.renewal import Renewals
 from pgflow._model.claims import Claim, Offer
@@ -51,9 +51,6 @@ class Releases(Renewals):
         self._handed_on: list[tuple[int, str]] = []
         self._of_children: list[str] = []
         self._hold: list[Any] | None = None
-
-    def _return_carried(self, call: StepCall, text: str) -> None:
-        self._inbox.append(StepResult(call, text, None))
 
     @abstractmethod
     def _go_idle(self) -> None:
@@ -127,7 +124,7 @@ class Releases(Renewals):
             self._decided.append(self.journal.take())
             call = self._calls.get(unit.call)
             if isinstance(call, ChildCall) and unit.kind == Kind.CHILD_STARTED:
-                self._note_start(call, unit)
+                call.note_start(unit)
             elif call is not None:
                 call.state = "decided"
             if not (unit.is_answer or unit.kind == Kind.CHILD_STARTED):
@@ -150,8 +147,8 @@ class Releases(Renewals):
         offer = self.claim.offer
         if offer is None or self.replaying or self.renewing is not None:
             return False
-        waits = [c for c in self._calls.values() if isinstance(c, (SignalCall, TimerCall)) and c.state == "pending"]
-        if any(c.due_us and c.due_us <= offer.sent_us for c in waits):
+        waits = [c for c in self._calls.values() if c.state == "pending"]
+        if any(c.looked_at_us and c.looked_at_us <= offer.sent_us for c in waits):
             return False
         call = next((c for c in waits if isinstance(c, SignalCall) and c.name == offer.name), None)
         if call is None:
@@ -161,7 +158,7 @@ class Releases(Renewals):
             text = open_text(self.claim.envelopes, offer.payload, f"the payload of signal {call.name!r}")
         except CodecError:  # the database will hand it out, and then the run is held
             return False
-        _, misfit = decode_signal(call, text)
+        _, misfit = call.message_of(text)
         if misfit is not None:
             self._stand_by(call, misfit)
             return False
@@ -221,19 +218,15 @@ class Releases(Renewals):
             self._release_start(call)
         elif call is None:
             self.diverge(f"the journal has {unit}, which the code never asked for; {self._standing()}", unit=unit)
-        elif not fits(unit, call):
+        elif not call.fits(unit):
             self.diverge(f"the journal has {unit}", code=f"the code asks for {call}", unit=unit)
         elif call.number in self.claim.lost and isinstance(call, StepCall) and self.replaying:
             self._renew(call, unit)
-        elif isinstance(call, TimerCall):
-            self._drop(call)
-            call.fire()
-            self._driver.resume()
         else:
             try:
-                value, error = decode_unit(call, self._as_renewed(unit))
+                value, error = call.decode(self._as_renewed(unit))
             except NotStorable as misfit:
-                if isinstance(call, EffectCall) and call.is_by_word:
+                if isinstance(call, EffectCall) and call.stage == Stage.STATED:
                     self._release_misfit(call, unit, misfit)
                     return
                 self.diverge(self._told(misfit))
@@ -249,7 +242,7 @@ class Releases(Renewals):
     def _release_start(self, call: Call | None) -> None:
         """A child has started; what was released before may have had the code give it up."""
         if isinstance(call, ChildCall) and call.start is not None:
-            self._tell_start(call)
+            call.tell_start()
             self._driver.resume()
 
     def _is_newest(self) -> bool:
@@ -286,14 +279,7 @@ class Releases(Renewals):
         self._drop(call)
         if isinstance(call, EffectCall):
             self._close_effect(call, value, error)
-        if isinstance(call, ChildCall) and call.start is not None and not call.has_started:  # it was refused
-            call.has_started = True
-            call = call.start
-        if call.waiter is not None and not call.waiter.done():
-            if error is None:
-                call.waiter.set_result(value)
-            else:
-                call.waiter.set_exception(error)
+        call.deliver(value, error)
         if not self._has_ended:  # what the code left running when it ended does not go on for the sake of an open effect
             self._driver.resume()
 

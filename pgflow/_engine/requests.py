@@ -11,7 +11,8 @@ from datetime import timedelta
 from typing import Any
 
 from pgflow._engine import mypyc_attr
-from pgflow._engine.calls import Call, ChildCall, ChildRequest, EffectCall, SignalCall, StepCall, StepSpec, TimerCall, Waiter
+from pgflow._engine.calls import Call, ChildCall, ChildRequest, SignalCall, StepCall, StepSpec, TimerCall, Waiter, Want
+from pgflow._engine.effects import EffectCall
 from pgflow._engine.history import NEVER, History
 from pgflow._engine.host import Host, StepResult
 from pgflow._engine.outcomes import decode_result
@@ -65,10 +66,6 @@ class Requests(History):
     @abstractmethod
     def _give_up_effect(self, call: EffectCall) -> None:
         """The code waits no longer for an effect that was intended."""
-
-    @abstractmethod
-    def _return_carried(self, call: StepCall, text: str) -> None:
-        """The call has a result already, which is to be recorded as its own."""
 
     @abstractmethod
     def _record_renewals(self) -> None:
@@ -151,9 +148,10 @@ class Requests(History):
         self._calls[call.number] = call
         started = self.journal.starts.get(call.number)
         if started is not None:
+            call.is_licensed = True
             self._check_start(call, started)
         if not self.replaying:
-            self._dispatch_step(call)
+            self._do(call, call.ask())
 
     def _inherit(self, call: StepCall) -> None:
         """Gives a step what a dropped part of the journal knew of it, if it is asked for again with the same arguments."""
@@ -212,18 +210,27 @@ class Requests(History):
         else:
             request.stored = self._by_codec(lambda: envelopes.seal_compared(request.input, what, key))
 
-    def _dispatch_step(self, call: StepCall) -> None:
-        if call.carried is not None:
-            call.state = "running"
-            self._return_carried(call, call.carried)
-        elif call.spec.effect == StepKind.STEP and call.number not in self.journal.starts:
+    def _do(self, call: StepCall, want: str) -> None:
+        """Brings the call of a step on, as far as it can be without an answer."""
+        if want == Want.LICENCE:
             call.state = "unlicensed"
             self._unlicensed.append(call)
-        elif call.retry_due_us is not None and call.retry_due_us > self.estimate_us():
-            self._back_off(call, (call.retry_due_us - self.estimate_us()) / 1e6)
-        else:
+        elif want == Want.BODY:
             call.state = "startable"
             self._startable.append(call)
+        elif want == Want.LATER:
+            self._wait_until(call, call.retry_due_us or 0)
+        else:
+            assert want == Want.RESULT, want
+            call.state = "running"
+            self._inbox.append(StepResult(call, call.carried, None))
+
+    def _wait_until(self, call: StepCall, due_us: int) -> None:
+        delay_us = due_us - self.estimate_us()
+        if delay_us > 0:
+            self._back_off(call, delay_us / 1e6)
+        else:
+            self._do(call, call.come_due())
 
     def _back_off(self, call: StepCall, delay_seconds: float) -> None:
         call.state = "backoff"
@@ -263,7 +270,7 @@ class Requests(History):
         self._calls[call.number] = call
         if timeout is not None:
             call.started_seq, call.due_us = self._note_timer(call.number, name, max(0.0, timeout.total_seconds()))
-        self._ask_wanted = True
+        self._bring_on(call)
         return call
 
     def issue_child(
@@ -284,11 +291,9 @@ class Requests(History):
         if waits_for_start:
             call.start = Call(call.number, call.name, self._driver.waiter())
             if call.chain_id:
-                self._tell_start(call)
-        if call.chain_id:
-            self._ask_wanted = True
-        elif not self.replaying:
-            self._new_children.append(call)
+                call.tell_start()
+        if call.chain_id or not self.replaying:
+            self._bring_on(call)
         return call
 
     def _take_over(self, call: ChildCall) -> None:
@@ -433,16 +438,22 @@ class Requests(History):
         self.replaying = False
         self._record_renewals()
         for call in list(self._calls.values()):
-            if call.state != "pending":
-                continue
-            if isinstance(call, StepCall):
-                self._dispatch_step(call)
-            elif isinstance(call, ChildCall) and not call.chain_id:
+            if call.state == "pending":
+                self._bring_on(call)
+
+    def _bring_on(self, call: Call) -> None:
+        """Does what a call asks for, as far as it can be done without an answer."""
+        want = call.ask()
+        if isinstance(call, StepCall):
+            self._do(call, want)
+        elif isinstance(call, ChildCall):
+            if want == Want.CHILD:
                 self._new_children.append(call)
-            else:
-                self._ask_wanted = True
-                if isinstance(call, ChildCall) and call.is_unwanted:
-                    self._unwanted_children.append(call.chain_id)
+                return
+            if call.is_unwanted:
+                self._unwanted_children.append(call.chain_id)
+        if want == Want.LOOK:
+            self._ask_wanted = True
 
 
 def name_in_key(name: str) -> str:

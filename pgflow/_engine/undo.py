@@ -11,22 +11,19 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
-from pgflow._engine.calls import EffectCall, StepCall, StepSpec
+from pgflow._engine.calls import StepCall, StepSpec
 from pgflow._engine.drivers import Driver
+from pgflow._engine.effects import EffectCall
 from pgflow._engine.execution import Execution
 from pgflow._engine.history import NEVER
 from pgflow._engine.host import Host
 from pgflow._engine.requests import Resting
 from pgflow._model.claims import Claim, Dropped
 from pgflow._model.codecs import ANYTHING
-from pgflow._model.exceptions import encode_error
-from pgflow._model.kinds import Ground, Kind
-from pgflow._model.reasons import Unknown, reason_of
+from pgflow._model.kinds import Kind
 from pgflow._model.units import FIRST_ADOPTED, Unit
-from pgflow.errors import EffectFailed
 
 
 class Undoing(Execution):
@@ -39,6 +36,7 @@ class Undoing(Execution):
         self._adopting = NEVER
         self._open_compensations = {str(d.note["compensates"]): d.call for d in self.dropped if d.call and d.note["compensates"]}
         super().__init__(claim, host, make_driver, ANYTHING, code_hash)
+        self._is_undoing = True
         known = [u.call for u in claim.units if u.seq <= claim.heritage.cut]
         self._last_call = max(FIRST_ADOPTED - 1, *known, *(d.call for d in self.dropped))
 
@@ -94,41 +92,6 @@ class Undoing(Execution):
     def _check_start(self, call: StepCall, started: Any) -> None:
         call.args_hash = started.args_hash  # its arguments have been read from the record
         super()._check_start(call, started)
-
-    # ================================================================ what is open is asked after, not done
-
-    def _plan(self, call: EffectCall) -> Any:
-        plan = super()._plan(call)
-        return "ask" if plan == "repeat" and call.compensates is None and call.agreed.can_ask else plan
-
-    def _ask_leave(self, call: EffectCall) -> None:
-        if call.compensates is None and call.ground == Ground.PERSON:
-            self._close_as_absent(call)
-            return
-        if call.compensates is None and call.ground == Ground.ABSENT:  # whether that is to be believed is the database's to say
-            call.spec = replace(call.spec, terms=replace(call.agreed, is_keyed=False))
-        super()._ask_leave(call)
-
-    def _dispatch_step(self, call: StepCall) -> None:
-        if isinstance(call, EffectCall) and call.compensates is None and call.needs_person:
-            self._close_as_absent(call)
-        else:
-            super()._dispatch_step(call)
-
-    def _take_live_mark(self, unit: Unit) -> None:
-        call = self._calls.get(unit.call)
-        reason = reason_of(json.loads(unit.payload or "{}")) if unit.kind == Kind.EFFECT_UNKNOWN else ""
-        if isinstance(call, EffectCall) and call.compensates is None and reason == Unknown.ABSENT_WITHOUT_KEY:
-            self._read_mark(call, unit)
-            self._close_as_absent(call)
-        else:
-            super()._take_live_mark(unit)
-
-    def _close_as_absent(self, call: EffectCall) -> None:
-        """It was not done, and nobody wants it any more."""
-        error = EffectFailed(f"effect {call.name} was not done, and is not wanted any more")
-        self._record_effect_unit(call, Kind.EFFECT_FAILED, json.dumps(encode_error(error, with_traceback=False)))
-        self._deliver(call, None, error)
 
     # ================================================================ the end
 

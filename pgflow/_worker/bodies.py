@@ -19,7 +19,8 @@ from types import CoroutineType
 from typing import Any, TypeAlias
 
 from pgflow._db.failures import REFUSED_AFTER_SECONDS, is_passing, sqlstate_of
-from pgflow._engine.calls import EffectCall, StepCall
+from pgflow._engine.calls import StepCall
+from pgflow._engine.effects import EffectCall
 from pgflow._engine.execution import Execution
 from pgflow._engine.history import UNREADABLE
 from pgflow._engine.host import EffectResult, StepResult
@@ -241,11 +242,11 @@ class Bodies:
 
     async def _try_effect(self, execution: Execution, call: EffectCall, scope: StepScope) -> None:
         """One attempt at an effect, or one question to the counterparty. Whatever happens in it is told, and nothing of it repeated."""
-        turn = call.turn
+        turn, is_acting = call.turn, call.is_acting
         scope.begin_try()
         began = time.monotonic()
         try:
-            result = await (self._acts.act(execution, call) if call.phase == "act" else self._acts.inquire(call))
+            result = await (self._acts.act(execution, call) if is_acting else self._acts.inquire(call))
         except asyncio.CancelledError as error:
             if self._stopped or execution.over or not execution.wants(call):
                 raise
@@ -253,8 +254,8 @@ class Bodies:
         except BaseException as error:  # whatever a body raises says something of the effect
             if self._is_the_end(call, error):
                 raise
-            result = unknown(call, Unknown.RAISED if call.phase == "act" else Unknown.ASKING_FAILED, error)
-        if call.phase == "act":
+            result = unknown(call, Unknown.RAISED if is_acting else Unknown.ASKING_FAILED, error)
+        if is_acting:
             scope.succeeded()
         result.turn = turn
         result.took_seconds = time.monotonic() - began

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from pgflow._db.failures import is_infrastructure
-from pgflow._engine.calls import EffectCall
+from pgflow._engine.effects import EffectCall
 from pgflow._engine.execution import Execution
 from pgflow._engine.host import EffectResult
 from pgflow._flow.ledgers.effect import EffectStep

@@ -12,8 +12,8 @@ import contextvars
 import json
 from typing import Any
 
-from pgflow._engine.calls import EffectCall
 from pgflow._engine.drivers import CoroutineDriver, Driver
+from pgflow._engine.effects import EffectCall, Stage
 from pgflow._engine.execution import Execution
 from pgflow._engine.undo import Undoing
 from pgflow._flow.ledgers.effect import EffectOptions, EffectStep, SyncEffect
@@ -71,15 +71,17 @@ class EffectToUndo:
         if dropped.call:
             self.call = execution.adopt(spec, args, kwargs, dropped)
         else:
-            self.call = EffectCall(0, dropped.name, None, spec=spec, args=args, kwargs=kwargs, request=dropped.request, key=dropped.key)
-            self.call.closed_as, self.call.value = "confirmed", _result(effect, scope, dropped)
+            self.call = EffectCall(
+                0, dropped.name, None, spec=spec, args=args, kwargs=kwargs, request=dropped.request, key=dropped.key,
+                stage=Stage.CONFIRMED, value=_result(effect, scope, dropped),
+            )
         if execution.has_begun(dropped.key):
             self._issue(scope)
 
     @property
     def is_owed(self) -> bool:
         """True if it is still to be taken back, for all that is known."""
-        if self._is_undone or "failed" in (self.call.closed_as, self.call.settled_as):
+        if self._is_undone or self.call.has_failed:
             return False
         return self._issued is None or not is_done(self._issued)
 
@@ -93,7 +95,7 @@ class EffectToUndo:
     def issue_compensation(self, scope: WorkflowScope, effect: EffectCall) -> EffectCall:
         """Asks for it to be taken back; by a person, if it cannot be called, or somebody said that its compensation has failed."""
         assert effect is self.call
-        if self._issued is None or self._issued.closed_as is not None:
+        if self._issued is None or self._issued.is_closed:
             self._by_hand = self._by_hand or self._issued is not None
             self._issue(scope)
         assert self._issued is not None

@@ -18,7 +18,8 @@ from typing import Any, Concatenate, NotRequired, ParamSpec, Self, TypeVar, cast
 import pydantic
 from typing_extensions import TypedDict
 
-from pgflow._engine.calls import EffectCall, EffectTerms, StepSpec
+from pgflow._engine.calls import EffectTerms, StepSpec
+from pgflow._engine.effects import EffectCall
 from pgflow._engine.requests import MAX_KEY_NAME_CHARS, Resting
 from pgflow._flow.ledgers.saga import enlist
 from pgflow._flow.ledgers.undo_plan.statements import Table, table_named
@@ -325,7 +326,7 @@ class EffectStep(Step[P, R_co]):
 
 def _awaited(effect: EffectCall) -> EffectCall | None:
     """The effect, if what takes it back has to wait until it is confirmed: it was accepted, by this run."""
-    return effect if effect.closed_as == "accepted" and effect.number else None
+    return effect if effect.was_accepted and effect.number else None
 
 
 def _compensation_name(effect: str) -> str:

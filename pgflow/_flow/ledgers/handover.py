@@ -13,7 +13,8 @@ from dataclasses import replace
 from typing import Any
 from weakref import WeakValueDictionary
 
-from pgflow._engine.calls import EffectCall, spec_of_another
+from pgflow._engine.calls import spec_of_another
+from pgflow._engine.effects import EffectCall, Stage
 from pgflow._flow.ledgers.effect import EffectStep
 from pgflow._flow.ledgers.saga import Enlisted, enlister
 from pgflow._flow.scope import WorkflowScope
@@ -113,7 +114,7 @@ def take_over(scope: WorkflowScope) -> Callable[[dict[str, Any], int], None]:
 
 def _call_of(entry: SagaEntry) -> EffectCall:
     return EffectCall(
-        0, entry.name, None, spec=spec_of_another(entry.name), key=entry.key, request=entry.request, closed_as="confirmed",
+        0, entry.name, None, spec=spec_of_another(entry.name), key=entry.key, request=entry.request, stage=Stage.CONFIRMED,
         is_foreign=not entry.is_own,
     )
 

@@ -18,7 +18,8 @@ from contextlib import AbstractAsyncContextManager, AbstractContextManager, asyn
 from contextvars import ContextVar, Token
 from typing import Any
 
-from pgflow._engine.calls import Call, ChildCall, EffectCall, StepCall, Waiter
+from pgflow._engine.calls import Call, ChildCall, StepCall, Waiter
+from pgflow._engine.effects import EffectCall, Stage
 from pgflow._engine.host import ContinueAsNew
 from pgflow._engine.loop import Unwind
 from pgflow._flow.ledgers.undo_plan.propose import Planning, planning_of
@@ -263,7 +264,7 @@ def hand_on(scope: WorkflowScope, end: ContinueAsNew) -> None:
 
 def is_done(call: EffectCall) -> bool:
     """Return True if there is something to take back."""
-    return call.closed_as in ("confirmed", "accepted")
+    return call.was_done
 
 
 def _last(effects: list[Enlisted], *, all_of_them: bool) -> Iterator[Enlisted]:
@@ -288,7 +289,7 @@ async def take_back(scope: WorkflowScope, effects: list[Enlisted], *, all_of_the
 
 def _undoing(scope: WorkflowScope, effect: Reversible, call: EffectCall) -> Iterator[StepCall]:
     """Asks for what takes an effect back; each call is over before the next is asked for."""
-    plan = effect if isinstance(effect, Planned) and call.closed_as == "confirmed" else None
+    plan = effect if isinstance(effect, Planned) and call.stage == Stage.CONFIRMED else None
     if not scope.execution.may_take_back(call, planner=None if plan is None else plan.planner):
         return
     if plan is not None:

@@ -12,8 +12,9 @@ import json
 from collections.abc import Iterator
 from typing import Any, Protocol
 
-from pgflow._engine.calls import EffectCall, StepCall
+from pgflow._engine.calls import StepCall
 from pgflow._engine.drivers import ThreadWaiter
+from pgflow._engine.effects import EffectCall, Stage
 from pgflow._engine.requests import Resting
 from pgflow._flow.ledgers.undo_plan.propose import REVIEW, RUN_SQL, Judged, Planning, Review, UndoRequest, arguments_of, describe
 from pgflow._flow.ledgers.undo_plan.statements import Table
@@ -188,7 +189,7 @@ class Attempt:
                 outcome_of(call)
             except Exception as error:  # noqa: BLE001 - a step that failed took nothing back
                 raise _Failed(f"{what} failed", error) from None
-            if isinstance(call, EffectCall) and call.closed_as != "confirmed":
+            if isinstance(call, EffectCall) and call.stage != Stage.CONFIRMED:
                 raise _Failed(f"{what} was accepted, which is not yet done")
             self._confirmed = number
 

@@ -1,0 +1,181 @@
+"""Calls by kind: the four verbs, and the stages of an effect."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from pgflow._engine.calls import Call, ChildCall, ChildRequest, EffectTerms, SignalCall, StepCall, StepSpec, TimerCall, Waits, Want
+from pgflow._engine.effects import _MOVES, CLOSED, EffectCall, Event, ImpossibleMove, Stage
+from pgflow._model.codecs import ANYTHING, codec_for
+from pgflow._model.effects import Accepted
+from pgflow._model.exceptions import ErrorClasses
+from pgflow._model.kinds import Kind, StepKind
+from pgflow._model.options import Retries
+from pgflow._model.reasons import Unknown
+from pgflow._model.units import OUTCOMES, Unit
+from pgflow.errors import NotStorable
+
+CHILD = ChildRequest("ship", "default", "[]", None, 0, None, None, None, None, "c")
+TERMS = EffectTerms("compensable", True, 60.0, 10.0, Retries(), True, "shop:ship")
+
+
+def spec(effect: Any = "s", terms: EffectTerms | None = None) -> StepSpec:
+    return StepSpec("ship", effect, codec_for(int, "ship"), ErrorClasses(), Retries(), terms=terms)
+
+
+def effect(**given: Any) -> EffectCall:
+    return EffectCall(7, "ship", None, spec=spec("e", TERMS), **given)
+
+
+CALLS: dict[str, tuple[Call, set[str]]] = {
+    "step": (StepCall(7, "ship", None, spec=spec()), {Kind.STEP_COMPLETED, Kind.STEP_FAILED}),
+    "decision": (StepCall(7, "ship", None, spec=spec("d")), {Kind.DECISION_RECORDED, Kind.STEP_FAILED}),
+    "effect": (effect(), {Kind.EFFECT_CONFIRMED, Kind.EFFECT_FAILED, Kind.EFFECT_ACCEPTED, Kind.COMPENSATED}),
+    "timer": (TimerCall(7, "ship", None), {Kind.TIMER_FIRED}),
+    "signal": (SignalCall(7, "ship", None, codec=ANYTHING), {Kind.SIGNAL_RECEIVED, Kind.WAIT_TIMED_OUT}),
+    "child": (ChildCall(7, "ship", None, request=CHILD, result=ANYTHING, errors=ErrorClasses()), {Kind.CHILD_FINISHED}),
+}
+
+
+def unit(kind: str, payload: Any = None, name: str | None = "ship", at_us: int = 0, due_us: int | None = None) -> Unit:
+    return Unit(1, 7, kind, name, None if payload is None else json.dumps(payload), None, at_us, due_us)
+
+
+@pytest.mark.parametrize("sort", CALLS)
+def test_a_call_takes_the_outcomes_of_its_kind_and_no_others(sort):
+    call, fitting = CALLS[sort]
+    assert {kind for kind in OUTCOMES if call.fits(unit(kind))} == fitting
+    assert {kind for kind in OUTCOMES if call.fits(unit(kind, name=None))} == fitting
+    assert not any(call.fits(unit(kind, name="sail")) for kind in OUTCOMES)
+
+
+def test_each_kind_names_what_only_the_database_can_end():
+    waits = Waits([3])
+    for call in (
+        TimerCall(1, "timer", None, started_seq=4),
+        SignalCall(2, "paid", None, codec=ANYTHING, started_seq=5),
+        StepCall(4, "ship", None, "backoff", spec=spec(), retry_seq=6),
+        StepCall(5, "ship", None, "running", spec=spec()),
+        EffectCall(6, "ship", None, "owed", spec=spec("e", TERMS)),
+        CALLS["child"][0],
+    ):
+        call.wait(waits)
+    assert waits.in_question([7, 8, 10]) == {
+        "signals": [[2, "paid"]], "timers": [[1, 4, "T"], [2, 5, "W"]], "retries": [[4, 6]], "open_effects": [3, 6], "child_calls": "{[7,8],[10,10]}",
+    }
+    assert Waits([]).in_question([]) == {}
+
+
+def test_a_kind_of_wait_that_is_new_needs_no_list_of_its_own():
+    waits = Waits([])
+    waits.add("gates", [7, "approval"])
+    assert waits.in_question([]) == {"gates": [[7, "approval"]]}
+
+
+def test_a_call_says_what_it_wants_next():
+    step = StepCall(7, "ship", None, spec=spec())
+    assert step.ask() == Want.LICENCE
+    step.is_licensed = True
+    assert step.ask() == Want.BODY
+    step.read(unit(Kind.ATTEMPT_FAILED, due_us=5))
+    assert (step.ask(), step.come_due()) == (Want.LATER, Want.BODY)
+    assert StepCall(7, "ship", None, spec=spec(), carried="1").ask() == Want.RESULT
+    assert StepCall(7, "ship", None, spec=spec(StepKind.READ)).ask() == Want.BODY
+    child = ChildCall(7, "ship", None, request=CHILD, result=ANYTHING, errors=ErrorClasses())
+    assert child.ask() == Want.CHILD
+    child.read(unit(Kind.CHILD_STARTED, {"run_id": 9}))
+    assert child.ask() == Want.LOOK
+
+
+def test_an_effect_wants_what_its_stage_allows():
+    call = effect()
+    assert call.ask() == Want.LEAVE
+    call.read(unit(Kind.EFFECT_INTENDED, {}, at_us=5))
+    assert (call.ask(), call.is_acting, call.may_have_acted, call.attempted_us) == (Want.LOST, True, False, 5)
+    call.doubt(Unknown.RAISED)
+    assert (call.ask(), call.stage, call.ground) == (Want.LEAVE, Stage.REPEATABLE, "w")
+    call.read(unit(Kind.EFFECT_ATTEMPTED, {"ground": "w"}))
+    assert (call.is_acting, call.may_have_acted, call.attempts, call.asks) == (True, True, 2, 1)
+    call.doubt(Unknown.KEY_EXPIRED)
+    assert call.ask() == Want.BODY  # the counterparty is asked
+    assert not call.is_acting
+    call.read(unit(Kind.EFFECT_UNKNOWN, {"reason": Unknown.ABSENT_WITHOUT_KEY}))
+    assert call.ask() == Want.PERSON
+    call.grant_fresh_budget()
+    assert call.stage == Stage.UNKNOWN
+
+
+def test_what_takes_an_accepted_effect_back_follows_it():
+    accepted = effect(stage=Stage.ACCEPTED)
+    follower = effect(takes_back=accepted)
+    assert follower.ask() == Want.FOLLOW
+    accepted.settle("failed")
+    assert follower.ask() == Want.NEEDLESS
+    assert effect(takes_back=effect(stage=Stage.KEPT)).ask() == Want.LEAVE
+
+
+@pytest.mark.parametrize("stage", sorted(CLOSED - {Stage.ACCEPTED, Stage.SILENT}))
+def test_what_is_closed_stays_as_it_is(stage):
+    for event in _MOVES:
+        call = effect(stage=stage)
+        with pytest.raises(ImpossibleMove, match=f"call 7: effect 'ship': {event} comes when it is {stage}"):
+            call._move(event)
+        assert call.stage == stage
+
+
+def test_every_stage_but_the_first_can_be_reached_and_every_event_comes_somewhere():
+    stages = {value for name, value in vars(Stage).items() if name.isupper()}
+    assert {to for moves in _MOVES.values() for to in moves.values()} == stages - {Stage.ASKED}
+    assert set(_MOVES) == {value for name, value in vars(Event).items() if name.isupper()}
+    assert {stage for moves in _MOVES.values() for stage in moves} <= stages
+
+
+MARKS_AFTER_AN_ACCEPTANCE = {
+    "nothing": [],
+    "silent": [(Kind.EFFECT_UNKNOWN, {"reason": Unknown.SILENT, "details": 1})],
+    "silent and asked after": [
+        (Kind.EFFECT_UNKNOWN, {"reason": Unknown.SILENT, "details": 1}), (Kind.EFFECT_UNKNOWN, {"reason": Unknown.STILL_UNKNOWN}),
+    ],
+    "heard of": [
+        (Kind.EFFECT_UNKNOWN, {"reason": Unknown.SILENT, "details": 1}), (Kind.EFFECT_UNKNOWN, {"reason": Unknown.ACCEPTED}),
+    ],
+    "confirmed": [(Kind.EFFECT_SETTLED, {"verdict": "confirmed", "by": "settle"})],
+    "confirmed by somebody": [(Kind.EFFECT_SETTLED, {"verdict": "confirmed", "by": "ann", "word": True})],
+    "failed": [(Kind.EFFECT_SETTLED, {"verdict": "failed", "by": "ann", "word": True})],
+    "silent, then failed": [
+        (Kind.EFFECT_UNKNOWN, {"reason": Unknown.SILENT, "details": 1}), (Kind.EFFECT_SETTLED, {"verdict": "failed", "by": "settle"}),
+    ],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("marks", MARKS_AFTER_AN_ACCEPTANCE)
+def test_marks_say_the_same_before_and_after_the_acceptance_is_released(marks):
+    read_late, read_early = effect(), effect()
+    for call in (read_late, read_early):
+        call.read(unit(Kind.EFFECT_INTENDED, {}))
+    read_late.close(Accepted("ref"), None)
+    for kind, said in MARKS_AFTER_AN_ACCEPTANCE[marks]:
+        assert read_late.read(unit(kind, said))
+        assert read_early.read(unit(kind, said))
+    assert not read_early.was_accepted
+    read_early.close(Accepted("ref"), None)
+    assert (read_early.stage, read_early.asks, read_early.ground) == (read_late.stage, read_late.asks, read_late.ground)
+    assert read_early.was_accepted
+
+
+def test_a_word_that_cannot_be_read_says_that_it_was_done():
+    call = effect()
+    call.read(unit(Kind.EFFECT_INTENDED, {}))
+    call.doubt(Unknown.RAISED)
+    call.read(unit(Kind.EFFECT_SETTLED, {"verdict": "confirmed", "by": "ann", "word": True}))
+    call.close("seven", NotStorable("no number"))
+    assert (call.stage, call.is_in_place) == (Stage.CONFIRMED, True)
+
+
+def test_a_mark_of_another_name_is_of_another_call():
+    assert not effect().read(unit(Kind.EFFECT_INTENDED, {}, name="sail"))
+    assert not CALLS["step"][0].read(unit(Kind.EFFECT_INTENDED, {}))
+    assert not CALLS["child"][0].read(unit(Kind.ATTEMPT_FAILED))
