@@ -37,7 +37,7 @@ def sleep(delay: Duration) -> None:
     seconds = seconds_of(delay)
     if seconds == 0:
         return
-    call = scope.execution.issue_sleep(seconds)
+    call = scope.execution.timers.issue(seconds)
     try:
         thread.block([call])
     except asyncio.CancelledError:

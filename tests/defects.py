@@ -231,7 +231,7 @@ LOCKS = (
     ),
     Defect(
         "fence with a signal that is still in the mailbox", "pgflow/_engine/execution.py",
-        "self._decided or self._taken or self._returned or self._has_ledger_rows", "self._decided or self._has_ledger_rows",
+        "self.release.decided or self.buffer.has_mail or", "self.release.decided or",
         "test_engine_offers.py::test_a_transaction_waits_until_the_signal_before_it_is_recorded",
     ),
     Defect(
@@ -316,7 +316,7 @@ WAKES = (
         "test_codec.py::test_no_value_of_a_run_is_readable_in_the_database",
     ),
     Defect(
-        "arguments hashed without the secret", "pgflow/_engine/requests.py",
+        "arguments hashed without the secret", "pgflow/_engine/values.py",
         "        return None if envelopes is None else envelopes.hash_key\n", "        return None\n",
         "test_codec.py::test_hashes_of_arguments_are_keyed_and_other_arguments_are_noticed",
     ),
@@ -360,7 +360,7 @@ WAKES = (
         "message of the wrong type taken from an offer", "pgflow/_engine/release.py",
         "        if misfit is not None:\n            self._stand_by(call, misfit)\n            return False\n", "",
         "test_messages.py::test_the_run_is_stuck_and_says_why_and_nothing_is_consumed[offered]",
-        also=(("        return not self._decided and (not self.replaying or self.journal.is_told)", "        return False"),),
+        also=(("        return not self.decided and (not self._history.replaying or self._history.journal.is_told)", "        return False"),),
     ),
     Defect(
         "message given back and lost", "sql/runs/commit.sql",
@@ -369,7 +369,7 @@ WAKES = (
     ),
     Defect(
         "replay that takes what went back", "pgflow/_engine/history.py",
-        "Journal(without_returned(self._journal_of(claim)))", "Journal(self._journal_of(claim))",
+        "Journal(without_returned(self._units_of(claim)))", "Journal(self._units_of(claim))",
         "test_messages.py::test_a_replay_passes_over_what_went_back",
     ),
     Defect(
@@ -421,8 +421,8 @@ CLOCKS = (
         "test_sql_commit.py::test_times_are_kept_to_the_microsecond_and_delays_count_from_the_commit",
     ),
     Defect(
-        "a run's time from the clock of its worker", "pgflow/_engine/history.py",
-        "return max(self._clock_us + self._host.monotonic_us(), self._now_us or 0)", "return __import__('time').time_ns() // 1000",
+        "a run's time from the clock of its worker", "pgflow/_engine/clock.py",
+        "return max(self._ahead_us + self._host.monotonic_us(), self.stands_us or 0)", "return __import__('time').time_ns() // 1000",
         "test_timers.py::test_now_is_the_databases_time_of_the_last_outcome_and_the_same_on_replay",
     ),
     Defect(
@@ -470,8 +470,8 @@ CLOCKS = (
 REPLAY = (
     Defect(
         "outcomes in the order of completion, whosever they are", "pgflow/_engine/release.py",
-        "        call = self._calls.get(unit.call)\n        if unit.kind == Kind.CHILD_STARTED:",
-        "        call = next(iter(self._calls.values()), None)\n        if unit.kind == Kind.CHILD_STARTED:",
+        "        call = self._agenda.open.get(unit.call)\n        if unit.kind == Kind.CHILD_STARTED:\n            self._release_start",
+        "        call = next(iter(self._agenda.open.values()), None)\n        if unit.kind == Kind.CHILD_STARTED:\n            self._release_start",
         "test_engine_replay.py::test_a_run_comes_to_the_same_end_in_any_order_of_events[gathering]",
     ),
     Defect(
@@ -481,7 +481,7 @@ REPLAY = (
     ),
     Defect(
         "fence before the last outcome is released", "pgflow/_engine/execution.py",
-        "not (\n            self.locked or self._decided or self._taken or self._returned or self._has_ledger_rows or self._driver.busy\n        )", "not self.locked",
+        "not (\n            self.locked or self.release.decided or self.buffer.has_mail or self.buffer.has_ledger or self.code.driver.busy\n        )", "not self.locked",
         "test_engine_order.py::test_what_a_fence_answers_is_released_before_the_next_fence",
     ),
     Defect(
@@ -496,8 +496,8 @@ REPLAY = (
         "test_loop.py::test_wait_over_a_set_of_tasks_keeps_the_order_of_their_creation",
     ),
     Defect(
-        "executions left to the collector", "pgflow/_engine/execution.py",
-        "        self.over = True\n        self._driver.close()", "        self.over = True",
+        "executions left to the collector", "pgflow/_engine/code.py",
+        "        self.closing = True\n        self.driver.close()", "        self.closing = True",
         "test_loop.py::test_a_run_that_leaves_its_worker_is_taken_apart_there_and_then_in_its_own_context",
     ),
     Defect(
@@ -506,7 +506,7 @@ REPLAY = (
         "test_loop.py::test_an_abandoned_generator_is_closed_when_the_loop_is_and_not_by_the_collector",
     ),
     Defect(
-        "chance that a replay does not repeat", "pgflow/_engine/history.py",
+        "chance that a replay does not repeat", "pgflow/_engine/notes.py",
         "random.Random(stem)", "random.Random()",
         "test_timers.py::test_chance_is_the_same_on_replay_and_different_for_every_run_and_generation",
     ),
@@ -516,8 +516,8 @@ REPLAY = (
         "test_engine_divergence.py::test_code_that_no_longer_asks_for_a_step_that_may_have_acted_is_reported[nothing]",
     ),
     Defect(
-        "arguments of a started step not compared", "pgflow/_engine/requests.py",
-        "if started.args_hash not in self._other_hashes(call):", "if False:",
+        "arguments of a started step not compared", "pgflow/_engine/steps.py",
+        "if started.args_hash not in self._values.other_hashes(call):", "if False:",
         "test_engine_divergence.py::test_a_started_step_asked_for_with_other_arguments_is_reported",
     ),
     Defect(
@@ -660,7 +660,7 @@ STEPS = (
     ),
     Defect(
         "late result of a step that was given up", "pgflow/_engine/release.py",
-        "        if self._calls.get(call.number) is not call:\n            return False\n", "",
+        "        if self._agenda.open.get(call.number) is not call:\n            return False\n", "",
         "test_engine_order.py::test_the_late_result_of_an_abandoned_step_is_ignored",
     ),
     Defect(
@@ -680,13 +680,13 @@ STEPS = (
         "test_steps.py::test_the_key_of_a_call_is_equal_on_every_attempt_and_different_for_every_call",
     ),
     Defect(
-        "keys that count what is begun and not what is asked for", "pgflow/_engine/requests.py",
-        "            call.ordinal = self.next_ordinal(spec.name)\n", "            pass\n",
+        "keys that count what is begun and not what is asked for", "pgflow/_engine/steps.py",
+        "            self._keys.count(call)\n", "            pass\n",
         "test_steps.py::test_after_a_crash_recorded_steps_are_not_run_again_and_the_open_one_is_under_the_same_key",
         also=(
             (
-                "def _do(self, call: StepCall, want: str) -> None:\n",
-                "def _do(self, call: StepCall, want: str) -> None:\n        call.ordinal = self.next_ordinal(call.name)\n",
+                "def do(self, call: StepCall, want: str) -> None:\n",
+                "def do(self, call: StepCall, want: str) -> None:\n        self._keys.count(call)\n",
             ),
         ),
     ),
@@ -774,7 +774,7 @@ EFFECTS = (
     ),
     Defect(
         "lost Ref handed back", "pgflow/_engine/release.py",
-        "elif call.number in self.claim.lost and", "elif False and",
+        "elif call.number in self._claim.lost and", "elif False and",
         "test_refs.py::test_a_lost_ref_is_made_anew_and_not_handed_back",
     ),
     Defect(
@@ -833,17 +833,17 @@ EFFECTS = (
         "test_effects.py::test_a_next_generation_has_keys_of_its_own",
     ),
     Defect(
-        "run ends while it owes", "pgflow/_engine/release.py",
-        "if not self.owes:\n            return True", "if True:\n            return True",
+        "run ends while it owes", "pgflow/_engine/execution.py",
+        "if not self.agenda.owes:\n            return True", "if True:\n            return True",
         "test_effects.py::test_a_run_that_owes_does_not_end_before_its_effect_is_confirmed",
     ),
     Defect(
-        "effect attempted before its intent is durable", "pgflow/_engine/ledger.py",
+        "effect attempted before its intent is durable", "pgflow/_engine/agenda.py",
         """        call.state = "unlicensed"
-        self._new_effects.append(call)
-""", """        call.attempts += 1
+        self.new_effects.append(call)
+""", """        call.stage, call.attempts = "attempted", call.attempts + 1
         call.state = "startable"
-        self._startable.append(call)
+        self.startable.append(call)
 """,
         "test_effects.py::test_an_effect_is_intended_before_it_acts_and_confirmed_after",
     ),
@@ -853,8 +853,8 @@ EFFECTS = (
         "test_sagas.py::test_what_was_done_is_taken_back_the_last_first",
     ),
     Defect(
-        "a carried saga forgets its stack", "pgflow/_engine/execution.py",
-        '{"saga": self._handed_on} if self._handed_on else {}', "{}",
+        "a carried saga forgets its stack", "pgflow/_engine/end.py",
+        'said["saga"] = self._handed_on', "pass",
         "test_carried_sagas.py::test_all_generations_are_taken_back_the_last_first",
     ),
     Defect(
@@ -889,7 +889,7 @@ EFFECTS = (
     ),
     Defect(
         "silence forgotten by the next worker", "pgflow/_engine/ledger.py",
-        "for call in [c for c in self._accepted.values() if c.stage == Stage.SILENT]:", "for call in ():",
+        "for call in [c for c in self._agenda.accepted.values() if c.stage == Stage.SILENT]:", "for call in ():",
         "test_silent_effects.py::test_silence_that_a_dying_worker_has_taken_is_found_by_the_next",
     ),
     Defect(
@@ -955,7 +955,7 @@ EFFECTS = (
         "test_rewind_effects.py::test_another_request_is_another_act_under_another_key",
     ),
     Defect(
-        "child of other arguments taken over", "pgflow/_engine/requests.py",
+        "child of other arguments taken over", "pgflow/_engine/children.py",
         "if is_same and json.loads(call.request.input) == json.loads(known.input):", "if is_same:",
         "test_rewind_effects.py::test_a_child_that_has_completed_is_not_started_again",
     ),
@@ -1181,7 +1181,7 @@ UPGRADES = (
     ),
     Defect(
         "ledger booked by the snapshot of a transaction", "pgflow/_engine/execution.py",
-        "self._returned or self._has_ledger_rows or self._driver.busy", "self._returned or self._driver.busy",
+        "self.buffer.has_ledger or self.code.driver.busy", "self.code.driver.busy",
         "test_engine_order.py::test_no_fence_takes_along_what_is_to_be_booked",
     ),
     Defect(

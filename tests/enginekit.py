@@ -21,10 +21,15 @@ from typing import Any
 from enginestore import SECOND, Store, StoredRun
 
 from pgflow._engine.calls import Call, ChildCall, SignalCall, StepCall, TimerCall
+from pgflow._engine.children import Children
 from pgflow._engine.drivers import CoroutineDriver, Driver, ThreadDriver
 from pgflow._engine.execution import Execution
 from pgflow._engine.flush import Flush, batch_document
 from pgflow._engine.host import StepResult
+from pgflow._engine.notes import Notes
+from pgflow._engine.signals import Signals
+from pgflow._engine.steps import Steps
+from pgflow._engine.timers import Timers
 from pgflow._flow.main import make_main
 from pgflow._flow.scope import StepScope, WorkflowScope, current
 from pgflow._flow.workflow import Workflow
@@ -57,6 +62,54 @@ def put_back(rows: list[list[Any]], into: int, place: int, apart: list[str]) -> 
 
 
 
+class WatchedSteps(Steps):
+    """Steps that are asked for through the execution, which tests override."""
+
+    watcher: Any = None
+
+    def issue(self, *args: Any) -> StepCall:
+        return self.watcher.issue_step(*args)
+
+
+class WatchedSignals(Signals):
+    """Likewise."""
+
+    watcher: Any = None
+
+    def issue(self, *args: Any) -> SignalCall:
+        return self.watcher.issue_signal(*args)
+
+
+class WatchedChildren(Children):
+    """Likewise."""
+
+    watcher: Any = None
+
+    def issue(self, *args: Any) -> ChildCall:
+        return self.watcher.issue_child(*args)
+
+
+class WatchedTimers(Timers):
+    """Likewise."""
+
+    watcher: Any = None
+
+    def issue(self, *args: Any) -> TimerCall:
+        return self.watcher.issue_sleep(*args)
+
+
+class WatchedNotes(Notes):
+    """Likewise."""
+
+    watcher: Any = None
+
+    def set_state(self, text: str) -> None:
+        self.watcher.set_state(text)
+
+    def emit(self, stream: str, text: str) -> None:
+        self.watcher.emit(stream, text)
+
+
 class WatchedExecution(Execution):
     """An execution that remembers what its code asked for and saw, each with the seq that it rested on."""
 
@@ -64,27 +117,49 @@ class WatchedExecution(Execution):
         self.trace: list[tuple[int, Any]] = []
         super().__init__(*args, **kwargs)
 
+        parts = self.agenda, self.code, self.history
+        self.steps = WatchedSteps(self.claim, self.clock, *parts, self.values, self.keys, is_undoing=False)
+        self.signals = WatchedSignals(*parts, self.timers)
+        self.children = WatchedChildren(self.claim, *parts, self.values)
+        self.timers = WatchedTimers(self.buffer, *parts)
+        self.notes = WatchedNotes(self.claim, self.clock, self.buffer, self.history, self.values)
+        self._let_watch(self)
+
+    def _let_watch(self, watcher: WatchedExecution | None) -> None:
+        for part in (self.steps, self.signals, self.children, self.timers, self.notes):
+            part.watcher = watcher  # type: ignore[attr-defined]
+
     def _watch(self, call: Any) -> Any:
         effect = call.spec.effect if isinstance(call, StepCall) else None
-        self.trace.append((self._seq, (call.number, call.kind, call.name, effect)))
+        self.trace.append((self.buffer.seq, (call.number, call.kind, call.name, effect)))
         return call
 
     def issue_step(self, *args: Any) -> StepCall:
-        return self._watch(super().issue_step(*args))
+        return self._watch(Steps.issue(self.steps, *args))
 
     def issue_signal(self, *args: Any) -> SignalCall:
-        return self._watch(super().issue_signal(*args))
+        return self._watch(Signals.issue(self.signals, *args))
 
     def issue_child(self, *args: Any) -> ChildCall:
-        return self._watch(super().issue_child(*args))
+        return self._watch(Children.issue(self.children, *args))
 
     def issue_sleep(self, *args: Any) -> TimerCall:
-        return self._watch(super().issue_sleep(*args))
+        return self._watch(Timers.issue(self.timers, *args))
+
+    def set_state(self, text: str) -> None:
+        Notes.set_state(self.notes, text)
+
+    def emit(self, stream: str, text: str) -> None:
+        Notes.emit(self.notes, stream, text)
 
     def start_timer(self, *args: Any) -> Callable[[], None]:
         withdraw = super().start_timer(*args)
-        self.trace.append((self._seq, (self._last_call, "timer", "timer", None)))
+        self.trace.append((self.buffer.seq, (self.history.last_call, "timer", "timer", None)))
         return withdraw
+
+    def close(self) -> None:
+        super().close()
+        self._let_watch(None)
 
     def events(self, upto_seq: int | None = None) -> list[Any]:
         """Return the events that were seen, up to a seq."""
@@ -95,7 +170,7 @@ def saw(*what: Any) -> None:
     """In workflow code: notes what the code has come to, for a comparison of attempts."""
     scope = current.get()
     if isinstance(scope, WorkflowScope) and isinstance(scope.execution, WatchedExecution):
-        scope.execution.trace.append((scope.execution._seq, tuple(map(_seen, what))))
+        scope.execution.trace.append((scope.execution.buffer.seq, tuple(map(_seen, what))))
 
 
 def _seen(value: Any) -> Any:
@@ -573,4 +648,4 @@ def run_to_end(workflow: Workflow[..., Any], *args: Any, errors: tuple[type[Exce
 
 def calls_of(execution: Execution) -> dict[int, Call]:
     """The calls that its code waits for."""
-    return dict(execution._calls)
+    return dict(execution.agenda.open)

@@ -40,17 +40,19 @@ class LinesSeen(WatchedExecution):
         self.lines: set[int] = set()
         self.keys: dict[int, str] = {}
         super().__init__(*args, **kwargs)
+        self._next_call = self.history.next_call
+        self.history.next_call = self._note_lines  # type: ignore[method-assign]
 
     def issue_step(self, *args: Any) -> StepCall:
         call = super().issue_step(*args)
         self.keys[call.number] = f"{self.claim.stem}/{call.name}/{call.ordinal}"
         return call
 
-    def _next_call(self) -> int:
-        for line in self._driver.where():
+    def _note_lines(self) -> int:
+        for line in self.code.driver.where():
             if found := re.search(r"exampleflows\.py:(\d+) in ", line):
                 self.lines.add(int(found[1]))
-        return super()._next_call()
+        return self._next_call()
 
 
 @pytest.fixture(autouse=True)

@@ -61,7 +61,7 @@ class ChangedCode(WatchedExecution):
             elif self.change == "insert the same":
                 super().issue_step(spec, args, kwargs)
             elif self.change == "delete":
-                call = StepCall(10**6, spec.name, self._driver.waiter(), spec=spec)
+                call = StepCall(10**6, spec.name, self.code.waiter(), spec=spec)
                 call.waiter.set_result(None)  # type: ignore[union-attr]
                 return call
             elif self.change == "kind":
@@ -75,7 +75,7 @@ class ChangedCode(WatchedExecution):
             elif self.change == "insert":
                 super().issue_step(extra.spec(()), (), {})
             elif self.change == "delete":
-                call = SignalCall(10**6, name, self._driver.waiter(), codec=args[0])
+                call = SignalCall(10**6, name, self.code.waiter(), codec=args[0])
                 call.waiter.set_result(0)  # type: ignore[union-attr]
                 return call
         return super().issue_signal(name, *args)
@@ -87,7 +87,7 @@ class ChangedCode(WatchedExecution):
             elif self.change == "insert":
                 super().issue_step(extra.spec(()), (), {})
             elif self.change == "delete":
-                call = ChildCall(10**6, request.workflow, self._driver.waiter(), request=request, result=args[0], errors=args[1])
+                call = ChildCall(10**6, request.workflow, self.code.waiter(), request=request, result=args[0], errors=args[1])
                 call.waiter.set_result("")  # type: ignore[union-attr]
                 return call
         return super().issue_child(request, *args)

@@ -77,7 +77,7 @@ def test_an_execution_that_holds_itself_is_collected():
         execution = Execution(claim, NoHost(), lambda e: make_driver(e, napping), napping.result_codec)
         execution.start()
         execution.close()
-        execution.cancel_request = {"by": execution}
+        execution.told_by = {"by": execution}
     del execution
     gc.collect()
     assert _executions() == before

@@ -73,7 +73,7 @@ def test_the_code_runs_to_a_standstill_between_two_outcomes():
     assert [event[:3] for event in execution.events() if isinstance(event[0], int)] == [
         (1, "step", "look_up"), (2, "step", "look_up"), (3, "step", "clean_up"), (4, "step", "clean_up"),
     ]
-    assert [call.ordinal for call in execution._unlicensed] == [1, 2]
+    assert [call.ordinal for call in execution.agenda.unlicensed] == [1, 2]
 
 
 @workflow
@@ -303,9 +303,10 @@ def test_a_transaction_takes_the_buffer_with_it():
 def test_a_rollback_puts_the_buffer_and_the_licences_back():
     worker, run = start(noting_then_writing)
     execution = worker.executions[1]
-    before = list(execution._buffer), list(execution._unlicensed), execution._seq, execution._buffer_bytes
+    buffer = execution.buffer
+    before = list(buffer.rows), list(execution.agenda.unlicensed), buffer.seq, buffer.size_bytes
     worker.play("fence write_row 3", "end write_row 3")
-    assert (execution._buffer, execution._unlicensed, execution._seq) == before[:3]
+    assert (buffer.rows, execution.agenda.unlicensed, buffer.seq) == before[:3]
     assert worker.bodies[0].call.name == "write_row"
     assert run.units == []
     worker.play("advance", "fence write_row 3", "commit-fence write_row 3", "end write_row 3", "advance")
@@ -317,9 +318,9 @@ def test_a_rollback_puts_the_buffer_and_the_licences_back():
 def test_a_rollback_puts_the_size_of_the_buffer_back():
     worker, _ = start(noting_then_writing)
     execution = worker.executions[1]
-    before = execution._buffer_bytes
+    before = execution.buffer.size_bytes
     worker.play("fence write_row 3", "end write_row 3")
-    assert execution._buffer_bytes == before
+    assert execution.buffer.size_bytes == before
 
 
 def test_a_fence_waits_for_a_flush_on_its_way():

@@ -215,6 +215,11 @@ class Call:
         return False
 
     @property
+    def max_age_seconds(self) -> float | None:
+        """Greatest age of its result when an effect is intended; None if it does not age."""
+        return None
+
+    @property
     def waits_for_database(self) -> bool:
         """True if only the database can bring it on."""
         return True
@@ -314,6 +319,11 @@ class StepCall(Call):
     def is_tried_before(self, us: int) -> bool:
         """Return True if its next try is due by itself before this time."""
         return (self.retry_due_us or us) < us
+
+    @property
+    def max_age_seconds(self) -> float | None:
+        """Greatest age that its declaration allows."""
+        return self.spec.max_age_seconds
 
     @property
     def waits_for_database(self) -> bool:

@@ -1,11 +1,29 @@
-"""One activation of a run: replay, release of outcomes, the write-ahead buffer, and what may start.
+"""One activation of a run: the table of contents of its parts, and the loop that drives them.
 
 The life of an execution is a loop of two moves. *Release*: while the code stands still, exactly one
 outcome is handed to it - from the journal on replay, else from what the database decided or a body
 brought back - and the code runs until it stands still again. *Settle*: when there is nothing left to
 release, bodies that may start are started, and what must become durable is asked to be flushed.
 
-Sequence numbers are given at release, by this class alone. While a transactional step is between its
+Each part owns its state, and refers to those before it:
+
+==========  ========================================================================================
+line        the worker
+clock       time
+buffer      what is recorded and not on its way, and the sequence number of the last unit
+agenda      the open calls, and the lists that they stand in
+code        the driver
+history     the journal, as far as it is repeated, and how the code has parted from it
+values      texts of values, sealed by the app's codec
+keys        idempotency keys
+steps, timers, signals, children, notes, ledger
+            what the code asks for, by kind; the ledger is of effects
+renewal     lost results, made anew
+end         how it ends
+release     what is decided and not released yet
+==========  ========================================================================================
+
+Sequence numbers are given at release, by the buffer alone. While a transactional step is between its
 fence and its acknowledgement, or a question is with the database, the next numbers are not known, so
 nothing is released (`locked`).
 
@@ -16,23 +34,38 @@ takes such neighbours as one group too.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from typing import Any, NoReturn
 
 from pgflow._engine import mypyc_attr
-from pgflow._engine.calls import Call, ChildCall, StepCall, Waits
-from pgflow._engine.drivers import ClosedDriver, Driver
+from pgflow._engine.agenda import Agenda
+from pgflow._engine.buffer import Buffer
+from pgflow._engine.calls import Call, ChildCall, SignalCall, StepCall, StepSpec, TimerCall
+from pgflow._engine.children import Children
+from pgflow._engine.clock import Clock
+from pgflow._engine.code import Code
+from pgflow._engine.drivers import Driver
 from pgflow._engine.effects import EffectCall
-from pgflow._engine.flush import MAX_FLUSH_CHILDREN, MAX_FLUSH_STARTS, Ending, Flush
-from pgflow._engine.history import size_of
-from pgflow._engine.host import Host, StepResult
+from pgflow._engine.end import End
+from pgflow._engine.flush import Ending, Flush
+from pgflow._engine.history import History
+from pgflow._engine.host import Host, Line, StepResult
+from pgflow._engine.keys import Keys, Resting
+from pgflow._engine.ledger import Ledger
 from pgflow._engine.loop import Unwind
+from pgflow._engine.notes import Notes
 from pgflow._engine.questions import child_row, intent_of, owed_detail, stuck
-from pgflow._engine.release import Releases
+from pgflow._engine.release import Release
+from pgflow._engine.renewal import Renewal
+from pgflow._engine.signals import Signals
+from pgflow._engine.steps import Steps
+from pgflow._engine.timers import Timers
+from pgflow._engine.values import Values
 from pgflow._model.claims import Claim
 from pgflow._model.codecs import ANYTHING, Codec
-from pgflow._model.kinds import Kind
-from pgflow._model.units import EFFECT_MARKS, Unit
+from pgflow._model.kinds import ClosePolicy, Kind, StepKind
+from pgflow._model.units import Unit
+from pgflow.errors import NonDeterminismError
 
 LINGER_TIMER_US = 1_000_000
 """A timer or a retry due within this is waited for in memory: parking would cost more than it saves."""
@@ -45,23 +78,47 @@ LINGER_CHILDREN_US_A_UNIT = 50
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
-class Execution(Releases):
-    """See the module."""
+class Execution:
+    """Owns what is under way between it and the worker: the flush in flight, and whether it pauses, drains or is over."""
 
     def __init__(
         self,
         claim: Claim,
-        host: Host[Execution],
+        host: Host[Any],
         make_driver: Callable[[Execution], Driver],
         result: Codec[Any] = ANYTHING,
         code_hash: str = "",
+        *,
+        is_undoing: bool = False,
     ) -> None:
-        super().__init__(claim, host, result, code_hash)
+        self.claim = claim
+        self.run_id = claim.run_id
+        self.line = line = Line(host, self)
+        self.clock = clock = Clock(claim, host)
+        self.buffer = buffer = Buffer(claim, clock, line)
+        self.agenda = agenda = Agenda(claim, line)
+        self.code = code = Code(agenda)
+        self.history = history = History(claim, buffer, agenda, code, is_undoing=is_undoing)
+        self.values = values = Values(claim, history)
+        self.keys = keys = Keys(claim, history.journal)
+        self.steps = Steps(claim, clock, agenda, code, history, values, keys, is_undoing=is_undoing)
+        self.timers = Timers(buffer, agenda, code, history)
+        self.signals = Signals(agenda, code, history, self.timers)
+        self.children = Children(claim, agenda, code, history, values)
+        self.notes = Notes(claim, clock, buffer, history, values)
+        self.ledger = Ledger(claim, clock, buffer, agenda, code, history, values, keys, self.steps, is_undoing=is_undoing)
+        self.renewal = Renewal(claim, buffer, agenda, code, history, values)
+        self.end = End(claim, agenda, code, history, values, self.renewal, result, code_hash)
+        self.release = Release(claim, clock, buffer, agenda, code, history, values, self.ledger, self.renewal, self.end)
+        self.over = False
+        self.locked = False
         self.pausing = False
         self.draining = False
-        self.beat = False  # whether a step has reported progress: rows that the end of the run removes
+        self.beat = False
+        """True if a step has reported progress: rows that the end of the run removes."""
         self.inflight: Flush | None = None
-        self._durable_seq = claim.last_seq
+        self.durable_seq = claim.last_seq
+        """The last unit that was acknowledged."""
         self.told_at = 0.0
         """Time of the host's own clock at which it last heard how much is durable."""
         self.told_by: Any = None
@@ -69,134 +126,181 @@ class Execution(Releases):
         self._linger_until_us = 0
         self._fenced_text = ""  # what the transaction that has the turn came to
         self._has_looked = not claim.has_mail  # a cancel that waits must not come too late for a body that gets the run stuck again
-        self._driver = make_driver(self)
+        history.once_live(self._go_live)
+        code.drive_by(make_driver(self))
 
-    # ================================================================ the host
+    # ================================================================ releasing
 
-    def _want_flush(self) -> None:
-        self._host.want_flush(self)
+    def start(self) -> None:
+        """Runs the code for the first time in this activation, and then as far as it goes."""
+        self._guarded(self.code.driver.start)
+        self.advance()
 
-    def _stop_body(self, call: StepCall) -> None:
-        self._host.stop_body(self, call)
+    def advance(self) -> None:
+        """Releases outcomes while there are any, then goes idle."""
+        release, history, agenda, code = self.release, self.history, self.agenda, self.code
+        while release.decided or agenda.inbox or history.replaying or self.renewal.renewing is not None:
+            if code.driver.busy or self.locked or self.over or history.divergence or self._is_finished():
+                break
+            if not self._guarded(release.release_one):
+                break
+        if code.driver.busy or self.locked or self.over:
+            return
+        if history.divergence is not None or self._is_finished():
+            self._conclude()
+        else:
+            self._go_idle()
 
-    def _retry_later(self, call: StepCall, delay_seconds: float) -> None:
-        self._host.retry_body_later(self, call, delay_seconds)
+    def _guarded(self, move: Callable[[], Any]) -> Any:
+        """A move that may find the code diverged, in which case it goes no further."""
+        try:
+            return move()
+        except Unwind:
+            if self.history.divergence is None:
+                raise
+            return None
+
+    def _is_finished(self) -> bool:
+        """Return True if the code has ended and no effect of it is open."""
+        if not self.code.driver.done:
+            return False
+        if self.history.replaying and not self.code.has_ended:
+            self._guarded(self.history.skip_marks)  # which say what was intended
+        if not self.agenda.owes:
+            return True
+        self.code.end()
+        return False
+
+    def _go_live(self) -> None:
+        """Everything recorded has been repeated: what the code has asked for is brought on."""
+        self.renewal.record()
+        for call in list(self.agenda.open.values()):
+            if call.state == "pending":
+                self._bring_on(call)
+        self.ledger.go_live()
+
+    def _bring_on(self, call: Call) -> None:
+        """The table of kinds: each has a part that does what its calls ask for."""
+        if isinstance(call, EffectCall):
+            self.ledger.bring_on(call)
+        elif isinstance(call, StepCall):
+            self.steps.bring_on(call)
+        elif isinstance(call, ChildCall):
+            self.children.bring_on(call)
+        elif isinstance(call, SignalCall):
+            self.signals.bring_on(call)
+        elif isinstance(call, TimerCall):
+            self.timers.bring_on(call)
+
+    def _conclude(self) -> None:
+        """The code has ended, or can no longer be trusted: one last flush. What else was decided is released to nobody."""
+        self.release.forget()
+        if not self.end.is_known:
+            if self.history.divergence is None:
+                self._guarded(self.end.judge)
+            if self.history.divergence is not None:
+                self.end.hold_diverged()
+        self.line.want_flush()
 
     # ================================================================ settling
-
-    def hold_for(self, reason: str, detail: dict[str, Any], code_hash: str | None = None) -> None:
-        """Holds the run for a person, as soon as what is on its way has arrived; or for a worker with other code than this."""
-        self._hold = stuck(reason, detail, code_hash)
-        self._want_flush()
-
-    def lacks_code(self, message: str) -> NoReturn:
-        """The code at hand does not have what the run needs: it is held for a worker that does."""
-        self.hold_for("definition", {"message": message}, self._code_hash)
-        raise Unwind
 
     def _go_idle(self) -> None:
         """Nothing is left to release: start what may start, flush what must be durable."""
         is_held_back = self.pausing or self.draining or not self._has_looked
-        if not is_held_back and self._take_offer():
+        if not is_held_back and self.release.take_offer():
             self.advance()
             return
-        if self.renewing is not None:  # the past must be repeated before anything can be looked at
+        if self.renewal.renewing is not None:  # the past must be repeated before anything can be looked at
             is_held_back = self.draining
-        startable, self._startable = self._startable, []
-        for call in startable:
-            if is_held_back and not self._may_start(call):
-                self._startable.append(call)
-            else:
-                call.state = "running"
-                self._running.add(call.number)
-                self._host.start_body(self, call)
-        if self._misfits and self._hold is None and self.is_idle and not is_held_back:
-            self._hold_misfit()
+        if self.agenda.startable:
+            self.agenda.start_bodies(is_held_back=is_held_back)
+        if self.release.misfits and self.end.hold is None and self.is_idle and not is_held_back:
+            self.release.hold_misfit()
         if self._must_flush():
-            self._want_flush()
-
-    @staticmethod
-    def _may_start(call: StepCall) -> bool:
-        """Return True for a body that starts even while the run pauses or is handed back: a licensed effect that never began would look
-        unknown.
-        """
-        return isinstance(call, EffectCall) and call.is_acting
+            self.line.want_flush()
 
     def _must_flush(self) -> bool:
-        if self.renewing is not None:
+        if self.renewal.renewing is not None:
             return False
-        if self._hold is not None or self._ending is not None:
+        if self.end.hold is not None or self.end.ending is not None:
             return True
         if self.draining:
-            return bool(self._buffer)
-        if self._ask_wanted or self._unwanted_children:
+            return bool(self.buffer.rows)
+        agenda = self.agenda
+        if agenda.wants_look or agenda.unwanted:
             return True
-        if (self._unlicensed or self._new_children or self._new_effects) and not self.pausing:
+        if (agenda.unlicensed or agenda.new_children or agenda.new_effects) and not self.pausing:
             return True
         return self.is_idle and self._may_leave()
 
     @property
-    def durable_seq(self) -> int:
-        """The last unit that was acknowledged."""
-        return self._durable_seq
-
-    @property
     def is_idle(self) -> bool:
         """True if no body runs and none could start: only the database can bring the run on."""
-        if self._running or self._inbox or self._decided:
+        agenda = self.agenda
+        if agenda.running or agenda.inbox or self.release.decided:
             return False
-        return self.pausing or not (self._unlicensed or self._startable or self._new_children or self._new_effects)
+        return self.pausing or not (agenda.unlicensed or agenda.startable or agenda.new_children or agenda.new_effects)
 
     def _may_leave(self) -> bool:
         """Return True if an idle run should park now; if something is due soon, arrange a look instead."""
         if self.pausing:
             return True
-        now_us = self.estimate_us()
+        now_us = self.clock.estimate_us()
         soon_us = now_us + LINGER_TIMER_US
-        looks = [due_us for c in self._beside_children() if (due_us := c.looked_at_us) and due_us < soon_us]
-        if self._linger_until_us > now_us and self._host.has_room():
+        calls = self.agenda.beside_children()
+        looks = [due_us for c in calls if (due_us := c.looked_at_us) and due_us < soon_us]
+        if self._linger_until_us > now_us and self.line.has_room():
             looks.append(self._linger_until_us)
         if looks:
-            self._host.look_later(self, max(0, min(looks) - now_us) / 1e6 + 0.0002)
+            self.line.look_later(max(0, min(looks) - now_us) / 1e6 + 0.0002)
             return False
-        return not any(c.is_tried_before(soon_us) for c in self._beside_children())
+        return not any(c.is_tried_before(soon_us) for c in calls)
 
-    def _beside_children(self) -> Collection[Call]:
-        """The open calls, without children if there is nothing else."""
-        return self._calls.values() if len(self._calls) > len(self._open_children) else ()
+    # ================================================================ what the worker tells
 
     def poke(self) -> None:
         """There may be mail, or a timer may be due: look, when the code next stands still."""
-        self._ask_wanted = True
+        self.agenda.look()
         if not (self.over or self.locked):
             self.advance()
 
-    # ================================================================ bodies
-
     def step_returned(self, result: StepResult) -> None:
         """A body has come back."""
-        self._inbox.append(result)
+        self.agenda.receive(result)
         self.advance()
 
-    @property
-    def is_busy(self) -> bool:
-        """True while its code runs in a thread."""
-        return self._driver.busy
+    def retry_due(self, call: StepCall) -> None:
+        """The wait before the next try of a body is over."""
+        if not self.agenda.is_open(call) or call.state != "backoff" or self.over:
+            return
+        if isinstance(call, EffectCall):
+            if (call.retry_due_us or 0) > self.clock.estimate_us() + 20_000:  # the timer of a wait before this one
+                return
+            self.ledger.do(call, call.come_due())
+        else:
+            self.steps.do(call, call.come_due())
+        self.advance()
 
     def thread_stands(self) -> None:
         """The thread of its code has said that it waits, or has ended."""
-        self._driver.land()
+        self.code.driver.land()
         self.advance()
 
-    @property
-    def ending(self) -> Ending | None:
-        """End of the code: status, reason, output and error; None while it runs."""
-        return self._ending
+    def drain(self) -> None:
+        """Starts nothing more; what runs may finish, and is flushed."""
+        self.draining = True
+        if not self.code.driver.busy and not self.locked:
+            self.advance()
 
-    @property
-    def waits_for_database(self) -> bool:
-        """True if it waits for something that only the database can bring."""
-        return bool(self._accepted) or any(c.waits_for_database for c in self._calls.values())
+    def hold_for(self, reason: str, detail: dict[str, Any], code_hash: str | None = None) -> None:
+        """Holds the run for a person, as soon as what is on its way has arrived; or for a worker with other code than this."""
+        self.end.hold_for(reason, detail, code_hash)
+        self.line.want_flush()
+
+    def lacks_code(self, message: str) -> NoReturn:
+        """The code at hand does not have what the run needs: it is held for a worker that does."""
+        self.hold_for("definition", {"message": message}, self.end.code_hash)
+        raise Unwind
 
     def hold_instead_of(self, flush: Flush, detail: dict[str, Any]) -> Flush:
         """Return a flush that holds the run for a person, in place of one that the server refuses; durable units stay.
@@ -212,36 +316,119 @@ class Execution(Releases):
         """The run was held by this instead of going on: what its code did since is nobody's history."""
         self.inflight = held
         self.locked = True
-        self._buffer, self._unlicensed, self._taken, self._returned, self._seq = [], [], [], [], held.last_seq
+        self._discard(held.last_seq)
+
+    def close(self) -> None:
+        """Takes the code apart: the run goes on elsewhere or later, or has ended."""
+        self.over = True
+        self.code.close()
+        self.history.close()
+        self.line.cut()
+
+    # ================================================================ what the worker asks
+
+    @property
+    def replaying(self) -> bool:
+        """True while the code repeats the journal."""
+        return self.history.replaying
+
+    @property
+    def closing(self) -> bool:
+        """True once its code is being taken apart."""
+        return self.code.closing
+
+    @property
+    def divergence(self) -> NonDeterminismError | None:
+        """Error of code that does not repeat the journal."""
+        return self.history.divergence
+
+    @property
+    def cancel_request(self) -> dict[str, Any] | None:
+        """Who cancels the run, and why; None if nobody does."""
+        return self.end.cancel_request
+
+    @property
+    def ending(self) -> Ending | None:
+        """End of the code: status, reason, output and error; None while it runs."""
+        return self.end.ending
+
+    @property
+    def is_busy(self) -> bool:
+        """True while its code runs in a thread."""
+        return self.code.driver.busy
+
+    @property
+    def waits_for_database(self) -> bool:
+        """True if it waits for something that only the database can bring."""
+        return self.agenda.waits_for_database
 
     @property
     def bodies(self) -> list[StepCall]:
         """Calls whose bodies run now."""
-        return [c for c in self._calls.values() if isinstance(c, StepCall) and c.number in self._running]
+        return self.agenda.bodies
 
     @property
     def is_drained(self) -> bool:
         """True if nothing of it runs or is on its way: it can be handed back without losing work."""
-        return not (self._running or self.inflight or self.locked or self._buffer or self._driver.busy)
+        return not (self.agenda.running or self.inflight or self.locked or self.buffer.rows or self.code.driver.busy)
 
-    def drain(self) -> None:
-        """Starts nothing more; what runs may finish, and is flushed."""
-        self.draining = True
-        if not self._driver.busy and not self.locked:
-            self.advance()
+    @property
+    def oldest_unflushed_us(self) -> int | None:
+        """Time at which the oldest unit that is not on its way was recorded, in microseconds; None if there is none."""
+        return self.buffer.oldest_us
 
     def wants(self, call: StepCall) -> bool:
         """Return True if anybody still waits for this call."""
-        return self._calls.get(call.number) is call
+        return self.agenda.is_open(call)
 
-    def retry_due(self, call: StepCall) -> None:
-        """The wait before the next try of a body is over."""
-        if self._calls.get(call.number) is not call or call.state != "backoff" or self.over:
+    def estimate_us(self) -> int:
+        """Return the database's clock as far as it is known here."""
+        return self.clock.estimate_us()
+
+    def time_seconds(self) -> float:
+        """Time for the event loop: seconds since the run was created, as of the last outcome."""
+        return self.clock.seconds()
+
+    def start_timer(self, delay_seconds: float, fire: Callable[[], None]) -> Callable[[], None]:
+        """Starts a durable timer for the event loop; returns what gives it up."""
+        call = self.timers.start(delay_seconds, fire)
+        return lambda: self.cancel_call(call)
+
+    # ================================================================ what the code asks of the whole
+
+    def issue_effect(
+        self, spec: StepSpec, args: tuple[Any, ...], kwargs: dict[str, Any], request: str, rests_on: Resting | None,
+        compensates: str | None = None, *, takes_back: EffectCall | None = None, expected: str | None = None,
+        notice: dict[str, Any] | None = None, is_undo: bool = False,
+    ) -> EffectCall:
+        """Asks for an effect; see :meth:`Ledger.issue`."""
+        return self.ledger.issue(
+            spec, args, kwargs, request, rests_on, compensates, takes_back=takes_back, expected=expected, notice=notice, is_undo=is_undo,
+        )
+
+    def cancel_call(self, call: Call) -> None:
+        """The code has given up a call: that is recorded, its late result is not."""
+        if self.code.closing or call.state in ("over", "decided") or not self.agenda.is_open(call):
             return
-        if isinstance(call, EffectCall) and (call.retry_due_us or 0) > self.estimate_us() + 20_000:  # the timer of a wait before this one
-            return
-        self._do(call, call.come_due())
-        self.advance()
+        if isinstance(call, EffectCall):
+            self.history.next_noted()  # reads the marks that say whether it was intended
+            if call.attempts > 0:
+                self.ledger.give_up(call)
+                return
+        kind = Kind.STEP_ABANDONED if isinstance(call, StepCall) and call.spec.effect == StepKind.STEP else Kind.CALL_CANCELLED
+        self.history.note(call.number, kind, self._name_in_journal(call), None)
+        self.agenda.drop(call)
+        if isinstance(call, StepCall):
+            self.agenda.stop(call)
+        elif isinstance(call, ChildCall) and call.chain_id and call.request.close_policy == ClosePolicy.CANCEL:
+            self.agenda.unwant(call)
+
+    def _name_in_journal(self, call: Call) -> str:
+        """The name under which the next note of the journal knows a call that has had others."""
+        unit = self.history.next_noted() if call.aliases else None
+        return unit.name if unit is not None and unit.call == call.number and unit.name in call.aliases else call.name
+
+    # ================================================================ fences
 
     @property
     def may_fence(self) -> bool:
@@ -250,7 +437,7 @@ class Execution(Releases):
         And nothing is to be booked: a transaction may be older than the row that is to change, which its snapshot has not.
         """
         return self.inflight is None and not (
-            self.locked or self._decided or self._taken or self._returned or self._has_ledger_rows or self._driver.busy
+            self.locked or self.release.decided or self.buffer.has_mail or self.buffer.has_ledger or self.code.driver.busy
         )
 
     def begin_fence(self, call: StepCall, text: str) -> Flush | None:
@@ -258,14 +445,14 @@ class Execution(Releases):
 
         The caller has made sure that :attr:`may_fence`. Until ``end_fence`` nothing is released.
         """
-        if self.over or self.closing or self._calls.get(call.number) is not call:
+        if self.over or self.code.closing or not self.agenda.is_open(call):
             return None
         assert self.may_fence
         self.locked = True
         call.fencing = True
-        emitted = self._record_emitted(call)
+        emitted = self.buffer.record_emitted(call)
         self._fenced_text = text
-        self._record(call.number, Kind.STEP_COMPLETED, call.name, call.stored or text, key=call.key or str(call.ordinal))
+        self.buffer.record(call.number, Kind.STEP_COMPLETED, call.name, call.stored or text, key=call.key or str(call.ordinal))
         self.inflight = self._flush_of_buffer()
         self.inflight.own_rows = emitted + 1
         return self.inflight
@@ -277,105 +464,80 @@ class Execution(Releases):
         call.fencing = False
         if committed:
             row = flush.rows[-1]
-            self._sync_clock(at_us)
-            self._durable_seq = row.seq
-            self._running.discard(call.number)
-            self._licensed(flush)
-            self._decided.append(Unit(row.seq, row.call, row.kind, row.name, self._fenced_text, None, row.at_us, None))
+            self.clock.sync(at_us)
+            self.durable_seq = row.seq
+            self.agenda.returned(call)
+            self.agenda.licensed(flush.starts)
+            self.release.decide_fenced(Unit(row.seq, row.call, row.kind, row.name, self._fenced_text, None, row.at_us, None))
         else:
-            self._buffer = flush.rows[: -flush.own_rows] + self._buffer
-            self._buffer_bytes = sum(map(size_of, self._buffer))
-            self._unlicensed = flush.starts + self._unlicensed
-            self._seq -= flush.own_rows
+            self.buffer.put_back(flush)
+            self.agenda.put_back(flush.starts)
 
     # ================================================================ flushing
 
     def take_flush(self) -> Flush | None:
         """Return the flush to commit now; None if there is nothing to commit, or the last flush is still on its way."""
-        if self.inflight is not None or self.locked or self.over or self._driver.busy or self._decided:
+        if self.inflight is not None or self.locked or self.over or self.code.driver.busy or self.release.decided:
             return None
-        if self.renewing is not None and self.divergence is None:
+        divergence = self.history.divergence
+        if self.renewal.renewing is not None and divergence is None:
             return None
-        is_held_early = self._hold is not None and self.replaying  # before its code has come to the end of the journal
-        if self.divergence is not None or is_held_early:  # what the code did after that is nobody's history
-            self._buffer, self._unlicensed, self._taken, self._returned, self._seq = [], [], [], [], self._durable_seq
+        is_held_early = self.end.hold is not None and self.history.replaying  # before its code has come to the end of the journal
+        if divergence is not None or is_held_early:  # what the code did after that is nobody's history
+            self._discard(self.durable_seq)
         flush = self._flush_of_buffer()
         flush.question = self._question(flush)
-        if flush.question is None and self._ending is not None:
-            flush.ending = self._ending
-            flush.has_kin = self.has_children or self.beat or self.claim.has_kin
+        if flush.question is None and self.end.ending is not None:
+            flush.ending = self.end.ending
+            flush.has_kin = self.children.were_any or self.beat or self.claim.has_kin
         if not flush.rows and flush.question is None and flush.ending is None:
             return None
         self.inflight = flush
         self.locked = flush.question is not None
         return flush
 
+    def _discard(self, seq: int) -> None:
+        self.buffer.discard(seq)
+        self.agenda.forget_licences()
+
     def _flush_of_buffer(self) -> Flush:
-        starts = [] if self.pausing or self.draining else self._unlicensed[:MAX_FLUSH_STARTS]
-        if starts and not self._buffer:
-            first = starts[0]
-            self._record(first.number, Kind.STEP_STARTED, first.name, None)
-        rows, self._buffer = self._buffer, []
-        size_bytes, self._buffer_bytes = self._buffer_bytes, 0
-        if starts:
-            self._unlicensed = self._unlicensed[len(starts) :]
-        claim = self.claim
-        has_ledger, self._has_ledger_rows = self._has_ledger_rows, False
-        taken, self._taken = self._taken, []
-        returned, self._returned = self._returned, []
-        return Flush(
-            self.run_id, claim.token, claim.chain_id, self._seq - len(rows), rows, starts, has_ledger=has_ledger, taken=taken,
-            returned=returned, size_bytes=size_bytes,
-        )
+        return self.buffer.pack([] if self.pausing or self.draining else self.agenda.take_licences())
 
     def _question(self, flush: Flush) -> dict[str, Any] | None:
         """Return the question that goes to the database with this flush; None if there is nothing to ask."""
-        if self._hold is not None:
-            misfits = {"refused": [[m.name, m.error, self._code_hash] for m in self._misfits.values()]} if self._misfits else {}
-            return {**self._address(flush), "hold": self._hold, **misfits}
-        if self._continue_input is not None:
-            handed_on = {"saga": self._handed_on} if self._handed_on else {}
-            of_children = {"of_children": self._of_children} if self._of_children else {}
-            cancel = {"cancel": self._late_cancel} if self._late_cancel is not None else {}
-            return {**self._address(flush), "continue": self._continue_input, **handed_on, **of_children, **cancel}
-        if self._ending is not None or self.draining:
+        end, agenda = self.end, self.agenda
+        if end.hold is not None:
+            misfits = self.release.misfits.values()
+            refused = {"refused": [[m.name, m.error, end.code_hash] for m in misfits]} if misfits else {}
+            return {**self._address(flush), "hold": end.hold, **refused}
+        if end.continue_input is not None:
+            return {**self._address(flush), **end.in_question()}
+        if end.ending is not None or self.draining:
             return None
         idle = self.is_idle and not flush.starts
         leaving = idle and self._may_leave()
-        asked, self._ask_wanted = self._ask_wanted, False
-        children = [] if self.pausing else self._new_children[:MAX_FLUSH_CHILDREN]
-        effects = [] if self.pausing else self._new_effects
-        if not (asked or children or effects or self._unwanted_children or leaving):
+        asked = agenda.take_look()
+        children = [] if self.pausing else agenda.take_children()
+        effects = [] if self.pausing else agenda.take_effects()
+        if not (asked or children or effects or agenda.unwanted or leaving):
             return None
         question = self._address(flush)
         self.claim.offer = None  # the answer may take it
-        waits = self._waits()
-        if waits.keys() == {"open_effects"} and (owed := [c for c in self._calls.values() if c.state == "owed"]):
+        waits = agenda.waits()
+        if waits.keys() == {"open_effects"} and (owed := [c for c in agenda.effects if c.state == "owed"]):
             question["stuck"] = stuck("effect", owed_detail(owed))
-        if self._unwanted_children:
-            question["unwanted"], self._unwanted_children = self._unwanted_children, []
+        if unwanted := agenda.take_unwanted():
+            question["unwanted"] = unwanted
         if effects:
             question["effects"] = [intent_of(call) for call in effects]
-            for call in effects:
-                call.state = "pending"
-            self._new_effects = []
         if children:
             question["children"] = [child_row(call) for call in children]
-            self._new_children = self._new_children[len(children) :]
         elif waits and not (self.pausing or effects):  # a pause holds, if it still stands; if not, there may be more to do than to wait
             question["park"] = leaving
-        elif not (self.pausing or asked or effects or "unwanted" in question):
-            detail = {"message": "the workflow waits for something that nothing can bring", "where": self._driver.where()}
+        elif not (self.pausing or asked or effects or unwanted):
+            detail = {"message": "the workflow waits for something that nothing can bring", "where": self.code.driver.where()}
             return {**question, "hold": stuck("deadlock", detail)}
-        return {**question, **waits, "idle": idle, "cancelled": self.cancel_request is not None}
-
-    def _waits(self) -> dict[str, Any]:
-        """Return the open waits that only the database can end."""
-        waits = Waits(self._accepted)
-        for call in self._beside_children():
-            if call.state not in ("decided", "misfit"):
-                call.wait(waits)
-        return waits.in_question([child.number for child in self._open_children.values() if child.state != "decided"])
+        return {**question, **waits, "idle": idle, "cancelled": end.cancel_request is not None}
 
     def _address(self, flush: Flush) -> dict[str, Any]:
         """Return the beginning of every question: run, token, chain and last seq."""
@@ -386,57 +548,30 @@ class Execution(Releases):
         assert self.inflight is flush
         self.inflight = None
         self.locked = False
-        self._durable_seq = flush.last_seq
-        if self.closing:  # it was taken apart meanwhile: whoever has the run next reads this in the journal
+        self.durable_seq = flush.last_seq
+        if self.code.closing:  # it was taken apart meanwhile: whoever has the run next reads this in the journal
             return
         if flush.ending is not None:
             self.over = True
             return
-        self._licensed(flush)
+        self.agenda.licensed(flush.starts)
         if answer is not None:
             self._take_answer(answer)
         self.advance()
 
-    def _licensed(self, flush: Flush) -> None:
-        for call in flush.starts:
-            if call.state == "unlicensed":
-                call.state = "startable"
-                self._startable.append(call)
-
     def _take_answer(self, answer: dict[str, Any]) -> None:
         at_us = answer["at"]
         self._has_looked = True
-        self._sync_clock(at_us)
+        self.clock.sync(at_us)
         self.pausing = bool(answer.get("pause"))
         has_children = False
         for seq, number, kind, name, payload, *due_us in answer["units"]:
-            unit = Unit(seq, number, kind, name, payload, None, at_us, due_us[0] if due_us else None)
-            self._seq = self._durable_seq = seq
-            if kind in EFFECT_MARKS:
-                self._take_live_mark(unit)
-                continue
-            call = self._calls.get(number)
-            if isinstance(call, ChildCall):
+            self.buffer.go_to(seq)
+            self.durable_seq = seq
+            if self.release.decide(Unit(seq, number, kind, name, payload, None, at_us, due_us[0] if due_us else None)):
                 has_children = True
-            if kind == Kind.CHILD_STARTED:
-                assert isinstance(call, ChildCall)
-                call.note_start(unit)
-                if self._is_start(unit):
-                    self._decided.append(unit)
-                continue
-            if call is not None:
-                call.state = "decided"
-            self._decided.append(unit)
         if has_children:
-            self._linger_until_us = self.estimate_us() + LINGER_CHILDREN_US + self._seq * LINGER_CHILDREN_US_A_UNIT
+            self._linger_until_us = self.clock.estimate_us() + LINGER_CHILDREN_US + self.buffer.seq * LINGER_CHILDREN_US_A_UNIT
         for number, version, stale in answer.get("refused") or ():
-            self._refuse_effect(number, version, stale)
+            self.ledger.refuse(number, version, stale)
         self.over = answer["place"] != "leased"
-
-    def close(self) -> None:
-        """Takes the code apart: the run goes on elsewhere or later, or has ended."""
-        self.closing = True
-        self.over = True
-        self._driver.close()
-        if not self._driver.busy:
-            self._driver = ClosedDriver()

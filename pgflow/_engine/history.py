@@ -1,42 +1,28 @@
-"""The history of a run: what its journal holds, and what is being added to it.
+"""The history of a run: what its journal holds, and how the code repeats it.
 
 While the code repeats the journal, what it notes is compared with what is there; from then on it is
-recorded, in a buffer that leaves with the next flush.
+recorded, in the buffer that leaves with the next flush.
 """
 
 from __future__ import annotations
 
-import json
-import random
-import uuid
-from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Any, NamedTuple, NoReturn, TypeVar
+from typing import NamedTuple, NoReturn
 
-from pgflow._engine import mypyc_attr
-from pgflow._engine.calls import Call, ChildCall, StepCall
-from pgflow._engine.drivers import Driver
-from pgflow._engine.flush import MAX_FLUSH_BYTES, MAX_FLUSH_UNITS, Row
-from pgflow._engine.host import Host
+from pgflow._engine.agenda import Agenda
+from pgflow._engine.buffer import Buffer
+from pgflow._engine.calls import ChildCall, StepCall
+from pgflow._engine.code import Code
+from pgflow._engine.effects import EffectCall, ImpossibleMove
 from pgflow._engine.journal import Journal
 from pgflow._engine.loop import MAX_SWALLOWED_UNWINDS, Unwind
 from pgflow._model.claims import Claim
-from pgflow._model.exceptions import ErrorData
 from pgflow._model.kinds import Kind
-from pgflow._model.units import CALL_MARKS, KIND_NAMES, Unit, beside_code, without_returned
-from pgflow.errors import CodecError, NonDeterminismError, PgflowError
-
-T = TypeVar("T")
+from pgflow._model.units import CALL_MARKS, EFFECT_MARKS, KIND_NAMES, Unit, beside_code, without_returned
+from pgflow.errors import NonDeterminismError
 
 NEVER = 0
 """Number of a call that never comes back: code that swallows every Unwind and asks again would not give control back else."""
-
-
-UNREADABLE = "codec"
-"""Reason of a run that is held because a value cannot be encoded or decoded."""
-
-LONG_CHARS = 400_000
-"""A note of this length might be refused once it is encoded: then it is again on a replay."""
 
 
 class Parting(NamedTuple):
@@ -50,185 +36,152 @@ class Parting(NamedTuple):
     """Source lines at which the code stood."""
 
 
-@mypyc_attr(allow_interpreted_subclasses=True)
-class History(ABC):
-    """The lowest layer of an :class:`~pgflow._engine.execution.Execution`; see the module."""
+class History:
+    """Owns the place that a replay has come to, the numbers of calls, and how the code has parted from the journal, if it has.
 
-    _driver: Driver
+    Once it has parted, or is being taken apart, the code is given nothing and nothing more is recorded of it.
+    """
 
-    def __init__(self, claim: Claim, host: Host[Any]) -> None:
-        self.claim = claim
-        self.run_id = claim.run_id
-        self.journal = Journal(without_returned(self._journal_of(claim)))
+    def __init__(self, claim: Claim, buffer: Buffer, agenda: Agenda, code: Code, *, is_undoing: bool) -> None:
+        self._claim = claim
+        self._buffer = buffer
+        self._agenda = agenda
+        self._code = code
+        self._is_undoing = is_undoing
+        self.journal = Journal(without_returned(self._units_of(claim)))
         self.replaying = len(self.journal) > 0
-        self.closing = False
         self.divergence: NonDeterminismError | None = None
-        self._held_as = "nondeterminism"
-        self._host = host
-        self._parting: Parting | None = None
-        self._calls: dict[int, Call] = {}
-        self._left_behind: set[int] = set()  # calls that were open when the code ended, while an effect goes on
-        self._last_call = 0
+        self.held_as = "nondeterminism"
+        """Reason for which a divergence holds the run."""
+        self.parting: Parting | None = None
+        self.last_call = 0
+        """Number of the newest call of the code."""
         self._refusals = 0
-        self._seq = 0
-        self._buffer: list[Row] = []
-        self._buffer_bytes = 0
-        self._now_us: int | None = None
-        self._clock_us = claim.now_us - host.monotonic_us()
-        self._random: random.Random | None = None
-        self._random_stem = ""
+        self._adopting = NEVER
+        self._go_live: Callable[[], None] | None = None
 
-    def _journal_of(self, claim: Claim) -> list[Unit]:
+    def _units_of(self, claim: Claim) -> list[Unit]:
         """The units that are replayed."""
-        return claim.units if claim.heritage is None else beside_code(claim.units)
+        if claim.heritage is None:
+            return claim.units
+        if self._is_undoing:
+            return [u for u in claim.units if u.seq > claim.heritage.cut]
+        return beside_code(claim.units)
 
-    @abstractmethod
-    def _want_flush(self) -> None:
-        """Something is to become durable soon."""
+    def once_live(self, go_live: Callable[[], None]) -> None:
+        """What is to be called once everything recorded has been repeated."""
+        self._go_live = go_live
 
-    @abstractmethod
-    def _go_live(self) -> None:
-        """Everything recorded has been repeated."""
+    def close(self) -> None:
+        """The execution is over."""
+        self._go_live = None
 
-    # ================================================================ time
+    # ================================================================ calls
 
-    def estimate_us(self) -> int:
-        """The database's clock as far as it is known here: its time at the claim and what has passed since."""
-        return max(self._clock_us + self._host.monotonic_us(), self._now_us or 0)
-
-    def _sync_clock(self, database_us: int) -> None:
-        self._clock_us = max(self._clock_us, database_us - self._host.monotonic_us())
-
-    def time_seconds(self) -> float:
-        """Time for the event loop: seconds since the run was created, as of the last outcome."""
-        return 0.0 if self._now_us is None else max(0.0, (self._now_us - self.claim.created_us) / 1e6)
-
-    def now_us(self) -> int:
-        """Return the time of the last outcome, for ``now()``; before the first one, record the current time and return that."""
-        if self._now_us is None:
-            unit = self._note(self._next_call(), Kind.CLOCK_READ, None, None)
-            self._now_us = unit.at_us if unit is not None else self._buffer[-1].at_us
-        return self._now_us
-
-    @property
-    def random(self) -> random.Random:
-        """Random numbers that a replay draws again."""
-        stem = self.stem
-        if self._random is None or self._random_stem != stem:
-            self._random, self._random_stem = random.Random(stem), stem  # noqa: S311 - repeatable is what it is for
-        return self._random
-
-    @property
-    def stem(self) -> str:
-        """Seed of random numbers and of keys that the code makes; an inherited part of the journal keeps the seed it had."""
-        if self.claim.heritage is not None:
-            for upto, stem in self.claim.heritage.seeds:
-                if upto is None or self._seq < upto:
-                    return stem
-        return self.claim.stem
-
-    def uuid(self) -> uuid.UUID:
-        """A random UUID that a replay makes again."""
-        return uuid.UUID(int=self.random.getrandbits(128), version=4)
-
-    # ================================================================ recording
-
-    def _check_open(self) -> None:
-        if self.closing or self.divergence is not None:
+    def check_open(self) -> None:
+        """Raises Unwind in code that asks for something though it goes no further."""
+        if self._code.closing or self.divergence is not None:
             self._refusals += 1
             raise Unwind
 
-    def _next_call(self) -> int:
+    def next_call(self) -> int:
+        """Return the number of the call that the code makes."""
+        if self._adopting != NEVER:
+            self.check_open()
+            return self._adopting
         if self._refusals >= MAX_SWALLOWED_UNWINDS:
             return NEVER
-        self._check_open()
-        self._last_call += 1
-        return self._last_call
+        self.check_open()
+        self.last_call += 1
+        return self.last_call
 
-    def _note(self, number: int, kind: str, name: str | None, payload: str | None, delay_seconds: float | None = None) -> Unit | None:
+    def number_from(self, last: int) -> None:
+        """Calls are numbered from behind this one."""
+        self.last_call = last
+
+    def adopt(self, number: int) -> int:
+        """Let calls have this number, of the dropped part, until told otherwise; return the one before."""
+        before, self._adopting = self._adopting, number
+        return before
+
+    # ================================================================ notes
+
+    def note(self, number: int, kind: str, name: str | None, payload: str | None, delay_seconds: float | None = None) -> Unit | None:
         """Repeats a note of the journal and returns it, or records a new one and returns None."""
-        self._check_open()
-        unit = self._next_noted()
+        self.check_open()
+        unit = self.next_noted()
         if unit is None:
-            self._record(number, kind, name, payload, delay_seconds)
+            self._buffer.record(number, kind, name, payload, delay_seconds)
             return None
         if (unit.call, unit.kind, unit.name) != (number, kind, name):
             asked = f"the code asks for {KIND_NAMES[kind]} {name or ''} as call {number}"
             self.diverge(f"the journal has {unit} here", code=asked, unit=unit)
-        self._seq = unit.seq
-        return self.journal.take()
+        return self.take()
 
-    def _next_noted(self) -> Unit | None:
+    def next_noted(self) -> Unit | None:
         """Return the next unit of the journal; None if all of it has been repeated, and the run makes history from here on."""
         if not self.replaying:
             return None
-        self._skip_marks()
+        self.skip_marks()
         unit = self.journal.peek()
         if unit is None:
-            self._go_live()
+            self.go_live()
         return unit
 
-    def _record(
-        self, number: int, kind: str, name: str | None, payload: str | None, delay_seconds: float | None = None, key: str | None = None,
-        carried: StepCall | None = None,
-    ) -> Row:  # fmt: skip
-        self._seq += 1
-        row = Row(self._seq, number, kind, name, payload, self.estimate_us(), delay_seconds, key, carried)
-        self._buffer.append(row)
-        self._buffer_bytes += size_of(row)
-        if len(self._buffer) >= MAX_FLUSH_UNITS or self._buffer_bytes >= MAX_FLUSH_BYTES:
-            self._want_flush()
-        return row
+    def take(self) -> Unit:
+        """Return the next unit of the journal, taken."""
+        unit = self.journal.take()
+        self._buffer.go_to(unit.seq)
+        return unit
 
-    def _record_emitted(self, call: StepCall) -> int:
-        """Puts what a body has emitted before its outcome, and says how much that was. A replay passes over it: it has no call."""
-        for n, (stream, text) in enumerate(call.emitted):
-            self._record(0, Kind.EMITTED, stream, text, key=f"{call.number}:{call.try_id}:{n}")
-        return len(call.emitted)
+    def go_live(self) -> None:
+        """Everything recorded has been repeated: from here on the run makes history."""
+        self.check_starts()
+        self.replaying = False
+        if self._go_live is not None:
+            self._go_live()
 
-    # ================================================================ values as they are recorded
+    def end_replay(self) -> None:
+        """The code has ended where the journal ends."""
+        self.replaying = False
 
-    def _by_codec(self, work: Callable[[], T]) -> T:
-        """Return what the app's codec makes of something; if it fails, the run is held."""
-        try:
-            return work()
-        except CodecError as error:
-            self.diverge(str(error), UNREADABLE)
+    # ================================================================ marks
 
-    def sealed(self, text: str, what: str) -> str:
-        """A value as it is recorded. If the app's codec fails, the run is held.
+    def skip_marks(self, *, only_of_known: bool = False, upto_patch: str | None = None) -> None:
+        """Reads the marks that come next."""
+        journal = self.journal
+        while (unit := journal.peek()) is not None and unit.is_mark and not (only_of_known and not self._knows(unit.call)):
+            if self.is_start(unit):
+                return
+            if unit.kind == Kind.PATCHED and unit.name == upto_patch:
+                return
+            self.take()
+            if unit.kind in CALL_MARKS:
+                self._read_mark(unit)
+            elif (unit.kind, unit.name) == (Kind.OPERATOR, "retry"):
+                self._agenda.grant_fresh_budgets()
 
-        Raises:
-            NotStorable: It is too long once it is encoded.
-        """
-        envelopes = self.claim.envelopes
-        return text if envelopes is None else self._by_codec(lambda: envelopes.seal(text, what))
+    def is_start(self, unit: Unit) -> bool:
+        """Return True if the code waits for this start of a child, to which it is an outcome."""
+        call = self._agenda.open.get(unit.call)
+        return unit.kind == Kind.CHILD_STARTED and isinstance(call, ChildCall) and call.awaits_start
 
-    def _sealed_note(self, text: str, what: str, *, is_object: bool = False) -> str:
-        """Return a note of the code as it is recorded; in clear where a replay repeats it."""
-        envelopes = self.claim.envelopes
-        if envelopes is None:
-            return text
-        self._check_open()
-        if len(text) < LONG_CHARS and self._next_noted() is not None:
-            return text
-        return self._by_codec(lambda: envelopes.seal_each(text, what)) if is_object else self.sealed(text, what)
+    def _knows(self, number: int) -> bool:
+        """Return True if the code has asked for this call, and more of it may come."""
+        return number in self._agenda.open or (number in self._agenda.accepted and not self._is_undoing)
 
-    def _error_text(self, data: ErrorData) -> str:
-        """An error as it is recorded."""
-        envelopes = self.claim.envelopes
-        return json.dumps(data) if envelopes is None else self._by_codec(lambda: envelopes.seal_error(data)[0])
-
-    def _told(self, error: BaseException) -> str:
-        """Return the text of an error for a person, recorded in clear: where the app has a codec, nothing that may quote a value."""
-        if self.claim.envelopes is None:
-            return str(error)
-        return getattr(error, "outline", None) or (str(error) if isinstance(error, PgflowError) else type(error).__name__)
-
-    @property
-    def oldest_unflushed_us(self) -> int | None:
-        """Time at which the oldest unit that is not on its way was recorded, in microseconds; None if there is none."""
-        return self._buffer[0].at_us if self._buffer else None
+    def _read_mark(self, unit: Unit) -> None:
+        """Learns what a mark says of its call."""
+        call = self._agenda.find(unit.call) if unit.kind in EFFECT_MARKS else self._agenda.open.get(unit.call)
+        if isinstance(call, EffectCall) and unit.kind in EFFECT_MARKS and call.answers_to(unit.name):
+            if call.spec.terms is None:  # all that the journal says of it was read with the claim
+                return
+            try:
+                self._agenda.read_mark(call, unit)
+            except ImpossibleMove:
+                self.diverge(f"the journal has {unit}", code=f"the code has {call}, which is {call.stage}", unit=unit)
+        elif call is None or not call.read(unit):
+            self.diverge(f"the journal has {unit}", code=f"the code has {call or 'no such call'}", unit=unit)
 
     # ================================================================ divergence
 
@@ -242,48 +195,21 @@ class History(ABC):
             unit: Unit of the journal that the code does not repeat.
         """
         if self.divergence is None:
-            self._held_as = reason
+            self.held_as = reason
             message = f"{journal}, {code}" if code else journal
-            self.divergence = NonDeterminismError(f"run {self.claim.key!r} ({self.claim.workflow}): {message}")
-            self._parting = Parting(journal, code, None if unit is None else unit.seq, self._driver.where())
+            self.divergence = NonDeterminismError(f"run {self._claim.key!r} ({self._claim.workflow}): {message}")
+            self.parting = Parting(journal, code, None if unit is None else unit.seq, self._code.driver.where())
         raise Unwind
 
-    def _skip_marks(self, *, only_of_known: bool = False, upto_patch: str | None = None) -> None:
-        journal = self.journal
-        while (unit := journal.peek()) is not None and unit.is_mark and not (only_of_known and not self._knows(unit.call)):
-            if self._is_start(unit):
-                return
-            if unit.kind == Kind.PATCHED and unit.name == upto_patch:
-                return
-            self._seq = unit.seq
-            journal.take()
-            self._take_mark(unit)
-
-    def _is_start(self, unit: Unit) -> bool:
-        """Return True if the code waits for this start of a child, to which it is an outcome."""
-        call = self._calls.get(unit.call)
-        return unit.kind == Kind.CHILD_STARTED and isinstance(call, ChildCall) and call.awaits_start
-
-    def _knows(self, number: int) -> bool:
-        """Return True if the code has asked for this call, and more of it may come."""
-        return number in self._calls
-
-    def _take_mark(self, unit: Unit) -> None:
-        """Learns what a mark says of its call."""
-        if unit.kind in CALL_MARKS:
-            call = self._calls.get(unit.call)
-            if call is None or not call.read(unit):
-                self.diverge(f"the journal has {unit}", code=f"the code has {call or 'no such call'}", unit=unit)
-
-    def _check_starts(self) -> None:
+    def check_starts(self) -> None:
         """Every body that may have run must have been asked for again by now: it was, when its licence was written."""
         for start in self.journal.open_starts():
-            call = self._calls.get(start.call)
-            if not isinstance(call, StepCall) and start.call not in self._left_behind:
+            call = self._agenda.open.get(start.call)
+            if not isinstance(call, StepCall) and start.call not in self._agenda.left_behind:
                 licensed = f"the journal has licensed call {start.call} as step {start.name!r}"
                 self.diverge(licensed, code=f"the code has {call or 'no such call'}")
 
-
-def size_of(row: Row) -> int:
-    """About how many bytes a unit adds to a flush."""
-    return 100 + len(row.payload or "")
+    def standing(self) -> str:
+        """Return what the code waits for, in words."""
+        pending = ", ".join(str(call) for call in self._agenda.open.values()) or "nothing"
+        return f"it waits for {pending}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal, Protocol, TypeVar
+from typing import Any, Literal, Protocol, TypeVar
 
 from pgflow._engine.calls import StepCall
 from pgflow._engine.effects import EffectCall
@@ -84,3 +84,47 @@ class Host(Protocol[E_contra]):
 
     def monotonic_us(self) -> int:
         """Microseconds on a clock that only measures durations."""
+
+
+class Line:
+    """The worker, as the parts of one execution speak to it.
+
+    Owns the only reference of theirs to the execution, and cuts it when that closes: what refers to itself waits for the
+    garbage collector.
+    """
+
+    def __init__(self, host: Host[Any], execution: Any) -> None:
+        self._host = host
+        self._execution = execution
+
+    def want_flush(self) -> None:
+        """Something is to become durable soon."""
+        self._host.want_flush(self._execution)
+
+    def start_body(self, call: StepCall) -> None:
+        """Runs the body of a step."""
+        self._host.start_body(self._execution, call)
+
+    def stop_body(self, call: StepCall) -> None:
+        """Nobody waits for this body any more."""
+        self._host.stop_body(self._execution, call)
+
+    def retry_later(self, call: StepCall, delay_seconds: float) -> None:
+        """The body is due again after a delay."""
+        self._host.retry_body_later(self._execution, call, delay_seconds)
+
+    def look_later(self, delay_seconds: float) -> None:
+        """There is something to look at after a delay."""
+        self._host.look_later(self._execution, delay_seconds)
+
+    def hand_back(self) -> None:
+        """The run is to be taken up anew, by its own code."""
+        self._host.hand_back(self._execution)
+
+    def has_room(self) -> bool:
+        """Return True if a run may wait for its children in memory."""
+        return self._host.has_room()
+
+    def cut(self) -> None:
+        """The execution is over."""
+        self._execution = None

@@ -13,42 +13,52 @@ expect to produce them.
 from __future__ import annotations
 
 import json
-from abc import abstractmethod
 from typing import Any
 
-from pgflow._engine import mypyc_attr
-from pgflow._engine.calls import Call, StepCall, StepSpec, Want
-from pgflow._engine.effects import EffectCall, ImpossibleMove, Stage, still_accepted
-from pgflow._engine.history import NEVER
-from pgflow._engine.host import EffectResult, Host
-from pgflow._engine.requests import Requests, Resting, name_in_key
+from pgflow._engine.agenda import Agenda
+from pgflow._engine.buffer import Buffer
+from pgflow._engine.calls import Call, StepSpec, Want
+from pgflow._engine.clock import Clock
+from pgflow._engine.code import Code
+from pgflow._engine.effects import EffectCall, Stage
+from pgflow._engine.flush import Row
+from pgflow._engine.history import NEVER, History
+from pgflow._engine.host import EffectResult
+from pgflow._engine.keys import Keys, Resting, name_in_key
+from pgflow._engine.steps import Steps
+from pgflow._engine.values import Values
 from pgflow._model.claims import CarriedEffect, Claim, place_of
 from pgflow._model.codecs import hash_arguments
 from pgflow._model.effects import Accepted
 from pgflow._model.exceptions import ErrorData, encode_error
 from pgflow._model.kinds import Ground, Kind, StepKind
 from pgflow._model.reasons import Unknown
-from pgflow._model.units import EFFECT_MARKS, Unit
-from pgflow.errors import EffectFailed, NeedsGate, NotStorable, PgflowError, Stale
+from pgflow._model.units import Unit
+from pgflow.errors import EffectFailed, NeedsGate, PgflowError, Stale
 
 
-@mypyc_attr(allow_interpreted_subclasses=True)
-class Ledgers(Requests):
-    """The layer of an :class:`~pgflow._engine.execution.Execution` that knows effects; see the module."""
+class Ledger:
+    """Owns the newest results of reads that age, on which effects rest. What is known of an effect is in its call."""
 
-    def __init__(self, claim: Claim, host: Host[Any]) -> None:
-        super().__init__(claim, host)
-        self._accepted = still_accepted(claim)
-        self._is_undoing = False
+    def __init__(
+        self, claim: Claim, clock: Clock, buffer: Buffer, agenda: Agenda, code: Code, history: History, values: Values, keys: Keys,
+        steps: Steps, *, is_undoing: bool,
+    ) -> None:  # fmt: skip
+        self._claim = claim
+        self._clock = clock
+        self._buffer = buffer
+        self._agenda = agenda
+        self._code = code
+        self._history = history
+        self._values = values
+        self._keys = keys
+        self._steps = steps
+        self._is_undoing = is_undoing
         self._ageing: dict[str, tuple[str, int, float]] = {}
-
-    @abstractmethod
-    def _deliver(self, call: Call, value: Any, error: Exception | None) -> None:
-        """Hands an outcome to whoever asked for it."""
 
     # ================================================================ asking for an effect
 
-    def issue_effect(
+    def issue(
         self, spec: StepSpec, args: tuple[Any, ...], kwargs: dict[str, Any], request: str, rests_on: Resting | None,
         compensates: str | None = None, *, takes_back: EffectCall | None = None, expected: str | None = None,
         notice: dict[str, Any] | None = None, is_undo: bool = False,
@@ -67,42 +77,41 @@ class Ledgers(Requests):
             notice: Notice for whoever closes it.
             is_undo: True if it helps to take something back, which does not rest on what the run has read before.
         """
-        number = self._next_call()
+        number = self._history.next_call()
         call = EffectCall(
-            number, spec.name, self._driver.waiter(), spec=spec, args=args, kwargs=kwargs, request=request,
+            number, spec.name, self._code.waiter(), spec=spec, args=args, kwargs=kwargs, request=request,
             decision=rests_on[0] if rests_on else None, compensates=compensates, expected=expected, expects=expected,
-            notice=notice, takes_back=takes_back, is_undo=is_undo,
+            notice=notice, takes_back=takes_back, is_undo=is_undo, is_dropped=self._is_undoing and compensates is None,
             reads=[] if compensates or is_undo else list(self._ageing.values()), aliases=spec.aliases,
-            is_dropped=self._is_undoing and compensates is None,
         )
         if number == NEVER:
             return call
         if compensates is None:
-            self._name_key(call, rests_on)
+            self._keys.name(call, rests_on)
         else:
-            self._name_compensation(call, compensates)
-        if number not in self.journal.ended:
-            call.args_hash = hash_arguments(args, kwargs, f"effect {spec.name}", self._hash_key())
+            self._keys.name_compensation(call, compensates)
+        if number not in self._history.journal.ended:
+            call.args_hash = hash_arguments(args, kwargs, f"effect {spec.name}", self._values.hash_key())
             self._seal_intent(call)
             call.known = self._known_result(call)
-        self._enter(call)
+        self._steps.enter(call)
+        if not self._history.replaying:
+            self.bring_on(call)
         return call
 
     def _seal_intent(self, call: EffectCall) -> None:
         """Encodes what is recorded of a request: the policy reads what the effect says is readable, and nothing else."""
-        envelopes = self.claim.envelopes
-        if envelopes is None:
+        if not self._values.are_sealed:
             return
-        what = f"the request of effect {call.name}"
         readable = call.agreed.readable
         arguments = json.loads(call.request) if readable else {}
         shown = {name: arguments[name] for name in readable if name in arguments}
-        call.stored = self._by_codec(lambda: envelopes.seal(call.request, what, {"shown": shown} if shown else None))
+        call.stored = self._values.seal_request(call.request, f"the request of effect {call.name}", shown or None)
         if call.notice is not None and call.notice.get("steps"):
-            steps = self.sealed(json.dumps(call.notice["steps"]), f"the plan for effect {call.name}")
+            steps = self._values.sealed(json.dumps(call.notice["steps"]), f"the plan for effect {call.name}")
             call.notice = {**call.notice, "steps": json.loads(steps)}
         if call.expected is not None:
-            call.expects = envelopes.hashed(call.expected)
+            call.expects = self._values.hashed(call.expected)
 
     def may_take_back(self, effect: EffectCall, planner: str | None = None) -> bool:
         """Return True if this run may take it back. What a fork repeats of its origin is not, save where the copied part did it there.
@@ -113,41 +122,41 @@ class Ledgers(Requests):
         """
         if not self.is_foreign(effect):
             return True
-        number = self._last_call + 1
+        number, journal = self._history.last_call + 1, self._history.journal
         if planner is not None:
-            return self.journal.names.get(number) == planner
-        started = self.journal.starts.get(number)
+            return journal.names.get(number) == planner
+        started = journal.starts.get(number)
         if started is not None and started.effect == StepKind.EFFECT:
             return isinstance(started.ordinal, str) and started.ordinal.startswith(f"{effect.key}/")
-        return self.journal.needless.get(number) == effect.key
+        return journal.needless.get(number) == effect.key
 
     def is_foreign(self, effect: EffectCall) -> bool:
         """Return True if a run beside this one did it: a fork repeats the journal of its origin."""
-        return effect.is_foreign if effect.number == 0 else not effect.key.startswith(self.claim.root)
+        return effect.is_foreign if effect.number == 0 else not effect.key.startswith(self._claim.root)
 
     def watch(self, call: EffectCall) -> Any:
         """A place that gets its outcome once the effect is closed or accepted; None if it is."""
-        if call.was_accepted or self._calls.get(call.number) is not call:
+        if call.was_accepted or not self._agenda.is_open(call):
             return None
-        waiter = self._driver.waiter()
+        waiter = self._code.waiter()
         call.watchers.append(waiter)
         return waiter
 
-    def _knows(self, number: int) -> bool:
-        return super()._knows(number) or (number in self._accepted and not self._is_undoing)
+    def give_up(self, call: EffectCall) -> None:
+        """The code waits for it no longer. What was intended goes on: it must be known what became of it."""
+        self._history.note(call.number, Kind.STEP_ABANDONED, call.name, None)
+        call.waiter = None
 
-    @property
-    def owes(self) -> bool:
-        """True while an effect is open: intended and not closed. Until none is, the run does not end."""
-        if self._accepted:
-            return True
-        return any(isinstance(c, EffectCall) and c.attempts > 0 for c in self._calls.values())
+    # ================================================================ bringing on
 
-    def _do(self, call: StepCall, want: str) -> None:
-        if not isinstance(call, EffectCall):
-            super()._do(call, want)
-        elif want == Want.LEAVE:
-            self._ask_leave(call)
+    def bring_on(self, call: EffectCall) -> None:
+        """Does what an effect asks for, as far as it can be done without an answer."""
+        self.do(call, call.ask())
+
+    def do(self, call: EffectCall, want: str) -> None:
+        """Does what an effect wants."""
+        if want == Want.LEAVE:
+            self._agenda.ask_leave(call)
         elif want == Want.RESULT:
             self._hand_over(call)
         elif want == Want.LOST:
@@ -157,27 +166,48 @@ class Ledgers(Requests):
         elif want == Want.FOLLOW:
             call.state = "following"
         elif want == Want.NEEDLESS:
-            self._inbox.append(EffectResult(call, "needless"))
+            self._agenda.receive(EffectResult(call, "needless"))
         elif want == Want.CLOSE:
             self._close_as_absent(call)
+        elif want == Want.LATER:
+            self._wait_until(call, call.retry_due_us or 0)
         else:
-            super()._do(call, want)
+            assert want == Want.BODY, want
+            self._agenda.make_startable(call)
 
-    def _ask_leave(self, call: EffectCall) -> None:
-        """The next flush asks whether it may act, for the first time or again."""
-        call.state = "unlicensed"
-        self._new_effects.append(call)
+    def _wait_until(self, call: EffectCall, due_us: int) -> None:
+        self._wait_for_turn(call, (due_us - self._clock.estimate_us()) / 1e6)
+
+    def _wait_for_turn(self, call: EffectCall, delay_seconds: float) -> None:
+        if delay_seconds > 0:
+            self._agenda.back_off(call, delay_seconds)
+        else:
+            self.do(call, call.come_due())
+
+    def go_live(self) -> None:
+        """Everything recorded has been repeated: what is silent is asked after."""
+        for call in [c for c in self._agenda.accepted.values() if c.stage == Stage.SILENT]:
+            self._ask_after(call)
+
+    def _ask_after(self, call: EffectCall) -> None:
+        self._agenda.reopen(call)
+        self.bring_on(call)
+
+    def _call_followers(self, call: EffectCall) -> None:
+        """Tell the calls that take an accepted effect back that more is known of it."""
+        for follower in self._agenda.followers(call):
+            self.bring_on(follower)
 
     # ================================================================ what a dropped part has done
 
     def _known_result(self, call: EffectCall) -> CarriedEffect | None:
         """Return the outcome of the same effect (same place, same arguments) in a dropped part of the journal; None if it has none."""
-        heritage = self.claim.heritage
+        heritage = self._claim.heritage
         if heritage is None or call.compensates is not None or call.is_undo:
             return None
         place, _, item = place_of(call.key).rpartition("/")
         place = place.removesuffix(name_in_key(call.name))
-        for args_hash in (call.args_hash, *self._other_hashes(call)):
+        for args_hash in (call.args_hash, *self._values.other_hashes(call)):
             for name in (call.name, *call.aliases):
                 known = heritage.effects.get((f"{place}{name_in_key(name)}/{item}", args_hash))
                 if known is not None:
@@ -189,7 +219,7 @@ class Ledgers(Requests):
         assert call.known is not None
         call.key = call.ordinal = call.known.key
         call.state = "running"
-        self._inbox.append(EffectResult(call, "carried", text=call.known.result))
+        self._agenda.receive(EffectResult(call, "carried", text=call.known.result))
 
     def _record_carried(self, call: EffectCall, result: EffectResult) -> None:
         known = call.known
@@ -197,20 +227,20 @@ class Ledgers(Requests):
         text = known.result
         value: Any = Accepted(json.loads(text)["ref"]) if known.note["is_accepted"] else None
         if value is None:
-            value, misfit, text = self._decode(call, result)
+            value, misfit, text = self._values.decode(call, result)
             if misfit is not None:
-                self.diverge(self._told(misfit))
+                self._history.diverge(self._values.told(misfit))
         intent = {
             "request": json.loads(call.stored or call.request), "risk": call.agreed.risk, "code": call.agreed.code,
             "decision": call.decision, "origin": known.note["origin"],
         }
-        self._record(call.number, Kind.EFFECT_INTENDED, call.name, json.dumps(intent), key=call.key, carried=call)
+        self._buffer.record(call.number, Kind.EFFECT_INTENDED, call.name, json.dumps(intent), key=call.key, carried=call)
         kind = Kind.EFFECT_ACCEPTED if known.note["is_accepted"] else Kind.EFFECT_CONFIRMED
-        self._now_us = self._record(call.number, kind, call.name, text).at_us
+        self._clock.stand_at(self._buffer.record(call.number, kind, call.name, text).at_us)
         if known.note["is_accepted"]:
-            self._record(call.number, Kind.EFFECT_SETTLED, call.name, '{"verdict":"confirmed","by":"pgflow"}')
+            self._buffer.record(call.number, Kind.EFFECT_SETTLED, call.name, '{"verdict":"confirmed","by":"pgflow"}')
             call.settle("confirmed")
-        self._deliver(call, value, None)
+        self._code.deliver(call, value, None)
 
     # ================================================================ what is not known
 
@@ -221,64 +251,60 @@ class Ledgers(Requests):
         if reason == Unknown.NO_COMPENSATION and call.notice is not None:
             payload["why"] = call.notice["why"]
         if error is not None:
-            payload["error"] = json.loads(self._error_text(error))
-        row = self._record_effect_unit(call, Kind.EFFECT_UNKNOWN, json.dumps(payload), delay)
+            payload["error"] = json.loads(self._values.error_text(error))
+        row = self._record(call, Kind.EFFECT_UNKNOWN, json.dumps(payload), delay)
         if delay is None:
             call.state, call.retry_due_us = "owed", None
         else:
             call.retry_seq, call.retry_due_us = row.seq, row.at_us + int(delay * 1e6)
             self._wait_for_turn(call, delay)
 
-    def _wait_for_turn(self, call: EffectCall, delay_seconds: float) -> None:
-        if delay_seconds > 0:
-            self._back_off(call, delay_seconds)
-        else:
-            self._do(call, call.come_due())
-
-    def _record_effect_unit(self, call: EffectCall, kind: str, payload: str, delay_seconds: float | None = None) -> Any:
-        self._has_ledger_rows = True
-        row = self._record(call.number, kind, call.name, payload, delay_seconds)
-        self._want_flush()
+    def _record(self, call: EffectCall, kind: str, payload: str, delay_seconds: float | None = None) -> Row:
+        row = self._buffer.record(call.number, kind, call.name, payload, delay_seconds)
+        self._buffer.book()
         return row
+
+    def _record_outcome(self, call: EffectCall, kind: str, payload: str) -> None:
+        self._clock.stand_at(self._record(call, kind, payload).at_us)
 
     # ================================================================ what came back
 
-    def _record_effect(self, result: EffectResult) -> bool:
+    def record_result(self, result: EffectResult) -> bool:
         """Gives what a body or an answer of the counterparty says its place in the journal; True if that was released."""
         call = result.call
         assert isinstance(call, EffectCall)
         if result.turn != call.turn:  # a thread that could not be stopped answers a question that was closed meanwhile
             return False
-        self._running.discard(call.number)
+        self._agenda.returned(call)
         if call.was_accepted:
             self._take_answer_of_silent(call, result)
             return False
         if result.verdict == "carried":
             self._record_carried(call, result)
         elif result.verdict == "confirmed":
-            value, misfit, text = self._decode(call, result)
+            value, misfit, text = self._values.decode(call, result)
             if misfit is not None:  # it was done, but what it returned cannot be read: the counterparty must be asked
                 self._record_unknown(call, Unknown.MISFIT, encode_error(misfit))
                 return False
             if not call.is_acting:
-                self._record_effect_unit(call, Kind.EFFECT_SETTLED, '{"verdict":"confirmed","by":"settle"}')
-            self._record_emitted(call)
-            self._now_us = self._record_effect_unit(call, Kind.EFFECT_CONFIRMED, text).at_us
-            self._deliver(call, value, None)
+                self._record(call, Kind.EFFECT_SETTLED, '{"verdict":"confirmed","by":"settle"}')
+            self._buffer.record_emitted(call)
+            self._record_outcome(call, Kind.EFFECT_CONFIRMED, text)
+            self._code.deliver(call, value, None)
         elif result.verdict == "accepted":
             assert result.text is not None
             said: dict[str, Any] = {"ref": result.text}
             if result.beats_within_seconds is not None:
                 said |= {"heartbeat_timeout": result.beats_within_seconds, "can_ask": call.agreed.can_ask}
-            self._now_us = self._record_effect_unit(call, Kind.EFFECT_ACCEPTED, json.dumps(said)).at_us
-            self._deliver(call, Accepted(result.text), None)
+            self._record_outcome(call, Kind.EFFECT_ACCEPTED, json.dumps(said))
+            self._code.deliver(call, Accepted(result.text), None)
         elif result.verdict == "needless":
-            self._now_us = self._record_effect_unit(call, Kind.COMPENSATED, json.dumps({"compensates": call.compensates})).at_us
-            self._deliver(call, None, None)
+            self._record_outcome(call, Kind.COMPENSATED, json.dumps({"compensates": call.compensates}))
+            self._code.deliver(call, None, None)
         elif result.verdict == "failed" and not call.agreed.must_be_done:
-            _, error, text = self._decode(call, result)
-            self._now_us = self._record_effect_unit(call, Kind.EFFECT_FAILED, text).at_us
-            self._deliver(call, None, error)
+            _, error, text = self._values.decode(call, result)
+            self._record_outcome(call, Kind.EFFECT_FAILED, text)
+            self._code.deliver(call, None, error)
         else:
             self._take_no_outcome(call, result)
             return False
@@ -290,12 +316,11 @@ class Ledgers(Requests):
             said: dict[str, Any] = {"reason": Unknown.ACCEPTED}
             if result.beats_within_seconds is not None:
                 said["heartbeat_timeout"] = result.beats_within_seconds
-            self._record_effect_unit(call, Kind.EFFECT_UNKNOWN, json.dumps(said))
-            self._drop(call)
+            self._record(call, Kind.EFFECT_UNKNOWN, json.dumps(said))
             call.hear()
-            self._accepted[call.number] = call
+            self._agenda.rest(call)
         elif result.verdict == "confirmed":
-            _, misfit, text = self._decode(call, result)
+            _, misfit, text = self._values.decode(call, result)
             if misfit is not None:
                 self._record_unknown(call, Unknown.MISFIT, encode_error(misfit))
             else:
@@ -306,151 +331,68 @@ class Ledgers(Requests):
             self._record_unknown(call, result.reason or Unknown.ACCEPTED_ANEW, result.error)
 
     def _settle_silent(self, call: EffectCall, verdict: str, payload: str) -> None:
-        self._record_effect_unit(call, Kind.EFFECT_SETTLED, payload)
+        self._record(call, Kind.EFFECT_SETTLED, payload)
         call.settle(verdict)
-        self._drop(call)
+        self._agenda.drop(call)
         self._call_followers(call)
 
     def _take_no_outcome(self, call: EffectCall, result: EffectResult) -> None:
         """Nothing is known that closes it. Whether what is said to be absent may be tried again is the database's to say."""
         if result.verdict == "absent":
             took_seconds = round(result.took_seconds, 6)
-            self._record_effect_unit(call, Kind.EFFECT_SETTLED, json.dumps({"verdict": "absent", "by": "settle", "took": took_seconds}))
+            self._record(call, Kind.EFFECT_SETTLED, json.dumps({"verdict": "absent", "by": "settle", "took": took_seconds}))
             call.allow(Ground.ABSENT)
-            self._do(call, call.ask())
+            self.bring_on(call)
         elif result.verdict == "not begun":
             said = {"verdict": "absent", "by": "pgflow", "reason": result.reason}
-            self._record_effect_unit(call, Kind.EFFECT_SETTLED, json.dumps(said))
+            self._record(call, Kind.EFFECT_SETTLED, json.dumps(said))
             call.allow(Ground.PERSON)
-            self._do(call, call.ask())
+            self.bring_on(call)
         else:
             self._record_unknown(call, result.reason or Unknown.REFUSED, result.error)
-
-    def _note_age(self, call: Call, seq: int) -> None:
-        """A result has come: of a read that ages, effects rest on the newest one."""
-        if isinstance(call, StepCall) and call.spec.max_age_seconds is not None:
-            self._ageing[call.name] = (call.name, seq, call.spec.max_age_seconds)
-
-    def _refuse_effect(self, number: int, policy_version: int | None, stale: str | None) -> None:
-        """The database does not let it through: it rests on a read too old, or needs somebody's leave, which cannot be asked for yet."""
-        call = self._calls[number]
-        assert isinstance(call, EffectCall)
-        error: PgflowError = NeedsGate(f"effect {call.name} needs a gate, says version {policy_version} of the policy; nothing was done")
-        if stale is not None:
-            error = Stale(f"effect {call.name} rests on what {stale} read, which is too old by now; nothing was done")
-        self._inbox.append(EffectResult(call, "failed", error=encode_error(error, with_traceback=False)))
-
-    # ================================================================ marks
-
-    def _take_mark(self, unit: Unit) -> None:
-        call = self._calls.get(unit.call) or self._accepted.get(unit.call)
-        if isinstance(call, EffectCall) and unit.kind in EFFECT_MARKS and call.answers_to(unit.name):
-            if call.spec.terms is None:  # all that the journal says of it was read with the claim
-                return
-            try:
-                self._read_mark(call, unit)
-            except ImpossibleMove:
-                self.diverge(f"the journal has {unit}", code=f"the code has {call}, which is {call.stage}", unit=unit)
-            return
-        super()._take_mark(unit)
-        if (unit.kind, unit.name) == (Kind.OPERATOR, "retry"):
-            for effect in (*self._calls.values(), *self._accepted.values()):  # somebody has let a stuck run try again
-                if isinstance(effect, EffectCall):
-                    effect.grant_fresh_budget()
-
-    def _read_mark(self, call: EffectCall, unit: Unit) -> None:
-        call.read(unit)
-        if call.is_known:
-            self._accepted.pop(call.number, None)
-            if call.was_accepted and self._calls.get(call.number) is call:
-                self._stop_asking(call)
-                self._drop(call)
-
-    def _go_live(self) -> None:
-        super()._go_live()
-        for call in [c for c in self._accepted.values() if c.stage == Stage.SILENT]:
-            self._ask_after(call)
-
-    def _ask_after(self, call: EffectCall) -> None:
-        """It is silent: it is open again, for the ledger alone, until it is known what has become of it."""
-        del self._accepted[call.number]
-        self._calls[call.number] = call
-        self._do(call, call.ask())
-
-    def _call_followers(self, call: EffectCall) -> None:
-        """Tell the calls that take an accepted effect back that more is known of it."""
-        for follower in [c for c in self._calls.values() if c.state == "following" and isinstance(c, EffectCall) and c.takes_back is call]:
-            self._do(follower, follower.ask())
-
-    def _take_live_mark(self, unit: Unit) -> None:
-        """Apply a mark that the database has just written beside an effect."""
-        call = self._calls.get(unit.call) or self._accepted.get(unit.call)
-        assert isinstance(call, EffectCall)
-        self._read_mark(call, unit)
-        self._call_followers(call)
-        if call.was_accepted:
-            if call.stage == Stage.SILENT and call.number in self._accepted:
-                self._ask_after(call)
-        elif unit.kind in (Kind.EFFECT_INTENDED, Kind.EFFECT_ATTEMPTED):
-            self._ask_no_more(call)
-            call.state = "startable"
-            self._startable.append(call)
-        elif unit.kind == Kind.EFFECT_UNKNOWN:
-            self._ask_no_more(call)
-            if call.plan() is None:
-                call.retry_due_us = None
-                self._do(call, call.ask())
-            else:
-                self._wait_for_turn(call, ((unit.due_us or 0) - self.estimate_us()) / 1e6)
-        elif call.stage == Stage.REPEATABLE and call.ground == Ground.PERSON:
-            self._stop_asking(call)
-            self._do(call, call.ask())
-
-    def _ask_no_more(self, call: EffectCall) -> None:
-        """The answer decides it, whatever a word that came with the answer has asked for."""
-        if call in self._new_effects:
-            self._new_effects.remove(call)
-
-    def _stop_asking(self, call: EffectCall) -> None:
-        if call in self._startable:
-            self._startable.remove(call)
-        self._ask_no_more(call)
-        if call.number in self._running:
-            call.turn += 1
-            self._running.discard(call.number)
-            self._stop_body(call)
-
-    # ================================================================ closing
-
-    def _close_effect(self, call: EffectCall, value: Any, error: Exception | None) -> None:
-        """It has an outcome: nobody need ask any more."""
-        self._stop_asking(call)
-        call.close(value, error)
-        if call.is_owed:
-            self._accepted[call.number] = call
 
     def _close_as_absent(self, call: EffectCall) -> None:
         """It was not done, and nobody wants it any more."""
         error = EffectFailed(f"effect {call.name} was not done, and is not wanted any more")
-        self._record_effect_unit(call, Kind.EFFECT_FAILED, json.dumps(encode_error(error, with_traceback=False)))
-        self._deliver(call, None, error)
+        self._record(call, Kind.EFFECT_FAILED, json.dumps(encode_error(error, with_traceback=False)))
+        self._code.deliver(call, None, error)
 
-    def _release_misfit(self, call: EffectCall, unit: Unit, misfit: NotStorable) -> None:
-        """Somebody said that it was done, with a value that its annotation cannot read: the code is told, and it can be taken back."""
-        self._deliver(call, json.loads(unit.payload or "null"), misfit)
+    def note_age(self, call: Call, seq: int) -> None:
+        """A result has come: of a read that ages, effects rest on the newest one."""
+        max_age_seconds = call.max_age_seconds
+        if max_age_seconds is not None:
+            self._ageing[call.name] = (call.name, seq, max_age_seconds)
 
-    def _give_up_effect(self, call: EffectCall) -> None:
-        """The code waits for it no longer. What was intended goes on: it must be known what became of it."""
-        self._note(call.number, Kind.STEP_ABANDONED, call.name, None)
-        call.waiter = None
+    # ================================================================ answers
 
-    def _drop_all_but_effects(self) -> None:
-        """The code has ended: of what it asked for, only the effects that were intended go on."""
-        for call in list(self._calls.values()):
-            if isinstance(call, EffectCall) and call.attempts > 0:
-                continue
-            self._drop(call)
-            self._left_behind.add(call.number)
-            if isinstance(call, StepCall) and call.number in self._running:
-                self._running.discard(call.number)
-                self._stop_body(call)
+    def refuse(self, number: int, policy_version: int | None, stale: str | None) -> None:
+        """The database does not let it through: it rests on a read too old, or needs somebody's leave, which cannot be asked for yet."""
+        call = self._agenda.open[number]
+        assert isinstance(call, EffectCall)
+        error: PgflowError = NeedsGate(f"effect {call.name} needs a gate, says version {policy_version} of the policy; nothing was done")
+        if stale is not None:
+            error = Stale(f"effect {call.name} rests on what {stale} read, which is too old by now; nothing was done")
+        self._agenda.receive(EffectResult(call, "failed", error=encode_error(error, with_traceback=False)))
+
+    def take_mark(self, unit: Unit) -> None:
+        """Apply a mark that the database has just written beside an effect."""
+        call = self._agenda.find(unit.call)
+        assert isinstance(call, EffectCall)
+        self._agenda.read_mark(call, unit)
+        self._call_followers(call)
+        if call.was_accepted:
+            if call.stage == Stage.SILENT and call.number in self._agenda.accepted:
+                self._ask_after(call)
+        elif unit.kind in (Kind.EFFECT_INTENDED, Kind.EFFECT_ATTEMPTED):
+            self._agenda.ask_no_more(call)  # a word that came with this answer may have asked for it once more
+            self._agenda.make_startable(call)
+        elif unit.kind == Kind.EFFECT_UNKNOWN:
+            self._agenda.ask_no_more(call)
+            if call.plan() is None:
+                call.retry_due_us = None
+                self.bring_on(call)
+            else:
+                self._wait_until(call, unit.due_us or 0)
+        elif call.stage == Stage.REPEATABLE and call.ground == Ground.PERSON:
+            self._agenda.stop_asking(call)
+            self.bring_on(call)

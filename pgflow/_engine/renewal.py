@@ -11,14 +11,13 @@ An effect, a decision and a transaction are never made again: the run is held.
 
 from __future__ import annotations
 
-from abc import abstractmethod
-from typing import Any
-
-from pgflow._engine import mypyc_attr
-from pgflow._engine.calls import Call, StepCall
-from pgflow._engine.host import Host, StepResult
-from pgflow._engine.ledger import Ledgers
-from pgflow._engine.requests import hash_of
+from pgflow._engine.agenda import Agenda
+from pgflow._engine.buffer import Buffer
+from pgflow._engine.calls import StepCall
+from pgflow._engine.code import Code
+from pgflow._engine.history import History
+from pgflow._engine.host import StepResult
+from pgflow._engine.values import Values
 from pgflow._model.claims import Claim
 from pgflow._model.kinds import Kind, StepKind
 from pgflow._model.units import Unit
@@ -27,68 +26,69 @@ LOST = "ref_lost"
 """Reason of a run that is held because something that a result claims is gone."""
 
 
-@mypyc_attr(allow_interpreted_subclasses=True)
-class Renewals(Ledgers):
-    """The layer of an :class:`~pgflow._engine.execution.Execution` that has lost results made anew; see the module."""
+class Renewal:
+    """Owns the call whose result is made anew, and the new results that are not recorded yet."""
 
-    def __init__(self, claim: Claim, host: Host[Any]) -> None:
-        super().__init__(claim, host)
+    def __init__(self, claim: Claim, buffer: Buffer, agenda: Agenda, code: Code, history: History, values: Values) -> None:
+        self._claim = claim
+        self._buffer = buffer
+        self._agenda = agenda
+        self._code = code
+        self._history = history
+        self._values = values
         self.renewing: StepCall | None = None
-        self._renewals: list[tuple[StepCall, str]] = []
+        """While it is there, nothing else is released."""
+        self._made: list[tuple[StepCall, str]] = []
 
-    @abstractmethod
-    def _deliver(self, call: Call, value: Any, error: Exception | None) -> None:
-        """Hands an outcome to whoever asked for it."""
-
-    def _as_renewed(self, unit: Unit) -> Unit:
-        """An outcome with the newest result of its call."""
-        if unit.kind == Kind.STEP_COMPLETED and unit.call in self.journal.renewed:
-            return unit._replace(payload=self.journal.renewed[unit.call])
+    def newest(self, unit: Unit) -> Unit:
+        """Return an outcome with the newest result of its call."""
+        renewed = self._history.journal.renewed
+        if renewed and unit.kind == Kind.STEP_COMPLETED and unit.call in renewed:
+            return unit._replace(payload=renewed[unit.call])
         return unit
 
-    def _renew(self, call: StepCall, unit: Unit) -> None:
+    def begin(self, call: StepCall, unit: Unit) -> None:
         """Run the body again, if it may, since the thing that its result names is gone; release nothing else until it has come back."""
         if call.spec.effect not in (StepKind.READ, StepKind.STEP) or unit.kind != Kind.STEP_COMPLETED:
-            self._give_up_renewal(call, "it is not made again, since that could do something twice")
-        started = self.journal.starts.get(call.number)
+            self._give_up(call, "it is not made again, since that could do something twice")
+        started = self._history.journal.starts.get(call.number)
         has_hash = started is not None and started.effect == StepKind.STEP
-        hashes = (hash_of(call, self._hash_key()), *self._other_hashes(call)) if has_hash else ()
+        hashes = (self._values.hash_of(call), *self._values.other_hashes(call)) if has_hash else ()
         if started is not None and hashes and started.args_hash not in hashes:
-            self._give_up_renewal(call, "it is not made again, since it would be called with other arguments than it was")
+            self._give_up(call, "it is not made again, since it would be called with other arguments than it was")
         self.renewing = call
         call.failed_attempts = 0
-        call.state = "startable"
-        self._startable.append(call)
+        self._agenda.make_startable(call)
 
-    def _give_up_renewal(self, call: StepCall, why: str) -> None:
-        lost = ", ".join(f"{ref.kind} {ref.id!r}" for ref in self.claim.lost[call.number])
-        self.diverge(f"{call} returned {lost}, which is gone, and {why}: restore it and retry the run", LOST)
+    def _give_up(self, call: StepCall, why: str) -> None:
+        lost = ", ".join(f"{ref.kind} {ref.id!r}" for ref in self._claim.lost[call.number])
+        self._history.diverge(f"{call} returned {lost}, which is gone, and {why}: restore it and retry the run", LOST)
 
-    def _take_renewal(self) -> bool:
+    def take(self) -> bool:
         """Releases what the body that ran again has brought, once it has; False while it has not."""
         call = self.renewing
         assert call is not None
-        while self._inbox:
-            result = self._inbox.popleft()
+        while (result := self._agenda.take_result()) is not None:
             if result.call is call:
-                return self._end_renewal(call, result)
+                return self._end(call, result)
         return False
 
-    def _end_renewal(self, call: StepCall, result: StepResult) -> bool:
-        self._running.discard(call.number)
+    def _end(self, call: StepCall, result: StepResult) -> bool:
+        self._agenda.returned(call)
         if result.delay_seconds is not None:
             call.failed_attempts += 1
-            self._back_off(call, result.delay_seconds)
+            self._agenda.back_off(call, result.delay_seconds)
             return False
-        value, error, text = self._decode(call, result)
+        value, error, text = self._values.decode(call, result)
         if error is not None:
-            self._give_up_renewal(call, f"making it again failed with {type(error).__name__}")
+            self._give_up(call, f"making it again failed with {type(error).__name__}")
         self.renewing = None
-        self._renewals.append((call, text))
-        self._deliver(call, value, None)
+        self._made.append((call, text))
+        self._code.deliver(call, value, None)
         return True
 
-    def _record_renewals(self) -> None:
-        for call, text in self._renewals:
-            self._record(call.number, Kind.STEP_RENEWED, call.name, text, key=call.key or None)
-        self._renewals.clear()
+    def record(self) -> None:
+        """Everything recorded has been repeated: what was made anew meanwhile is added."""
+        for call, text in self._made:
+            self._buffer.record(call.number, Kind.STEP_RENEWED, call.name, text, key=call.key or None)
+        self._made.clear()

@@ -13,45 +13,33 @@ import json
 from collections.abc import Callable
 from typing import Any
 
-from pgflow._engine.calls import StepCall, StepSpec
+from pgflow._engine.calls import StepSpec
 from pgflow._engine.drivers import Driver
 from pgflow._engine.effects import EffectCall
 from pgflow._engine.execution import Execution
+from pgflow._engine.flush import Flush
 from pgflow._engine.history import NEVER
 from pgflow._engine.host import Host
-from pgflow._engine.requests import Resting
+from pgflow._engine.keys import Resting
 from pgflow._model.claims import Claim, Dropped
 from pgflow._model.codecs import ANYTHING
 from pgflow._model.kinds import Kind
-from pgflow._model.units import FIRST_ADOPTED, Unit
+from pgflow._model.units import FIRST_ADOPTED
 
 
 class Undoing(Execution):
-    """See the module."""
+    """Owns the compensations that the dropped part has begun, and whether it is noted that all is taken back."""
 
     def __init__(self, claim: Claim, host: Host[Any], make_driver: Callable[[Execution], Driver], code_hash: str = "") -> None:
         assert claim.heritage is not None
         self.dropped = claim.heritage.undo
         self._is_noted = False
-        self._adopting = NEVER
         self._open_compensations = {str(d.note["compensates"]): d.call for d in self.dropped if d.call and d.note["compensates"]}
-        super().__init__(claim, host, make_driver, ANYTHING, code_hash)
-        self._is_undoing = True
+        super().__init__(claim, host, make_driver, ANYTHING, code_hash, is_undoing=True)
         known = [u.call for u in claim.units if u.seq <= claim.heritage.cut]
-        self._last_call = max(FIRST_ADOPTED - 1, *known, *(d.call for d in self.dropped))
-
-    def _journal_of(self, claim: Claim) -> list[Unit]:
-        assert claim.heritage is not None
-        cut = claim.heritage.cut
-        return [u for u in claim.units if u.seq > cut]
+        self.history.number_from(max(FIRST_ADOPTED - 1, *known, *(d.call for d in self.dropped)))
 
     # ================================================================ asking
-
-    def _next_call(self) -> int:
-        if self._adopting == NEVER:
-            return super()._next_call()
-        self._check_open()
-        return self._adopting
 
     def adopt(self, spec: StepSpec, args: tuple[Any, ...], kwargs: dict[str, Any], dropped: Dropped) -> EffectCall:
         """Goes on with an effect of the dropped part that is open.
@@ -62,11 +50,11 @@ class Undoing(Execution):
             kwargs: By name.
             dropped: Record of it.
         """
-        self._adopting = dropped.call
+        self.history.adopt(dropped.call)
         try:
-            return self.issue_effect(spec, args, kwargs, dropped.request, None)
+            return self.ledger.issue(spec, args, kwargs, dropped.request, None)
         finally:
-            self._adopting = NEVER
+            self.history.adopt(NEVER)
 
     def has_begun(self, key: str) -> bool:
         """Return True if the dropped part has begun to compensate the effect of this key."""
@@ -79,48 +67,44 @@ class Undoing(Execution):
     ) -> EffectCall:
         """Asks for a compensation; one that the dropped part has begun goes on."""
         begun = self._open_compensations.pop(compensates, NEVER) if compensates is not None else NEVER
-        before = self._adopting
-        self._adopting = before if begun == NEVER else begun
+        before = self.history.adopt(begun) if begun != NEVER else NEVER
         try:
             return super().issue_effect(
                 spec, args, kwargs, request, rests_on, compensates, takes_back=takes_back, expected=expected, notice=notice,
                 is_undo=is_undo,
             )
         finally:
-            self._adopting = before
-
-    def _check_start(self, call: StepCall, started: Any) -> None:
-        call.args_hash = started.args_hash  # its arguments have been read from the record
-        super()._check_start(call, started)
+            if begun != NEVER:
+                self.history.adopt(before)
 
     # ================================================================ the end
 
     def _is_finished(self) -> bool:
-        return self._driver.done
+        return self.code.driver.done
 
     def _conclude(self) -> None:
         """Everything is taken back, and that is noted; then the run is handed back, to be taken up by its own code."""
-        if self.divergence is None and self._hold is None:
-            _, error = self._driver.outcome()
+        if self.divergence is None and self.end.hold is None:
+            _, error = self.code.driver.outcome()
             if error is not None:
                 message = f"effects of the dropped part could not be taken back: {self._described(error)}"
-                self.hold_for("undo", {"message": message}, self._code_hash)
-        if self.divergence is not None or self._hold is not None:
+                self.hold_for("undo", {"message": message}, self.end.code_hash)
+        if self.divergence is not None or self.end.hold is not None:
             super()._conclude()
         elif not self._is_noted:
             self._is_noted = True
-            self.replaying = False
+            self.history.end_replay()
             keys = [dropped.key for dropped in self.dropped if not dropped.note["compensates"]]
-            self._record(0, Kind.OPERATOR, "compensated", json.dumps({"effects": keys}))
-            self._want_flush()
-        elif not self._buffer:
+            self.buffer.record(0, Kind.OPERATOR, "compensated", json.dumps({"effects": keys}))
+            self.line.want_flush()
+        elif not self.buffer.rows:
             self.over = True
-            self._host.hand_back(self)
+            self.line.hand_back()
 
     def _described(self, error: BaseException) -> str:
-        return repr(error) if self.claim.envelopes is None else self._told(error)
+        return self.values.told(error) if self.values.are_sealed else repr(error)
 
-    def _question(self, flush: Any) -> dict[str, Any] | None:
-        if self._driver.done and self.divergence is None and self._hold is None:
+    def _question(self, flush: Flush) -> dict[str, Any] | None:
+        if self.code.driver.done and self.divergence is None and self.end.hold is None:
             return None
         return super()._question(flush)

@@ -105,7 +105,7 @@ class _Child(Generic[R]):
             raise InvalidArgument(
                 f"child {self.key!r} outlives this run, so it is not this run's to cancel: call app.cancel({self.key!r}) in a step"
             )
-        self._scope.execution.ask_to_end(self._call)
+        self._scope.execution.children.ask_to_end(self._call)
 
 
 class Child(_Child[R]):
@@ -143,7 +143,7 @@ def issue_child(
     scope: WorkflowScope, workflow: Workflow[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], *, waits_for_start: bool = False
 ) -> ChildCall:
     """Asks for a child run. What it has done is this run's to take back once it has completed."""
-    call = scope.execution.issue_child(
+    call = scope.execution.children.issue(
         child_request(scope, workflow, args, kwargs), workflow.result_codec, known_errors(scope, workflow.raises), waits_for_start
     )
     call.take_over = take_over(scope)

@@ -31,17 +31,17 @@ from pgflow.errors import InvalidArgument, NotInRunError, NotStorable, WrongStat
 def now() -> datetime:
     """The time, on the database's clock: when the last outcome happened. The same on every replay; never goes back."""
     scope = workflow_scope("pgflow.now()")
-    return EPOCH + timedelta(microseconds=scope.execution.now_us())
+    return EPOCH + timedelta(microseconds=scope.execution.notes.now_us())
 
 
 def random() -> float:
     """A random number between 0 and 1 that a replay draws again."""
-    return workflow_scope("pgflow.random()").execution.random.random()
+    return workflow_scope("pgflow.random()").execution.notes.random.random()
 
 
 def uuid() -> uuid_module.UUID:
     """A random UUID that a replay makes again."""
-    return workflow_scope("pgflow.uuid()").execution.uuid()
+    return workflow_scope("pgflow.uuid()").execution.notes.uuid()
 
 
 def patched(id: str) -> bool:  # noqa: A002 - the word of the surface
@@ -50,7 +50,7 @@ def patched(id: str) -> bool:  # noqa: A002 - the word of the surface
     Args:
         id: Name of the change.
     """
-    return workflow_scope("pgflow.patched()").execution.patched(id)
+    return workflow_scope("pgflow.patched()").execution.notes.patched(id)
 
 
 def deprecate_patch(id: str) -> None:  # noqa: A002 - the word of the surface
@@ -63,7 +63,7 @@ def deprecate_patch(id: str) -> None:  # noqa: A002 - the word of the surface
     Args:
         id: Name of the change.
     """
-    workflow_scope("pgflow.deprecate_patch()").execution.deprecate_patch(id)
+    workflow_scope("pgflow.deprecate_patch()").execution.notes.deprecate_patch(id)
 
 
 def set_state(**state: Any) -> None:
@@ -72,7 +72,7 @@ def set_state(**state: Any) -> None:
     text = encode_plain(state, "the state of a run")
     if ENVELOPE in text and (taken := [name for name, value in json.loads(text).items() if is_envelope(value)]):
         raise NotStorable(f"{taken[0]}= of set_state() begins with the key '$codec' and would be taken for an encoded value: rename it")
-    scope.execution.set_state(text)
+    scope.execution.notes.set_state(text)
 
 
 def set_labels(**labels: str | None) -> None:
@@ -95,7 +95,7 @@ def set_labels(**labels: str | None) -> None:
     if size > MAX_LABELS_BYTES:
         raise InvalidArgument(f"labels are {size} bytes long; the limit is 16 KiB")
     if labels:
-        scope.execution.set_labels(text)
+        scope.execution.notes.set_labels(text)
 
 
 def emit(stream: str, value: Any) -> None:
@@ -122,7 +122,7 @@ def emit(stream: str, value: Any) -> None:
         return
     if stream in scope.closed_streams:
         raise WrongState(f"stream {stream!r} of this run is closed: emit before close_stream({stream!r}), or to another stream")
-    scope.execution.emit(stream, text)
+    scope.execution.notes.emit(stream, text)
 
 
 def close_stream(stream: str) -> None:
@@ -138,7 +138,7 @@ def close_stream(stream: str) -> None:
     if not is_name(stream):
         raise InvalidArgument(f"the name of a stream must be a text of 1 to 255 bytes without NUL, not {stream!r}")
     if stream not in scope.closed_streams:
-        scope.execution.close_stream(stream)
+        scope.execution.notes.close_stream(stream)
         scope.closed_streams.add(stream)
 
 
@@ -159,7 +159,7 @@ def continue_as_new(*args: Any, **kwargs: Any) -> Never:
     scope = workflow_scope("pgflow.continue_as_new()")
     check_carried(scope)
     text = scope.definition.encode_input(args, kwargs)
-    raise ContinueAsNew(scope.execution.sealed(text, f"the input of workflow {scope.claim.workflow}"))
+    raise ContinueAsNew(scope.execution.values.sealed(text, f"the input of workflow {scope.claim.workflow}"))
 
 
 def idempotency_key(*, form: Literal["text", "uuid"] = "text") -> str:
@@ -172,7 +172,7 @@ def idempotency_key(*, form: Literal["text", "uuid"] = "text") -> str:
     if isinstance(scope, StepScope):
         key = scope.key
     elif isinstance(scope, WorkflowScope):
-        key = f"{scope.execution.stem}//{scope.execution.next_ordinal('')}"
+        key = f"{scope.execution.notes.stem}//{scope.execution.keys.next_ordinal('')}"
     else:
         raise NotInRunError("pgflow.idempotency_key() works only in the code of a workflow or step")
     return key if form == "text" else str(uuid_module.uuid5(_KEY_NAMESPACE, key))

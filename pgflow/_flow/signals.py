@@ -31,7 +31,7 @@ class SyncSignal(Generic[T]):
     def wait(self, *, timeout: Duration | None = None) -> T:
         """Waits for the next message of this name; TimeoutError if none comes in time."""
         scope, thread = sync_scope(f"signal {self._signal.name!r}.sync.wait()", "its .wait()")
-        call = scope.execution.issue_signal(self._signal.name, self._signal.codec, _patience(self._signal.name, timeout))
+        call = scope.execution.signals.issue(self._signal.name, self._signal.codec, _patience(self._signal.name, timeout))
         try:
             thread.block([call])
         except asyncio.CancelledError:
@@ -76,7 +76,7 @@ class Signal(Generic[T]):
         return self._wait(async_scope(f"signal {self.name!r}.wait()", "its .sync.wait()"), timeout)
 
     async def _wait(self, scope: WorkflowScope, timeout: Duration | None) -> T:
-        call = scope.execution.issue_signal(self.name, self.codec, _patience(self.name, timeout))
+        call = scope.execution.signals.issue(self.name, self.codec, _patience(self.name, timeout))
         try:
             return cast("T", await call.waiter)  # type: ignore[misc]
         except asyncio.CancelledError:

@@ -15,7 +15,7 @@ from datetime import timedelta
 from typing import Any, Generic, ParamSpec, Self, TypeVar
 
 from pgflow._engine.calls import Effect, StepCall, StepSpec
-from pgflow._engine.requests import Resting
+from pgflow._engine.keys import Resting
 from pgflow._flow.scope import WorkflowScope, current, resting, variables
 from pgflow._model.codecs import Codec, codec_for
 from pgflow._model.decisions import Decision
@@ -158,7 +158,7 @@ class Step(Generic[P, R_co]):
 
     def issue(self, scope: WorkflowScope, args: tuple[Any, ...], kwargs: dict[str, Any]) -> StepCall:
         """Asks the engine to run the body."""
-        call = scope.execution.issue_step(self.spec(scope.app_errors), args, kwargs, self._rests_on or resting.get())
+        call = scope.execution.steps.issue(self.spec(scope.app_errors), args, kwargs, self._rests_on or resting.get())
         call.variables = variables()
         return call
 

@@ -22,9 +22,9 @@ from pgflow._db.failures import REFUSED_AFTER_SECONDS, is_passing, sqlstate_of
 from pgflow._engine.calls import StepCall
 from pgflow._engine.effects import EffectCall
 from pgflow._engine.execution import Execution
-from pgflow._engine.history import UNREADABLE
 from pgflow._engine.host import EffectResult, StepResult
 from pgflow._engine.loop import is_interrupt
+from pgflow._engine.values import UNREADABLE
 from pgflow._flow.scope import StepScope, current, log_fields
 from pgflow._flow.step import Step
 from pgflow._model.decisions import Choice

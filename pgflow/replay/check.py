@@ -135,9 +135,9 @@ def _describe(execution: Execution, recorded: RecordedRun, workflow: Workflow[..
     found = execution.divergence or _judge(recorded, execution)
     if found is None or _differs_in_form_only(recorded, execution, workflow):
         return None
-    parting = execution._parting or Parting("", "", None, execution._driver.where())
+    parting = execution.history.parting or Parting("", "", None, execution.code.driver.where())
     units = recorded.claim.units
-    at = min(execution._seq, len(units)) if parting.seq is None else parting.seq - 1
+    at = min(execution.buffer.seq, len(units)) if parting.seq is None else parting.seq - 1
     before = [f"  {unit}" for unit in units[max(0, at - CONTEXT_UNITS) : at]]
     both = [f"- {parting.journal.removesuffix(' here')}", f"+ {parting.code}"]
     if not parting.code:

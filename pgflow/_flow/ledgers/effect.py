@@ -20,7 +20,7 @@ from typing_extensions import TypedDict
 
 from pgflow._engine.calls import EffectTerms, StepSpec
 from pgflow._engine.effects import EffectCall
-from pgflow._engine.requests import MAX_KEY_NAME_CHARS, Resting
+from pgflow._engine.keys import MAX_KEY_NAME_CHARS, Resting
 from pgflow._flow.ledgers.saga import enlist
 from pgflow._flow.ledgers.undo_plan.statements import Table, table_named
 from pgflow._flow.scope import WorkflowScope, variables

@@ -97,7 +97,7 @@ def _is_in_block() -> bool:
 
 async def give_up_child(scope: WorkflowScope, call: ChildCall) -> None:
     """The code waits no longer for a child. In a saga block it is waited for all the same, until it has taken back what it did."""
-    waiter: Any = scope.execution.unwant(call) if _is_in_block() else None
+    waiter: Any = scope.execution.children.unwant(call) if _is_in_block() else None
     if waiter is None:
         scope.execution.cancel_call(call)
     while waiter is not None and not waiter.done():
@@ -109,7 +109,7 @@ async def give_up_child(scope: WorkflowScope, call: ChildCall) -> None:
 
 def give_up_child_sync(scope: WorkflowScope, call: ChildCall) -> None:
     """The same in a thread."""
-    waiter = scope.execution.unwant(call) if _is_in_block() else None
+    waiter = scope.execution.children.unwant(call) if _is_in_block() else None
     if waiter is None:
         scope.execution.cancel_call(call)
     assert scope.thread is not None
@@ -256,7 +256,7 @@ def _adopt(scope: WorkflowScope) -> None:
 def hand_on(scope: WorkflowScope, end: ContinueAsNew) -> None:
     """Says what the next generation takes back if it fails: what this one and its children did, beside what it was handed itself."""
     _adopt(scope)
-    own = [(effect, call) for effect, call in scope.effects if not scope.execution.is_foreign(call)]
+    own = [(effect, call) for effect, call in scope.effects if not scope.execution.ledger.is_foreign(call)]
     left = [(effect, call) for effect, call in own if call.is_bound or effect.has_compensation]
     end.saga = [(call, effect.code) for effect, call in left if call.number]
     end.of_children = [call.key for _, call in left if call.is_of_child]
@@ -290,7 +290,7 @@ async def take_back(scope: WorkflowScope, effects: list[Enlisted], *, all_of_the
 def _undoing(scope: WorkflowScope, effect: Reversible, call: EffectCall) -> Iterator[StepCall]:
     """Asks for what takes an effect back; each call is over before the next is asked for."""
     plan = effect if isinstance(effect, Planned) and call.stage == Stage.CONFIRMED else None
-    if not scope.execution.may_take_back(call, planner=None if plan is None else plan.planner):
+    if not scope.execution.ledger.may_take_back(call, planner=None if plan is None else plan.planner):
         return
     if plan is not None:
         yield from plan.undo(scope, call)
@@ -300,7 +300,7 @@ def _undoing(scope: WorkflowScope, effect: Reversible, call: EffectCall) -> Iter
 
 def _watch(scope: WorkflowScope, call: StepCall) -> Any:
     """Return a waiter for the end of a call: an effect ends when it is closed, even if nobody waits for it any more."""
-    return scope.execution.watch(call) if isinstance(call, EffectCall) else call.waiter
+    return scope.execution.ledger.watch(call) if isinstance(call, EffectCall) else call.waiter
 
 
 async def _closed(scope: WorkflowScope, call: StepCall) -> asyncio.CancelledError | None:
@@ -343,7 +343,7 @@ def _closed_sync(scope: WorkflowScope, call: StepCall) -> asyncio.CancelledError
 def _checked(scope: WorkflowScope, value: Any) -> Any:
     """A result; one that cannot be stored is a failure while what was done can still be taken back."""
     if scope.effects:
-        text = scope.execution.check_result(value)
+        text = scope.execution.end.check_result(value)
         if scope.claim.leaves_saga:
             _check_left(scope, text)
     return value
@@ -363,8 +363,8 @@ def _check_left(scope: WorkflowScope, result: str) -> None:
 def _stored(scope: WorkflowScope, entry: SagaEntry) -> SagaEntry:
     """An effect as its parent is given it."""
     what = f"effect {entry.name}"
-    result = entry.result if entry.result is None else scope.execution.sealed(entry.result, what)
-    return entry._replace(request=scope.execution.sealed(entry.request, what), result=result)
+    result = entry.result if entry.result is None else scope.execution.values.sealed(entry.result, what)
+    return entry._replace(request=scope.execution.values.sealed(entry.request, what), result=result)
 
 
 async def guarded(scope: WorkflowScope, main: Callable[[], Any]) -> Any:

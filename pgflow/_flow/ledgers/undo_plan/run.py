@@ -15,7 +15,7 @@ from typing import Any, Protocol
 from pgflow._engine.calls import StepCall
 from pgflow._engine.drivers import ThreadWaiter
 from pgflow._engine.effects import EffectCall, Stage
-from pgflow._engine.requests import Resting
+from pgflow._engine.keys import Resting
 from pgflow._flow.ledgers.undo_plan.propose import REVIEW, RUN_SQL, Judged, Planning, Review, UndoRequest, arguments_of, describe
 from pgflow._flow.ledgers.undo_plan.statements import Table
 from pgflow._flow.scope import WorkflowScope
@@ -146,7 +146,7 @@ class Attempt:
         execution, planning = self._scope.execution, self._planning
         tables = [str(table) for table in self._effect.tables]
         try:
-            proposal = execution.issue_step(planning.planner.spec(self._scope.app_errors), (self._request(tables),), {})
+            proposal = execution.steps.issue(planning.planner.spec(self._scope.app_errors), (self._request(tables),), {})
         except Exception as error:  # noqa: BLE001 - such as an annotation that cannot be read
             raise _Failed(f"the planner {planning.planner.name} could not be called", error) from None
         yield proposal
@@ -155,7 +155,7 @@ class Attempt:
         except Exception as error:  # noqa: BLE001 - whatever it raised, nothing is taken back
             raise _Failed(f"the planner {planning.planner.name} failed", error) from None
         assert self.decision is not None
-        verdict = execution.issue_step(REVIEW.spec(()), (self.decision.value, planning.steps, tables), {})
+        verdict = execution.steps.issue(REVIEW.spec(()), (self.decision.value, planning.steps, tables), {})
         yield verdict
         try:
             review: Review = outcome_of(verdict)
@@ -205,14 +205,14 @@ class Attempt:
         execution = self._scope.execution
         if "sql" in step:
             tables = [str(table) for table in self._effect.tables]
-            return execution.issue_step(RUN_SQL.spec(()), (step["sql"], tables), {}, rests_on, is_undo=True)
+            return execution.steps.issue(RUN_SQL.spec(()), (step["sql"], tables), {}, rests_on, is_undo=True)
         known: Any = self._planning.steps.get(step["call"])
         if known is None:
             raise LookupError("the saga does not allow it any more")
         arguments = arguments_of(known.origin).decode(json.dumps(step["arguments"]), f"what {known.name} is called with")
         if known.effect == StepKind.EFFECT:
             return known.issue_in_plan(self._scope, arguments, rests_on)  # type: ignore[no-any-return]
-        return execution.issue_step(known.spec(self._scope.app_errors), (), arguments, rests_on, is_undo=True)
+        return execution.steps.issue(known.spec(self._scope.app_errors), (), arguments, rests_on, is_undo=True)
 
 
 def outcome_of(call: StepCall) -> Any:

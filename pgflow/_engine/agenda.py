@@ -1,0 +1,286 @@
+"""The agenda: the open calls of a run, and what is to be done about them."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Collection, Iterator
+from typing import Any
+
+from pgflow._engine.calls import Call, ChildCall, StepCall, Waits
+from pgflow._engine.effects import EffectCall, still_accepted
+from pgflow._engine.flush import MAX_FLUSH_CHILDREN, MAX_FLUSH_STARTS
+from pgflow._engine.host import Line, StepResult
+from pgflow._model.claims import Claim
+from pgflow._model.units import Unit
+
+
+class Agenda:
+    """Owns the table of open calls and the lists that they stand in; a call that is not open any more stands in none.
+
+    A step is *unlicensed* until the next flush may write its licence ahead, then *startable*, then it *runs*, and its
+    result comes into the *inbox*. An effect is among the *new* ones while it wants leave to act, a child until it is
+    started. *Accepted* effects are not open for the code, and owed by the run.
+    """
+
+    def __init__(self, claim: Claim, line: Line) -> None:
+        self._line = line
+        self.open: dict[int, Call] = {}
+        self.children: dict[int, ChildCall] = {}
+        """Those of the open calls that are children: a family may have ten thousand, which are not gone through for each of them."""
+        self.accepted: dict[int, EffectCall] = still_accepted(claim)
+        self.left_behind: set[int] = set()
+        """Calls that were open when the code ended, while an effect goes on."""
+        self.unlicensed: list[StepCall] = []
+        self.startable: list[StepCall] = []
+        self.running: set[int] = set()
+        self.inbox: deque[StepResult] = deque()
+        self.new_children: list[ChildCall] = []
+        self.new_effects: list[EffectCall] = []
+        self.unwanted: list[int] = []
+        """Chains of children that the next flush asks to end."""
+        self.wants_look = claim.has_mail
+        """True if the next flush asks the database for whatever there may be."""
+
+    # ================================================================ open calls
+
+    def enter(self, call: Call) -> None:
+        """The code has asked for it."""
+        self.open[call.number] = call
+
+    def enter_child(self, call: ChildCall) -> None:
+        """The code has asked for a child."""
+        self.open[call.number] = self.children[call.number] = call
+
+    def is_open(self, call: Call) -> bool:
+        """Return True if anybody still waits for it."""
+        return self.open.get(call.number) is call
+
+    def find(self, number: int) -> Call | None:
+        """Return the open call of a number, or the effect that was accepted under it."""
+        return self.open.get(number) or self.accepted.get(number)
+
+    def drop(self, call: Call) -> None:
+        """Nobody waits for it any more."""
+        call.state = "over"
+        self.open.pop(call.number, None)
+        if isinstance(call, ChildCall):
+            self.children.pop(call.number, None)
+            if not call.chain_id and call in self.new_children:
+                self.new_children.remove(call)
+        elif isinstance(call, StepCall):
+            if call in self.unlicensed:
+                self.unlicensed.remove(call)
+            if call in self.startable:
+                self.startable.remove(call)
+            if isinstance(call, EffectCall):
+                self.ask_no_more(call)
+
+    def beside_children(self) -> Collection[Call]:
+        """Return the open calls, without children if there is nothing else."""
+        return self.open.values() if len(self.open) > len(self.children) else ()
+
+    @property
+    def effects(self) -> list[EffectCall]:
+        """The open effects."""
+        return [call for call in self.open.values() if isinstance(call, EffectCall)]
+
+    @property
+    def bodies(self) -> list[StepCall]:
+        """Calls whose bodies run now."""
+        return [call for call in self.open.values() if isinstance(call, StepCall) and call.number in self.running]
+
+    @property
+    def owes(self) -> bool:
+        """True while an effect is open: intended and not closed. Until none is, the run does not end."""
+        return bool(self.accepted) or any(isinstance(call, EffectCall) and call.attempts > 0 for call in self.open.values())
+
+    @property
+    def waits_for_database(self) -> bool:
+        """True if a call waits for something that only the database can bring."""
+        return bool(self.accepted) or any(call.waits_for_database for call in self.open.values())
+
+    def drop_all_but_effects(self) -> None:
+        """The code has ended: of what it asked for, only the effects that were intended go on."""
+        for call in list(self.open.values()):
+            if isinstance(call, EffectCall) and call.attempts > 0:
+                continue
+            self.drop(call)
+            self.left_behind.add(call.number)
+            if call.number in self.running:
+                assert isinstance(call, StepCall)
+                self.stop(call)
+
+    def forget_plans(self) -> None:
+        """The code has ended: nothing more begins."""
+        self.unlicensed.clear()
+        self.startable.clear()
+        self.new_children.clear()
+        self.new_effects.clear()
+
+    # ================================================================ bodies
+
+    def license(self, call: StepCall) -> None:
+        """The next flush writes its licence ahead."""
+        call.state = "unlicensed"
+        self.unlicensed.append(call)
+
+    def take_licences(self) -> list[StepCall]:
+        """Return the calls that a flush licenses."""
+        starts = self.unlicensed[:MAX_FLUSH_STARTS]
+        if starts:
+            self.unlicensed = self.unlicensed[len(starts) :]
+        return starts
+
+    def forget_licences(self) -> None:
+        """What was to be licensed is nobody's history."""
+        self.unlicensed = []
+
+    def put_back(self, starts: list[StepCall]) -> None:
+        """Their licences were rolled back."""
+        self.unlicensed = starts + self.unlicensed
+
+    def licensed(self, starts: list[StepCall]) -> None:
+        """Their licences are durable."""
+        for call in starts:
+            if call.state == "unlicensed":
+                self.make_startable(call)
+
+    def make_startable(self, call: StepCall) -> None:
+        """Its body may start."""
+        call.state = "startable"
+        self.startable.append(call)
+
+    def start_bodies(self, *, is_held_back: bool) -> None:
+        """Starts bodies; while the run pauses or is handed back, only licensed effects: one that never began would look unknown."""
+        startable, self.startable = self.startable, []
+        for call in startable:
+            if is_held_back and not (isinstance(call, EffectCall) and call.is_acting):
+                self.startable.append(call)
+            else:
+                call.state = "running"
+                self.running.add(call.number)
+                self._line.start_body(call)
+
+    def back_off(self, call: StepCall, delay_seconds: float) -> None:
+        """It is tried again after a delay."""
+        call.state = "backoff"
+        self._line.retry_later(call, delay_seconds)
+
+    def receive(self, result: StepResult) -> None:
+        """A result is to be given its place in the journal."""
+        self.inbox.append(result)
+
+    def take_result(self) -> StepResult | None:
+        """Return the result that has come first; None if there is none."""
+        return self.inbox.popleft() if self.inbox else None
+
+    def returned(self, call: StepCall) -> None:
+        """Its body has come back."""
+        self.running.discard(call.number)
+
+    def stop(self, call: StepCall) -> None:
+        """Nobody waits for its body any more."""
+        self.running.discard(call.number)
+        self._line.stop_body(call)
+
+    # ================================================================ effects
+
+    def ask_leave(self, call: EffectCall) -> None:
+        """The next flush asks whether it may act, for the first time or again."""
+        call.state = "unlicensed"
+        self.new_effects.append(call)
+
+    def ask_no_more(self, call: EffectCall) -> None:
+        """It is decided, whatever it wanted leave for."""
+        if call in self.new_effects:
+            self.new_effects.remove(call)
+
+    def stop_asking(self, call: EffectCall) -> None:
+        """Neither its body nor a question to the counterparty is wanted any more."""
+        if call in self.startable:
+            self.startable.remove(call)
+        self.ask_no_more(call)
+        if call.number in self.running:
+            call.turn += 1
+            self.stop(call)
+
+    def close_effect(self, call: EffectCall, value: Any, error: Exception | None) -> None:
+        """It has an outcome: nobody need ask any more, but for what was accepted."""
+        self.stop_asking(call)
+        call.close(value, error)
+        if call.is_owed:
+            self.accepted[call.number] = call
+
+    def rest(self, call: EffectCall) -> None:
+        """It was silent, and its counterparty still has it: it is open for nobody."""
+        self.drop(call)
+        self.accepted[call.number] = call
+
+    def reopen(self, call: EffectCall) -> None:
+        """An accepted effect is silent: it is open again, for the ledger alone, until it is known what has become of it."""
+        del self.accepted[call.number]
+        self.open[call.number] = call
+
+    def read_mark(self, call: EffectCall, unit: Unit) -> None:
+        """Learns what a mark says of an effect; if that is what became of it, an accepted one is not owed any more."""
+        call.read(unit)
+        if call.is_known:
+            self.accepted.pop(call.number, None)
+            if call.was_accepted and self.is_open(call):
+                self.stop_asking(call)
+                self.drop(call)
+
+    def grant_fresh_budgets(self) -> None:
+        """Somebody has let a stuck run try again: what could be asked may be asked again."""
+        for call in (*self.effects, *self.accepted.values()):
+            call.grant_fresh_budget()
+
+    def followers(self, call: EffectCall) -> Iterator[EffectCall]:
+        """Return the calls that wait to take an accepted effect back."""
+        return iter([other for other in self.effects if other.state == "following" and other.takes_back is call])
+
+    # ================================================================ questions
+
+    def look(self) -> None:
+        """The next flush asks the database."""
+        self.wants_look = True
+
+    def start_child(self, call: ChildCall) -> None:
+        """The next flush starts it."""
+        self.new_children.append(call)
+
+    def unwant(self, call: ChildCall) -> None:
+        """The next flush asks it to end."""
+        self.unwanted.append(call.chain_id)
+
+    def take_look(self) -> bool:
+        """Return True if a look was wanted; it is taken now."""
+        wants, self.wants_look = self.wants_look, False
+        return wants
+
+    def take_unwanted(self) -> list[int]:
+        """Return the chains of children that a flush asks to end."""
+        unwanted, self.unwanted = self.unwanted, []
+        return unwanted
+
+    def take_children(self) -> list[ChildCall]:
+        """Return the children that a flush starts."""
+        children = self.new_children[:MAX_FLUSH_CHILDREN]
+        if children:
+            self.new_children = self.new_children[len(children) :]
+        return children
+
+    def take_effects(self) -> list[EffectCall]:
+        """Return the effects that a flush asks leave for."""
+        effects, self.new_effects = self.new_effects, []
+        for call in effects:
+            call.state = "pending"
+        return effects
+
+    def waits(self) -> dict[str, Any]:
+        """Return the open waits that only the database can end."""
+        waits = Waits(self.accepted)
+        for call in self.beside_children():
+            if call.state not in ("decided", "misfit"):
+                call.wait(waits)
+        return waits.in_question([child.number for child in self.children.values() if child.state != "decided"])

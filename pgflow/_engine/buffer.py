@@ -1,0 +1,121 @@
+"""The write-ahead buffer: units that were recorded and are not on their way yet."""
+
+from __future__ import annotations
+
+from pgflow._engine.calls import StepCall
+from pgflow._engine.clock import Clock
+from pgflow._engine.flush import MAX_FLUSH_BYTES, MAX_FLUSH_UNITS, Flush, Returned, Row
+from pgflow._engine.host import Line
+from pgflow._model.claims import Claim, Offer
+from pgflow._model.kinds import Kind
+
+
+class Buffer:
+    """Owns the rows and the sequence number of the last unit, in the journal or recorded.
+
+    The rows are the last units up to that number, without a gap: whoever reads units of the journal, or gets them in an
+    answer, says so by :meth:`go_to`.
+    """
+
+    def __init__(self, claim: Claim, clock: Clock, line: Line) -> None:
+        self._claim = claim
+        self._clock = clock
+        self._line = line
+        self.rows: list[Row] = []
+        """The units that are not on their way yet."""
+        self.size_bytes = 0
+        """About how much they take."""
+        self.seq = 0
+        """Number of the last unit."""
+        self.has_ledger = False
+        """True if its units change a ledger."""
+        self._taken: list[Offer] = []
+        self._returned: list[Returned] = []
+
+    # ================================================================ what there is
+
+    @property
+    def oldest_us(self) -> int | None:
+        """Time at which the oldest of them was recorded; None if there is none."""
+        return self.rows[0].at_us if self.rows else None
+
+    @property
+    def has_mail(self) -> bool:
+        """True if its units take signals out of the mailbox, or give them back."""
+        return bool(self._taken or self._returned)
+
+    # ================================================================ recording
+
+    def go_to(self, seq: int) -> None:
+        """A unit that is durable has this number."""
+        self.seq = seq
+
+    def record(
+        self, number: int, kind: str, name: str | None, payload: str | None, delay_seconds: float | None = None, key: str | None = None,
+        carried: StepCall | None = None,
+    ) -> Row:  # fmt: skip
+        """Adds a unit."""
+        self.seq += 1
+        row = Row(self.seq, number, kind, name, payload, self._clock.estimate_us(), delay_seconds, key, carried)
+        self.rows.append(row)
+        self.size_bytes += size_of(row)
+        if len(self.rows) >= MAX_FLUSH_UNITS or self.size_bytes >= MAX_FLUSH_BYTES:
+            self._line.want_flush()
+        return row
+
+    def record_emitted(self, call: StepCall) -> int:
+        """Puts what a body has emitted before its outcome, and says how much that was. A replay passes over it: it has no call."""
+        for n, (stream, text) in enumerate(call.emitted):
+            self.record(0, Kind.EMITTED, stream, text, key=f"{call.number}:{call.try_id}:{n}")
+        return len(call.emitted)
+
+    def flush_soon(self) -> None:
+        """What is recorded now is not to wait for something else to be flushed."""
+        self._line.want_flush()
+
+    def book(self) -> None:
+        """What is recorded now changes a ledger: it is flushed soon."""
+        self.has_ledger = True
+        self._line.want_flush()
+
+    def take_signal(self, offer: Offer) -> None:
+        """A signal is in one of its units, and leaves the mailbox with it."""
+        self._taken.append(offer)
+
+    def give_back(self, returned: Returned) -> None:
+        """A signal goes back to the mailbox, which one of its units says."""
+        self._returned.append(returned)
+
+    # ================================================================ leaving
+
+    def pack(self, starts: list[StepCall]) -> Flush:
+        """Return a flush of all that is in it, with licences."""
+        if starts and not self.rows:
+            first = starts[0]
+            self.record(first.number, Kind.STEP_STARTED, first.name, None)
+        claim, rows = self._claim, self.rows
+        flush = Flush(
+            claim.run_id, claim.token, claim.chain_id, self.seq - len(rows), rows, starts, has_ledger=self.has_ledger, taken=self._taken,
+            returned=self._returned, size_bytes=self.size_bytes,
+        )
+        self._empty()
+        return flush
+
+    def put_back(self, flush: Flush) -> None:
+        """A transaction was rolled back: without its own rows, what it would have taken along is there again."""
+        self.rows = flush.rows[: -flush.own_rows] + self.rows
+        self.size_bytes = sum(map(size_of, self.rows))
+        self.seq -= flush.own_rows
+
+    def discard(self, seq: int) -> None:
+        """What is in it is nobody's history; the last unit is this one."""
+        self._empty()
+        self.seq = seq
+
+    def _empty(self) -> None:
+        self.rows, self.size_bytes, self.has_ledger, self._taken, self._returned = [], 0, False, [], []
+
+
+def size_of(row: Row) -> int:
+    """About how many bytes a unit adds to a flush."""
+    return 100 + len(row.payload or "")

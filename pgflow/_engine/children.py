@@ -1,0 +1,100 @@
+"""Children: how the code starts them, waits for them and asks them to end."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from pgflow._engine import mypyc_attr
+from pgflow._engine.agenda import Agenda
+from pgflow._engine.calls import Call, ChildCall, ChildRequest, Waiter, Want
+from pgflow._engine.code import Code
+from pgflow._engine.history import NEVER, History
+from pgflow._engine.values import Values
+from pgflow._model.claims import Claim
+from pgflow._model.codecs import Codec
+from pgflow._model.exceptions import ErrorClasses
+from pgflow._model.kinds import ClosePolicy, Kind
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)
+class Children:
+    """Owns the children of a dropped part of the journal that are not taken over yet, and whether the run has had any child."""
+
+    def __init__(self, claim: Claim, agenda: Agenda, code: Code, history: History, values: Values) -> None:
+        self._claim = claim
+        self._agenda = agenda
+        self._code = code
+        self._history = history
+        self._values = values
+        self._dropped = [] if claim.heritage is None else list(claim.heritage.children)
+        self.were_any = bool(self._dropped)
+
+    def issue(
+        self, request: ChildRequest, result: Codec[Any], errors: ErrorClasses, waits_for_start: bool = False
+    ) -> ChildCall:
+        """Starts a child run and waits for its result, and perhaps first for its start."""
+        history = self._history
+        call = ChildCall(
+            history.next_call(), request.workflow, self._code.waiter(), request=request, result=result, errors=errors,
+            aliases=request.aliases,
+        )
+        if call.number == NEVER:
+            return call
+        self._take_over(call)
+        if not (call.chain_id or call.number in history.journal.called):
+            self._values.seal_child(request)
+        self._agenda.enter_child(call)
+        self.were_any = True
+        if waits_for_start:
+            call.start = Call(call.number, call.name, self._code.waiter())
+            if call.chain_id:
+                call.tell_start()
+        if call.chain_id or not history.replaying:
+            self.bring_on(call)
+        return call
+
+    def bring_on(self, call: ChildCall) -> None:
+        """Starts it, or looks for its result."""
+        if call.ask() == Want.CHILD:
+            self._agenda.start_child(call)
+            return
+        self._agenda.look()
+        if call.is_unwanted:
+            self._agenda.unwant(call)
+
+    def _take_over(self, call: ChildCall) -> None:
+        """If a dropped part of the journal has started the same child, it is this one: its result comes under a number of its own."""
+        if not self._dropped or call.number in self._history.journal.called:
+            return
+        for known in self._dropped:
+            is_same = call.answers_to(known.workflow) and call.request.key == known.key
+            if is_same and json.loads(call.request.input) == json.loads(known.input):
+                self._dropped.remove(known)
+                call.number, call.chain_id = known.call, known.chain_id
+                started = [u for u in self._claim.units if u.call == known.call and u.kind == Kind.CHILD_STARTED]
+                call.key = json.loads(started[-1].payload or "{}").get("key", "") if started else known.key or ""
+                return
+
+    def ask_to_end(self, call: ChildCall) -> None:
+        """Cancels a child that has started, and goes on waiting for what becomes of it."""
+        if self._code.closing or not self._agenda.is_open(call):
+            return
+        self._end(call)
+
+    def unwant(self, call: ChildCall) -> Waiter | None:
+        """Asks a child to end, and goes on waiting for it: a place for its outcome; None if there is nothing to wait for."""
+        if self._code.closing or not self._agenda.is_open(call) or call.request.close_policy != ClosePolicy.CANCEL:
+            return None
+        if self._history.replaying and call.state != "decided":
+            self._history.skip_marks(only_of_known=True)  # one says whether it was started
+        if not (call.chain_id or call.state == "decided"):
+            return None
+        call.waiter = self._code.waiter()
+        self._end(call)
+        return call.waiter
+
+    def _end(self, call: ChildCall) -> None:
+        if not (self._history.replaying or call.is_unwanted or call.state == "decided"):
+            self._agenda.unwant(call)
+        call.is_unwanted = True

@@ -1,0 +1,119 @@
+"""The end of an activation: of the run, of this generation of it, or a hold for a person."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from pgflow._engine.agenda import Agenda
+from pgflow._engine.code import Code
+from pgflow._engine.flush import Ending
+from pgflow._engine.history import History
+from pgflow._engine.host import ContinueAsNew
+from pgflow._engine.questions import stuck
+from pgflow._engine.renewal import Renewal
+from pgflow._engine.values import Values
+from pgflow._model.claims import Claim
+from pgflow._model.codecs import Codec
+from pgflow._model.exceptions import clean, encode_error
+from pgflow._model.kinds import Kind
+from pgflow.errors import NotStorable
+
+
+class End:
+    """Owns how it ends: at most one of an ending, an input for the next generation, and a hold, which may replace the others."""
+
+    def __init__(
+        self, claim: Claim, agenda: Agenda, code: Code, history: History, values: Values, renewal: Renewal, result: Codec[Any],
+        code_hash: str,
+    ) -> None:  # fmt: skip
+        self._claim = claim
+        self._agenda = agenda
+        self._code = code
+        self._history = history
+        self._values = values
+        self._renewal = renewal
+        self._result = result
+        self.code_hash = code_hash
+        self.ending: Ending | None = None
+        self.hold: list[Any] | None = None
+        self.continue_input: str | None = None
+        self.cancel_request: dict[str, Any] | None = None
+        self._late_cancel: dict[str, Any] | None = None
+        self._handed_on: list[tuple[int, str]] = []
+        self._of_children: list[str] = []
+
+    @property
+    def is_known(self) -> bool:
+        """True if the next flush ends or holds the run."""
+        return self.hold is not None or self.ending is not None or self.continue_input is not None
+
+    def hold_for(self, reason: str, detail: dict[str, Any], code_hash: str | None = None) -> None:
+        """Holds the run for a person; or also for a worker with other code than this."""
+        self.hold = stuck(reason, detail, code_hash)
+
+    def request_cancel(self, request: dict[str, Any], *, is_late: bool) -> None:
+        """Somebody cancels the run; too late for its code, if that has ended."""
+        self.cancel_request = request
+        if is_late:
+            self._late_cancel = request
+
+    def hold_diverged(self) -> None:
+        """Holds the run, whose code cannot repeat the journal."""
+        history = self._history
+        detail = {"message": clean(str(history.divergence)), "where": [] if history.parting is None else history.parting.where}
+        self.hold_for(history.held_as, detail, self.code_hash if history.held_as == "nondeterminism" else None)
+
+    def in_question(self) -> dict[str, Any]:
+        """Return what a question says of the next generation."""
+        said: dict[str, Any] = {"continue": self.continue_input}
+        if self._handed_on:
+            said["saga"] = self._handed_on
+        if self._of_children:
+            said["of_children"] = self._of_children
+        if self._late_cancel is not None:
+            said["cancel"] = self._late_cancel
+        return said
+
+    def judge(self) -> None:
+        """The code has ended: with a value, an error, or the input of the next generation."""
+        value, error = self._code.driver.outcome()
+        history = self._history
+        if history.replaying:
+            history.skip_marks()
+            unit = history.journal.peek()
+            if unit is not None and not (unit.kind == Kind.CONTINUED and isinstance(error, ContinueAsNew)):
+                history.diverge(f"the code ends where the journal goes on with {unit}", unit=unit)
+            history.check_starts()
+            history.end_replay()
+            self._renewal.record()
+        self._agenda.forget_plans()
+        if isinstance(error, ContinueAsNew):
+            self.continue_input = error.input_text
+            self._handed_on = [(call.number, code) for call, code in error.saga if call.is_in_place]
+            self._of_children = error.of_children
+        elif isinstance(error, asyncio.CancelledError):
+            why = (self.cancel_request or {}).get("why") or "the workflow cancelled itself"
+            self.ending = Ending("cancelled", clean(str(why), 4096), None, None)
+        elif error is not None:
+            self.ending = Ending("failed", None, None, self._values.error_text(encode_error(error)))
+        else:
+            self.ending = self._encode(value)
+
+    def check_result(self, value: Any) -> str:
+        """A result as it is recorded; refuses one that could not be stored, while there is code that can still take back what was done.
+
+        Raises:
+            NotStorable: It cannot be stored, or not be read back.
+        """
+        what = f"the result of workflow {self._claim.workflow}"
+        text = self._result.encode(value, what)
+        self._result.decode(text, what)
+        return self._values.sealed(text, what)
+
+    def _encode(self, value: Any) -> Ending:
+        try:
+            text = self.check_result(value)
+        except NotStorable as error:
+            return Ending("failed", None, None, self._values.error_text(encode_error(error, with_traceback=False)))
+        return Ending("completed", None, text, None)

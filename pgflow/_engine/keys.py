@@ -1,0 +1,89 @@
+"""Idempotency keys: how calls that the ledgers and decisions know by their key get one."""
+
+from __future__ import annotations
+
+import uuid
+
+from pgflow._engine.calls import StepCall
+from pgflow._engine.journal import Journal
+from pgflow._model.claims import Claim
+from pgflow._model.kinds import StepKind
+from pgflow.errors import InvalidArgument
+
+Resting = tuple[str, str | int | None]
+"""Key of a decision, and the item of it that a call is about."""
+
+MAX_KEY_BYTES = 255
+MAX_KEY_NAME_CHARS = 64
+"""Characters of a step's name in its idempotency keys: others allow 255 for a key, and its other parts take a hundred."""
+
+
+class Keys:
+    """Owns the counts of names that were used, in program order, and the items of decisions: each item once."""
+
+    def __init__(self, claim: Claim, journal: Journal) -> None:
+        self._claim = claim
+        self._journal = journal
+        self._counts: dict[str, int] = {}
+        self._items: set[str] = set()
+
+    def next_ordinal(self, name: str) -> int:
+        """Return 1 for the first use of a name in this run, 2 for the second: the last part of an idempotency key."""
+        count = self._counts.get(name, 0) + 1
+        self._counts[name] = count
+        return count
+
+    def count(self, call: StepCall) -> None:
+        """Gives a step its number among those of its name, of which the key is made when somebody asks for it."""
+        name = call.spec.name
+        call.ordinal = self.next_ordinal(name)
+        if len(name) > MAX_KEY_NAME_CHARS:  # what journals and views make of a number would have all of the name
+            started = self._journal.starts.get(call.number)
+            call.ordinal = f"{self._claim.stem}/{name_in_key(name)}/{call.ordinal}" if started is None else started.ordinal
+
+    def name(self, call: StepCall, rests_on: Resting | None) -> None:
+        """Makes the key of a call that the ledgers know by its key; of one that is known by an old name, the key that it has."""
+        known = self._journal.names.get(call.number)
+        if known is not None and known in call.aliases:
+            call.name = known
+        if rests_on is None:
+            call.ordinal = self.next_ordinal(call.name)
+            call.key = f"{self._claim.stem}/{name_in_key(call.name)}/{call.ordinal}"
+            if len(call.name) > MAX_KEY_NAME_CHARS:
+                call.ordinal = call.key
+        else:
+            self._name_resting(call, rests_on)
+        intended = self._intended(call)
+        if intended is not None:  # perhaps by another run
+            call.key = call.ordinal = intended
+
+    def name_compensation(self, call: StepCall, effect_key: str) -> None:
+        """Give a compensation a key made of its effect's key, whichever run or generation does it."""
+        stem = f"{effect_key}/{name_in_key(call.name)}"
+        ordinal = self.next_ordinal(stem)
+        key = f"{stem}/{ordinal}"
+        if len(key.encode()) > MAX_KEY_BYTES:
+            key = f"{self._claim.root}/{name_in_key(call.name)}/{uuid.uuid5(uuid.NAMESPACE_OID, effect_key)}/{ordinal}"
+        call.key = call.ordinal = self._intended(call) or key
+
+    def _intended(self, call: StepCall) -> str | None:
+        """Return the key under which the journal has intended the effect."""
+        started = self._journal.starts.get(call.number)
+        if started is not None and started.effect == StepKind.EFFECT and isinstance(started.ordinal, str):
+            return started.ordinal
+        return None
+
+    def _name_resting(self, call: StepCall, rests_on: Resting) -> None:
+        decision, item = rests_on
+        stem = f"{decision}/{name_in_key(call.name)}"
+        call.key = call.ordinal = f"{stem}/{self.next_ordinal(stem) if item is None else item}"
+        if call.key in self._items:
+            raise InvalidArgument(f"{call.name} has been called before because of {decision} for item {item!r}: each item once")
+        if len(call.key.encode()) > MAX_KEY_BYTES:
+            raise InvalidArgument(f"the key of {call.name} would be longer than {MAX_KEY_BYTES} bytes: {call.key[:80]}...")
+        self._items.add(call.key)
+
+
+def name_in_key(name: str) -> str:
+    """A name as idempotency keys have it: a long one by its beginning and a hash."""
+    return name if len(name) <= MAX_KEY_NAME_CHARS else f"{name[:31]}~{uuid.uuid5(uuid.NAMESPACE_OID, name).hex}"

@@ -1,0 +1,129 @@
+"""Steps: how the code asks for them, and what a step may take over from a dropped part of the journal."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Any
+
+from pgflow._engine import mypyc_attr
+from pgflow._engine.agenda import Agenda
+from pgflow._engine.calls import StepCall, StepSpec, Want
+from pgflow._engine.clock import Clock
+from pgflow._engine.code import Code
+from pgflow._engine.history import NEVER, History
+from pgflow._engine.host import StepResult
+from pgflow._engine.keys import Keys, Resting
+from pgflow._engine.values import Values
+from pgflow._model.claims import Claim, ReusedStep
+from pgflow._model.kinds import StepKind
+from pgflow._model.units import Start, ended_by
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)
+class Steps:
+    """Owns what steps of a dropped part of the journal came to: each result is handed out once."""
+
+    def __init__(
+        self, claim: Claim, clock: Clock, agenda: Agenda, code: Code, history: History, values: Values, keys: Keys, *, is_undoing: bool
+    ) -> None:
+        self._claim = claim
+        self._clock = clock
+        self._agenda = agenda
+        self._code = code
+        self._history = history
+        self._values = values
+        self._keys = keys
+        self._is_undoing = is_undoing
+        self._carried: dict[tuple[str, int], deque[ReusedStep]] = {}
+        self._inherited: frozenset[int] = frozenset()
+        heritage = claim.heritage
+        if heritage is not None and heritage.carried:
+            self._carried = {step: deque(known) for step, known in heritage.carried.items()}
+            self._inherited = ended_by(claim.units, heritage.cut)
+
+    def issue(
+        self, spec: StepSpec, args: tuple[Any, ...], kwargs: dict[str, Any], rests_on: Resting | None = None, *, is_undo: bool = False
+    ) -> StepCall:
+        """Asks for a step's body to run, or to have run; what helps to take an effect back is never handed what another came to."""
+        number = self._history.next_call()
+        call = StepCall(number, spec.name, self._code.driver.waiter(), spec=spec, args=args, kwargs=kwargs, aliases=spec.aliases)
+        if number == NEVER:
+            return call
+        if rests_on is None and spec.effect != StepKind.DECISION:
+            self._keys.count(call)
+        else:
+            self._keys.name(call, rests_on)
+        if spec.effect in (StepKind.STEP, StepKind.TRANSACTION) and (number not in self._history.journal.ended or self._carried):
+            call.args_hash = self._values.hash_of(call)
+        if self._claim.heritage is not None:
+            call.max_attempts = self._claim.heritage.attempts
+            if not is_undo:
+                self._inherit(call)
+        self.enter(call)
+        if not self._history.replaying:
+            self.bring_on(call)
+        return call
+
+    def enter(self, call: StepCall) -> None:
+        """Puts a call among the open ones; one that may have begun must be what it was."""
+        self._agenda.enter(call)
+        started = self._history.journal.starts.get(call.number)
+        if started is not None:
+            call.is_licensed = True
+            if self._is_undoing:
+                call.args_hash = started.args_hash  # its arguments have been read from the record
+            self._check_start(call, started)
+
+    def _inherit(self, call: StepCall) -> None:
+        """Gives a step what a dropped part of the journal knew of it, if it is asked for again with the same arguments."""
+        if call.number in self._inherited:
+            return
+        known = self._carried.get((call.name, call.args_hash))
+        if not known:
+            others = [self._carried.get((call.name, args_hash)) for args_hash in self._values.other_hashes(call)]
+            known = next((carried for carried in others if carried), None)
+        if known:
+            carried = known.popleft()
+            call.carried = carried.result
+            call.ordinal = carried.key
+            call.key = carried.key if call.key else ""
+
+    def _check_start(self, call: StepCall, started: Start) -> None:
+        """A body that may have run already must be asked for again exactly as it was."""
+        history = self._history
+        if call.aliases and call.answers_to(started.name):  # its key stays the one that it has been started under
+            call.name, call.ordinal = started.name, started.ordinal
+            call.key = started.ordinal if isinstance(started.ordinal, str) else call.key
+        if (started.name, started.effect) != (call.name, call.spec.effect):
+            licensed = f"the journal has licensed call {call.number} as step {started.name!r}"
+            history.diverge(licensed, code=f"the code asks for {call}")
+        if call.number in history.journal.ended or call.args_hash == started.args_hash:
+            return
+        if started.args_hash not in self._values.other_hashes(call):
+            history.diverge(
+                f"{call} has been started with other arguments than the code passes now: "
+                "running it again under the same idempotency key could do something else"
+            )
+
+    # ================================================================ bringing on
+
+    def bring_on(self, call: StepCall) -> None:
+        """Does what a step asks for, as far as it can be done without an answer."""
+        self.do(call, call.ask())
+
+    def do(self, call: StepCall, want: str) -> None:
+        """Does what a step wants."""
+        if want == Want.LICENCE:
+            self._agenda.license(call)
+        elif want == Want.BODY:
+            self._agenda.make_startable(call)
+        elif want == Want.LATER:
+            delay_us = (call.retry_due_us or 0) - self._clock.estimate_us()
+            if delay_us > 0:
+                self._agenda.back_off(call, delay_us / 1e6)
+            else:
+                self.do(call, call.come_due())
+        else:
+            assert want == Want.RESULT, want
+            call.state = "running"
+            self._agenda.receive(StepResult(call, call.carried, None))
