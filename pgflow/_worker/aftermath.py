@@ -9,7 +9,7 @@ from typing import Any
 
 from pgflow._engine.execution import Execution
 from pgflow._engine.flush import Flush
-from pgflow._engine.history import UNREADABLE
+from pgflow._engine.values import UNREADABLE
 from pgflow._flow.scope import log_fields
 from pgflow._model.claims import Claim
 from pgflow._model.envelopes import Envelopes

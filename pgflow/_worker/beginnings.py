@@ -8,8 +8,8 @@ from typing import Any
 
 from pgflow._engine.drivers import Driver
 from pgflow._engine.execution import Execution
-from pgflow._engine.history import UNREADABLE
 from pgflow._engine.undo import Undoing
+from pgflow._engine.values import UNREADABLE
 from pgflow._flow.main import make_driver
 from pgflow._flow.scope import log_fields
 from pgflow._flow.workflow import Workflow
