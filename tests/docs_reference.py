@@ -1,6 +1,6 @@
 """Makes the pages of docs/reference/ from what they are about: docstrings, the catalog's comments, the tree of errors.
 
-``PGFLOW_UPDATE_SNAPSHOT=1 pytest tests/test_docs_reference.py`` writes them anew.
+``PGFLOW_UPDATE_SNAPSHOT=1 pytest tests/docs/test_docs_reference.py`` writes them anew.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The database's part in memory: what ``sql/runs/commit.sql`` and ``sql/runs/answer.sql`` do, without a database.
 
-`tests/test_engine_store.py` holds it to the database, history by history.
+`tests/engine/test_engine_store.py` holds it to the database, history by history.
 
 A :class:`Store` keeps runs, units, mail and a clock. It takes the very documents that a worker sends and
 gives the answers that the stored functions give. Time is a number that moves when a test says so, and

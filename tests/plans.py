@@ -10,7 +10,7 @@ no more buffers (of 8 KiB) than its bound, by plans that cost less than those th
 `lease` may be read from end to end by what looks for the runs of a worker or of a queue with a limit: it has as many
 rows as all workers hold runs, and every claim would pay for a further index. `queues` counts every open run.
 
-`prove` puts it into words for the proof, `tests/test_plans.py` asserts it, and `python -m tests.plans DSN` prints it all.
+`prove` puts it into words for the proof, `tests/proof/test_plans.py` asserts it, and `python -m tests.plans DSN` prints it all.
 """
 
 from __future__ import annotations

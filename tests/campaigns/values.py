@@ -16,8 +16,8 @@ from tests import sqlkit
 from tests.campaigns import jobs
 from tests.campaigns.ground import audit, drain, not_completed, start
 from tests.evidence import Evidence
+from tests.model.test_values import ANNOTATED, json_values, plain_values
 from tests.processes import eventually, one
-from tests.test_values import ANNOTATED, json_values, plain_values
 
 if TYPE_CHECKING:
 

@@ -88,7 +88,7 @@ SENDERS = ("signal", "signal_rr", "signal_ser", "cancel", "cancel_rr", "force", 
 PLAIN = ("signal", "cancel", "force", "pause", "resume", "retry")
 STARTS = ("start", "start_rr", "start_ser", "start_later", "start_many")
 
-# Who waits for whose commit; nobody else waits (tests/test_sql_locks.py).
+# Who waits for whose commit; nobody else waits (tests/sql/test_sql_locks.py).
 LOCKERS = {
     "flush", "park", "complete", "continue", "hold", "child", "step", "step_rr", "release", "reap", "wake", "poll",
     "await", "give_up", "takeover", "flush_both", "release_both", "wake_both", "children", "children_back",

@@ -24,7 +24,7 @@ def hold(name: str, text: str) -> None:
     if os.environ.get("PGFLOW_UPDATE_SNAPSHOT"):
         page.parent.mkdir(exist_ok=True)
         page.write_text(text)
-    assert page.read_text() == text, f"docs/reference/{name} is out of date: PGFLOW_UPDATE_SNAPSHOT=1 pytest tests/test_docs_reference.py"
+    assert page.read_text() == text, f"docs/reference/{name} is out of date: PGFLOW_UPDATE_SNAPSHOT=1 pytest tests/docs/test_docs_reference.py"
 
 
 def test_the_page_on_python_is_that_of_the_docstrings():

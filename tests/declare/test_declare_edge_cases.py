@@ -20,7 +20,7 @@ from pgflow.declare.signals import has_signal, without_signal_tags
 from pgflow.declare.templates import Variables, resolve, takes_context
 from pgflow.declare.triggers import is_triggered
 
-CASES = [json.loads(line) for line in Path(__file__).parent.joinpath("corpus/dag/edge_cases.jsonl").read_text("utf-8").splitlines()]
+CASES = [json.loads(line) for line in Path(__file__).parents[1].joinpath("corpus/dag/edge_cases.jsonl").read_text("utf-8").splitlines()]
 
 J = {"status": "ok", "value": 42, "flag": True, "nul": None, "arr": [1, "b"], "obj": {"k": 1}, "neg": -3.5}
 OPTIONAL = {"type": "object", "properties": {"opt": {"type": "string"}}}

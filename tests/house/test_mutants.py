@@ -12,7 +12,7 @@ import pytest
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-TESTS = Path(__file__).parent
+TESTS = Path(__file__).parents[1]
 
 
 def is_listed(defect: defects.Defect) -> str:

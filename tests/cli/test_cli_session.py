@@ -129,7 +129,7 @@ def play(dsn: str, folder: Path) -> str:
     """The session, as a page."""
     (folder / "shop.py").write_text((TESTS / "session_shop.py").read_text())
     shell = Shell(dsn, folder)
-    lines = ["# A session at the terminal", "", "Made from the real command line by `tests/test_cli_session.py`, which plays it again and compares.", ""]
+    lines = ["# A session at the terminal", "", "Made from the real command line by `tests/cli/test_cli_session.py`, which plays it again and compares.", ""]
     try:
         for text, commands in SESSION:
             lines += [text, "", "```"]

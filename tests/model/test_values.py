@@ -819,7 +819,7 @@ def hash_everything() -> dict[str, int]:
 def hashes_elsewhere() -> list[dict[str, int]]:
     """The hashes as other processes find them, each with its own order of sets."""
     code = "import json, test_values; print(json.dumps(test_values.hash_everything()))"
-    paths = os.pathsep.join([str(Path(__file__).parent), str(Path(__file__).parents[1])])
+    paths = os.pathsep.join(str(Path(__file__).parents[n]) for n in range(3))
     found = []
     for seed in ("0", "1", "2"):
         environment = {**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": paths}

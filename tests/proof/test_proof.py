@@ -13,6 +13,7 @@ import pytest
 import wirecut
 from defects import DEFECTS
 from evidence import Evidence, Findings
+
 from proof import layers, report
 from proof.named_tests import TESTS
 from proof.promises import NOT_BUILT, PROMISES

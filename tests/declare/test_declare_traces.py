@@ -17,7 +17,7 @@ import pytest
 from pgflow.declare.dag import read_file
 from pgflow.declare.dryrun import dry_run
 
-CORPUS = Path(__file__).parent / "corpus" / "dag"
+CORPUS = Path(__file__).parents[1] / "corpus" / "dag"
 MESSAGE = "do $1 & 'thing' $ARGUMENTS"
 
 

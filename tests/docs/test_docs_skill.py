@@ -1,4 +1,4 @@
-"""`pgflow install-skill`, and what it writes: tests/test_docs.py runs the program in it."""
+"""`pgflow install-skill`, and what it writes: tests/docs/test_docs.py runs the program in it."""
 
 from __future__ import annotations
 

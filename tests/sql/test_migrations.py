@@ -1,7 +1,7 @@
 """Migrations that have landed are frozen: `tests/migrations.sha256` holds the hash of each.
 
 Databases have applied them, and `migrate` refuses a schema whose migration has another text. Add a migration with
-the next free number, then record it: ``PGFLOW_UPDATE_SNAPSHOT=1 pytest tests/test_migrations.py`` adds its line. It
+the next free number, then record it: ``PGFLOW_UPDATE_SNAPSHOT=1 pytest tests/sql/test_migrations.py`` adds its line. It
 never changes one that is there, so ``cd migrations && sha256sum -c ../tests/migrations.sha256`` says the same.
 """
 
@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-HERE = Path(__file__).parent
+HERE = Path(__file__).parents[1]
 MIGRATIONS = HERE.parent / "migrations"
 FROZEN = HERE / "migrations.sha256"
 
@@ -35,7 +35,7 @@ def judge(frozen: dict[str, str], found: dict[str, str]) -> list[str]:
     """One line for each landed migration that changed or is gone, and for each that nobody recorded."""
     gone = [f"{name} has landed and is gone" for name in frozen.keys() - found.keys()]
     changed = [f"{name} has landed and was changed: add a new migration instead" for name in frozen.keys() & found.keys() if frozen[name] != found[name]]
-    new = [f"{name} is not in {FROZEN.name}: PGFLOW_UPDATE_SNAPSHOT=1 pytest tests/test_migrations.py" for name in found.keys() - frozen.keys()]
+    new = [f"{name} is not in {FROZEN.name}: PGFLOW_UPDATE_SNAPSHOT=1 pytest tests/sql/test_migrations.py" for name in found.keys() - frozen.keys()]
     return sorted(gone + changed + new)
 
 

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.timeout(90)
 
-GOLDENS = Path(__file__).with_name("histories")
+GOLDENS = Path(__file__).parents[1] / "histories"
 
 
 @pytest.fixture(scope="module")

@@ -18,8 +18,8 @@ from bench import ourselves
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
-ENGINE_TESTS = ("test_engine_objects.py", "test_engine_offers.py", "test_engine_order.py", "test_engine_divergence.py")
-TRY_WHEEL = str(Path(__file__).with_name("wheel.py"))
+ENGINE_TESTS = ("engine/test_engine_objects.py", "engine/test_engine_offers.py", "engine/test_engine_order.py", "engine/test_engine_divergence.py")
+TRY_WHEEL = str(Path(__file__).parents[1] / "wheel.py")
 WHICH = "import pgflow._engine; print(pgflow._engine.__file__, pgflow._engine.is_compiled())"
 
 

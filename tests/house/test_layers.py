@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-REPOSITORY = Path(__file__).parents[1]
+REPOSITORY = Path(__file__).parents[2]
 
 ROOMS = (
     "_version", "errors", "texts", "_model", "_db", "inspect", "_engine", "_flow", "sync", "logs", "meter", "schema", "_transactions", "_worker", "_client",

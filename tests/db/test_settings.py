@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.timeout(90)
 
 LONG = timedelta(seconds=60)
-REPOSITORY = Path(__file__).parents[1]
+REPOSITORY = Path(__file__).parents[2]
 
 go = Signal("go", str)
 

@@ -34,7 +34,7 @@ from pgflow.schema._shapes import headers
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-SNAPSHOT = Path(__file__).with_name("schema.sql")
+SNAPSHOT = Path(__file__).parents[1] / "schema.sql"
 READERS = ("pgflow_client", "pgflow_worker", "pgflow_operator", "pgflow_auditor")
 ROLES = ("pgflow_owner", *READERS)
 
@@ -703,7 +703,7 @@ def test_a_fresh_install_is_the_snapshot(installed):
     dump = dump_catalog(installed)
     if os.environ.get("PGFLOW_UPDATE_SNAPSHOT"):
         SNAPSHOT.write_text(dump, encoding="utf-8")
-    assert dump == SNAPSHOT.read_text(encoding="utf-8"), "if the change is meant: PGFLOW_UPDATE_SNAPSHOT=1 pytest tests/test_schema.py"
+    assert dump == SNAPSHOT.read_text(encoding="utf-8"), "if the change is meant: PGFLOW_UPDATE_SNAPSHOT=1 pytest tests/sql/test_schema.py"
 
 
 def test_an_upgraded_install_equals_a_fresh_one(empty):

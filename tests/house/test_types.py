@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from pgflow.testing import AsyncHarness
 
-TESTS = Path(__file__).parent
+TESTS = Path(__file__).parents[1]
 PROGRAMS, WRONG = TESTS / "typing_programs.py", TESTS / "typing_wrong.py"
 
 

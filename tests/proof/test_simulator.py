@@ -11,7 +11,7 @@ from tests.simulator.broken import BROKEN
 from tests.simulator.campaign import Order, play
 from tests.simulator.episode import Simulator
 
-KEPT = YAML(typ="safe").load(Path(__file__).with_name("seeds.yaml"))
+KEPT = YAML(typ="safe").load(Path(__file__).parents[1] / "seeds.yaml")
 CAUGHT_WITHIN_SECONDS = 60.0
 
 
