@@ -132,7 +132,7 @@ class Agenda:
         return starts
 
     def forget_licences(self) -> None:
-        """What was to be licensed is nobody's history."""
+        """The calls that were to be licensed are nobody's history."""
         self.unlicensed = []
 
     def put_back(self, starts: list[StepCall]) -> None:

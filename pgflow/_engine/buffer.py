@@ -70,11 +70,11 @@ class Buffer:
         return len(call.emitted)
 
     def flush_soon(self) -> None:
-        """What is recorded now is not to wait for something else to be flushed."""
+        """The newest unit is not to wait for something else to be flushed."""
         self._line.want_flush()
 
     def book(self) -> None:
-        """What is recorded now changes a ledger: it is flushed soon."""
+        """The newest unit changes a ledger: it is flushed soon."""
         self.has_ledger = True
         self._line.want_flush()
 
@@ -108,7 +108,7 @@ class Buffer:
         self.seq -= flush.own_rows
 
     def discard(self, seq: int) -> None:
-        """What is in it is nobody's history; the last unit is this one."""
+        """The units in it are nobody's history; the last one of the run is this."""
         self._empty()
         self.seq = seq
 

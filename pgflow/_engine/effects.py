@@ -419,7 +419,7 @@ class EffectCall(StepCall):
         return self.stage == Stage.STATED and isinstance(error, NotStorable)
 
     def grant_fresh_budget(self) -> None:
-        """What could be asked may be asked again."""
+        """Questions that could be asked may be asked again."""
         self.asks = min(self.asks, 1)
         if self.stage == Stage.HELPLESS:
             self._move(Event.BUDGET)

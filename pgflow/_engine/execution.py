@@ -344,7 +344,7 @@ class Execution:
 
     @property
     def cancel_request(self) -> dict[str, Any] | None:
-        """Who cancels the run, and why; None if nobody does."""
+        """Request to cancel the run, with who and why; None if nobody cancels it."""
         return self.end.cancel_request
 
     @property

@@ -69,7 +69,7 @@ class History:
         return beside_code(claim.units)
 
     def once_live(self, go_live: Callable[[], None]) -> None:
-        """What is to be called once everything recorded has been repeated."""
+        """Takes the function to be called once everything recorded has been repeated."""
         self._go_live = go_live
 
     def close(self) -> None:

@@ -64,7 +64,7 @@ class Release:
         return False
 
     def forget(self) -> None:
-        """What else was decided is released to nobody."""
+        """Other outcomes that were decided are released to nobody."""
         self.decided.clear()
 
     # ================================================================ out of the journal

@@ -38,14 +38,14 @@ class LinesSeen(WatchedExecution):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         self.lines: set[int] = set()
-        self.keys: dict[int, str] = {}
+        self.step_keys: dict[int, str] = {}
         super().__init__(*args, **kwargs)
         self._next_call = self.history.next_call
         self.history.next_call = self._note_lines  # type: ignore[method-assign]
 
     def issue_step(self, *args: Any) -> StepCall:
         call = super().issue_step(*args)
-        self.keys[call.number] = f"{self.claim.stem}/{call.name}/{call.ordinal}"
+        self.step_keys[call.number] = f"{self.claim.stem}/{call.name}/{call.ordinal}"
         return call
 
     def _note_lines(self) -> int:
@@ -82,7 +82,7 @@ def point(worker: Worker) -> Point:
     frozen = worker._successor(worker.store.fork())
     frozen.random.seed(json.dumps(worker.played))
     newest: list[Any] = [attempt for attempt in worker.attempts if attempt.run_id == 1][-1:]
-    keys = {(attempt.run_id, number): key for attempt in worker.attempts for number, key in attempt.keys.items()}  # type: ignore[attr-defined]
+    keys = {(attempt.run_id, number): key for attempt in worker.attempts for number, key in attempt.step_keys.items()}  # type: ignore[attr-defined]
     return Point(frozen, {line for attempt in newest for line in attempt.lines}, keys)
 
 

@@ -809,7 +809,7 @@ def test_code_that_swallows_what_durable_calls_raise_while_it_is_taken_apart_is_
     store.start(swallowing_everything)
     worker = Worker(store)
     worker.play("claim 1")
-    loop = worker.executions[1]._driver.loop
+    loop = worker.executions[1].code.driver.loop
     worker.crash()
     assert_abandoned_once(loop, stubborn, caplog)
 

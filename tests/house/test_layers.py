@@ -196,6 +196,39 @@ def test_the_engine_does_no_input_or_output():
             names |= {(n.module or "").split(".")[0] for n in ast.walk(tree) if isinstance(n, ast.ImportFrom)}
             assert not names & forbidden, module
 
+PARTS = {
+    "line", "clock", "buffer", "agenda", "code", "history", "values", "keys", "steps", "timers", "signals", "children", "notes", "ledger",
+    "renewal", "end", "release",
+}  # fmt: skip
+"""Parts of an execution, by the names under which they refer to each other."""
+MUTATORS = {"add", "append", "appendleft", "clear", "discard", "extend", "insert", "pop", "popleft", "remove", "setdefault", "update"}
+
+
+def writes(tree: ast.AST) -> Iterator[ast.Attribute]:
+    """Attributes of a part that are written from outside: assigned, deleted, or changed by a method of theirs."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and isinstance(node.ctx, (ast.Store, ast.Del)):
+            written: ast.expr = node
+        elif isinstance(node, ast.Subscript) and isinstance(node.ctx, (ast.Store, ast.Del)):
+            written = node.value
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in MUTATORS:
+            written = node.func.value
+        else:
+            continue
+        if isinstance(written, ast.Attribute):
+            owner = written.value.attr if isinstance(written.value, ast.Attribute) else getattr(written.value, "id", "")
+            if owner.removeprefix("_") in PARTS:
+                yield written
+
+
+def test_no_part_of_an_execution_writes_the_state_of_another():
+    for module, path in MODULES.items():
+        written = list(writes(ast.parse(path.read_text())))
+        if room(module) != "_engine":  # where other things may have such names
+            written = [node for node in written if "execution." in ast.unparse(node)]
+        assert [f"{path}:{node.lineno}" for node in written] == []
+    assert [node.attr for node in writes(ast.parse("self._agenda.open.pop(1)\nbuffer.seq = 2\ndel self.agenda.open[3]"))] == ["open", "seq", "open"]
+
 
 def loaded_after(statement: str) -> set[str]:
     code = f"import sys; {statement}; print(' '.join(sorted({{name.split('.')[0] for name in sys.modules}})))"
