@@ -317,7 +317,7 @@ WAKES = (
     ),
     Defect(
         "arguments hashed without the secret", "pgflow/_engine/values.py",
-        "        return None if envelopes is None else envelopes.hash_key\n", "        return None\n",
+        "None if claim.envelopes is None else claim.envelopes.hash_key", "None",
         "model/test_codec.py::test_hashes_of_arguments_are_keyed_and_other_arguments_are_noticed",
     ),
     Defect(
@@ -369,7 +369,7 @@ WAKES = (
     ),
     Defect(
         "replay that takes what went back", "pgflow/_engine/history.py",
-        "Journal(without_returned(self._units_of(claim)))", "Journal(self._units_of(claim))",
+        "units = without_returned(self._units_of(claim)) if", "units = self._units_of(claim) if",
         "client/test_messages.py::test_a_replay_passes_over_what_went_back",
     ),
     Defect(

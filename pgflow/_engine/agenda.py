@@ -27,7 +27,7 @@ class Agenda:
         self.open: dict[int, Call] = {}
         self.children: dict[int, ChildCall] = {}
         """Those of the open calls that are children: a family may have ten thousand, which are not gone through for each of them."""
-        self.accepted: dict[int, EffectCall] = still_accepted(claim)
+        self.accepted: dict[int, EffectCall] = {} if claim.heritage is None else still_accepted(claim)
         self.left_behind: set[int] = set()
         """Calls that were open when the code ended, while an effect goes on."""
         self.unlicensed: list[StepCall] = []
@@ -143,7 +143,8 @@ class Agenda:
         """Their licences are durable."""
         for call in starts:
             if call.state == "unlicensed":
-                self.make_startable(call)
+                call.state = "startable"
+                self.startable.append(call)
 
     def make_startable(self, call: StepCall) -> None:
         """Its body may start."""

@@ -98,7 +98,9 @@ class Buffer:
             claim.run_id, claim.token, claim.chain_id, self.seq - len(rows), rows, starts, has_ledger=self.has_ledger, taken=self._taken,
             returned=self._returned, size_bytes=self.size_bytes,
         )
-        self._empty()
+        self.rows, self.size_bytes = [], 0
+        if flush.has_ledger or flush.taken or flush.returned:
+            self._empty()
         return flush
 
     def put_back(self, flush: Flush) -> None:

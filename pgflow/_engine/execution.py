@@ -516,11 +516,12 @@ class Execution:
             return None
         idle = self.is_idle and not flush.starts
         leaving = idle and self._may_leave()
+        wants = not self.pausing and (agenda.new_children or agenda.new_effects)
+        if not (agenda.wants_look or wants or agenda.unwanted or leaving):
+            return None
         asked = agenda.take_look()
         children = [] if self.pausing else agenda.take_children()
         effects = [] if self.pausing else agenda.take_effects()
-        if not (asked or children or effects or agenda.unwanted or leaving):
-            return None
         question = self._address(flush)
         self.claim.offer = None  # the answer may take it
         waits = agenda.waits()

@@ -48,8 +48,9 @@ class History:
         self._agenda = agenda
         self._code = code
         self._is_undoing = is_undoing
-        self.journal = Journal(without_returned(self._units_of(claim)))
-        self.replaying = len(self.journal) > 0
+        units = without_returned(self._units_of(claim)) if claim.units else []
+        self.journal = Journal(units)
+        self.replaying = bool(units)
         self.divergence: NonDeterminismError | None = None
         self.held_as = "nondeterminism"
         """Reason for which a divergence holds the run."""

@@ -36,7 +36,7 @@ class Keys:
     def count(self, call: StepCall) -> None:
         """Gives a step its number among those of its name, of which the key is made when somebody asks for it."""
         name = call.spec.name
-        call.ordinal = self.next_ordinal(name)
+        call.ordinal = self._counts[name] = self._counts.get(name, 0) + 1
         if len(name) > MAX_KEY_NAME_CHARS:  # what journals and views make of a number would have all of the name
             started = self._journal.starts.get(call.number)
             call.ordinal = f"{self._claim.stem}/{name_in_key(name)}/{call.ordinal}" if started is None else started.ordinal

@@ -91,7 +91,7 @@ class Ledger:
         else:
             self._keys.name_compensation(call, compensates)
         if number not in self._history.journal.ended:
-            call.args_hash = hash_arguments(args, kwargs, f"effect {spec.name}", self._values.hash_key())
+            call.args_hash = hash_arguments(args, kwargs, f"effect {spec.name}", self._values.hash_key)
             self._seal_intent(call)
             call.known = self._known_result(call)
         self._steps.enter(call)

@@ -182,7 +182,7 @@ class Release:
             return False
         value, error, text = self._values.decode(call, result)
         carried = None if call.carried is None else call
-        if error is None:
+        if call.emitted and error is None:
             buffer.record_emitted(call)
         if error is not None:
             # A transaction has no licence that names it.
@@ -194,7 +194,7 @@ class Release:
         else:
             row = buffer.record(call.number, Kind.STEP_COMPLETED, call.name, text, key=call.key or None, carried=carried)
         self._clock.stand_at(row.at_us)
-        if error is None:
+        if error is None and call.spec.max_age_seconds is not None:
             self._ledger.note_age(call, row.seq)
         self._code.deliver(call, value, error)
         return True

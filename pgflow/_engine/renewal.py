@@ -17,7 +17,7 @@ from pgflow._engine.calls import StepCall
 from pgflow._engine.code import Code
 from pgflow._engine.history import History
 from pgflow._engine.host import StepResult
-from pgflow._engine.values import Values
+from pgflow._engine.values import Values, hash_of
 from pgflow._model.claims import Claim
 from pgflow._model.kinds import Kind, StepKind
 from pgflow._model.units import Unit
@@ -53,7 +53,7 @@ class Renewal:
             self._give_up(call, "it is not made again, since that could do something twice")
         started = self._history.journal.starts.get(call.number)
         has_hash = started is not None and started.effect == StepKind.STEP
-        hashes = (self._values.hash_of(call), *self._values.other_hashes(call)) if has_hash else ()
+        hashes = (hash_of(call, self._values.hash_key), *self._values.other_hashes(call)) if has_hash else ()
         if started is not None and hashes and started.args_hash not in hashes:
             self._give_up(call, "it is not made again, since it would be called with other arguments than it was")
         self.renewing = call

@@ -13,7 +13,7 @@ from pgflow._engine.code import Code
 from pgflow._engine.history import NEVER, History
 from pgflow._engine.host import StepResult
 from pgflow._engine.keys import Keys, Resting
-from pgflow._engine.values import Values
+from pgflow._engine.values import Values, hash_of
 from pgflow._model.claims import Claim, ReusedStep
 from pgflow._model.kinds import StepKind
 from pgflow._model.units import Start, ended_by
@@ -54,7 +54,7 @@ class Steps:
         else:
             self._keys.name(call, rests_on)
         if spec.effect in (StepKind.STEP, StepKind.TRANSACTION) and (number not in self._history.journal.ended or self._carried):
-            call.args_hash = self._values.hash_of(call)
+            call.args_hash = hash_of(call, self._values.hash_key)
         if self._claim.heritage is not None:
             call.max_attempts = self._claim.heritage.attempts
             if not is_undo:

@@ -35,6 +35,8 @@ class Values:
     def __init__(self, claim: Claim, history: History) -> None:
         self._history = history
         self._envelopes = claim.envelopes
+        self.hash_key = None if claim.envelopes is None else claim.envelopes.hash_key
+        """Secret that keys hashes of arguments; None for plain ones."""
 
     @property
     def are_sealed(self) -> bool:
@@ -105,15 +107,6 @@ class Values:
         return text if self._envelopes is None else self._envelopes.hashed(text)
 
     # ================================================================ arguments, by which a call is known again
-
-    def hash_of(self, call: StepCall) -> int:
-        """Return the hash of a step's arguments."""
-        return hash_of(call, self.hash_key())
-
-    def hash_key(self) -> bytes | None:
-        """Return the secret that keys hashes of arguments; None for plain ones."""
-        envelopes = self._envelopes
-        return None if envelopes is None else envelopes.hash_key
 
     def other_hashes(self, call: StepCall) -> list[int]:
         """Hashes of a call's arguments as they were recorded before the app's codec encoded values, or after."""
