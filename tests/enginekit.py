@@ -118,11 +118,11 @@ class WatchedExecution(Execution):
         super().__init__(*args, **kwargs)
 
         parts = self.agenda, self.code, self.history
-        self.steps = WatchedSteps(self.claim, self.clock, *parts, self.values, self.keys, is_undoing=False)
-        self.signals = WatchedSignals(*parts, self.timers)
-        self.children = WatchedChildren(self.claim, *parts, self.values)
-        self.timers = WatchedTimers(self.buffer, *parts)
-        self.notes = WatchedNotes(self.claim, self.clock, self.buffer, self.history, self.values)
+        self._steps = WatchedSteps(self.claim, self.clock, *parts, self.values, self.keys, is_undoing=False)
+        self._signals = WatchedSignals(*parts, self.timers)
+        self._children = WatchedChildren(self.claim, *parts, self.values)
+        self._timers = WatchedTimers(self.buffer, *parts)
+        self._notes = WatchedNotes(self.claim, self.clock, self.buffer, self.history, self.values)
         self._let_watch(self)
 
     def _let_watch(self, watcher: WatchedExecution | None) -> None:

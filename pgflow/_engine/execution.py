@@ -100,16 +100,17 @@ class Execution:
         self.code = code = Code(agenda)
         self.history = history = History(claim, buffer, agenda, code, is_undoing=is_undoing)
         self.values = values = Values(claim, history)
-        self.keys = keys = Keys(claim, history.journal)
-        self.steps = Steps(claim, clock, agenda, code, history, values, keys, is_undoing=is_undoing)
-        self.timers = Timers(buffer, agenda, code, history)
-        self.signals = Signals(agenda, code, history, self.timers)
-        self.children = Children(claim, agenda, code, history, values)
-        self.notes = Notes(claim, clock, buffer, history, values)
-        self.ledger = Ledger(claim, clock, buffer, agenda, code, history, values, keys, self.steps, is_undoing=is_undoing)
-        self.renewal = Renewal(claim, buffer, agenda, code, history, values)
-        self.end = End(claim, agenda, code, history, values, self.renewal, result, code_hash)
-        self.release = Release(claim, clock, buffer, agenda, code, history, values, self.ledger, self.renewal, self.end)
+        self.renewal = renewal = Renewal(claim, buffer, agenda, code, history, values)
+        self.end = end = End(claim, agenda, code, history, values, renewal, result, code_hash)
+        self.release = Release(claim, clock, buffer, agenda, code, history, values, renewal, end, self._find_ledger)
+        self._is_undoing = is_undoing
+        self._keys: Keys | None = None
+        self._steps: Steps | None = None
+        self._timers: Timers | None = None
+        self._signals: Signals | None = None
+        self._children: Children | None = None
+        self._notes: Notes | None = None
+        self._ledger: Ledger | None = None
         self.over = False
         self.locked = False
         self.pausing = False
@@ -128,6 +129,68 @@ class Execution:
         self._has_looked = not claim.has_mail  # a cancel that waits must not come too late for a body that gets the run stuck again
         history.once_live(self._go_live)
         code.drive_by(make_driver(self))
+
+    # ================================================================ parts that are made when they are first asked for
+
+    @property
+    def keys(self) -> Keys:
+        """Idempotency keys."""
+        if self._keys is None:
+            self._keys = Keys(self.claim, self.history.journal)
+        return self._keys
+
+    @property
+    def steps(self) -> Steps:
+        """Steps that the code asks for."""
+        if self._steps is None:
+            parts = self.clock, self.agenda, self.code, self.history, self.values, self.keys
+            self._steps = Steps(self.claim, *parts, is_undoing=self._is_undoing)
+        return self._steps
+
+    @property
+    def timers(self) -> Timers:
+        """Timers that the code starts."""
+        if self._timers is None:
+            self._timers = Timers(self.buffer, self.agenda, self.code, self.history)
+        return self._timers
+
+    @property
+    def signals(self) -> Signals:
+        """Signals that the code waits for."""
+        if self._signals is None:
+            self._signals = Signals(self.agenda, self.code, self.history, self.timers)
+        return self._signals
+
+    @property
+    def children(self) -> Children:
+        """Children that the code starts."""
+        if self._children is None:
+            self._children = Children(self.claim, self.agenda, self.code, self.history, self.values)
+        return self._children
+
+    @property
+    def notes(self) -> Notes:
+        """Notes that the code makes."""
+        if self._notes is None:
+            self._notes = Notes(self.claim, self.clock, self.buffer, self.history, self.values)
+        return self._notes
+
+    @property
+    def ledger(self) -> Ledger:
+        """Effects that the code asks for."""
+        if self._ledger is None:
+            parts = self.clock, self.buffer, self.agenda, self.code, self.history, self.values, self.keys, self.steps
+            self._ledger = Ledger(self.claim, *parts, is_undoing=self._is_undoing)
+        return self._ledger
+
+    def _find_ledger(self) -> Ledger:
+        return self.ledger
+
+    @property
+    def _has_children(self) -> bool:
+        """True if the run has had children, of its own or of a dropped part of its journal."""
+        heritage = self.claim.heritage
+        return (self._children is not None and self._children.were_any) or (heritage is not None and bool(heritage.children))
 
     # ================================================================ releasing
 
@@ -177,7 +240,8 @@ class Execution:
         for call in list(self.agenda.open.values()):
             if call.state == "pending":
                 self._bring_on(call)
-        self.ledger.go_live()
+        if self.agenda.accepted:
+            self.ledger.go_live()
 
     def _bring_on(self, call: Call) -> None:
         """The table of kinds: each has a part that does what its calls ask for."""
@@ -323,6 +387,7 @@ class Execution:
         self.over = True
         self.code.close()
         self.history.close()
+        self.release.close()
         self.line.cut()
 
     # ================================================================ what the worker asks
@@ -489,7 +554,7 @@ class Execution:
         flush.question = self._question(flush)
         if flush.question is None and self.end.ending is not None:
             flush.ending = self.end.ending
-            flush.has_kin = self.children.were_any or self.beat or self.claim.has_kin
+            flush.has_kin = self._has_children or self.beat or self.claim.has_kin
         if not flush.rows and flush.question is None and flush.ending is None:
             return None
         self.inflight = flush

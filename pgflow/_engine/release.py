@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections import deque
+from collections.abc import Callable
 
 from pgflow._engine.agenda import Agenda
 from pgflow._engine.buffer import Buffer
@@ -33,8 +34,8 @@ class Release:
     """Owns the outcomes that have a seq and are not released yet, and the messages that the code cannot take."""
 
     def __init__(
-        self, claim: Claim, clock: Clock, buffer: Buffer, agenda: Agenda, code: Code, history: History, values: Values, ledger: Ledger,
-        renewal: Renewal, end: End,
+        self, claim: Claim, clock: Clock, buffer: Buffer, agenda: Agenda, code: Code, history: History, values: Values, renewal: Renewal,
+        end: End, find_ledger: Callable[[], Ledger],
     ) -> None:  # fmt: skip
         self._claim = claim
         self._clock = clock
@@ -43,11 +44,21 @@ class Release:
         self._code = code
         self._history = history
         self._values = values
-        self._ledger = ledger
+        self._find_ledger: Callable[[], Ledger] | None = find_ledger
         self._renewal = renewal
         self._end = end
         self.decided: deque[Unit] = deque()
         self.misfits: dict[int, Misfit] = {}
+
+    @property
+    def ledger(self) -> Ledger:
+        """The part that knows effects, which most runs have none of: it is made when it is first asked for."""
+        assert self._find_ledger is not None
+        return self._find_ledger()
+
+    def close(self) -> None:
+        """The execution is over."""
+        self._find_ledger = None
 
     def release_one(self) -> bool:
         """Releases what is next; False if there is nothing."""
@@ -125,8 +136,8 @@ class Release:
         if isinstance(call, SignalCall) and isinstance(error, NotStorable) and self._is_newest():
             self._return_signal(call, unit, error)
             return
-        if error is None:
-            self._ledger.note_age(call, unit.seq)
+        if error is None and call.max_age_seconds is not None:
+            self.ledger.note_age(call, unit.seq)
         if isinstance(call, ChildCall) and '"saga"' in (unit.payload or "") and (left := json.loads(unit.payload or "{}").get("saga")):
             call.take_over(left, call.number)
         self._code.deliver(call, value, error)
@@ -149,7 +160,7 @@ class Release:
         """Take a unit that the database has just written; return True if it is about a child."""
         call = self._agenda.open.get(unit.call)
         if unit.kind in EFFECT_MARKS:
-            self._ledger.take_mark(unit)
+            self.ledger.take_mark(unit)
             return False
         if unit.kind == Kind.CHILD_STARTED:
             assert isinstance(call, ChildCall)
@@ -174,7 +185,7 @@ class Release:
         if self._agenda.open.get(call.number) is not call:
             return False
         if isinstance(result, EffectResult):
-            return self._ledger.record_result(result)
+            return self.ledger.record_result(result)
         buffer = self._buffer
         self._agenda.returned(call)
         if result.delay_seconds is not None:
@@ -195,7 +206,7 @@ class Release:
             row = buffer.record(call.number, Kind.STEP_COMPLETED, call.name, text, key=call.key or None, carried=carried)
         self._clock.stand_at(row.at_us)
         if error is None and call.spec.max_age_seconds is not None:
-            self._ledger.note_age(call, row.seq)
+            self.ledger.note_age(call, row.seq)
         self._code.deliver(call, value, error)
         return True
 
