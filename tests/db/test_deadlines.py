@@ -124,7 +124,7 @@ def test_transactions_with_a_server_that_is_the_primary_no_more_are_cut_and_run_
     asleep = "select count(*) from pg_stat_activity where datname = current_database() and wait_event = 'PgSleep'"
     wait_until(lambda: conn.execute(asleep).fetchone() == (1,), "the body sleeps in the database")
     (worker,) = app._background._workers  # type: ignore[union-attr]
-    app._background._loop.call_soon_threadsafe(worker.leave_server, time.monotonic())  # type: ignore[union-attr]
+    app._portal._loop.call_soon_threadsafe(worker.leave_server, time.monotonic())  # type: ignore[union-attr]
     wait_until(lambda: len(bodies) == 2, "the body runs again", 2)
     assert run.result(SOON) == "rested"
 
@@ -134,7 +134,7 @@ def test_everything_of_a_worker_leaves_a_server_that_is_the_primary_no_more(app:
     pids = "select pid from pg_stat_activity where datname = current_database() and application_name in ('pgflow worker', 'pgflow committer', 'pgflow listener')"
     before = {pid for (pid,) in conn.execute(pids)}
     (worker,) = app._background._workers  # type: ignore[union-attr]
-    app._background._loop.call_soon_threadsafe(worker.leave_server, time.monotonic())  # type: ignore[union-attr]
+    app._portal._loop.call_soon_threadsafe(worker.leave_server, time.monotonic())  # type: ignore[union-attr]
     waiter = 1  # the listener of those who wait for results asks for itself
     wait_until(lambda: len(before & {pid for (pid,) in conn.execute(pids)}) == waiter, "all of them are opened anew")
     assert app.run(resting, "psycopg", 0.0) == "rested"

@@ -249,7 +249,7 @@ def test_no_password_input_result_or_text_of_an_error_is_in_the_log_of_a_worker(
         dsn = make_conninfo(dsn, password=secret)
     conn.execute("select pgflow.start_run('doomed', %s::json, 'k')", (json.dumps({"secret": secret}),))
     conn.execute("select pgflow.start_run('told', %s::json, 'told')", (json.dumps({"secret": secret}),))
-    with worker(dsn, "--log-level", "debug", "--log-format", "json", module="test_logging") as started:
+    with worker(dsn, "--log-level", "debug", "--log-format", "json", module=__file__) as started:
         wait_until(lambda: conn.execute("select count(*) from pgflow.outcome").fetchone() == (2,), "the runs are over")
         started.send(signal.SIGTERM)
         code, log = started.finish()

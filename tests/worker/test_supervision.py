@@ -684,7 +684,7 @@ def test_connections_and_locks_of_transactions_that_hang_are_replaced_and_freed(
     with app, app.worker(concurrency=count, grace_seconds=1):
         runs = [app.start(hanging_in_a_transaction, lock) for lock in range(count)]
         assert [run.result(30) for run in runs] == [2] * count
-        pool = next(p.pool for p in worker_of(app).providers if isinstance(p, PsycopgProvider))
+        pool = next(p.pool for p in worker_of(app).definitions.providers if isinstance(p, PsycopgProvider))
         wait_until(lambda: worker_of(app).lost_threads == count, "what was to come")
         assert pool.max_size == WorkerOptions.transaction_connections + count
         released.set()
