@@ -139,7 +139,7 @@ _MOVES: dict[str, dict[str, str]] = {
 """By event, the stages in which it can come, each with the stage that it leads to."""
 
 
-class ImpossibleMove(AssertionError):
+class ImpossibleMove(Exception):
     """An event has come in a stage in which it cannot: the journal is not one that this engine and its database have written."""
 
 
