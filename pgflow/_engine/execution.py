@@ -5,7 +5,8 @@ outcome is handed to it - from the journal on replay, else from what the databas
 brought back - and the code runs until it stands still again. *Settle*: when there is nothing left to
 release, bodies that may start are started, and what must become durable is asked to be flushed.
 
-Each part owns its state, and refers to those before it:
+Each part owns its state, and refers to those before it. Those of the kinds of calls are made when the code first
+asks for one: most runs need few of them.
 
 ==========  ========================================================================================
 line        the worker
@@ -15,11 +16,11 @@ agenda      the open calls, and the lists that they stand in
 code        the driver
 history     the journal, as far as it is repeated, and how the code has parted from it
 values      texts of values, sealed by the app's codec
+renewal     lost results, made anew
+end         how it ends
 keys        idempotency keys
 steps, timers, signals, children, notes, ledger
             what the code asks for, by kind; the ledger is of effects
-renewal     lost results, made anew
-end         how it ends
 release     what is decided and not released yet
 ==========  ========================================================================================
 
