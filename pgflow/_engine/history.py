@@ -169,7 +169,10 @@ class History:
 
     def _knows(self, number: int) -> bool:
         """Return True if the code has asked for this call, and more of it may come."""
-        return number in self._agenda.open or (number in self._agenda.accepted and not self._is_undoing)
+        if number in self._agenda.open:
+            return True
+        accepted = self._agenda.accepted.get(number)  # while undoing, one that stands for another's may be asked for yet
+        return accepted is not None and not (self._is_undoing and accepted.spec.terms is None)
 
     def _read_mark(self, unit: Unit) -> None:
         """Learns what a mark says of its call."""
