@@ -7,10 +7,10 @@ Prometheus, and dashboards of your own. Nothing here writes.
 Values are as they are stored. What a codec of an app has encoded stays encoded; :func:`readable` puts a word in its place.
 """
 
+from pgflow._db.calls.replay import Idleness
 from pgflow.inspect.calls import Call, CallGroup, CallRow, Calls, read_calls
 from pgflow.inspect.clock import database_now
 from pgflow.inspect.health import (
-    Idleness,
     LargePartition,
     LeftMessages,
     LossRow,

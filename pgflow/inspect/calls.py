@@ -130,7 +130,7 @@ _SOME = statement(
 def read_calls(run_id: int, limit: int | None = None) -> Steps[Calls]:
     """Ask for the calls of a run, in the order of its code.
 
-    A run with more calls than the limit has those of one name folded into a group, from the fourth on.
+    Of a run with more calls than the limit, those of one name are folded into a group where there are four or more.
 
     Args:
         run_id: The number of the run.

@@ -6,33 +6,16 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Literal, LiteralString
 
+from pgflow._db.calls.replay import Idleness, idle_state
 from pgflow._db.query import Query, Row
 from pgflow.inspect.question import Question, Steps, once, question, statement
 
 # ---------------------------------------------------------------- idleness
 
 
-@dataclass(frozen=True)
-class Idleness:
-    """Answer to the question whether anything is to be done.
-
-    Attributes:
-        idle: True if nothing is ready, leased, nudged or due.
-        next_due_at: Time of the next timer; None if there is none.
-        due_timers: Number of timers and deadlines that are due and not taken yet.
-        now: Time on the database's clock.
-    """
-
-    idle: bool
-    next_due_at: datetime | None
-    due_timers: int
-    now: datetime
-
-
 def read_idleness() -> Question[Idleness]:
     """Ask whether anything is to be done, and when the next timer is due. The role needs the rights of a worker."""
-    sql = "select idle, next_due_at, due_timers, clock_timestamp() as now from pgflow.idle_state()"
-    return once(Query(sql, (), lambda rows: Idleness(*rows[0])))
+    return once(idle_state())
 
 
 # ---------------------------------------------------------------- workers

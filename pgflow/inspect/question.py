@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Generator, Iterator
 from functools import partial, wraps
+from inspect import iscoroutinefunction
 from itertools import count
 from typing import Any, Generic, LiteralString, ParamSpec, Protocol, TypeAlias, TypeVar
 
@@ -16,7 +17,7 @@ import psycopg
 from psycopg.rows import tuple_row
 
 from pgflow._db.query import Query, Row, run_by, run_through
-from pgflow.errors import PgflowError
+from pgflow.errors import PgflowError, WrongColourError
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -103,6 +104,7 @@ def ask(source: psycopg.Connection[Any] | Source, question: Question[T]) -> T:
     Raises:
         RunNotFound: The question is about a run, and no run has its key.
         InvalidArgument: A text holds a character that Postgres cannot store.
+        WrongColourError: The source is of the other colour, or of another library.
         psycopg.Error: The database cannot be reached, or the role may not read this.
 
     Example::
@@ -110,7 +112,7 @@ def ask(source: psycopg.Connection[Any] | Source, question: Question[T]) -> T:
         for run in inspect.ask(app, inspect.list_runs(inspect.RunFilter(status=["stuck"]))):
             print(run.key, run.why)
     """
-    put = partial(_put, source) if isinstance(source, psycopg.Connection) else source.ask
+    put = partial(_put, source) if isinstance(source, psycopg.Connection) else _way_of(source, is_async=False)
     steps = iter(question)
     advance: Callable[[], Query[Any]] = partial(next, steps)
     while True:
@@ -135,9 +137,10 @@ async def ask_async(source: psycopg.AsyncConnection[Any] | AsyncSource, question
     Raises:
         RunNotFound: The question is about a run, and no run has its key.
         InvalidArgument: A text holds a character that Postgres cannot store.
+        WrongColourError: The source is of the other colour, or of another library.
         psycopg.Error: The database cannot be reached, or the role may not read this.
     """
-    put = partial(_put_async, source) if isinstance(source, psycopg.AsyncConnection) else source.ask
+    put = partial(_put_async, source) if isinstance(source, psycopg.AsyncConnection) else _way_of(source, is_async=True)
     steps = iter(question)
     advance: Callable[[], Query[Any]] = partial(next, steps)
     while True:
@@ -150,6 +153,19 @@ async def ask_async(source: psycopg.AsyncConnection[Any] | AsyncSource, question
             advance = partial(steps.send, await put(query))
         except (psycopg.Error, PgflowError) as error:
             advance = partial(steps.throw, error)
+
+
+def _way_of(app: Any, *, is_async: bool) -> Any:
+    """Return the method by which an app is asked.
+
+    Raises:
+        WrongColourError: It is no app of this colour.
+    """
+    way = getattr(app, "ask", None)
+    if way is None or iscoroutinefunction(way) != is_async:
+        wanted = "ask_async() takes an AsyncApp or an async" if is_async else "ask() takes an App or a"
+        raise WrongColourError(f"{wanted} connection of psycopg, not {type(app).__qualname__}: the other function takes the other colour")
+    return way
 
 
 def _put(connection: psycopg.Connection[Any], query: Query[T]) -> T:

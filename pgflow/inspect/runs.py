@@ -322,7 +322,7 @@ def list_outcomes(
 
 
 def has_queued(queues: Sequence[str], workflows: Sequence[str]) -> Question[bool]:
-    """Ask for True if a run of these workflows is queued in one of these queues, which is not paused."""
+    """Ask for True if a run of these workflows is queued in one of these queues that is not paused."""
     sql = """
       select exists (
         select from pgflow.runs r join pgflow.queues q on q.queue = r.queue

@@ -19,7 +19,10 @@ import servers
 from psycopg.rows import dict_row
 
 import pgflow
-from pgflow import App, AsyncApp, Choice, InvalidArgument, RunNotFound, decision, effect, inspect, workflow
+from pgflow import App, AsyncApp, Choice, InvalidArgument, RunNotFound, WrongColourError, decision, effect, inspect, workflow
+from pgflow._db.calls import claim as claim_calls
+from pgflow._db.calls import worker as worker_calls
+from pgflow._db.query import run
 from pgflow.inspect import RunFilter
 
 if TYPE_CHECKING:
@@ -400,17 +403,16 @@ def hold_to_workers(ask: Ask, conn: psycopg.Connection[Any]) -> None:
 def test_who_holds_runs_is_told_and_whose_worker_is_gone(dsn: str, conn: psycopg.Connection[Any]) -> None:
     ask = by_connection(dsn)
     conn.execute("select pgflow.start_run('greet', '{}', 'k')")
-    conn.execute("select pgflow.register_worker('here', 7, '{default}', 3, '1.0')")
-    (worker,) = ask(inspect.list_workers())
-    lanes = [row[0] for row in conn.execute("select lane_id from pgflow.serve_lanes('{default}', '{greet}')")]
-    claim = "select * from pgflow.claim_runs(%s::int, %s::int[], 1, '{7}')"
-    assert len(conn.execute(claim, (worker.worker_id, lanes)).fetchall()) == 1
-    assert ask(inspect.list_holders(["default"], ["greet"], but=0)) == [inspect.Holder(worker.worker_id, 0)]
-    assert ask(inspect.list_holders(["default"], ["greet"], but=worker.worker_id)) == []
+    worker_id = run(conn, worker_calls.register_worker("here", 7, ["default"], 3, "1.0"))
+    lanes = [lane.lane_id for lane in run(conn, claim_calls.serve_lanes(["default"], ["greet"]))]
+    assert len(run(conn, claim_calls.claim_runs(claim_calls.ClaimRequest(worker_id, lanes, 10)))) == 1
+    (holder,) = ask(inspect.list_holders(["default"], ["greet"], but=0))
+    assert (holder.worker_id, type(holder.beat)) == (worker_id, int)
+    assert ask(inspect.list_holders(["default"], ["greet"], but=worker_id)) == []
     assert ask(inspect.list_stray_leases()) == []
     conn.execute("delete from pgflow.worker")
-    assert ask(inspect.list_stray_leases()) == [inspect.StrayLeases(worker.worker_id, 1)]
-    assert ask(inspect.list_holders(["default"], ["greet"], but=0)) == [inspect.Holder(worker.worker_id, None)]
+    assert ask(inspect.list_stray_leases()) == [inspect.StrayLeases(worker_id, 1)]
+    assert ask(inspect.list_holders(["default"], ["greet"], but=0)) == [inspect.Holder(worker_id, None)]
 
 
 def test_mail_that_no_run_has_taken(ask: Ask) -> None:
@@ -514,6 +516,14 @@ def test_a_text_that_cannot_be_stored_is_refused(prepared: str, text: str) -> No
     for kind in ("connection", "async connection"):
         with asking(kind, prepared) as ask, pytest.raises(InvalidArgument, match="a character that Postgres cannot store"):
             ask(inspect.list_runs(RunFilter(key=text)))
+
+
+def test_a_source_of_the_other_colour_is_refused(conn: psycopg.Connection[Any], dsn: str) -> None:
+    with pytest.raises(WrongColourError, match=r"ask\(\) takes an App or a connection of psycopg, not AsyncApp"):
+        inspect.ask(AsyncApp(dsn), inspect.list_queues())  # type: ignore[arg-type]
+    for source in (App(dsn), conn, object()):
+        with pytest.raises(WrongColourError, match=r"ask_async\(\) takes an AsyncApp or an async connection of psycopg, not "):
+            asyncio.run(inspect.ask_async(source, inspect.list_queues()))  # type: ignore[arg-type]
 
 
 def test_what_a_codec_has_encoded_has_a_word_in_its_place() -> None:

@@ -17,13 +17,23 @@ class RecordedRun(NamedTuple):
     output: str | None
 
 
-class IdleState(NamedTuple):
-    """True if there is nothing to do, and the time of the next timer."""
+class Idleness(NamedTuple):
+    """Answer to the question whether anything is to be done.
+
+    Attributes:
+        idle: True if nothing is ready, leased, nudged or due.
+        next_due_at: Time of the next timer; None if there is none.
+        due_timers: Number of timers and deadlines that are due and not taken yet.
+        now: Time on the database's clock.
+    """
 
     idle: bool
     next_due_at: datetime | None
+    due_timers: int
+    now: datetime
 
 
-def idle_state() -> Query[IdleState]:
+def idle_state() -> Query[Idleness]:
     """Return whether the database is idle, and the time of the next timer."""
-    return Query("select idle, next_due_at from pgflow.idle_state()", (), lambda rows: IdleState(*rows[0]))
+    sql = "select idle, next_due_at, due_timers, clock_timestamp() as now from pgflow.idle_state()"
+    return Query(sql, (), lambda rows: Idleness(*rows[0]))
