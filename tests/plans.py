@@ -441,7 +441,7 @@ CASES = [
                 }
             ),
         ),
-        70,
+        80,
         uses="deadline_pkey lease_pkey outcome_pkey run_parent_idx run_pkey signal_pkey step_beat_pkey unit_pkey",
         before=(
             "insert into pgflow.lease select run_id, 5, now(), 1, lane_id, last_seq, 1, 0, 0 from pgflow.ready where run_id = {ready} + 1002",
@@ -863,7 +863,7 @@ CASES = [
     listed(
         "next page of the newest runs",
         RunFilter(),
-        80,
+        800,  # the indexes of places are read from their newest entry on, a page for some 300 runs
         uses="held_pkey lease_pkey outcome_pkey parked_pkey ready_run_id_key run_pkey timer_pkey wait_pkey",
         stale=1200,
         after=lambda ids: ids.leased,

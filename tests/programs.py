@@ -389,7 +389,7 @@ def judge(conn: psycopg.Connection[Any], seeds: list[int]) -> list[str]:
 
 def prove(server_dsn: str, seconds: float, seed: int) -> Findings:
     """Runs programs for this long, sixty at a time, each lot in a database of its own and under harm of its own."""
-    from test_programs import run_under_kills
+    from proof.test_programs import run_under_kills
 
     programs = lots = kills = freezes = cuts = 0
     wrong: list[str] = []
@@ -422,7 +422,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--kills", type=int, default=50, help="stop killing after so many")
     options = parser.parse_args()
-    from test_programs import run_under_kills
+    from proof.test_programs import run_under_kills
 
     seeds = list(range(options.seed * 100_000, options.seed * 100_000 + options.programs))
     harm, wrong = run_under_kills(options.dsn, seeds, options.kills, patience_seconds=60 + options.programs)

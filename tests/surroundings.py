@@ -115,7 +115,7 @@ def _value(text: str) -> sql.Composable:
 
 def play(server_dsn: str, name: str, seed: int, programs: int, kills: int) -> Played:
     """Programs and jobs in one surrounding."""
-    from test_programs import run_under_kills
+    from proof.test_programs import run_under_kills
 
     played = Played(programs=programs)
     with surrounded(server_dsn, name) as (dsn, workers_dsn):

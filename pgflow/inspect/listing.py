@@ -1,7 +1,7 @@
 """Pages of long lists.
 
-A page ends at a place in the order of its list, and the next one begins behind that place. So a page costs the same wherever it
-is, and a row that comes or goes meanwhile shifts no other. ``Listing.next`` is that place as text, for a link or a token.
+A page ends at a place in the order of its list, and the next one begins behind that place. So a row that comes or goes meanwhile
+shifts no other. ``Listing.next`` is that place as text, for a link or a token.
 """
 
 from __future__ import annotations
