@@ -129,12 +129,17 @@ def test_a_worker_that_was_declared_dead_by_mistake_loses_its_runs_and_comes_bac
     conn.execute("create table booked (n int)")
     bodies = []
 
+    def reaped(token: int) -> bool:
+        conn.execute("select r.* from pgflow.observe_workers() w, pgflow.reap_worker(w.worker_id, w.beat) r")
+        return conn.execute("select from pgflow.lease where token = %s", (token,)).fetchone() is None
+
     @transaction
     async def book(mine: psycopg.AsyncConnection[Any]) -> int:
         bodies.append(1)
         await mine.execute("insert into booked values (%s)", (len(bodies),))
         if len(bodies) == 1:
-            conn.execute("select pgflow.reap_worker(worker_id, beat) from pgflow.worker")
+            (token,) = conn.execute("select token from pgflow.lease").fetchone()
+            wait_until(lambda: reaped(token), "no beat comes between the look and the death")
         return len(bodies)
 
     @workflow
